@@ -1,0 +1,147 @@
+"""absl flags made from settings classes, and settings made from flags; exit codes.
+
+Each field of a settings class becomes a flag of the same name. What the user gave is known apart from what is default, because a value
+that was given wins over presets and recipes.
+"""
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import textwrap
+
+from absl import flags as absl_flags
+
+import bert_gpu
+from bert_gpu.settings import Settings, UserError, setting, value_type
+
+ROOT = pathlib.Path(bert_gpu.__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommonConfig(Settings):
+    """What every script has."""
+
+    show_config: bool = setting(False, "Print the resolved settings and where each came from, and stop.")
+    overwrite: bool = setting(False, "Remove what an earlier run left in the output folder, and start anew.")
+    quiet: bool = setting(False, "Print warnings and errors only.")
+    verbose: bool = setting(False, "Print what TensorFlow logs, too.")
+
+
+def bundled(name):
+    """Path of a file that stands beside the scripts; in the current folder when the scripts are elsewhere."""
+    path = ROOT / name
+    return os.path.relpath(path) if path.exists() and path.is_relative_to(pathlib.Path.cwd()) else str(path if path.exists() else name)
+
+
+class Parsed:
+    """Flags of one call. positionals: the arguments that are no flags."""
+
+    def __init__(self, values, classes, defaults, positionals):
+        self.values, self.classes, self.defaults, self.positionals = values, classes, defaults, positionals
+
+    def given(self, name):
+        """Whether the user gave the flag."""
+        return bool(self.values[name].present)
+
+    def overrides(self, kind):
+        """{field: value} of the fields of a settings class that the user gave."""
+        return {field.name: self._value(field) for field in dataclasses.fields(kind) if self.given(field.name)}
+
+    def make(self, kind, **defaults):
+        """Settings of a class: what the user gave, else `defaults`, else the command's, else the class's own."""
+        names = {field.name for field in dataclasses.fields(kind)}
+        ours = {name: value for name, value in self.defaults.items() if name in names}
+        return kind(**ours | defaults | self.overrides(kind))
+
+    def _value(self, field):
+        value = self.values[field.name].value
+        return tuple(value) if value_type(field)[0] is tuple else value
+
+
+def parse(argv, summary, example, classes, *, defaults=None, positionals=None):
+    """Parses a command line.
+
+    Args:
+      argv: with the program's name first. summary: what the command does. example: lines shown by --help.
+      classes: settings classes, in the order in which --help shows them.
+      defaults: {field: value} where this command's default is not the one of the settings class.
+      positionals: what arguments that are no flags are, such as "TEXT"; None refuses them.
+
+    Returns: Parsed. Prints the help and raises SystemExit(0) for --help. Raises UserError for what is wrong.
+    """
+    values, defaults = absl_flags.FlagValues(), defaults or {}
+    for kind in classes:
+        for field in dataclasses.fields(kind):
+            define(field, values, defaults.get(field.name, field.default))
+    if any(argument in ("--help", "-h", "-help", "--helpfull") for argument in argv[1:]):
+        print(help_text(os.path.basename(argv[0]), summary, example, classes, defaults, positionals))
+        raise SystemExit(0)
+    try:
+        rest = values(argv)
+    except absl_flags.Error as error:
+        raise UserError(f"{' '.join(str(error).split())[:220]} (--help lists the flags)") from error
+    if rest[1:] and positionals is None:
+        raise UserError(f"{rest[1][:100]!r}: not a flag; flags are written --name=value (--help lists them)")
+    return Parsed(values, classes, defaults, rest[1:])
+
+
+def define(field, values, default):
+    kind, _ = value_type(field)
+    makers = {bool: absl_flags.DEFINE_boolean, int: absl_flags.DEFINE_integer, float: absl_flags.DEFINE_float}
+    make = makers.get(kind, absl_flags.DEFINE_list if kind is tuple else absl_flags.DEFINE_string)
+    make(field.name, default, field.metadata["help"], flag_values=values)
+    for alias in field.metadata["aliases"]:
+        absl_flags.DEFINE_alias(alias, field.name, flag_values=values)
+
+
+def help_text(program, summary, example, classes, defaults, positionals):
+    width = min(110, shutil.get_terminal_size((100, 24)).columns)
+    usage = [] if positionals is None else [f"usage: {program} [--flags] {positionals}", ""]
+    lines = [*usage, textwrap.fill(summary, width), "", *(f"  {line}" for line in example), ""]
+    for kind in classes:
+        lines += [kind.__doc__.strip().splitlines()[0], ""]
+        for field in dataclasses.fields(kind):
+            rules = field.metadata
+            names = ", ".join(f"--{name}" for name in (field.name, *rules["aliases"]))
+            value = defaults.get(field.name, field.default)
+            default = "" if value is None else f" (default: {str(value).lower() if is_bool(field) else value})"
+            choices = f" One of: {', '.join(map(str, rules['choices']))}." if rules["choices"] else ""
+            lines.append(f"  {names}{'' if is_bool(field) else '=' + value_type(field)[0].__name__.upper()}{default}")
+            lines.append(textwrap.fill(rules["help"] + choices, width, initial_indent=" " * 6, subsequent_indent=" " * 6))
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def is_bool(field):
+    return value_type(field)[0] is bool
+
+
+def describe(parsed, settings):
+    """The resolved settings, one a line, with where each came from. `settings` are Settings objects."""
+    lines = []
+    for config in settings:
+        for field in dataclasses.fields(config):
+            value = getattr(config, field.name)
+            source = "command line" if field.name in parsed.values and parsed.given(field.name) else "default"
+            if source == "default" and value != parsed.defaults.get(field.name, field.default):
+                source = "derived"
+            lines.append(f"--{field.name}={value}  # {source}")
+    return "\n".join(lines)
+
+
+def exit_code(main, argv):
+    """Runs main(argv) -> exit code or None; turns bad input into one line on stderr and 2."""
+    try:
+        return main(argv) or 0
+    except UserError as error:
+        line = " ".join(str(error).split())
+        print(line if len(line) <= 300 else line[:297] + "...", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of a pipe has gone, as in `... --help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

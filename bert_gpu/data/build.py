@@ -1,0 +1,234 @@
+"""The job behind create_pretraining_data.py: text -> shards of TFRecords, in parallel, resumable, in bounded memory.
+
+The corpus is cut at document boundaries into blocks of about BLOCK_BYTES; a shard (shards.py) is a run of blocks, and a worker holds one
+block at a time. Any number of workers writes the same bytes, and a killed job keeps the shards that are whole.
+"""
+
+import glob
+import json
+import multiprocessing
+import os
+
+import google_crc32c
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.data import examples
+from bert_gpu.data.chance import derive_key, row_keys
+from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_json, write_manifest
+from bert_gpu.data.records import shard_path
+from bert_gpu.data.shards import BLOCK_BYTES, Counts, Shard, Worker, block_range, read_stats, stats_path
+from bert_gpu.settings import UserError
+from bert_gpu.text import corpus, vocab
+from bert_gpu.text.tokenizer import WordPieceTokenizer
+
+SHARD_BYTES = 128 << 20  # aimed at
+RECORD_BYTES_PER_TEXT_BYTE = 2.6  # static records of 128 tokens, English; only the number of shards depends on it
+
+
+class Job:
+    """A checked and planned job. Making it reads the corpus once and writes nothing."""
+
+    def __init__(self, config, overwrite=False):
+        self.config, self.overwrite = config, overwrite
+        self.inputs = corpus.expand_inputs(config.input_file)
+        if config.vocab_file is not None:
+            WordPieceTokenizer(config.vocab_file, config.do_lower_case)
+        self.fingerprint = [[path, os.path.getsize(path), file_crc(path)] for path in self.inputs]
+        num_bytes = sum(size for _, size, _ in self.fingerprint)
+        num_blocks = max(1, round(num_bytes / BLOCK_BYTES), config.num_shards or 1)
+        self.blocks = corpus.plan_blocks(self.inputs, -(-num_bytes // num_blocks))
+        self.num_bytes = num_bytes
+        self.num_documents = sum(block.num_documents for block in self.blocks)
+        self.is_validation = choose_validation(self.num_documents, config.validation_share, config.random_seed)
+        self.building = os.path.join(config.folder, f".{config.name}.building.json")
+        self.status = self._status()
+
+    def _status(self):
+        """'new', 'resumed' or 'finished'; UserError when the folder holds something else and --overwrite was not given."""
+        config = self.config
+        present = read_manifest(config.folder)
+        if present is not None and present.name != config.name:
+            raise UserError(
+                f"--output_file={config.output_file}: {config.folder} holds the data set {present.name!r}; choose another folder"
+            )
+        if self.overwrite:
+            return "new"
+        if os.path.exists(config.folder) and not os.path.isdir(config.folder):
+            raise UserError(f"--output_file={config.output_file}: {config.folder} is not a folder")
+        wanted = dict(settings=config.fixed(), inputs=self.fingerprint)
+        if present is not None:
+            if all(os.path.exists(path) for split in ("train", "validation") for path in present.paths(config.folder, split)):
+                return self._same(dict(settings=present.settings, inputs=present.inputs), wanted, "finished")
+            return self._same(dict(settings=present.settings, inputs=present.inputs), wanted, "resumed")
+        if os.path.exists(self.building):
+            with open(self.building, encoding="utf-8") as file:
+                return self._same(json.load(file), wanted, "resumed")
+        foreign = glob.glob(os.path.join(glob.escape(config.folder), f"{glob.escape(config.name)}-*.tfrecord"))
+        if foreign:
+            raise UserError(f"{foreign[0]}: is in the way and not from a run of this script; move it, or --overwrite")
+        return "new"
+
+    def _same(self, stored, wanted, status):
+        old, new = stored["settings"], json.loads(json.dumps(wanted["settings"]))
+        changed = [
+            f"--{name}: {old.get(name)} -> {new.get(name)}" for name in sorted(set(old) | set(new)) if old.get(name) != new.get(name)
+        ]
+        if not changed and stored["inputs"] != wanted["inputs"]:
+            changed = ["the text itself"]
+        if changed:
+            text = f"--output_file={self.config.output_file}: holds a data set made otherwise ({'; '.join(changed)})"
+            raise UserError(text[:220] + "; choose another folder, or --overwrite")
+        return status
+
+    def shards(self):
+        """The shards of the job, training first."""
+        config = self.config
+        most = sum(block.num_documents > self.is_validation[block_range(block)].sum() for block in self.blocks)
+        size = self.num_bytes * config.dupe_factor * RECORD_BYTES_PER_TEXT_BYTE
+        number = config.num_shards or min(most, max(min(most, 8), round(size / SHARD_BYTES)))
+        if number > most:
+            raise UserError(f"--num_shards={number}: the text can be cut into {most} at most; give {most} or fewer")
+        prefix = os.path.join(config.folder, config.name)
+        groups = np.array_split(np.arange(len(self.blocks)), number)
+        shards = [
+            Shard(shard_path(prefix, i, number), "train", i, tuple(self.blocks[block] for block in group)) for i, group in enumerate(groups)
+        ]
+        if self.is_validation.any():
+            shards.append(Shard(shard_path(prefix, 0, 1, "validation"), "validation", 0, tuple(self.blocks)))
+        return shards
+
+    def run(self, console):
+        """Writes what is missing; returns (Manifest, Counts)."""
+        config = self.config
+        shards = self.shards()
+        os.makedirs(config.folder, exist_ok=True)
+        if self.overwrite:
+            self._clear()
+        write_json(self.building, dict(settings=config.fixed(), inputs=self.fingerprint))
+        vocab_file = self._vocabulary(console)
+        worker = Worker(config, vocab_file, self.is_validation)
+        kept = [shard for shard in shards if os.path.exists(shard.path) and os.path.exists(stats_path(shard))]
+        if kept:
+            console.say(f"going on: {len(kept)} of {len(shards)} shards are whole and kept")
+        self._write([shard for shard in shards if shard not in kept], worker, console)
+        counts = {split: sum((read_stats(s) for s in shards if s.split == split), Counts()) for split in ("train", "validation")}
+        both = counts["train"] + counts["validation"]
+        tokenizer = worker.tokenizer
+        result = Manifest(
+            name=config.name,
+            schema=examples.STATIC,
+            objective=config.objective,
+            masking=config.masking,
+            max_seq_length=config.max_seq_length,
+            max_predictions_per_seq=config.num_predictions,
+            vocab_file=os.path.basename(vocab_file),
+            vocab_size=tokenizer.vocab_size,
+            tokenizer=tokenizer.identity,
+            do_lower_case=config.do_lower_case,
+            seed=config.random_seed,
+            train_shards=tuple(os.path.basename(s.path) for s in shards if s.split == "train"),
+            validation_shards=tuple(os.path.basename(s.path) for s in shards if s.split == "validation"),
+            num_train_instances=counts["train"].num_instances,
+            num_validation_instances=counts["validation"].num_instances,
+            num_documents=both.num_documents,
+            num_sentences=both.num_sentences,
+            num_tokens=both.num_tokens,
+            settings=config.fixed(),
+            inputs=self.fingerprint,
+        )
+        write_manifest(config.folder, result)
+        for path in [self.building, *(stats_path(shard) for shard in shards)]:
+            os.remove(path)
+        return result, both
+
+    def _clear(self):
+        """Removes an earlier data set of this name."""
+        stem = os.path.join(glob.escape(self.config.folder), glob.escape(self.config.name))
+        hidden = os.path.join(glob.escape(self.config.folder), "." + glob.escape(self.config.name))
+        for pattern in (f"{stem}-*.tfrecord", f"{stem}-*.index", f"{hidden}[-.]*.partial*", f"{hidden}-*.stats", f"{hidden}.building.json"):
+            for path in glob.glob(pattern):
+                os.remove(path)
+        manifest_path = os.path.join(self.config.folder, FILE_NAME)
+        if os.path.exists(manifest_path):
+            os.remove(manifest_path)
+
+    def _vocabulary(self, console):
+        """Path of the data set's vocabulary: DIR/vocab.txt, copied or learnt."""
+        config, path = self.config, os.path.join(self.config.folder, "vocab.txt")
+        if config.vocab_file is not None:
+            if not os.path.exists(path) or not os.path.samefile(path, config.vocab_file):
+                vocab.write_vocab(path, WordPieceTokenizer(config.vocab_file, config.do_lower_case).vocab)
+            return path
+        if self.status == "resumed" and os.path.exists(path):
+            return path
+        console.say(f"learning a vocabulary of {config.vocab_size} pieces from {self.num_bytes / 1e6:.1f} MB of text")
+        documents = (document for block in self.blocks for document in corpus.read_block(block))
+        vocab.write_vocab(path, vocab.learn_wordpiece(vocab.count_words(documents, config.do_lower_case), config.vocab_size))
+        return path
+
+    def _write(self, shards, worker, console):
+        """Writes shards, in this process or several, with progress in megabytes of text."""
+        total = sum(block.end - block.start for shard in shards for block in shard.blocks) / 1e6
+        bar = console.progress(round(total, 1), 0, "writing", "MB")
+        num_workers = min(self.config.num_workers or os.cpu_count() or 1, len([s for s in shards if s.split == "train"]))
+        if num_workers <= 1:
+            done = [0.0]
+
+            def report(num_bytes):
+                done[0] += num_bytes / 1e6
+                bar.update(round(done[0], 1))
+
+            for shard in shards:
+                worker.write_shard(shard, report)
+        else:
+            context = multiprocessing.get_context("spawn")
+            counter = context.Value("d", 0.0)
+            with context.Pool(num_workers, start_worker, (worker, counter)) as pool:
+                results = [pool.apply_async(work, (shard,)) for shard in shards]
+                while not all(result.ready() for result in results):
+                    for result in results:
+                        result.wait(0.2 / len(results))
+                        if result.ready():
+                            result.get()
+                    bar.update(round(counter.value / 1e6, 1))
+                for result in results:
+                    result.get()
+        bar.update(round(total, 1))
+        bar.close()
+
+
+def start_worker(worker, counter):
+    """Runs once in each worker process: one thread each, since the processes share the cores."""
+    global process_worker, process_counter
+    process_worker, process_counter = worker, counter
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def work(shard):
+    def report(num_bytes):
+        with process_counter.get_lock():
+            process_counter.value += num_bytes
+
+    process_worker.write_shard(shard, report)
+
+
+def choose_validation(num_documents, share, seed):
+    """(D,) bool: which documents are set aside, by a hash of seed and number; at least one when share > 0, and never all."""
+    if not share or num_documents < 2:
+        return np.zeros(num_documents, bool)
+    keys = row_keys(derive_key(seed, "validation"), np.arange(num_documents))
+    number = min(num_documents - 1, max(1, round(share * num_documents)))
+    chosen = np.zeros(num_documents, bool)
+    chosen[np.argpartition(keys, number - 1)[:number]] = True
+    return chosen
+
+
+def file_crc(path):
+    """CRC-32C of a file's content, read in pieces."""
+    crc = 0
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 24):
+            crc = google_crc32c.extend(crc, piece)
+    return crc

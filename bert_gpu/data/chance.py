@@ -1,0 +1,74 @@
+"""Stateless random numbers: every draw is a hash of what it is for, so nothing has to be saved and order does not matter.
+
+The hash is SplitMix64's finaliser (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators"). It is written three
+times, for NumPy (keys), TensorFlow (masks, in the input pipeline) and Numba (the sequential draws of NSP), and a test holds the three
+to the same numbers.
+"""
+
+import zlib
+
+import numba
+import numpy as np
+import tensorflow as tf
+
+GOLDEN = 0x9E3779B97F4A7C15
+MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+MASK64 = (1 << 64) - 1
+
+
+def derive_key(*parts):
+    """One 64-bit key (a Python int) from integers and strings, for example derive_key(seed, "masks", epoch)."""
+    key = 0
+    for part in parts:
+        number = zlib.crc32(part.encode()) if isinstance(part, str) else int(part)
+        key = mix_int((key ^ (number & MASK64)) + GOLDEN)
+    return key
+
+
+def mix_int(x):
+    x &= MASK64
+    x = ((x ^ (x >> 30)) * MULTIPLIERS[0]) & MASK64
+    x = ((x ^ (x >> 27)) * MULTIPLIERS[1]) & MASK64
+    return x ^ (x >> 31)
+
+
+def row_keys(key, rows):
+    """Keys (N,) uint64 of the rows numbered `rows` (N,) under one key: independent of which rows share a batch."""
+    rows = np.asarray(rows).astype(np.uint64)
+    with np.errstate(over="ignore"):
+        x = np.uint64(key) + (rows + np.uint64(1)) * np.uint64(GOLDEN)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(MULTIPLIERS[0])
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(MULTIPLIERS[1])
+    return x ^ (x >> np.uint64(31))
+
+
+def random_bits(keys, num_columns, stream):
+    """(N, num_columns) int32 in [0, 2**31), one hash for each row key (N,) uint64, column and `stream` (a small int): TensorFlow ops."""
+    columns = tf.cast(tf.range(num_columns), tf.uint64) + tf.constant(1 + (stream << 32), tf.uint64)
+    x = keys[:, None] + columns[None, :] * tf.constant(GOLDEN, tf.uint64)
+    for shift, multiplier in zip((30, 27), MULTIPLIERS, strict=True):
+        x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))) * tf.constant(multiplier, tf.uint64)
+    x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(31, tf.uint64)))
+    return tf.cast(tf.bitwise.right_shift(x, tf.constant(33, tf.uint64)), tf.int32)
+
+
+@numba.njit(cache=True)
+def draw(state):
+    """Next 64 random bits of a sequence; `state` is a (1,) uint64 array that starts at the key."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    x = state[0]
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@numba.njit(cache=True)
+def draw_integer(state, low, high):
+    """An integer of [low, high], both included, as Python's randint."""
+    return low + np.int64((draw(state) >> np.uint64(11)) % np.uint64(high - low + 1))
+
+
+@numba.njit(cache=True)
+def draw_share(state):
+    """A float of [0, 1)."""
+    return np.float64(draw(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)

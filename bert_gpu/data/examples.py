@@ -1,0 +1,177 @@
+"""tf.train.Example bytes to arrays and back.
+
+Writing: protocol-buffer bytes are laid out by compiled loops over whole batches, because building `tf.train.Example` objects in
+Python costs more than everything else in the job. Reading: `tf.io.parse_example`, which takes any writer's files.
+
+Legend: N records, S row length, P predictions a row.
+"""
+
+import dataclasses
+
+import numba
+import numpy as np
+import tensorflow as tf
+
+STATIC = "static"  # Google's seven features, fixed length
+
+# Features of Google's create_pretraining_data.py, and the names that Model Garden's --use_v2_feature_names gives two of them.
+V2_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """What a record holds: the kind, S, P, whether it has next-sentence labels and whether two features have Model Garden's v2 names."""
+
+    kind: str
+    max_seq_length: int
+    max_predictions_per_seq: int
+    has_next_sentence_labels: bool
+    v2_names: bool = False
+
+
+def sniff_schema(record):
+    """The Schema of one serialized record, or ValueError that says what is missing."""
+    example = tf.train.Example.FromString(record)
+    sizes = {}
+    for name, feature in example.features.feature.items():
+        kind = feature.WhichOneof("kind")
+        sizes[name] = len(getattr(feature, kind).value) if kind else 0
+    v2_names = "input_word_ids" in sizes
+    names = {name: V2_NAMES[name] if v2_names and name in V2_NAMES else name for name in ("input_ids", "input_mask", "segment_ids")}
+    for name in [*names.values(), "masked_lm_positions", "masked_lm_ids", "masked_lm_weights"]:
+        if name not in sizes:
+            raise ValueError(f"a record without the feature {name!r}")
+    return Schema(
+        kind=STATIC,
+        max_seq_length=sizes[names["input_ids"]],
+        max_predictions_per_seq=sizes["masked_lm_positions"],
+        has_next_sentence_labels="next_sentence_labels" in sizes,
+        v2_names=v2_names,
+    )
+
+
+def parse_static(records, schema):
+    """Serialized records (N,) -> dict of int32 (N, S) and (N, P), masked_lm_weights float32 (N, P), next_sentence_labels int32 (N,).
+
+    Raises tf.errors.InvalidArgumentError when a record does not fit the schema.
+    """
+    rename = V2_NAMES if schema.v2_names else {}
+    row, prediction = [schema.max_seq_length], [schema.max_predictions_per_seq]
+    spec = {name: tf.io.FixedLenFeature(row, tf.int64) for name in ("input_ids", "input_mask", "segment_ids")}
+    spec |= {name: tf.io.FixedLenFeature(prediction, tf.int64) for name in ("masked_lm_positions", "masked_lm_ids")}
+    spec["masked_lm_weights"] = tf.io.FixedLenFeature(prediction, tf.float32)
+    if schema.has_next_sentence_labels:
+        spec["next_sentence_labels"] = tf.io.FixedLenFeature([], tf.int64)
+    parsed = tf.io.parse_example(records, {rename.get(name, name): feature for name, feature in spec.items()})
+    parsed = {name: parsed[rename.get(name, name)] for name in spec}
+    return {name: value if value.dtype == tf.float32 else tf.cast(value, tf.int32) for name, value in parsed.items()}
+
+
+def encode_examples(features):
+    """Arrays -> serialized tf.train.Example.
+
+    Args:
+      features: dict name -> (N, K) int32, int64 or float32 array; K may differ between features.
+
+    Returns: (buffer, splits): record i is buffer[splits[i] : splits[i + 1]], uint8. Features stand in the order of their names.
+    """
+    payloads, payload_splits, keys, codes = [], [], [], []
+    for name in sorted(features):
+        values = np.ascontiguousarray(features[name])
+        if values.dtype == np.float32:
+            code, payload = 2, values.view(np.uint8).reshape(-1)
+            splits = np.arange(len(values) + 1, dtype=np.int64) * values[:1].nbytes
+        else:
+            code = 3
+            payload, splits = _pack_varints(values.reshape(len(values), -1).astype(np.int64, copy=False))
+        payloads.append(payload)
+        payload_splits.append(splits)
+        keys.append(np.frombuffer(name.encode(), np.uint8))
+        codes.append(code)
+    bases = np.concatenate([[0], np.cumsum([len(payload) for payload in payloads])])[:-1]
+    key_splits = np.concatenate([[0], np.cumsum([len(key) for key in keys])])
+    starts = np.stack([splits[:-1] + base for splits, base in zip(payload_splits, bases, strict=True)], axis=1)
+    sizes = np.stack([np.diff(splits) for splits in payload_splits], axis=1)
+    return _assemble(np.concatenate(payloads), starts, sizes, np.concatenate(keys), key_splits, np.array(codes))
+
+
+@numba.njit(cache=True)
+def _varint_size(value):
+    size = 1
+    value = np.uint64(value)
+    while value >= np.uint64(128):
+        value >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@numba.njit(cache=True)
+def _put_varint(buffer, at, value):
+    value = np.uint64(value)
+    while value >= np.uint64(128):
+        buffer[at] = np.uint8((value & np.uint64(127)) | np.uint64(128))
+        value >>= np.uint64(7)
+        at += 1
+    buffer[at] = np.uint8(value)
+    return at + 1
+
+
+@numba.njit(cache=True)
+def _pack_varints(values):
+    """(N, K) int64 -> the packed varints of each row, and where each row begins."""
+    num_rows, width = values.shape
+    splits = np.zeros(num_rows + 1, np.int64)
+    for row in range(num_rows):
+        size = 0
+        for column in range(width):
+            size += _varint_size(values[row, column])
+        splits[row + 1] = splits[row] + size
+    buffer = np.empty(splits[-1], np.uint8)
+    at = 0
+    for row in range(num_rows):
+        for column in range(width):
+            at = _put_varint(buffer, at, values[row, column])
+    return buffer, splits
+
+
+@numba.njit(cache=True)
+def _assemble(payload, starts, sizes, keys, key_splits, codes):
+    """Wraps payloads (N records x F features) in the messages Example > Features > entry > Feature > list."""
+    num_records, num_features = sizes.shape
+    entry_sizes = np.empty((num_records, num_features), np.int64)
+    splits = np.zeros(num_records + 1, np.int64)
+    features_sizes = np.zeros(num_records, np.int64)
+    for record in range(num_records):
+        for feature in range(num_features):
+            key_size = key_splits[feature + 1] - key_splits[feature]
+            list_size = 1 + _varint_size(sizes[record, feature]) + sizes[record, feature]
+            feature_size = 1 + _varint_size(list_size) + list_size
+            entry = 1 + _varint_size(key_size) + key_size + 1 + _varint_size(feature_size) + feature_size
+            entry_sizes[record, feature] = entry
+            features_sizes[record] += 1 + _varint_size(entry) + entry
+        splits[record + 1] = splits[record] + 1 + _varint_size(features_sizes[record]) + features_sizes[record]
+    buffer = np.empty(splits[-1], np.uint8)
+    at = 0
+    for record in range(num_records):
+        buffer[at] = 0x0A  # Example.features
+        at = _put_varint(buffer, at + 1, features_sizes[record])
+        for feature in range(num_features):
+            key_size = key_splits[feature + 1] - key_splits[feature]
+            size = sizes[record, feature]
+            list_size = 1 + _varint_size(size) + size
+            buffer[at] = 0x0A  # Features.feature, a map entry
+            at = _put_varint(buffer, at + 1, entry_sizes[record, feature])
+            buffer[at] = 0x0A  # key
+            at = _put_varint(buffer, at + 1, key_size)
+            buffer[at : at + key_size] = keys[key_splits[feature] : key_splits[feature + 1]]
+            at += key_size
+            buffer[at] = 0x12  # value
+            at = _put_varint(buffer, at + 1, 1 + _varint_size(list_size) + list_size)
+            buffer[at] = np.uint8(codes[feature] << 3 | 2)  # float_list or int64_list
+            at = _put_varint(buffer, at + 1, list_size)
+            buffer[at] = 0x0A  # packed values
+            at = _put_varint(buffer, at + 1, size)
+            start = starts[record, feature]
+            buffer[at : at + size] = payload[start : start + size]
+            at += size
+    return buffer, splits

@@ -1,0 +1,150 @@
+"""TFRecord files as one long array of records: written atomically with an index, read at random with checksums.
+
+A TFRecord is length (8 bytes), checksum of the length (4), the record, checksum of the record (4); checksums are CRC-32C, masked
+(tensorflow/core/lib/io/record_writer.h). A shard has its name only when it is whole: until then it is NAME.partial with a dot in
+front, which no *.tfrecord* glob matches. The index beside it (int64 offsets) lets a reader seek; a file without one is scanned once.
+"""
+
+import mmap
+import os
+import struct
+
+import google_crc32c
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.settings import UserError
+
+HEADER, FOOTER = 12, 4
+
+
+def masked_crc(data):
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def shard_path(prefix, number, total, split=""):
+    """DIR/NAME-00003-of-00008.tfrecord, or DIR/NAME-validation-00000-of-00001.tfrecord with split='validation'."""
+    middle = f"-{split}" if split else ""
+    return f"{prefix}{middle}-{number:05d}-of-{total:05d}.tfrecord"
+
+
+def index_path(path):
+    return path.removesuffix(".tfrecord") + ".index"
+
+
+class ShardWriter:
+    """Writes one shard. It appears under its name when the `with` block ends well, and not at all otherwise."""
+
+    def __init__(self, path):
+        self.path = path
+        self.partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path).removesuffix('.tfrecord')}.partial")
+        self.sizes = []
+        self.num_bytes = 0
+
+    def __enter__(self):
+        self.file = tf.io.gfile.GFile(self.partial, "wb")
+        return self
+
+    def write(self, buffer, splits):
+        """Appends the records buffer[splits[i] : splits[i + 1]] of a uint8 array."""
+        data, chunks = buffer.tobytes(), []
+        for start, end in zip(splits[:-1].tolist(), splits[1:].tolist(), strict=True):
+            length = struct.pack("<Q", end - start)
+            record = data[start:end]
+            chunks += (length, struct.pack("<I", masked_crc(length)), record, struct.pack("<I", masked_crc(record)))
+        block = b"".join(chunks)
+        self.file.write(block)
+        self.num_bytes += len(block)
+        self.sizes.append(np.diff(splits) + HEADER + FOOTER)
+
+    def __exit__(self, error, *_):
+        self.file.close()
+        if error is not None:
+            if tf.io.gfile.exists(self.partial):  # GFile makes the file at the first write
+                tf.io.gfile.remove(self.partial)
+            return
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate(self.sizes) if self.sizes else [])]).astype("<i8")
+        with tf.io.gfile.GFile(self.partial + ".index", "wb") as file:
+            file.write(offsets.tobytes())
+        tf.io.gfile.rename(self.partial + ".index", index_path(self.path), overwrite=True)
+        tf.io.gfile.rename(self.partial, self.path, overwrite=True)
+
+
+class RecordFile:
+    """One TFRecord file, read at random."""
+
+    def __init__(self, path):
+        self.path = path
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        if size == 0:
+            raise UserError(f"{path}: the file is empty; write it again with create_pretraining_data.py")
+        if self.data[:2] == b"\x1f\x8b":
+            raise UserError(f"{path}: gzip-compressed records cannot be read yet; decompress them with gunzip first")
+        self.offsets = self._index(size)
+
+    def __len__(self):
+        return len(self.offsets) - 1
+
+    def _index(self, size):
+        sidecar = index_path(self.path)
+        if sidecar != self.path and os.path.exists(sidecar):
+            offsets = np.fromfile(sidecar, "<i8")
+            if len(offsets) and offsets[-1] == size:
+                return offsets
+        return self._scan(size)
+
+    def _scan(self, size):
+        """Offsets of all records of a file that has no index, from the chain of lengths."""
+        offsets, at, data = [0], 0, self.data
+        while at < size:
+            if at + HEADER > size:
+                raise UserError(self._broken(at, "the file ends inside a record"))
+            header = data[at : at + HEADER]
+            length, crc = struct.unpack("<QI", header)
+            if crc != masked_crc(header[:8]):
+                raise UserError(self._broken(at, "not a TFRecord, or a corrupt length"))
+            at += HEADER + length + FOOTER
+            if at > size:
+                raise UserError(self._broken(offsets[-1], "the file ends inside a record"))
+            offsets.append(at)
+        return np.array(offsets, np.int64)
+
+    def _broken(self, offset, what):
+        return f"{self.path}: {what} (byte {offset}); write the file again with create_pretraining_data.py"
+
+    def read(self, number):
+        """The bytes of one record; UserError with file and offset when its checksum is wrong."""
+        start, end = int(self.offsets[number]), int(self.offsets[number + 1])
+        record = self.data[start + HEADER : end - FOOTER]
+        (crc,) = struct.unpack("<I", self.data[end - FOOTER : end])
+        if crc != masked_crc(record):
+            raise UserError(self._broken(start, f"record {number} is corrupt"))
+        return record
+
+
+class RecordSet:
+    """The records of several files, numbered through in the order of the files."""
+
+    def __init__(self, paths):
+        self.files = [RecordFile(path) for path in paths]
+        self.starts = np.concatenate([[0], np.cumsum([len(file) for file in self.files])]).astype(np.int64)
+
+    def __len__(self):
+        return int(self.starts[-1])
+
+    def read(self, numbers):
+        """The bytes of the records `numbers` (N,), in that order."""
+        which = np.searchsorted(self.starts, numbers, side="right") - 1
+        local = np.asarray(numbers) - self.starts[which]
+        return [self.files[file].read(number) for file, number in zip(which.tolist(), local.tolist(), strict=True)]
+
+    def locate(self, number):
+        """'FILE, record K' of a record, for messages."""
+        which = int(np.searchsorted(self.starts, number, side="right") - 1)
+        return f"{self.files[which].path}, record {int(number - self.starts[which])}"

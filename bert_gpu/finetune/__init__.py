@@ -1,0 +1,1 @@
+"""Downstream tasks on a pretrained encoder."""

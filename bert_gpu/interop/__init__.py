@@ -1,0 +1,1 @@
+"""Weights to and from other projects' formats."""

@@ -1,0 +1,1 @@
+"""The encoder and its heads, as functions on a dict of weights."""

@@ -1,0 +1,171 @@
+"""What is trained on top of the encoder: masked words, next sentence, classification; and their losses.
+
+Legend: B batch, S sequence, P predictions, H hidden, V vocabulary, C classes.
+
+Losses come as sums, counts apart: the mean over a step is a sum over every micro-batch and replica divided by the global count,
+and the counts need no forward pass, so that they are known before the first backward pass.
+"""
+
+import tensorflow as tf
+
+from bert_gpu.model.encoder import WeightSpec, dense_weights, encode, encoder_weights, norm_weights, pool
+from bert_gpu.model.layers import ACTIVATIONS, dense, dropout, layer_norm, sizes
+
+
+def mlm_weights(config):
+    """Transform and output bias of the masked-word head; its output kernel is the word embeddings."""
+    return {
+        **dense_weights(config, "mlm/transform", config.hidden_size, config.hidden_size),
+        **norm_weights("mlm/norm", config.hidden_size),
+        "mlm/bias": WeightSpec((config.vocab_size,), "zeros"),
+    }
+
+
+def pooler_weights(config):
+    return dense_weights(config, "pooler", config.hidden_size, config.hidden_size)
+
+
+def pretraining_weights(config, next_sentence=True):
+    """{name: WeightSpec} of encoder and pretraining heads; without next sentences there is neither pooler nor "nsp"."""
+    specs = {**encoder_weights(config), **mlm_weights(config)}
+    if next_sentence:
+        specs.update({**pooler_weights(config), **dense_weights(config, "nsp", config.hidden_size, 2)})
+    return specs
+
+
+def classifier_weights(config, num_classes):
+    """{name: WeightSpec} of encoder, pooler and a classifier; one class makes it a regressor."""
+    return {
+        **encoder_weights(config),
+        **pooler_weights(config),
+        **dense_weights(config, "classifier", config.hidden_size, num_classes),
+    }
+
+
+def mlm_logits(weights, hidden, positions, config, dtype=tf.float32):
+    """Scores of every word at the masked positions only: (B, S, H), (B, P) -> (B, P, V)."""
+    batch_size, num_predictions = sizes(positions)
+    x = tf.gather(tf.cast(hidden, dtype), positions, batch_dims=1)
+    x = dense(weights, "mlm/transform", tf.reshape(x, [-1, config.hidden_size]))
+    x = layer_norm(weights, "mlm/norm", ACTIVATIONS[config.hidden_act](x), config.layer_norm_eps)
+    logits = tf.matmul(x, tf.cast(weights["embeddings/word"], dtype), transpose_b=True)
+    logits = tf.nn.bias_add(logits, tf.cast(weights["mlm/bias"], dtype))
+    return tf.reshape(logits, [batch_size, num_predictions, config.vocab_size])
+
+
+def nsp_logits(weights, pooled):
+    """(B, H) -> (B, 2); class 0 is "is next", 1 is "random", as in Google's and Hugging Face's BERT."""
+    return dense(weights, "nsp", pooled)
+
+
+def classifier_logits(weights, pooled, seed=None, rate=0.0):
+    """(B, H) -> (B, C), with dropout of the sentence vector while training."""
+    return dense(weights, "classifier", dropout(pooled, rate, seed, "classifier"))
+
+
+@tf.custom_gradient
+def cross_entropy(logits, labels):
+    """-log softmax(logits)[label] in float32: (R, C), int32 (R,) -> (R,).
+
+    TensorFlow's own op takes four times as long on a CPU for the width of a vocabulary, and is not deterministic on GPUs without XLA.
+    """
+    wide = tf.cast(logits, tf.float32)
+    shifted = wide - tf.reduce_max(wide, -1, keepdims=True)
+    exponentials = tf.exp(shifted)
+    totals = tf.reduce_sum(exponentials, -1)
+
+    def gradient(upstream):
+        scaled = exponentials * (upstream / totals)[:, None]
+        places = tf.stack([tf.range(sizes(labels)[0]), labels], -1)
+        return tf.cast(tf.tensor_scatter_nd_sub(scaled, places, upstream), logits.dtype), None
+
+    return tf.math.log(totals) - tf.gather(shifted, labels, batch_dims=1), gradient
+
+
+def _weighted_loss(logits, labels, weights):
+    logits = tf.reshape(logits, [-1, logits.shape[-1]])
+    labels, weights = tf.reshape(tf.cast(labels, tf.int32), [-1]), tf.reshape(tf.cast(weights, tf.float32), [-1])
+    return tf.reduce_sum(cross_entropy(logits, labels) * weights), tf.reduce_sum(weights)
+
+
+def _weighted_accuracy(logits, labels, weights):
+    right = tf.cast(tf.reshape(tf.argmax(logits, -1, tf.int32), [-1]) == tf.reshape(tf.cast(labels, tf.int32), [-1]), tf.float32)
+    weights = tf.reshape(tf.cast(weights, tf.float32), [-1])
+    return tf.reduce_sum(right * weights), tf.reduce_sum(weights)
+
+
+def mlm_loss(logits, ids, weights):
+    """Summed cross-entropy of masked words, and their number: (B, P, V), (B, P), (B, P) -> two float32 scalars."""
+    return _weighted_loss(logits, ids, weights)
+
+
+def mlm_accuracy(logits, ids, weights):
+    """Number of masked words whose best-scored word is right, and their number; shapes of `mlm_loss`."""
+    return _weighted_accuracy(logits, ids, weights)
+
+
+def nsp_loss(logits, labels, weights):
+    """Summed cross-entropy of next-sentence labels, and their number: (B, 2), (B,) or (B, 1), (B,) -> two float32 scalars."""
+    return _weighted_loss(logits, labels, weights)
+
+
+def nsp_accuracy(logits, labels, weights):
+    return _weighted_accuracy(logits, labels, weights)
+
+
+def _prediction_weights(batch):
+    """Weights of each masked word, (B, P), and of each row, (B,)."""
+    words = tf.cast(batch["masked_lm_weights"], tf.float32)
+    rows = tf.cast(batch["row_weights"], tf.float32) if "row_weights" in batch else tf.ones([sizes(words)[0]])
+    return words * rows[:, None], rows
+
+
+def pretraining_counts(batch):
+    """How many masked words and sentence pairs a batch has: {"mlm": scalar, "nsp": scalar}, float32, with no forward pass.
+
+    "nsp" is absent, here and below, when the batch has no next_sentence_labels.
+    """
+    words, rows = _prediction_weights(batch)
+    counts = {"mlm": tf.reduce_sum(words)}
+    if "next_sentence_labels" in batch:
+        counts["nsp"] = tf.reduce_sum(rows)
+    return counts
+
+
+def _pretraining_logits(weights, batch, config, dtype, seed):
+    hidden = encode(weights, batch, config, dtype=dtype, seed=seed)
+    logits = {"mlm": mlm_logits(weights, hidden, batch["masked_lm_positions"], config, dtype)}
+    if "next_sentence_labels" in batch:
+        logits["nsp"] = nsp_logits(weights, pool(weights, hidden))
+    return logits
+
+
+def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None):
+    """Summed losses of a batch: {"mlm": scalar, "nsp": scalar}, float32.
+
+    Args:
+      weights: {name: tensor} with the names of `pretraining_weights`.
+      batch: Google's features: input_ids, input_mask, segment_ids (B, S); masked_lm_positions, masked_lm_ids, masked_lm_weights (B, P);
+        optionally next_sentence_labels (B,) or (B, 1), and row_weights (B,), 0 for rows that only fill up a batch.
+      seed: int32 (2,) for dropout; None switches it off.
+    """
+    logits = _pretraining_logits(weights, batch, config, dtype, seed)
+    words, rows = _prediction_weights(batch)
+    losses = {"mlm": mlm_loss(logits["mlm"], batch["masked_lm_ids"], words)[0]}
+    if "nsp" in logits:
+        losses["nsp"] = nsp_loss(logits["nsp"], batch["next_sentence_labels"], rows)[0]
+    return losses
+
+
+def pretraining_metrics(weights, batch, config, dtype=tf.float32):
+    """{"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}: (sum, count) each, without dropout."""
+    logits = _pretraining_logits(weights, batch, config, dtype, None)
+    words, rows = _prediction_weights(batch)
+    targets = {"mlm": (batch["masked_lm_ids"], words)}
+    if "nsp" in logits:
+        targets["nsp"] = (batch["next_sentence_labels"], rows)
+    metrics = {}
+    for name, (labels, label_weights) in targets.items():
+        metrics[f"{name}_loss"] = _weighted_loss(logits[name], labels, label_weights)
+        metrics[f"{name}_accuracy"] = _weighted_accuracy(logits[name], labels, label_weights)
+    return metrics

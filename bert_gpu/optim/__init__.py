@@ -1,0 +1,1 @@
+"""Optimizers and schedules, as functions on state."""

@@ -1,0 +1,86 @@
+"""Settings are frozen dataclasses; each field is the one source of a flag's name, default, range and help.
+
+Every part of the pipeline keeps its settings beside the code that they configure, as a subclass of `Settings`. The command line
+(cli/flags.py) turns the fields into flags and back, and nothing else in the project knows about flags. A value out of range, like
+any other bad input, raises `UserError`, which the command line prints as one line with exit code 2.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+
+
+class UserError(Exception):
+    """Bad input. The message is one line of at most 300 characters: what is wrong, where, and what to do."""
+
+
+def setting(default, help, *, low=None, high=None, above=None, below=None, choices=None, aliases=()):
+    """A dataclass field that is also a flag.
+
+    Args:
+      default: value when the user says nothing. A field typed `T | None` may be None, which means "decided later".
+      help: one or two sentences for --help; says the unit.
+      low, high: inclusive bounds. above, below: exclusive bounds.
+      choices: the allowed strings.
+      aliases: other flag names that users know for the same thing.
+    """
+    rules = dict(help=help, low=low, high=high, above=above, below=below, choices=choices, aliases=tuple(aliases))
+    return dataclasses.field(default=default, metadata=rules)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of all settings: checks every field's type and range when made."""
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            problem = complaint(field, getattr(self, field.name))
+            if problem:
+                raise UserError(problem)
+
+    @classmethod
+    def from_dict(cls, values, source="settings"):
+        """Makes the settings from a dict, refusing unknown keys. `source` names the file in the error."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - names)
+        if unknown:
+            raise UserError(f"{source}: unknown setting {unknown[0]!r}; known are {', '.join(sorted(names))}"[:300])
+        return cls(**values)
+
+    def to_dict(self):
+        return dataclasses.asdict(self)
+
+
+def value_type(field):
+    """(type, optional) of a settings field: bool, int, float, str or tuple (of strings)."""
+    options = [kind for kind in typing.get_args(field.type) if kind is not types.NoneType]
+    if isinstance(field.type, types.UnionType):
+        return options[0], True
+    return (tuple if typing.get_origin(field.type) is tuple else field.type), False
+
+
+def complaint(field, value):
+    """What is wrong with the value of a field, as the user should read it; None when nothing is."""
+    rules, (kind, optional) = field.metadata, value_type(field)
+    shown = f"--{field.name}={value}"
+    if value is None:
+        return None if optional else f"--{field.name}: a value is needed"
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        return f"{shown}: must be of type {kind.__name__}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{shown}: must be a finite number"
+    if rules.get("choices") and value not in rules["choices"]:
+        return f"{shown}: must be one of {', '.join(map(str, rules['choices']))}"
+    bounds = [
+        ("low", lambda bound: value >= bound, "at least"),
+        ("high", lambda bound: value <= bound, "at most"),
+        ("above", lambda bound: value > bound, "above"),
+        ("below", lambda bound: value < bound, "below"),
+    ]
+    for name, holds, words in bounds:
+        if rules.get(name) is not None and not holds(rules[name]):
+            return f"{shown}: must be {words} {rules[name]}"
+    return None

@@ -1,0 +1,1 @@
+"""The training engine: devices, step, loop, checkpoints, monitoring."""

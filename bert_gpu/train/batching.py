@@ -1,0 +1,83 @@
+"""How a global batch is made of GPUs, accumulation and micro-batches, and which learning rate belongs to it."""
+
+import dataclasses
+
+from bert_gpu.optim.schedules import scale_rate
+from bert_gpu.settings import Settings, UserError, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchConfig(Settings):
+    """Batch sizes in sequences, and the scaling of the learning rate."""
+
+    train_batch_size: int = setting(
+        32, "Sequences that one GPU holds at once (the micro-batch). Global batch = GPUs x accumulation x this.", low=1
+    )
+    gradient_accumulation_steps: int | None = setting(
+        None, "Micro-batches of one GPU whose gradients are added before an update. Default: 1, or what --global_batch_size asks.", low=1
+    )
+    global_batch_size: int | None = setting(
+        None, "Sequences of one update, over all GPUs; accumulation is derived from it. Give this or the accumulation.", low=1
+    )
+    lr_scaling: str = setting(
+        "linear",
+        "How the learning rate follows the global batch when it is not the reference batch.",
+        choices=("linear", "sqrt", "none"),
+    )
+    lr_reference_batch_size: int | None = setting(
+        None,
+        "Sequences that --learning_rate belongs to. Default: one GPU's share of a step, so that linear multiplies by the number of GPUs.",
+        low=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchPlan:
+    """The resolved batch of one step."""
+
+    micro_batch_size: int
+    num_micro_batches: int  # of one replica
+    num_replicas: int
+    learning_rate: float  # peak, of the global batch
+    scaling: str
+
+    @property
+    def global_batch_size(self):
+        return self.micro_batch_size * self.num_micro_batches * self.num_replicas
+
+    def describe(self, kind):
+        replicas = f"{self.num_replicas} {kind}{'s' if self.num_replicas > 1 else ''}"
+        return (
+            f"batch: micro-batch {self.micro_batch_size} x accumulation {self.num_micro_batches} x {replicas} = global batch "
+            f"{self.global_batch_size} sequences; learning rate {self.learning_rate:g} (--lr_scaling={self.scaling})"
+        )
+
+
+def plan_batch(config, learning_rate, num_replicas, resumed=None):
+    """The BatchPlan of a run.
+
+    Args:
+      config: BatchConfig. learning_rate: the rate of the reference batch. num_replicas: GPUs or virtual replicas.
+      resumed: dict with "global_batch_size" and "learning_rate" of the run that goes on, which then win.
+    """
+    held = config.train_batch_size * num_replicas
+    wanted = resumed["global_batch_size"] if resumed else config.global_batch_size
+    if resumed is None and wanted is not None and config.gradient_accumulation_steps is not None:
+        raise UserError("--global_batch_size and --gradient_accumulation_steps: each derives the other; give one of them")
+    if wanted is None:
+        accumulation = config.gradient_accumulation_steps or 1
+    else:
+        accumulation, rest = divmod(wanted, held)
+        if rest or not accumulation:
+            nearest = max(1, round(wanted / held)) * held
+            name = f"the run's global batch of {wanted}" if resumed else f"--global_batch_size={wanted}"
+            remedy = "change --train_batch_size" if resumed else f"the nearest that is one is {nearest}"
+            raise UserError(f"{name} is no multiple of {held} (--train_batch_size={config.train_batch_size} x {num_replicas}); {remedy}")
+    if resumed and config.gradient_accumulation_steps not in (None, accumulation):
+        given = f"--gradient_accumulation_steps={config.gradient_accumulation_steps}"
+        raise UserError(f"{given}: the run's global batch of {wanted} makes it {accumulation} here; drop the flag")
+    reference = config.lr_reference_batch_size or config.train_batch_size * accumulation
+    peak = scale_rate(learning_rate, held * accumulation, reference, config.lr_scaling)
+    if resumed:
+        peak = resumed["learning_rate"]
+    return BatchPlan(config.train_batch_size, accumulation, num_replicas, peak, config.lr_scaling)

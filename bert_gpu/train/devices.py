@@ -1,0 +1,129 @@
+"""Which devices train, in what precision, compiled or not: decided once, before TensorFlow starts."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from bert_gpu.settings import Settings, UserError, setting
+
+DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceConfig(Settings):
+    """The devices of a run."""
+
+    num_gpus: int | None = setting(None, "GPUs to train on. Default: all there are; without one, the CPU.", low=0, aliases=("n_gpus",))
+    gpus: str | None = setting(None, "Which GPUs, by number with commas between, for example 0,2.")
+    virtual_replicas: int = setting(
+        1, "Rehearse data parallelism: this many replicas on one device. Same numbers as real GPUs, no speed.", low=1, high=64
+    )
+    precision: str = setting(
+        "auto",
+        "Compute type of the products; weights and optimizer stay float32. auto = bfloat16 on GPUs that have it, float16 on older "
+        "GPUs, float32 on CPUs.",
+        choices=("auto", "bfloat16", "float16", "float32"),
+    )
+    xla: str = setting("auto", "Compile the step with XLA. auto = on for GPUs, off for CPUs.", choices=("auto", "on", "off"))
+    deterministic: bool | None = setting(
+        None, "Use deterministic operations only, so that a repeated run gives the same bits. Default: on for CPUs, off for GPUs."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """What a run trains on."""
+
+    strategy: tf.distribute.Strategy
+    kind: str  # "GPU" or "CPU"
+    num_replicas: int
+    precision: str
+    xla: bool
+    summary: str  # for the first log line
+
+    @property
+    def dtype(self):
+        return DTYPES[self.precision]
+
+
+def set_up(config):
+    """Chooses the devices and prepares TensorFlow for them. UserError when they are not there."""
+    gpus = chosen_gpus(config)
+    kind = "GPU" if gpus else "CPU"
+    physical = gpus or tf.config.list_physical_devices("CPU")[:1]
+    if gpus:
+        tf.config.set_visible_devices(gpus, "GPU")
+        if config.virtual_replicas == 1:
+            for gpu in gpus:
+                tf.config.experimental.set_memory_growth(gpu, True)
+    if config.virtual_replicas > 1:
+        if len(physical) > 1:
+            raise UserError(f"--virtual_replicas={config.virtual_replicas}: rehearses on one device; choose it with --num_gpus=1")
+        split_device(physical[0], config.virtual_replicas)
+    names = [f"/{kind.lower()}:{number}" for number in range(len(physical) * config.virtual_replicas)]
+    deterministic = config.deterministic if config.deterministic is not None else kind == "CPU"
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    precision = config.precision if config.precision != "auto" else best_precision(gpus)
+    return Devices(
+        strategy=tf.distribute.MirroredStrategy(names),
+        kind=kind,
+        num_replicas=len(names),
+        precision=precision,
+        xla=config.xla == "on" or (config.xla == "auto" and kind == "GPU"),
+        summary=describe(gpus, config.virtual_replicas),
+    )
+
+
+def chosen_gpus(config):
+    """The physical GPUs that the settings ask for; [] means the CPU."""
+    present = tf.config.list_physical_devices("GPU")
+    found = f"TensorFlow found {len(present)} here" if present else "TensorFlow found none here"
+    if config.gpus is not None:
+        numbers = [part.strip() for part in config.gpus.split(",")]
+        if not all(part.isdecimal() and int(part) < len(present) for part in numbers) or len(set(numbers)) < len(numbers):
+            raise UserError(f"--gpus={config.gpus}: must be different GPU numbers from 0 with commas between; {found}")
+        if config.num_gpus not in (None, len(numbers)):
+            raise UserError(f"--num_gpus={config.num_gpus} and --gpus={config.gpus}: the two disagree; give one of them")
+        return [present[int(part)] for part in numbers]
+    if config.num_gpus is not None and config.num_gpus > len(present):
+        hint = "use --num_gpus=0 for the CPU" if not present else f"use --num_gpus={len(present)}"
+        raise UserError(f"--num_gpus={config.num_gpus}: {found}; {hint}, or see `nvidia-smi` and pip install 'bert-gpu[gpu]'")
+    return present if config.num_gpus is None else present[: config.num_gpus]
+
+
+def split_device(device, count):
+    """Makes `count` logical devices of one physical device, unless that has been done."""
+    made = tf.config.get_logical_device_configuration(device)
+    if made and len(made) >= count:
+        return
+    # Logical GPUs need a share of the memory each; 90 % leaves room for the CUDA context.
+    limit = None
+    if device.device_type == "GPU":
+        limit = int(0.9 * gpu_memory_mib(device) / count)
+    configuration = tf.config.LogicalDeviceConfiguration(memory_limit=limit)
+    try:
+        tf.config.set_logical_device_configuration(device, [configuration] * count)
+    except RuntimeError as error:
+        raise UserError(f"--virtual_replicas={count}: TensorFlow has started with fewer devices in this process") from error
+
+
+def gpu_memory_mib(device):
+    details = tf.config.experimental.get_device_details(device)
+    return details.get("device_memory_size", 16 << 30) / 2**20
+
+
+def best_precision(gpus):
+    """bfloat16 from compute capability 8.0 (Ampere), float16 from 7.0 (Volta, with matrix units), float32 otherwise and on CPUs."""
+    if not gpus:
+        return "float32"
+    capability = min(tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0)) for gpu in gpus)
+    return "bfloat16" if capability >= (8, 0) else "float16" if capability >= (7, 0) else "float32"
+
+
+def describe(gpus, virtual_replicas):
+    if not gpus:
+        return "no GPU: training on the CPU" if virtual_replicas == 1 else f"{virtual_replicas} virtual replicas on the CPU"
+    names = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus]
+    text = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    return text if virtual_replicas == 1 else f"{virtual_replicas} virtual replicas on {text}"

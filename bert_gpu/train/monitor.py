@@ -1,0 +1,98 @@
+"""Where numbers go: a progress bar or plain lines on the console, metrics.jsonl, TensorBoard."""
+
+import json
+import sys
+import time
+
+import tensorflow as tf
+import tqdm
+
+
+class Console:
+    """What a person reads. quiet: warnings only. Progress is a bar on a terminal, and a line now and then elsewhere."""
+
+    def __init__(self, quiet=False, stream=None):
+        self.quiet, self.stream = quiet, stream or sys.stdout
+
+    def say(self, text):
+        if not self.quiet:
+            print(text, file=self.stream, flush=True)
+
+    def warn(self, text):
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    def progress(self, total, start, what, unit="step"):
+        if self.quiet:
+            return NoProgress()
+        return Bar(total, start, what, unit) if sys.stderr.isatty() else Lines(self, total, start, what, unit)
+
+
+class NoProgress:
+    def update(self, done, text=""):
+        pass
+
+    def close(self):
+        pass
+
+
+class Bar:
+    """A tqdm bar: share done, time left, and a few numbers."""
+
+    def __init__(self, total, start, what, unit):
+        self.bar = tqdm.tqdm(total=total, initial=start, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1)
+
+    def update(self, done, text=""):
+        if text:
+            self.bar.set_postfix_str(text, refresh=False)
+        self.bar.update(done - self.bar.n)
+
+    def close(self):
+        self.bar.close()
+
+
+class Lines:
+    """For logs: the same as lines, at most one every ten seconds, and the last."""
+
+    SECONDS = 10.0
+
+    def __init__(self, console, total, start, what, unit):
+        self.console, self.total, self.what, self.unit = console, total, what, unit
+        self.start, self.started, self.shown, self.latest = start, time.monotonic(), time.monotonic(), ""
+
+    def update(self, done, text=""):
+        now = time.monotonic()
+        self.latest = text or self.latest
+        if (now - self.shown >= self.SECONDS or done == self.total) and done > self.start:
+            left = (now - self.started) / (done - self.start) * (self.total - done)
+            self.console.say(f"{self.what}: {self.unit} {done}/{self.total}  {self.latest}  {format_seconds(left)} left")
+            self.shown = now
+
+    def close(self):
+        pass
+
+
+def format_seconds(seconds):
+    seconds = int(seconds)
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}" if seconds >= 3600 else f"{seconds // 60}:{seconds % 60:02d}"
+
+
+class MetricsLog:
+    """metrics.jsonl (flushed at every line) and TensorBoard event files."""
+
+    def __init__(self, path, tensorboard_folder):
+        self.file = open(path, "a", encoding="utf-8")
+        self.writer = tf.summary.create_file_writer(tensorboard_folder)
+
+    def write(self, step, values):
+        """Appends {"step": step, **values}; values are Python numbers, or None where a number does not exist."""
+        self.file.write(json.dumps({"step": step} | values) + "\n")
+        self.file.flush()
+        with self.writer.as_default(step=step):
+            for name, value in values.items():
+                if value is not None:
+                    tf.summary.scalar(name, value)
+        self.writer.flush()
+
+    def close(self):
+        self.file.close()
+        self.writer.close()

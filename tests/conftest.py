@@ -1,0 +1,16 @@
+"""TensorFlow is started once for all tests, on the CPU, with four logical devices, so that any test can have up to four replicas."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+import pytest
+import tensorflow as tf
+
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4)
+
+
+@pytest.fixture(scope="session")
+def sample_text():
+    return os.path.join(os.path.dirname(__file__), "..", "sample_text.txt")

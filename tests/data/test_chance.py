@@ -1,0 +1,41 @@
+"""The three spellings of the hash agree, and its numbers look random."""
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.data import chance
+
+
+def test_numpy_numba_and_python_agree():
+    key = chance.derive_key(12345, "masks", 7)
+    expected = [chance.mix_int(key + (row + 1) * chance.GOLDEN) for row in range(50)]
+    state = np.array([key], np.uint64)
+    assert [int(chance.draw(state)) for _ in range(50)] == expected
+    assert chance.row_keys(key, np.arange(50)).tolist() == expected
+
+
+def test_tensorflow_agrees():
+    keys = chance.row_keys(3, np.arange(4))
+    bits = chance.random_bits(tf.constant(keys), 6, stream=2).numpy()
+    expected = [[chance.mix_int(int(key) + (column + 1 + (2 << 32)) * chance.GOLDEN) >> 33 for column in range(6)] for key in keys]
+    assert bits.tolist() == expected
+
+
+def test_uniform_and_independent():
+    bits = chance.random_bits(tf.constant(chance.row_keys(9, np.arange(4000))), 64, stream=0).numpy() / 2**31
+    assert abs(bits.mean() - 0.5) < 0.003
+    assert np.abs(np.corrcoef(bits[:, :8].T) - np.eye(8)).max() < 0.08
+    histogram = np.histogram(bits, 16, (0, 1))[0] / bits.size
+    assert np.abs(histogram - 1 / 16).max() < 0.002
+
+
+def test_keys_differ():
+    keys = {chance.derive_key(seed, name, number) for seed in range(10) for name in ("a", "b") for number in range(100)}
+    assert len(keys) == 2000
+
+
+def test_integers_cover_their_range():
+    state = np.array([5], np.uint64)
+    drawn = [chance.draw_integer(state, 2, 6) for _ in range(1000)]
+    assert set(drawn) == {2, 3, 4, 5, 6}
+    assert 0 <= min(chance.draw_share(state) for _ in range(1000)) < 0.01

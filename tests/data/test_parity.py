@@ -1,0 +1,116 @@
+"""Our NSP data against Model Garden's create_pretraining_data on the same text: the same distributions, within sampling error."""
+
+import random
+
+import numpy as np
+import pytest
+
+from bert_gpu.data import instances, masking
+from bert_gpu.data.chance import row_keys
+from bert_gpu.text import corpus, vocab
+from bert_gpu.text.tokenizer import WordPieceTokenizer
+
+PASSES, LENGTH, SHARE, SHORT = 6, 96, 0.15, 0.1
+
+
+@pytest.fixture(scope="module")
+def vocab_file(tmp_path_factory, sample_text):
+    path = str(tmp_path_factory.mktemp("vocab") / "vocab.txt")
+    blocks = corpus.plan_blocks([sample_text], 1 << 20)
+    documents = [document for block in blocks for document in corpus.read_block(block)]
+    vocab.write_vocab(path, vocab.learn_wordpiece(vocab.count_words(documents, True), 2000))
+    return path
+
+
+@pytest.fixture(scope="module")
+def theirs(vocab_file, sample_text):
+    """Statistics of Model Garden's instances."""
+    from official.nlp.data import create_pretraining_data as garden
+    from official.nlp.tools import tokenization
+
+    tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case=True)
+    made = garden.create_training_instances(
+        [sample_text],
+        tokenizer,
+        garden.get_processor_text_fn(False, True),
+        LENGTH,
+        PASSES,
+        SHORT,
+        SHARE,
+        20,
+        random.Random(1),
+    )
+    masked = [(instance.tokens[p], label) for instance in made for p, label in zip(
+        instance.masked_lm_positions, instance.masked_lm_labels, strict=True)]
+    return dict(
+        number=len(made),
+        lengths=np.array([len(instance.tokens) for instance in made]),
+        first=np.array([instance.segment_ids.count(0) for instance in made]),
+        random_next=np.mean([instance.is_random_next for instance in made]),
+        predictions=np.array([len(instance.masked_lm_positions) for instance in made]),
+        masked=np.mean([shown == "[MASK]" for shown, _ in masked]),
+        kept=np.mean([shown == label for shown, label in masked]),
+        num_masked=len(masked),
+    )
+
+
+@pytest.fixture(scope="module")
+def ours(vocab_file, sample_text):
+    tokenizer = WordPieceTokenizer(vocab_file)
+    documents = [document for block in corpus.plan_blocks([sample_text], 1 << 20) for document in corpus.read_block(block)]
+    ids, splits = tokenizer.tokenize([line for document in documents for line in document])
+    tokens = instances.Documents.from_sentences(ids, splits, [len(document) for document in documents])
+    every = np.arange(len(tokens))
+    rows = np.concatenate(
+        [instances.nsp_instances(tokens, every, every, max_seq_length=LENGTH, short_seq_prob=SHORT, key=key) for key in range(PASSES)]
+    )
+    input_ids, lengths, first = instances.make_rows(tokens.ids, rows, LENGTH, tokenizer.cls_id, tokenizer.sep_id)
+    spec = masking.MaskingSpec(
+        max_predictions=20,
+        share=SHARE,
+        vocab_size=tokenizer.vocab_size,
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        mask_id=tokenizer.mask_id,
+    )
+    result = masking.mask_rows(input_ids, lengths, None, row_keys(0, np.arange(len(rows))), spec)
+    weights = result["masked_lm_weights"].numpy() > 0
+    shown = np.take_along_axis(result["input_ids"].numpy(), result["masked_lm_positions"].numpy(), 1)[weights]
+    labels = result["masked_lm_ids"].numpy()[weights]
+    return dict(
+        number=len(rows),
+        lengths=lengths,
+        first=first,
+        random_next=rows[:, 4].mean(),
+        predictions=weights.sum(1),
+        masked=np.mean(shown == tokenizer.mask_id),
+        kept=np.mean(shown == labels),
+        num_masked=len(labels),
+    )
+
+
+def near(ours, theirs, share, number):
+    """Two shares of `number` draws each differ by less than four standard errors."""
+    return abs(ours - theirs) < 4 * np.sqrt(2 * share * (1 - share) / number)
+
+
+def test_number_of_instances(ours, theirs):
+    assert abs(ours["number"] / theirs["number"] - 1) < 0.04
+
+
+def test_random_next_share(ours, theirs):
+    assert near(ours["random_next"], theirs["random_next"], 0.5, theirs["number"])
+
+
+def test_disguises(ours, theirs):
+    assert near(ours["masked"], theirs["masked"], 0.8, theirs["num_masked"])
+    assert near(ours["kept"], theirs["kept"], 0.1, theirs["num_masked"])
+
+
+@pytest.mark.parametrize("what", ["lengths", "first", "predictions"])
+def test_distributions(ours, theirs, what):
+    """Two-sample Kolmogorov-Smirnov distance below the 0.1 % critical value."""
+    grid = np.arange(LENGTH + 1)
+    shares = [np.searchsorted(np.sort(values), grid, side="right") / len(values) for values in (ours[what], theirs[what])]
+    critical = 1.95 * np.sqrt(1 / ours["number"] + 1 / theirs["number"])
+    assert np.abs(shares[0] - shares[1]).max() < critical

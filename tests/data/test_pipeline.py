@@ -1,0 +1,111 @@
+"""Laws of the input pipeline: order is a function of (seed, epoch), position is a number, nothing is read twice or left out."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+from bert_gpu.data import examples, pipeline, records
+from bert_gpu.settings import UserError
+
+N = 23
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """23 records in two files; record i has input_ids[0] = i."""
+    folder = tmp_path_factory.mktemp("records")
+    for part, (start, stop) in enumerate([(0, 10), (10, N)]):
+        ids = np.zeros((stop - start, 8), np.int64)
+        ids[:, 0] = np.arange(start, stop)
+        values = dict(input_ids=ids, input_mask=ids * 0 + 1, segment_ids=ids * 0)
+        values |= dict(masked_lm_positions=ids[:, :2] * 0, masked_lm_ids=ids[:, :2], masked_lm_weights=np.ones((len(ids), 2), np.float32))
+        with records.ShardWriter(str(folder / f"x-{part:05d}-of-00002.tfrecord")) as writer:
+            writer.write(*examples.encode_examples(values))
+    return pipeline.Dataset(pipeline.InputConfig(input_file=str(folder / "*.tfrecord")))
+
+
+def stream(data, batch_size, position=0, num_batches=8, seed=1, shuffle=True):
+    batches = pipeline.training_batches(
+        data.train, data.schema, batch_size=batch_size, position=position, seed=seed, shuffle=shuffle
+    )
+    return np.concatenate([batch["input_ids"][:, 0] for batch in itertools.islice(batches, num_batches)]).tolist()
+
+
+def test_an_epoch_is_a_permutation_and_epochs_differ(data):
+    seen = stream(data, 1, num_batches=3 * N)
+    epochs = [seen[i : i + N] for i in range(0, 3 * N, N)]
+    assert all(sorted(epoch) == list(range(N)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_without_shuffle_the_files_order(data):
+    assert stream(data, 5, num_batches=5, shuffle=False) == [*range(N), 0, 1]
+
+
+@pytest.mark.parametrize("position", [0, 1, 22, 23, 24, 100])
+def test_position_is_a_number(data, position):
+    assert stream(data, 4, position) == stream(data, 1, num_batches=position + 32)[position:]
+
+
+def test_the_stream_does_not_depend_on_the_batch_size(data):
+    assert stream(data, 2, num_batches=30) == stream(data, 60, num_batches=1) == stream(data, 6, num_batches=10)
+
+
+def test_seeds_differ(data):
+    assert stream(data, 4, seed=1) != stream(data, 4, seed=2)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 23, 64])
+def test_evaluation_sees_each_record_once(data, batch_size):
+    batches = list(pipeline.evaluation_batches(data.train, data.schema, batch_size=batch_size))
+    assert {len(batch["input_ids"]) for batch in batches} == {batch_size}
+    weights = np.concatenate([batch["row_weights"] for batch in batches]) > 0
+    assert np.concatenate([batch["input_ids"][:, 0] for batch in batches])[weights].tolist() == list(range(N))
+
+
+def test_evaluation_can_be_cut(data):
+    assert len(list(pipeline.evaluation_batches(data.train, data.schema, batch_size=5, max_batches=2))) == 2
+
+
+def test_prefetch_keeps_order_raises_and_ends():
+    assert list(pipeline.prefetch(iter(range(100)))) == list(range(100))
+
+    def broken():
+        yield 1
+        raise UserError("the third file is gone")
+
+    ahead = pipeline.prefetch(broken())
+    assert next(ahead) == 1
+    with pytest.raises(UserError, match="third file"):
+        next(ahead)
+
+
+def test_prefetch_can_be_left_early():
+    ahead = pipeline.prefetch(itertools.count())
+    next(ahead)
+    ahead.close()
+    assert not any(thread.name == "input pipeline" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    "changes, complaint",
+    [
+        (dict(input_file="nowhere/*.tfrecord"), "--input_file=nowhere/.*no file matches"),
+        (dict(input_file=","), "names no file"),
+        (dict(max_seq_length=16), "--max_seq_length=16: the records of .* have 8 tokens"),
+        (dict(eval_input_file="nowhere"), "--eval_input_file=nowhere"),
+    ],
+)
+def test_bad_input(data, changes, complaint):
+    settings = dict(input_file=f"{data.folder}/*.tfrecord") | changes
+    with pytest.raises(UserError, match=complaint):
+        pipeline.Dataset(pipeline.InputConfig(**settings))
+
+
+def test_other_records_are_refused(data, tmp_path):
+    with records.ShardWriter(str(tmp_path / "y.tfrecord")) as writer:
+        writer.write(*examples.encode_examples(dict(image=np.zeros((3, 2), np.int64))))
+    with pytest.raises(UserError, match="no BERT pretraining data"):
+        pipeline.Dataset(pipeline.InputConfig(input_file=str(tmp_path / "y.tfrecord")))

@@ -1,0 +1,164 @@
+"""Blocks of every size give what a naive reader gives, line by line; what cannot be read is refused in one line."""
+
+import itertools
+import random
+
+import pytest
+
+from bert_gpu.settings import UserError
+from bert_gpu.text import corpus
+from bert_gpu.text.corpus import expand_inputs, plan_blocks, read_block
+
+
+def naive_documents(content):
+    """Google's loop over lines."""
+    documents = [[]]
+    for line in content.decode("utf-8-sig").split("\n"):
+        if line.strip():
+            documents[-1].append(line.strip().encode())
+        else:
+            documents.append([])
+    return [document for document in documents if document]
+
+
+def write(tmp_path, content, name="text.txt"):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+LINES = [
+    "a",
+    "a b",
+    " x ",
+    "long " * 9,
+    "é",
+    "中国",
+    "\u3000中",
+    "a\u2028b",
+    "a\x00b",
+    "\x00",
+    "\x85",
+    "a\rb",
+    "\u200b",
+    "a\x0bb\x0c",
+    "“q”",
+    "\ufeff",
+]
+BLANKS = ["", "", "", " ", "\t", "\r", "\u3000", "\xa0 ", "\u2028", "\x1c", " \u2003\t", "\x85", "\u1680\u205f\u202f"]
+
+
+def random_text(draw):
+    lines = draw.choices(LINES, k=draw.randint(1, 30)) + draw.choices(BLANKS, k=draw.randint(0, 30))
+    draw.shuffle(lines)
+    text = draw.choice(["", "", "\ufeff"]) + draw.choice(["\n", "\r\n"]).join(["one", *lines])
+    return (text + draw.choice(["", "\n", "\n\n", " "])).encode()
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 1 << 22])
+def test_blocks_of_every_size_hold_what_the_naive_reader_sees(tmp_path, monkeypatch, chunk_bytes):
+    monkeypatch.setattr(corpus, "CHUNK_BYTES", chunk_bytes)
+    draw = random.Random(chunk_bytes)
+    for _ in range(60):
+        contents = [random_text(draw) for _ in range(draw.randint(1, 2))]
+        paths = [write(tmp_path, content, f"{index}.txt") for index, content in enumerate(contents)]
+        expected = [naive_documents(content) for content in contents]
+        for block_bytes in (1, 3, 20, 100, 10**6):
+            blocks = plan_blocks(paths, block_bytes)
+            read = [read_block(block) for block in blocks]
+            for path, documents in zip(paths, expected, strict=True):
+                of_file = [documents for block, documents in zip(blocks, read, strict=True) if block.path == path]
+                assert [*itertools.chain(*of_file)] == documents
+            assert [len(documents) for documents in read] == [block.num_documents for block in blocks]
+            assert [sum(map(len, documents)) for documents in read] == [block.num_sentences for block in blocks]
+            assert [block.first_document for block in blocks] == [0, *itertools.accumulate(map(len, read))][:-1]
+
+
+def test_blocks_follow_one_another_and_have_the_size_asked_for(tmp_path):
+    content = b"\n\n" + b"".join(b"some words in a line\n" * 3 + b"\n" for _ in range(500)) + b"\n \n"
+    blocks = plan_blocks([write(tmp_path, content)], 1000)
+    assert [blocks[0].start, *(block.end for block in blocks)] == [*(block.start for block in blocks), len(content)]
+    assert all(1000 <= block.end - block.start < 1000 + 64 + 2 for block in blocks[:-1])
+    assert sum(block.num_sentences for block in blocks) == 1500
+
+
+def test_a_plan_does_not_depend_on_how_the_file_is_read(tmp_path, monkeypatch):
+    path = write(tmp_path, "\n\n".join(f"document {number}\n" * (number % 7 + 1) for number in range(300)))
+    plans = []
+    for chunk_bytes in (1, 100, 1 << 22):
+        monkeypatch.setattr(corpus, "CHUNK_BYTES", chunk_bytes)
+        plans.append(plan_blocks([path], 500))
+    assert plans[0] == plans[1] == plans[2]
+
+
+def test_a_document_longer_than_a_block_stays_whole(tmp_path):
+    path = write(tmp_path, "short\n\n" + "line\n" * 1000 + "\nshort\n")
+    assert [block.num_documents for block in plan_blocks([path], 100)] == [2, 1]
+    assert [block.num_sentences for block in plan_blocks([path], 1)] == [1, 1000, 1]
+
+
+@pytest.mark.parametrize(
+    "content, problem",
+    [
+        (b"", "has no document"),
+        (b"\xef\xbb\xbf", "has no document"),
+        (b"\n \n\r\n\xe3\x80\x80\n", "has no document"),
+        (b"one\n\ntwo\nb\xe9d\n", "line 4 is not UTF-8"),
+        (b"\xef\xbb\xbfone\nend \xe4\xb8", "line 2 is not UTF-8"),
+        (b"a\xed\xa0\x80\n", "line 1 is not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("chunk_bytes", [4, 1 << 22])
+def test_bad_text_is_refused(tmp_path, monkeypatch, content, problem, chunk_bytes):
+    monkeypatch.setattr(corpus, "CHUNK_BYTES", chunk_bytes)
+    path = write(tmp_path, content)
+    with pytest.raises(UserError) as error:
+        plan_blocks([path], 100)
+    message = str(error.value)
+    assert message.startswith(path) and problem in message and "\n" not in message and len(message) <= 300
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_missing_file_is_refused(tmp_path, scheme):
+    with pytest.raises(UserError, match="no such file"):
+        plan_blocks([f"{scheme}{tmp_path}/absent.txt"], 100)
+    with pytest.raises(UserError, match="cannot be read"):
+        plan_blocks([f"{scheme}{tmp_path}"], 100)
+
+
+def test_paths_with_a_scheme_are_read_alike(tmp_path):
+    path = write(tmp_path, "one\ntwo\n\nthree\n")
+    (block,) = plan_blocks([f"file://{path}"], 100)
+    assert read_block(block) == [[b"one", b"two"], [b"three"]]
+
+
+@pytest.mark.parametrize("later", [b"other\n", b"\xff" * 30, None])
+def test_a_file_that_changes_under_the_plan_is_refused(tmp_path, later):
+    path = write(tmp_path, "one\n\ntwo\n")
+    (block,) = plan_blocks([path], 100)
+    (tmp_path / "text.txt").unlink()
+    if later:
+        write(tmp_path, later)
+    with pytest.raises(UserError, match="changed"):
+        read_block(block)
+
+
+def test_inputs_are_sorted_and_unique(tmp_path):
+    for name in ("b.txt", "a.txt", "c[1].txt"):
+        write(tmp_path, "x", name)
+    (tmp_path / "folder.txt").mkdir()
+    names = ["a.txt", "b.txt", "c[1].txt"]
+    assert expand_inputs(f"{tmp_path}/*.txt, {tmp_path}/b.txt,") == [f"{tmp_path}/{name}" for name in names]
+    assert expand_inputs([f"{tmp_path}/c[1].txt"]) == [f"{tmp_path}/c[1].txt"]
+
+
+@pytest.mark.parametrize("pattern, problem", [("absent*.txt", "absent*.txt: no such file"), ("", "is a folder"), ("a.txt", "no such file")])
+def test_inputs_that_match_nothing_are_refused(tmp_path, pattern, problem):
+    with pytest.raises(UserError) as error:
+        expand_inputs(f"{tmp_path}/{pattern}")
+    assert problem in str(error.value) and len(str(error.value)) <= 300
+
+
+def test_no_inputs_are_refused():
+    with pytest.raises(UserError, match="no input file"):
+        expand_inputs(" , ")
