@@ -14,7 +14,7 @@ install: .venv/.installed
 	@touch $@
 
 demo: install
-	$(BIN)/python -m bert_gpu.demo
+	$(BIN)/python examples/demo.py
 
 test: install
 	$(BIN)/python -m pytest

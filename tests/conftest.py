@@ -10,6 +10,17 @@ import tensorflow as tf
 
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4)
 
+create = tf.distribute.MirroredStrategy.__init__
+
+
+def create_with_own_keys(self, devices=None, **settings):
+    """Strategies of different sizes in one process must not share collective keys; TensorFlow keeps this knob for tests."""
+    tf.distribute.MirroredStrategy._collective_key_base = 100_000 * len(devices or ())
+    create(self, devices, **settings)
+
+
+tf.distribute.MirroredStrategy.__init__ = create_with_own_keys
+
 
 @pytest.fixture(scope="session")
 def sample_text():

@@ -73,6 +73,7 @@ def parse(argv, summary, example, classes, *, defaults=None, positionals=None):
     Returns: Parsed. Prints the help and raises SystemExit(0) for --help. Raises UserError for what is wrong.
     """
     values, defaults = absl_flags.FlagValues(), defaults or {}
+    values.set_gnu_getopt(True)  # flags may follow what is no flag
     for kind in classes:
         for field in dataclasses.fields(kind):
             define(field, values, defaults.get(field.name, field.default))

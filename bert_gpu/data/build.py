@@ -32,9 +32,10 @@ class Job:
     def __init__(self, config, overwrite=False):
         self.config, self.overwrite = config, overwrite
         self.inputs = corpus.expand_inputs(config.input_file)
-        if config.vocab_file is not None:
-            WordPieceTokenizer(config.vocab_file, config.do_lower_case)
-        self.fingerprint = [[path, os.path.getsize(path), file_crc(path)] for path in self.inputs]
+        named = config.vocab_file is not None
+        identity = WordPieceTokenizer(config.vocab_file, config.do_lower_case).identity if named else "learnt from the text"
+        self.settings = config.fixed() | dict(vocabulary=identity)
+        self.fingerprint = [[os.path.basename(path), os.path.getsize(path), file_crc(path)] for path in self.inputs]
         num_bytes = sum(size for _, size, _ in self.fingerprint)
         num_blocks = max(1, round(num_bytes / BLOCK_BYTES), config.num_shards or 1)
         self.blocks = corpus.plan_blocks(self.inputs, -(-num_bytes // num_blocks))
@@ -56,7 +57,7 @@ class Job:
             return "new"
         if os.path.exists(config.folder) and not os.path.isdir(config.folder):
             raise UserError(f"--output_file={config.output_file}: {config.folder} is not a folder")
-        wanted = dict(settings=config.fixed(), inputs=self.fingerprint)
+        wanted = dict(settings=self.settings, inputs=self.fingerprint)
         if present is not None:
             if all(os.path.exists(path) for split in ("train", "validation") for path in present.paths(config.folder, split)):
                 return self._same(dict(settings=present.settings, inputs=present.inputs), wanted, "finished")
@@ -105,7 +106,7 @@ class Job:
         os.makedirs(config.folder, exist_ok=True)
         if self.overwrite:
             self._clear()
-        write_json(self.building, dict(settings=config.fixed(), inputs=self.fingerprint))
+        write_json(self.building, dict(settings=self.settings, inputs=self.fingerprint))
         vocab_file = self._vocabulary(console)
         worker = Worker(config, vocab_file, self.is_validation)
         kept = [shard for shard in shards if os.path.exists(shard.path) and os.path.exists(stats_path(shard))]
@@ -114,6 +115,9 @@ class Job:
         self._write([shard for shard in shards if shard not in kept], worker, console)
         counts = {split: sum((read_stats(s) for s in shards if s.split == split), Counts()) for split in ("train", "validation")}
         both = counts["train"] + counts["validation"]
+        if not counts["train"].num_instances:
+            self._clear()
+            raise UserError(f"--input_file={config.input_file}: no instance can be made of this text; is it empty of words?")
         tokenizer = worker.tokenizer
         result = Manifest(
             name=config.name,
@@ -134,7 +138,7 @@ class Job:
             num_documents=both.num_documents,
             num_sentences=both.num_sentences,
             num_tokens=both.num_tokens,
-            settings=config.fixed(),
+            settings=self.settings,
             inputs=self.fingerprint,
         )
         write_manifest(config.folder, result)

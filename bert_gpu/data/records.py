@@ -44,6 +44,7 @@ class ShardWriter:
 
     def __enter__(self):
         self.file = tf.io.gfile.GFile(self.partial, "wb")
+        self.file.write(b"")  # makes the file, also when no record comes
         return self
 
     def write(self, buffer, splits):
@@ -61,8 +62,7 @@ class ShardWriter:
     def __exit__(self, error, *_):
         self.file.close()
         if error is not None:
-            if tf.io.gfile.exists(self.partial):  # GFile makes the file at the first write
-                tf.io.gfile.remove(self.partial)
+            tf.io.gfile.remove(self.partial)
             return
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(self.sizes) if self.sizes else [])]).astype("<i8")
         with tf.io.gfile.GFile(self.partial + ".index", "wb") as file:
@@ -82,7 +82,7 @@ class RecordFile:
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-        if size == 0:
+        if size == 0 and not os.path.exists(index_path(path)):
             raise UserError(f"{path}: the file is empty; write it again with create_pretraining_data.py")
         if self.data[:2] == b"\x1f\x8b":
             raise UserError(f"{path}: gzip-compressed records cannot be read yet; decompress them with gunzip first")

@@ -80,8 +80,10 @@ class DataConfig(Settings):
         return os.path.basename(self.output_file).removesuffix(".tfrecord")
 
     def fixed(self):
-        """The settings that decide what is written."""
-        return {name: value for name, value in self.to_dict().items() if name != "num_workers"}
+        """The settings that decide what is written. Where files lie does not; what is in them is compared by content."""
+        return {
+            name: value for name, value in self.to_dict().items() if name not in ("num_workers", "input_file", "output_file", "vocab_file")
+        }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,9 +30,7 @@ class ModelConfig(Settings):
     hidden_dropout_prob: float = setting(
         0.1, "Share of the hidden values dropped after the embeddings and after every block while training.", low=0.0, below=1.0
     )
-    attention_probs_dropout_prob: float = setting(
-        0.1, "Share of the attention probabilities dropped while training.", low=0.0, below=1.0
-    )
+    attention_probs_dropout_prob: float = setting(0.1, "Share of the attention probabilities dropped while training.", low=0.0, below=1.0)
     max_position_embeddings: int = setting(512, "Longest sequence, in tokens, that the position embeddings reach.", low=1)
     type_vocab_size: int = setting(2, "Number of segment types: 2 tells the first text of a pair from the second.", low=1)
     initializer_range: float = setting(

@@ -58,14 +58,16 @@ class Lines:
     def __init__(self, console, total, start, what, unit):
         self.console, self.total, self.what, self.unit = console, total, what, unit
         self.start, self.started, self.shown, self.latest = start, time.monotonic(), time.monotonic(), ""
+        self.is_done = False
 
     def update(self, done, text=""):
         now = time.monotonic()
         self.latest = text or self.latest
-        if (now - self.shown >= self.SECONDS or done == self.total) and done > self.start:
+        is_last = done == self.total and not self.is_done
+        if (now - self.shown >= self.SECONDS or is_last) and done > self.start:
             left = (now - self.started) / (done - self.start) * (self.total - done)
             self.console.say(f"{self.what}: {self.unit} {done}/{self.total}  {self.latest}  {format_seconds(left)} left")
-            self.shown = now
+            self.shown, self.is_done = now, is_last
 
     def close(self):
         pass

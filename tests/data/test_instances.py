@@ -11,7 +11,7 @@ CLS, SEP = 2, 3
 
 
 def corpus(lengths):
-    """Documents from a list (documents) of lists (sentences) of token counts; token t is the number 10 + t, so positions can be read off."""
+    """Documents from lists of the sentences' numbers of tokens. Token t is the number 10 + t, so that positions can be read off."""
     flat = [length for document in lengths for length in document]
     splits = np.concatenate([[0], np.cumsum(flat)]).astype(np.int64)
     return Documents.from_sentences(np.arange(10, 10 + splits[-1], dtype=np.int32), splits, [len(document) for document in lengths])

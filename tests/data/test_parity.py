@@ -40,8 +40,11 @@ def theirs(vocab_file, sample_text):
         20,
         random.Random(1),
     )
-    masked = [(instance.tokens[p], label) for instance in made for p, label in zip(
-        instance.masked_lm_positions, instance.masked_lm_labels, strict=True)]
+    masked = [
+        (instance.tokens[p], label)
+        for instance in made
+        for p, label in zip(instance.masked_lm_positions, instance.masked_lm_labels, strict=True)
+    ]
     return dict(
         number=len(made),
         lengths=np.array([len(instance.tokens) for instance in made]),

@@ -27,9 +27,7 @@ def data(tmp_path_factory):
 
 
 def stream(data, batch_size, position=0, num_batches=8, seed=1, shuffle=True):
-    batches = pipeline.training_batches(
-        data.train, data.schema, batch_size=batch_size, position=position, seed=seed, shuffle=shuffle
-    )
+    batches = pipeline.training_batches(data.train, data.schema, batch_size=batch_size, position=position, seed=seed, shuffle=shuffle)
     return np.concatenate([batch["input_ids"][:, 0] for batch in itertools.islice(batches, num_batches)]).tolist()
 
 

@@ -1,0 +1,275 @@
+"""run_classifier.py: BERT -> a classifier of texts or pairs of texts."""
+
+import dataclasses
+import hashlib
+import json
+import os
+
+import numpy as np
+
+from bert_gpu.cli import flags, runs
+from bert_gpu.finetune import classifier, tasks
+from bert_gpu.finetune.metrics import compute_metrics
+from bert_gpu.finetune.start import StartConfig, check_fits, start_trained, start_training
+from bert_gpu.interop import huggingface
+from bert_gpu.optim.optimizers import OptimizerConfig
+from bert_gpu.optim.schedules import ScheduleConfig
+from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.train import checkpoint, loop
+from bert_gpu.train.batching import BatchConfig, plan_batch
+from bert_gpu.train.devices import DeviceConfig, set_up
+from bert_gpu.train.monitor import Console
+from bert_gpu.train.step import TrainState, TrainStep, copies
+
+SUMMARY = (
+    "Fine-tunes a BERT to classify texts or pairs of texts, evaluates it (accuracy, F1, ROC-AUC, loss) and predicts. Files are "
+    "DATA_DIR/{train,dev,test}.tsv or .csv with a header line. A run that was stopped goes on when the same command is given again."
+)
+EXAMPLE = (
+    "python run_classifier.py",
+    "python run_classifier.py --data_dir=quora --text_a=question1 --text_b=question2 --label=is_duplicate --num_gpus=4",
+    "python run_classifier.py --init_checkpoint=bert-base-uncased --learning_rate=3e-5 --num_train_epochs=4",
+    "python run_classifier.py --do_predict --output_dir=runs/classify",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifyConfig(Settings):
+    """The task and the run."""
+
+    task_name: str = setting(
+        "pairs", "The task. pairs: pairs of texts, or single texts, with labels of any kind.", choices=tuple(tasks.TASKS)
+    )
+    data_dir: str = setting("examples/pairs", "Folder with train, dev and test files, .tsv or .csv; test may have no labels.")
+    text_a: str | None = setting(None, "Name of the column of the first text. Default: the task's (pairs: text_a).")
+    text_b: str | None = setting(
+        None, "Name of the column of the second text. Default: the task's (pairs: text_b where there is one). --text_b= means none."
+    )
+    label: str | None = setting(None, "Name of the column of labels. Default: the task's (pairs: label).")
+    output_dir: str = setting("runs/classify", "Folder of the run: checkpoints, metrics, results and model/.")
+    do_train: bool | None = setting(
+        None, "Train. With none of --do_train, --do_eval, --do_predict: train, evaluate, and predict if it can."
+    )
+    do_eval: bool | None = setting(None, "Evaluate on the dev file: eval_results.json.")
+    do_predict: bool | None = setting(None, "Predict the test file: test_results.tsv.")
+    max_seq_length: int = setting(128, "Tokens of a row; the longer text of a pair is cut first.", low=8)
+    eval_batch_size: int = setting(32, "Rows that one GPU evaluates at once.", low=1)
+    predict_batch_size: int = setting(32, "Rows that one GPU predicts at once.", low=1)
+    seed: int = setting(12345, "Seed of fresh weights, order and dropout.", low=0, high=2**62)
+
+
+DEFAULTS = dict(learning_rate=5e-5, num_train_epochs=3.0)  # Google's for classification
+PREDICTIONS = "test_results.tsv"
+FILES = dict(train="train", eval="dev", predict="test")  # which file each phase reads
+
+
+@dataclasses.dataclass(frozen=True)
+class Configs:
+    """All settings of a call, in the order of --help."""
+
+    task: ClassifyConfig
+    start: StartConfig
+    batch: BatchConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    loop: loop.LoopConfig
+    device: DeviceConfig
+    common: flags.CommonConfig
+
+
+CLASSES = [field.type for field in dataclasses.fields(Configs)]
+
+
+def main(argv):
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, defaults=DEFAULTS | dict(data_dir=flags.bundled("examples/pairs")))
+    configs = Configs(**{field.name: parsed.make(field.type) for field in dataclasses.fields(Configs)})
+    config, console = configs.task, Console(configs.common.quiet)
+    phases = resolve_phases(config)
+    if configs.common.show_config:
+        chosen = dataclasses.replace(config, **{f"do_{phase}": phase in phases for phase in FILES})
+        print(flags.describe(parsed, [chosen, *list(vars(configs).values())[1:]]))
+        return 0
+
+    task = resolve_task(config)
+    splits = tasks.read_splits(task, config.data_dir, [FILES[phase] for phase in phases])
+    folder, stored = runs.open_run(config.output_dir, configs.common.overwrite or "train" not in phases)
+    devices = set_up(configs.device)
+    if "train" in phases:
+        if os.path.realpath(configs.start.init_checkpoint) in (os.path.realpath(folder.path), os.path.realpath(folder.model)):
+            raise UserError(f"--init_checkpoint={configs.start.init_checkpoint}: training writes there; name another --output_dir")
+        labels = task.labels or tasks.find_labels(splits["train"])
+        start = start_training(configs.start, labels, config.seed, huggingface.read_model)
+    else:
+        start = start_trained(configs.start, config.output_dir, parsed.given("init_checkpoint"), huggingface.read_model)
+    check_fits(start, splits.values(), config.max_seq_length)
+    rows = {split: encode_split(start, examples, config.max_seq_length) for split, examples in splits.items()}
+    console.say(f"devices: {devices.summary}; precision {devices.precision}; XLA {'on' if devices.xla else 'off'}")
+    console.say(f"model: {start.path}; labels: {', '.join(start.labels)}"[:300])
+    if start.fresh:
+        console.say(f"fresh weights: {', '.join(start.fresh) if len(start.fresh) < 10 else 'all'}")
+    for split in rows:
+        console.say(describe_rows(rows[split], splits[split]))
+
+    state = TrainState(devices.strategy, start.weights)
+    predict = classifier.Predictor(devices, state, start.model)
+    num_rows = config.eval_batch_size * devices.num_replicas
+
+    def evaluate():
+        return compute_metrics(predict(rows["dev"], num_rows), rows["dev"].labels, task.metrics)
+
+    source = start.path
+    if "train" in phases:
+        validate = evaluate if "eval" in phases else None
+        code = train(configs, folder, stored, devices, start, splits["train"], rows["train"], state, validate, console)
+        if code:
+            return code
+        # A finished run is not trained again, so what is evaluated is what lies in the folder, not what is in memory.
+        source = folder.model
+        assign_weights(state, huggingface.read_model(source)[1])
+    lines = [("", "examples", *task.metrics)]
+    if "eval" in phases:
+        results = evaluate()
+        lines.append(("dev", len(rows["dev"]), *results.values()))
+        write_results(config.output_dir, results | dict(num_examples=len(rows["dev"]), checkpoint=source))
+    if "predict" in phases:
+        probabilities = predict(rows["test"], config.predict_batch_size * devices.num_replicas)
+        has_labels = rows["test"].labels is not None
+        results = compute_metrics(probabilities, rows["test"].labels, task.metrics) if has_labels else {}
+        lines.append(("test", len(rows["test"]), *results.values()))
+        write_predictions(config.output_dir, splits["test"].ids, start.labels, probabilities)
+    console.say(table(lines))
+    console.say(f"model: {source}" + (f"; predictions: {os.path.join(config.output_dir, PREDICTIONS)}" if "predict" in phases else ""))
+    return 0
+
+
+def resolve_phases(config):
+    """The phases to run, in order: those asked for; when none is, all that are not refused and have a file."""
+    asked = {phase: getattr(config, f"do_{phase}") for phase in FILES}
+    phases = [phase for phase in FILES if asked[phase]]
+    if not phases:
+        phases = [phase for phase in FILES if asked[phase] is None]
+        if "predict" in phases and tasks.find_split(config.data_dir, FILES["predict"]) is None:
+            phases.remove("predict")
+    if not phases:
+        raise UserError("--nodo_train --nodo_eval --nodo_predict: leave nothing to do; drop one of them")
+    return phases
+
+
+def resolve_task(config):
+    """The TaskSpec with the columns that the user named."""
+    named = {name: getattr(config, name) for name in ("text_a", "text_b", "label") if getattr(config, name) is not None}
+    if "text_b" in named:
+        named |= dict(text_b=named["text_b"] or None, requires_text_b=bool(named["text_b"]))
+    return dataclasses.replace(tasks.TASKS[config.task_name], **named)
+
+
+def encode_split(start, examples, max_seq_length):
+    """The classifier.Rows of Examples, labels as numbers."""
+    labels = None if examples.labels is None else tasks.number_labels(examples, start.labels)
+    return classifier.encode_rows(start.tokenizer, examples.texts_a, examples.texts_b, labels, max_seq_length)
+
+
+def describe_rows(rows, examples):
+    kind = "texts" if examples.texts_b is None else "pairs"
+    cut = f"; {rows.num_truncated:,} cut to {rows.max_seq_length} tokens" if rows.num_truncated else ""
+    return f"data: {examples.path}: {len(rows):,} {kind}, {np.mean(np.diff(rows.splits)):.1f} tokens each{cut}"
+
+
+def train(configs, folder, stored, devices, start, examples, rows, state, validate, console):
+    """Trains, or goes on, as pretraining does, and leaves model/ in the run's folder. Returns the exit code."""
+    config = configs.task
+    fixed = (
+        start.model.to_dict()
+        | configs.optimizer.to_dict()
+        | configs.schedule.to_dict()
+        | dict(
+            task_name=config.task_name,
+            init_checkpoint=configs.start.init_checkpoint,
+            initial_weights=digest_of(start.weights),
+            vocabulary=start.tokenizer.identity[:12],
+            training_data=f"{os.path.basename(examples.path)} {examples.digest[:12]}",
+            columns=[config.text_a, config.text_b, config.label],
+            labels=list(start.labels),
+            max_seq_length=config.max_seq_length,
+            seed=config.seed,
+            precision=devices.precision,
+        )
+    )
+    runs.check_settings(folder, stored, fixed)
+    plan = plan_batch(configs.batch, configs.optimizer.learning_rate, devices.num_replicas, stored)
+    if stored and configs.batch.global_batch_size not in (None, plan.global_batch_size):
+        raise UserError(f"--global_batch_size={configs.batch.global_batch_size}: the run in {folder.path} has {plan.global_batch_size}")
+    num_steps = loop.num_steps_of(configs.loop, len(rows), plan.global_batch_size)
+    console.say(plan.describe("GPU" if devices.kind == "GPU" else "replica"))
+    console.say(f"{num_steps:,} steps = {num_steps * plan.global_batch_size / len(rows):.1f} epochs")
+    objective = classifier.classification_objective(start.model)
+    job = loop.Job(
+        step=TrainStep(devices, state, objective, configs.optimizer, num_micro_batches=plan.num_micro_batches, seed=config.seed),
+        batches_at=lambda position: classifier.training_batches(
+            rows, batch_size=plan.global_batch_size, position=position, seed=config.seed
+        ),
+        validate=validate,
+        read=state.read,
+        num_steps=num_steps,
+        global_batch_size=plan.global_batch_size,
+        peak_rate=plan.learning_rate,
+        schedule=configs.schedule,
+    )
+    content = dict(
+        settings=fixed,
+        global_batch_size=plan.global_batch_size,
+        learning_rate=plan.learning_rate,
+        num_steps=num_steps,
+        free=config.to_dict() | configs.start.to_dict() | configs.batch.to_dict() | configs.loop.to_dict() | configs.device.to_dict(),
+        versions=runs.versions(),
+    )
+
+    def export(path, weights):
+        huggingface.write_model(path, start.model, weights, "BertForSequenceClassification", vocab=start.tokenizer, labels=start.labels)
+
+    overwrite = configs.common.overwrite
+    return runs.run_training(job, configs.loop, folder, stored, content, state, overwrite=overwrite, export=export, console=console)
+
+
+def digest_of(weights):
+    """A short hash of all values, so that a run knows whether the model it started from has changed."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(weights[name]))
+    return digest.hexdigest()[:12]
+
+
+def assign_weights(state, weights):
+    """Puts weights {name: array} on all replicas; optimizer slots stay."""
+    for name, variable in state.weights.items():
+        for copy in copies(variable):
+            copy.assign(weights[name])
+
+
+def write_results(output_dir, results):
+    os.makedirs(output_dir, exist_ok=True)
+    checkpoint.write_text(os.path.join(output_dir, "eval_results.json"), json.dumps(results, indent=1) + "\n")
+
+
+def write_predictions(output_dir, ids, labels, probabilities):
+    """Writes test_results.tsv: id, the most probable label, the probability of each label."""
+
+    def cell(text):  # tabs separate columns, so none may be inside one
+        return " ".join(text.split())
+
+    lines = ["\t".join(["id", "prediction", *(f"probability_{cell(label)}" for label in labels)])]
+    for example, row in zip(ids, probabilities, strict=True):
+        lines.append("\t".join([cell(example), cell(labels[int(np.argmax(row))]), *(f"{value:.6g}" for value in row)]))
+    os.makedirs(output_dir, exist_ok=True)
+    checkpoint.write_text(os.path.join(output_dir, PREDICTIONS), "\n".join(lines) + "\n")
+
+
+def table(lines):
+    """Lines of (split, number of examples, metrics...), aligned; the first is the heading."""
+    shown = [[text if isinstance(text, str) else show_number(text) for text in line] for line in lines]
+    return "\n".join("  " + f"{line[0]:<5}" + "".join(f"{text:>10}" for text in line[1:]) for line in shown)
+
+
+def show_number(value):
+    return f"{value:,}" if isinstance(value, int) else loop.format_metric(value)

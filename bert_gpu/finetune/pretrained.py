@@ -1,0 +1,53 @@
+"""A folder with a model (config.json, model.safetensors, vocab.txt) as the start of something: finding it, and its tokenizer."""
+
+import os
+
+import tensorflow as tf
+
+from bert_gpu.model.config import read_json
+from bert_gpu.settings import UserError
+from bert_gpu.text.tokenizer import WordPieceTokenizer
+
+
+def has_model(path):
+    return tf.io.gfile.exists(os.path.join(path, "config.json"))
+
+
+def find_model(path, flag):
+    """The model's folder that `path` means: itself, or its model/ when it is the folder of a run. `flag` is named in the UserError."""
+    for folder in (path, os.path.join(path, "model")):
+        if has_model(folder):
+            return folder
+    if tf.io.gfile.isdir(os.path.join(path, "checkpoints")):
+        raise UserError(f"--{flag}={path}: this run is not finished, so it has no model/ yet; give its command again to go on with it")
+    problem = "holds no config.json" if tf.io.gfile.exists(path) else "no such folder"
+    raise UserError(f"--{flag}={path}: {problem}; name a model/ folder, a run's folder or a Hugging Face BERT folder")
+
+
+def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
+    """The WordPieceTokenizer of a model's folder.
+
+    Args:
+      folder: with vocab.txt and, perhaps, tokenizer_config.json; None when there is no folder.
+      vocab_file, do_lower_case: win over the folder's. Where neither says, text is lower-cased.
+    """
+    if vocab_file is None:
+        vocab_file = os.path.join(folder, "vocab.txt")
+        if not tf.io.gfile.exists(vocab_file):
+            raise UserError(f"{vocab_file}: no such file; name the model's vocabulary with --vocab_file")
+    if do_lower_case is None:
+        do_lower_case = True
+        path = None if folder is None else os.path.join(folder, "tokenizer_config.json")
+        if path is not None and tf.io.gfile.exists(path):
+            do_lower_case = read_json(path).get("do_lower_case", True)
+            if not isinstance(do_lower_case, bool):
+                raise UserError(f"{path}: do_lower_case={do_lower_case!r} must be true or false; or say it with --do_lower_case")
+    return WordPieceTokenizer(vocab_file, do_lower_case)
+
+
+def check_vocabulary(tokenizer, model, source):
+    """UserError unless the tokenizer's vocabulary is as large as the model's. `source` says which vocabulary it is."""
+    if tokenizer.vocab_size != model.vocab_size:
+        raise UserError(
+            f"{source}: has {tokenizer.vocab_size} pieces, the model {model.vocab_size}; name the model's own with --vocab_file"
+        )

@@ -1,0 +1,131 @@
+"""The model that fine-tuning starts from, and the fine-tuned model that an evaluation takes: shape, tokenizer, weights, classes.
+
+Reading a folder is handed in: read_model(folder) -> (ModelConfig, {name: float32 array}, notes), as interop.huggingface has it.
+"""
+
+import dataclasses
+import os
+
+from bert_gpu.finetune.pretrained import check_vocabulary, find_model, has_model, load_tokenizer
+from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config, read_labels
+from bert_gpu.model.encoder import initialize
+from bert_gpu.model.heads import classifier_weights
+from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.text.tokenizer import Tokenizer
+
+NONE = "none"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StartConfig(Settings):
+    """The model to start from."""
+
+    init_checkpoint: str = setting(
+        "runs/pretrain/model",
+        "Start from this model: a model/ folder, a run's folder or a Hugging Face BERT folder; none = from random weights.",
+    )
+    model: str | None = setting(None, "Size of the model with --init_checkpoint=none.", choices=tuple(PRESETS))
+    bert_config_file: str | None = setting(
+        None, "The model's shape as Google's or Hugging Face's config.json, with --init_checkpoint=none. Elsewhere it must agree."
+    )
+    vocab_file: str | None = setting(None, "Vocabulary. Default: vocab.txt beside the model.")
+    do_lower_case: bool | None = setting(None, "Lower-case the text. Default: what tokenizer_config.json beside the model says, else yes.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What a call starts from.
+
+    path: the model's folder, or "none". labels: names of the classes, in the order of the logits. weights: {name: float32 array}, all that
+    a classifier has. fresh: names of those that start from random values.
+    """
+
+    path: str
+    model: ModelConfig
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]
+    weights: dict
+    fresh: list[str]
+
+
+def start_training(config, labels, seed, read_model):
+    """The Start of a training: --init_checkpoint, with fresh weights for what it lacks. A classifier of other classes is left behind."""
+    if config.init_checkpoint == NONE:
+        path, stored = NONE, {}
+        model, tokenizer = fresh_model(config)
+    else:
+        path = find_model(config.init_checkpoint, "init_checkpoint")
+        model, stored, _ = read_model(path)
+        tokenizer = open_tokenizer(config, path, model)
+        if class_names(path, stored) != labels:
+            stored = {name: value for name, value in stored.items() if not name.startswith("classifier/")}
+    weights = initialize(classifier_weights(model, len(labels)), seed)
+    fresh = sorted(set(weights) - set(stored))
+    return Start(path, model, tokenizer, labels, {name: stored.get(name, value) for name, value in weights.items()}, fresh)
+
+
+def start_trained(config, output_dir, is_given, read_model):
+    """The Start of an evaluation: a given --init_checkpoint that has a classifier, else the model of --output_dir, else the default one.
+
+    is_given: whether the user named --init_checkpoint.
+    """
+    trained = os.path.join(output_dir, "model")
+    candidates = [trained] if has_model(trained) else []
+    if is_given:
+        candidates.insert(0, find_model(config.init_checkpoint, "init_checkpoint"))
+    for path in candidates:
+        model, weights, _ = read_model(path)
+        labels = class_names(path, weights)
+        specs = classifier_weights(model, len(labels))
+        if len(labels) > 1 and set(specs) <= set(weights):
+            return Start(path, model, open_tokenizer(config, path, model), labels, {name: weights[name] for name in specs}, [])
+    where = f"--init_checkpoint={config.init_checkpoint} and {trained}" if is_given else trained
+    raise UserError(f"{where}: no fine-tuned classifier there; train one first (--do_train), or name one with --init_checkpoint")
+
+
+def fresh_model(config):
+    """(ModelConfig, tokenizer) of --init_checkpoint=none."""
+    if (config.model is None) == (config.bert_config_file is None):
+        raise UserError("--init_checkpoint=none: needs the model's shape, either --model or --bert_config_file")
+    if config.vocab_file is None:
+        raise UserError("--init_checkpoint=none: needs a vocabulary, --vocab_file")
+    tokenizer = load_tokenizer(None, config.vocab_file, config.do_lower_case)
+    model = read_config(config.bert_config_file) if config.bert_config_file else preset(config.model, vocab_size=tokenizer.vocab_size)
+    check_vocabulary(tokenizer, model, f"--vocab_file={config.vocab_file}")
+    return model, tokenizer
+
+
+def open_tokenizer(config, path, model):
+    """The tokenizer of the model in `path`, once --model and --bert_config_file have been held against it."""
+    if config.model is not None:
+        raise UserError(f"--model={config.model}: only with --init_checkpoint=none; the size is that of the model in {path}")
+    if config.bert_config_file is not None:
+        asked, found = read_config(config.bert_config_file).to_dict(), model.to_dict()
+        changed = [f"{name} {asked[name]}, there {found[name]}" for name in found if asked[name] != found[name]]
+        if changed:
+            raise UserError(f"--bert_config_file={config.bert_config_file}: not the shape of {path} ({'; '.join(changed)}); drop the flag")
+    tokenizer = load_tokenizer(path, config.vocab_file, config.do_lower_case)
+    source = f"--vocab_file={config.vocab_file}" if config.vocab_file else os.path.join(path, "vocab.txt")
+    check_vocabulary(tokenizer, model, source)
+    return tokenizer
+
+
+def class_names(path, weights):
+    """Names of the classes of a model's classifier, () when it has none; their numbers when config.json names none but LABEL_0, LABEL_1."""
+    if "classifier/bias" not in weights:
+        return ()
+    num_classes = len(weights["classifier/bias"])
+    names = read_labels(os.path.join(path, "config.json"))
+    if len(names) != num_classes or all(name == f"LABEL_{number}" for number, name in enumerate(names)):
+        return tuple(str(number) for number in range(num_classes))
+    return names
+
+
+def check_fits(start, examples, max_seq_length):
+    """UserError when rows of `max_seq_length` tokens, or the pairs among the Examples, would not fit the model."""
+    model, where = start.model, f"the model ({start.path})"
+    if max_seq_length > model.max_position_embeddings:
+        raise UserError(f"--max_seq_length={max_seq_length}: {where} has {model.max_position_embeddings} positions; at most that many")
+    pairs = [part.path for part in examples if part.texts_b is not None]
+    if pairs and model.type_vocab_size < 2:
+        raise UserError(f"{pairs[0]}: has pairs, but {where} knows one segment (type_vocab_size=1); --text_b= takes the first texts alone")

@@ -1,0 +1,97 @@
+"""Flags are made from settings, and what is wrong with them is one line."""
+
+import dataclasses
+
+import pytest
+
+from bert_gpu.cli import flags
+from bert_gpu.settings import Settings, UserError, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Example(Settings):
+    """Numbers."""
+
+    rate: float = setting(0.5, "A rate.", above=0.0, high=1.0)
+    size: int | None = setting(None, "A size.", low=2, aliases=("n_size",))
+    color: str = setting("red", "A color.", choices=("red", "blue"))
+    fast: bool = setting(True, "Be fast.")
+    names: tuple[str, ...] = setting((), "Some names.")
+
+
+def parse(*argv):
+    return flags.parse(["script.py", *argv], "Does things.", ["script.py --rate=1"], [Example, flags.CommonConfig])
+
+
+def test_defaults_and_given():
+    parsed = parse("--n_size=3", "--nofast", "--names=a,b")
+    assert parsed.make(Example) == Example(size=3, fast=False, names=("a", "b"))
+    assert parsed.overrides(Example) == dict(size=3, fast=False, names=("a", "b"))
+    assert not parsed.given("rate")
+    assert parse().make(Example, rate=0.25).rate == 0.25
+    assert parse("--rate=1").make(Example, rate=0.25).rate == 1.0
+
+
+@pytest.mark.parametrize(
+    "argv, complaint",
+    [
+        (["--colour=red"], "'colour'. Did you mean: color"),
+        (["--size=abc"], "size=abc"),
+        (["--fast=perhaps"], "fast=perhaps"),
+        (["extra"], "'extra': not a flag"),
+        (["--size"], "size"),
+    ],
+)
+def test_bad_flags(argv, complaint):
+    with pytest.raises(UserError, match=complaint):
+        parse(*argv)
+
+
+@pytest.mark.parametrize(
+    "argv, complaint",
+    [
+        (["--rate=0"], "--rate=0.0: must be above 0"),
+        (["--rate=2"], "--rate=2.0: must be at most 1"),
+        (["--rate=nan"], "--rate=nan: must be a finite number"),
+        (["--size=1"], "--size=1: must be at least 2"),
+        (["--color=green"], "--color=green: must be one of red, blue"),
+    ],
+)
+def test_bad_values(argv, complaint):
+    parsed = parse(*argv)
+    with pytest.raises(UserError, match=complaint):
+        parsed.make(Example)
+
+
+def test_help_teaches_every_flag(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        parse("--help")
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    for field in dataclasses.fields(Example):
+        assert f"--{field.name}" in text and field.metadata["help"] in text
+    assert "--n_size" in text and "(default: 0.5)" in text and "One of: red, blue." in text
+
+
+def test_errors_are_one_short_line_and_exit_code_2(capsys):
+    def main(argv):
+        raise UserError("x" * 500 + "\nmore")
+
+    assert flags.exit_code(main, []) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and len(error) <= 301
+    assert flags.exit_code(lambda argv: None, []) == 0
+    assert flags.exit_code(lambda argv: 3, []) == 3
+
+
+def test_every_value_is_explained(capsys):
+    parsed = parse("--rate=1")
+    text = flags.describe(parsed, [parsed.make(Example, size=7)])
+    assert "--rate=1.0  # command line" in text and "--size=7  # derived" in text and "--color=red  # default" in text
+
+
+def test_unknown_settings_are_refused():
+    with pytest.raises(UserError, match="config.json: unknown setting 'ratte'"):
+        Example.from_dict(dict(ratte=1), "config.json")
+    with pytest.raises(UserError, match="must be of type int"):
+        Example.from_dict(dict(size="3"))

@@ -1,0 +1,163 @@
+"""Laws of the data job: same bytes for any number of workers and after any interruption; nothing foreign is touched."""
+
+import hashlib
+import os
+
+import numpy as np
+import pytest
+
+from bert_gpu.data import build, manifest, pipeline
+from bert_gpu.data.shards import DataConfig
+from bert_gpu.settings import UserError
+from bert_gpu.train.monitor import Console
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def vocab_file(tmp_path_factory, sample_text):
+    folder = tmp_path_factory.mktemp("first")
+    run(folder, sample_text, vocab_size=600, dupe_factor=1)
+    return str(folder / "vocab.txt")
+
+
+def config(folder, text, **settings):
+    return DataConfig(**dict(input_file=str(text), output_file=str(folder / "x.tfrecord"), max_seq_length=64, dupe_factor=2) | settings)
+
+
+def run(folder, text, overwrite=False, **settings):
+    return build.Job(config(folder, text, **settings), overwrite).run(QUIET)
+
+
+def content(folder):
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in os.listdir(folder)}
+
+
+def test_the_data_set_is_what_it_says(tmp_path, sample_text, vocab_file):
+    made, counts = run(tmp_path, sample_text, vocab_file=vocab_file, num_shards=3, validation_share=0.1)
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        [
+            "dataset.json",
+            "vocab.txt",
+            *(f"x-{i:05d}-of-00003.{kind}" for i in range(3) for kind in ("tfrecord", "index")),
+            *(f"x-validation-00000-of-00001.{kind}" for kind in ("tfrecord", "index")),
+        ]
+    )
+    assert manifest.read_manifest(str(tmp_path)) == made
+    data = pipeline.Dataset(pipeline.InputConfig(input_file=str(tmp_path / "*.tfrecord")))
+    assert len(data.train.files) == 3 and len(data.train) == made.num_train_instances
+    assert len(data.validation) == made.num_validation_instances > 0
+    assert counts.num_instances == len(data.train) + len(data.validation)
+    assert made.num_documents == 64 and made.num_sentences == 1196
+    batch = pipeline.parse(data.train, np.arange(len(data.train)), data.schema)
+    assert abs(batch["next_sentence_labels"].mean() - counts.num_random_next / counts.num_instances) < 0.02
+    assert batch["input_mask"].sum() + pipeline.parse(data.validation, np.arange(len(data.validation)), data.schema)[
+        "input_mask"
+    ].sum() == (counts.num_row_tokens)
+    assert (batch["input_ids"][batch["input_mask"] == 0] == 0).all()
+    assert (batch["segment_ids"] <= batch["input_mask"]).all()
+
+
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path, sample_text, vocab_file):
+    contents = []
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        run(folder, sample_text, vocab_file=vocab_file, num_shards=3, num_workers=workers)
+        contents.append(content(folder))
+    assert contents[0] == contents[1]
+
+
+def test_the_seed_decides(tmp_path, sample_text, vocab_file):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run(tmp_path / name, sample_text, vocab_file=vocab_file, random_seed=seed)
+    shard = "x-00000-of-00001.tfrecord"
+    first, second, other = (content(tmp_path / name)[shard] for name in "abc")
+    assert first == second != other
+
+
+def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
+    """Killed in the third shard: two shards are kept, and the set is that of a job never killed."""
+    settings = dict(vocab_file=vocab_file, num_shards=4, num_workers=1)
+    run(tmp_path / "whole", sample_text, **settings)
+    write = build.Worker.write_shard
+
+    def dies(worker, shard, report):
+        if shard.number == 2:
+            raise KeyboardInterrupt
+        return write(worker, shard, report)
+
+    monkeypatch.setattr(build.Worker, "write_shard", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "killed", sample_text, **settings)
+    assert not (tmp_path / "killed" / "dataset.json").exists()
+    written = []
+    monkeypatch.setattr(build.Worker, "write_shard", lambda *args: (written.append(args[1].path), write(*args)))
+    job = build.Job(config(tmp_path / "killed", sample_text, **settings))
+    assert job.status == "resumed"
+    job.run(QUIET)
+    assert len(written) == 3  # two training shards and the validation shard
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+
+
+def test_again_and_otherwise(tmp_path, sample_text, vocab_file):
+    run(tmp_path, sample_text, vocab_file=vocab_file)
+    before = content(tmp_path)
+    assert build.Job(config(tmp_path, sample_text, vocab_file=vocab_file)).status == "finished"
+    with pytest.raises(UserError, match=r"--dupe_factor: 2 -> 3.*--overwrite"):
+        build.Job(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=3))
+    with pytest.raises(UserError, match="holds the data set 'x'"):
+        build.Job(config(tmp_path, sample_text, vocab_file=vocab_file, output_file=str(tmp_path / "y.tfrecord")), overwrite=True)
+    assert content(tmp_path) == before
+    run(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1, num_shards=2, overwrite=True)
+    assert len([name for name in os.listdir(tmp_path) if name.endswith("00002.tfrecord")]) == 2
+    assert not (tmp_path / "x-00000-of-00001.tfrecord").exists()
+
+
+def test_changed_text_is_noticed(tmp_path, vocab_file):
+    text = tmp_path / "text.txt"
+    text.write_text("One man came.\nAnother man went.\n\nThe sea was calm.\nThe night was dark.\n")
+    run(tmp_path / "out", text, vocab_file=vocab_file)
+    text.write_text("One man came.\nAnother cat went.\n\nThe sea was calm.\nThe night was dark.\n")
+    with pytest.raises(UserError, match="the text itself"):
+        build.Job(config(tmp_path / "out", text, vocab_file=vocab_file))
+
+
+def test_foreign_shards_are_left_alone(tmp_path, sample_text, vocab_file):
+    (tmp_path / "x-00000-of-00001.tfrecord").write_bytes(b"precious")
+    with pytest.raises(UserError, match="is in the way"):
+        build.Job(config(tmp_path, sample_text, vocab_file=vocab_file))
+    assert (tmp_path / "x-00000-of-00001.tfrecord").read_bytes() == b"precious"
+
+
+def test_validation_documents_are_set_aside(tmp_path, sample_text):
+    chosen = build.choose_validation(1000, 0.05, 1)
+    assert chosen.sum() == 50 and (chosen == build.choose_validation(1000, 0.05, 1)).all()
+    assert build.choose_validation(64, 0.01, 1).sum() == 1
+    assert build.choose_validation(64, 0.0, 1).sum() == 0
+    assert build.choose_validation(2, 0.99, 1).sum() == 1
+    assert build.choose_validation(1, 0.5, 1).sum() == 0
+
+
+@pytest.mark.parametrize("text", ["", "\n\n  \n", "\x00\x07\n"])
+def test_text_without_words(tmp_path, vocab_file, text):
+    path = tmp_path / "text.txt"
+    path.write_text(text)
+    with pytest.raises(UserError, match="text.txt"):
+        run(tmp_path / "out", path, vocab_file=vocab_file)
+
+
+@pytest.mark.parametrize(
+    "settings, complaint",
+    [
+        (dict(output_file="data/x"), "--output_file=data/x: must be DIR/NAME.tfrecord"),
+        (dict(max_predictions_per_seq=100), "--max_predictions_per_seq=100: must be at most --max_seq_length=64"),
+        (dict(num_shards=1000), "--num_shards=1000: the text can be cut into"),
+        (dict(vocab_file="no.txt"), "no.txt"),
+        (dict(input_file="no.txt"), "no.txt"),
+        (dict(masked_lm_prob=1.5), "--masked_lm_prob=1.5: must be below 1"),
+    ],
+)
+def test_bad_settings(tmp_path, sample_text, settings, complaint):
+    with pytest.raises(UserError, match=complaint):
+        run(tmp_path / "out", sample_text, **settings)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,169 @@
+"""Encoding equals Google's rules done naively; probabilities do not depend on how rows are divided; a tiny BERT learns an easy task."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from bert_gpu.finetune import classifier
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import initialize
+from bert_gpu.model.heads import classifier_weights
+from bert_gpu.optim.optimizers import OptimizerConfig
+from bert_gpu.train.devices import DeviceConfig, set_up
+from bert_gpu.train.step import TrainState, TrainStep
+
+CLS, SEP = 2, 3
+MODEL = ModelConfig(
+    vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=40
+)
+
+
+class Numbers:
+    """A tokenizer of texts that are numbers."""
+
+    cls_id, sep_id, mask_id = CLS, SEP, 4
+
+    def tokenize(self, sentences):
+        rows = [[int(word) for word in sentence.split()] for sentence in sentences]
+        return np.array(list(itertools.chain(*rows)), np.int32), np.cumsum([0, *map(len, rows)])
+
+
+def google_row(a, b, max_seq_length):
+    """(ids, segments) as run_classifier.py's convert_single_example makes them."""
+    a, b = list(a), list(b)
+    if b:
+        while len(a) + len(b) > max_seq_length - 3:
+            (a if len(a) > len(b) else b).pop()
+    else:
+        a = a[: max_seq_length - 2]
+    first = [CLS, *a, SEP]
+    second = [*b, SEP] if b else []
+    return first + second, [0] * len(first) + [1] * len(second)
+
+
+def random_texts(count, longest, seed=0, words=(5, 40)):
+    generator = np.random.default_rng(seed)
+    return [" ".join(map(str, generator.integers(*words, generator.integers(0, longest + 1)))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("max_seq_length", [5, 8, 13, 16, 24])
+@pytest.mark.parametrize("has_pairs", [True, False])
+def test_rows_equal_the_naive_reference(max_seq_length, has_pairs):
+    lengths = list(itertools.product(range(0, 25, 2), range(0, 26, 3)))
+    texts_a = [" ".join(str(5 + i) for i in range(a)) for a, _ in lengths]
+    texts_b = [" ".join(str(39 - i) for i in range(b)) for _, b in lengths]
+    rows = classifier.encode_rows(Numbers(), texts_a, texts_b if has_pairs else None, range(len(lengths)), max_seq_length)
+    batch = classifier.make_batch(rows, np.arange(len(lengths)))
+    num_truncated = 0
+    for row, (a, b) in enumerate(zip(texts_a, texts_b, strict=True)):
+        a, b = [int(n) for n in a.split()], [int(n) for n in b.split()] if has_pairs else []
+        ids, segments = google_row(a, b, max_seq_length)
+        padding = [0] * (batch["input_ids"].shape[1] - len(ids))
+        assert batch["input_ids"][row].tolist() == ids + padding
+        assert batch["segment_ids"][row].tolist() == segments + padding
+        assert batch["input_mask"][row].tolist() == [1] * len(ids) + padding
+        num_truncated += len(ids) < len(a) + len(b) + (3 if b else 2)
+    assert rows.num_truncated == num_truncated
+    assert {name: value.dtype for name, value in batch.items()} == dict(
+        input_ids=np.int32, input_mask=np.int32, segment_ids=np.int32, labels=np.int32, row_weights=np.float32
+    )
+
+
+def test_a_batch_is_padded_to_its_longest_row_rounded_up():
+    rows = classifier.encode_rows(Numbers(), ["5", "5 " * 9, "5 " * 90], None, None, 30)
+    widths = [classifier.make_batch(rows, np.array(numbers))["input_ids"].shape[1] for numbers in ([0], [0, 1], [2, 0])]
+    assert widths == [8, 16, 30] and "labels" not in classifier.make_batch(rows, np.array([0]))
+
+
+def test_every_epoch_has_each_row_once_and_the_position_is_all_there_is_to_resume():
+    rows = classifier.encode_rows(Numbers(), [str(5 + i) for i in range(7)], None, range(7), 8)
+
+    def stream(position, batch_size, count, seed=1):
+        batches = classifier.training_batches(rows, batch_size=batch_size, position=position, seed=seed)
+        return np.concatenate([batch["labels"] for batch in itertools.islice(batches, count)]).tolist()
+
+    whole = stream(0, 5, 7)
+    assert all(sorted(whole[start : start + 7]) == list(range(7)) for start in range(0, 35, 7))
+    assert whole[:7] != whole[7:14] and whole != stream(0, 5, 7, seed=2)
+    assert stream(10, 5, 5) == whole[10:] and stream(12, 1, 23) == whole[12:]
+
+
+def test_evaluation_has_each_row_once_in_order():
+    rows = classifier.encode_rows(Numbers(), [str(5 + i) for i in range(7)], None, range(7), 8)
+    batches = list(classifier.evaluation_batches(rows, batch_size=3))
+    assert [batch["row_weights"].tolist() for batch in batches] == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
+    labels = [batch["labels"][batch["row_weights"] > 0] for batch in batches]
+    assert np.concatenate(labels).tolist() == list(range(7))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    texts = random_texts(13, 20), random_texts(13, 15, seed=1)
+    return classifier.encode_rows(Numbers(), *texts, np.arange(13) % 3, 40)
+
+
+def random_state(devices, num_classes=3, seed=0, model=MODEL):
+    """Weights large enough that probabilities differ between rows."""
+    weights = initialize(classifier_weights(model, num_classes), seed)
+    return TrainState(devices.strategy, {name: value * 8 if value.ndim == 2 else value for name, value in weights.items()})
+
+
+def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
+    results = []
+    for replicas, batch_size in [(1, 1), (1, 4), (1, 32), (2, 2), (2, 8), (4, 4)]:
+        devices = set_up(DeviceConfig(virtual_replicas=replicas))
+        results.append(classifier.Predictor(devices, random_state(devices), MODEL)(rows, batch_size))
+    assert results[0].shape == (13, 3) and results[0].dtype == np.float64
+    np.testing.assert_allclose(results[0].sum(-1), 1, rtol=1e-12)
+    assert np.ptp(results[0], axis=0).min() > 0.05
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-7)
+
+
+def one_step(rows, replicas, micro_batches, weights_of_rows=None):
+    """(metrics, weights) after a step without dropout on the first 12 rows."""
+    model = ModelConfig(**MODEL.to_dict() | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    devices = set_up(DeviceConfig(virtual_replicas=replicas))
+    state = random_state(devices, model=model)
+    objective = classifier.classification_objective(model)
+    step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=micro_batches, seed=1)
+    metrics = step(classifier.make_batch(rows, np.arange(12), weights_of_rows), 1e-3, 0)
+    return {name: float(value) for name, value in metrics.items()}, state.read_weights()
+
+
+@pytest.mark.parametrize("division", [(2, 1), (1, 3), (2, 2)])
+def test_a_step_is_the_same_however_its_batch_is_divided(rows, division):
+    weights_of_rows = np.array([1, 1, 0, 1, 0, 0, 1, 1, 1, 1, 0, 1], np.float32)  # uneven shares
+    whole, whole_weights = one_step(rows, 1, 1, weights_of_rows)
+    parts, part_weights = one_step(rows, *division, weights_of_rows)
+    assert parts["loss"] == pytest.approx(whole["loss"], rel=1e-5)
+    assert parts["gradient_norm"] == pytest.approx(whole["gradient_norm"], rel=1e-4)
+    change = np.sqrt(sum(np.sum((part_weights[name] - whole_weights[name]) ** 2) for name in whole_weights))
+    assert change <= 1e-5 * np.sqrt(sum(np.sum(value**2) for value in whole_weights.values()))
+
+
+def test_the_loss_is_the_cross_entropy_of_the_rows_that_count(rows):
+    weights_of_rows = np.array([1, 0] * 6, np.float32)
+    metrics, _ = one_step(rows, 1, 1, weights_of_rows)
+    devices = set_up(DeviceConfig())
+    probabilities = classifier.Predictor(devices, random_state(devices), MODEL)(rows, 13)[:12]
+    losses = -np.log(probabilities[np.arange(12), rows.labels[:12]])
+    assert metrics["loss"] == metrics["classifier"] == pytest.approx(np.sum(losses * weights_of_rows) / 6, rel=1e-5)
+
+
+def test_a_tiny_bert_learns_an_easy_task():
+    """The label is whether word 5 is in the second text; random weights reach more than 95 % in a few seconds."""
+    texts_a, texts_b = random_texts(256, 6, words=(6, 40)), random_texts(256, 6, seed=1, words=(6, 40))
+    labels = np.arange(256) % 2
+    texts_b = [text + " 5" if label else text + " 6" for text, label in zip(texts_b, labels, strict=True)]
+    rows = classifier.encode_rows(Numbers(), texts_a, texts_b, labels, 24)
+    devices = set_up(DeviceConfig())
+    state = TrainState(devices.strategy, initialize(classifier_weights(MODEL, 2), 1))
+    objective = classifier.classification_objective(MODEL)
+    step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=1, seed=1)
+    batches = classifier.training_batches(rows, batch_size=32, position=0, seed=1)
+    for number, batch in enumerate(itertools.islice(batches, 80)):
+        step(batch, 2e-3 * (1 - number / 80), number)
+    probabilities = classifier.Predictor(devices, state, MODEL)(rows, 64)
+    assert np.mean(np.argmax(probabilities, -1) == labels) > 0.95

@@ -1,0 +1,64 @@
+"""A tiny BERT and batches for the engine's tests."""
+
+import numpy as np
+
+from bert_gpu.cli.pretrain import objective
+from bert_gpu.model import heads
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import initialize
+from bert_gpu.optim.optimizers import OptimizerConfig
+from bert_gpu.train.devices import DeviceConfig, set_up
+from bert_gpu.train.step import TrainState, TrainStep
+
+VOCAB, LENGTH, PREDICTIONS = 50, 16, 4
+
+
+def tiny_model(dropout=0.0):
+    return ModelConfig(
+        vocab_size=VOCAB,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=LENGTH,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+
+
+def batches(number, rows=16, seed=0):
+    """Random batches in Google's features; rows have unequal numbers of masked tokens and lengths."""
+    rng = np.random.default_rng(seed)
+    for _ in range(number):
+        lengths = rng.integers(6, LENGTH + 1, rows)
+        mask = (np.arange(LENGTH) < lengths[:, None]).astype(np.int32)
+        masked = rng.integers(1, PREDICTIONS + 1, rows)
+        yield dict(
+            input_ids=(rng.integers(5, VOCAB, (rows, LENGTH)) * mask).astype(np.int32),
+            input_mask=mask,
+            segment_ids=((np.arange(LENGTH) >= lengths[:, None] // 2) * mask).astype(np.int32),
+            masked_lm_positions=rng.integers(1, 6, (rows, PREDICTIONS)).astype(np.int32),
+            masked_lm_ids=rng.integers(5, VOCAB, (rows, PREDICTIONS)).astype(np.int32),
+            masked_lm_weights=(np.arange(PREDICTIONS) < masked[:, None]).astype(np.float32),
+            next_sentence_labels=rng.integers(0, 2, rows).astype(np.int32),
+        )
+
+
+class Trainer:
+    """State and step of a tiny BERT."""
+
+    def __init__(self, num_replicas=1, accumulation=1, dropout=0.0, precision="float32", xla="off", seed=7, **optimizer):
+        self.devices = set_up(DeviceConfig(num_gpus=0, virtual_replicas=num_replicas, precision=precision, xla=xla))
+        model = tiny_model(dropout)
+        self.state = TrainState(self.devices.strategy, initialize(heads.pretraining_weights(model), seed))
+        config = OptimizerConfig(**optimizer)
+        self.step = TrainStep(self.devices, self.state, objective(model), config, num_micro_batches=accumulation, seed=seed)
+
+    def run(self, steps, rate=1e-2, start=0):
+        return [{k: float(v) for k, v in self.step(batch, rate, start + i).items()} for i, batch in enumerate(steps)]
+
+
+def distance(first, second):
+    """Relative L2 distance of two dicts of weights."""
+    difference = sum(float(np.sum((first[name] - second[name]) ** 2)) for name in first)
+    return np.sqrt(difference / sum(float(np.sum(value**2)) for value in first.values()))
