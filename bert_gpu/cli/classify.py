@@ -101,8 +101,14 @@ def main(argv):
         start = start_training(configs.start, labels, config.seed, huggingface.read_model)
     else:
         start = start_trained(configs.start, config.output_dir, parsed.given("init_checkpoint"), huggingface.read_model)
+        if not parsed.given("max_seq_length") and start.path == folder.model:
+            config = dataclasses.replace(config, max_seq_length=trained_length(folder, config.max_seq_length))
     check_fits(start, splits.values(), config.max_seq_length)
     rows = {split: encode_split(start, examples, config.max_seq_length) for split, examples in splits.items()}
+    if "train" in phases:
+        fixed = fixed_settings(configs, task, devices, start, splits["train"])
+        runs.check_settings(folder, stored, fixed)
+
     console.say(f"devices: {devices.summary}; precision {devices.precision}; XLA {'on' if devices.xla else 'off'}")
     console.say(f"model: {start.path}; labels: {', '.join(start.labels)}"[:300])
     if start.fresh:
@@ -120,7 +126,7 @@ def main(argv):
     source = start.path
     if "train" in phases:
         validate = evaluate if "eval" in phases else None
-        code = train(configs, folder, stored, devices, start, splits["train"], rows["train"], state, validate, console)
+        code = train(configs, fixed, folder, stored, devices, start, rows["train"], state, validate, console)
         if code:
             return code
         # A finished run is not trained again, so what is evaluated is what lies in the folder, not what is in memory.
@@ -163,6 +169,12 @@ def resolve_task(config):
     return dataclasses.replace(tasks.TASKS[config.task_name], **named)
 
 
+def trained_length(folder, default):
+    """The --max_seq_length that the run in the folder was trained with, `default` when it does not say."""
+    is_run = os.path.exists(os.path.join(folder.path, checkpoint.RUN))
+    return folder.stored()["settings"].get("max_seq_length", default) if is_run else default
+
+
 def encode_split(start, examples, max_seq_length):
     """The classifier.Rows of Examples, labels as numbers."""
     labels = None if examples.labels is None else tasks.number_labels(examples, start.labels)
@@ -175,27 +187,31 @@ def describe_rows(rows, examples):
     return f"data: {examples.path}: {len(rows):,} {kind}, {np.mean(np.diff(rows.splits)):.1f} tokens each{cut}"
 
 
-def train(configs, folder, stored, devices, start, examples, rows, state, validate, console):
-    """Trains, or goes on, as pretraining does, and leaves model/ in the run's folder. Returns the exit code."""
-    config = configs.task
-    fixed = (
-        start.model.to_dict()
-        | configs.optimizer.to_dict()
-        | configs.schedule.to_dict()
-        | dict(
-            task_name=config.task_name,
-            init_checkpoint=configs.start.init_checkpoint,
-            initial_weights=digest_of(start.weights),
-            vocabulary=start.tokenizer.identity[:12],
-            training_data=f"{os.path.basename(examples.path)} {examples.digest[:12]}",
-            columns=[config.text_a, config.text_b, config.label],
-            labels=list(start.labels),
-            max_seq_length=config.max_seq_length,
-            seed=config.seed,
-            precision=devices.precision,
-        )
+def fixed_settings(configs, task, devices, start, examples):
+    """{name: value} of what a run in progress may not change; examples are those of training."""
+    settings = dict(
+        task_name=task.name,
+        text_a=task.text_a,
+        text_b=None if examples.texts_b is None else task.text_b,
+        label=task.label,
+        labels=list(start.labels),
+        training_data=f"{os.path.basename(examples.path)} {examples.digest[:12]}",
+        init_checkpoint=digest_of(start.weights),  # what it held, wherever it lay
+        vocabulary=start.tokenizer.identity[:12],
+        max_seq_length=configs.task.max_seq_length,
+        seed=configs.task.seed,
+        precision=devices.precision,
     )
-    runs.check_settings(folder, stored, fixed)
+    return start.model.to_dict() | configs.optimizer.to_dict() | configs.schedule.to_dict() | settings
+
+
+def train(configs, fixed, folder, stored, devices, start, rows, state, validate, console):
+    """Trains, or goes on, as pretraining does, and leaves model/ in the run's folder. Returns the exit code.
+
+    Args:
+      fixed: `fixed_settings`. folder, stored: of `runs.open_run`. rows: classifier.Rows of training.
+      state: TrainState that holds the weights of `start`. validate: () -> {name: value}, or None.
+    """
     plan = plan_batch(configs.batch, configs.optimizer.learning_rate, devices.num_replicas, stored)
     if stored and configs.batch.global_batch_size not in (None, plan.global_batch_size):
         raise UserError(f"--global_batch_size={configs.batch.global_batch_size}: the run in {folder.path} has {plan.global_batch_size}")
@@ -204,9 +220,9 @@ def train(configs, folder, stored, devices, start, examples, rows, state, valida
     console.say(f"{num_steps:,} steps = {num_steps * plan.global_batch_size / len(rows):.1f} epochs")
     objective = classifier.classification_objective(start.model)
     job = loop.Job(
-        step=TrainStep(devices, state, objective, configs.optimizer, num_micro_batches=plan.num_micro_batches, seed=config.seed),
+        step=TrainStep(devices, state, objective, configs.optimizer, num_micro_batches=plan.num_micro_batches, seed=configs.task.seed),
         batches_at=lambda position: classifier.training_batches(
-            rows, batch_size=plan.global_batch_size, position=position, seed=config.seed
+            rows, batch_size=plan.global_batch_size, position=position, seed=configs.task.seed
         ),
         validate=validate,
         read=state.read,
@@ -220,12 +236,14 @@ def train(configs, folder, stored, devices, start, examples, rows, state, valida
         global_batch_size=plan.global_batch_size,
         learning_rate=plan.learning_rate,
         num_steps=num_steps,
-        free=config.to_dict() | configs.start.to_dict() | configs.batch.to_dict() | configs.loop.to_dict() | configs.device.to_dict(),
+        free=configs.task.to_dict() | configs.start.to_dict() | configs.batch.to_dict() | configs.loop.to_dict() | configs.device.to_dict(),
         versions=runs.versions(),
     )
 
     def export(path, weights):
-        huggingface.write_model(path, start.model, weights, "BertForSequenceClassification", vocab=start.tokenizer, labels=start.labels)
+        huggingface.write_model(
+            path, start.model, weights, "BertForSequenceClassification", start.labels, runs.tokenizer_files(start.tokenizer)
+        )
 
     overwrite = configs.common.overwrite
     return runs.run_training(job, configs.loop, folder, stored, content, state, overwrite=overwrite, export=export, console=console)

@@ -139,7 +139,13 @@ def main(argv):
         content,
         state,
         overwrite=common.overwrite,
-        export=lambda path, trained: huggingface.write_model(path, model, trained, "BertForPreTraining", vocab=vocab),
+        export=lambda path, trained: huggingface.write_model(
+            path,
+            model,
+            trained,
+            "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM",
+            files=runs.tokenizer_files(vocab),
+        ),
         console=console,
     )
     if code == 0:

@@ -1,6 +1,7 @@
 """What the two training scripts share: opening a run's folder, going on from its checkpoint, and training in it."""
 
 import contextlib
+import json
 import os
 import platform
 import signal
@@ -66,3 +67,12 @@ def check_settings(folder, stored, fixed):
     """Refuses to go on with a run whose fixed settings are others."""
     if stored is not None:
         checkpoint.check_resumable(folder, stored, fixed)
+
+
+def tokenizer_files(tokenizer):
+    """{name: bytes} that a model's folder needs beside its weights: the vocabulary, and how `transformers` and we are to use it."""
+    if tokenizer is None:
+        return {}
+    settings = dict(tokenizer_class="BertTokenizer", do_lower_case=tokenizer.do_lower_case)
+    vocab = "".join(f"{piece}\n" for piece in tokenizer.vocab)
+    return {"vocab.txt": vocab.encode(), "tokenizer_config.json": (json.dumps(settings, indent=1) + "\n").encode()}

@@ -42,10 +42,10 @@ def row_keys(key, rows):
     return x ^ (x >> np.uint64(31))
 
 
-def random_bits(keys, num_columns, stream):
-    """(N, num_columns) int32 in [0, 2**31), one hash for each row key (N,) uint64, column and `stream` (a small int): TensorFlow ops."""
-    columns = tf.cast(tf.range(num_columns), tf.uint64) + tf.constant(1 + (stream << 32), tf.uint64)
-    x = keys[:, None] + columns[None, :] * tf.constant(GOLDEN, tf.uint64)
+def random_bits(keys, columns, stream):
+    """int32 in [0, 2**31), one hash for each row key (N,) uint64, column (N, K) or (1, K) int32, and `stream` (small int)."""
+    counters = tf.cast(columns, tf.uint64) + tf.constant(1 + (stream << 32), tf.uint64)
+    x = keys[:, None] + counters * tf.constant(GOLDEN, tf.uint64)
     for shift, multiplier in zip((30, 27), MULTIPLIERS, strict=True):
         x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))) * tf.constant(multiplier, tf.uint64)
     x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(31, tf.uint64)))

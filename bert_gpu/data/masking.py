@@ -42,51 +42,45 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
     Returns a dict: input_ids (B, S) int32 disguised; masked_lm_positions and masked_lm_ids (B, P) int32, in rising order of position and
     padded with 0; masked_lm_weights (B, P) float32, 1 for a prediction and 0 for padding.
     """
-    length = tf.shape(input_ids)[1]
+    batch, length = tf.unstack(tf.shape(input_ids))
     columns = tf.range(length)[None, :]
     special = (input_ids == spec.cls_id) | (input_ids == spec.sep_id)
     maskable = (columns < lengths[:, None]) & ~special
     quota = tf.cast(tf.round(tf.cast(lengths, tf.float64) * spec.share), tf.int32)
     quota = tf.minimum(spec.max_predictions, tf.maximum(1, quota))
-    scores = random_bits(keys, length, CHOICE)
-    choose = _choose_words if spec.whole_word else _choose_tokens
-    chosen = choose(scores, maskable, word_starts, quota, spec.max_predictions)  # (B, S) bool
-
-    disguise = random_bits(keys, length, DISGUISE)
-    as_mask = chosen & (disguise < int(0.8 * 2**31))
-    as_random = chosen & (disguise >= int(0.9 * 2**31))
-    random_ids = random_bits(keys, length, REPLACEMENT) % spec.vocab_size
-    disguised = tf.where(as_mask, spec.mask_id, tf.where(as_random, random_ids, input_ids))
-
-    # Positions in rising order: unchosen columns sort behind all chosen ones.
+    scores = random_bits(keys, columns, CHOICE)
     width = tf.minimum(spec.max_predictions, length)
-    positions = -tf.math.top_k(-tf.where(chosen, columns, length), k=width, sorted=True).values  # (B, min(P, S))
+    choose = _choose_words if spec.whole_word else _choose_tokens
+    positions = choose(scores, maskable, word_starts, quota, width)  # (B, width), unused ones are `length`
     positions = tf.pad(positions, [[0, 0], [0, spec.max_predictions - width]], constant_values=length)
+    positions = tf.ensure_shape(positions, [None, spec.max_predictions])
+
     is_real = positions < length
     positions = tf.where(is_real, positions, 0)
     labels = tf.where(is_real, tf.gather(input_ids, positions, batch_dims=1), 0)
+    disguise = random_bits(keys, positions, DISGUISE)
+    random_ids = random_bits(keys, positions, REPLACEMENT) % spec.vocab_size
+    shown = tf.where(disguise < int(0.8 * 2**31), spec.mask_id, tf.where(disguise < int(0.9 * 2**31), labels, random_ids))
+    rows = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(positions))
+    places = tf.boolean_mask(tf.stack([rows, positions], -1), is_real)
     return dict(
-        input_ids=disguised,
+        input_ids=tf.tensor_scatter_nd_update(input_ids, places, tf.boolean_mask(shown, is_real)),
         masked_lm_positions=positions,
         masked_lm_ids=labels,
         masked_lm_weights=tf.cast(is_real, tf.float32),
     )
 
 
-def _choose_tokens(scores, maskable, word_starts, quota, max_predictions):
-    """The `quota` (B,) maskable tokens with the highest scores (B, S)."""
+def _choose_tokens(scores, maskable, word_starts, quota, width):
+    """Positions (B, width), rising, of the `quota` (B,) maskable tokens with the highest scores (B, S); S where there are fewer."""
     del word_starts
-    scores = tf.where(maskable, scores, -1)
-    best, where = tf.math.top_k(scores, k=tf.minimum(max_predictions, tf.shape(scores)[1]), sorted=True)
-    taken = (tf.range(tf.shape(where)[1])[None, :] < quota[:, None]) & (best >= 0)
-    rows = tf.broadcast_to(tf.range(tf.shape(where)[0])[:, None], tf.shape(where))
-    places = tf.boolean_mask(tf.stack([rows, where], -1), taken)
-    return tf.scatter_nd(places, tf.ones(tf.shape(places)[0], tf.int32), tf.shape(scores)) > 0
+    best, where = tf.math.top_k(tf.where(maskable, scores, -1), k=width, sorted=True)
+    taken = (tf.range(width)[None, :] < quota[:, None]) & (best >= 0)
+    return tf.sort(tf.where(taken, where, tf.shape(scores)[1]), axis=1)
 
 
-def _choose_words(scores, maskable, word_starts, quota, max_predictions):
-    """Whole words in the order of their scores, each unless it would overflow the quota."""
-    del max_predictions
+def _choose_words(scores, maskable, word_starts, quota, width):
+    """As `_choose_tokens`, but whole words in the order of their scores, each unless it would overflow the quota."""
     batch, length = tf.unstack(tf.shape(scores))
     # A piece at the very start of a segment counts as a word's start even when its beginning was cut off.
     after_gap = ~tf.pad(maskable[:, :-1], [[0, 0], [1, 0]])
@@ -111,4 +105,5 @@ def _choose_words(scores, maskable, word_starts, quota, max_predictions):
     rows = tf.broadcast_to(tf.range(batch)[:, None], [batch, num_words])
     places = tf.boolean_mask(tf.stack([rows, order[:, :num_words]], -1), taken)
     word_taken = tf.scatter_nd(places, tf.ones(tf.shape(places)[0], tf.int32), [batch, length]) > 0
-    return maskable & tf.gather(word_taken, tf.maximum(word_of, 0), batch_dims=1)
+    chosen = maskable & tf.gather(word_taken, tf.maximum(word_of, 0), batch_dims=1)
+    return -tf.math.top_k(-tf.where(chosen, tf.range(length)[None, :], length), k=width, sorted=True).values

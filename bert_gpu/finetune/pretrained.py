@@ -21,7 +21,7 @@ def find_model(path, flag):
     if tf.io.gfile.isdir(os.path.join(path, "checkpoints")):
         raise UserError(f"--{flag}={path}: this run is not finished, so it has no model/ yet; give its command again to go on with it")
     problem = "holds no config.json" if tf.io.gfile.exists(path) else "no such folder"
-    raise UserError(f"--{flag}={path}: {problem}; name a model/ folder, a run's folder or a Hugging Face BERT folder")
+    raise UserError(f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, or name a model/, run or Hugging Face BERT folder")
 
 
 def load_tokenizer(folder, vocab_file=None, do_lower_case=None):

@@ -1,13 +1,13 @@
 """The model that fine-tuning starts from, and the fine-tuned model that an evaluation takes: shape, tokenizer, weights, classes.
 
-Reading a folder is handed in: read_model(folder) -> (ModelConfig, {name: float32 array}, notes), as interop.huggingface has it.
+Reading a folder is handed in: read_model(folder) -> (ModelConfig, {name: float32 array}, notes with labels), as interop.huggingface has it.
 """
 
 import dataclasses
 import os
 
 from bert_gpu.finetune.pretrained import check_vocabulary, find_model, has_model, load_tokenizer
-from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config, read_labels
+from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
 from bert_gpu.model.encoder import initialize
 from bert_gpu.model.heads import classifier_weights
 from bert_gpu.settings import Settings, UserError, setting
@@ -55,9 +55,9 @@ def start_training(config, labels, seed, read_model):
         model, tokenizer = fresh_model(config)
     else:
         path = find_model(config.init_checkpoint, "init_checkpoint")
-        model, stored, _ = read_model(path)
+        model, stored, notes = read_model(path)
         tokenizer = open_tokenizer(config, path, model)
-        if class_names(path, stored) != labels:
+        if class_names(stored, notes.labels) != labels:
             stored = {name: value for name, value in stored.items() if not name.startswith("classifier/")}
     weights = initialize(classifier_weights(model, len(labels)), seed)
     fresh = sorted(set(weights) - set(stored))
@@ -65,7 +65,7 @@ def start_training(config, labels, seed, read_model):
 
 
 def start_trained(config, output_dir, is_given, read_model):
-    """The Start of an evaluation: a given --init_checkpoint that has a classifier, else the model of --output_dir, else the default one.
+    """The Start of an evaluation: a given --init_checkpoint that has a classifier, else the model of --output_dir.
 
     is_given: whether the user named --init_checkpoint.
     """
@@ -74,8 +74,8 @@ def start_trained(config, output_dir, is_given, read_model):
     if is_given:
         candidates.insert(0, find_model(config.init_checkpoint, "init_checkpoint"))
     for path in candidates:
-        model, weights, _ = read_model(path)
-        labels = class_names(path, weights)
+        model, weights, notes = read_model(path)
+        labels = class_names(weights, notes.labels)
         specs = classifier_weights(model, len(labels))
         if len(labels) > 1 and set(specs) <= set(weights):
             return Start(path, model, open_tokenizer(config, path, model), labels, {name: weights[name] for name in specs}, [])
@@ -110,12 +110,11 @@ def open_tokenizer(config, path, model):
     return tokenizer
 
 
-def class_names(path, weights):
+def class_names(weights, names):
     """Names of the classes of a model's classifier, () when it has none; their numbers when config.json names none but LABEL_0, LABEL_1."""
     if "classifier/bias" not in weights:
         return ()
     num_classes = len(weights["classifier/bias"])
-    names = read_labels(os.path.join(path, "config.json"))
     if len(names) != num_classes or all(name == f"LABEL_{number}" for number, name in enumerate(names)):
         return tuple(str(number) for number in range(num_classes))
     return names

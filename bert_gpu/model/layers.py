@@ -60,11 +60,13 @@ def _sum_rows(x):
 @tf.custom_gradient
 def gelu(x):
     """x * Phi(x), exact (Hendrycks & Gimpel 2016)."""
-    cdf = 0.5 + 0.5 * tf.math.erf(x * x.dtype.as_numpy_dtype(np.sqrt(0.5)))
+    constant = x.dtype.as_numpy_dtype
+    t = x * constant(np.sqrt(0.5))
+    cdf = constant(0.5) + constant(0.5) * tf.math.erf(t)
 
     def gradient(upstream):
-        density = tf.exp(tf.square(x) * -0.5) * x.dtype.as_numpy_dtype(1 / np.sqrt(2 * np.pi))
-        return upstream * (cdf + x * density)
+        # cdf + x * density(x); with x = sqrt(2) t all constant factors of x * density fit into the exponent.
+        return upstream * (cdf + t * tf.exp(constant(-0.5 * np.log(np.pi)) - tf.square(t)))
 
     return x * cdf, gradient
 
@@ -117,16 +119,39 @@ def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
 
     Args:
       q, k, v: (B, N, S, D).
-      bias: float32, broadcast to (B, N, S, S) and added to the scores.
+      bias: float32, broadcast to (B, N, S, S) and added to the scores; a constant, no gradient flows into it.
       rate, seed, place: dropout of the probabilities.
 
     Returns:
       (B, N, S, D).
     """
-    # Product, scaling and mask in this order: TensorFlow's graph optimiser makes one op of them on CPUs.
-    scores = tf.cast(tf.matmul(q, k, transpose_b=True), tf.float32) * (q.shape[-1] ** -0.5) + bias
-    probabilities = tf.cast(tf.nn.softmax(scores), q.dtype)
-    if not rate or seed is None:
-        return tf.matmul(probabilities, v)
-    mask, share = keep_mask(sizes(probabilities), rate, seed, place, q.dtype)
-    return tf.matmul(probabilities * mask, v * (1 / share))  # scaling v is cheaper than scaling (B, N, S, S)
+    scale = q.shape[-1] ** -0.5
+    drop = bool(rate) and seed is not None
+
+    @tf.custom_gradient
+    def attend(q, k, v):
+        # Scales, this one and dropout's, go to q and v, which are smaller than the (B, N, S, S) of scores and probabilities.
+        scaled_q = q * scale
+        scores = tf.cast(tf.matmul(scaled_q, k, transpose_b=True), tf.float32) + bias
+        probabilities = tf.nn.softmax(scores)  # (B, N, S, S), float32
+        kept, value_scale = tf.cast(probabilities, q.dtype), 1.0
+        if drop:
+            mask, share = keep_mask(sizes(kept), rate, seed, place, q.dtype)
+            kept, value_scale = kept * mask, 1 / share
+        scaled_v = v * value_scale if drop else v
+        mixed = tf.matmul(kept, scaled_v)
+
+        def gradient(upstream):
+            dv = tf.matmul(kept, upstream, transpose_a=True)
+            dkept = tf.matmul(upstream, scaled_v, transpose_b=True)
+            # The softmax gradient subtracts sum_j p_ij dp_ij, which is the product of output and upstream: S x D terms, not S x S
+            # (Dao et al. 2022, FlashAttention, B.2).
+            projection = tf.reduce_sum(tf.cast(upstream, tf.float32) * tf.cast(mixed, tf.float32), -1, keepdims=True)
+            dprobabilities = tf.cast(dkept * mask if drop else dkept, tf.float32)
+            dscores = tf.cast(probabilities * (dprobabilities - projection), q.dtype)
+            dq, dk = tf.matmul(dscores, k) * scale, tf.matmul(dscores, scaled_q, transpose_a=True)
+            return dq, dk, dv * value_scale if drop else dv
+
+        return mixed, gradient
+
+    return attend(q, k, v)

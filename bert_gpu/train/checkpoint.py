@@ -74,7 +74,7 @@ class RunFolder:
         partial = os.path.join(self.checkpoints, f".{os.path.basename(final)}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         os.makedirs(partial)
-        save_file({name: np.ascontiguousarray(value) for name, value in values.items()}, os.path.join(partial, VARIABLES))
+        save_file({name: np.asarray(value, order="C") for name, value in values.items()}, os.path.join(partial, VARIABLES))
         with open(os.path.join(partial, PROGRESS), "w", encoding="utf-8") as file:
             json.dump(dataclasses.asdict(progress), file)
         sync(os.path.join(partial, VARIABLES), os.path.join(partial, PROGRESS))

@@ -106,7 +106,7 @@ def rows():
 def random_state(devices, num_classes=3, seed=0, model=MODEL):
     """Weights large enough that probabilities differ between rows."""
     weights = initialize(classifier_weights(model, num_classes), seed)
-    return TrainState(devices.strategy, {name: value * 8 if value.ndim == 2 else value for name, value in weights.items()})
+    return TrainState(devices.strategy, {name: value * 20 if value.ndim == 2 else value for name, value in weights.items()})
 
 
 def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):

@@ -1,4 +1,4 @@
-"""Files of a task read back as they were written, whatever their line ends and quotes; each bad file is refused in one line that says where."""
+"""Files of a task read back as they were written, whatever their line ends and quotes; each bad file is refused in one line."""
 
 import csv
 

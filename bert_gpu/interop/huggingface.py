@@ -1,0 +1,284 @@
+"""Model folders of Hugging Face's BERT: config.json and model.safetensors, read to our weights and written from them.
+
+The same format is the project's own model folder, so that whatever was trained opens in `transformers` as it is. One table says which
+of their tensors make up each of ours. Two differences matter: torch keeps a linear layer's weight as (out, in), and our query, key and
+value projections are one matrix (H, 3H), in this order.
+"""
+
+import re
+import typing
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import tensorflow as tf
+
+from bert_gpu.model import config as model_config
+from bert_gpu.model import encoder, heads
+from bert_gpu.settings import UserError
+
+
+class Notes(typing.NamedTuple):
+    """What else a folder says: our weights that it lacks, its tensors that we have no place for, and what it was saved as."""
+
+    missing: list[str]
+    unused: list[str]
+    architecture: str
+    labels: tuple[str, ...]
+
+
+# Which of our weights each class of transformers holds, beside the encoder: beginnings of names.
+ARCHITECTURES = {
+    "BertModel": ("pooler/",),
+    "BertForPreTraining": ("pooler/", "mlm/", "nsp/"),
+    "BertForMaskedLM": ("mlm/",),
+    "BertForSequenceClassification": ("pooler/", "classifier/"),
+}
+_HEADS = ("pooler/", "mlm/", "nsp/", "classifier/")
+
+
+def _dense(ours, *theirs):
+    return {
+        f"{ours}/kernel": [f"{name}.weight" for name in theirs],
+        f"{ours}/bias": [f"{name}.bias" for name in theirs],
+    }
+
+
+def _norm(ours, theirs):
+    return {f"{ours}/scale": [f"{theirs}.weight"], f"{ours}/bias": [f"{theirs}.bias"]}
+
+
+def weight_names(config):
+    """{our name: [their names]}, the latter as in the classes with heads, where the encoder's begin with "bert."."""
+    names = {
+        "embeddings/word": ["bert.embeddings.word_embeddings.weight"],
+        "embeddings/position": ["bert.embeddings.position_embeddings.weight"],
+        "embeddings/segment": ["bert.embeddings.token_type_embeddings.weight"],
+        **_norm("embeddings/norm", "bert.embeddings.LayerNorm"),
+    }
+    for index in range(config.num_hidden_layers):
+        ours, theirs = f"layer_{index}", f"bert.encoder.layer.{index}"
+        names.update(
+            {
+                **_dense(f"{ours}/attention/qkv", *(f"{theirs}.attention.self.{part}" for part in ("query", "key", "value"))),
+                **_dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense"),
+                **_norm(f"{ours}/attention/norm", f"{theirs}.attention.output.LayerNorm"),
+                **_dense(f"{ours}/feed_forward/in", f"{theirs}.intermediate.dense"),
+                **_dense(f"{ours}/feed_forward/output", f"{theirs}.output.dense"),
+                **_norm(f"{ours}/feed_forward/norm", f"{theirs}.output.LayerNorm"),
+            }
+        )
+    return {
+        **names,
+        **_dense("pooler", "bert.pooler.dense"),
+        **_dense("mlm/transform", "cls.predictions.transform.dense"),
+        **_norm("mlm/norm", "cls.predictions.transform.LayerNorm"),
+        "mlm/bias": ["cls.predictions.bias"],
+        **_dense("nsp", "cls.seq_relationship"),
+        **_dense("classifier", "classifier"),
+    }
+
+
+def _to_ours(name, tensors):
+    """Their tensors of one weight -> ours."""
+    if name.endswith("/kernel"):
+        tensors = [tensor.T for tensor in tensors]
+    return np.ascontiguousarray(np.concatenate(tensors, axis=-1) if len(tensors) > 1 else tensors[0])
+
+
+def _to_theirs(name, array, num_parts):
+    """Our weight -> their tensors."""
+    parts = np.split(array, num_parts, axis=-1)
+    return [np.ascontiguousarray(part.T if name.endswith("/kernel") else part) for part in parts]
+
+
+def _join(folder, name):
+    return f"{str(folder).rstrip('/')}/{name}"
+
+
+def _read_bytes(path):
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return file.read()
+    except tf.errors.OpError as error:
+        raise UserError(f"{path}: cannot be read ({error.message})"[:300]) from None
+
+
+def read_safetensors(path):
+    """{name: float32 array} of a .safetensors file that holds float32, float16, bfloat16 or float64; integer tensors are left out."""
+    try:
+        entries = safetensors.deserialize(_read_bytes(path))
+    except safetensors.SafetensorError as error:
+        raise UserError(f"{path}: not a whole safetensors file ({error})"[:300]) from None
+    tensors = {}
+    for name, entry in entries:
+        kind, data = entry["dtype"], entry["data"]
+        if kind in ("F16", "F32", "F64"):
+            values = np.frombuffer(data, {"F16": "<f2", "F32": "<f4", "F64": "<f8"}[kind]).astype(np.float32)
+        elif kind == "BF16":  # the upper half of a float32
+            values = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+        elif kind.startswith(("I", "U", "BOOL")):
+            continue
+        else:
+            raise UserError(f"{path}: tensor {name} has type {kind}; known are F16, BF16, F32 and F64")
+        tensors[name] = values.reshape(entry["shape"])
+    return tensors
+
+
+def _read_tensors(folder):
+    """All tensors of a model folder, from one file or from the shards that an index names."""
+    if not tf.io.gfile.isdir(folder):
+        raise UserError(f"{folder}: no such folder; a model is a folder with config.json and model.safetensors")
+    whole, index = _join(folder, "model.safetensors"), _join(folder, "model.safetensors.index.json")
+    if tf.io.gfile.exists(whole):
+        return read_safetensors(whole)
+    if tf.io.gfile.exists(index):
+        weight_map = model_config.read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise UserError(f"{index}: has no weight_map from tensors to files")
+        tensors = {}
+        for shard in sorted(set(weight_map.values())):
+            tensors.update(read_safetensors(_join(folder, shard)))
+        lost = sorted(set(weight_map) - set(tensors))
+        if any(not name.endswith("position_ids") for name in lost):
+            raise UserError(f"{index}: its shards lack {lost[0]}; download the folder again")
+        return tensors
+    if tf.io.gfile.exists(_join(folder, "pytorch_model.bin")):
+        raise UserError(
+            f"{folder}: has only pytorch_model.bin; convert it where torch and transformers are installed: "
+            'AutoModelForPreTraining.from_pretrained("FOLDER").save_pretrained("NEW", safe_serialization=True)'[:300]
+        )
+    raise UserError(f"{folder}: has no model.safetensors")
+
+
+def _canonical(name):
+    """Their name as in our table: old norms say gamma and beta, and a bare encoder has no "bert." before its names."""
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+
+def _pop_decoder(folder, tensors):
+    """Removes the MLM decoder, which repeats the word embeddings and the output bias; keeps its bias where that is the only copy."""
+    decoder, words = tensors.pop("cls.predictions.decoder.weight", None), tensors.get("bert.embeddings.word_embeddings.weight")
+    bias = tensors.pop("cls.predictions.decoder.bias", None)
+    if bias is not None:
+        tensors.setdefault("cls.predictions.bias", bias)
+    if decoder is not None and words is not None and not np.array_equal(decoder, words):
+        raise UserError(f"{folder}: cls.predictions.decoder.weight differs from the word embeddings; an untied decoder is not supported")
+
+
+def _guess_architecture(names):
+    if "classifier.weight" in names:
+        return "BertForSequenceClassification"
+    if "cls.seq_relationship.weight" in names:
+        return "BertForPreTraining"
+    return "BertForMaskedLM" if "cls.predictions.bias" in names else "BertModel"
+
+
+def _specs(config, num_classes):
+    """Every weight that we know a place for."""
+    return {**heads.pretraining_weights(config), **heads.classifier_weights(config, num_classes)}
+
+
+def read_model(folder):
+    """Reads a folder of a Hugging Face BertModel, BertForPreTraining, BertForMaskedLM or BertForSequenceClassification.
+
+    Returns:
+      (config, weights, notes): ModelConfig; {our name: float32 array} of what the folder has; Notes. `notes.missing` names the weights
+      that the folder's own architecture has in our model and the file has not.
+
+    Raises:
+      UserError: no such folder or file, a damaged file, a shape that contradicts config.json, an architecture that is not BERT's.
+    """
+    tensors = {_canonical(name): tensor for name, tensor in _read_tensors(folder).items() if not name.endswith("position_ids")}
+    config_path = _join(folder, "config.json")
+    config = model_config.read_config(config_path)
+    _pop_decoder(folder, tensors)
+    stated = model_config.read_json(config_path).get("architectures") or [None]
+    architecture = stated[0] if stated[0] in ARCHITECTURES else _guess_architecture(tensors)
+    num_classes = tensors["classifier.weight"].shape[0] if "classifier.weight" in tensors else 1
+
+    weights, missing = {}, []
+    names = weight_names(config)
+    for name, spec in _specs(config, num_classes).items():
+        theirs = names[name]
+        lacking = [their for their in theirs if their not in tensors]
+        if lacking:
+            if not name.startswith(_HEADS) or name.startswith(ARCHITECTURES[architecture]):
+                missing.append(name)
+            continue
+        expected = [part.shape for part in _to_theirs(name, np.broadcast_to(np.float32(0), spec.shape), len(theirs))]
+        for their, shape in zip(theirs, expected, strict=True):
+            if tensors[their].shape != shape:
+                raise UserError(f"{folder}: {their} has shape {tensors[their].shape}, config.json asks for {shape}")
+        weights[name] = _to_ours(name, [tensors[their] for their in theirs])
+    known = {their for name in weights for their in names[name]}
+    labels = model_config.read_labels(config_path) if "classifier/kernel" in weights else ()
+    return config, weights, Notes(missing, sorted(set(tensors) - known), architecture, labels)
+
+
+def write_model(folder, config, weights, architecture="BertForPreTraining", labels=(), files=None):
+    """Writes a model folder that `transformers` opens with `architecture`.from_pretrained and `read_model` reads back.
+
+    The bytes are a function of the arguments. A new folder gets its name only when it is whole; in one that exists every file is
+    replaced by a rename, and files that are not written here stay.
+
+    Args:
+      folder: path.
+      weights: {our name: array}; those that the architecture has no place for (a pretraining head in a classifier) are left out.
+      architecture: a key of ARCHITECTURES.
+      labels: names of a classifier's classes; by default LABEL_0, LABEL_1 and so on.
+      files: {name: bytes} to put beside, such as vocab.txt.
+
+    Raises:
+      UserError: the weights do not have what the architecture needs.
+    """
+    if architecture not in ARCHITECTURES:
+        raise UserError(f"--architecture={architecture}: known are {', '.join(ARCHITECTURES)}")
+    num_classes = np.shape(weights["classifier/kernel"])[-1] if "classifier/kernel" in weights else 1
+    if architecture == "BertForSequenceClassification":
+        labels = tuple(labels) or tuple(f"LABEL_{index}" for index in range(num_classes))
+        if len(labels) != num_classes:
+            raise UserError(f"{folder}: {len(labels)} labels for {num_classes} classes")
+    else:
+        labels = ()
+
+    tensors, names = {}, weight_names(config)
+    for name, spec in _specs(config, num_classes).items():
+        if name.startswith(_HEADS) and not name.startswith(ARCHITECTURES[architecture]):
+            continue
+        if name not in weights:
+            if name.startswith("pooler/") and architecture == "BertModel":
+                continue
+            raise UserError(f"{folder}: {architecture} needs the weight {name}, which this model has not")
+        array = np.asarray(weights[name], np.float32)
+        assert array.shape == spec.shape, f"{name}: {array.shape}, expected {spec.shape}"
+        for their, part in zip(names[name], _to_theirs(name, array, len(names[name])), strict=True):
+            tensors[their.removeprefix("bert.") if architecture == "BertModel" else their] = part
+    _replace_files(
+        str(folder).rstrip("/"),
+        {
+            **(files or {}),
+            "model.safetensors": safetensors.numpy.save(tensors, metadata={"format": "pt"}),
+            "config.json": model_config.config_bytes(config, architecture, labels),
+        },
+    )
+
+
+def _replace_files(folder, contents):
+    """Writes {name: bytes} to a temporary folder beside `folder`, then renames it, or its files where `folder` exists."""
+    gfile = tf.io.gfile
+    temporary = f"{folder}.partial"
+    if gfile.exists(temporary):
+        gfile.rmtree(temporary)
+    gfile.makedirs(temporary)
+    for name, data in contents.items():
+        with gfile.GFile(_join(temporary, name), "wb") as file:
+            file.write(data)
+    if not gfile.exists(folder):
+        gfile.rename(temporary, folder)
+        return
+    for name in contents:
+        gfile.rename(_join(temporary, name), _join(folder, name), overwrite=True)
+    gfile.rmtree(temporary)

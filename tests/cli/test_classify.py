@@ -1,0 +1,244 @@
+"""run_classifier.py from a tiny model to its results: files, a second call, single phases, a resume, bad input."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from bert_gpu.cli import classify, flags, runs
+from bert_gpu.interop import huggingface
+from bert_gpu.model.config import ModelConfig, read_labels
+from bert_gpu.model.encoder import initialize
+from bert_gpu.model.heads import pretraining_weights
+from bert_gpu.text.tokenizer import WordPieceTokenizer
+
+WORDS = "red green blue cat dog bird runs sits the a".split()
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+MODEL = ModelConfig(
+    vocab_size=len(VOCAB), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32
+)
+FLAGS = ["--max_seq_length=16", "--learning_rate=2e-3", "--num_train_epochs=6", "--train_batch_size=16", "--log_steps=5"]
+
+
+def write_split(folder, split, count, seed, has_labels=True):
+    """Pairs whose label is whether the second text has the word "red"."""
+    generator = np.random.default_rng(seed)
+    lines = ["id\ttext_a\ttext_b" + "\tlabel" * has_labels]
+    for number in range(count):
+        a, b = (" ".join(generator.choice(WORDS[1:], 4)) for _ in "ab")
+        is_red = number % 2
+        lines.append(f"{split}-{number}\t{a}\t{b}{' red' if is_red else ''}" + f"\t{'yes' if is_red else 'no'}" * has_labels)
+    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with model/ (pretrained, in name) and data/ (train, dev, test)."""
+    folder = tmp_path_factory.mktemp("classify")
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    weights = initialize(pretraining_weights(MODEL), 1)
+    vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
+    huggingface.write_model(str(folder / "model"), MODEL, weights, "BertForPreTraining", files=runs.tokenizer_files(vocab))
+    (folder / "data").mkdir()
+    for seed, (split, count) in enumerate(dict(train=128, dev=30, test=21).items()):
+        write_split(folder / "data", split, count, seed)
+    return folder
+
+
+def call(capsys, *arguments):
+    """(exit code, stdout, stderr) of a call."""
+    code = flags.exit_code(classify.main, ["classify", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def inputs(workplace, output, *more):
+    return [f"--data_dir={workplace / 'data'}", f"--init_checkpoint={workplace / 'model'}", f"--output_dir={output}", *FLAGS, *more]
+
+
+@pytest.fixture(scope="module")
+def trained(workplace):
+    """A finished run."""
+    output = workplace / "trained"
+    assert flags.exit_code(classify.main, ["classify", *inputs(workplace, output)]) == 0
+    return output
+
+
+def predictions(output):
+    lines = [line.split("\t") for line in (output / "test_results.tsv").read_text().splitlines()]
+    assert lines[0] == ["id", "prediction", "probability_no", "probability_yes"]
+    return lines[1:]
+
+
+def test_a_run_writes_its_files_and_learns(trained):
+    results = json.loads((trained / "eval_results.json").read_text())
+    assert set(results) == {"accuracy", "f1", "auc", "loss", "num_examples", "checkpoint"}
+    assert results["num_examples"] == 30 and results["accuracy"] > 0.95 and results["checkpoint"] == str(trained / "model")
+    rows = predictions(trained)
+    assert [row[0] for row in rows] == [f"test-{number}" for number in range(21)]
+    right = [row[1] == ("yes" if number % 2 else "no") for number, row in enumerate(rows)]
+    assert np.mean(right) > 0.9
+    for _, label, no, yes in rows:
+        assert float(no) + float(yes) == pytest.approx(1, abs=1e-5) and (label == "yes") == (float(yes) > float(no))
+    assert read_labels(str(trained / "model" / "config.json")) == ("no", "yes")
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["step"] == 0 and lines[0]["eval_auc"] < lines[-1]["eval_auc"]
+    assert (trained / "run.json").exists() and os.listdir(trained / "tensorboard") and os.listdir(trained / "checkpoints")
+    assert (trained / "model" / "vocab.txt").read_text().split() == VOCAB
+
+
+def test_transformers_gives_the_same_probabilities(trained, workplace):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(trained / "model").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(trained / "model")
+    lines = [line.split("\t") for line in (workplace / "data" / "test.tsv").read_text().splitlines()[1:]]
+    encoded = tokenizer([row[1] for row in lines], [row[2] for row in lines], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        probabilities = torch.softmax(model(**encoded).logits, -1).numpy()
+    ours = np.array([[float(value) for value in row[2:]] for row in predictions(trained)])
+    np.testing.assert_allclose(ours, probabilities, atol=2e-5)
+    assert model.config.id2label == {0: "no", 1: "yes"}
+
+
+def test_the_same_command_again_says_finished_and_gives_the_same_results(trained, workplace, capsys):
+    before = (trained / "eval_results.json").read_text(), predictions(trained), os.stat(trained / "model" / "model.safetensors").st_mtime
+    code, out, _ = call(capsys, *inputs(workplace, trained))
+    assert code == 0 and "finished" in out and "dev" in out
+    after = (trained / "eval_results.json").read_text(), predictions(trained), os.stat(trained / "model" / "model.safetensors").st_mtime
+    assert before == after
+
+
+def test_other_settings_other_data_and_another_start_are_refused(trained, workplace, capsys, tmp_path):
+    code, _, err = call(capsys, *inputs(workplace, trained), "--learning_rate=1e-3")
+    assert code == 2 and err.count("\n") == 1 and "learning_rate: 0.002 -> 0.001" in err
+    shutil.copytree(workplace / "data", tmp_path / "data")
+    write_split(tmp_path / "data", "train", 64, 9)
+    code, _, err = call(capsys, *inputs(workplace, trained), f"--data_dir={tmp_path / 'data'}")
+    assert code == 2 and "training_data" in err
+    shutil.copytree(workplace / "model", tmp_path / "model")
+    huggingface.write_model(
+        str(tmp_path / "model"),
+        MODEL,
+        initialize(pretraining_weights(MODEL), 2),
+        "BertForPreTraining",
+        files=runs.tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt"))),
+    )
+    code, _, err = call(capsys, *inputs(workplace, trained), f"--init_checkpoint={tmp_path / 'model'}")
+    assert code == 2 and "--init_checkpoint: " in err
+
+
+def test_predicting_alone_takes_the_fine_tuned_model(trained, workplace, capsys, tmp_path):
+    write_split(tmp_path, "test", 21, 2, has_labels=False)  # the same texts, without labels
+    before = predictions(trained)
+    code, out, _ = call(capsys, "--do_predict", f"--data_dir={tmp_path}", f"--output_dir={trained}", "--predict_batch_size=5")
+    assert code == 0 and str(trained / "model") in out
+    for row, other in zip(predictions(trained), before, strict=True):
+        assert row[:2] == other[:2] and float(row[2]) == pytest.approx(float(other[2]), rel=1e-3, abs=1e-6)
+    output = tmp_path / "elsewhere"
+    code, _, _ = call(
+        capsys, "--do_eval", f"--data_dir={workplace / 'data'}", f"--init_checkpoint={trained}", f"--output_dir={output}", FLAGS[0]
+    )
+    assert code == 0 and os.listdir(output) == ["eval_results.json"]
+    first, second = (json.loads((folder / "eval_results.json").read_text()) for folder in (trained, output))
+    assert first == second
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(trained, workplace, capsys, tmp_path, monkeypatch):
+    """Ends a run after a checkpoint as kill -9 would (nothing after it happens), goes on, and compares with the run never ended."""
+
+    class Killed(BaseException):
+        pass
+
+    from bert_gpu.train.checkpoint import RunFolder
+
+    save = RunFolder.save
+
+    def save_and_die(self, *arguments):
+        save(self, *arguments)
+        raise Killed
+
+    more = ["--save_checkpoints_steps=20", "--eval_steps=1000"]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RunFolder, "save", save_and_die)
+        call(capsys, *inputs(workplace, tmp_path / "run", *more))
+    assert not (tmp_path / "run" / "model").exists()
+    code, out, _ = call(capsys, *inputs(workplace, tmp_path / "run", *more))
+    assert code == 0 and "going on from step 20 of 48" in out
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (trained, tmp_path / "run")]
+    assert weights[0] == weights[1]
+
+
+def test_random_weights_single_sentences_three_labels_and_no_test_file(workplace, capsys, tmp_path):
+    for split in ("train", "dev"):
+        rows = [f"{word} {other},{label}" for label, word in enumerate(["cat", "dog", "bird"]) for other in WORDS]
+        (tmp_path / f"{split}.csv").write_text("sentence,class\n" + "\n".join(rows) + "\n")
+    config = tmp_path / "bert_config.json"
+    config.write_text(json.dumps(MODEL.to_dict()))
+    columns = [f"--data_dir={tmp_path}", "--text_a=sentence", "--label=class", f"--output_dir={tmp_path / 'run'}"]
+    start = ["--init_checkpoint=none", f"--bert_config_file={config}", f"--vocab_file={workplace / 'vocab.txt'}"]
+    code, out, err = call(capsys, *columns, *start, *FLAGS, "--num_train_steps=3")
+    assert code == 0 and "fresh weights: all" in out and "auc" in out, err
+    results = json.loads((tmp_path / "run" / "eval_results.json").read_text())
+    assert results["auc"] is None and results["num_examples"] == 30
+    assert not (tmp_path / "run" / "test_results.tsv").exists()
+
+
+def test_what_the_checkpoint_lacks_is_named(workplace, capsys, tmp_path):
+    code, out, _ = call(capsys, *inputs(workplace, tmp_path / "run", "--num_train_steps=1", "--do_train"))
+    assert code == 0 and "fresh weights: classifier/bias, classifier/kernel" in out
+    assert sorted(os.listdir(tmp_path / "run")) == ["checkpoints", "metrics.jsonl", "model", "run.json", "tensorboard"]
+
+
+@pytest.mark.parametrize(
+    "arguments, parts",
+    [
+        (["--data_dir=nowhere"], ["--data_dir=nowhere"]),
+        (["--init_checkpoint=nowhere"], ["--init_checkpoint=nowhere", "no such folder"]),
+        (["--max_seq_length=33"], ["--max_seq_length=33", "32 positions"]),
+        (["--max_seq_length=4"], ["--max_seq_length=4", "at least 8"]),
+        (["--text_a=question1"], ["question1", "--text_a"]),
+        (["--text_b=question2"], ["question2", "--text_b"]),
+        (["--label=gold"], ["gold", "--label"]),
+        (["--vocab_file=short.txt"], ["short.txt", "6 pieces", "15"]),
+        (["--model=tiny"], ["--model=tiny", "--init_checkpoint=none"]),
+        (["--bert_config_file=other.json"], ["--bert_config_file=other.json", "hidden_size"]),
+        (["--init_checkpoint=none"], ["--init_checkpoint=none", "--model"]),
+        (["--init_checkpoint=none", "--model=tiny"], ["--vocab_file"]),
+        (["--nodo_train", "--nodo_eval", "--nodo_predict"], ["nothing to do"]),
+        (["--do_eval"], ["--init_checkpoint", "no fine-tuned classifier"]),
+        (["--task_name=mnist"], ["--task_name=mnist", "pairs"]),
+        (["--unknown=1"], ["unknown"]),
+        (["stray"], ["stray"]),
+        (["--global_batch_size=15"], ["--global_batch_size=15", "16"]),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2_and_leaves_nothing(workplace, capsys, tmp_path, monkeypatch, arguments, parts):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.txt").write_text("\n".join([*VOCAB[:5], "red"]) + "\n")
+    (tmp_path / "other.json").write_text(json.dumps(MODEL.to_dict() | dict(hidden_size=64)))
+    before = sorted(os.listdir(tmp_path))
+    code, _, err = call(capsys, *inputs(workplace, tmp_path / "run"), *arguments)
+    assert code == 2 and err.count("\n") == 1 and len(err) <= 301 and all(part in err for part in parts), err
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_an_unknown_label_names_file_and_line(workplace, capsys, tmp_path):
+    shutil.copytree(workplace / "data", tmp_path / "data")
+    with open(tmp_path / "data" / "dev.tsv", "a") as file:
+        file.write("dev-x\ta\tb\tmaybe\n")
+    code, _, err = call(capsys, *inputs(workplace, tmp_path / "run"), f"--data_dir={tmp_path / 'data'}")
+    assert code == 2 and "dev.tsv: line 32 has the label 'maybe'" in err and not (tmp_path / "run").exists()
+
+
+def test_help_shows_the_true_defaults(capsys):
+    with pytest.raises(SystemExit) as caught:
+        classify.main(["classify", "--help"])
+    out = capsys.readouterr().out
+    assert caught.value.code == 0
+    for line in ("--learning_rate=FLOAT (default: 5e-05)", "--num_train_epochs=FLOAT (default: 3.0)", "--task_name=STR (default: pairs)"):
+        assert line in out
+    code, out, _ = call(capsys, "--show_config", "--max_seq_length=64")
+    assert code == 0 and "--learning_rate=5e-05  # default" in out and "--max_seq_length=64  # command line" in out

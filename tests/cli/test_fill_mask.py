@@ -1,0 +1,80 @@
+"""fill-mask prints the best words for each [MASK], as the model's own probabilities say; what it cannot do is refused in one line."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_gpu.cli import fill_mask, flags, runs
+from bert_gpu.interop import huggingface
+from bert_gpu.model import heads
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import encode, initialize
+from bert_gpu.text.tokenizer import WordPieceTokenizer
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "un", "##able", "mask", "[", "]", "."]
+MODEL = ModelConfig(
+    vocab_size=len(VOCAB), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, max_position_embeddings=12
+)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """(folder of a run with model/, its weights)."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    weights = {n: v * 20 if v.ndim == 2 else v for n, v in initialize(heads.pretraining_weights(MODEL), 1).items()}
+    vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
+    huggingface.write_model(str(folder / "model"), MODEL, weights, "BertForPreTraining", files=runs.tokenizer_files(vocab))
+    return folder, weights
+
+
+def call(capsys, *arguments):
+    code = flags.exit_code(fill_mask.main, ["fill-mask", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_five_words_for_each_mask_are_the_models_best(pretrained, capsys):
+    folder, weights = pretrained
+    code, out, _ = call(capsys, "The [MASK] un[MASK].", f"--model={folder / 'model'}")
+    lines = [line.split() for line in out.splitlines()]
+    assert code == 0 and len(lines) == 12 and lines[0] == ["[MASK]", "1"] and lines[6] == ["[MASK]", "2"]
+    ids = np.array([[2, 5, 4, 8, 4, 13, 3]], np.int32)  # [CLS] the [MASK] un [MASK] . [SEP]
+    batch = dict(input_ids=ids, input_mask=np.ones_like(ids), segment_ids=np.zeros_like(ids))
+    batch = {name: tf.constant(value) for name, value in batch.items()}
+    logits = heads.mlm_logits(weights, encode(weights, batch, MODEL), tf.constant([[2, 4]]), MODEL)
+    for place, shown in enumerate([lines[1:6], lines[7:]]):
+        probabilities = tf.nn.softmax(logits[0, place]).numpy()
+        best = np.argsort(-probabilities)[:5]
+        assert [word for _, word in shown] == [VOCAB[piece] for piece in best]
+        np.testing.assert_allclose([float(share) for share, _ in shown], probabilities[best], atol=1e-4)
+
+
+def test_a_runs_folder_and_flags_on_either_side(pretrained, capsys):
+    code, out, _ = call(capsys, f"--model={pretrained[0]}", "[MASK]", "--top_k=99")
+    assert code == 0 and len(out.splitlines()) == 1 + len(VOCAB)
+
+
+@pytest.mark.parametrize(
+    "arguments, parts",
+    [
+        (["the cat sat"], ["has no [MASK]"]),
+        (["the [mask]"], ["has no [MASK]", "capitals"]),
+        ([], ["one text is needed"]),
+        (["the", "[MASK]"], ["one text is needed, not 2", "quotes"]),
+        (["the [MASK] " + "cat " * 9], ["13 tokens", "12 positions"]),
+        (["[MASK]", "--model=nowhere"], ["--model=nowhere"]),
+        (["[MASK]", "--top_k=0"], ["--top_k=0"]),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(pretrained, capsys, arguments, parts):
+    code, out, err = call(capsys, f"--model={pretrained[0]}", *arguments)
+    assert code == 2 and not out and err.count("\n") == 1 and all(part in err for part in parts), err
+
+
+def test_a_classifier_cannot_guess_words(pretrained, capsys, tmp_path):
+    weights = initialize(heads.classifier_weights(MODEL, 2), 1)
+    vocab = WordPieceTokenizer(str(pretrained[0] / "vocab.txt"))
+    huggingface.write_model(str(tmp_path), MODEL, weights, "BertForSequenceClassification", ("no", "yes"), runs.tokenizer_files(vocab))
+    code, _, err = call(capsys, f"--model={tmp_path}", "[MASK]")
+    assert code == 2 and "cannot guess words" in err
