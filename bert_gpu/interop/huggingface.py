@@ -14,7 +14,7 @@ import safetensors.numpy
 import tensorflow as tf
 
 from bert_gpu.model import config as model_config
-from bert_gpu.model import encoder, heads
+from bert_gpu.model import heads
 from bert_gpu.settings import UserError
 
 

@@ -1,0 +1,243 @@
+"""Hugging Face's folders: equal outputs in both directions, every known variation read, every fault named.
+
+BERT_GPU_ORACLE_PYTHON names a Python with torch and transformers, where the tests' own environment has none.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+
+from bert_gpu.interop import huggingface
+from bert_gpu.model import encoder, heads
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.settings import UserError
+
+CONFIG = ModelConfig(
+    vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, max_position_embeddings=16
+)
+CLASSES = list(huggingface.ARCHITECTURES)
+HERE = pathlib.Path(__file__).parent
+
+
+def oracle_python():
+    here = sys.executable if importlib.util.find_spec("transformers") and importlib.util.find_spec("torch") else None
+    return os.environ.get("BERT_GPU_ORACLE_PYTHON", here)
+
+
+needs_oracle = pytest.mark.skipif(oracle_python() is None, reason="needs transformers and torch: set BERT_GPU_ORACLE_PYTHON")
+
+
+def run_oracle(mode, folder):
+    """What each class of transformers computes for the batch: {class: {output: array}}."""
+    batch = oracle_batch()
+    np.savez(folder / "batch.npz", input_ids=batch["input_ids"], attention_mask=batch["input_mask"], token_type_ids=batch["segment_ids"])
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    script = [oracle_python(), str(HERE / "huggingface_oracle.py"), mode, str(folder)]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {name: dict(np.load(folder / f"{name}.npz")) for name in CLASSES}
+
+
+def oracle_batch():
+    generator = np.random.default_rng(2)
+    return {
+        "input_ids": generator.integers(0, 70, (3, 11)),
+        "input_mask": (np.arange(11) < [[11], [6], [3]]).astype(np.int64),
+        "segment_ids": generator.integers(0, 2, (3, 11)),
+    }
+
+
+def random_weights(num_classes=3, seed=4):
+    generator = np.random.default_rng(seed)
+    specs = {**heads.pretraining_weights(CONFIG), **heads.classifier_weights(CONFIG, num_classes)}
+    return {name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32) for name, spec in specs.items()}
+
+
+def assert_same_outputs(name, weights, config, expected):
+    batch = {key: tf.constant(values, tf.int32) for key, values in oracle_batch().items()}
+    weights = {key: tf.constant(value) for key, value in weights.items()}
+    hidden = encoder.encode(weights, batch, config)
+    positions = tf.tile(tf.range(11)[None], [3, 1])
+    real = batch["input_mask"].numpy().astype(bool)
+    close = lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)  # noqa: E731
+    if name == "BertModel":
+        close(hidden.numpy()[real], expected["last_hidden_state"][real])
+        close(encoder.pool(weights, hidden), expected["pooler_output"])
+    if name == "BertForPreTraining":
+        close(heads.nsp_logits(weights, encoder.pool(weights, hidden)), expected["seq_relationship_logits"])
+    if name in ("BertForPreTraining", "BertForMaskedLM"):
+        logits = heads.mlm_logits(weights, hidden, positions, config).numpy()
+        close(logits[real], expected["prediction_logits" if name == "BertForPreTraining" else "logits"][real])
+    if name == "BertForSequenceClassification":
+        close(heads.classifier_logits(weights, encoder.pool(weights, hidden)), expected["logits"])
+
+
+@needs_oracle
+def test_their_models_compute_the_same_here(tmp_path):
+    outputs = run_oracle("make", tmp_path)
+    for name in CLASSES:
+        config, weights, notes = huggingface.read_model(str(tmp_path / name))
+        assert (notes.missing, notes.unused, notes.architecture) == ([], [], name)
+        assert config == CONFIG
+        assert_same_outputs(name, weights, config, outputs[name])
+
+
+@needs_oracle
+def test_our_models_compute_the_same_there(tmp_path):
+    weights = random_weights()
+    for name in CLASSES:
+        labels = ("no", "yes", "perhaps") if name == "BertForSequenceClassification" else ()
+        huggingface.write_model(str(tmp_path / name), CONFIG, weights, name, labels)
+    outputs = run_oracle("open", tmp_path)
+    for name in CLASSES:
+        assert_same_outputs(name, weights, CONFIG, outputs[name])
+    assert list(outputs["BertForSequenceClassification"]["labels"]) == ["no", "yes", "perhaps"]
+
+
+def file_tensors(folder):
+    return safetensors.numpy.load((folder / "model.safetensors").read_bytes())
+
+
+def save_tensors(folder, tensors):
+    (folder / "model.safetensors").write_bytes(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A BertForPreTraining folder, as its path."""
+    huggingface.write_model(str(tmp_path / "model"), CONFIG, random_weights(), "BertForPreTraining")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_is_written_reads_back_the_same(tmp_path, name):
+    weights = random_weights()
+    huggingface.write_model(str(tmp_path / "model"), CONFIG, weights, name)
+    config, back, notes = huggingface.read_model(str(tmp_path / "model"))
+    assert config == CONFIG and notes.missing == notes.unused == [] and notes.architecture == name
+    assert notes.labels == (("LABEL_0", "LABEL_1", "LABEL_2") if name == "BertForSequenceClassification" else ())
+    heads_kept = huggingface.ARCHITECTURES[name]
+    assert set(back) == {key for key in weights if key.startswith(("embeddings/", "layer_", *heads_kept))}
+    assert all((back[key] == weights[key]).all() and back[key].dtype == np.float32 for key in back)
+
+
+def test_same_weights_same_bytes_and_other_files_stay(folder, tmp_path):
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / "vocab.txt").write_text("[PAD]\n")
+    weights = dict(reversed(random_weights().items()))
+    huggingface.write_model(str(folder) + "/", CONFIG, weights, "BertForPreTraining", files={"extra.txt": b"x"})
+    assert {name: (folder / name).read_bytes() for name in first} == first
+    assert sorted(os.listdir(folder)) == ["config.json", "extra.txt", "model.safetensors", "vocab.txt"]
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_old_names_bare_encoder_stored_decoder_and_buffers_are_read(folder):
+    config, expected, _ = huggingface.read_model(str(folder))
+    tensors = file_tensors(folder)
+    old = {}
+    for name, tensor in tensors.items():
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        old[name.removeprefix("bert.")] = tensor
+    old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].copy()
+    old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
+    old["embeddings.position_ids"] = np.arange(16)[None]
+    save_tensors(folder, old)
+    _, weights, notes = huggingface.read_model(str(folder))
+    assert notes.missing == notes.unused == [] and set(weights) == set(expected)
+    assert all((weights[name] == expected[name]).all() for name in expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16])
+def test_other_precisions_become_float32(folder, dtype):
+    _, expected, _ = huggingface.read_model(str(folder))
+    save_tensors(folder, {name: tensor.astype(dtype) for name, tensor in file_tensors(folder).items()})
+    _, weights, _ = huggingface.read_model(str(folder))
+    for name, value in weights.items():
+        assert value.dtype == np.float32 and (value == expected[name].astype(dtype).astype(np.float32)).all()
+
+
+def test_missing_and_unused_weights_are_named(folder):
+    tensors = file_tensors(folder)
+    del tensors["bert.encoder.layer.1.attention.self.key.bias"], tensors["cls.seq_relationship.bias"]
+    tensors["qa_outputs.bias"] = np.zeros(2, np.float32)
+    save_tensors(folder, tensors)
+    _, weights, notes = huggingface.read_model(str(folder))
+    assert notes.missing == ["layer_1/attention/qkv/bias", "nsp/bias"]
+    assert "qa_outputs.bias" in notes.unused and "layer_1/attention/qkv/bias" not in weights
+
+
+def test_shards_are_read_through_their_index(folder):
+    _, expected, _ = huggingface.read_model(str(folder))
+    tensors, weight_map = file_tensors(folder), {}
+    for part, names in enumerate([sorted(tensors)[::2], sorted(tensors)[1::2]]):
+        shard = f"model-0000{part + 1}-of-00002.safetensors"
+        (folder / shard).write_bytes(safetensors.numpy.save({name: tensors[name] for name in names}))
+        weight_map.update(dict.fromkeys(names, shard))
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    _, weights, notes = huggingface.read_model(str(folder))
+    assert not notes.missing and all((weights[name] == expected[name]).all() for name in expected)
+
+
+def break_shape(folder):
+    save_tensors(folder, {**file_tensors(folder), "bert.encoder.layer.0.output.dense.weight": np.zeros((3, 4), np.float32)})
+
+
+def untie_decoder(folder):
+    save_tensors(folder, {**file_tensors(folder), "cls.predictions.decoder.weight": np.zeros((70, 24), np.float32)})
+
+
+def cut_file(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def only_torch(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def no_weights(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def no_config(folder):
+    (folder / "config.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (break_shape, r"bert.encoder.layer.0.output.dense.weight has shape \(3, 4\).*\(24, 40\)"),
+        (untie_decoder, "cls.predictions.decoder.weight differs"),
+        (cut_file, "not a whole safetensors file"),
+        (only_torch, "save_pretrained"),
+        (no_weights, "has no model.safetensors"),
+        (no_config, "config.json: no such file"),
+    ],
+)
+def test_faults_are_named_in_one_line(folder, damage, message):
+    damage(folder)
+    with pytest.raises(UserError, match=message) as caught:
+        huggingface.read_model(str(folder))
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        huggingface.read_model(str(tmp_path / "nowhere"))
+
+
+def test_weights_that_the_architecture_needs_are_asked_for(tmp_path):
+    weights = {name: value for name, value in random_weights().items() if not name.startswith("nsp/")}
+    with pytest.raises(UserError, match="BertForPreTraining needs the weight nsp/kernel"):
+        huggingface.write_model(str(tmp_path / "model"), CONFIG, weights, "BertForPreTraining")
+    assert os.listdir(tmp_path) == []

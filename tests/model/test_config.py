@@ -1,0 +1,114 @@
+"""The config: strict reading of three systems' files, and what is written reads back the same."""
+
+import json
+
+import pytest
+
+from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config, read_labels, write_config
+from bert_gpu.settings import UserError
+
+GOOGLE = {
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 256,
+    "initializer_range": 0.02,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+}
+HUGGING_FACE = {
+    **GOOGLE,
+    "architectures": ["BertForMaskedLM"],
+    "model_type": "bert",
+    "torch_dtype": "float32",
+    "dtype": "float32",
+    "transformers_version": "5.0.0",
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+    "use_cache": True,
+    "gradient_checkpointing": False,
+    "classifier_dropout": None,
+    "is_decoder": False,
+    "directionality": "bidi",
+    "pooler_fc_size": 768,
+    "layer_norm_eps": 1e-12,
+}
+
+
+def put(folder, values):
+    path = folder / "config.json"
+    path.write_text(values if isinstance(values, str) else json.dumps(values))
+    return str(path)
+
+
+def test_defaults_are_bert_base_and_presets_have_googles_sizes():
+    assert preset("base") == ModelConfig()
+    assert {name: (preset(name).num_hidden_layers, preset(name).hidden_size) for name in PRESETS} == {
+        "tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768), "large": (24, 1024),
+    }  # fmt: skip
+    assert all(preset(name).intermediate_size == 4 * preset(name).hidden_size for name in PRESETS)
+    assert all(preset(name).hidden_size == 64 * preset(name).num_attention_heads for name in PRESETS)
+    assert preset("tiny", vocab_size=99, hidden_size=256).hidden_size == 256
+
+
+def test_unknown_preset_names_the_known_ones():
+    with pytest.raises(UserError, match="tiny, mini, small, medium, base, large"):
+        preset("huge")
+
+
+@pytest.mark.parametrize("values", [GOOGLE, HUGGING_FACE])
+def test_google_and_hugging_face_files_mean_the_same(tmp_path, values):
+    assert read_config(put(tmp_path, values)) == preset("mini")
+
+
+def test_what_is_written_reads_back_the_same(tmp_path):
+    config = preset("tiny", vocab_size=77, hidden_act="gelu_new", layer_norm_eps=1e-7, hidden_dropout_prob=0.0, initializer_range=0.013)
+    path = str(tmp_path / "config.json")
+    write_config(path, config, "BertForSequenceClassification", labels=[f"name {index}" for index in range(12)])
+    assert read_config(path) == config
+    assert read_labels(path) == tuple(f"name {index}" for index in range(12))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"hiden_size": 3}, "unknown key 'hiden_size'.*hidden_size"),
+        ({"hidden_size": "256"}, "hidden_size=256: must be of type int"),
+        ({"num_hidden_layers": True}, "num_hidden_layers=True: must be of type int"),
+        ({"hidden_size": 254}, "multiple of --num_attention_heads=4"),
+        ({"hidden_act": "swish"}, "gelu, gelu_new, relu"),
+        ({"model_type": "albert"}, "model_type='albert' is not supported"),
+        ({"position_embedding_type": "relative_key"}, "only 'absolute'"),
+        ({"is_decoder": True}, "is_decoder=True"),
+        ({"vocab_size": None}, "vocab_size"),
+    ],
+)
+def test_bad_values_name_file_and_key(tmp_path, change, message):
+    path = put(tmp_path, {**HUGGING_FACE, **change})
+    with pytest.raises(UserError, match=message) as caught:
+        read_config(path)
+    assert str(caught.value).startswith(path) and len(str(caught.value)) <= 300 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{'a': 1}", "not valid JSON"),
+        ("[1]", "JSON object"),
+        ('{"vocab_size": 3, "vocab_size": 4}', "given twice"),
+        ('{"layer_norm_eps": NaN}', "NaN"),
+        ("", "not valid JSON"),
+    ],
+)
+def test_only_strict_json_is_read(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        read_config(put(tmp_path, text))
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match="none.json: no such file"):
+        read_config(str(tmp_path / "none.json"))
