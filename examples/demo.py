@@ -14,6 +14,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = pathlib.Path("demo")
 STEPS = 3000
+MEASURES = {"mlm_loss": "masked words: loss", "mlm_accuracy": "masked words: accuracy", "nsp_accuracy": "next sentence: accuracy"}
 SENTENCE = "The old man went down to the [MASK] and looked at the boats."
 
 
@@ -55,7 +56,11 @@ def main():
     pairs = {name: json.loads((FOLDER / name / "eval_results.json").read_text()) for name in ("classify", "classify_untrained")}
     print(f"\nIn {time.monotonic() - started:.0f} seconds, from {ROOT.name}/sample_text.txt (a real BERT reads 30,000 times as much):\n")
     print(f"  {'on text held out':<34}{'before':>10}{'after':>10}")
-    for name, label in (("mlm_loss", "masked words: loss"), ("mlm_accuracy", "masked words: accuracy"), ("nsp_accuracy", "next sentence: accuracy")):
+    for name, label in (
+        ("mlm_loss", "masked words: loss"),
+        ("mlm_accuracy", "masked words: accuracy"),
+        ("nsp_accuracy", "next sentence: accuracy"),
+    ):
         print(f"  {label:<34}{evaluations[0]['eval_' + name]:>10.3f}{evaluations[-1]['eval_' + name]:>10.3f}")
     print(f"\n  {'on pairs held out':<34}{'untrained':>10}{'pretrained':>11}")
     for name in ("accuracy", "auc"):

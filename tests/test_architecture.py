@@ -1,6 +1,7 @@
 """Imports point down only, absl's flags stay in cli/, modules stay readable, and the README's file tree is true."""
 
 import ast
+import itertools
 import pathlib
 import re
 
@@ -59,7 +60,8 @@ def tree_of_readme():
     folders, paths = [], []
     for line in filter(str.strip, block.splitlines()):
         depth = (len(line) - len(line.lstrip())) // 4
-        names = [name for name in re.split(r"\s{2,}", line.strip())[0].split() if name]
+        columns = re.split(r"\s{2,}", line.strip())
+        names = list(itertools.takewhile(lambda column: re.fullmatch(r"Makefile|\S+/|\S+\.\w+", column), columns))
         folders = folders[:depth]
         paths += ["/".join([*folders, name]) for name in names]
         if names[0].endswith("/"):

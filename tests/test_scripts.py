@@ -9,9 +9,10 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize(
-    "script, flag", [("create_pretraining_data.py", "--input_file"), ("run_pretraining_gpu.py", "--num_gpus"), ("run_classifier.py", "--task_name")]
-)
+SCRIPTS = {"create_pretraining_data.py": "--input_file", "run_pretraining_gpu.py": "--num_gpus", "run_classifier.py": "--task_name"}
+
+
+@pytest.mark.parametrize("script, flag", SCRIPTS.items())
 def test_help(script, flag, tmp_path):
     result = subprocess.run([sys.executable, ROOT / script, "--help"], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0 and result.stderr == ""

@@ -136,7 +136,8 @@ def test_again_otherwise_and_more(data, tmp_path, capsys):
 
 
 def test_do_eval_alone(data, finished):
-    assert command(["bert-gpu", "pretrain", f"--input_file={data}/*.tfrecord", f"--output_dir={finished}", *SMALL, "--do_eval", "--quiet"]) == 0
+    flags = [f"--input_file={data}/*.tfrecord", f"--output_dir={finished}", *SMALL]
+    assert command(["bert-gpu", "pretrain", *flags, "--do_eval", "--quiet"]) == 0
     results = json.loads((finished / "eval_results.json").read_text())
     last = [line for line in lines(finished) if "eval_loss" in line][-1]
     assert results["mlm_loss"] == pytest.approx(last["eval_mlm_loss"]) and results["step"] == 12
