@@ -33,17 +33,21 @@ def run(ids, lengths, starts, keys, masking):
     return {name: value.numpy() for name, value in function(ids, lengths, starts, keys).items()}
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["token", "whole_word"])
+UNITS = dict(token=dict(), whole_word=dict(whole_word=True), span=dict(max_ngram_size=3))
+
+
+@pytest.fixture(scope="module", params=UNITS)
 def masked(request):
     ids, lengths, starts = rows()
-    return ids, lengths, starts, run(ids, lengths, starts, row_keys(1, np.arange(len(ids))), spec(whole_word=request.param)), request.param
+    keys = row_keys(1, np.arange(len(ids)))
+    return ids, lengths, starts, run(ids, lengths, starts, keys, spec(**UNITS[request.param])), request.param
 
 
 def test_counts_are_exact(masked):
-    _, lengths, _, result, whole_word = masked
+    _, lengths, _, result, unit = masked
     counts = result["masked_lm_weights"].sum(1)
     expected = np.array([min(20, max(1, round(length * 0.15))) for length in lengths.tolist()])
-    if whole_word:  # a word that would overflow is skipped, so a row may have fewer
+    if unit != "token":  # a word that would overflow is skipped, so a row may have fewer
         assert (counts <= expected).all() and counts.mean() > 0.97 * expected.mean()
     else:
         assert (counts == expected).all()
@@ -74,16 +78,17 @@ def test_disguises(masked):
     is_real = result["masked_lm_weights"] > 0
     shown = np.take_along_axis(result["input_ids"], result["masked_lm_positions"], 1)[is_real]
     labels = result["masked_lm_ids"][is_real]
-    number = is_real.sum()
+    number = is_real.sum() / (3 if masked[4] == "span" else 1)  # the pieces of a span share one draw
     assert abs((shown == MASK).mean() - 0.8) < 4 * np.sqrt(0.16 / number)
     assert abs((shown == labels).mean() - 0.1) < 4 * np.sqrt(0.09 / number)
     replaced = shown[(shown != MASK) & (shown != labels)]
     assert replaced.min() < 50 and replaced.max() > VOCAB - 50  # of the whole vocabulary
 
 
-def test_whole_words_are_masked_together():
+@pytest.mark.parametrize("unit", ["whole_word", "span"])
+def test_whole_words_are_masked_together(unit):
     ids, lengths, starts = rows(seed=3)
-    result = run(ids, lengths, starts, row_keys(2, np.arange(len(ids))), spec(whole_word=True))
+    result = run(ids, lengths, starts, row_keys(2, np.arange(len(ids))), spec(**UNITS[unit]))
     for row in range(len(ids)):
         chosen = np.zeros(ids.shape[1], bool)
         chosen[result["masked_lm_positions"][row][result["masked_lm_weights"][row] > 0]] = True
@@ -96,9 +101,9 @@ def test_whole_words_are_masked_together():
 def test_a_row_does_not_depend_on_its_batch():
     ids, lengths, starts = rows()
     keys = row_keys(1, np.arange(len(ids)))
-    for whole_word in (False, True):
-        together = run(ids, lengths, starts, keys, spec(whole_word=whole_word))
-        alone = run(ids[7:9], lengths[7:9], starts[7:9], keys[7:9], spec(whole_word=whole_word))
+    for unit in UNITS.values():
+        together = run(ids, lengths, starts, keys, spec(**unit))
+        alone = run(ids[7:9], lengths[7:9], starts[7:9], keys[7:9], spec(**unit))
         for name, value in alone.items():
             assert (value == together[name][7:9]).all()
 
@@ -121,3 +126,33 @@ def test_more_predictions_than_columns():
     ids, lengths, starts = rows(width=12)
     result = run(ids, lengths, starts, row_keys(1, np.arange(len(ids))), spec(max_predictions=20, share=0.9))
     assert result["masked_lm_positions"].shape == (len(ids), 20)
+
+
+@pytest.mark.parametrize("weights, expected", [("inverse", [6 / 11, 3 / 11, 2 / 11]), ("geometric", [1 / 2.44, 0.8 / 2.44, 0.64 / 2.44])])
+def test_span_lengths(weights, expected):
+    """In long rows of one-piece words with a small quota, spans that were masked together have the lengths of their weights."""
+    ids = np.full((6000, 130), 9, np.int32)
+    ids[:, 0], ids[:, -1] = CLS, SEP
+    masking = spec(max_ngram_size=3, ngram_weights=weights, share=3 / 130, max_predictions=3)
+    result = run(ids, np.full(6000, 130, np.int32), np.ones((6000, 130), bool), row_keys(5, np.arange(6000)), masking)
+    positions = result["masked_lm_positions"]
+    assert (result["masked_lm_weights"].sum(1) == 3).all()
+    # The first span taken is never cut short by the quota of three: a row with one run of three is 3, or 2 and 1 side by side (rare).
+    whole = (positions[:, 2] - positions[:, 0] == 2).mean()
+    assert abs(whole - expected[2]) < 0.05
+    separate = ((np.diff(positions) > 1).all(1)).mean()
+    assert separate < expected[0] ** 2 + expected[0] * (1 - expected[0]) + 0.05
+
+
+def test_spans_stay_in_their_segment_and_are_disguised_together():
+    ids, lengths, starts = rows(num_rows=2000, seed=4)
+    result = run(ids, lengths, starts, row_keys(7, np.arange(len(ids))), spec(max_ngram_size=5, ngram_weights="geometric"))
+    runs = agree = 0
+    for row in range(len(ids)):
+        real = result["masked_lm_weights"][row] > 0
+        positions = result["masked_lm_positions"][row][real]
+        is_mask = result["input_ids"][row][positions] == MASK
+        beside = np.diff(positions) == 1
+        runs += beside.sum()
+        agree += (is_mask[1:] == is_mask[:-1])[beside].sum()
+    assert agree / runs > 0.9  # chance alone would give 0.68
