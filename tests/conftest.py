@@ -14,8 +14,8 @@ create = tf.distribute.MirroredStrategy.__init__
 
 
 def create_with_own_keys(self, devices=None, **settings):
-    """Strategies of different sizes in one process must not share collective keys; TensorFlow keeps this knob for tests."""
-    tf.distribute.MirroredStrategy._collective_key_base = 100_000 * len(devices or ())
+    """Strategies in one process must not share collective keys; TensorFlow keeps this knob for tests."""
+    tf.distribute.MirroredStrategy._collective_key_base += 1000
     create(self, devices, **settings)
 
 

@@ -5,9 +5,9 @@ import time
 
 from bert_gpu.cli import flags
 from bert_gpu.data.build import Job
+from bert_gpu.data.dataset import Dataset, InputConfig
 from bert_gpu.data.manifest import read_manifest
-from bert_gpu.data.pipeline import evaluation_batches, schema_of
-from bert_gpu.data.records import RecordSet
+from bert_gpu.data.pipeline import evaluation_batches
 from bert_gpu.data.shards import DataConfig
 from bert_gpu.settings import Settings, setting
 from bert_gpu.text.tokenizer import WordPieceTokenizer
@@ -71,9 +71,9 @@ def show_instances(config, number):
     """Prints instances of the data set as pieces, with what is predicted."""
     manifest = read_manifest(config.folder)
     tokenizer = WordPieceTokenizer(f"{config.folder}/{manifest.vocab_file}", manifest.do_lower_case)
-    records = RecordSet(manifest.paths(config.folder, "train"))
+    data = Dataset(InputConfig(input_file=",".join(manifest.paths(config.folder, "train"))))
     shown = 0
-    for batch in evaluation_batches(records, schema_of(records), batch_size=min(number, 64)):
+    for batch in evaluation_batches(data.reader("train", tokenizer, config.random_seed), batch_size=min(number, 64)):
         for row in range(len(batch["input_ids"])):
             if shown == number or not batch["row_weights"][row]:
                 return

@@ -6,6 +6,7 @@ import os
 
 from bert_gpu.cli import flags, runs
 from bert_gpu.data import pipeline
+from bert_gpu.data.dataset import Dataset, InputConfig
 from bert_gpu.interop import huggingface
 from bert_gpu.model import heads
 from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
@@ -50,7 +51,7 @@ class PretrainConfig(Settings):
 
 CLASSES = [
     PretrainConfig,
-    pipeline.InputConfig,
+    InputConfig,
     BatchConfig,
     OptimizerConfig,
     ScheduleConfig,
@@ -63,11 +64,11 @@ CLASSES = [
 
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES)
-    config, common, inputs = parsed.make(PretrainConfig), parsed.make(flags.CommonConfig), parsed.make(pipeline.InputConfig)
+    config, common, inputs = parsed.make(PretrainConfig), parsed.make(flags.CommonConfig), parsed.make(InputConfig)
     optimizer, schedule, loop_config = parsed.make(OptimizerConfig), parsed.make(ScheduleConfig), parsed.make(loop.LoopConfig)
     console = Console(common.quiet)
 
-    dataset = pipeline.Dataset(inputs)
+    dataset = Dataset(inputs, console.warn)
     folder, stored = runs.open_run(config.output_dir, common.overwrite)
     device_config, batch_config = parsed.make(DeviceConfig), parsed.make(BatchConfig)
     devices = set_up(device_config)
@@ -89,7 +90,7 @@ def main(argv):
         )
     )
     if config.do_eval and not config.do_train:
-        return evaluate_only(config, dataset, devices, model, folder, stored, console)
+        return evaluate_only(config, dataset, vocab, devices, model, folder, stored, console)
     runs.check_settings(folder, stored, fixed)
     plan = plan_batch(batch_config, optimizer.learning_rate, devices.num_replicas, stored)
     if stored and batch_config.global_batch_size not in (None, plan.global_batch_size):
@@ -102,21 +103,18 @@ def main(argv):
     console.say(plan.describe("GPU" if devices.kind == "GPU" else "replica"))
     console.say(
         f"model: {model.num_hidden_layers} layers x {model.hidden_size}, {sum(w.size for w in weights.values()) / 1e6:.1f} M parameters; "
-        f"data: {len(dataset.train):,} training and {num_validation:,} validation records of {dataset.schema.max_seq_length} tokens; "
+        f"data: {len(dataset.train):,} training and {num_validation:,} validation records of {dataset.max_seq_length} tokens; "
         f"{num_steps:,} steps = {num_steps * plan.global_batch_size / len(dataset.train):.1f} epochs"
     )
     state = TrainState(devices.strategy, weights)
     job = loop.Job(
         step=TrainStep(devices, state, objective(model), optimizer, num_micro_batches=plan.num_micro_batches, seed=config.seed),
         batches_at=lambda position: pipeline.training_batches(
-            dataset.train,
-            dataset.schema,
-            batch_size=plan.global_batch_size,
-            position=position,
-            seed=config.seed,
-            shuffle=inputs.shuffle,
+            dataset.reader("train", vocab, config.seed), batch_size=plan.global_batch_size, position=position, shuffle=inputs.shuffle
         ),
-        validate=None if dataset.validation is None else validation(config, dataset, devices, state, model),
+        validate=None
+        if dataset.validation is None
+        else validation(config, dataset.reader("validation", vocab, config.seed), devices, state, model),
         read=state.read,
         num_steps=num_steps,
         global_batch_size=plan.global_batch_size,
@@ -161,18 +159,13 @@ def objective(model):
     )
 
 
-def validation(config, dataset, devices, state, model):
+def validation(config, reader, devices, state, model):
     """() -> {name: mean over the validation records}, with "loss" the sum of the objectives' losses."""
     means = MeanMetrics(devices, state, lambda weights, batch, dtype: heads.pretraining_metrics(weights, batch, model, dtype))
 
     def validate():
-        batches = pipeline.evaluation_batches(
-            dataset.validation,
-            dataset.schema,
-            batch_size=config.eval_batch_size * devices.num_replicas,
-            max_batches=config.max_eval_steps,
-        )
-        values = means(batches)
+        batch_size = config.eval_batch_size * devices.num_replicas
+        values = means(pipeline.evaluation_batches(reader, batch_size=batch_size, max_batches=config.max_eval_steps))
         return dict(loss=sum(value for name, value in values.items() if name.endswith("_loss"))) | values
 
     return validate
@@ -204,16 +197,16 @@ def resolve_model(parsed, config, dataset, vocab, kind):
         name = config.model or ("base" if kind == "GPU" else "tiny")
         source = f"--model={name}"
         sizes = {} if data_size is None else dict(vocab_size=data_size)
-        if dataset.schema.max_seq_length > ModelConfig().max_position_embeddings:
-            sizes["max_position_embeddings"] = dataset.schema.max_seq_length
+        if dataset.max_seq_length > ModelConfig().max_position_embeddings:
+            sizes["max_position_embeddings"] = dataset.max_seq_length
         model = preset(name, **sizes | overrides)
     if "vocab_size" in overrides:
         source = f"--vocab_size={model.vocab_size}"
     if data_size is not None and model.vocab_size != data_size:
         raise UserError(f"{source}: a vocabulary of {model.vocab_size}, but that of the data has {data_size} pieces; they must be equal")
-    if dataset.schema.max_seq_length > model.max_position_embeddings:
+    if dataset.max_seq_length > model.max_position_embeddings:
         raise UserError(
-            f"max_position_embeddings={model.max_position_embeddings}: fewer than the {dataset.schema.max_seq_length} tokens of the data's "
+            f"max_position_embeddings={model.max_position_embeddings}: fewer than the {dataset.max_seq_length} tokens of the data's "
             "rows; raise it, or build the data with a smaller --max_seq_length"
         )
     return model
@@ -233,7 +226,7 @@ def initial_weights(config, model, dataset, console):
     return {name: stored.get(name, value) for name, value in weights.items()}
 
 
-def evaluate_only(config, dataset, devices, model, folder, stored, console):
+def evaluate_only(config, dataset, vocab, devices, model, folder, stored, console):
     """Evaluates the newest checkpoint of the run on the validation records and writes eval_results.json."""
     progress = folder.newest_progress() if stored else None
     if progress is None:
@@ -243,7 +236,7 @@ def evaluate_only(config, dataset, devices, model, folder, stored, console):
     values = folder.restore(progress.step)
     state = TrainState(devices.strategy, {n.removeprefix("weights/"): v for n, v in values.items() if n.startswith("weights/")})
     runs.restore(state, folder, progress)
-    results = validation(config, dataset, devices, state, model)() | dict(step=progress.step)
+    results = validation(config, dataset.reader("validation", vocab, config.seed), devices, state, model)() | dict(step=progress.step)
     checkpoint.write_text(os.path.join(folder.path, "eval_results.json"), json.dumps(results, indent=1) + "\n")
     console.say("\n".join(f"  {name:<14}{loop.format_metric(value)}" for name, value in results.items() if name != "step"))
     return 0

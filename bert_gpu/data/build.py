@@ -86,7 +86,7 @@ class Job:
         """The shards of the job, training first."""
         config = self.config
         most = sum(block.num_documents > self.is_validation[block_range(block)].sum() for block in self.blocks)
-        size = self.num_bytes * config.dupe_factor * RECORD_BYTES_PER_TEXT_BYTE
+        size = self.num_bytes * config.num_passes * RECORD_BYTES_PER_TEXT_BYTE
         number = config.num_shards or min(most, max(min(most, 8), round(size / SHARD_BYTES)))
         if number > most:
             raise UserError(f"--num_shards={number}: the text can be cut into {most} at most; give {most} or fewer")
@@ -121,7 +121,7 @@ class Job:
         tokenizer = worker.tokenizer
         result = Manifest(
             name=config.name,
-            schema=examples.STATIC,
+            schema=examples.STATIC if config.masking == "static" else examples.COMPACT,
             objective=config.objective,
             masking=config.masking,
             max_seq_length=config.max_seq_length,

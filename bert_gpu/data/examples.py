@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 STATIC = "static"  # Google's seven features, fixed length
+COMPACT = "compact"  # tokens without padding or masks: input_ids, starts and, for pairs, next_sentence_labels
 
 # Features of Google's create_pretraining_data.py, and the names that Model Garden's --use_v2_feature_names gives two of them.
 V2_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
@@ -20,12 +21,18 @@ V2_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """What a record holds: the kind, S, P, whether it has next-sentence labels and whether two features have Model Garden's v2 names."""
+    """What a record holds.
+
+    kind: STATIC or COMPACT. max_seq_length, max_predictions_per_seq: S and P; 0 for COMPACT, whose records do not say.
+    has_next_sentence_labels: whether rows are pairs. is_packed: whether rows hold several sequences.
+    v2_names: whether two features have Model Garden's v2 names.
+    """
 
     kind: str
     max_seq_length: int
     max_predictions_per_seq: int
     has_next_sentence_labels: bool
+    is_packed: bool = False
     v2_names: bool = False
 
 
@@ -36,6 +43,9 @@ def sniff_schema(record):
     for name, feature in example.features.feature.items():
         kind = feature.WhichOneof("kind")
         sizes[name] = len(getattr(feature, kind).value) if kind else 0
+    if "starts" in sizes and "input_ids" in sizes:
+        is_pair = "next_sentence_labels" in sizes
+        return Schema(COMPACT, 0, 0, has_next_sentence_labels=is_pair, is_packed=not is_pair)
     v2_names = "input_word_ids" in sizes
     names = {name: V2_NAMES[name] if v2_names and name in V2_NAMES else name for name in ("input_ids", "input_mask", "segment_ids")}
     for name in [*names.values(), "masked_lm_positions", "masked_lm_ids", "masked_lm_weights"]:
@@ -46,6 +56,7 @@ def sniff_schema(record):
         max_seq_length=sizes[names["input_ids"]],
         max_predictions_per_seq=sizes["masked_lm_positions"],
         has_next_sentence_labels="next_sentence_labels" in sizes,
+        is_packed="sequence_ids" in sizes,
         v2_names=v2_names,
     )
 
@@ -53,11 +64,15 @@ def sniff_schema(record):
 def parse_static(records, schema):
     """Serialized records (N,) -> dict of int32 (N, S) and (N, P), masked_lm_weights float32 (N, P), next_sentence_labels int32 (N,).
 
+    Packed rows have sequence_ids (N, S), too: 1, 2, ... for the sequences of a row, 0 for padding.
+
     Raises tf.errors.InvalidArgumentError when a record does not fit the schema.
     """
     rename = V2_NAMES if schema.v2_names else {}
     row, prediction = [schema.max_seq_length], [schema.max_predictions_per_seq]
     spec = {name: tf.io.FixedLenFeature(row, tf.int64) for name in ("input_ids", "input_mask", "segment_ids")}
+    if schema.is_packed:
+        spec["sequence_ids"] = tf.io.FixedLenFeature(row, tf.int64)
     spec |= {name: tf.io.FixedLenFeature(prediction, tf.int64) for name in ("masked_lm_positions", "masked_lm_ids")}
     spec["masked_lm_weights"] = tf.io.FixedLenFeature(prediction, tf.float32)
     if schema.has_next_sentence_labels:
@@ -67,23 +82,73 @@ def parse_static(records, schema):
     return {name: value if value.dtype == tf.float32 else tf.cast(value, tf.int32) for name, value in parsed.items()}
 
 
+def parse_compact(records, schema, max_seq_length):
+    """Serialized records (N,) of the compact schema -> dict of NumPy int32 arrays.
+
+    Returns input_ids, input_mask, segment_ids (N, S), padded with 0 to S = max_seq_length; next_sentence_labels (N,) for pairs, and
+    sequence_ids (N, S) for packed rows. Raises tf.errors.InvalidArgumentError when a record does not fit the schema, also when its row
+    is longer than S.
+    """
+    spec = {name: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for name in ("input_ids", "starts")}
+    if schema.has_next_sentence_labels:
+        spec["next_sentence_labels"] = tf.io.FixedLenFeature([], tf.int64)
+    parsed = tf.io.parse_example(records, spec)
+    ids, starts = parsed["input_ids"], parsed["starts"]
+    splits, start_splits = ids.row_splits.numpy(), starts.row_splits.numpy()
+    if len(splits) > 1 and np.diff(splits).max() > max_seq_length:
+        raise tf.errors.InvalidArgumentError(None, None, f"a row is longer than {max_seq_length} tokens")
+    input_ids, input_mask, numbers = _pad_rows(ids.values.numpy(), splits, starts.values.numpy(), start_splits, max_seq_length)
+    batch = dict(input_ids=input_ids, input_mask=input_mask)
+    if schema.has_next_sentence_labels:
+        batch["segment_ids"] = np.maximum(numbers - 1, 0)
+        batch["next_sentence_labels"] = parsed["next_sentence_labels"].numpy().astype(np.int32)
+    else:
+        batch["segment_ids"], batch["sequence_ids"] = np.zeros_like(numbers), numbers
+    return batch
+
+
+@numba.njit(cache=True)
+def _pad_rows(ids, splits, starts, start_splits, max_seq_length):
+    """Flat rows -> (N, S) ids, mask, and the number (from 1) of the start that each token stands behind."""
+    num_rows = len(splits) - 1
+    input_ids = np.zeros((num_rows, max_seq_length), np.int32)
+    input_mask = np.zeros((num_rows, max_seq_length), np.int32)
+    numbers = np.zeros((num_rows, max_seq_length), np.int32)
+    for row in range(num_rows):
+        following, number = start_splits[row], 0
+        for column in range(splits[row + 1] - splits[row]):
+            while following < start_splits[row + 1] and starts[following] <= column:
+                number += 1
+                following += 1
+            input_ids[row, column] = ids[splits[row] + column]
+            input_mask[row, column] = 1
+            numbers[row, column] = number
+    return input_ids, input_mask, numbers
+
+
 def encode_examples(features):
     """Arrays -> serialized tf.train.Example.
 
     Args:
-      features: dict name -> (N, K) int32, int64 or float32 array; K may differ between features.
+      features: dict name -> (N, K) int32, int64 or float32 array, where K may differ between features; or (values, splits), int rows of
+        any lengths: row i is values[splits[i] : splits[i + 1]].
 
     Returns: (buffer, splits): record i is buffer[splits[i] : splits[i + 1]], uint8. Features stand in the order of their names.
     """
     payloads, payload_splits, keys, codes = [], [], [], []
     for name in sorted(features):
-        values = np.ascontiguousarray(features[name])
-        if values.dtype == np.float32:
+        if isinstance(features[name], tuple):
+            code = 3
+            payload, splits = _pack_varints(features[name][0].astype(np.int64, copy=False), features[name][1].astype(np.int64))
+        elif (values := np.ascontiguousarray(features[name])).dtype == np.float32:
             code, payload = 2, values.view(np.uint8).reshape(-1)
             splits = np.arange(len(values) + 1, dtype=np.int64) * values[:1].nbytes
         else:
             code = 3
-            payload, splits = _pack_varints(values.reshape(len(values), -1).astype(np.int64, copy=False))
+            width = values[:1].size
+            payload, splits = _pack_varints(
+                values.reshape(-1).astype(np.int64, copy=False), np.arange(len(values) + 1, dtype=np.int64) * width
+            )
         payloads.append(payload)
         payload_splits.append(splits)
         keys.append(np.frombuffer(name.encode(), np.uint8))
@@ -117,21 +182,19 @@ def _put_varint(buffer, at, value):
 
 
 @numba.njit(cache=True)
-def _pack_varints(values):
-    """(N, K) int64 -> the packed varints of each row, and where each row begins."""
-    num_rows, width = values.shape
-    splits = np.zeros(num_rows + 1, np.int64)
-    for row in range(num_rows):
+def _pack_varints(values, splits):
+    """Rows of integers -> the packed varints of each row, and where each row begins."""
+    byte_splits = np.zeros(len(splits), np.int64)
+    for row in range(len(splits) - 1):
         size = 0
-        for column in range(width):
-            size += _varint_size(values[row, column])
-        splits[row + 1] = splits[row] + size
-    buffer = np.empty(splits[-1], np.uint8)
+        for i in range(splits[row], splits[row + 1]):
+            size += _varint_size(values[i])
+        byte_splits[row + 1] = byte_splits[row] + size
+    buffer = np.empty(byte_splits[-1], np.uint8)
     at = 0
-    for row in range(num_rows):
-        for column in range(width):
-            at = _put_varint(buffer, at, values[row, column])
-    return buffer, splits
+    for i in range(splits[0], splits[-1]):
+        at = _put_varint(buffer, at, values[i])
+    return buffer, byte_splits
 
 
 @numba.njit(cache=True)

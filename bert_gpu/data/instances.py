@@ -1,9 +1,10 @@
-"""Documents of token ids -> next-sentence instances, as index ranges into the documents' tokens.
+"""Documents of token ids -> pairs of segments (next-sentence or sentence-order instances), as ranges of the documents' tokens.
 
 Both halves of an instance are runs of consecutive tokens, also after truncation (which only moves their ends), so an instance is
-five numbers: where A begins and ends, where B begins and ends, and whether B is random. Tokens are copied once, when rows are made.
+five numbers: where A begins and ends, where B begins and ends, and the label. Tokens are copied once, when rows are made.
 The semantics are those of `create_instances_from_document` in google-research/bert, create_pretraining_data.py; the loop is
-sequential by nature (each draw decides where the next begins) and therefore compiled with Numba.
+sequential by nature (each draw decides where the next begins) and therefore compiled with Numba. Sentence order (ALBERT, Lan et al. 2020,
+create_pretraining_data.py of google-research/albert) differs in one draw: half of the real pairs are swapped instead of replaced.
 
 Legend: N instances, S row length.
 """
@@ -43,8 +44,50 @@ class Documents:
         return len(self.document_splits) - 1
 
 
-def nsp_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, key):
-    """One pass over the documents `chosen`: (N, 5) int64 rows [a_start, a_end, b_start, b_end, is_random_next].
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """Rows as tokens.
+
+    input_ids: (N, S) int32, padded with 0. lengths: (N,) int32. numbers: (N, S) int32, the number (from 1) of the segment or sequence
+    that a token belongs to, 0 for padding. labels: (N,) int, or None where rows are no pairs.
+    """
+
+    input_ids: np.ndarray
+    lengths: np.ndarray
+    numbers: np.ndarray
+    labels: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class PairRows:
+    """Rows of two segments. instances: (N, 5) int64 [a_start, a_end, b_start, b_end, label]."""
+
+    instances: np.ndarray
+
+    def __len__(self):
+        return len(self.instances)
+
+    @staticmethod
+    def concatenate(parts):
+        return PairRows(np.concatenate([part.instances for part in parts]))
+
+    def take(self, rows):
+        """The rows numbered `rows`, in that order."""
+        return PairRows(self.instances[rows])
+
+    def tokens(self, documents, max_seq_length, tokenizer):
+        """Tokens of rows [CLS] A [SEP] B [SEP]."""
+        args = documents.ids, self.instances, max_seq_length, tokenizer.cls_id, tokenizer.sep_id
+        input_ids, lengths, first_lengths = make_rows(*args)
+        columns = np.arange(max_seq_length)[None, :]
+        numbers = (columns < lengths[:, None]).astype(np.int32) + ((columns >= first_lengths[:, None]) & (columns < lengths[:, None]))
+        return Tokens(input_ids, lengths, numbers.astype(np.int32), self.instances[:, 4])
+
+
+def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, key, swaps=False):
+    """One pass over the documents `chosen`: (N, 5) int64 rows [a_start, a_end, b_start, b_end, label].
+
+    The label is 1 where B is random (next-sentence), or where the segments are swapped (sentence order, `swaps`).
 
     Args:
       documents: Documents.
@@ -55,11 +98,11 @@ def nsp_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, ke
       key: 64-bit key of all draws of this pass.
     """
     args = (np.asarray(chosen, np.int64), np.asarray(pool, np.int64), max_seq_length - 3, float(short_seq_prob))
-    return _nsp_instances(documents.sentence_splits, documents.document_splits, *args, np.array([key], np.uint64))
+    return _pair_instances(documents.sentence_splits, documents.document_splits, *args, swaps, np.array([key], np.uint64))
 
 
 @numba.njit(cache=True)
-def _nsp_instances(sentence_splits, document_splits, chosen, pool, max_tokens, short_seq_prob, state):
+def _pair_instances(sentence_splits, document_splits, chosen, pool, max_tokens, short_seq_prob, swaps, state):
     num_sentences = 0
     for document in chosen:
         num_sentences += document_splits[document + 1] - document_splits[document]
@@ -79,8 +122,9 @@ def _nsp_instances(sentence_splits, document_splits, chosen, pool, max_tokens, s
                 if num_in_chunk >= 2:
                     split = chunk_start + draw_integer(state, 1, num_in_chunk - 1)
                 a_start, a_end = sentence_splits[chunk_start], sentence_splits[split]
-                is_random = num_in_chunk == 1 or draw_share(state) < 0.5
-                if is_random:
+                label = 0
+                if num_in_chunk == 1 or (not swaps and draw_share(state) < 0.5):
+                    label = 1
                     other = _other_document(document, pool, state)
                     begin = draw_integer(state, document_splits[other], document_splits[other + 1] - 1)
                     end = begin + 1
@@ -91,8 +135,11 @@ def _nsp_instances(sentence_splits, document_splits, chosen, pool, max_tokens, s
                     sentence = split - 1  # the chunk's unused sentences are put back
                 else:
                     b_start, b_end = sentence_splits[split], sentence_splits[sentence + 1]
+                    if swaps and draw_share(state) < 0.5:
+                        label = 1
+                        a_start, a_end, b_start, b_end = b_start, b_end, a_start, a_end
                 a_start, a_end, b_start, b_end = _truncate(a_start, a_end, b_start, b_end, max_tokens, state)
-                instances[count] = (a_start, a_end, b_start, b_end, np.int64(is_random))
+                instances[count] = (a_start, a_end, b_start, b_end, label)
                 count += 1
                 chunk_start = sentence + 1
             sentence += 1
@@ -125,19 +172,6 @@ def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
         else:
             b_end -= 1
     return a_start, a_end, b_start, b_end
-
-
-def shuffle(rows, key):
-    """Shuffles the rows of a 2-D array in place (Fisher-Yates), by a 64-bit key."""
-    _shuffle(rows, np.array([key], np.uint64))
-
-
-@numba.njit(cache=True)
-def _shuffle(rows, state):
-    for i in range(len(rows) - 1, 0, -1):
-        j = draw_integer(state, 0, i)
-        for column in range(rows.shape[1]):
-            rows[i, column], rows[j, column] = rows[j, column], rows[i, column]
 
 
 @numba.njit(cache=True)

@@ -1,147 +1,179 @@
-"""TFRecords -> batches of arrays, in an order that is a function of (seed, epoch) alone.
+"""Records -> batches of arrays, in an order that is a function of (seed, epoch) alone.
 
 The position of a run in its data is one number, how many records it has consumed: epoch = position // N, and the record is the
-(position % N)-th of that epoch's permutation. Nothing else has to be saved for a resume, and any number of GPUs or micro-batches can
-share the same stream. Records are read in a background thread, so that the next batch is ready when a step ends.
+(position % N)-th of that epoch's order. Nothing else has to be saved for a resume, and any number of GPUs or micro-batches can share
+the same stream. Masks that are drawn at reading depend on (seed, epoch, record). Records are read in a background thread, so that the
+next batch is ready when a step ends.
+
+Legend: N records, B rows of a batch, S row length, P predictions a row.
 """
 
 import dataclasses
-import os
 import queue
 import threading
 
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.data import examples, manifest
-from bert_gpu.data.chance import derive_key
-from bert_gpu.data.records import RecordSet
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.data import examples, masking
+from bert_gpu.data.chance import derive_key, row_keys
+from bert_gpu.settings import UserError
+
+PADDINGS = ("fixed", "dynamic", "uniform")
+WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of so many batches
+VALIDATION_EPOCH = -1  # validation is masked the same way every time
+WIDE = ("input_ids", "input_mask", "segment_ids", "sequence_ids")  # (B, S)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InputConfig(Settings):
-    """What to train on."""
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """How rows are masked at reading. starts_word: (V,) bool, the pieces that begin a word."""
 
-    input_file: str = setting(
-        "data/*.tfrecord",
-        "TFRecords to train on: a glob, or several with commas between. Validation shards named in dataset.json are left out even "
-        "when a glob matches them.",
-    )
-    eval_input_file: str | None = setting(
-        None, "TFRecords to validate on, as globs. Default: the validation shards that dataset.json beside the training shards names."
-    )
-    max_seq_length: int | None = setting(None, "Row length that the data must have. Default: what the records say.", low=8)
-    shuffle: bool = setting(True, "Read the records in a new random order each epoch. --noshuffle keeps the order of the files.")
+    spec: masking.MaskingSpec
+    starts_word: np.ndarray
 
 
-class Dataset:
-    """Training and validation records of one run, checked against each other.
+class Reader:
+    """Turns record numbers into batches of NumPy arrays.
 
-    Attributes: schema (examples.Schema), train and validation (RecordSet or None), info (manifest.Manifest or None for foreign
-    records), folder of the first training shard.
+    Static records come as they are; compact ones are padded and masked. With `skip_corrupt`, a function that is told what is skipped,
+    corrupt records become rows whose "row_weights" (B,) float32 are 0; without, they are a UserError.
     """
 
-    def __init__(self, config):
-        paths = expand_globs(config.input_file, "--input_file")
-        self.folder = os.path.dirname(paths[0])
-        self.info = manifest.read_manifest(self.folder)
-        validation = []
-        if self.info is not None:
-            validation = [os.path.normpath(path) for path in self.info.paths(self.folder, "validation")]
-            paths = [path for path in paths if os.path.normpath(path) not in validation]
-            missing = [path for path in self.info.paths(self.folder, "train") + validation if not tf.io.gfile.exists(path)]
-            if missing:
-                raise UserError(f"{missing[0]}: named in dataset.json but not there; run create_pretraining_data.py again")
-        if config.eval_input_file is not None:
-            validation = expand_globs(config.eval_input_file, "--eval_input_file")
-        if not paths:
-            raise UserError(f"--input_file={config.input_file}: matches validation shards only")
-        self.train = RecordSet(paths)
-        self.validation = RecordSet(validation) if validation else None
-        self.schema = schema_of(self.train)
-        if self.validation is not None and schema_of(self.validation) != self.schema:
-            raise UserError(f"{validation[0]}: its records have another schema or length than those of {paths[0]}")
-        if config.max_seq_length not in (None, self.schema.max_seq_length):
-            raise UserError(
-                f"--max_seq_length={config.max_seq_length}: the records of {paths[0]} have {self.schema.max_seq_length} tokens; "
-                "drop the flag or build the data anew"
-            )
+    def __init__(self, records, schema, max_seq_length, masking=None, seed=0, *, padding="fixed", length_multiple=32, skip_corrupt=None):
+        self.records, self.schema, self.max_seq_length, self.masking, self.seed = records, schema, max_seq_length, masking, seed
+        self.padding, self.length_multiple, self.skip_corrupt = padding, length_multiple, skip_corrupt
+        if masking is not None:
+            self._mask = tf.function(self._mask_rows, reduce_retracing=True)
+
+    def __len__(self):
+        return len(self.records)
+
+    def read(self, numbers, epochs):
+        """The batch of the records `numbers` (B,) as they are in the epochs (B,)."""
+        serialized = self.records.read(numbers)
+        weights = np.ones(len(numbers), np.float32)
+        if self.skip_corrupt is not None:
+            serialized = self._replace_corrupt(serialized, numbers, weights)
+        try:
+            batch = self._parse(serialized)
+        except tf.errors.InvalidArgumentError as error:
+            misfits = [number for number, record in zip(numbers, serialized, strict=True) if not self._fits(record)]
+            raise UserError(f"{self.records.locate((misfits or numbers)[0])}: does not fit the schema of the other records") from error
+        if self.masking is not None:
+            batch |= self._masked(batch, numbers, epochs)
+        if self.skip_corrupt is not None:
+            batch["row_weights"] = weights
+        return batch if self.padding == "fixed" else self._trim(batch)
+
+    def epoch_order(self, epoch, batch_size, shuffle):
+        """The record numbers (N,) of one epoch, in their order."""
+        order = np.arange(len(self))
+        if shuffle:
+            order = epoch_order(len(self), self.seed, epoch)
+        if self.padding == "uniform":
+            order = self._bucket(order, epoch, batch_size)
+        return order
+
+    def _bucket(self, order, epoch, batch_size):
+        """Sorts windows of an order by length (in bytes of the record) and shuffles the batches that result."""
+        generator = np.random.Generator(np.random.Philox(key=derive_key(self.seed, "buckets", epoch)))
+        sizes = self.records.sizes()
+        order = order.copy()
+        first = -epoch * len(order) % batch_size  # where the first batch begins that lies in this epoch alone
+        for start in range(first, len(order), WINDOW_BATCHES * batch_size):
+            window = order[start : start + WINDOW_BATCHES * batch_size]
+            window = window[np.argsort(sizes[window], kind="stable")]
+            whole = len(window) // batch_size * batch_size
+            window[:whole] = generator.permutation(window[:whole].reshape(-1, batch_size)).reshape(-1)
+            order[start : start + len(window)] = window
+        return order
+
+    def _parse(self, serialized):
+        if self.schema.kind == examples.COMPACT:
+            return examples.parse_compact(serialized, self.schema, self.max_seq_length)
+        return {name: value.numpy() for name, value in examples.parse_static(serialized, self.schema).items()}
+
+    def _masked(self, batch, numbers, epochs):
+        keys = np.empty(len(numbers), np.uint64)
+        for epoch in np.unique(epochs):
+            chosen = epochs == epoch
+            keys[chosen] = row_keys(derive_key(self.seed, "masks", epoch), numbers[chosen])
+        starts = self.masking.starts_word[batch["input_ids"]]
+        masked = self._mask(batch["input_ids"], batch["input_mask"].sum(1, dtype=np.int32), starts, keys)
+        return {name: value.numpy() for name, value in masked.items()}
+
+    def _mask_rows(self, input_ids, lengths, word_starts, keys):
+        return masking.mask_rows(input_ids, lengths, word_starts, keys, self.masking.spec)
+
+    def _trim(self, batch):
+        """Cuts the columns behind the longest row, up to a multiple of `length_multiple`."""
+        longest = int(batch["input_mask"].sum(1).max())
+        length = min(self.max_seq_length, -(-longest // self.length_multiple) * self.length_multiple)
+        return {name: value[:, :length] if name in WIDE else value for name, value in batch.items()}
+
+    def _replace_corrupt(self, serialized, numbers, weights):
+        """Puts a good record in the place of each corrupt one, with weight 0."""
+        is_good = [record is not None and self._fits(record, quick=self.schema.kind == examples.COMPACT) for record in serialized]
+        if all(is_good):
+            return serialized
+        if not any(is_good):
+            raise UserError(f"{self.records.locate(numbers[0])}: all {len(numbers)} records of a batch are corrupt; build the data anew")
+        spare = serialized[is_good.index(True)]
+        for row, good in enumerate(is_good):
+            if not good:
+                weights[row] = 0.0
+                self.skip_corrupt(f"{self.records.locate(numbers[row])}: corrupt, skipped")
+        return [record if good else spare for record, good in zip(serialized, is_good, strict=True)]
+
+    def _fits(self, record, quick=False):
+        try:
+            schema = examples.sniff_schema(record)
+            return schema == self.schema if not quick else schema.kind == self.schema.kind
+        except Exception:  # whatever it is, it does not fit
+            return False
 
 
-def expand_globs(patterns, flag):
-    """Files that match comma-separated globs, sorted, each once; UserError when a pattern matches nothing."""
-    paths = set()
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        found = [path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path)]
-        if not found:
-            raise UserError(f"{flag}={pattern}: no file matches; write one with create_pretraining_data.py, or name another")
-        paths.update(found)
-    if not paths:
-        raise UserError(f"{flag}: names no file")
-    return sorted(paths)
+def epoch_order(num_records, seed, epoch):
+    """The permutation (N,) of one epoch."""
+    return np.random.Generator(np.random.Philox(key=derive_key(seed, "order", epoch))).permutation(num_records)
 
 
-def schema_of(records):
-    try:
-        return examples.sniff_schema(records.read(np.array([0]))[0])
-    except Exception as error:  # protobuf raises several kinds
-        what = str(error) if isinstance(error, ValueError) else "its records are no tf.train.Example"
-        raise UserError(f"{records.files[0].path}: {what}; this is no BERT pretraining data") from error
+def consume(num_records, batch_size, position, order_of):
+    """Endless (numbers, epochs), both (B,), from `position` on; order_of(epoch) gives the order (N,) of an epoch.
 
-
-def epoch_order(num_records, seed, epoch, shuffle):
-    """The record numbers (N,) of one epoch in their order."""
-    if not shuffle:
-        return np.arange(num_records)
-    generator = np.random.Generator(np.random.Philox(key=derive_key(seed, "order", epoch)))
-    return generator.permutation(num_records)
-
-
-def training_batches(records, schema, *, batch_size, position, seed, shuffle):
-    """Endless batches of `batch_size` records from `position` on; an epoch's end falls anywhere inside a batch."""
-    num_records, epoch, order = len(records), None, None
+    An epoch's end falls anywhere inside a batch.
+    """
+    epoch, order = None, None
     while True:
-        numbers = []
-        wanted = batch_size
+        numbers, epochs, wanted = [], [], batch_size
         while wanted:
             if position // num_records != epoch:
                 epoch = position // num_records
-                order = epoch_order(num_records, seed, epoch, shuffle)
+                order = order_of(epoch)
             start = position % num_records
             part = order[start : start + wanted]
             numbers.append(part)
+            epochs.append(np.full(len(part), epoch))
             position += len(part)
             wanted -= len(part)
-        yield parse(records, np.concatenate(numbers), schema)
+        yield np.concatenate(numbers), np.concatenate(epochs)
 
 
-def evaluation_batches(records, schema, *, batch_size, max_batches=None):
+def training_batches(reader, *, batch_size, position, shuffle):
+    """Endless batches of `batch_size` records from `position` (records consumed) on."""
+    for numbers, epochs in consume(len(reader), batch_size, position, lambda epoch: reader.epoch_order(epoch, batch_size, shuffle)):
+        yield reader.read(numbers, epochs)
+
+
+def evaluation_batches(reader, *, batch_size, max_batches=None):
     """All records once, in order. The last batch is filled up with rows whose "row_weights" (B,) float32 are 0."""
-    num_batches = -(-len(records) // batch_size)
+    num_batches = -(-len(reader) // batch_size)
     for batch in range(num_batches if max_batches is None else min(num_batches, max_batches)):
         numbers = np.arange(batch * batch_size, (batch + 1) * batch_size)
-        is_real = numbers < len(records)
-        parsed = parse(records, np.where(is_real, numbers, 0), schema)
-        yield parsed | {"row_weights": is_real.astype(np.float32)}
-
-
-def parse(records, numbers, schema):
-    """The records `numbers` as a dict of NumPy arrays."""
-    serialized = records.read(numbers)
-    try:
-        parsed = examples.parse_static(serialized, schema)
-    except tf.errors.InvalidArgumentError as error:
-        where = next((n for n, record in zip(numbers, serialized, strict=True) if not fits(record, schema)), numbers[0])
-        raise UserError(f"{records.locate(where)}: does not fit the schema of the other records") from error
-    return {name: value.numpy() for name, value in parsed.items()}
-
-
-def fits(record, schema):
-    try:
-        return examples.sniff_schema(record) == schema
-    except Exception:  # whatever it is, it does not fit
-        return False
+        is_real = numbers < len(reader)
+        values = reader.read(np.where(is_real, numbers, 0), np.full(batch_size, VALIDATION_EPOCH))
+        yield values | {"row_weights": is_real.astype(np.float32) * values.get("row_weights", 1.0)}
 
 
 def prefetch(batches, depth=2):

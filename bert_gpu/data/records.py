@@ -5,9 +5,13 @@ A TFRecord is length (8 bytes), checksum of the length (4), the record, checksum
 front, which no *.tfrecord* glob matches. The index beside it (int64 offsets) lets a reader seek; a file without one is scanned once.
 """
 
+import gzip
 import mmap
 import os
+import shutil
 import struct
+import tempfile
+import zlib
 
 import google_crc32c
 import numpy as np
@@ -71,21 +75,40 @@ class ShardWriter:
         tf.io.gfile.rename(self.partial, self.path, overwrite=True)
 
 
-class RecordFile:
-    """One TFRecord file, read at random."""
+def open_unpacked(path):
+    """A file to read, by its descriptor, unpacked when it is gzip-compressed."""
+    file = open(path, "rb")
+    if file.read(2) != b"\x1f\x8b":
+        return file
+    file.close()
+    unpacked = tempfile.TemporaryFile()
+    try:
+        with gzip.open(path, "rb") as packed:
+            shutil.copyfileobj(packed, unpacked, 1 << 24)
+        unpacked.flush()
+    except BaseException:
+        unpacked.close()
+        raise
+    return unpacked
 
-    def __init__(self, path):
-        self.path = path
+
+class RecordFile:
+    """One TFRecord file, read at random. A gzip-compressed one is unpacked to a temporary file first.
+
+    With `skip`, a function that is told what is skipped, a file that is cut off keeps the records before the cut, and a corrupt record
+    reads as None; without, both are a UserError.
+    """
+
+    def __init__(self, path, skip=None):
+        self.path, self.skip = path, skip
         try:
-            with open(path, "rb") as file:
+            with open_unpacked(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
         if size == 0 and not os.path.exists(index_path(path)):
             raise UserError(f"{path}: the file is empty; write it again with create_pretraining_data.py")
-        if self.data[:2] == b"\x1f\x8b":
-            raise UserError(f"{path}: gzip-compressed records cannot be read yet; decompress them with gunzip first")
         self.offsets = self._index(size)
 
     def __len__(self):
@@ -95,24 +118,27 @@ class RecordFile:
         sidecar = index_path(self.path)
         if sidecar != self.path and os.path.exists(sidecar):
             offsets = np.fromfile(sidecar, "<i8")
-            if len(offsets) and offsets[-1] == size:
+            if len(offsets) and offsets[0] == 0 and offsets[-1] == size:
                 return offsets
         return self._scan(size)
 
     def _scan(self, size):
         """Offsets of all records of a file that has no index, from the chain of lengths."""
-        offsets, at, data = [0], 0, self.data
-        while at < size:
-            if at + HEADER > size:
-                raise UserError(self._broken(at, "the file ends inside a record"))
-            header = data[at : at + HEADER]
-            length, crc = struct.unpack("<QI", header)
-            if crc != masked_crc(header[:8]):
-                raise UserError(self._broken(at, "not a TFRecord, or a corrupt length"))
-            at += HEADER + length + FOOTER
-            if at > size:
-                raise UserError(self._broken(offsets[-1], "the file ends inside a record"))
-            offsets.append(at)
+        offsets, at, problem = [0], 0, None
+        while at < size and problem is None:
+            header = self.data[at : at + HEADER]
+            length, crc = struct.unpack("<QI", header) if len(header) == HEADER else (size, None)
+            if crc is not None and crc != masked_crc(header[:8]):
+                problem = "not a TFRecord, or a corrupt length"
+            elif at + HEADER + length + FOOTER > size:
+                problem = "the file ends inside a record"
+            else:
+                at += HEADER + length + FOOTER
+                offsets.append(at)
+        if problem is not None and (self.skip is None or len(offsets) == 1):
+            raise UserError(self._broken(at, problem))
+        if problem is not None:
+            self.skip(f"{self.path}: {problem} (byte {at}); the {len(offsets) - 1} records before it are used")
         return np.array(offsets, np.int64)
 
     def _broken(self, offset, what):
@@ -123,16 +149,18 @@ class RecordFile:
         start, end = int(self.offsets[number]), int(self.offsets[number + 1])
         record = self.data[start + HEADER : end - FOOTER]
         (crc,) = struct.unpack("<I", self.data[end - FOOTER : end])
-        if crc != masked_crc(record):
+        if crc == masked_crc(record):
+            return record
+        if self.skip is None:
             raise UserError(self._broken(start, f"record {number} is corrupt"))
-        return record
+        return None
 
 
 class RecordSet:
     """The records of several files, numbered through in the order of the files."""
 
-    def __init__(self, paths):
-        self.files = [RecordFile(path) for path in paths]
+    def __init__(self, paths, skip=None):
+        self.files = [RecordFile(path, skip) for path in paths]
         self.starts = np.concatenate([[0], np.cumsum([len(file) for file in self.files])]).astype(np.int64)
 
     def __len__(self):
@@ -143,6 +171,10 @@ class RecordSet:
         which = np.searchsorted(self.starts, numbers, side="right") - 1
         local = np.asarray(numbers) - self.starts[which]
         return [self.files[file].read(number) for file, number in zip(which.tolist(), local.tolist(), strict=True)]
+
+    def sizes(self):
+        """Bytes of each record (N,), which grow with its number of tokens."""
+        return np.concatenate([np.diff(file.offsets) for file in self.files])
 
     def locate(self, number):
         """'FILE, record K' of a record, for messages."""

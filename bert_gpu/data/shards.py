@@ -11,7 +11,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.data import examples, instances, masking
+from bert_gpu.data import examples, instances, masking, packing
 from bert_gpu.data.chance import derive_key, row_keys
 from bert_gpu.data.manifest import write_json
 from bert_gpu.data.records import ShardWriter
@@ -38,16 +38,40 @@ class DataConfig(Settings):
     )
     vocab_size: int = setting(32768, "Pieces of a vocabulary that is learnt; fewer when the text has fewer.", low=100)
     do_lower_case: bool = setting(True, "Lower-case the text and strip accents (an uncased model).")
-    objective: str = setting("nsp", "What an instance is: nsp = two segments, is the second the next one?", choices=("nsp",))
-    masking: str = setting("static", "When tokens are masked: static = once, when the records are written.", choices=("static",))
+    objective: str = setting(
+        "nsp",
+        "What a row is. nsp: two segments, is the second the next one (BERT)? sop: two segments, are they in order (ALBERT)? "
+        "full_sentences: whole sentences, across documents (RoBERTa). packed: rows filled to the last token with several sequences "
+        "(Cramming).",
+        choices=("nsp", "sop", "full_sentences", "packed"),
+    )
+    pack_separator: str = setting(
+        packing.CLS_SEP,
+        "What frames a sequence of a packed row: cls_sep = [CLS] ... [SEP]; sep = [SEP] behind each document (Cramming's stream); none.",
+        choices=packing.FRAMES,
+    )
+    masking: str = setting(
+        "static",
+        "When tokens are masked. static: once, when records are written, in Google's format. dynamic: anew in every epoch, when records "
+        "are read; they are compact.",
+        choices=("static", "dynamic"),
+    )
     max_seq_length: int = setting(128, "Tokens of a row, with [CLS] and [SEP].", low=8, high=65536)
     max_predictions_per_seq: int | None = setting(
         None, "Most masked tokens of a row. Default: max_seq_length x masked_lm_prob, rounded up (20 for 128).", low=1
     )
     masked_lm_prob: float = setting(0.15, "Share of a row's tokens that are masked.", above=0.0, below=1.0)
     do_whole_word_mask: bool = setting(False, "Mask all pieces of a word or none.")
+    max_ngram_size: int = setting(1, "Mask spans of up to so many whole words together; 1 = no spans.", low=1, high=64)
+    ngram_weights: str = setting(
+        "inverse",
+        "Weights of span lengths n: inverse = 1/n (Model Garden), geometric = 0.8^(n-1) (SpanBERT).",
+        choices=("inverse", "geometric"),
+    )
     short_seq_prob: float = setting(0.1, "Share of documents that are cut into shorter instances than max_seq_length.", low=0.0, high=1.0)
-    dupe_factor: int = setting(10, "Passes over the text, each with other pairs and other masks.", low=1)
+    dupe_factor: int | None = setting(
+        None, "Passes over the text, each with other rows and other masks. Default: 10 with static masking, 1 with dynamic.", low=1
+    )
     random_seed: int = setting(12345, "Seed of all draws: same seed and text, same bytes.", low=0, aliases=("seed",))
     validation_share: float = setting(
         0.01,
@@ -70,6 +94,10 @@ class DataConfig(Settings):
     @property
     def num_predictions(self):
         return self.max_predictions_per_seq or int(np.ceil(self.max_seq_length * self.masked_lm_prob))
+
+    @property
+    def num_passes(self):
+        return self.dupe_factor or (10 if self.masking == "static" else 1)
 
     @property
     def folder(self):
@@ -175,41 +203,50 @@ class Worker:
         counts.num_unknown = int(np.sum(own_ids == tokenizer.unk_id))
         if num_own == 0:
             return counts
-        pool = np.arange(len(documents))
-        rows = [
-            instances.nsp_instances(
-                documents,
-                np.arange(num_own),
-                pool,
-                max_seq_length=config.max_seq_length,
-                short_seq_prob=config.short_seq_prob,
-                key=derive_key(key, "instances", number),
-            )
-            for number in range(config.dupe_factor)
-        ]
-        rows = np.concatenate(rows)
-        instances.shuffle(rows, derive_key(key, "shuffle"))
-        counts.num_instances, counts.num_random_next = len(rows), int(rows[:, 4].sum())
+        rows = self._rows(documents, num_own, key)
+        counts.num_instances = len(rows)
         keys = row_keys(derive_key(key, "masks"), np.arange(len(rows)))
         for start in range(0, len(rows), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
-            features, num_row_tokens = self._features(documents.ids, rows[part], keys[part])
-            counts.num_row_tokens += num_row_tokens
+            chosen = np.arange(start, min(start + ROWS_AT_ONCE, len(rows)))
+            tokens = rows.take(chosen).tokens(documents, config.max_seq_length, tokenizer)
+            counts.num_row_tokens += int(tokens.lengths.sum())
+            counts.num_random_next += 0 if tokens.labels is None else int(tokens.labels.sum())
+            features = self._static_features(tokens, keys[chosen]) if config.masking == "static" else compact_features(tokens)
             writer.write(*examples.encode_examples(features))
         return counts
 
-    def _features(self, ids, rows, keys):
-        """Google's seven features of a batch of instances, and how many tokens are not padding."""
-        tokenizer = self.tokenizer
-        input_ids, lengths, first_lengths = instances.make_rows(ids, rows, self.config.max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
-        columns = np.arange(self.config.max_seq_length)[None, :]
-        is_real = columns < lengths[:, None]
-        masked = self._mask(input_ids, lengths, tokenizer.word_starts(input_ids), keys)
+    def _rows(self, documents, num_own, key):
+        """PairRows or PieceRows of the first `num_own` documents, of all passes, in random order."""
+        config, length = self.config, self.config.max_seq_length
+        passes = []
+        for number in range(config.num_passes):
+            pass_key = derive_key(key, "instances", number)
+            if config.objective in ("nsp", "sop"):
+                args = documents, np.arange(num_own), np.arange(len(documents))
+                settings = dict(max_seq_length=length, short_seq_prob=config.short_seq_prob, swaps=config.objective == "sop")
+                passes.append(instances.PairRows(instances.pair_instances(*args, key=pass_key, **settings)))
+                continue
+            order = np.random.Generator(np.random.Philox(key=pass_key)).permutation(num_own)
+            if config.objective == "packed":
+                passes.append(packing.packed_rows(documents, order, max_seq_length=length, separator=config.pack_separator))
+            else:
+                passes.append(packing.full_sentence_rows(documents, order, max_seq_length=length))
+        rows = type(passes[0]).concatenate(passes)
+        return rows.take(np.random.Generator(np.random.Philox(key=derive_key(key, "shuffle"))).permutation(len(rows)))
+
+    def _static_features(self, tokens, keys):
+        """Google's seven features of a batch of rows; without labels six, and with the numbers of packed sequences."""
+        masked = self._mask(tokens.input_ids, tokens.lengths, self.tokenizer.word_starts(tokens.input_ids), keys)
         features = {name: value.numpy() for name, value in masked.items()}
-        features["input_mask"] = is_real.astype(np.int32)
-        features["segment_ids"] = (is_real & (columns >= first_lengths[:, None])).astype(np.int32)
-        features["next_sentence_labels"] = rows[:, 4:5]
-        return features, int(lengths.sum())
+        features["input_mask"] = (tokens.numbers > 0).astype(np.int32)
+        if tokens.labels is not None:
+            features["segment_ids"] = np.maximum(tokens.numbers - 1, 0)
+            features["next_sentence_labels"] = tokens.labels[:, None]
+        else:
+            features["segment_ids"] = np.zeros_like(tokens.numbers)
+        if self.config.objective == "packed":
+            features["sequence_ids"] = tokens.numbers
+        return features
 
     def _mask_rows(self, input_ids, lengths, word_starts, keys):
         tokenizer = self.tokenizer
@@ -221,8 +258,23 @@ class Worker:
             sep_id=tokenizer.sep_id,
             mask_id=tokenizer.mask_id,
             whole_word=self.config.do_whole_word_mask,
+            max_ngram_size=self.config.max_ngram_size,
+            ngram_weights=self.config.ngram_weights,
         )
         return masking.mask_rows(input_ids, lengths, word_starts, keys, spec)
+
+
+def compact_features(tokens):
+    """Rows without padding: input_ids, `starts` of their segments or sequences, and the labels of pairs."""
+    is_real = tokens.numbers > 0
+    begins = is_real & (np.diff(tokens.numbers, axis=1, prepend=0) != 0)
+    features = {}
+    for name, values, where in (("input_ids", tokens.input_ids, is_real), ("starts", None, begins)):
+        splits = np.concatenate([[0], np.cumsum(where.sum(1))])
+        features[name] = (np.nonzero(where)[1] if values is None else values[where], splits)
+    if tokens.labels is not None:
+        features["next_sentence_labels"] = tokens.labels[:, None]
+    return features
 
 
 def stats_path(shard):

@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.data.pipeline import epoch_order
+from bert_gpu.data.pipeline import consume, epoch_order
 from bert_gpu.model.encoder import encode, pool
 from bert_gpu.model.heads import classifier_logits, cross_entropy
 from bert_gpu.train.evaluation import ForwardPass
@@ -105,17 +105,9 @@ def make_batch(rows, numbers, row_weights=None):
 
 
 def training_batches(rows, *, batch_size, position, seed):
-    """Endless batches of `batch_size` rows from `position` (rows consumed) on; an epoch's end falls anywhere inside a batch."""
-    epoch, order = None, None
-    while True:
-        numbers = []
-        for place in range(position, position + batch_size):
-            if place // len(rows) != epoch:
-                epoch = place // len(rows)
-                order = epoch_order(len(rows), seed, epoch, shuffle=True)
-            numbers.append(order[place % len(rows)])
-        position += batch_size
-        yield make_batch(rows, np.array(numbers))
+    """Endless batches of `batch_size` rows from `position` (rows consumed) on, in a new order each epoch."""
+    for numbers, _ in consume(len(rows), batch_size, position, lambda epoch: epoch_order(len(rows), seed, epoch)):
+        yield make_batch(rows, numbers)
 
 
 def evaluation_batches(rows, *, batch_size):

@@ -6,9 +6,11 @@ import os
 import numpy as np
 import pytest
 
-from bert_gpu.data import build, manifest, pipeline
+from bert_gpu.data import build, manifest
+from bert_gpu.data.dataset import Dataset, InputConfig
 from bert_gpu.data.shards import DataConfig
 from bert_gpu.settings import UserError
+from bert_gpu.text.tokenizer import WordPieceTokenizer
 from bert_gpu.train.monitor import Console
 
 QUIET = Console(quiet=True)
@@ -33,6 +35,11 @@ def content(folder):
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in os.listdir(folder)}
 
 
+def read_all(data, split="train"):
+    reader = data.reader(split, WordPieceTokenizer(f"{data.folder}/vocab.txt"), 1)
+    return reader.read(np.arange(len(reader)), np.zeros(len(reader), int))
+
+
 def test_the_data_set_is_what_it_says(tmp_path, sample_text, vocab_file):
     made, counts = run(tmp_path, sample_text, vocab_file=vocab_file, num_shards=3, validation_share=0.1)
     assert sorted(os.listdir(tmp_path)) == sorted(
@@ -44,16 +51,14 @@ def test_the_data_set_is_what_it_says(tmp_path, sample_text, vocab_file):
         ]
     )
     assert manifest.read_manifest(str(tmp_path)) == made
-    data = pipeline.Dataset(pipeline.InputConfig(input_file=str(tmp_path / "*.tfrecord")))
+    data = Dataset(InputConfig(input_file=str(tmp_path / "*.tfrecord")))
     assert len(data.train.files) == 3 and len(data.train) == made.num_train_instances
     assert len(data.validation) == made.num_validation_instances > 0
     assert counts.num_instances == len(data.train) + len(data.validation)
     assert made.num_documents == 64 and made.num_sentences == 1196
-    batch = pipeline.parse(data.train, np.arange(len(data.train)), data.schema)
+    batch, held_out = (read_all(data, split) for split in ("train", "validation"))
     assert abs(batch["next_sentence_labels"].mean() - counts.num_random_next / counts.num_instances) < 0.02
-    assert batch["input_mask"].sum() + pipeline.parse(data.validation, np.arange(len(data.validation)), data.schema)[
-        "input_mask"
-    ].sum() == (counts.num_row_tokens)
+    assert batch["input_mask"].sum() + held_out["input_mask"].sum() == counts.num_row_tokens
     assert (batch["input_ids"][batch["input_mask"] == 0] == 0).all()
     assert (batch["segment_ids"] <= batch["input_mask"]).all()
 

@@ -1,11 +1,13 @@
 """Laws of next-sentence instances. The comparison with Model Garden's own code is in test_parity.py."""
 
+import types
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from bert_gpu.data.instances import Documents, make_rows, nsp_instances, shuffle
+from bert_gpu.data.instances import Documents, PairRows, make_rows, pair_instances
 
 CLS, SEP = 2, 3
 
@@ -24,7 +26,7 @@ def random_corpus(seed, num_documents=40):
 
 def instances_of(documents, key=1, max_seq_length=64, short_seq_prob=0.1):
     everything = np.arange(len(documents))
-    return nsp_instances(documents, everything, everything, max_seq_length=max_seq_length, short_seq_prob=short_seq_prob, key=key)
+    return pair_instances(documents, everything, everything, max_seq_length=max_seq_length, short_seq_prob=short_seq_prob, key=key)
 
 
 def document_of(documents, token):
@@ -81,7 +83,7 @@ def test_same_key_same_instances():
 
 def test_chosen_documents_only():
     documents = random_corpus(2)
-    rows = nsp_instances(documents, [3, 4], [10, 11, 12], max_seq_length=64, short_seq_prob=0.1, key=1)
+    rows = pair_instances(documents, [3, 4], [10, 11, 12], max_seq_length=64, short_seq_prob=0.1, key=1)
     assert set(document_of(documents, rows[:, 0])) == {3, 4}
     assert set(document_of(documents, rows[rows[:, 4] == 1][:, 2])) <= {10, 11, 12}
 
@@ -102,12 +104,29 @@ def test_short_sequences():
     assert np.diff(full[:, [0, 1]]).mean() > 1.5 * np.diff(short[:, [0, 1]]).mean()
 
 
-def test_shuffle_is_a_permutation():
-    rows = np.arange(300).reshape(100, 3)
-    shuffled = rows.copy()
-    shuffle(shuffled, 2**64 - 7)
-    assert not np.array_equal(rows, shuffled)
-    assert np.array_equal(shuffled[np.argsort(shuffled[:, 0])], rows)
+def test_sentence_order():
+    """Both segments come from one place; half of the real pairs are swapped; single sentences get a random second half."""
+    documents = random_corpus(4)
+    every = np.arange(len(documents))
+    rows = np.concatenate(
+        [pair_instances(documents, every, every, max_seq_length=64, short_seq_prob=0.1, key=key, swaps=True) for key in range(20)]
+    )
+    same = document_of(documents, rows[:, 0]) == document_of(documents, rows[:, 2])
+    swapped = rows[same & (rows[:, 4] == 1)]
+    assert (swapped[:, 3] <= swapped[:, 0]).all()
+    kept = rows[rows[:, 4] == 0]
+    assert (kept[:, 1] <= kept[:, 2]).all()
+    assert abs(len(swapped) / (len(swapped) + len(kept)) - 0.5) < 0.03
+    assert (rows[~same][:, 4] == 1).all()
+
+
+def test_tokens_number_their_segments():
+    documents = random_corpus(5)
+    rows = PairRows(instances_of(documents)).take([3, 1])
+    tokens = rows.tokens(documents, 64, types.SimpleNamespace(cls_id=CLS, sep_id=SEP))
+    for ids, length, numbers in zip(tokens.input_ids, tokens.lengths, tokens.numbers, strict=True):
+        first = ids.tolist().index(SEP) + 1
+        assert numbers.tolist() == [1] * first + [2] * (length - first) + [0] * (64 - length)
 
 
 @pytest.mark.parametrize("lengths", [[[0]], [[0, 0], []], [[]]])

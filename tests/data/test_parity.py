@@ -65,7 +65,7 @@ def ours(vocab_file, sample_text):
     tokens = instances.Documents.from_sentences(ids, splits, [len(document) for document in documents])
     every = np.arange(len(tokens))
     rows = np.concatenate(
-        [instances.nsp_instances(tokens, every, every, max_seq_length=LENGTH, short_seq_prob=SHORT, key=key) for key in range(PASSES)]
+        [instances.pair_instances(tokens, every, every, max_seq_length=LENGTH, short_seq_prob=SHORT, key=key) for key in range(PASSES)]
     )
     input_ids, lengths, first = instances.make_rows(tokens.ids, rows, LENGTH, tokenizer.cls_id, tokenizer.sep_id)
     spec = masking.MaskingSpec(

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from bert_gpu.data import examples, pipeline, records
+from bert_gpu.data import dataset, examples, pipeline, records
 from bert_gpu.settings import UserError
 
 N = 23
@@ -23,11 +23,12 @@ def data(tmp_path_factory):
         values |= dict(masked_lm_positions=ids[:, :2] * 0, masked_lm_ids=ids[:, :2], masked_lm_weights=np.ones((len(ids), 2), np.float32))
         with records.ShardWriter(str(folder / f"x-{part:05d}-of-00002.tfrecord")) as writer:
             writer.write(*examples.encode_examples(values))
-    return pipeline.Dataset(pipeline.InputConfig(input_file=str(folder / "*.tfrecord")))
+    return dataset.Dataset(dataset.InputConfig(input_file=str(folder / "*.tfrecord")))
 
 
 def stream(data, batch_size, position=0, num_batches=8, seed=1, shuffle=True):
-    batches = pipeline.training_batches(data.train, data.schema, batch_size=batch_size, position=position, seed=seed, shuffle=shuffle)
+    reader = data.reader("train", None, seed)
+    batches = pipeline.training_batches(reader, batch_size=batch_size, position=position, shuffle=shuffle)
     return np.concatenate([batch["input_ids"][:, 0] for batch in itertools.islice(batches, num_batches)]).tolist()
 
 
@@ -57,14 +58,14 @@ def test_seeds_differ(data):
 
 @pytest.mark.parametrize("batch_size", [1, 5, 23, 64])
 def test_evaluation_sees_each_record_once(data, batch_size):
-    batches = list(pipeline.evaluation_batches(data.train, data.schema, batch_size=batch_size))
+    batches = list(pipeline.evaluation_batches(data.reader("train", None, 1), batch_size=batch_size))
     assert {len(batch["input_ids"]) for batch in batches} == {batch_size}
     weights = np.concatenate([batch["row_weights"] for batch in batches]) > 0
     assert np.concatenate([batch["input_ids"][:, 0] for batch in batches])[weights].tolist() == list(range(N))
 
 
 def test_evaluation_can_be_cut(data):
-    assert len(list(pipeline.evaluation_batches(data.train, data.schema, batch_size=5, max_batches=2))) == 2
+    assert len(list(pipeline.evaluation_batches(data.reader("train", None, 1), batch_size=5, max_batches=2))) == 2
 
 
 def test_prefetch_keeps_order_raises_and_ends():
@@ -99,11 +100,11 @@ def test_prefetch_can_be_left_early():
 def test_bad_input(data, changes, complaint):
     settings = dict(input_file=f"{data.folder}/*.tfrecord") | changes
     with pytest.raises(UserError, match=complaint):
-        pipeline.Dataset(pipeline.InputConfig(**settings))
+        dataset.Dataset(dataset.InputConfig(**settings))
 
 
 def test_other_records_are_refused(data, tmp_path):
     with records.ShardWriter(str(tmp_path / "y.tfrecord")) as writer:
         writer.write(*examples.encode_examples(dict(image=np.zeros((3, 2), np.int64))))
     with pytest.raises(UserError, match="no BERT pretraining data"):
-        pipeline.Dataset(pipeline.InputConfig(input_file=str(tmp_path / "y.tfrecord")))
+        dataset.Dataset(dataset.InputConfig(input_file=str(tmp_path / "y.tfrecord")))

@@ -1,0 +1,167 @@
+"""Documents of token ids -> rows without sentence pairs: full sentences (RoBERTa) and packed rows (Cramming), as index ranges.
+
+A row is a list of pieces, each a run of consecutive tokens of one document. RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2)
+takes whole sentences while they fit and goes on into the next document behind one more [SEP]. Packed rows are filled to the last token:
+a document is cut where a row ends and carried on in the next, so at most two positions of a row (no room for one token and its
+frame) are padding.
+
+Legend: N rows, S row length, K pieces.
+"""
+
+import dataclasses
+
+import numba
+import numpy as np
+
+from bert_gpu.data.instances import Tokens
+
+CLS_SEP, SEP, NONE = "cls_sep", "sep", "none"  # what frames a packed sequence
+FRAMES = (CLS_SEP, SEP, NONE)
+ROW = "row"  # full sentences: one frame around the row
+
+
+@dataclasses.dataclass(frozen=True)
+class PieceRows:
+    """Rows as lists of pieces.
+
+    pieces: (K, 2) int64, start and end of each in Documents.ids. row_splits: row i has the pieces row_splits[i] : row_splits[i + 1].
+    frame: "cls_sep", "sep" or "none" (packed), or "row" (full sentences): [CLS] first, [SEP] last and between pieces.
+    """
+
+    pieces: np.ndarray
+    row_splits: np.ndarray
+    frame: str
+
+    def __len__(self):
+        return len(self.row_splits) - 1
+
+    @staticmethod
+    def concatenate(parts):
+        offsets = np.cumsum([0, *(len(part.pieces) for part in parts)])
+        splits = [part.row_splits[:-1] + offset for part, offset in zip(parts, offsets, strict=False)]
+        return PieceRows(np.concatenate([part.pieces for part in parts]), np.concatenate([*splits, offsets[-1:]]), parts[0].frame)
+
+    def take(self, rows):
+        """The rows numbered `rows`, in that order."""
+        counts = np.diff(self.row_splits)[rows]
+        splits = np.concatenate([[0], np.cumsum(counts)])
+        numbers = np.repeat(self.row_splits[rows] - splits[:-1], counts) + np.arange(splits[-1])
+        return PieceRows(self.pieces[numbers], splits, self.frame)
+
+    def tokens(self, documents, max_seq_length, tokenizer):
+        """Tokens of the rows; their sequences are the pieces with their frames, or the whole row for full sentences."""
+        ends = np.isin(self.pieces[:, 1], documents.sentence_splits[documents.document_splits])
+        kind = (*FRAMES, ROW).index(self.frame)
+        args = documents.ids, self.pieces, ends, self.row_splits, max_seq_length, tokenizer.cls_id, tokenizer.sep_id, kind
+        return Tokens(*_make_piece_rows(*args), labels=None)
+
+
+def packed_rows(documents, chosen, *, max_seq_length, separator):
+    """Fills rows with the documents `chosen`, in that order: PieceRows.
+
+    Args:
+      documents: instances.Documents. chosen: (C,) document numbers.
+      max_seq_length: S. separator: "cls_sep" = [CLS] ... [SEP] around each piece, "sep" = [SEP] behind each document, "none".
+    """
+    starts = documents.sentence_splits[documents.document_splits]
+    frame = dict(cls_sep=2, sep=1, none=0)[separator]
+    return PieceRows(*_pack(starts, np.asarray(chosen, np.int64), max_seq_length, frame, separator == CLS_SEP), separator)
+
+
+@numba.njit(cache=True)
+def _pack(starts, chosen, max_seq_length, frame, frames_each_piece):
+    total = 0
+    for document in chosen:
+        total += starts[document + 1] - starts[document]
+    most = len(chosen) + total // max(1, max_seq_length - 2) + 2
+    pieces = np.empty((2 * most, 2), np.int64)
+    row_splits = np.zeros(most + 1, np.int64)
+    num_pieces = num_rows = used = 0
+    for document in chosen:
+        start, end = starts[document], starts[document + 1]
+        while start < end:
+            room = max_seq_length - used - (frame if frames_each_piece else 0)
+            if room < 1:
+                num_rows += 1
+                row_splits[num_rows] = num_pieces
+                used = 0
+                continue
+            length = min(room, end - start)
+            pieces[num_pieces] = (start, start + length)
+            num_pieces += 1
+            start += length
+            used += length
+            # A piece is framed whole; a [SEP] behind a document that ends with its row would be cut off with the row.
+            used += frame if frames_each_piece or start == end else 0
+    if num_pieces > row_splits[num_rows]:
+        num_rows += 1
+        row_splits[num_rows] = num_pieces
+    return pieces[:num_pieces].copy(), row_splits[: num_rows + 1].copy()
+
+
+def full_sentence_rows(documents, chosen, *, max_seq_length):
+    """Whole sentences of the documents `chosen`, in that order, while they fit in [CLS] ... [SEP]: PieceRows.
+
+    Pieces of different documents in one row have a [SEP] between them. A sentence longer than a row is cut into rows of its own.
+    """
+    args = documents.sentence_splits, documents.document_splits, np.asarray(chosen, np.int64), max_seq_length - 2
+    return PieceRows(*_full_sentences(*args), ROW)
+
+
+@numba.njit(cache=True)
+def _full_sentences(sentence_splits, document_splits, chosen, budget):
+    most = 1
+    for document in chosen:
+        for sentence in range(document_splits[document], document_splits[document + 1]):
+            most += 1 + (sentence_splits[sentence + 1] - sentence_splits[sentence]) // budget
+    pieces = np.empty((most, 2), np.int64)
+    row_splits = np.zeros(most + 1, np.int64)
+    num_pieces = num_rows = used = 0
+    for document in chosen:
+        goes_on = False  # whether the last piece of the row is of this document
+        for sentence in range(document_splits[document], document_splits[document + 1]):
+            start, end = sentence_splits[sentence], sentence_splits[sentence + 1]
+            while start < end:
+                length = min(budget, end - start)
+                extra = 0 if goes_on or used == 0 else 1
+                if used + extra + length > budget:
+                    num_rows += 1
+                    row_splits[num_rows] = num_pieces
+                    used, goes_on = 0, False
+                    continue
+                if goes_on:
+                    pieces[num_pieces - 1, 1] = start + length
+                else:
+                    pieces[num_pieces] = (start, start + length)
+                    num_pieces += 1
+                used += extra + length
+                goes_on = True
+                start += length
+    if num_pieces > row_splits[num_rows]:
+        num_rows += 1
+        row_splits[num_rows] = num_pieces
+    return pieces[:num_pieces].copy(), row_splits[: num_rows + 1].copy()
+
+
+@numba.njit(cache=True)
+def _make_piece_rows(ids, pieces, ends, row_splits, max_seq_length, cls_id, sep_id, kind):
+    num_rows = len(row_splits) - 1
+    input_ids = np.zeros((num_rows, max_seq_length), np.int32)
+    sequence_ids = np.zeros((num_rows, max_seq_length), np.int32)
+    lengths = np.empty(num_rows, np.int32)
+    for row in range(num_rows):
+        at = 0
+        for piece in range(row_splits[row], row_splits[row + 1]):
+            begin = at
+            if kind == 0 or (kind == 3 and piece == row_splits[row]):
+                input_ids[row, at] = cls_id
+                at += 1
+            for token in range(pieces[piece, 0], pieces[piece, 1]):
+                input_ids[row, at] = ids[token]
+                at += 1
+            if (kind == 0 or kind == 3 or (kind == 1 and ends[piece])) and at < max_seq_length:
+                input_ids[row, at] = sep_id
+                at += 1
+            sequence_ids[row, begin:at] = 1 if kind == 3 else piece - row_splits[row] + 1
+        lengths[row] = at
+    return input_ids, lengths, sequence_ids
