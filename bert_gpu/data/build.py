@@ -4,10 +4,10 @@ The corpus is cut at document boundaries into blocks of about BLOCK_BYTES; a sha
 block at a time. Any number of workers writes the same bytes, and a killed job keeps the shards that are whole.
 """
 
-import glob
-import json
+import itertools
 import multiprocessing
 import os
+import signal
 
 import google_crc32c
 import numpy as np
@@ -15,9 +15,11 @@ import tensorflow as tf
 
 from bert_gpu.data import examples
 from bert_gpu.data.chance import derive_key, row_keys
-from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_json, write_manifest
+from bert_gpu.data.manifest import Manifest
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import BLOCK_BYTES, Counts, Shard, Worker, block_range, read_stats, stats_path
+from bert_gpu.data.target import Target
+from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
 from bert_gpu.text import corpus, vocab
 from bert_gpu.text.tokenizer import WordPieceTokenizer
@@ -42,45 +44,9 @@ class Job:
         self.num_bytes = num_bytes
         self.num_documents = sum(block.num_documents for block in self.blocks)
         self.is_validation = choose_validation(self.num_documents, config.validation_share, config.random_seed)
-        self.building = os.path.join(config.folder, f".{config.name}.building.json")
-        self.status = self._status()
-
-    def _status(self):
-        """'new', 'resumed' or 'finished'; UserError when the folder holds something else and --overwrite was not given."""
-        config = self.config
-        present = read_manifest(config.folder)
-        if present is not None and present.name != config.name:
-            raise UserError(
-                f"--output_file={config.output_file}: {config.folder} holds the data set {present.name!r}; choose another folder"
-            )
-        if self.overwrite:
-            return "new"
-        if os.path.exists(config.folder) and not os.path.isdir(config.folder):
-            raise UserError(f"--output_file={config.output_file}: {config.folder} is not a folder")
-        wanted = dict(settings=self.settings, inputs=self.fingerprint)
-        if present is not None:
-            if all(os.path.exists(path) for split in ("train", "validation") for path in present.paths(config.folder, split)):
-                return self._same(dict(settings=present.settings, inputs=present.inputs), wanted, "finished")
-            return self._same(dict(settings=present.settings, inputs=present.inputs), wanted, "resumed")
-        if os.path.exists(self.building):
-            with open(self.building, encoding="utf-8") as file:
-                return self._same(json.load(file), wanted, "resumed")
-        foreign = glob.glob(os.path.join(glob.escape(config.folder), f"{glob.escape(config.name)}-*.tfrecord"))
-        if foreign:
-            raise UserError(f"{foreign[0]}: is in the way and not from a run of this script; move it, or --overwrite")
-        return "new"
-
-    def _same(self, stored, wanted, status):
-        old, new = stored["settings"], json.loads(json.dumps(wanted["settings"]))
-        changed = [
-            f"--{name}: {old.get(name)} -> {new.get(name)}" for name in sorted(set(old) | set(new)) if old.get(name) != new.get(name)
-        ]
-        if not changed and stored["inputs"] != wanted["inputs"]:
-            changed = ["the text itself"]
-        if changed:
-            text = f"--output_file={self.config.output_file}: holds a data set made otherwise ({'; '.join(changed)})"
-            raise UserError(text[:220] + "; choose another folder, or --overwrite")
-        return status
+        self.target = Target(config, self.settings, self.fingerprint)
+        self.status = self.target.status(overwrite)
+        self.shards()  # complains of an impossible number
 
     def shards(self):
         """The shards of the job, training first."""
@@ -101,75 +67,65 @@ class Job:
 
     def run(self, console):
         """Writes what is missing; returns (Manifest, Counts)."""
+        config, target = self.config, self.target
+        pieces = None if self.status == "resumed" and target.kept_vocabulary() else self._vocabulary(console)
+        with only_writer(config.folder, config.name, f"--output_file={config.output_file}"):
+            if self.overwrite:
+                target.clear()
+            target.begin(pieces)
+            worker = Worker(config, target.vocab_file, self.is_validation)
+            shards = self.shards()
+            kept = [shard for shard in shards if os.path.exists(shard.path) and os.path.exists(stats_path(shard))]
+            if kept:
+                console.say(f"going on: {len(kept)} of {len(shards)} shards are whole and kept")
+            self._write([shard for shard in shards if shard not in kept], worker, console)
+            counts = {shard: read_stats(shard) for shard in shards}
+            manifest = self._manifest(worker.tokenizer, counts)
+            target.finish(manifest, shards, [shard for shard in shards if not counts[shard].num_instances])
+        return manifest, sum(counts.values(), Counts())
+
+    def _manifest(self, tokenizer, counts):
         config = self.config
-        shards = self.shards()
-        os.makedirs(config.folder, exist_ok=True)
-        if self.overwrite:
-            self._clear()
-        write_json(self.building, dict(settings=self.settings, inputs=self.fingerprint))
-        vocab_file = self._vocabulary(console)
-        worker = Worker(config, vocab_file, self.is_validation)
-        kept = [shard for shard in shards if os.path.exists(shard.path) and os.path.exists(stats_path(shard))]
-        if kept:
-            console.say(f"going on: {len(kept)} of {len(shards)} shards are whole and kept")
-        self._write([shard for shard in shards if shard not in kept], worker, console)
-        counts = {split: sum((read_stats(s) for s in shards if s.split == split), Counts()) for split in ("train", "validation")}
-        both = counts["train"] + counts["validation"]
-        if not counts["train"].num_instances:
-            self._clear()
-            raise UserError(f"--input_file={config.input_file}: no instance can be made of this text; is it empty of words?")
-        tokenizer = worker.tokenizer
-        result = Manifest(
+        both = sum(counts.values(), Counts())
+        shards = {split: [s for s in counts if s.split == split and counts[s].num_instances] for split in ("train", "validation")}
+        return Manifest(
             name=config.name,
             schema=examples.STATIC if config.masking == "static" else examples.COMPACT,
             objective=config.objective,
             masking=config.masking,
             max_seq_length=config.max_seq_length,
             max_predictions_per_seq=config.num_predictions,
-            vocab_file=os.path.basename(vocab_file),
+            vocab_file=os.path.basename(self.target.vocab_file),
             vocab_size=tokenizer.vocab_size,
             tokenizer=tokenizer.identity,
             do_lower_case=config.do_lower_case,
             seed=config.random_seed,
-            train_shards=tuple(os.path.basename(s.path) for s in shards if s.split == "train"),
-            validation_shards=tuple(os.path.basename(s.path) for s in shards if s.split == "validation"),
-            num_train_instances=counts["train"].num_instances,
-            num_validation_instances=counts["validation"].num_instances,
+            train_shards=tuple(os.path.basename(shard.path) for shard in shards["train"]),
+            validation_shards=tuple(os.path.basename(shard.path) for shard in shards["validation"]),
+            num_train_instances=sum(counts[shard].num_instances for shard in shards["train"]),
+            num_validation_instances=sum(counts[shard].num_instances for shard in shards["validation"]),
             num_documents=both.num_documents,
             num_sentences=both.num_sentences,
             num_tokens=both.num_tokens,
             settings=self.settings,
             inputs=self.fingerprint,
         )
-        write_manifest(config.folder, result)
-        for path in [self.building, *(stats_path(shard) for shard in shards)]:
-            os.remove(path)
-        return result, both
-
-    def _clear(self):
-        """Removes an earlier data set of this name."""
-        stem = os.path.join(glob.escape(self.config.folder), glob.escape(self.config.name))
-        hidden = os.path.join(glob.escape(self.config.folder), "." + glob.escape(self.config.name))
-        for pattern in (f"{stem}-*.tfrecord", f"{stem}-*.index", f"{hidden}[-.]*.partial*", f"{hidden}-*.stats", f"{hidden}.building.json"):
-            for path in glob.glob(pattern):
-                os.remove(path)
-        manifest_path = os.path.join(self.config.folder, FILE_NAME)
-        if os.path.exists(manifest_path):
-            os.remove(manifest_path)
 
     def _vocabulary(self, console):
-        """Path of the data set's vocabulary: DIR/vocab.txt, copied or learnt."""
-        config, path = self.config, os.path.join(self.config.folder, "vocab.txt")
+        """The pieces of the vocabulary, read or learnt; UserError when the text has no word that it could be used on."""
+        config = self.config
+        lines = (line for block in self.blocks for document in corpus.read_block(block) for line in document)
         if config.vocab_file is not None:
-            if not os.path.exists(path) or not os.path.samefile(path, config.vocab_file):
-                vocab.write_vocab(path, WordPieceTokenizer(config.vocab_file, config.do_lower_case).vocab)
-            return path
-        if self.status == "resumed" and os.path.exists(path):
-            return path
+            tokenizer = WordPieceTokenizer(config.vocab_file, config.do_lower_case)
+            if not any(len(tokenizer.tokenize(part)[0]) for part in iter(lambda: list(itertools.islice(lines, 1000)), [])):
+                raise UserError(f"--input_file={config.input_file}: has no word in it, so there is nothing to write")
+            return tokenizer.vocab
         console.say(f"learning a vocabulary of {config.vocab_size} pieces from {self.num_bytes / 1e6:.1f} MB of text")
         documents = (document for block in self.blocks for document in corpus.read_block(block))
-        vocab.write_vocab(path, vocab.learn_wordpiece(vocab.count_words(documents, config.do_lower_case), config.vocab_size))
-        return path
+        counts = vocab.count_words(documents, config.do_lower_case)
+        if not counts:
+            raise UserError(f"--input_file={config.input_file}: has no word in it, so there is nothing to write")
+        return vocab.learn_wordpiece(counts, config.vocab_size)
 
     def _write(self, shards, worker, console):
         """Writes shards, in this process or several, with progress in megabytes of text."""
@@ -204,14 +160,17 @@ class Job:
 
 def start_worker(worker, counter):
     """Runs once in each worker process: one thread each, since the processes share the cores."""
-    global process_worker, process_counter
-    process_worker, process_counter = worker, counter
+    global process_worker, process_counter, process_parent
+    process_worker, process_counter, process_parent = worker, counter, os.getppid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, too, and ends the pool
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def work(shard):
     def report(num_bytes):
+        if os.getppid() != process_parent:  # nobody waits for this any more
+            os._exit(1)
         with process_counter.get_lock():
             process_counter.value += num_bytes
 
@@ -232,7 +191,10 @@ def choose_validation(num_documents, share, seed):
 def file_crc(path):
     """CRC-32C of a file's content, read in pieces."""
     crc = 0
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 24):
-            crc = google_crc32c.extend(crc, piece)
+    try:
+        with open(path, "rb") as file:
+            while piece := file.read(1 << 24):
+                crc = google_crc32c.extend(crc, piece)
+    except OSError as error:
+        raise UserError(f"--input_file={path}: cannot be read ({error.strerror})") from error
     return crc

@@ -1,6 +1,7 @@
 """The records of a run: opened, checked against each other and against dataset.json, before anything is written."""
 
 import dataclasses
+import fnmatch
 import os
 
 import numpy as np
@@ -47,25 +48,25 @@ class Dataset:
     def __init__(self, config, warn=print):
         self.config, self.warn = config, warn
         paths = expand_globs(config.input_file, "--input_file")
+        infos = {folder: manifest.read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
         self.folder = os.path.dirname(paths[0])
-        self.info = manifest.read_manifest(self.folder)
-        validation = []
-        if self.info is not None:
-            validation = [os.path.normpath(path) for path in self.info.paths(self.folder, "validation")]
-            paths = [path for path in paths if os.path.normpath(path) not in validation]
-            missing = [path for path in self.info.paths(self.folder, "train") + validation if not tf.io.gfile.exists(path)]
-            if missing:
-                raise UserError(f"{missing[0]}: named in dataset.json but not there; run create_pretraining_data.py again")
-        if config.eval_input_file is not None:
-            validation = expand_globs(config.eval_input_file, "--eval_input_file")
+        self.info = infos[self.folder]
+        check_equal(infos, paths)
+        held_out = [path for folder, info in infos.items() if info for path in info.paths(folder, "validation")]
+        shards = [path for folder, info in infos.items() if info for path in info.paths(folder, "train")] + held_out
+        missing = [path for path in shards if not tf.io.gfile.exists(path)]
+        if missing:
+            raise UserError(f"{missing[0]}: named in dataset.json but not there; run create_pretraining_data.py again")
+        validation = held_out if config.eval_input_file is None else expand_globs(config.eval_input_file, "--eval_input_file")
+        left_out = {os.path.realpath(path) for path in held_out + validation}
+        paths = [path for path in paths if os.path.realpath(path) not in left_out]
         if not paths:
             raise UserError(f"--input_file={config.input_file}: matches validation shards only")
-        self.train = RecordSet(paths, warn if config.skip_corrupt_records else None)
-        self.validation = RecordSet(validation, warn if config.skip_corrupt_records else None) if validation else None
-        if not len(self.train):
-            raise UserError(f"--input_file={config.input_file}: holds no records")
-        self.schema = schema_of(self.train)
-        if self.validation is not None and schema_of(self.validation) != self.schema:
+        skip = warn if config.skip_corrupt_records else None
+        self.train = RecordSet(paths, skip)
+        self.validation = RecordSet(validation, skip) if validation else None
+        self.schema = schema_of(self.train.files)
+        if self.validation is not None and schema_of(self.validation.files) != self.schema:
             raise UserError(f"{validation[0]}: its records have another schema or length than those of {paths[0]}")
         if self.schema.kind == examples.COMPACT and self.info is None:
             raise UserError(f"{paths[0]}: compact records need the dataset.json they were written with, in the same folder")
@@ -76,8 +77,19 @@ class Dataset:
                 "drop the flag or build the data anew"
             )
 
-    def reader(self, split, tokenizer, seed):
-        """The Reader of "train" or "validation". `tokenizer` is needed for records that are masked when read."""
+    def identity(self):
+        """What decides the batches of a run, for run.json: files, sizes, and how dataset.json says they were made."""
+        files = [[os.path.basename(file.path), len(file), file.fingerprint()] for file in self.train.files]
+        made = None if self.info is None else dict(tokenizer=self.info.tokenizer, **self.info.settings)
+        return dict(files=files, made=made, max_seq_length=self.max_seq_length)
+
+    def reader(self, split, tokenizer, seed, limits=None):
+        """The Reader of "train" or "validation".
+
+        Args:
+          tokenizer: needed for records that are masked when read. seed: of order and masks.
+          limits: {feature: exclusive upper bound} that a model sets, such as its vocabulary's size for input_ids.
+        """
         masking = None
         if self.schema.kind == examples.COMPACT:
             settings = self.info.settings
@@ -102,14 +114,30 @@ class Dataset:
             padding=self.config.padding,
             length_multiple=self.config.length_multiple,
             skip_corrupt=self.warn if self.config.skip_corrupt_records else None,
+            limits=limits,
         )
 
 
+def check_equal(infos, paths):
+    """UserError unless the data sets of several folders were made alike."""
+    described = {folder: info for folder, info in infos.items() if info}
+    if described and len(described) < len(infos):
+        odd = next(folder for folder in infos if folder not in described)
+        raise UserError(f"--input_file: {odd} has no dataset.json, but {next(iter(described))} has; train on one kind of records")
+    first = next(iter(described.values()), None)
+    for folder, info in described.items():
+        for name in ("schema", "objective", "max_seq_length", "max_predictions_per_seq", "tokenizer"):
+            if getattr(info, name) != getattr(first, name):
+                raise UserError(f"--input_file: {folder} and {next(iter(described))} differ in {name}; data sets of one run must be alike")
+
+
 def expand_globs(patterns, flag):
-    """Files that match comma-separated globs, sorted, each once; UserError when a pattern matches nothing."""
+    """Files that match comma-separated names and globs, sorted, each once; UserError when one matches nothing."""
     paths = set()
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        found = [path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path)]
+        if tf.io.gfile.isdir(pattern):
+            raise UserError(f"{flag}={pattern}: is a folder; name the files in it, for example {pattern.rstrip('/')}/*.tfrecord")
+        found = [pattern] if tf.io.gfile.exists(pattern) else glob_in_folder(pattern)
         if not found:
             raise UserError(f"{flag}={pattern}: no file matches; write one with create_pretraining_data.py, or name another")
         paths.update(found)
@@ -118,15 +146,33 @@ def expand_globs(patterns, flag):
     return sorted(paths)
 
 
-def schema_of(records):
-    """The Schema of a set's first readable record."""
-    if not len(records):
-        raise UserError(f"{records.files[0].path}: holds no records")
-    first = records.read(np.arange(1))[0]
-    if first is None:  # corrupt, and corrupt records are skipped
-        first = next((record for number in range(1, len(records)) if (record := records.read(np.array([number]))[0]) is not None), b"")
+def glob_in_folder(pattern):
+    """Files that match a glob. A folder that exists under its literal name is taken as that, also with glob characters in it."""
+    folder, name = os.path.split(pattern)
+    if folder and tf.io.gfile.isdir(folder):
+        return [os.path.join(folder, found) for found in tf.io.gfile.listdir(folder) if fnmatch.fnmatchcase(found, name)]
+    return [path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path)]
+
+
+def schema_of(files):
+    """The Schema that the first readable records of all files (records.RecordFile) share."""
+    schemas = {file.path: schema for file in files if (schema := first_schema(file)) is not None}
+    if not schemas:
+        raise UserError(f"{files[0].path}: holds no record; build the data anew")
+    first, expected = next(iter(schemas.items()))
+    for path, schema in schemas.items():
+        if schema != expected:
+            raise UserError(f"{path}: its records have another schema or length than those of {first}")
+    return expected
+
+
+def first_schema(file):
+    """The Schema of a file's first readable record; None when it has none."""
+    record = next((record for number in range(len(file)) if (record := file.read(number)) is not None), None)
+    if record is None:
+        return None
     try:
-        return examples.sniff_schema(first)
+        return examples.sniff_schema(record)
     except Exception as error:  # protobuf raises several kinds
         what = str(error) if isinstance(error, ValueError) else "its records are no tf.train.Example"
-        raise UserError(f"{records.files[0].path}: {what}; this is no BERT pretraining data") from error
+        raise UserError(f"{file.path}: {what}; this is no BERT pretraining data") from error

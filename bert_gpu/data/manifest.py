@@ -1,11 +1,10 @@
 """dataset.json: what a folder of shards is, so that training can check what it is given."""
 
 import dataclasses
-import json
 import os
+import typing
 
-import tensorflow as tf
-
+from bert_gpu.files import read_json, write_json
 from bert_gpu.settings import UserError
 
 FILE_NAME = "dataset.json"
@@ -41,28 +40,6 @@ class Manifest:
         return [os.path.join(folder, shard) for shard in shards]
 
 
-def write_json(path, content):
-    """Writes JSON under a temporary name, then renames."""
-    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial")
-    with tf.io.gfile.GFile(partial, "w") as file:
-        file.write(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    tf.io.gfile.rename(partial, path, overwrite=True)
-
-
-def read_json(path, what):
-    """A JSON object from a file; UserError when it is no such thing. `what` names its purpose."""
-    try:
-        with tf.io.gfile.GFile(path, "r") as file:
-            content = json.loads(file.read())
-    except (tf.errors.OpError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as {what}") from error
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: not JSON at line {error.lineno} ({error.msg}); it should be {what}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: should be {what}, a JSON object")
-    return content
-
-
 def write_manifest(folder, manifest):
     write_json(os.path.join(folder, FILE_NAME), dataclasses.asdict(manifest))
 
@@ -70,11 +47,16 @@ def write_manifest(folder, manifest):
 def read_manifest(folder):
     """The Manifest of a folder, or None when it has no dataset.json (the records are somebody else's)."""
     path = os.path.join(folder, FILE_NAME)
-    if not tf.io.gfile.exists(path):
+    if not os.path.exists(path):
         return None
     content = read_json(path, "the description of a data set")
-    known = {field.name for field in dataclasses.fields(Manifest)}
-    if set(content) != known:
-        odd = sorted(set(content) ^ known)[0]
+    known = {field.name: field.type for field in dataclasses.fields(Manifest)}
+    if set(content) != set(known):
+        odd = sorted(set(content) ^ set(known))[0]
         raise UserError(f"{path}: {'unknown' if odd in content else 'missing'} entry {odd!r}; rebuild the data set with --overwrite")
+    for name, kind in known.items():
+        value, expected = content[name], list if typing.get_origin(kind) is tuple else kind
+        is_right = isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
+        if not is_right or (typing.get_origin(kind) is tuple and not all(isinstance(shard, str) for shard in value)):
+            raise UserError(f"{path}: {name} is {str(value)[:60]!r}, which it cannot be; rebuild the data set with --overwrite")
     return Manifest(**content | {name: tuple(content[name]) for name in ("train_shards", "validation_shards")})

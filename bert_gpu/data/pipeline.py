@@ -40,9 +40,12 @@ class Reader:
     corrupt records become rows whose "row_weights" (B,) float32 are 0; without, they are a UserError.
     """
 
-    def __init__(self, records, schema, max_seq_length, masking=None, seed=0, *, padding="fixed", length_multiple=32, skip_corrupt=None):
+    def __init__(
+        self, records, schema, max_seq_length, masking=None, seed=0, *, padding="fixed", length_multiple=32, skip_corrupt=None, limits=None
+    ):
         self.records, self.schema, self.max_seq_length, self.masking, self.seed = records, schema, max_seq_length, masking, seed
         self.padding, self.length_multiple, self.skip_corrupt = padding, length_multiple, skip_corrupt
+        self.limits = dict(masked_lm_positions=max_seq_length) | (limits or {})
         if masking is not None:
             self._mask = tf.function(self._mask_rows, reduce_retracing=True)
 
@@ -60,6 +63,10 @@ class Reader:
         except tf.errors.InvalidArgumentError as error:
             misfits = [number for number, record in zip(numbers, serialized, strict=True) if not self._fits(record)]
             raise UserError(f"{self.records.locate((misfits or numbers)[0])}: does not fit the schema of the other records") from error
+        for name, limit in self.limits.items():
+            if name in batch and not 0 <= batch[name].min() <= batch[name].max() < limit:
+                row = next(row for row, values in enumerate(batch[name]) if not 0 <= values.min() <= values.max() < limit)
+                raise UserError(f"{self.records.locate(numbers[row])}: {name} reaches beyond {limit - 1}, the most that this model takes")
         if self.masking is not None:
             batch |= self._masked(batch, numbers, epochs)
         if self.skip_corrupt is not None:

@@ -42,7 +42,7 @@ class ShardWriter:
 
     def __init__(self, path):
         self.path = path
-        self.partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path).removesuffix('.tfrecord')}.partial")
+        self.partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path).removesuffix('.tfrecord')}.{os.getpid()}.partial")
         self.sizes = []
         self.num_bytes = 0
 
@@ -114,11 +114,16 @@ class RecordFile:
     def __len__(self):
         return len(self.offsets) - 1
 
+    def fingerprint(self):
+        """A number that changes when the file does: CRC-32C of its size, its beginning and its end."""
+        return masked_crc(struct.pack("<Q", len(self.data)) + self.data[: 1 << 16] + self.data[-(1 << 16) :])
+
     def _index(self, size):
         sidecar = index_path(self.path)
         if sidecar != self.path and os.path.exists(sidecar):
             offsets = np.fromfile(sidecar, "<i8")
-            if len(offsets) and offsets[0] == 0 and offsets[-1] == size:
+            is_sound = len(offsets) and offsets[0] == 0 and offsets[-1] == size
+            if is_sound and (np.diff(offsets) >= HEADER + FOOTER).all():
                 return offsets
         return self._scan(size)
 
@@ -148,8 +153,9 @@ class RecordFile:
         """The bytes of one record; UserError with file and offset when its checksum is wrong."""
         start, end = int(self.offsets[number]), int(self.offsets[number + 1])
         record = self.data[start + HEADER : end - FOOTER]
+        (length,) = struct.unpack("<Q", self.data[start : start + 8])
         (crc,) = struct.unpack("<I", self.data[end - FOOTER : end])
-        if crc == masked_crc(record):
+        if length == len(record) and crc == masked_crc(record):
             return record
         if self.skip is None:
             raise UserError(self._broken(start, f"record {number} is corrupt"))

@@ -5,7 +5,6 @@ come from the same block.
 """
 
 import dataclasses
-import json
 import os
 
 import numpy as np
@@ -13,8 +12,8 @@ import tensorflow as tf
 
 from bert_gpu.data import examples, instances, masking, packing
 from bert_gpu.data.chance import derive_key, row_keys
-from bert_gpu.data.manifest import write_json
 from bert_gpu.data.records import ShardWriter
+from bert_gpu.files import read_json, write_json
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.text import corpus
 from bert_gpu.text.tokenizer import WordPieceTokenizer
@@ -283,8 +282,9 @@ def stats_path(shard):
 
 
 def read_stats(shard):
-    with open(stats_path(shard), encoding="utf-8") as file:
-        return Counts(**json.load(file))
+    names = [field.name for field in dataclasses.fields(Counts)]
+    content = read_json(stats_path(shard), "the counts of a shard; delete it to have the shard written again", names)
+    return Counts(**{name: content[name] for name in names})
 
 
 def block_range(block):

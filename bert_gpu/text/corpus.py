@@ -1,25 +1,22 @@
 """Text files in, documents of sentences out, a block at a time.
 
-The format is Google's: one sentence a line, a blank line (or several) between documents, UTF-8; documents never span files. A corpus is
-planned once, by a scan that remembers only where documents begin, as a list of blocks: byte ranges that begin and end between
-documents. Then each block can be read anywhere, in any order, by any worker, and memory never grows with the corpus.
+Files are UTF-8 in one of the formats of formats.py, and documents never span files. A corpus is planned once, by a scan that remembers only
+where documents begin, as a list of blocks: byte ranges that begin and end between documents. Then each block can be read anywhere, in
+any order, by any worker, and memory never grows with the corpus. Compressed files are unpacked first (archives.py).
 """
 
 import dataclasses
-import itertools
-import re
+import os
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.settings import UserError
+from bert_gpu.text.formats import LINES, BadLine, TextFormat, find_documents, parse_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 22  # what the scan holds at once, beside the longest line
-ASCII_SPACES = b" \t\r\x0b\x0c\x1c\x1d\x1e\x1f"
-# The line before a blank one ends here. What counts as blank is what str.strip takes away, in UTF-8.
-SPACE = rb"(?:[ \t\r\x0b\x0c\x1c-\x1f]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)"
-BLANK_LINE = re.compile(rb"\n" + SPACE + rb"*(?=\n)")
+FOLDER_ENDINGS = (".txt", ".jsonl", ".gz", ".zst")  # of the files that are taken from a folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +28,8 @@ class Block:
       start, end: its bytes, end exclusive. The blocks of a file follow one another without a gap.
       first_document: number of the first document, counted from 0 over all planned files in their order.
       num_documents: at least 1.
-      num_sentences: lines that are not blank.
+      num_sentences: lines that are not blank; None where documents have yet to be split into sentences.
+      text_format: how the file is read.
     """
 
     path: str
@@ -39,19 +37,29 @@ class Block:
     end: int
     first_document: int
     num_documents: int
-    num_sentences: int
+    num_sentences: int | None
+    text_format: TextFormat = LINES
 
 
 def expand_inputs(patterns):
-    """Comma-separated files and globs (or a list of them) -> sorted paths, each once. Raises UserError for one that matches nothing."""
+    """Comma-separated files, folders and globs (or a list of them) -> sorted paths of files, each once.
+
+    A folder stands for all files below it whose names end in one of FOLDER_ENDINGS and do not begin with a dot. Links to folders are not
+    followed below it. Raises UserError for what gives no file.
+    """
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
     paths = set()
     for pattern in filter(None, map(str.strip, patterns)):
         # A file may have glob characters in its name, so the name itself comes first.
         matches = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
-        files = [path for path in matches if not tf.io.gfile.isdir(path)]
-        if matches and not files:
-            raise UserError(f"{pattern}: is a folder; name the files in it, for example {pattern.rstrip('/')}/*.txt"[:300])
+        folders = [path for path in matches if tf.io.gfile.isdir(path)]
+        shown = [path for path in folders if path == pattern or not os.path.basename(path).startswith(".")]
+        files = set(matches).difference(folders).union(*map(files_below, shown))
+        if folders and not files:
+            endings = " ".join("*" + ending for ending in FOLDER_ENDINGS)
+            raise UserError(
+                f"{pattern}: is a folder with none of {endings} below it; name the files, as {pattern.rstrip('/')}/*.text"[:300]
+            )
         if not files:
             raise UserError(f"{pattern}: no such file; check the path (the pattern matches nothing)"[:300])
         paths.update(files)
@@ -60,23 +68,33 @@ def expand_inputs(patterns):
     return sorted(paths)
 
 
-def plan_blocks(paths, block_bytes):
+def files_below(folder):
+    # TensorFlow's walk would follow links, for ever where they make a circle.
+    walk = tf.io.gfile.walk if "://" in folder else os.walk
+    for parent, folders, names in walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (os.path.join(parent, name) for name in names if name.endswith(FOLDER_ENDINGS) and not name.startswith("."))
+
+
+def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
     """Cuts files into blocks of about block_bytes, each at least that long unless it is the last of its file.
 
     Args:
       paths: list of str, in the order in which documents are to be numbered.
       block_bytes: int > 0; a document longer than that makes a longer block.
+      text_format: TextFormat of all the files.
+      names: list of str, what errors call each file, such as the compressed one that it was unpacked from. Default: its path.
 
     Returns:
-      list of Block. They depend on the files and on block_bytes alone.
+      list of Block. They depend on the files, on block_bytes and on text_format alone.
 
     Raises:
-      UserError: a file cannot be read, is not UTF-8 (the message has the line number) or has no document.
+      UserError: a file cannot be read, is not UTF-8 or not in the format (the message has the line number), or has no document.
     """
     blocks = []
-    for path in paths:
+    for path, name in zip(paths, names or paths, strict=True):
         first = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
-        blocks += scan_file(path, block_bytes, first)
+        blocks += scan_file(path, block_bytes, first, text_format, name)
     return blocks
 
 
@@ -90,13 +108,11 @@ def read_block(block):
         with open_binary(block.path) as file:
             file.seek(block.start)
             content = file.read(block.end - block.start)
-        lines = [line.strip(ASCII_SPACES) for line in content.split(b"\n")]
-        if not content.isascii():
-            lines = [line if line.isascii() else line.decode().strip().encode() for line in lines]
-    except (OSError, tf.errors.OpError, UnicodeDecodeError) as error:
+        documents = parse_documents(content, block.text_format)
+    except (OSError, tf.errors.OpError, UnicodeDecodeError, BadLine) as error:
         raise changed(block.path) from error
-    documents = [list(sentences) for has_text, sentences in itertools.groupby(lines, bool) if has_text]
-    if (len(documents), sum(map(len, documents))) != (block.num_documents, block.num_sentences):
+    num_sentences = sum(map(len, documents)) if block.num_sentences is not None else None
+    if len(content) != block.end - block.start or (len(documents), num_sentences) != (block.num_documents, block.num_sentences):
         raise changed(block.path)
     return documents
 
@@ -110,7 +126,7 @@ def open_binary(path):
     return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
 
 
-def scan_file(path, block_bytes, first_document):
+def scan_file(path, block_bytes, first_document, text_format, name):
     """The blocks of one file, in one pass. Arguments and errors as of `plan_blocks`."""
     blocks = []
     start = num_documents = num_sentences = 0  # of the block that is being filled
@@ -119,15 +135,19 @@ def scan_file(path, block_bytes, first_document):
 
     def close(end):
         nonlocal start, num_documents, num_sentences, first_document
-        blocks.append(Block(path, start, end, first_document, num_documents, num_sentences))
+        known_sentences = num_sentences if text_format.has_sentence_lines else None
+        blocks.append(Block(path, start, end, first_document, num_documents, known_sentences, text_format))
         first_document += num_documents
         start, num_documents, num_sentences = end, 0, 0
 
-    for lines in whole_lines(path):
+    for lines in whole_lines(path, name):
         if position == 0 and lines.startswith(BYTE_ORDER_MARK):
             lines, position, start = lines[3:], 3, 3
-        check_utf8(path, lines, num_lines)
-        begins, count_sentences, in_document = find_documents(lines, in_document)
+        check_utf8(name, lines, num_lines)
+        try:
+            begins, count_sentences, in_document = find_documents(lines, in_document, text_format)
+        except BadLine as error:
+            raise UserError(f"{name}: line {num_lines + error.number + 1} {error.problem}"[:300]) from None
         next_document = counted_to = 0  # what of these lines is in a block already: documents, bytes
         while True:
             # A block ends where the first document begins after it has its length and a document.
@@ -146,11 +166,12 @@ def scan_file(path, block_bytes, first_document):
     if num_documents:
         close(position)
     if not blocks:
-        raise UserError(f"{path}: has no document; one sentence a line is needed, and a blank line between documents"[:300])
+        lines = "one sentence a line is needed, and a blank line between documents"
+        raise UserError(f"{name}: has no document; {lines if text_format.has_sentence_lines else 'lines with text are needed'}"[:300])
     return blocks
 
 
-def whole_lines(path):
+def whole_lines(path, name):
     """Yields the file's bytes, about CHUNK_BYTES at a time, cut after a line break. Raises UserError."""
     try:
         with open_binary(path) as file:
@@ -164,44 +185,14 @@ def whole_lines(path):
             if any(pending):
                 yield b"".join(pending)
     except (FileNotFoundError, tf.errors.NotFoundError):
-        raise UserError(f"{path}: no such file; check the path"[:300]) from None
+        raise UserError(f"{name}: no such file; check the path"[:300]) from None
     except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"{path}: cannot be read ({type(error).__name__}); name a readable text file"[:300]) from None
+        raise UserError(f"{name}: cannot be read ({type(error).__name__}); name a readable text file"[:300]) from None
 
 
-def check_utf8(path, lines, lines_before):
+def check_utf8(name, lines, lines_before):
     try:
         lines.decode()
     except UnicodeDecodeError as error:
         number = lines_before + lines.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}: line {number} is not UTF-8; convert the file, for example with iconv -t UTF-8"[:300]) from None
-
-
-def find_documents(lines, in_document):
-    """Where documents begin in a stretch of a file.
-
-    Args:
-      lines: bytes, whole lines.
-      in_document: whether the line before them belongs to a document.
-
-    Returns:
-      begins: int64 (D,), the offset in `lines` of each document that begins here.
-      count_sentences: function of two offsets of lines, from and to: the number of lines between them that are not blank.
-      in_document: whether the last line belongs to a document.
-    """
-    text = b"\n" + lines  # so that every line has a line break before it, at its own offset in `lines`, and one behind it
-    if not text.endswith(b"\n"):
-        text += b"\n"
-    size = len(text) - 1
-    blanks = np.array([match.span() for match in BLANK_LINE.finditer(text)], np.int64).reshape(-1, 2)  # from, to; offsets in `lines`
-    stretches = np.stack([np.append(0, blanks[:, 1]), np.append(blanks[:, 0], size)], axis=1)  # of lines between blank lines
-    has_text = stretches[:, 0] < stretches[:, 1]
-    begins = stretches[has_text, 0]
-
-    def count_sentences(first, end):
-        end = size if end == len(lines) else end
-        num_blanks = np.searchsorted(blanks[:, 0], end) - np.searchsorted(blanks[:, 0], first)
-        return text.count(b"\n", first + 1, end + 1) - int(num_blanks)
-
-    goes_on = in_document and has_text[0]
-    return begins[1:] if goes_on else begins, count_sentences, bool(has_text[-1])
+        raise UserError(f"{name}: line {number} is not UTF-8; convert the file, for example with iconv -t UTF-8"[:300]) from None

@@ -157,12 +157,17 @@ def learner_params(size):
 
 def write_vocab(path, vocab):
     """Writes one piece a line. The file has its name only when it is whole."""
+    write_whole_file(path, "".join(piece + "\n" for piece in vocab).encode(), "the vocabulary")
+
+
+def write_whole_file(path, content, what):
+    """Writes bytes under another name first. Raises UserError, in which `what` names the content."""
     unfinished = f"{path}.{os.getpid()}.unfinished"
     try:
         with tf.io.gfile.GFile(unfinished, "wb") as file:
-            file.write("".join(piece + "\n" for piece in vocab).encode())
+            file.write(content)
         tf.io.gfile.rename(unfinished, path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
         if tf.io.gfile.exists(unfinished):
             tf.io.gfile.remove(unfinished)
-        raise UserError(f"{path}: the vocabulary cannot be written ({type(error).__name__}); check folder and permissions"[:300]) from None
+        raise UserError(f"{path}: {what} cannot be written ({type(error).__name__}); check folder and permissions"[:300]) from None

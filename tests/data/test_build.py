@@ -1,6 +1,7 @@
 """Laws of the data job: same bytes for any number of workers and after any interruption; nothing foreign is touched."""
 
 import hashlib
+import json
 import os
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from bert_gpu.data import build, manifest
 from bert_gpu.data.dataset import Dataset, InputConfig
 from bert_gpu.data.shards import DataConfig
+from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 from bert_gpu.train.monitor import Console
@@ -134,6 +136,53 @@ def test_foreign_shards_are_left_alone(tmp_path, sample_text, vocab_file):
     assert (tmp_path / "x-00000-of-00001.tfrecord").read_bytes() == b"precious"
 
 
+def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
+    (tmp_path / "vocab.txt").write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="vocab.txt: is in the way"):
+            build.Job(config(tmp_path, sample_text), overwrite)
+    assert (tmp_path / "vocab.txt").read_text() == "precious"
+
+
+def test_a_killed_rebuild_learns_its_own_vocabulary(tmp_path, sample_text, monkeypatch):
+    run(tmp_path, sample_text, vocab_size=300, dupe_factor=1)
+    write = build.Worker.write_shard
+    monkeypatch.setattr(build.vocab, "learn_wordpiece", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, sample_text, vocab_size=600, dupe_factor=1, overwrite=True)
+    assert build.Job(config(tmp_path, sample_text, vocab_size=300, dupe_factor=1)).status == "finished", "nothing is cleared too early"
+    monkeypatch.undo()
+    monkeypatch.setattr(build.Worker, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, sample_text, vocab_size=600, dupe_factor=1, overwrite=True)
+    monkeypatch.setattr(build.Worker, "write_shard", write)
+    assert run(tmp_path, sample_text, vocab_size=600, dupe_factor=1)[0].vocab_size == 600
+
+
+def test_two_jobs_at_once(tmp_path, sample_text, vocab_file):
+    with only_writer(str(tmp_path), "x", "--output_file"), pytest.raises(UserError, match=f"another process .{os.getpid()}. writes to"):
+        run(tmp_path, sample_text, vocab_file=vocab_file)
+
+
+def test_a_shard_without_instances_is_left_out(tmp_path, vocab_file):
+    text = tmp_path / "text.txt"
+    text.write_text("hello world this is text\nmore text here\n\n\u200b\n")
+    made, _ = run(tmp_path / "out", text, vocab_file=vocab_file, validation_share=0.99)
+    assert made.validation_shards == () or made.train_shards
+    Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord"))
+
+
+@pytest.mark.parametrize("change", [dict(train_shards=5), dict(settings=5), dict(vocab_size="abc"), dict(max_seq_length=None), dict(odd=1)])
+def test_a_broken_dataset_json_is_named(tmp_path, sample_text, vocab_file, change):
+    run(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1)
+    content = json.loads((tmp_path / "dataset.json").read_text())
+    (tmp_path / "dataset.json").write_text(json.dumps(content | change))
+    with pytest.raises(UserError, match="dataset.json"):
+        build.Job(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1))
+    with pytest.raises(UserError, match="dataset.json"):
+        Dataset(InputConfig(input_file=f"{tmp_path}/*.tfrecord"))
+
+
 def test_validation_documents_are_set_aside(tmp_path, sample_text):
     chosen = build.choose_validation(1000, 0.05, 1)
     assert chosen.sum() == 50 and (chosen == build.choose_validation(1000, 0.05, 1)).all()
@@ -149,6 +198,7 @@ def test_text_without_words(tmp_path, vocab_file, text):
     path.write_text(text)
     with pytest.raises(UserError, match="text.txt"):
         run(tmp_path / "out", path, vocab_file=vocab_file)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
 """Laws of the input pipeline: order is a function of (seed, epoch), position is a number, nothing is read twice or left out."""
 
 import itertools
+import pathlib
 import threading
 
 import numpy as np
 import pytest
 
 from bert_gpu.data import dataset, examples, pipeline, records
+from bert_gpu.data.build import Job
+from bert_gpu.data.shards import DataConfig
 from bert_gpu.settings import UserError
+from bert_gpu.train.monitor import Console
 
 N = 23
 
@@ -108,3 +112,53 @@ def test_other_records_are_refused(data, tmp_path):
         writer.write(*examples.encode_examples(dict(image=np.zeros((3, 2), np.int64))))
     with pytest.raises(UserError, match="no BERT pretraining data"):
         dataset.Dataset(dataset.InputConfig(input_file=str(tmp_path / "y.tfrecord")))
+
+
+def test_several_folders(data, tmp_path):
+    """Validation shards of every folder are left out, and folders that were made otherwise are refused."""
+    folders = []
+    for name, length in (("a [1]", 32), ("b", 32), ("c", 64)):
+        text = tmp_path / f"{name}.txt"
+        text.write_text("".join(f"The {word} man went home.\nHe was {word}.\n\n" for word in ("old", "young", "tall", "small") * 3))
+        folder = tmp_path / name
+        vocab = None if not folders else f"{folders[0]}/vocab.txt"
+        config = DataConfig(
+            input_file=str(text), output_file=f"{folder}/x.tfrecord", vocab_size=100, vocab_file=vocab, max_seq_length=length, dupe_factor=1
+        )
+        Job(config).run(Console(quiet=True))
+        folders.append(folder)
+    both = dataset.Dataset(dataset.InputConfig(input_file=f"{folders[0]}/*.tfrecord,{folders[1]}/*.tfrecord"))
+    assert not any("validation" in file.path for file in both.train.files) and len(both.train.files) == 2
+    assert all("validation" in file.path for file in both.validation.files) and len(both.validation.files) == 2
+    with pytest.raises(UserError, match="differ in max_seq_length"):
+        dataset.Dataset(dataset.InputConfig(input_file=f"{folders[0]}/*.tfrecord,{folders[2]}/*.tfrecord"))
+    with pytest.raises(UserError, match="has no dataset.json, but"):
+        dataset.Dataset(dataset.InputConfig(input_file=f"{folders[0]}/*.tfrecord,{data.folder}/*.tfrecord"))
+    with pytest.raises(UserError, match="is a folder; name the files"):
+        dataset.Dataset(dataset.InputConfig(input_file=str(folders[1])))
+    shard = both.train.files[0].path
+    alone = dataset.Dataset(dataset.InputConfig(input_file=f"{folders[1]}/*.tfrecord", eval_input_file=shard))
+    assert [file.path for file in alone.validation.files] == [shard]
+
+
+def test_numbers_beyond_the_model_are_refused(data):
+    reader = data.reader("train", None, 1, limits=dict(input_ids=20))
+    reader.read(np.arange(20), np.zeros(20, int))
+    with pytest.raises(UserError, match="record 10: input_ids reaches beyond 19"):
+        reader.read(np.arange(15, 23), np.zeros(8, int))
+
+
+def test_an_unsound_index_is_not_used(data, tmp_path):
+    shard = data.train.files[0].path
+    copy = tmp_path / "x.tfrecord"
+    copy.write_bytes(pathlib.Path(shard).read_bytes())
+    offsets = np.fromfile(records.index_path(shard), "<i8")
+    for damage in (lambda o: np.where(np.arange(len(o)) == 3, 0, o), lambda o: np.where(np.arange(len(o)) == 3, o - 1, o)):
+        damage(offsets).astype("<i8").tofile(tmp_path / "x.index")
+        file = records.RecordFile(str(copy))
+        try:
+            read = [file.read(number) for number in range(len(file))]
+        except UserError as error:
+            assert "corrupt" in str(error)
+        else:
+            assert read == [records.RecordFile(shard).read(number) for number in range(len(file))]

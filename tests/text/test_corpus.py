@@ -152,6 +152,19 @@ def test_inputs_are_sorted_and_unique(tmp_path):
     assert expand_inputs([f"{tmp_path}/c[1].txt"]) == [f"{tmp_path}/c[1].txt"]
 
 
+def test_a_folder_stands_for_the_text_files_below_it(tmp_path):
+    for name in ("b.txt", "a/c.jsonl", "a/d.gz", "a/e/f.zst", "a/no.md", "a/.hidden.txt", ".git/x.txt", "a/e/.cache/y.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    (tmp_path / "a" / "circle").symlink_to(tmp_path)
+    expected = [f"{tmp_path}/{name}" for name in ("a/c.jsonl", "a/d.gz", "a/e/f.zst", "b.txt")]
+    assert expand_inputs(str(tmp_path)) == expand_inputs(f"{tmp_path}/") == expand_inputs(f"{tmp_path}/a,{tmp_path}/b.txt") == expected
+    assert expand_inputs(f"{tmp_path}/*") == expected
+    assert expand_inputs(f"{tmp_path}/a/no.md") == [f"{tmp_path}/a/no.md"]
+    assert expand_inputs(f"file://{tmp_path}/a/e") == [f"file://{tmp_path}/a/e/f.zst"]
+
+
 @pytest.mark.parametrize("pattern, problem", [("absent*.txt", "absent*.txt: no such file"), ("", "is a folder"), ("a.txt", "no such file")])
 def test_inputs_that_match_nothing_are_refused(tmp_path, pattern, problem):
     with pytest.raises(UserError) as error:

@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+"""Pretraining data against its peers, in one run: Model Garden's create_pretraining_data and Hugging Face's datasets.
+
+    make bench TEXT=corpus.txt        (without TEXT: on the bundled sample, repeated)
+
+Every row is a whole process. Its start-up time, measured by the same command on a text of a few lines, is taken off for all alike. The
+vocabulary is given to all. The Hugging Face row runs under --hf_python, an environment with `datasets` and `tokenizers`, if named.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from measure import folder_bytes, print_table, run  # noqa: E402
+
+MEGABYTES = 20
+
+HUGGING_FACE = """
+import sys
+from datasets import load_dataset
+from tokenizers import BertWordPieceTokenizer
+text, vocab, folder, length = sys.argv[1:]
+tokenizer = BertWordPieceTokenizer(vocab, lowercase=True)
+length = int(length)
+
+def tokenize(batch):
+    return {"input_ids": [encoding.ids for encoding in tokenizer.encode_batch(batch["text"])]}
+
+def group_texts(batch):
+    ids = [token for row in batch["input_ids"] for token in row]
+    whole = len(ids) // length * length
+    return {"input_ids": [ids[start:start + length] for start in range(0, whole, length)]}
+
+data = load_dataset("text", data_files=text, split="train", cache_dir=folder + "/cache")
+data = data.filter(lambda batch: [bool(line) for line in batch["text"]], batched=True, num_proc=2)
+data = data.map(tokenize, batched=True, num_proc=2, remove_columns=["text"])
+data = data.map(group_texts, batched=True, num_proc=2)
+data.save_to_disk(folder + "/rows")
+print(len(data))
+"""
+
+
+def first_bytes(source, target, number):
+    """The first whole documents of a text, about `number` bytes; the text is repeated, with numbers changed, when it is shorter."""
+    size, copy = 0, 0
+    with open(target, "wb") as out:
+        while size < number:
+            with open(source, "rb") as file:
+                for line in file:
+                    if size >= number and not line.strip():
+                        break
+                    # A repeated text would be one that is cached and compressed better than real text; a word makes it another one.
+                    line = line if copy == 0 or not line.strip() else line[:-1] + b" (%d)\n" % copy
+                    out.write(line)
+                    size += len(line)
+            out.write(b"\n")
+            copy += 1
+    return target
+
+
+def ours(text, vocab, folder, *flags):
+    output = f"--output_file={folder}/x.tfrecord"
+    return [sys.executable, ROOT / "create_pretraining_data.py", f"--input_file={text}", f"--vocab_file={vocab}", output, "--quiet", *flags]
+
+
+def garden(text, vocab, folder, *flags):
+    module = [sys.executable, "-m", "official.nlp.data.create_pretraining_data"]
+    return [*module, f"--input_file={text}", f"--vocab_file={vocab}", f"--output_file={folder}/x.tfrecord", "--do_lower_case", *flags]
+
+
+def hugging_face(python, script, text, vocab, folder):
+    return [python, script, text, vocab, folder, "128"]
+
+
+def count_records(folder):
+    """(records, tokens that are not padding) that a job wrote, from dataset.json or the records themselves."""
+    from bert_gpu.data.records import RecordSet
+
+    shards = [str(path) for path in pathlib.Path(folder).glob("*.tfrecord")]
+    return len(RecordSet(shards)) if shards else None
+
+
+class Bench:
+    def __init__(self, args, work):
+        self.args, self.work = args, pathlib.Path(work)
+        self.vocab = self.work / "vocab" / "vocab.txt"
+        self.tiny = first_bytes(args.text, self.work / "tiny.txt", 2000)
+        self.text = first_bytes(args.text, self.work / "text.txt", args.megabytes * 10**6)
+        start = [
+            sys.executable,
+            ROOT / "create_pretraining_data.py",
+            f"--input_file={self.text}",
+            f"--output_file={self.vocab.parent}/x.tfrecord",
+        ]
+        run([*start, "--dupe_factor=1", "--quiet", "--objective=packed", "--masking=dynamic"], watch=False)
+        self.num_tokens = json.loads((self.vocab.parent / "dataset.json").read_text())["num_tokens"]
+
+    def measure(self, make, repeats=1, text=None):
+        """(seconds without start-up, Run of the median, folder) of a command made by make(text, folder)."""
+        idle = statistics.median(run(make(self.tiny, self.fresh("tiny")), watch=False).seconds for _ in range(2))
+        runs = []
+        for _ in range(repeats):
+            folder = self.fresh("out")
+            runs.append(run(make(text or self.text, folder)))
+        runs.sort(key=lambda one: one.seconds)
+        return max(runs[len(runs) // 2].seconds - idle, 1e-3), runs[len(runs) // 2], folder
+
+    def fresh(self, name):
+        folder = self.work / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return str(folder)
+
+    def speed(self):
+        """The jobs against each other; every job reads the same text once (per pass)."""
+        jobs = []
+        for dupe in (1, 10):
+            flags = [f"--dupe_factor={dupe}", "--max_seq_length=128", "--max_predictions_per_seq=20"]
+            peer, mine = f"Model Garden nsp, dupe {dupe}", f"bert-gpu nsp static, dupe {dupe}"
+            jobs.append((peer, lambda t, f, flags=flags: garden(t, self.vocab, f, *flags), dupe, 1))
+            jobs.append((mine, lambda t, f, flags=flags: ours(t, self.vocab, f, *flags, "--validation_share=0"), dupe, 3))
+        if self.args.hf_python:
+            script = self.work / "hugging_face.py"
+            script.write_text(HUGGING_FACE)
+            jobs.append(("Hugging Face group_texts", lambda t, f: hugging_face(self.args.hf_python, script, t, self.vocab, f), 1, 1))
+        packed = ["--objective=packed", "--masking=dynamic", "--validation_share=0"]
+        jobs.append(("bert-gpu packed dynamic", lambda t, f: ours(t, self.vocab, f, *packed), 1, 3))
+        results, rows = {}, []
+        for name, make, passes, repeats in jobs:
+            seconds, one, folder = self.measure(make, repeats)
+            number = count_records(folder)
+            results[name] = dict(tokens_per_second=passes * self.num_tokens / seconds, instances=number)
+            rows.append(
+                [
+                    name,
+                    f"{seconds:.2f}",
+                    f"{results[name]['tokens_per_second'] / 1e6:.2f}",
+                    "" if number is None else f"{number:,}",
+                    "" if number is None else f"{number / seconds:,.0f}",
+                    f"{one.peak_bytes / 1e6:,.0f}",
+                    f"{folder_bytes(folder) / 1e6:,.1f}",
+                ]
+            )
+            print(f"... {name}: {seconds:.2f} s", flush=True)
+        size = os.path.getsize(self.text) / 1e6
+        print(f"\n{size:.1f} MB of text, {self.num_tokens:,} tokens a pass; two cores; start-up taken off\n")
+        print_table(["job", "seconds", "M tokens/s", "instances", "instances/s", "peak MB", "written MB"], rows)
+        self.compare(results)
+
+    def compare(self, results):
+        def ratio(ours, theirs, what="tokens_per_second"):
+            return results[ours][what] / results[theirs][what]
+
+        print()
+        for dupe, goal in ((1, 20), (10, 12)):
+            mine, peer = f"bert-gpu nsp static, dupe {dupe}", f"Model Garden nsp, dupe {dupe}"
+            instances = ratio(mine, peer, "instances")
+            print(
+                f"nsp, dupe {dupe}: {ratio(mine, peer):.1f} x Model Garden (goal {goal}); instances {instances:.3f} of theirs (goal 0.98 to 1.02)"
+            )
+        packed = "bert-gpu packed dynamic"
+        print(f"packed dynamic: {ratio(packed, 'Model Garden nsp, dupe 1'):.1f} x Model Garden's nsp (goal 40)")
+        if "Hugging Face group_texts" in results:
+            print(f"packed dynamic: {ratio(packed, 'Hugging Face group_texts'):.1f} x Hugging Face's group_texts (goal 25)")
+
+    def memory(self):
+        """Peak memory as the text grows; with two workers."""
+        rows = []
+        for megabytes in self.args.memory_megabytes:
+            text = first_bytes(self.args.text, self.work / "grown.txt", megabytes * 10**6)
+            one = run(ours(text, self.vocab, self.fresh("out"), "--dupe_factor=1", "--num_workers=2"))
+            rows.append([f"{os.path.getsize(text) / 1e6:.0f}", f"{one.peak_bytes / 1e6:,.0f}", f"{one.seconds:.1f}"])
+        print("\npeak memory, nsp static, dupe 1, two workers (goal: within 10 % of each other, at most 2,000 MB)\n")
+        print_table(["MB of text", "peak MB", "seconds"], rows)
+
+    def tokenizer_share(self):
+        """What share of the bare tokenizer's speed one worker's whole job reaches, and where the rest goes."""
+        import cProfile
+        import pstats
+
+        import tensorflow as tf
+
+        from bert_gpu.data.build import Job
+        from bert_gpu.data.shards import DataConfig, Worker
+        from bert_gpu.text import corpus
+        from bert_gpu.text.tokenizer import WordPieceTokenizer
+
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tokenizer = WordPieceTokenizer(str(self.vocab), True)
+        lines = [
+            line for block in corpus.plan_blocks([str(self.text)], 1 << 23) for document in corpus.read_block(block) for line in document
+        ]
+        size = sum(map(len, lines))
+        tokenizer.tokenize(lines[:1000])
+        bare = timed(lambda: tokenizer.tokenize(lines))
+        rows = [["tokenizer alone", f"{bare:.2f}", f"{size / bare / 1e6:.1f}", "1.00"]]
+        profiles = {}
+        for name, settings in (
+            ("packed dynamic", dict(objective="packed", masking="dynamic")),
+            ("nsp static, dupe 1", dict(dupe_factor=1)),
+        ):
+            folder = self.fresh("out")
+            config = DataConfig(
+                input_file=str(self.text), output_file=f"{folder}/x.tfrecord", vocab_file=str(self.vocab), validation_share=0.0, **settings
+            )
+            job = Job(config)
+            worker = Worker(config, str(self.vocab), job.is_validation)
+            worker.write_shard(job.shards()[0], lambda num_bytes: None)  # compiles
+
+            def whole(job=job, worker=worker):
+                for shard in job.shards():
+                    worker.write_shard(shard, lambda num_bytes: None)
+
+            seconds = timed(whole)
+            rows.append([f"whole job, {name}", f"{seconds:.2f}", f"{size / seconds / 1e6:.1f}", f"{bare / seconds:.2f}"])
+            profiler = cProfile.Profile()
+            profiler.runcall(whole)
+            profiles[name] = pstats.Stats(profiler)
+        print("\none worker, one thread: share of the bare tokenizer's speed\n")
+        print_table(["work", "seconds", "MB/s", "share"], rows)
+        for name, stats in profiles.items():
+            print(f"\nprofile of {name}: seconds in each part, with what it calls")
+            parts = {}
+            for (path, _, function), (_, _, _, cumulative, _) in stats.stats.items():
+                if function in PARTS and "bert_gpu" in path:
+                    parts[PARTS[function]] = parts.get(PARTS[function], 0.0) + cumulative
+            for part, seconds in sorted(parts.items(), key=lambda item: -item[1]):
+                print(f"  {part:<28}{seconds:6.2f}")
+
+    def reading(self):
+        """Tokens a second of the input pipeline on one core, and the time to the first batch behind a million records."""
+        rows = []
+        for name, flags in (
+            ("static nsp", ["--dupe_factor=3"]),
+            ("compact packed, masked when read", ["--objective=packed", "--masking=dynamic"]),
+        ):
+            folder = self.fresh("out")
+            run(ours(self.text, self.vocab, folder, *flags), watch=False)
+            result = run_reader(folder)
+            rows.append(
+                [name, f"{result['tokens_per_second'] / 1e6:.2f}", f"{result['seek_seconds'] * 1e3:.0f}", f"{result['num_records']:,}"]
+            )
+        print("\ninput pipeline, one core, batches of 256 rows (goal: at least 1 M tokens/s)\n")
+        print_table(["records", "M tokens/s", "ms to first batch after 1 M records", "records in the set"], rows)
+
+
+PARTS = {
+    "read_block": "reading text",
+    "tokenize": "tokenizer",
+    "pair_instances": "instances",
+    "packed_rows": "packing",
+    "tokens": "rows of tokens",
+    "_static_features": "masking and features",
+    "compact_features": "features",
+    "encode_examples": "encoding records",
+    "write": "checksums and writing",
+}
+
+
+def timed(function):
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+READER = """
+import os, sys, json, time, itertools
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.sched_setaffinity(0, {0})
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+from bert_gpu.data import dataset, pipeline
+from bert_gpu.text.tokenizer import WordPieceTokenizer
+folder = sys.argv[1]
+data = dataset.Dataset(dataset.InputConfig(input_file=folder + "/*.tfrecord"))
+reader = data.reader("train", WordPieceTokenizer(folder + "/vocab.txt"), 1)
+batches = pipeline.training_batches(reader, batch_size=256, position=0, shuffle=True)
+next(batches)
+started, tokens = time.perf_counter(), 0
+for batch in itertools.islice(batches, 60):
+    tokens += int(batch["input_mask"].sum())
+seconds = time.perf_counter() - started
+started = time.perf_counter()
+next(pipeline.training_batches(data.reader("train", WordPieceTokenizer(folder + "/vocab.txt"), 1), batch_size=256, position=10**6, shuffle=True))
+print(json.dumps(dict(tokens_per_second=tokens / seconds, seek_seconds=time.perf_counter() - started, num_records=len(reader))))
+"""
+
+
+def run_reader(folder):
+    import subprocess
+
+    result = subprocess.run([sys.executable, "-c", READER, folder], cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--text", default=str(ROOT / "sample_text.txt"), help="one sentence a line, blank lines between documents")
+    parser.add_argument("--megabytes", type=float, default=MEGABYTES, help="how much of the text, from its beginning")
+    parser.add_argument("--memory_megabytes", type=lambda text: [float(part) for part in text.split(",")], default=[20.0, 71.0, 300.0])
+    parser.add_argument("--hf_python", default=os.environ.get("BERT_GPU_ORACLE_PYTHON"), help="python with Hugging Face's datasets")
+    parser.add_argument("--part", default="speed,memory,share,reading", help="which tables, with commas between")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        bench = Bench(args, work)
+        parts = dict(speed=bench.speed, memory=bench.memory, share=bench.tokenizer_share, reading=bench.reading)
+        for name in args.part.split(","):
+            parts[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The folder that a data job writes to: whose it is, what may be kept, what may be removed.
+
+A job that is under way has .NAME.building.json beside its shards: what it was asked for, and which vocabulary it uses. A finished one
+has dataset.json. Without either, what lies in the folder is somebody else's and is left alone.
+"""
+
+import glob
+import json
+import os
+
+from bert_gpu.data.manifest import FILE_NAME, read_manifest, write_manifest
+from bert_gpu.data.records import index_path
+from bert_gpu.data.shards import stats_path
+from bert_gpu.files import check_writable, read_json, write_json
+from bert_gpu.settings import UserError
+from bert_gpu.text import vocab
+from bert_gpu.text.tokenizer import WordPieceTokenizer
+
+
+class Target:
+    """The output folder of one job. settings, inputs: what decides the data set, as JSON values."""
+
+    def __init__(self, config, settings, inputs):
+        self.config, self.flag = config, f"--output_file={config.output_file}"
+        self.wanted = json.loads(json.dumps(dict(settings=settings, inputs=inputs)))
+        self.building = os.path.join(config.folder, f".{config.name}.building.json")
+        self.vocab_file = os.path.join(config.folder, "vocab.txt")
+
+    def status(self, overwrite):
+        """'new', 'resumed' or 'finished'; UserError when the folder is not for this job."""
+        config = self.config
+        check_writable(config.folder, self.flag)
+        present = read_manifest(config.folder)
+        if present is not None and present.name != config.name:
+            raise UserError(f"{self.flag}: {config.folder} holds the data set {present.name!r}; choose another folder")
+        if present is None and not os.path.exists(self.building):
+            self._refuse_foreign()
+            return "new"
+        if overwrite:
+            return "new"
+        if present is None:
+            self._compare(read_json(self.building, "the settings of an unfinished job; --overwrite starts anew", ("settings", "inputs")))
+            return "resumed"
+        self._compare(dict(settings=present.settings, inputs=present.inputs))
+        paths = [path for split in ("train", "validation") for path in present.paths(config.folder, split)]
+        return "finished" if all(map(os.path.exists, paths)) else "resumed"
+
+    def _refuse_foreign(self):
+        """A folder without a data set of ours may hold other files, but none that would be overwritten."""
+        stem = os.path.join(glob.escape(self.config.folder), glob.escape(self.config.name))
+        in_the_way = glob.glob(f"{stem}-*.tfrecord") + glob.glob(f"{stem}-*.index")
+        own = self.config.vocab_file
+        if os.path.exists(self.vocab_file) and not (own is not None and os.path.exists(own) and os.path.samefile(own, self.vocab_file)):
+            in_the_way.append(self.vocab_file)
+        if in_the_way:
+            raise UserError(f"{in_the_way[0]}: is in the way and not from a run of this script; move it, or choose another folder")
+
+    def _compare(self, stored):
+        old, new = stored["settings"], self.wanted["settings"]
+        names = sorted(set(old) | set(new))
+        changed = [f"--{name}: {old.get(name)} -> {new.get(name)}" for name in names if old.get(name) != new.get(name)]
+        if not changed and stored["inputs"] != self.wanted["inputs"]:
+            changed = ["the text itself"]
+        if changed:
+            text = f"{self.flag}: holds a data set made otherwise ({'; '.join(changed)})"
+            raise UserError(text[:220] + "; choose another folder, or --overwrite")
+
+    def kept_vocabulary(self):
+        """Whether the vocabulary that an interrupted job used is still there, unchanged."""
+        present = read_manifest(self.config.folder)
+        identity = present.tokenizer if present else read_json(self.building, "the settings of an unfinished job").get("tokenizer")
+        if identity is None or not os.path.exists(self.vocab_file):
+            return False
+        return WordPieceTokenizer(self.vocab_file, self.config.do_lower_case).identity == identity
+
+    def clear(self):
+        """Removes an earlier data set of this name, or what an interrupted job left of it."""
+        folder, name = glob.escape(self.config.folder), glob.escape(self.config.name)
+        patterns = [f"{name}-*.tfrecord", f"{name}-*.index", f".{name}-*.partial*", f".{name}-*.stats", f".{name}.building.json", FILE_NAME]
+        for pattern in patterns:
+            for path in glob.glob(os.path.join(folder, pattern)):
+                os.remove(path)
+
+    def begin(self, pieces):
+        """Marks the folder as under way and writes the vocabulary `pieces`; None = the one that is there is used."""
+        for path in glob.glob(os.path.join(glob.escape(self.config.folder), f".{glob.escape(self.config.name)}-*.partial*")):
+            os.remove(path)  # of a process that was killed: this one holds the folder's lock
+        if pieces is None:
+            identity = WordPieceTokenizer(self.vocab_file, self.config.do_lower_case).identity
+        else:
+            write_json(self.building, self.wanted)
+            vocab.write_vocab(self.vocab_file, pieces)
+            identity = WordPieceTokenizer(self.vocab_file, self.config.do_lower_case).identity
+        write_json(self.building, self.wanted | dict(tokenizer=identity))
+
+    def finish(self, manifest, shards, empty):
+        """Writes dataset.json and removes what served the way. `empty` shards, which have no instance, are removed."""
+        write_manifest(self.config.folder, manifest)
+        for shard in empty:
+            os.remove(shard.path)
+            os.remove(index_path(shard.path))
+        for path in [self.building, *map(stats_path, shards)]:
+            os.remove(path)

@@ -1,0 +1,75 @@
+"""Files that others rely on: written whole or not at all, read with errors that say what to do, one writer a folder."""
+
+import contextlib
+import fcntl
+import json
+import os
+
+from bert_gpu.settings import UserError
+
+
+def write_text(path, text):
+    """Writes a text file under a temporary name beside it, then renames."""
+    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def write_json(path, content):
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path, what, keys=()):
+    """A JSON object from a file. UserError when it is none or lacks one of `keys`; `what` says what it should be."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); it should be {what}"[:300]) from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: should be {what}, a JSON object")
+    missing = [key for key in keys if key not in content]
+    if missing:
+        raise UserError(f"{path}: should be {what}, but has no {missing[0]!r}")
+    return content
+
+
+def check_writable(folder, flag):
+    """UserError unless `folder` is a folder that can be written to, or one that can be made. `flag` is named in the message."""
+    path = os.path.abspath(folder)
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if not os.path.isdir(path):
+        raise UserError(f"{flag}: {path} is a file, not a folder; choose another folder")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UserError(f"{flag}: cannot write to {path}; choose another folder, or change its permissions")
+
+
+@contextlib.contextmanager
+def only_writer(folder, name, flag):
+    """Holds `folder` for this process, by a lock on the hidden file .NAME.lock; UserError when another process holds it."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, f".{name}.lock")
+        file = open(path, "a+", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{flag}: cannot write to {folder} ({error.strerror}); choose another folder") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            raise UserError(f"{flag}: another process ({file.read().strip() or 'unknown'}) writes to {folder}; wait, or end it") from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(path)

@@ -1,0 +1,56 @@
+"""Work on many blocks by several processes, for what may be put together in any order (counts, hashes).
+
+Processes are spawned, because TensorFlow does not survive a fork, and each takes seconds to start: a small text is dealt with in the
+process that asks.
+"""
+
+import concurrent.futures
+import multiprocessing
+import os
+
+import tensorflow as tf
+
+from bert_gpu.settings import UserError
+
+IN_PROCESS_BYTES = 256 << 20  # of text; counting its words takes one process about as long as starting another
+GROUPS_PER_WORKER = 8  # at least, so that workers finish together and progress is seen
+GROUP_BYTES = 64 << 20  # of text at most, give or take a block, so that a result stays small
+
+
+def map_blocks(function, blocks, num_workers, report=None):
+    """Yields function(list of Block) for groups of blocks that make up all of them, in any order.
+
+    Args:
+      function: picklable; its result too.
+      blocks: list of Block.
+      num_workers: processes; None = one for each core.
+      report: called with the bytes of text that are done since the last call.
+    """
+    sizes = [block.end - block.start for block in blocks]
+    num_workers = min(num_workers or os.cpu_count() or 1, len(blocks))
+    report = report or (lambda num_bytes: None)
+    if num_workers <= 1 or sum(sizes) <= IN_PROCESS_BYTES:
+        for block, size in zip(blocks, sizes, strict=True):
+            yield function([block])
+            report(size)
+        return
+    num_groups = min(len(blocks), max(num_workers * GROUPS_PER_WORKER, sum(sizes) // GROUP_BYTES))
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(num_workers, context, limit_threads) as pool:
+        groups = {pool.submit(function, blocks[i::num_groups]): sum(sizes[i::num_groups]) for i in range(num_groups)}
+        try:
+            while groups:
+                done, _ = concurrent.futures.wait(groups, return_when=concurrent.futures.FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+                    report(groups.pop(future))
+        except concurrent.futures.process.BrokenProcessPool:
+            raise UserError("a worker process was killed, most often because memory ran out; try fewer by --num_workers") from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def limit_threads():
+    """One thread each, since the processes share the cores."""
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)

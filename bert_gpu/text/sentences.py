@@ -1,0 +1,78 @@
+"""Running text in, sentences out.
+
+The rules are those of sentencex (Wikimedia), in Rust, with the abbreviations and marks of many languages. Where it is in doubt it leaves
+two sentences together rather than break one. Three things are added here: a line break always ends a sentence; a paragraph goes in
+by windows, because the library's time grows with the square of a paragraph of many sentences; and a long quotation, which the
+library never breaks, is split inside as well, because a quotation mark left open would otherwise glue a page together.
+"""
+
+import itertools
+import re
+
+import sentencex
+
+WINDOW = 8192  # characters; far more than a paragraph usually has
+LONGEST_SENTENCE = 1 << 18  # characters; what has no end after that is cut at a space
+LONG_QUOTATION = 200  # characters. Measured on English prose: finds 2.3 % more of the ends of sentences at equal precision
+QUOTATION = re.compile(f'[“"«„]([^“”"«»„]{{{LONG_QUOTATION},}})')
+# The library panics where a letter and a full stop have a space of more than one byte between them ("A\u2003."), so it is shown plain ones.
+WIDE_SPACES = [chr(code) for code in range(0x80, 0x10000) if chr(code).isspace()]
+
+
+def split_sentences(text, language="en"):
+    """The sentences of a text (str without lone surrogates): list of str, without space at the ends, never empty.
+
+    Args:
+      language: ISO 639 code. The library takes what it does not know for the nearest language that it does, in the end English.
+
+    Nothing but space between sentences is lost, and a text that is not all space has at least one sentence.
+    """
+    pieces = (piece.strip() for line in text.splitlines() for piece in split_line(line, language))
+    return [piece for piece in pieces if piece]
+
+
+def split_line(line, language):
+    """Yields parts of a line that make up the whole of it, each with a sentence and the space behind it."""
+    start, window = 0, WINDOW
+    while start < len(line):
+        pieces = split_window(line[start : start + window], language)
+        if start + window < len(line):
+            # The last sentence may go on behind the window, so the next one begins with it.
+            if len(pieces) > 1:
+                pieces.pop()
+            elif window < LONGEST_SENTENCE:
+                window *= 2
+                continue
+            else:
+                pieces = [pieces[0][: pieces[0].rfind(" ") + 1] or pieces[0]]
+        for piece in pieces:
+            yield from split_quotations(piece, language) if len(piece) > LONG_QUOTATION else (piece,)
+        start, window = start + sum(map(len, pieces)), WINDOW
+
+
+def split_quotations(sentence, language):
+    """Splits what stands in long quotations, too."""
+    cuts = [0]
+    for match in QUOTATION.finditer(sentence):
+        inside = map(len, split_window(match[1], language)[:-1])
+        cuts += [*itertools.accumulate(inside, initial=match.start(1))][1:]
+    return [sentence[start:end] for start, end in itertools.pairwise([*cuts, len(sentence)])]
+
+
+def split_window(text, language):
+    """The library's sentences (list of str that make up the text)."""
+    plain = text
+    if not text.isascii():
+        for space in WIDE_SPACES:
+            plain = plain.replace(space, " ")
+    try:
+        pieces = sentencex.segment(language, plain)
+    except BaseException as error:
+        # A panic in Rust is no Exception, so it would silently end a worker. It has been reported on stderr; the text is worth more.
+        if type(error).__name__ != "PanicException":
+            raise
+        return [text]
+    if plain is text:
+        return pieces
+    ends = itertools.accumulate(map(len, pieces), initial=0)
+    return [text[start:end] for start, end in itertools.pairwise(ends)]

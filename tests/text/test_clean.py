@@ -1,0 +1,108 @@
+"""Normalising keeps sentences sentences; duplicates are what a dict of whole documents finds, in files that are gone afterwards."""
+
+import os
+import sys
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_gpu.settings import UserError
+from bert_gpu.text import clean
+from bert_gpu.text.clean import NORMALIZATIONS, find_duplicates, normalize
+from bert_gpu.text.corpus import plan_blocks, read_block
+
+
+@pytest.mark.parametrize("form", NORMALIZATIONS)
+def test_every_character_stays_a_sentence(form):
+    characters = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code <= 0xDFFF]
+    sentences = [character.encode() for character in characters if character.strip() and character != "\n"]
+    for sentence, result in zip(sentences, normalize(sentences, form), strict=True):
+        text = result.decode()
+        assert text and text == text.strip() and b"\n" not in result
+        assert form == "none" or text == unicodedata.normalize(form, sentence.decode()).strip()
+
+
+def test_forms():
+    text = ["ﬁne Ａ e\u0301".encode(), b"plain"]
+    assert normalize(text, "none") is text
+    assert normalize(text, "NFC") == ["ﬁne Ａ é".encode(), b"plain"]
+    assert normalize(text, "NFKC") == ["fine A é".encode(), b"plain"]
+
+
+def expected_duplicates(documents, form="none"):
+    seen = set()
+    return [(key := tuple(normalize(document, form))) in seen or seen.add(key) or False for document in documents]
+
+
+@pytest.mark.parametrize("rows_in_memory", [2, 7, 1 << 20])
+def test_duplicates_are_those_of_a_set_of_documents(tmp_path_factory, monkeypatch, rows_in_memory):
+    monkeypatch.setattr(clean, "ROWS_IN_MEMORY", rows_in_memory)
+    folder = tmp_path_factory.mktemp("clean")
+    path, spool = folder / "text.txt", folder / "spool"
+    sentences = st.sampled_from(["a", "b", "a b", "ﬁ", "fi", "é", "e\u0301"])
+
+    @given(st.lists(st.lists(sentences, min_size=1, max_size=3), min_size=1, max_size=40), st.sampled_from([1, 20, 10**6]))
+    def check(documents, block_bytes):
+        path.write_text("\n\n".join("\n".join(document) for document in documents))
+        blocks = plan_blocks([str(path)], block_bytes)
+        read = [document for block in blocks for document in read_block(block)]
+        assert len(read) == len(documents)
+        for form in ("none", "NFKC"):
+            found = find_duplicates(blocks, str(spool), normalization=form)
+            assert found.dtype == bool and found.tolist() == expected_duplicates(read, form)
+            assert not os.listdir(spool)
+
+    check()
+
+
+def test_duplicates_do_not_depend_on_the_order_in_which_blocks_are_done(tmp_path, monkeypatch):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"document {number % 70}\n\n" for number in range(200)))
+    blocks = plan_blocks([str(path)], 100)
+    monkeypatch.setattr(clean, "ROWS_IN_MEMORY", 30)
+    monkeypatch.setattr(clean, "map_blocks", lambda function, blocks, *_: map(function, ([block] for block in reversed(blocks))))
+    assert find_duplicates(blocks, str(tmp_path / "spool")).tolist() == [False] * 70 + [True] * 130
+
+
+def test_sentences_are_told_apart_from_their_sum(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("a\nb\n\na b\n\nab\n\na\nb\n")
+    assert find_duplicates(plan_blocks([str(path)], 1), str(tmp_path / "spool")).tolist() == [False, False, False, True]
+
+
+def test_files_stay_small_when_most_documents_are_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(clean, "ROWS_IN_MEMORY", 50)
+    path = tmp_path / "text.txt"
+    path.write_text("".join("not found\n\n" if number % 10 else f"document {number}\n\n" for number in range(5000)))
+    sizes = []
+    mark = clean.mark_repeats
+    monkeypatch.setattr(clean, "mark_repeats", lambda rows, *rest: sizes.append(len(rows)) or mark(rows, *rest))
+    found = find_duplicates(plan_blocks([str(path)], 100), str(tmp_path / "spool"))
+    assert found.sum() == 4499 and max(sizes) < 200
+
+
+def test_what_a_killed_run_left_is_not_counted(tmp_path):
+    path, spool = tmp_path / "text.txt", tmp_path / "spool"
+    path.write_text("a\n\nb\n\na\n")
+    blocks = plan_blocks([str(path)], 1)
+    spool.mkdir()
+    clean.hash_documents(blocks[1:], "none").tofile(spool / "hashes-00000")
+    assert find_duplicates(blocks, str(spool)).tolist() == [False, False, True] and not os.listdir(spool)
+
+
+def test_no_documents(tmp_path):
+    assert find_duplicates([], str(tmp_path)).tolist() == []
+
+
+def test_an_unusable_folder_and_changed_text_are_refused(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("a\n\nb\n")
+    blocks = plan_blocks([str(path)], 1)
+    with pytest.raises(UserError, match="cannot be used to look for duplicates"):
+        find_duplicates(blocks, str(path / "spool"))
+    path.write_text("c\n")
+    with pytest.raises(UserError, match="changed"):
+        find_duplicates(blocks, str(tmp_path / "spool"))
+    assert not os.listdir(tmp_path / "spool")
