@@ -191,7 +191,8 @@ class Bench:
         import tensorflow as tf
 
         from bert_gpu.data.build import Job
-        from bert_gpu.data.shards import DataConfig, Worker
+        from bert_gpu.data.config import DataConfig
+        from bert_gpu.data.shards import Worker
         from bert_gpu.text import corpus
         from bert_gpu.text.tokenizer import WordPieceTokenizer
 
@@ -215,12 +216,12 @@ class Bench:
                 input_file=str(self.text), output_file=f"{folder}/x.tfrecord", vocab_file=str(self.vocab), validation_share=0.0, **settings
             )
             job = Job(config)
-            worker = Worker(config, str(self.vocab), job.is_validation)
-            worker.write_shard(job.shards()[0], lambda num_bytes: None)  # compiles
+            worker = Worker(config, str(self.vocab), job.fate)
+            worker.write_shard(job.shards()[0], lambda *done: None)  # compiles
 
             def whole(job=job, worker=worker):
                 for shard in job.shards():
-                    worker.write_shard(shard, lambda num_bytes: None)
+                    worker.write_shard(shard, lambda *done: None)
 
             seconds = timed(whole)
             rows.append([f"whole job, {name}", f"{seconds:.2f}", f"{size / seconds / 1e6:.1f}", f"{bare / seconds:.2f}"])

@@ -7,6 +7,7 @@ COMMANDS = {
     "data": "text -> TFRecords (create_pretraining_data.py)",
     "pretrain": "TFRecords -> BERT (run_pretraining_gpu.py)",
     "classify": "BERT -> downstream task (run_classifier.py)",
+    "vocab": "learn a WordPiece or SentencePiece vocabulary",
     "fill-mask": "guess the words behind [MASK]",
 }
 

@@ -2,21 +2,21 @@
 
 import dataclasses
 import hashlib
-import json
 import os
 
 import numpy as np
 
 from bert_gpu.cli import flags, runs
-from bert_gpu.finetune import classifier, tasks
+from bert_gpu.finetune import classifier, results, tasks
 from bert_gpu.finetune.metrics import compute_metrics
 from bert_gpu.finetune.start import StartConfig, check_fits, start_trained, start_training
 from bert_gpu.interop import huggingface
 from bert_gpu.optim.optimizers import OptimizerConfig
 from bert_gpu.optim.schedules import ScheduleConfig
 from bert_gpu.settings import Settings, UserError, setting
-from bert_gpu.train import checkpoint, loop
+from bert_gpu.train import loop
 from bert_gpu.train.batching import BatchConfig, plan_batch
+from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.devices import DeviceConfig, set_up
 from bert_gpu.train.monitor import Console
 from bert_gpu.train.step import TrainState, TrainStep, copies
@@ -46,7 +46,11 @@ class ClassifyConfig(Settings):
         None, "Name of the column of the second text. Default: the task's (pairs: text_b where there is one). --text_b= means none."
     )
     label: str | None = setting(None, "Name of the column of labels. Default: the task's (pairs: label).")
-    output_dir: str = setting("runs/classify", "Folder of the run: checkpoints, metrics, results and model/.")
+    output_dir: str = setting(
+        "runs/classify",
+        "Folder of the run: checkpoints, metrics, results and model/. Without training, results go only into such a run or into a folder "
+        "that is new, empty or holds nothing but earlier results of this command.",
+    )
     do_train: bool | None = setting(
         None, "Train. With none of --do_train, --do_eval, --do_predict: train, evaluate, and predict if it can."
     )
@@ -59,7 +63,6 @@ class ClassifyConfig(Settings):
 
 
 DEFAULTS = dict(learning_rate=5e-5, num_train_epochs=3.0)  # Google's for classification
-PREDICTIONS = "test_results.tsv"
 FILES = dict(train="train", eval="dev", predict="test")  # which file each phase reads
 
 
@@ -92,7 +95,7 @@ def main(argv):
 
     task = resolve_task(config)
     splits = tasks.read_splits(task, config.data_dir, [FILES[phase] for phase in phases])
-    folder, stored = runs.open_run(config.output_dir, configs.common.overwrite or "train" not in phases)
+    folder, stored = open_folder(config.output_dir, configs.common.overwrite, "train" in phases)
     devices = set_up(configs.device)
     if "train" in phases:
         if os.path.realpath(configs.start.init_checkpoint) in (os.path.realpath(folder.path), os.path.realpath(folder.model)):
@@ -102,7 +105,7 @@ def main(argv):
     else:
         start = start_trained(configs.start, config.output_dir, parsed.given("init_checkpoint"), huggingface.read_model)
         if not parsed.given("max_seq_length") and start.path == folder.model:
-            config = dataclasses.replace(config, max_seq_length=trained_length(folder, config.max_seq_length))
+            config = dataclasses.replace(config, max_seq_length=trained_length(folder, stored, config.max_seq_length))
     check_fits(start, splits.values(), config.max_seq_length)
     rows = {split: encode_split(start, examples, config.max_seq_length) for split, examples in splits.items()}
     if "train" in phases:
@@ -134,18 +137,29 @@ def main(argv):
         assign_weights(state, huggingface.read_model(source)[1])
     lines = [("", "examples", *task.metrics)]
     if "eval" in phases:
-        results = evaluate()
-        lines.append(("dev", len(rows["dev"]), *results.values()))
-        write_results(config.output_dir, results | dict(num_examples=len(rows["dev"]), checkpoint=source))
+        metrics = evaluate()
+        lines.append(("dev", len(rows["dev"]), *metrics.values()))
+        results.write_results(config.output_dir, metrics | dict(num_examples=len(rows["dev"]), checkpoint=source))
     if "predict" in phases:
         probabilities = predict(rows["test"], config.predict_batch_size * devices.num_replicas)
         has_labels = rows["test"].labels is not None
-        results = compute_metrics(probabilities, rows["test"].labels, task.metrics) if has_labels else {}
-        lines.append(("test", len(rows["test"]), *results.values()))
-        write_predictions(config.output_dir, splits["test"].ids, start.labels, probabilities)
-    console.say(table(lines))
-    console.say(f"model: {source}" + (f"; predictions: {os.path.join(config.output_dir, PREDICTIONS)}" if "predict" in phases else ""))
+        metrics = compute_metrics(probabilities, rows["test"].labels, task.metrics) if has_labels else {}
+        lines.append(("test", len(rows["test"]), *metrics.values()))
+        results.write_predictions(config.output_dir, splits["test"].ids, start.labels, probabilities)
+    console.say(results.table(lines))
+    predictions = f"; predictions: {os.path.join(config.output_dir, results.PREDICTIONS)}" if "predict" in phases else ""
+    console.say(f"model: {source}{predictions}")
     return 0
+
+
+def open_folder(output_dir, overwrite, is_training):
+    """(RunFolder, content of its run.json or None) for a training or for results alone. Writes nothing."""
+    if not is_training:
+        folder = RunFolder(output_dir)
+        return folder, results.open_results(folder)
+    folder, stored = runs.open_run(output_dir, overwrite)
+    results.check_run(folder, stored)
+    return folder, stored
 
 
 def resolve_phases(config):
@@ -169,10 +183,12 @@ def resolve_task(config):
     return dataclasses.replace(tasks.TASKS[config.task_name], **named)
 
 
-def trained_length(folder, default):
+def trained_length(folder, stored, default):
     """The --max_seq_length that the run in the folder was trained with, `default` when it does not say."""
-    is_run = os.path.exists(os.path.join(folder.path, checkpoint.RUN))
-    return folder.stored()["settings"].get("max_seq_length", default) if is_run else default
+    length = stored["settings"].get("max_seq_length", default) if stored else default
+    if type(length) is not int or length < 8:
+        raise UserError(f"{folder.path}/run.json: max_seq_length={str(length)[:40]} is no length of rows; say it with --max_seq_length")
+    return length
 
 
 def encode_split(start, examples, max_seq_length):
@@ -199,6 +215,8 @@ def fixed_settings(configs, task, devices, start, examples):
         init_checkpoint=digest_of(start.weights),  # what it held, wherever it lay
         vocabulary=start.tokenizer.identity[:12],
         max_seq_length=configs.task.max_seq_length,
+        lr_scaling=configs.batch.lr_scaling,
+        lr_reference_batch_size=configs.batch.lr_reference_batch_size,
         seed=configs.task.seed,
         precision=devices.precision,
     )
@@ -263,31 +281,3 @@ def assign_weights(state, weights):
     for name, variable in state.weights.items():
         for copy in copies(variable):
             copy.assign(weights[name])
-
-
-def write_results(output_dir, results):
-    os.makedirs(output_dir, exist_ok=True)
-    checkpoint.write_text(os.path.join(output_dir, "eval_results.json"), json.dumps(results, indent=1) + "\n")
-
-
-def write_predictions(output_dir, ids, labels, probabilities):
-    """Writes test_results.tsv: id, the most probable label, the probability of each label."""
-
-    def cell(text):  # tabs separate columns, so none may be inside one
-        return " ".join(text.split())
-
-    lines = ["\t".join(["id", "prediction", *(f"probability_{cell(label)}" for label in labels)])]
-    for example, row in zip(ids, probabilities, strict=True):
-        lines.append("\t".join([cell(example), cell(labels[int(np.argmax(row))]), *(f"{value:.6g}" for value in row)]))
-    os.makedirs(output_dir, exist_ok=True)
-    checkpoint.write_text(os.path.join(output_dir, PREDICTIONS), "\n".join(lines) + "\n")
-
-
-def table(lines):
-    """Lines of (split, number of examples, metrics...), aligned; the first is the heading."""
-    shown = [[text if isinstance(text, str) else show_number(text) for text in line] for line in lines]
-    return "\n".join("  " + f"{line[0]:<5}" + "".join(f"{text:>10}" for text in line[1:]) for line in shown)
-
-
-def show_number(value):
-    return f"{value:,}" if isinstance(value, int) else loop.format_metric(value)

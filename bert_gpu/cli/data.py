@@ -5,12 +5,13 @@ import time
 
 from bert_gpu.cli import flags
 from bert_gpu.data.build import Job
+from bert_gpu.data.config import DataConfig
 from bert_gpu.data.dataset import Dataset, InputConfig
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import evaluation_batches
-from bert_gpu.data.shards import DataConfig
 from bert_gpu.settings import Settings, setting
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.formats import TextFormat
+from bert_gpu.text.open_tokenizer import open_tokenizer
 from bert_gpu.train.monitor import Console, format_seconds
 
 SUMMARY = (
@@ -32,37 +33,42 @@ class ShowConfig(Settings):
 
 
 def main(argv):
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DataConfig, ShowConfig, flags.CommonConfig])
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DataConfig, TextFormat, ShowConfig, flags.CommonConfig])
     common, show = parsed.make(flags.CommonConfig), parsed.make(ShowConfig)
     config = parsed.make(DataConfig, **{} if parsed.given("input_file") else dict(input_file=flags.bundled("sample_text.txt")))
+    text_format = parsed.make(TextFormat)
     if common.show_config:
-        print(flags.describe(parsed, [config, show, common]))
+        print(flags.describe(parsed, [config, text_format, show, common]))
         return
     console = Console(common.quiet)
-    job = Job(config, common.overwrite)
+    job = Job(config, common.overwrite, text_format)
     folder = config.folder
     if job.status == "finished":
         console.say(f"{folder}: this data set is already there; nothing to do (--overwrite builds it again)")
     else:
-        console.say(f"{len(job.inputs)} file(s), {job.num_bytes / 1e6:.1f} MB of text, {job.num_documents:,} documents")
+        console.say(f"{len(job.inputs)} file{'s' if len(job.inputs) > 1 else ''}, {job.num_bytes / 1e6:.1f} MB")
         started = time.monotonic()
-        manifest, counts = job.run(console)
-        summarize(console, manifest, counts, config, time.monotonic() - started)
+        manifest, counts, num_duplicates = job.run(console)
+        summarize(console, manifest, counts, num_duplicates, config, time.monotonic() - started)
     if show.show:
         show_instances(config, show.show)
 
 
-def summarize(console, manifest, counts, config, seconds):
+def summarize(console, manifest, counts, num_duplicates, config, seconds):
+    share = counts.num_random_next / max(1, counts.num_instances)
+    num_shards = len(manifest.train_shards) + len(manifest.validation_shards)
     padding = 1 - counts.num_row_tokens / max(1, counts.num_instances * config.max_seq_length)
+    dropped = [(num_duplicates, "duplicates"), (counts.num_dropped, "with too many tokens a character")]
+    dropped = ", ".join(f"{number:,} {what}" for number, what in dropped if number)
     rows = [
-        ("documents", f"{counts.num_documents:,} ({len(manifest.train_shards)} training shards)"),
+        ("documents", f"{counts.num_documents:,}" + (f"; dropped: {dropped}" if dropped else "")),
         ("sentences", f"{counts.num_sentences:,}"),
         ("tokens", f"{counts.num_tokens:,}, of which [UNK] {counts.num_unknown / max(1, counts.num_tokens):.2%}"),
         ("vocabulary", f"{manifest.vocab_size:,} pieces in {config.folder}/{manifest.vocab_file}"),
         ("instances", f"{manifest.num_train_instances:,} training, {manifest.num_validation_instances:,} validation"),
-        ("random next", f"{counts.num_random_next / max(1, counts.num_instances):.1%}"),
+        *([("random next" if config.objective == "nsp" else "swapped", f"{share:.1%}")] if config.objective in ("nsp", "sop") else []),
         ("padding", f"{padding:.1%} of all positions"),
-        ("written", f"{counts.num_bytes / 1e6:.1f} MB to {config.folder}/ in {format_seconds(seconds)}"),
+        ("written", f"{counts.num_bytes / 1e6:.1f} MB in {num_shards} shards to {config.folder}/ in {format_seconds(seconds)}"),
     ]
     console.say("\n".join(f"  {name:<12}{text}" for name, text in rows))
 
@@ -70,7 +76,7 @@ def summarize(console, manifest, counts, config, seconds):
 def show_instances(config, number):
     """Prints instances of the data set as pieces, with what is predicted."""
     manifest = read_manifest(config.folder)
-    tokenizer = WordPieceTokenizer(f"{config.folder}/{manifest.vocab_file}", manifest.do_lower_case)
+    tokenizer = open_tokenizer(f"{config.folder}/{manifest.vocab_file}", manifest.do_lower_case)
     data = Dataset(InputConfig(input_file=",".join(manifest.paths(config.folder, "train"))))
     shown = 0
     for batch in evaluation_batches(data.reader("train", tokenizer, config.random_seed), batch_size=min(number, 64)):

@@ -12,6 +12,7 @@ import signal
 import sys
 import textwrap
 
+import tensorflow as tf
 from absl import flags as absl_flags
 
 import bert_gpu
@@ -134,15 +135,26 @@ def describe(parsed, settings):
 
 
 def exit_code(main, argv):
-    """Runs main(argv) -> exit code or None; turns bad input into one line on stderr and 2."""
+    """Runs main(argv) -> exit code or None; turns bad input, and trouble with files, into one line on stderr and 2."""
     try:
         return main(argv) or 0
     except UserError as error:
-        line = " ".join(str(error).split())
-        print(line if len(line) <= 300 else line[:297] + "...", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return fail(str(error))
     except BrokenPipeError:  # the reader of a pipe has gone, as in `... --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return fail(f"{error.filename or 'a file'}: {error.strerror or error}; check the path, its permissions and the space on the disk")
+    except (tf.errors.NotFoundError, tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError) as error:
+        return fail(f"{error.message}; check the path, its permissions and the space on the disk")
+    except tf.errors.ResourceExhaustedError as error:
+        return fail(f"out of memory: lower --train_batch_size and raise --gradient_accumulation_steps ({error.message})")
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def fail(message):
+    """Prints one line of at most 300 characters to stderr; returns the exit code of bad input."""
+    line = " ".join(message.split())
+    print(line if len(line) <= 300 else line[:297] + "...", file=sys.stderr)
+    return 2

@@ -1,12 +1,13 @@
 """run_pretraining_gpu.py: TFRecords -> BERT."""
 
 import dataclasses
-import json
 import os
 
 from bert_gpu.cli import flags, runs
 from bert_gpu.data import pipeline
 from bert_gpu.data.dataset import Dataset, InputConfig
+from bert_gpu.files import write_json
+from bert_gpu.finetune.pretrained import find_model
 from bert_gpu.interop import huggingface
 from bert_gpu.model import heads
 from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
@@ -15,7 +16,7 @@ from bert_gpu.optim.optimizers import OptimizerConfig
 from bert_gpu.optim.schedules import ScheduleConfig
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.text.tokenizer import WordPieceTokenizer
-from bert_gpu.train import checkpoint, loop
+from bert_gpu.train import loop
 from bert_gpu.train.batching import BatchConfig, plan_batch
 from bert_gpu.train.devices import DeviceConfig, set_up
 from bert_gpu.train.evaluation import MeanMetrics
@@ -44,7 +45,7 @@ class PretrainConfig(Settings):
     vocab_file: str | None = setting(None, "Vocabulary of records without dataset.json, copied to model/ and checked against the model.")
     seed: int = setting(12345, "Seed of weights, order and dropout.", low=0, high=2**62)
     do_train: bool | None = setting(None, "Train. Default: yes, unless only --do_eval is given.")
-    do_eval: bool | None = setting(None, "With --nodo_train or alone: only evaluate the newest checkpoint on the validation records.")
+    do_eval: bool | None = setting(None, "Alone, or with --nodo_train: only evaluate the newest checkpoint on the validation records.")
     eval_batch_size: int = setting(32, "Sequences that one GPU validates at once.", low=1)
     max_eval_steps: int | None = setting(None, "Most batches of one validation. Default: all validation records.", low=1)
 
@@ -86,16 +87,27 @@ def main(argv):
             precision=devices.precision,
             shuffle=inputs.shuffle,
             init_checkpoint=config.init_checkpoint,
-            training_data=[[os.path.basename(file.path), len(file)] for file in dataset.train.files],
+            padding=inputs.padding,
+            lr_scaling=batch_config.lr_scaling,
+            lr_reference_batch_size=batch_config.lr_reference_batch_size,
+            training_data=dataset.identity(),
         )
     )
+    if config.do_train is False and not config.do_eval:
+        raise UserError("--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest checkpoint")
     if config.do_eval and not config.do_train:
+        if stored is not None:
+            runs.check_settings(folder, {"settings": {name: stored["settings"].get(name) for name in model.to_dict()}}, model.to_dict())
         return evaluate_only(config, dataset, vocab, devices, model, folder, stored, console)
     runs.check_settings(folder, stored, fixed)
     plan = plan_batch(batch_config, optimizer.learning_rate, devices.num_replicas, stored)
     if stored and batch_config.global_batch_size not in (None, plan.global_batch_size):
         raise UserError(f"--global_batch_size={batch_config.global_batch_size}: the run in {folder.path} has {plan.global_batch_size}")
-    weights = initial_weights(config, model, dataset, console)
+    goes_on = stored is not None and folder.newest_progress() is not None
+    weights = initial_weights(config, model, dataset, vocab, goes_on, console)
+    limits = dict(input_ids=model.vocab_size, masked_lm_ids=model.vocab_size, segment_ids=model.type_vocab_size)
+    readers = {split: dataset.reader(split, vocab, config.seed, limits) for split in ("train", "validation")}
+    next(pipeline.training_batches(readers["train"], batch_size=plan.global_batch_size, position=0, shuffle=False))  # complains early
 
     num_steps = loop.num_steps_of(loop_config, len(dataset.train), plan.global_batch_size)
     num_validation = 0 if dataset.validation is None else len(dataset.validation)
@@ -110,11 +122,9 @@ def main(argv):
     job = loop.Job(
         step=TrainStep(devices, state, objective(model), optimizer, num_micro_batches=plan.num_micro_batches, seed=config.seed),
         batches_at=lambda position: pipeline.training_batches(
-            dataset.reader("train", vocab, config.seed), batch_size=plan.global_batch_size, position=position, shuffle=inputs.shuffle
+            readers["train"], batch_size=plan.global_batch_size, position=position, shuffle=inputs.shuffle
         ),
-        validate=None
-        if dataset.validation is None
-        else validation(config, dataset.reader("validation", vocab, config.seed), devices, state, model),
+        validate=None if dataset.validation is None else validation(config, readers["validation"], devices, state, model),
         read=state.read,
         num_steps=num_steps,
         global_batch_size=plan.global_batch_size,
@@ -212,18 +222,31 @@ def resolve_model(parsed, config, dataset, vocab, kind):
     return model
 
 
-def initial_weights(config, model, dataset, console):
-    """Fresh weights, replaced by those of --init_checkpoint where it has them."""
+def initial_weights(config, model, dataset, vocab, goes_on, console):
+    """Fresh weights, replaced by those of --init_checkpoint where it has them; a run that goes on has its own."""
     weights = initialize(heads.pretraining_weights(model, dataset.schema.has_next_sentence_labels), config.seed)
-    if config.init_checkpoint is None:
+    if config.init_checkpoint is None or goes_on:
         return weights
-    stored_config, stored, notes = huggingface.read_model(config.init_checkpoint)
-    for name, value in stored.items():
-        if name in weights and weights[name].shape != value.shape:
-            raise UserError(f"--init_checkpoint={config.init_checkpoint}: {name} is {value.shape}, the model wants {weights[name].shape}")
-    missing = sorted(set(weights) - set(stored))
-    console.say(f"starting from {config.init_checkpoint}" + (f"; fresh: {', '.join(missing)}" if missing else ""))
-    return {name: stored.get(name, value) for name, value in weights.items()}
+    flag = f"--init_checkpoint={config.init_checkpoint}"
+    source = find_model(config.init_checkpoint, "init_checkpoint")
+    stored_config, stored, _ = huggingface.read_model(source)
+    for name, value in stored_config.to_dict().items():
+        # Dropout and the spread of fresh weights may change; more positions are made of fresh ones further down.
+        if name not in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "max_position_embeddings"):
+            if value != getattr(model, name):
+                raise UserError(f"{flag}: its {name} is {value}, that of the model {getattr(model, name)}; give --{name}={value}")
+    vocab_file = os.path.join(source, "vocab.txt")
+    if vocab is not None and os.path.exists(vocab_file) and WordPieceTokenizer(vocab_file, vocab.do_lower_case).vocab != vocab.vocab:
+        raise UserError(f"{flag}: its vocab.txt is not the vocabulary of the data; build the data with --vocab_file={vocab_file}")
+    positions = stored.pop("embeddings/position", None)
+    fresh = sorted(set(weights) - set(stored) - {"embeddings/position"})
+    weights |= {name: value for name, value in stored.items() if name in weights}
+    if positions is not None:
+        shared = min(len(positions), len(weights["embeddings/position"]))
+        weights["embeddings/position"][:shared] = positions[:shared]
+        fresh += [f"embeddings/position from {shared} on"] if shared < len(weights["embeddings/position"]) else []
+    console.say(f"starting from {source}" + (f"; fresh: {', '.join(fresh)}" if fresh else ""))
+    return weights
 
 
 def evaluate_only(config, dataset, vocab, devices, model, folder, stored, console):
@@ -237,6 +260,6 @@ def evaluate_only(config, dataset, vocab, devices, model, folder, stored, consol
     state = TrainState(devices.strategy, {n.removeprefix("weights/"): v for n, v in values.items() if n.startswith("weights/")})
     runs.restore(state, folder, progress)
     results = validation(config, dataset.reader("validation", vocab, config.seed), devices, state, model)() | dict(step=progress.step)
-    checkpoint.write_text(os.path.join(folder.path, "eval_results.json"), json.dumps(results, indent=1) + "\n")
+    write_json(os.path.join(folder.path, "eval_results.json"), results)
     console.say("\n".join(f"  {name:<14}{loop.format_metric(value)}" for name, value in results.items() if name != "step"))
     return 0

@@ -9,16 +9,22 @@ import signal
 import tensorflow as tf
 
 import bert_gpu
+from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
 from bert_gpu.train import checkpoint, loop
 from bert_gpu.train.checkpoint import Progress, RunFolder
 from bert_gpu.train.monitor import MetricsLog
 
+DIVERGED = 3  # exit code
+
 
 def open_run(output_dir, overwrite):
-    """(RunFolder, content of its run.json or None for a new run). Writes nothing."""
+    """(RunFolder, content of its run.json or None for a new run). Writes nothing; what is no run is not overwritten either."""
     folder = RunFolder(output_dir)
-    return folder, None if overwrite else folder.stored()
+    if overwrite:
+        folder.exists()
+        return folder, None
+    return folder, folder.stored()
 
 
 def run_training(job, loop_config, folder, stored, content, state, *, overwrite, export, console):
@@ -29,24 +35,33 @@ def run_training(job, loop_config, folder, stored, content, state, *, overwrite,
       state: step.TrainState, holding the initial weights. export(folder, weights): writes the model.
     """
     progress = folder.newest_progress() if stored is not None else None
-    if progress is not None and progress.step >= job.num_steps and os.path.isdir(folder.model):
+    if progress is not None and progress.step > job.num_steps:
+        raise UserError(f"--output_dir={folder.path}: its run has done {progress.step} steps, more than the {job.num_steps} asked for")
+    is_exported = progress is not None and stored.get("exported_step") == progress.step and os.path.isdir(folder.model)
+    if is_exported and progress.step == job.num_steps:
         console.say(f"{folder.path}: this run is finished ({progress.step} steps); nothing to do (--overwrite starts anew)")
         return 0
-    if progress is not None:
-        restore(state, folder, progress)
-        console.say(f"going on from step {progress.step} of {job.num_steps} ({progress.records:,} records consumed)")
-    if overwrite:
-        folder.clear()
-    folder.create(content)
-    progress = progress or Progress()
-    folder.cut_metrics(progress.step)
-    with contextlib.closing(MetricsLog(folder.metrics, os.path.join(folder.path, "tensorboard"))) as log:
-        progress, stopped_by = loop.train(job, loop_config, progress, folder, log, console)
-    if stopped_by is not None:
-        console.warn(f"stopped by {signal.Signals(stopped_by).name} after step {progress.step}; the same command goes on from there")
-        return 128 + stopped_by
-    export(folder.model, state.read_weights())
-    folder.save(progress, state.read(), loop_config.keep_checkpoint_max)
+    with only_writer(folder.path, "run", f"--output_dir={folder.path}"), loop.watch_signals() as caught:
+        if progress is not None:
+            restore(state, folder, progress)
+            console.say(f"going on from step {progress.step} of {job.num_steps} ({progress.records:,} records consumed)")
+        if overwrite:
+            folder.clear()
+        folder.create(content)
+        folder.cut_metrics(progress.step if progress is not None else None)
+        progress = progress or Progress()
+        try:
+            with contextlib.closing(MetricsLog(folder.metrics, os.path.join(folder.path, "tensorboard"))) as log:
+                loop.train(job, loop_config, progress, folder, log, console, caught)
+        except loop.Diverged as problem:
+            console.warn(f"diverged: {problem}")
+            return DIVERGED
+        if progress.step == job.num_steps:
+            export(folder.model, state.read_weights())
+            folder.create(content | dict(exported_step=progress.step))
+    if caught:
+        console.warn(f"stopped by {signal.Signals(caught[0]).name} after step {progress.step}; the same command goes on from there")
+        return 128 + caught[0]
     return 0
 
 

@@ -1,13 +1,15 @@
 """The job behind create_pretraining_data.py: text -> shards of TFRecords, in parallel, resumable, in bounded memory.
 
-The corpus is cut at document boundaries into blocks of about BLOCK_BYTES; a shard (shards.py) is a run of blocks, and a worker holds one
-block at a time. Any number of workers writes the same bytes, and a killed job keeps the shards that are whole.
+The corpus is cut at document boundaries into blocks of about --window_megabytes; a shard (shards.py) is a run of blocks, and a worker
+holds one block at a time. Any number of workers writes the same bytes, and a killed job keeps the shards that are whole.
 """
 
-import itertools
 import multiprocessing
 import os
+import shutil
 import signal
+import tempfile
+import time
 
 import google_crc32c
 import numpy as np
@@ -17,71 +19,169 @@ from bert_gpu.data import examples
 from bert_gpu.data.chance import derive_key, row_keys
 from bert_gpu.data.manifest import Manifest
 from bert_gpu.data.records import shard_path
-from bert_gpu.data.shards import BLOCK_BYTES, Counts, Shard, Worker, block_range, read_stats, stats_path
+from bert_gpu.data.shards import DROPPED, SCORED_ORDERS, TRAIN, VALIDATION, Counts, Shard, Worker, block_range, read_stats, stats_path
 from bert_gpu.data.target import Target
 from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
-from bert_gpu.text import corpus, vocab
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text import archives, clean, corpus, counting, formats, sentence_piece, vocab
+from bert_gpu.text.open_tokenizer import open_tokenizer
 
 SHARD_BYTES = 128 << 20  # aimed at
-RECORD_BYTES_PER_TEXT_BYTE = 2.6  # static records of 128 tokens, English; only the number of shards depends on it
+# Measured on English: only predictions, and so the number of shards, depend on them.
+TEXT_BYTES_PER_TOKEN, STATIC_BYTES_PER_POSITION, COMPACT_BYTES_PER_TOKEN, REAL_SHARE = 5.0, 6.0, 2.2, 0.86
 
 
 class Job:
-    """A checked and planned job. Making it reads the corpus once and writes nothing."""
+    """A checked job. Making it reads the input once and writes nothing.
 
-    def __init__(self, config, overwrite=False):
-        self.config, self.overwrite = config, overwrite
+    Attributes: status ("new", "resumed" or "finished"), inputs (paths), num_bytes (of input).
+    """
+
+    def __init__(self, config, overwrite=False, text_format=formats.LINES):
+        self.config, self.overwrite, self.text_format = config, overwrite, text_format
         self.inputs = corpus.expand_inputs(config.input_file)
-        named = config.vocab_file is not None
-        identity = WordPieceTokenizer(config.vocab_file, config.do_lower_case).identity if named else "learnt from the text"
-        self.settings = config.fixed() | dict(vocabulary=identity)
+        named = config.given_vocabulary
+        identity = "learnt from the text" if named is None else open_tokenizer(named, config.do_lower_case).identity
+        self.settings = config.fixed() | text_format.to_dict() | dict(vocabulary=identity)
         self.fingerprint = [[os.path.basename(path), os.path.getsize(path), file_crc(path)] for path in self.inputs]
-        num_bytes = sum(size for _, size, _ in self.fingerprint)
-        num_blocks = max(1, round(num_bytes / BLOCK_BYTES), config.num_shards or 1)
-        self.blocks = corpus.plan_blocks(self.inputs, -(-num_bytes // num_blocks))
-        self.num_bytes = num_bytes
-        self.num_documents = sum(block.num_documents for block in self.blocks)
-        self.is_validation = choose_validation(self.num_documents, config.validation_share, config.random_seed)
+        self.num_bytes = sum(size for _, size, _ in self.fingerprint)
         self.target = Target(config, self.settings, self.fingerprint)
         self.status = self.target.status(overwrite)
+        self.is_compressed = any(map(archives.is_compressed, self.inputs))
+        if self.status != "finished" and not self.is_compressed:
+            self._plan(self.inputs)
+
+    def _plan(self, paths):
+        """Cuts the corpus into blocks and decides what becomes of each document, but for duplicates."""
+        config = self.config
+        self.num_text_bytes = sum(os.path.getsize(path) for path in paths)
+        num_blocks = max(1, round(self.num_text_bytes / (config.window_megabytes * 1e6)), config.num_shards or 1)
+        self.blocks = corpus.plan_blocks(paths, -(-self.num_text_bytes // num_blocks), self.text_format, names=self.inputs)
+        self.num_documents = sum(block.num_documents for block in self.blocks)
+        self.fate = choose_validation(self.num_documents, config.validation_share, config.random_seed).astype(np.int8)
         self.shards()  # complains of an impossible number
+        free, needed = shutil.disk_usage(existing_parent(config.folder)).free, self.predicted_bytes()
+        if needed > free:
+            raise UserError(
+                f"--output_file={config.output_file}: about {needed / 1e9:.1f} GB will be written, but only {free / 1e9:.1f} GB are free"
+            )
+
+    def predicted_bytes(self):
+        """What the shards will take on disk, from averages of English text."""
+        num_tokens = self.num_text_bytes / TEXT_BYTES_PER_TOKEN * self.config.num_passes
+        if self.config.masking == "static":
+            return num_tokens / REAL_SHARE * STATIC_BYTES_PER_POSITION
+        return num_tokens * COMPACT_BYTES_PER_TOKEN
 
     def shards(self):
         """The shards of the job, training first."""
         config = self.config
-        most = sum(block.num_documents > self.is_validation[block_range(block)].sum() for block in self.blocks)
-        size = self.num_bytes * config.num_passes * RECORD_BYTES_PER_TEXT_BYTE
-        number = config.num_shards or min(most, max(min(most, 8), round(size / SHARD_BYTES)))
-        if number > most:
+        most = sum((self.fate[block_range(block)] == TRAIN).any() for block in self.blocks)
+        number = config.num_shards or max(1, min(most, max(min(most, 8), round(self.predicted_bytes() / SHARD_BYTES))))
+        if number > max(1, most):
             raise UserError(f"--num_shards={number}: the text can be cut into {most} at most; give {most} or fewer")
         prefix = os.path.join(config.folder, config.name)
         groups = np.array_split(np.arange(len(self.blocks)), number)
         shards = [
             Shard(shard_path(prefix, i, number), "train", i, tuple(self.blocks[block] for block in group)) for i, group in enumerate(groups)
         ]
-        if self.is_validation.any():
+        if (self.fate == VALIDATION).any():
             shards.append(Shard(shard_path(prefix, 0, 1, "validation"), "validation", 0, tuple(self.blocks)))
         return shards
 
     def run(self, console):
-        """Writes what is missing; returns (Manifest, Counts)."""
+        """Writes what is missing; returns (Manifest, Counts, number of duplicate documents dropped)."""
         config, target = self.config, self.target
-        pieces = None if self.status == "resumed" and target.kept_vocabulary() else self._vocabulary(console)
-        with only_writer(config.folder, config.name, f"--output_file={config.output_file}"):
-            if self.overwrite:
-                target.clear()
-            target.begin(pieces)
-            worker = Worker(config, target.vocab_file, self.is_validation)
-            shards = self.shards()
-            kept = [shard for shard in shards if os.path.exists(shard.path) and os.path.exists(stats_path(shard))]
-            if kept:
-                console.say(f"going on: {len(kept)} of {len(shards)} shards are whole and kept")
-            self._write([shard for shard in shards if shard not in kept], worker, console)
-            counts = {shard: read_stats(shard) for shard in shards}
-            manifest = self._manifest(worker.tokenizer, counts)
-            target.finish(manifest, shards, [shard for shard in shards if not counts[shard].num_instances])
+        is_new = not os.path.exists(config.folder)
+        try:
+            # What can go wrong with the text does so before an earlier data set is cleared.
+            content = None if self.is_compressed else self._vocabulary(console)
+            with only_writer(config.folder, config.name, f"--output_file={config.output_file}"):
+                if self.is_compressed:
+                    self._plan(self._unpack(console))
+                    content = self._vocabulary(console)
+                if self.overwrite:
+                    target.clear()
+                target.begin(content)
+                num_duplicates = self._drop_duplicates(console)
+                result = self._write_shards(console)
+        except UserError:
+            if is_new:
+                shutil.rmtree(config.folder, ignore_errors=True)
+            raise
+        return *result, num_duplicates
+
+    def _unpack(self, console):
+        """Unpacks compressed input beside the output, since only plain text can be read from its middle. Returns the paths."""
+        total = archives.compressed_bytes(self.inputs)
+        with Progress(console, total, "unpacking") as progress:
+            return archives.unpack(self.inputs, self.target.spool, progress.add)
+
+    def _vocabulary(self, console):
+        """The content of the vocabulary file, given or learnt; None = that of an interrupted job is kept."""
+        config = self.config
+        if config.given_vocabulary is not None:
+            self._check_words()
+            with open(config.given_vocabulary, "rb") as file:
+                return file.read()
+        if self.status == "resumed" and self.target.kept_vocabulary():
+            return None
+        size = sum(block.end - block.start for block in self.blocks)
+        counted = min(size, counting.SAMPLE_BYTES)
+        console.say(f"learning a {config.tokenization} vocabulary of {config.vocab_size} pieces from {counted / 1e6:.1f} MB of text")
+        with Progress(console, counted, "counting words") as progress:
+            counts = counting.count_words_of_blocks(
+                self.blocks,
+                config.do_lower_case,
+                config.num_workers,
+                seed=config.random_seed,
+                tokenization=config.tokenization,
+                normalization=config.normalization,
+                report=progress.add,
+            )
+        if not counts:
+            raise UserError(f"--input_file={config.input_file}: has no word in it, so there is nothing to write")
+        if config.tokenization == "WordPiece":
+            return "".join(f"{piece}\n" for piece in vocab.learn_wordpiece(counts, config.vocab_size)).encode()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "learnt.model")
+            sentence_piece.learn_sentencepiece(counts, config.vocab_size, path, config.do_lower_case)
+            with open(path, "rb") as file:
+                return file.read()
+
+    def _check_words(self):
+        """UserError when no block has a word that the given vocabulary could be used on."""
+        tokenizer = open_tokenizer(self.config.given_vocabulary, self.config.do_lower_case)
+        for block in self.blocks:
+            lines = [line for document in corpus.read_block(block) for line in document]
+            if any(len(tokenizer.tokenize(lines[start : start + 1000])[0]) for start in range(0, len(lines), 1000)):
+                return
+        raise UserError(f"--input_file={self.config.input_file}: has no word in it, so there is nothing to write")
+
+    def _drop_duplicates(self, console):
+        """Marks documents that are equal to an earlier one; returns how many."""
+        if not self.config.drop_duplicates:
+            return 0
+        with Progress(console, self.num_text_bytes, "looking for duplicates") as progress:
+            args = dict(normalization=self.config.normalization, num_workers=self.config.num_workers, report=progress.add)
+            is_duplicate = clean.find_duplicates(self.blocks, self.target.spool + ".hashes", **args)
+        self.fate[is_duplicate] = DROPPED
+        return int(is_duplicate.sum())
+
+    def _write_shards(self, console):
+        worker = Worker(self.config, self.target.vocab_file, self.fate)
+        shards = self.shards()
+        kept = [shard for shard in shards if os.path.exists(shard.path) and os.path.exists(stats_path(shard))]
+        if kept:
+            console.say(f"going on: {len(kept)} of {len(shards)} shards are whole and kept")
+        console.say(f"about {self.predicted_bytes() / 1e9:.2f} GB will be written to {self.config.folder}/")
+        self._write([shard for shard in shards if shard not in kept], worker, console)
+        counts = {shard: read_stats(shard) for shard in shards}
+        manifest = self._manifest(worker.tokenizer, counts)
+        if not manifest.num_train_instances:
+            self.target.clear()
+            raise UserError(f"--input_file={self.config.input_file}: nothing is left of the text after cleaning")
+        self.target.finish(manifest, shards, counts)
         return manifest, sum(counts.values(), Counts())
 
     def _manifest(self, tokenizer, counts):
@@ -99,6 +199,7 @@ class Job:
             vocab_size=tokenizer.vocab_size,
             tokenizer=tokenizer.identity,
             do_lower_case=config.do_lower_case,
+            order_file=os.path.basename(self.target.order_file) if config.order in SCORED_ORDERS else "",
             seed=config.random_seed,
             train_shards=tuple(os.path.basename(shard.path) for shard in shards["train"]),
             validation_shards=tuple(os.path.basename(shard.path) for shard in shards["validation"]),
@@ -111,68 +212,70 @@ class Job:
             inputs=self.fingerprint,
         )
 
-    def _vocabulary(self, console):
-        """The pieces of the vocabulary, read or learnt; UserError when the text has no word that it could be used on."""
-        config = self.config
-        lines = (line for block in self.blocks for document in corpus.read_block(block) for line in document)
-        if config.vocab_file is not None:
-            tokenizer = WordPieceTokenizer(config.vocab_file, config.do_lower_case)
-            if not any(len(tokenizer.tokenize(part)[0]) for part in iter(lambda: list(itertools.islice(lines, 1000)), [])):
-                raise UserError(f"--input_file={config.input_file}: has no word in it, so there is nothing to write")
-            return tokenizer.vocab
-        console.say(f"learning a vocabulary of {config.vocab_size} pieces from {self.num_bytes / 1e6:.1f} MB of text")
-        documents = (document for block in self.blocks for document in corpus.read_block(block))
-        counts = vocab.count_words(documents, config.do_lower_case)
-        if not counts:
-            raise UserError(f"--input_file={config.input_file}: has no word in it, so there is nothing to write")
-        return vocab.learn_wordpiece(counts, config.vocab_size)
-
     def _write(self, shards, worker, console):
-        """Writes shards, in this process or several, with progress in megabytes of text."""
-        total = sum(block.end - block.start for shard in shards for block in shard.blocks) / 1e6
-        bar = console.progress(round(total, 1), 0, "writing", "MB")
+        """Writes shards, in this process or several."""
+        total = sum(block.end - block.start for shard in shards for block in shard.blocks)
         num_workers = min(self.config.num_workers or os.cpu_count() or 1, len([s for s in shards if s.split == "train"]))
-        if num_workers <= 1:
-            done = [0.0]
-
-            def report(num_bytes):
-                done[0] += num_bytes / 1e6
-                bar.update(round(done[0], 1))
-
-            for shard in shards:
-                worker.write_shard(shard, report)
-        else:
+        with Progress(console, total, "writing") as progress:
+            if num_workers <= 1:
+                for shard in shards:
+                    worker.write_shard(shard, progress.add)
+                return
             context = multiprocessing.get_context("spawn")
-            counter = context.Value("d", 0.0)
-            with context.Pool(num_workers, start_worker, (worker, counter)) as pool:
+            done = context.Array("q", 2)  # bytes of text, tokens
+            with context.Pool(num_workers, start_worker, (worker, done)) as pool:
                 results = [pool.apply_async(work, (shard,)) for shard in shards]
                 while not all(result.ready() for result in results):
                     for result in results:
                         result.wait(0.2 / len(results))
                         if result.ready():
                             result.get()
-                    bar.update(round(counter.value / 1e6, 1))
+                    progress.set(*done[:])
                 for result in results:
                     result.get()
-        bar.update(round(total, 1))
-        bar.close()
 
 
-def start_worker(worker, counter):
+class Progress:
+    """A bar in megabytes of text, with MB/s and tokens/s."""
+
+    def __init__(self, console, total, what):
+        self.bar, self.total = console.progress(round(total / 1e6, 1), 0, what, "MB"), total
+        self.started, self.num_bytes, self.num_tokens = time.monotonic(), 0, 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, error, *_):
+        if error is None:
+            self.set(self.total, self.num_tokens)
+        self.bar.close()
+
+    def add(self, num_bytes, num_tokens=0):
+        self.set(self.num_bytes + num_bytes, self.num_tokens + num_tokens)
+
+    def set(self, num_bytes, num_tokens):
+        self.num_bytes, self.num_tokens = num_bytes, num_tokens
+        seconds = max(time.monotonic() - self.started, 1e-3)
+        text = f"{num_bytes / seconds / 1e6:.1f} MB/s" + (f"  {num_tokens / seconds:,.0f} tokens/s" if num_tokens else "")
+        self.bar.update(round(num_bytes / 1e6, 1), text)
+
+
+def start_worker(worker, done):
     """Runs once in each worker process: one thread each, since the processes share the cores."""
-    global process_worker, process_counter, process_parent
-    process_worker, process_counter, process_parent = worker, counter, os.getppid()
+    global process_worker, process_done, process_parent
+    process_worker, process_done, process_parent = worker, done, os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, too, and ends the pool
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def work(shard):
-    def report(num_bytes):
+    def report(num_bytes, num_tokens):
         if os.getppid() != process_parent:  # nobody waits for this any more
             os._exit(1)
-        with process_counter.get_lock():
-            process_counter.value += num_bytes
+        with process_done.get_lock():
+            process_done[0] += num_bytes
+            process_done[1] += num_tokens
 
     process_worker.write_shard(shard, report)
 
@@ -186,6 +289,13 @@ def choose_validation(num_documents, share, seed):
     chosen = np.zeros(num_documents, bool)
     chosen[np.argpartition(keys, number - 1)[:number]] = True
     return chosen
+
+
+def existing_parent(path):
+    path = os.path.abspath(path)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def file_crc(path):

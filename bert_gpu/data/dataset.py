@@ -51,7 +51,7 @@ class Dataset:
         infos = {folder: manifest.read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
         self.folder = os.path.dirname(paths[0])
         self.info = infos[self.folder]
-        check_equal(infos, paths)
+        check_equal(infos)
         held_out = [path for folder, info in infos.items() if info for path in info.paths(folder, "validation")]
         shards = [path for folder, info in infos.items() if info for path in info.paths(folder, "train")] + held_out
         missing = [path for path in shards if not tf.io.gfile.exists(path)]
@@ -115,10 +115,23 @@ class Dataset:
             length_multiple=self.config.length_multiple,
             skip_corrupt=self.warn if self.config.skip_corrupt_records else None,
             limits=limits,
+            order=self._order() if split == "train" else None,
         )
 
+    def _order(self):
+        """The order of the rows that --noshuffle reads, where dataset.json names one; None = that of the files."""
+        if self.info is None or not self.info.order_file or self.config.shuffle:
+            return None
+        path = os.path.join(self.folder, self.info.order_file)
+        order = np.fromfile(path, "<i8") if os.path.exists(path) else np.zeros(0, np.int64)
+        if sorted(order) != list(range(len(self.train))):
+            raise UserError(
+                f"{path}: is not the order of the {len(self.train)} rows of --input_file; train on the whole data set, or build it anew"
+            )
+        return order
 
-def check_equal(infos, paths):
+
+def check_equal(infos):
     """UserError unless the data sets of several folders were made alike."""
     described = {folder: info for folder, info in infos.items() if info}
     if described and len(described) < len(infos):

@@ -12,7 +12,10 @@ FILE_NAME = "dataset.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The content of dataset.json. Paths are relative to its folder; counts are of training and validation together."""
+    """The content of dataset.json. Paths are relative to its folder; counts are of training and validation together.
+
+    order_file: int64 numbers of the training rows in the order that --noshuffle reads them in; "" = the order of the shards.
+    """
 
     name: str
     schema: str
@@ -24,6 +27,7 @@ class Manifest:
     vocab_size: int
     tokenizer: str
     do_lower_case: bool
+    order_file: str
     seed: int
     train_shards: tuple[str, ...]
     validation_shards: tuple[str, ...]

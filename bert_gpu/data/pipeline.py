@@ -41,10 +41,22 @@ class Reader:
     """
 
     def __init__(
-        self, records, schema, max_seq_length, masking=None, seed=0, *, padding="fixed", length_multiple=32, skip_corrupt=None, limits=None
+        self,
+        records,
+        schema,
+        max_seq_length,
+        masking=None,
+        seed=0,
+        *,
+        padding="fixed",
+        length_multiple=32,
+        skip_corrupt=None,
+        limits=None,
+        order=None,
     ):
         self.records, self.schema, self.max_seq_length, self.masking, self.seed = records, schema, max_seq_length, masking, seed
         self.padding, self.length_multiple, self.skip_corrupt = padding, length_multiple, skip_corrupt
+        self.order = order  # (N,) of unshuffled epochs; None = that of the files
         self.limits = dict(masked_lm_positions=max_seq_length) | (limits or {})
         if masking is not None:
             self._mask = tf.function(self._mask_rows, reduce_retracing=True)
@@ -75,7 +87,7 @@ class Reader:
 
     def epoch_order(self, epoch, batch_size, shuffle):
         """The record numbers (N,) of one epoch, in their order."""
-        order = np.arange(len(self))
+        order = np.arange(len(self)) if self.order is None else self.order
         if shuffle:
             order = epoch_order(len(self), self.seed, epoch)
         if self.padding == "uniform":

@@ -1,4 +1,4 @@
-"""One shard of a data set: blocks of text -> tokens -> instances -> masks -> records.
+"""One shard of a data set: blocks of text -> tokens -> rows -> masks -> records.
 
 What a shard holds depends on the settings and the text alone. One block is in memory at a time; random second halves of NSP instances
 come from the same block.
@@ -14,108 +14,17 @@ from bert_gpu.data import examples, instances, masking, packing
 from bert_gpu.data.chance import derive_key, row_keys
 from bert_gpu.data.records import ShardWriter
 from bert_gpu.files import read_json, write_json
-from bert_gpu.settings import Settings, UserError, setting
-from bert_gpu.text import corpus
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text import clean, corpus
+from bert_gpu.text.open_tokenizer import open_tokenizer
 
-BLOCK_BYTES = 8 << 20  # of text; the window that random second halves come from
+TRAIN, VALIDATION, DROPPED = 0, 1, 2  # what becomes of a document
 ROWS_AT_ONCE = 8192
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig(Settings):
-    """What is written."""
-
-    input_file: str = setting(
-        "sample_text.txt", "Text: one sentence a line, a blank line between documents, UTF-8. A glob, or several with commas between."
-    )
-    output_file: str = setting(
-        "data/pretrain.tfrecord", "DIR/NAME.tfrecord: shards are written as DIR/NAME-00000-of-00008.tfrecord. One data set a folder."
-    )
-    vocab_file: str | None = setting(
-        None, "WordPiece vocabulary, one piece a line. Default: learnt from the text and written to DIR/vocab.txt."
-    )
-    vocab_size: int = setting(32768, "Pieces of a vocabulary that is learnt; fewer when the text has fewer.", low=100)
-    do_lower_case: bool = setting(True, "Lower-case the text and strip accents (an uncased model).")
-    objective: str = setting(
-        "nsp",
-        "What a row is. nsp: two segments, is the second the next one (BERT)? sop: two segments, are they in order (ALBERT)? "
-        "full_sentences: whole sentences, across documents (RoBERTa). packed: rows filled to the last token with several sequences "
-        "(Cramming).",
-        choices=("nsp", "sop", "full_sentences", "packed"),
-    )
-    pack_separator: str = setting(
-        packing.CLS_SEP,
-        "What frames a sequence of a packed row: cls_sep = [CLS] ... [SEP]; sep = [SEP] behind each document (Cramming's stream); none.",
-        choices=packing.FRAMES,
-    )
-    masking: str = setting(
-        "static",
-        "When tokens are masked. static: once, when records are written, in Google's format. dynamic: anew in every epoch, when records "
-        "are read; they are compact.",
-        choices=("static", "dynamic"),
-    )
-    max_seq_length: int = setting(128, "Tokens of a row, with [CLS] and [SEP].", low=8, high=65536)
-    max_predictions_per_seq: int | None = setting(
-        None, "Most masked tokens of a row. Default: max_seq_length x masked_lm_prob, rounded up (20 for 128).", low=1
-    )
-    masked_lm_prob: float = setting(0.15, "Share of a row's tokens that are masked.", above=0.0, below=1.0)
-    do_whole_word_mask: bool = setting(False, "Mask all pieces of a word or none.")
-    max_ngram_size: int = setting(1, "Mask spans of up to so many whole words together; 1 = no spans.", low=1, high=64)
-    ngram_weights: str = setting(
-        "inverse",
-        "Weights of span lengths n: inverse = 1/n (Model Garden), geometric = 0.8^(n-1) (SpanBERT).",
-        choices=("inverse", "geometric"),
-    )
-    short_seq_prob: float = setting(0.1, "Share of documents that are cut into shorter instances than max_seq_length.", low=0.0, high=1.0)
-    dupe_factor: int | None = setting(
-        None, "Passes over the text, each with other rows and other masks. Default: 10 with static masking, 1 with dynamic.", low=1
-    )
-    random_seed: int = setting(12345, "Seed of all draws: same seed and text, same bytes.", low=0, aliases=("seed",))
-    validation_share: float = setting(
-        0.01,
-        "Share of the documents set aside for validation, at least one (0 = none), in shards of their own.",
-        low=0.0,
-        below=1.0,
-    )
-    num_shards: int | None = setting(None, "Training shards. Default: by size, about 128 MB each.", low=1)
-    num_workers: int | None = setting(None, "Processes. Default: one for each core. The output does not depend on it.", low=1)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.output_file.endswith(".tfrecord") or os.path.basename(self.output_file) == ".tfrecord":
-            raise UserError(f"--output_file={self.output_file}: must be DIR/NAME.tfrecord")
-        if self.num_predictions > self.max_seq_length:
-            raise UserError(
-                f"--max_predictions_per_seq={self.max_predictions_per_seq}: must be at most --max_seq_length={self.max_seq_length}"
-            )
-
-    @property
-    def num_predictions(self):
-        return self.max_predictions_per_seq or int(np.ceil(self.max_seq_length * self.masked_lm_prob))
-
-    @property
-    def num_passes(self):
-        return self.dupe_factor or (10 if self.masking == "static" else 1)
-
-    @property
-    def folder(self):
-        return os.path.dirname(self.output_file) or "."
-
-    @property
-    def name(self):
-        return os.path.basename(self.output_file).removesuffix(".tfrecord")
-
-    def fixed(self):
-        """The settings that decide what is written. Where files lie does not; what is in them is compared by content."""
-        return {
-            name: value for name, value in self.to_dict().items() if name not in ("num_workers", "input_file", "output_file", "vocab_file")
-        }
+SCORED_ORDERS = ("length", "common")
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One unit of work. documents: which of the blocks' documents, "train" or "validation"."""
+    """One unit of work: the documents of `blocks` that belong to the split, "train" or "validation"."""
 
     path: str
     split: str
@@ -135,6 +44,7 @@ class Counts:
     num_unknown: int = 0
     num_row_tokens: int = 0  # of all rows, without padding
     num_bytes: int = 0
+    num_dropped: int = 0  # documents, by --max_tokens_per_character
 
     def __add__(self, other):
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
@@ -144,78 +54,107 @@ class Counts:
 class Worker:
     """Turns blocks into a shard. Picklable; the tokenizer is made in the process that uses it."""
 
-    def __init__(self, config, vocab_file, is_validation):
-        self.config, self.vocab_file, self.is_validation = config, vocab_file, is_validation
+    def __init__(self, config, vocab_file, fate):
+        """fate: (D,) int8, what becomes of each document of the corpus: TRAIN, VALIDATION or DROPPED."""
+        self.config, self.vocab_file, self.fate = config, vocab_file, fate
         self._tokenizer = None
 
     def __getstate__(self):
-        return self.__dict__ | {"_tokenizer": None}
+        return {"config": self.config, "vocab_file": self.vocab_file, "fate": self.fate, "_tokenizer": None}
 
     @property
     def tokenizer(self):
         if self._tokenizer is None:
-            self._tokenizer = WordPieceTokenizer(self.vocab_file, self.config.do_lower_case)
+            self._tokenizer = open_tokenizer(self.vocab_file, self.config.do_lower_case)
             self._mask = tf.function(self._mask_rows, reduce_retracing=True)
         return self._tokenizer
 
     def write_shard(self, shard, report):
-        """Writes one shard and its statistics; `report` is told the bytes of text as they are done."""
+        """Writes one shard and its statistics; `report` is told the bytes of text and the tokens as they are done."""
         counts = Counts()
+        self._scores = []
         with ShardWriter(shard.path) as writer:
-            for number, (texts, others) in enumerate(self._groups(shard, report)):
-                counts += self._write_group(texts, others, writer, derive_key(self.config.random_seed, shard.split, shard.number, number))
+            for number, (texts, others, num_bytes) in enumerate(self._groups(shard)):
+                key = derive_key(self.config.random_seed, shard.split, shard.number, number)
+                more = self._write_group(texts, others, writer, key) if texts else Counts()
+                counts += more
+                report(num_bytes, more.num_tokens)
             counts.num_bytes = writer.num_bytes
+            if self.config.order in SCORED_ORDERS:
+                scores = np.concatenate(self._scores) if self._scores else np.zeros(0)
+                with open(scores_path(shard), "wb") as file:
+                    np.save(file, scores)
             write_json(stats_path(shard), dataclasses.asdict(counts))
 
-    def _groups(self, shard, report):
-        """(documents, other documents to draw random second halves from) of a shard, about a block at a time."""
-        waiting, others = [], []
+    def _groups(self, shard):
+        """(documents, other documents to draw random second segments from, bytes of text read) of a shard, about a block at a time."""
+        split = TRAIN if shard.split == "train" else VALIDATION
+        waiting, others, num_bytes = [], [], 0
         for block in shard.blocks:
-            chosen = self.is_validation[block_range(block)]
-            documents = corpus.read_block(block)
-            own = [document for document, is_validation in zip(documents, chosen, strict=True) if is_validation == (shard.split != "train")]
-            if shard.split == "train":
-                if own:
-                    yield own, []
-            else:
-                # Validation documents are few: gather them, and lend a lone one the training documents of its block.
-                waiting += own
-                if own:
-                    others = [document for document, is_validation in zip(documents, chosen, strict=True) if not is_validation]
-                if sum(len(line) for document in waiting for line in document) >= BLOCK_BYTES:
-                    yield waiting, []
-                    waiting = []
-            report(block.end - block.start)
-        if waiting:
-            yield waiting, others if len(waiting) == 1 else []
+            fates = self.fate[block_range(block)]
+            num_bytes += block.end - block.start
+            if split == VALIDATION and not (fates == VALIDATION).any():
+                continue
+            documents = [clean.normalize(document, self.config.normalization) for document in corpus.read_block(block)]
+            waiting += [document for document, fate in zip(documents, fates, strict=True) if fate == split]
+            if split == VALIDATION:
+                # Validation documents are few: they are gathered, and a lone one is lent the training documents of its block.
+                others = [document for document, fate in zip(documents, fates, strict=True) if fate == TRAIN]
+                if sum(len(line) for document in waiting for line in document) < self.config.window_megabytes * 1e6:
+                    continue
+            yield waiting, [], num_bytes
+            waiting, num_bytes = [], 0
+        if waiting or num_bytes:
+            yield waiting, others if len(waiting) == 1 else [], num_bytes
 
     def _write_group(self, texts, others, writer, key):
         """Tokenizes documents, makes instances in `dupe_factor` passes, masks, encodes and writes them."""
         config, tokenizer = self.config, self.tokenizer
-        lines = [line for document in texts + others for line in document]
-        ids, splits = tokenizer.tokenize(lines)
-        documents = instances.Documents.from_sentences(ids, splits, [len(document) for document in texts + others])
-        num_own_lines = sum(len(document) for document in texts)
-        num_own = int(np.searchsorted(documents.sentence_splits[documents.document_splits], splits[num_own_lines], side="left"))
-        own_ids = ids[: splits[num_own_lines]]
-        counts = Counts(num_documents=len(texts), num_sentences=num_own_lines, num_tokens=len(own_ids))
-        counts.num_unknown = int(np.sum(own_ids == tokenizer.unk_id))
+        texts, ids, splits, num_dropped = self._tokenize(texts)
+        other_ids, other_splits = tokenizer.tokenize([line for document in others for line in document])
+        counts = Counts(num_documents=len(texts), num_sentences=len(splits) - 1, num_tokens=len(ids), num_dropped=num_dropped)
+        counts.num_unknown = int(np.sum(ids == tokenizer.unk_id))
+        documents = instances.Documents.from_sentences(
+            np.concatenate([ids, other_ids]),
+            np.concatenate([splits, splits[-1] + other_splits[1:]]),
+            [len(document) for document in texts + others],
+        )
+        num_own = int(np.searchsorted(documents.sentence_splits[documents.document_splits], splits[-1], side="left"))
         if num_own == 0:
             return counts
         rows = self._rows(documents, num_own, key)
         counts.num_instances = len(rows)
         keys = row_keys(derive_key(key, "masks"), np.arange(len(rows)))
+        frequencies = np.bincount(ids, minlength=tokenizer.vocab_size) / max(1, len(ids))
         for start in range(0, len(rows), ROWS_AT_ONCE):
             chosen = np.arange(start, min(start + ROWS_AT_ONCE, len(rows)))
             tokens = rows.take(chosen).tokens(documents, config.max_seq_length, tokenizer)
+            if config.order in SCORED_ORDERS:
+                self._scores.append(tokens.lengths.astype(np.float64) if config.order == "length" else rarity(tokens, frequencies))
             counts.num_row_tokens += int(tokens.lengths.sum())
             counts.num_random_next += 0 if tokens.labels is None else int(tokens.labels.sum())
             features = self._static_features(tokens, keys[chosen]) if config.masking == "static" else compact_features(tokens)
             writer.write(*examples.encode_examples(features))
         return counts
 
+    def _tokenize(self, texts):
+        """(documents kept, ids, splits of their sentences, number of documents dropped by --max_tokens_per_character)."""
+        ids, splits = self.tokenizer.tokenize([line for document in texts for line in document])
+        limit = self.config.max_tokens_per_character
+        if limit is None:
+            return texts, ids, splits, 0
+        ends = np.cumsum([0, *map(len, texts)])
+        num_tokens = np.diff(splits[ends])
+        num_characters = np.array([sum(len(line.decode("utf-8", "ignore")) for line in document) for document in texts])
+        keep = num_tokens < limit * num_characters
+        kept_lines = np.repeat(keep, np.diff(ends))
+        lengths = np.diff(splits)
+        kept = [document for document, good in zip(texts, keep, strict=True) if good]
+        kept_splits = np.concatenate([[0], np.cumsum(lengths[kept_lines])]).astype(np.int64)
+        return kept, ids[np.repeat(kept_lines, lengths)], kept_splits, int((~keep).sum())
+
     def _rows(self, documents, num_own, key):
-        """PairRows or PieceRows of the first `num_own` documents, of all passes, in random order."""
+        """PairRows or PieceRows of the first `num_own` documents, of all passes, in the order of the settings."""
         config, length = self.config, self.config.max_seq_length
         passes = []
         for number in range(config.num_passes):
@@ -225,12 +164,16 @@ class Worker:
                 settings = dict(max_seq_length=length, short_seq_prob=config.short_seq_prob, swaps=config.objective == "sop")
                 passes.append(instances.PairRows(instances.pair_instances(*args, key=pass_key, **settings)))
                 continue
-            order = np.random.Generator(np.random.Philox(key=pass_key)).permutation(num_own)
+            order = np.arange(num_own)
+            if config.order != "as_is":
+                order = np.random.Generator(np.random.Philox(key=pass_key)).permutation(num_own)
             if config.objective == "packed":
                 passes.append(packing.packed_rows(documents, order, max_seq_length=length, separator=config.pack_separator))
             else:
                 passes.append(packing.full_sentence_rows(documents, order, max_seq_length=length))
         rows = type(passes[0]).concatenate(passes)
+        if config.order == "as_is":
+            return rows
         return rows.take(np.random.Generator(np.random.Philox(key=derive_key(key, "shuffle"))).permutation(len(rows)))
 
     def _static_features(self, tokens, keys):
@@ -274,6 +217,16 @@ def compact_features(tokens):
     if tokens.labels is not None:
         features["next_sentence_labels"] = tokens.labels[:, None]
     return features
+
+
+def rarity(tokens, frequencies):
+    """(N,) how uncommon the words of each row are: minus the mean log frequency of its tokens in the block."""
+    logs = -np.log(np.maximum(frequencies, 1e-9))
+    return np.where(tokens.numbers > 0, logs[tokens.input_ids], 0).sum(1) / np.maximum(tokens.lengths, 1)
+
+
+def scores_path(shard):
+    return stats_path(shard).removesuffix(".stats") + ".scores"
 
 
 def stats_path(shard):

@@ -7,14 +7,17 @@ has dataset.json. Without either, what lies in the folder is somebody else's and
 import glob
 import json
 import os
+import shutil
+
+import numpy as np
 
 from bert_gpu.data.manifest import FILE_NAME, read_manifest, write_manifest
 from bert_gpu.data.records import index_path
-from bert_gpu.data.shards import stats_path
+from bert_gpu.data.shards import scores_path, stats_path
 from bert_gpu.files import check_writable, read_json, write_json
 from bert_gpu.settings import UserError
-from bert_gpu.text import vocab
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.open_tokenizer import FILE_NAMES, open_tokenizer
+from bert_gpu.text.vocab import write_whole_file
 
 
 class Target:
@@ -24,7 +27,9 @@ class Target:
         self.config, self.flag = config, f"--output_file={config.output_file}"
         self.wanted = json.loads(json.dumps(dict(settings=settings, inputs=inputs)))
         self.building = os.path.join(config.folder, f".{config.name}.building.json")
-        self.vocab_file = os.path.join(config.folder, "vocab.txt")
+        self.vocab_file = os.path.join(config.folder, FILE_NAMES[config.tokenization])
+        self.spool = os.path.join(config.folder, f".{config.name}.spool")  # unpacked input
+        self.order_file = os.path.join(config.folder, f"{config.name}.order")
 
     def status(self, overwrite):
         """'new', 'resumed' or 'finished'; UserError when the folder is not for this job."""
@@ -49,8 +54,7 @@ class Target:
         """A folder without a data set of ours may hold other files, but none that would be overwritten."""
         stem = os.path.join(glob.escape(self.config.folder), glob.escape(self.config.name))
         in_the_way = glob.glob(f"{stem}-*.tfrecord") + glob.glob(f"{stem}-*.index")
-        own = self.config.vocab_file
-        if os.path.exists(self.vocab_file) and not (own is not None and os.path.exists(own) and os.path.samefile(own, self.vocab_file)):
+        if os.path.exists(self.vocab_file) and not self._is_given(self.vocab_file):
             in_the_way.append(self.vocab_file)
         if in_the_way:
             raise UserError(f"{in_the_way[0]}: is in the way and not from a run of this script; move it, or choose another folder")
@@ -71,33 +75,47 @@ class Target:
         identity = present.tokenizer if present else read_json(self.building, "the settings of an unfinished job").get("tokenizer")
         if identity is None or not os.path.exists(self.vocab_file):
             return False
-        return WordPieceTokenizer(self.vocab_file, self.config.do_lower_case).identity == identity
+        return open_tokenizer(self.vocab_file, self.config.do_lower_case).identity == identity
 
     def clear(self):
         """Removes an earlier data set of this name, or what an interrupted job left of it."""
         folder, name = glob.escape(self.config.folder), glob.escape(self.config.name)
-        patterns = [f"{name}-*.tfrecord", f"{name}-*.index", f".{name}-*.partial*", f".{name}-*.stats", f".{name}.building.json", FILE_NAME]
-        for pattern in patterns:
+        shards = [f"{name}-*.tfrecord", f"{name}-*.index", f"{name}.order", FILE_NAME]
+        hidden = [f".{name}-*.partial*", f".{name}-*.stats", f".{name}-*.scores", f".{name}.building.json"]
+        for pattern in shards + hidden:
             for path in glob.glob(os.path.join(folder, pattern)):
                 os.remove(path)
 
-    def begin(self, pieces):
-        """Marks the folder as under way and writes the vocabulary `pieces`; None = the one that is there is used."""
+    def begin(self, content):
+        """Marks the folder as under way and writes the vocabulary file's `content`; None = the one that is there is used."""
         for path in glob.glob(os.path.join(glob.escape(self.config.folder), f".{glob.escape(self.config.name)}-*.partial*")):
             os.remove(path)  # of a process that was killed: this one holds the folder's lock
-        if pieces is None:
-            identity = WordPieceTokenizer(self.vocab_file, self.config.do_lower_case).identity
-        else:
+        if content is not None:
             write_json(self.building, self.wanted)
-            vocab.write_vocab(self.vocab_file, pieces)
-            identity = WordPieceTokenizer(self.vocab_file, self.config.do_lower_case).identity
+            if not (os.path.exists(self.vocab_file) and self._is_given(self.vocab_file)):
+                write_whole_file(self.vocab_file, content, "the vocabulary")
+        identity = open_tokenizer(self.vocab_file, self.config.do_lower_case).identity
         write_json(self.building, self.wanted | dict(tokenizer=identity))
 
-    def finish(self, manifest, shards, empty):
-        """Writes dataset.json and removes what served the way. `empty` shards, which have no instance, are removed."""
+    def finish(self, manifest, shards, counts):
+        """Writes dataset.json and removes what served the way, shards without an instance among it."""
+        if manifest.order_file:
+            scores = [np.load(scores_path(shard)) for shard in shards if shard.split == "train" and counts[shard].num_instances]
+            order = np.argsort(np.concatenate(scores), kind="stable").astype("<i8")
+            write_whole_file(self.order_file, order.tobytes(), "the order of the rows")
         write_manifest(self.config.folder, manifest)
-        for shard in empty:
-            os.remove(shard.path)
-            os.remove(index_path(shard.path))
+        for shard in shards:
+            if not counts[shard].num_instances:
+                os.remove(shard.path)
+                os.remove(index_path(shard.path))
+            if os.path.exists(scores_path(shard)):
+                os.remove(scores_path(shard))
         for path in [self.building, *map(stats_path, shards)]:
             os.remove(path)
+        shutil.rmtree(self.spool, ignore_errors=True)
+        shutil.rmtree(self.spool + ".hashes", ignore_errors=True)
+
+    def _is_given(self, path):
+        """Whether a file that exists is the vocabulary that the user named."""
+        own = self.config.given_vocabulary
+        return own is not None and os.path.exists(own) and os.path.samefile(own, path)

@@ -149,8 +149,9 @@ class Predictor:
     def __call__(self, rows, batch_size):
         if batch_size % self.num_replicas:
             raise ValueError(f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas")
+        everything = -(-len(rows) // self.num_replicas) * self.num_replicas  # more would only be filled up
         logits = []
-        for batch in evaluation_batches(rows, batch_size=batch_size):
+        for batch in evaluation_batches(rows, batch_size=min(batch_size, everything)):
             is_real = batch["row_weights"] > 0
             features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])

@@ -1,6 +1,7 @@
 """A folder with a model (config.json, model.safetensors, vocab.txt) as the start of something: finding it, and its tokenizer."""
 
 import os
+import re
 
 import tensorflow as tf
 
@@ -13,6 +14,15 @@ def has_model(path):
     return tf.io.gfile.exists(os.path.join(path, "config.json"))
 
 
+def displaced(folder):
+    """Where the old content of a model's folder lies since a write of the folder was killed between its two renames; None if nowhere."""
+    parent, name = os.path.split(os.path.realpath(folder))
+    if "://" in str(folder) or os.path.lexists(folder) or not os.path.isdir(parent):
+        return None
+    found = [os.path.join(parent, other) for other in os.listdir(parent) if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.old", other)]
+    return max(found, key=os.path.getmtime, default=None)
+
+
 def find_model(path, flag):
     """The model's folder that `path` means: itself, or its model/ when it is the folder of a run. `flag` is named in the UserError."""
     for folder in (path, os.path.join(path, "model")):
@@ -20,6 +30,9 @@ def find_model(path, flag):
             return folder
     if tf.io.gfile.isdir(os.path.join(path, "checkpoints")):
         raise UserError(f"--{flag}={path}: this run is not finished, so it has no model/ yet; give its command again to go on with it")
+    for folder in (path, os.path.join(path, "model")):
+        if (old := displaced(folder)) is not None:
+            raise UserError(f"--{flag}={path}: a write of {folder} was killed, what it held lies in {old}; rename that to {folder}")
     problem = "holds no config.json" if tf.io.gfile.exists(path) else "no such folder"
     raise UserError(f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, or name a model/, run or Hugging Face BERT folder")
 

@@ -8,7 +8,7 @@ import os
 
 from bert_gpu.finetune.pretrained import check_vocabulary, find_model, has_model, load_tokenizer
 from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
-from bert_gpu.model.encoder import initialize
+from bert_gpu.model.encoder import encoder_weights, initialize
 from bert_gpu.model.heads import classifier_weights
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.text.tokenizer import Tokenizer
@@ -56,6 +56,11 @@ def start_training(config, labels, seed, read_model):
     else:
         path = find_model(config.init_checkpoint, "init_checkpoint")
         model, stored, notes = read_model(path)
+        lacking = [name for name in encoder_weights(model) if name not in stored]
+        if lacking:
+            raise UserError(
+                f"--init_checkpoint={config.init_checkpoint}: has no weights {lacking[0]}; a model with the whole encoder is needed"
+            )
         tokenizer = open_tokenizer(config, path, model)
         if class_names(stored, notes.labels) != labels:
             stored = {name: value for name, value in stored.items() if not name.startswith("classifier/")}
@@ -111,11 +116,11 @@ def open_tokenizer(config, path, model):
 
 
 def class_names(weights, names):
-    """Names of the classes of a model's classifier, () when it has none; their numbers when config.json names none but LABEL_0, LABEL_1."""
+    """Names of the classes of a model's classifier, () when it has none; their numbers when config.json does not tell them apart."""
     if "classifier/bias" not in weights:
         return ()
     num_classes = len(weights["classifier/bias"])
-    if len(names) != num_classes or all(name == f"LABEL_{number}" for number, name in enumerate(names)):
+    if len(set(names)) != num_classes or all(name == f"LABEL_{number}" for number, name in enumerate(names)):
         return tuple(str(number) for number in range(num_classes))
     return names
 

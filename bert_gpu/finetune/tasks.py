@@ -141,8 +141,12 @@ def find_column(path, header, name, flag):
 
 def read_table(path):
     """(header, [(line, cells)], SHA-256) of a .tsv or .csv file: UTF-8 with or without a byte order mark, lines ending in LF or CRLF."""
-    with tf.io.gfile.GFile(path, "rb") as file:
-        content = file.read()
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = file.read()
+    except (tf.errors.OpError, OSError) as error:
+        reason = "it is a folder" if tf.io.gfile.isdir(path) else getattr(error, "message", error)
+        raise UserError(f"{path}: cannot be read ({reason}); a {path.rsplit('.', 1)[1].upper()} file is needed"[:300]) from None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -13,6 +13,7 @@ import safetensors
 import safetensors.numpy
 import tensorflow as tf
 
+from bert_gpu.interop.folders import replace_folder
 from bert_gpu.model import config as model_config
 from bert_gpu.model import heads
 from bert_gpu.settings import UserError
@@ -92,6 +93,12 @@ def _to_theirs(name, array, num_parts):
     return [np.ascontiguousarray(part.T if name.endswith("/kernel") else part) for part in parts]
 
 
+def _their_shape(name, shape, num_parts):
+    """Shape of each of their tensors of one weight, from that of ours."""
+    shape = (*shape[:-1], shape[-1] // num_parts)
+    return shape[::-1] if name.endswith("/kernel") else shape
+
+
 def _join(folder, name):
     return f"{str(folder).rstrip('/')}/{name}"
 
@@ -134,7 +141,7 @@ def _read_tensors(folder):
         return read_safetensors(whole)
     if tf.io.gfile.exists(index):
         weight_map = model_config.read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict):
+        if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
             raise UserError(f"{index}: has no weight_map from tensors to files")
         tensors = {}
         for shard in sorted(set(weight_map.values())):
@@ -176,6 +183,27 @@ def _guess_architecture(names):
     return "BertForMaskedLM" if "cls.predictions.bias" in names else "BertModel"
 
 
+def _stated_architecture(path):
+    """The class that a config.json says the weights are of, None when it says none."""
+    stated = model_config.read_json(path).get("architectures")
+    if stated is None or stated == []:
+        return None
+    if not isinstance(stated, list) or not isinstance(stated[0], str):
+        raise UserError(f"{path}: architectures={str(stated)[:60]} must be a list of names such as BertForPreTraining")
+    return stated[0]
+
+
+def _read_labels(path):
+    """Names of the classes, once it is sure that they are names."""
+    labels = model_config.read_json(path).get("id2label")
+    if labels is not None and not isinstance(labels, dict):
+        raise UserError(f"{path}: id2label must map class numbers to names")
+    names = model_config.read_labels(path)
+    if any("\ud800" <= character <= "\udfff" for name in names for character in name):
+        raise UserError(f"{path}: id2label has a name that is no Unicode text; rename the class")
+    return names
+
+
 def _specs(config, num_classes):
     """Every weight that we know a place for."""
     return {**heads.pretraining_weights(config), **heads.classifier_weights(config, num_classes)}
@@ -195,9 +223,12 @@ def read_model(folder):
     config_path = _join(folder, "config.json")
     config = model_config.read_config(config_path)
     _pop_decoder(folder, tensors)
-    stated = model_config.read_json(config_path).get("architectures") or [None]
-    architecture = stated[0] if stated[0] in ARCHITECTURES else _guess_architecture(tensors)
-    num_classes = tensors["classifier.weight"].shape[0] if "classifier.weight" in tensors else 1
+    if config.num_hidden_layers > len(tensors):  # before a table of that many layers is made
+        raise UserError(f"{folder}: config.json says num_hidden_layers={config.num_hidden_layers}, the file has {len(tensors)} tensors")
+    stated = _stated_architecture(config_path)
+    architecture = stated if stated in ARCHITECTURES else _guess_architecture(tensors)
+    classifier = tensors.get("classifier.weight")
+    num_classes = len(classifier) if np.ndim(classifier) == 2 else 1
 
     weights, missing = {}, []
     names = weight_names(config)
@@ -208,21 +239,26 @@ def read_model(folder):
             if not name.startswith(_HEADS) or name.startswith(ARCHITECTURES[architecture]):
                 missing.append(name)
             continue
-        expected = [part.shape for part in _to_theirs(name, np.broadcast_to(np.float32(0), spec.shape), len(theirs))]
-        for their, shape in zip(theirs, expected, strict=True):
+        shape = _their_shape(name, spec.shape, len(theirs))
+        for their in theirs:
             if tensors[their].shape != shape:
                 raise UserError(f"{folder}: {their} has shape {tensors[their].shape}, config.json asks for {shape}")
+            if not np.isfinite(tensors[their]).all():
+                raise UserError(f"{folder}: {their} holds numbers that are not finite; the file is damaged, so get or make it again")
         weights[name] = _to_ours(name, [tensors[their] for their in theirs])
     known = {their for name in weights for their in names[name]}
-    labels = model_config.read_labels(config_path) if "classifier/kernel" in weights else ()
-    return config, weights, Notes(missing, sorted(set(tensors) - known), architecture, labels)
+    unused = sorted(set(tensors) - known)
+    if any(name.startswith(f"bert.encoder.layer.{config.num_hidden_layers}.") for name in unused):
+        raise UserError(f"{folder}: has more layers than config.json says (num_hidden_layers={config.num_hidden_layers}); correct it")
+    labels = _read_labels(config_path) if "classifier/kernel" in weights else ()
+    return config, weights, Notes(missing, unused, architecture, labels)
 
 
 def write_model(folder, config, weights, architecture="BertForPreTraining", labels=(), files=None):
     """Writes a model folder that `transformers` opens with `architecture`.from_pretrained and `read_model` reads back.
 
-    The bytes are a function of the arguments. A new folder gets its name only when it is whole; in one that exists every file is
-    replaced by a rename, and files that are not written here stay.
+    The bytes are a function of the arguments. The folder gets its name only when it is whole, also where one is replaced; files of the
+    old one that are not written here stay.
 
     Args:
       folder: path.
@@ -256,7 +292,7 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
         assert array.shape == spec.shape, f"{name}: {array.shape}, expected {spec.shape}"
         for their, part in zip(names[name], _to_theirs(name, array, len(names[name])), strict=True):
             tensors[their.removeprefix("bert.") if architecture == "BertModel" else their] = part
-    _replace_files(
+    replace_folder(
         str(folder).rstrip("/"),
         {
             **(files or {}),
@@ -264,21 +300,3 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
             "config.json": model_config.config_bytes(config, architecture, labels),
         },
     )
-
-
-def _replace_files(folder, contents):
-    """Writes {name: bytes} to a temporary folder beside `folder`, then renames it, or its files where `folder` exists."""
-    gfile = tf.io.gfile
-    temporary = f"{folder}.partial"
-    if gfile.exists(temporary):
-        gfile.rmtree(temporary)
-    gfile.makedirs(temporary)
-    for name, data in contents.items():
-        with gfile.GFile(_join(temporary, name), "wb") as file:
-            file.write(data)
-    if not gfile.exists(folder):
-        gfile.rename(temporary, folder)
-        return
-    for name in contents:
-        gfile.rename(_join(temporary, name), _join(folder, name), overwrite=True)
-    gfile.rmtree(temporary)

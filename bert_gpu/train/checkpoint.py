@@ -6,6 +6,8 @@ whether a run may go on is run.json, which holds the resolved settings.
 """
 
 import dataclasses
+import glob
+import itertools
 import json
 import os
 import re
@@ -14,6 +16,7 @@ import shutil
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from bert_gpu.files import check_writable, read_json, write_json, write_text
 from bert_gpu.settings import UserError
 
 VARIABLES, PROGRESS, RUN, METRICS = "variables.safetensors", "progress.json", "run.json", "metrics.jsonl"
@@ -39,20 +42,22 @@ class RunFolder:
 
     def stored(self):
         """The content of run.json, None when there is no run. UserError when the folder holds something else."""
+        check_writable(self.path, f"--output_dir={self.path}")
         path = os.path.join(self.path, RUN)
-        if not os.path.exists(path):
-            if os.path.exists(self.path) and (not os.path.isdir(self.path) or os.listdir(self.path)):
-                raise UserError(f"--output_dir={self.path}: exists, is not empty and holds no run; name another folder, or --overwrite")
-            return None
-        try:
-            with open(path, encoding="utf-8") as file:
-                return json.load(file)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path}: cannot be read as a run's settings; --overwrite starts anew") from error
+        if os.path.exists(path):
+            return read_json(path, "a run's settings (--overwrite starts anew)", ("settings", "global_batch_size", "learning_rate"))
+        if os.path.exists(self.path) and os.listdir(self.path):
+            raise UserError(f"--output_dir={self.path}: exists, is not empty and holds no run; name another folder")
+        return None
+
+    def exists(self):
+        """Whether the folder holds a run, sound or not. UserError when it holds something else."""
+        check_writable(self.path, f"--output_dir={self.path}")
+        return os.path.exists(os.path.join(self.path, RUN)) or self.stored() is not None
 
     def create(self, content):
         os.makedirs(self.checkpoints, exist_ok=True)
-        write_text(os.path.join(self.path, RUN), json.dumps(content, indent=1) + "\n")
+        write_json(os.path.join(self.path, RUN), content)
 
     def clear(self):
         """Removes what a run writes, and nothing else."""
@@ -71,8 +76,9 @@ class RunFolder:
     def save(self, progress, values, keep):
         """Writes a checkpoint of `values` {name: array} and keeps the newest `keep`."""
         final = self._checkpoint(progress.step)
-        partial = os.path.join(self.checkpoints, f".{os.path.basename(final)}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
+        partial = os.path.join(self.checkpoints, f".{os.path.basename(final)}.{os.getpid()}.partial")
+        for leftover in glob.glob(os.path.join(glob.escape(self.checkpoints), ".step-*.partial")):
+            shutil.rmtree(leftover)  # of a process that was killed while it saved
         os.makedirs(partial)
         save_file({name: np.asarray(value, order="C") for name, value in values.items()}, os.path.join(partial, VARIABLES))
         with open(os.path.join(partial, PROGRESS), "w", encoding="utf-8") as file:
@@ -80,6 +86,7 @@ class RunFolder:
         sync(os.path.join(partial, VARIABLES), os.path.join(partial, PROGRESS))
         shutil.rmtree(final, ignore_errors=True)
         os.rename(partial, final)
+        sync(self.checkpoints)
         for step in self.steps()[:-keep]:
             shutil.rmtree(self._checkpoint(step))
 
@@ -88,8 +95,12 @@ class RunFolder:
         steps = self.steps()
         if not steps:
             return None
-        with open(os.path.join(self._checkpoint(steps[-1]), PROGRESS), encoding="utf-8") as file:
-            return Progress(**json.load(file))
+        path = os.path.join(self._checkpoint(steps[-1]), PROGRESS)
+        content = read_json(path, "a checkpoint's progress; delete that checkpoint's folder to go on from the one before")
+        try:
+            return Progress(step=int(content["step"]), records=int(content["records"]), seconds=float(content["seconds"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: is no progress; delete that checkpoint's folder to go on from the one before") from error
 
     def restore(self, step):
         """The values {name: array} of a checkpoint."""
@@ -100,35 +111,38 @@ class RunFolder:
             raise UserError(f"{path}: cannot be read ({error}); delete that checkpoint's folder to go on from the one before") from error
 
     def cut_metrics(self, step):
-        """Drops lines of metrics.jsonl after `step`, and a last line that was cut off."""
+        """Drops lines of metrics.jsonl after `step` (all for None), and from the first line that is broken on."""
         if not os.path.exists(self.metrics):
             return
-        with open(self.metrics, encoding="utf-8") as file:
-            kept = [line for line in file if line.endswith("\n") and json.loads(line)["step"] <= step]
-        write_text(self.metrics, "".join(kept))
+        with open(self.metrics, encoding="utf-8", errors="replace") as file:
+            kept = list(itertools.takewhile(lambda line: is_metrics_line(line) and step is not None, file))
+        write_text(self.metrics, "".join(line for line in kept if json.loads(line)["step"] <= step))
 
     def _checkpoint(self, step):
         return os.path.join(self.checkpoints, f"step-{step:08d}")
 
 
 def sync(*paths):
+    """Makes sure that files and folders are on the disk."""
     for path in paths:
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
 
 
-def write_text(path, text):
-    """Writes a text file under a temporary name, then renames."""
-    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(partial, path)
+def is_metrics_line(line):
+    try:
+        return line.endswith("\n") and isinstance(json.loads(line)["step"], int)
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def differences(stored, settings):
-    """['name: OLD -> NEW'] of the settings in which a run and a command differ; both are flat dicts."""
+    """['name: OLD -> NEW'] of the settings in which a run and a command differ; both are dicts."""
+    settings = json.loads(json.dumps(settings))
     names = sorted(set(stored) | set(settings))
-    return [f"--{name}: {stored.get(name)} -> {settings.get(name)}" for name in names if stored.get(name) != settings.get(name)]
+    changed = [(name, stored.get(name), settings.get(name)) for name in names if stored.get(name) != settings.get(name)]
+    return [f"--{name} has changed" if isinstance(new, dict) else f"--{name}: {old} -> {new}" for name, old, new in changed]
 
 
 def check_resumable(folder, stored, settings):

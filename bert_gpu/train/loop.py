@@ -12,9 +12,8 @@ import numpy as np
 from bert_gpu.data.pipeline import prefetch
 from bert_gpu.optim.schedules import rate_factor
 from bert_gpu.settings import Settings, setting
-from bert_gpu.train.checkpoint import Progress
 
-DIVERGED = 3
+MAX_BAD_STEPS = 25  # in a row; float16's loss scale needs at most 24 to come down from its highest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,11 +46,18 @@ class Job:
     schedule: object
 
 
-def train(job, config, progress, folder, log, console):
-    """Runs until job.num_steps. Returns (progress, signal number that stopped it or None).
+class Diverged(Exception):
+    """The numbers of a run are no longer finite. The message says since when, and what to try."""
+
+
+def train(job, config, progress, folder, log, console, caught):
+    """Runs until job.num_steps, or until a signal is caught; saves checkpoints on the way and the last step of all.
 
     Args:
-      job: Job. config: LoopConfig. progress: Progress to start from. folder: RunFolder. log: MetricsLog. console: Console.
+      job: Job. config: LoopConfig. progress: Progress to start from; kept up to date. folder: RunFolder. log: MetricsLog.
+      console: Console. caught: list that signal numbers arrive in, of `watch_signals`.
+
+    Raises Diverged.
     """
     window = Window(progress.seconds)
     bar = console.progress(job.num_steps, progress.step, "training")
@@ -64,11 +70,13 @@ def train(job, config, progress, folder, log, console):
             values = job.validate()
         log.write(progress.step, {f"eval_{name}": value for name, value in values.items()})
         console.say(f"validation at step {progress.step}: " + "  ".join(f"{k} {format_metric(v)}" for k, v in values.items()))
+        if progress.step and values.get("loss") is not None and not math.isfinite(values["loss"]):
+            raise Diverged(f"the validation loss of step {progress.step} is not finite; lower --learning_rate")
 
     if progress.step == 0:
         validate()
     batches = prefetch(job.batches_at(progress.records))
-    with watch_signals() as caught, contextlib.closing(batches), contextlib.closing(bar):
+    with contextlib.closing(batches), contextlib.closing(bar):
         while progress.step < job.num_steps and not caught:
             batch = next(batches)
             rate = job.peak_rate * rate_factor(progress.step, job.num_steps, job.schedule)
@@ -81,24 +89,25 @@ def train(job, config, progress, folder, log, console):
                 values = window.close() | {"learning_rate": rate, "global_batch_size": job.global_batch_size}
                 log.write(progress.step, values)
                 bar.update(progress.step, f"loss {format_metric(values['loss'])}  {values['tokens_per_second'] or 0:,.0f} tokens/s")
+                if window.num_bad >= MAX_BAD_STEPS or (is_last and window.num_bad):
+                    raise Diverged(f"the last {window.num_bad} steps up to {progress.step} were not finite; lower --learning_rate")
             if progress.step % eval_steps == 0 or is_last:
                 validate()
-            if (saves and not is_last) or caught:
+            if saves or caught:
                 with window.paused():
                     progress.seconds = window.seconds
                     folder.save(progress, job.read(), config.keep_checkpoint_max)
-    progress.seconds = window.seconds
-    return progress, caught[0] if caught else None
 
 
 class Window:
     """Metrics and rates since the last log line. Steps are not waited for until the window closes.
 
-    The first step of a session traces and compiles; its metrics count, its time does not enter the rates.
+    num_bad counts the steps in a row, up to now, that were skipped because they were not finite. The first step of a session traces and
+    compiles; its metrics count, its time does not enter the rates.
     """
 
     def __init__(self, seconds):
-        self.spent, self.since, self.is_warm = seconds, time.monotonic(), False
+        self.spent, self.since, self.is_warm, self.num_bad = seconds, time.monotonic(), False, 0
         self.clear()
 
     def clear(self):
@@ -132,6 +141,8 @@ class Window:
         values = {name: np.array([step[name].numpy() for step in self.metrics], np.float64) for name in self.metrics[0]}
         elapsed = self.seconds - self.opened
         is_finite = values.pop("skipped") == 0
+        good = np.flatnonzero(is_finite)
+        self.num_bad = len(is_finite) - 1 - good[-1] if len(good) else self.num_bad + len(is_finite)
         means = {name: float(np.mean(value[is_finite])) if is_finite.any() else None for name, value in values.items()}
         totals = dict(steps=self.num_timed, sequences=self.num_sequences, tokens=self.num_tokens, padded_tokens=self.num_padded)
         rates = {f"{name}_per_second": total / elapsed if self.num_timed else None for name, total in totals.items()}
@@ -146,7 +157,7 @@ def format_metric(value):
 
 @contextlib.contextmanager
 def watch_signals():
-    """A list that gets the number of the first SIGINT or SIGTERM; a second one ends the process at once."""
+    """Gives a list that gets the number of the first SIGINT or SIGTERM; a second one ends the process at once."""
     caught, previous = [], {}
 
     def handle(number, frame):
@@ -170,9 +181,3 @@ def num_steps_of(config, num_records, global_batch_size):
     if config.num_train_steps is not None:
         return config.num_train_steps
     return max(1, math.ceil(config.num_train_epochs * num_records / global_batch_size))
-
-
-def start(folder, stored):
-    """The Progress to start from: the newest checkpoint of the run in the folder, or the beginning."""
-    progress = folder.newest_progress() if stored is not None else None
-    return progress or Progress()

@@ -1,6 +1,7 @@
 """Where numbers go: a progress bar or plain lines on the console, metrics.jsonl, TensorBoard."""
 
 import json
+import math
 import sys
 import time
 
@@ -86,8 +87,9 @@ class MetricsLog:
         self.writer = tf.summary.create_file_writer(tensorboard_folder)
 
     def write(self, step, values):
-        """Appends {"step": step, **values}; values are Python numbers, or None where a number does not exist."""
-        self.file.write(json.dumps({"step": step} | values) + "\n")
+        """Appends {"step": step, **values}; values are Python numbers, or None where a number does not exist or is not finite."""
+        values = {name: value if value is None or math.isfinite(value) else None for name, value in values.items()}
+        self.file.write(json.dumps({"step": step} | values, allow_nan=False) + "\n")
         self.file.flush()
         with self.writer.as_default(step=step):
             for name, value in values.items():

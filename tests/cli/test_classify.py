@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from bert_gpu.cli import classify, flags, runs
 from bert_gpu.interop import huggingface
@@ -223,6 +224,108 @@ def test_bad_input_is_one_line_and_exit_code_2_and_leaves_nothing(workplace, cap
     code, _, err = call(capsys, *inputs(workplace, tmp_path / "run"), *arguments)
     assert code == 2 and err.count("\n") == 1 and len(err) <= 301 and all(part in err for part in parts), err
     assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_the_scaling_of_the_rate_is_fixed(trained, workplace, capsys):
+    for flag in ("--lr_scaling=none", "--lr_reference_batch_size=4"):
+        code, _, err = call(capsys, *inputs(workplace, trained), flag)
+        assert code == 2 and err.count("\n") == 1 and flag.split("=")[0] in err
+
+
+def results_alone(workplace, trained, output):
+    return [
+        "--do_eval",
+        "--do_predict",
+        f"--data_dir={workplace / 'data'}",
+        f"--init_checkpoint={trained}",
+        f"--output_dir={output}",
+        FLAGS[0],
+    ]
+
+
+def test_results_alone_go_again_into_their_own_folder(trained, workplace, capsys, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for output in (tmp_path / "empty", tmp_path / "new"):
+        for _ in range(2):
+            (output / ".eval_results.json.7.partial").write_text("") if output.exists() else None
+            code, _, err = call(capsys, *results_alone(workplace, trained, output))
+            assert code == 0, err
+        assert {"eval_results.json", "test_results.tsv"} <= set(os.listdir(output))
+
+
+@pytest.mark.parametrize("name, text", [("eval_results.json", '{"eval_loss": 1}'), ("test_results.tsv", "id\tlabel\n"), ("notes.txt", "")])
+@pytest.mark.parametrize("flag", ["--nooverwrite", "--overwrite"])
+def test_results_alone_do_not_touch_a_users_folder(trained, workplace, capsys, tmp_path, name, text, flag):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text(text)
+    code, _, err = call(capsys, *results_alone(workplace, trained, tmp_path / "mine"), flag)
+    assert code == 2 and err.count("\n") == 1 and "mine" in err and name in err
+    assert os.listdir(tmp_path / "mine") == [name] and (tmp_path / "mine" / name).read_text() == text
+
+
+def test_results_alone_do_not_enter_a_run_of_pretraining(trained, workplace, capsys, tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(dict(settings=dict(seed=1), global_batch_size=8, learning_rate=0.1)))
+    code, _, err = call(capsys, *results_alone(workplace, trained, tmp_path))
+    assert code == 2 and "no classifier's" in err and os.listdir(tmp_path) == ["run.json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        "5",
+        "{",
+        '{"settings": 5, "global_batch_size": 8, "learning_rate": 0.1}',
+        '{"settings": {}, "global_batch_size": "8", "learning_rate": 0.1}',
+        '{"settings": {}, "global_batch_size": 0, "learning_rate": 0.1}',
+    ],
+)
+def test_a_run_json_that_is_none_is_named(trained, workplace, capsys, tmp_path, text):
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(text)
+    for more in ([], ["--do_eval"]):
+        code, _, err = call(capsys, *inputs(workplace, tmp_path / "run"), *more)
+        assert code == 2 and err.count("\n") == 1 and str(tmp_path / "run" / "run.json") in err
+
+
+def test_a_length_that_is_none_in_run_json_is_named(trained, workplace, capsys, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    for length in ("16", None, -3, True):
+        run["settings"]["max_seq_length"] = length
+        (tmp_path / "run" / "run.json").write_text(json.dumps(run))
+        code, _, err = call(capsys, "--do_eval", f"--data_dir={workplace / 'data'}", f"--output_dir={tmp_path / 'run'}")
+        assert code == 2 and err.count("\n") == 1 and "run.json" in err and "max_seq_length" in err
+
+
+@pytest.mark.parametrize("more", [[], ["--overwrite"], ["--do_eval"]])
+def test_an_output_folder_that_cannot_be_one_is_refused(trained, workplace, capsys, tmp_path, more):
+    (tmp_path / "file").write_text("mine")
+    for output in (tmp_path / "file", tmp_path / "file" / "run"):
+        code, _, err = call(capsys, *inputs(workplace, output), f"--init_checkpoint={trained}", *more)
+        assert code == 2 and err.count("\n") == 1 and str(output) in err
+    assert (tmp_path / "file").read_text() == "mine" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_without_the_encoder_is_no_start(workplace, capsys, tmp_path):
+    shutil.copytree(workplace / "model", tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = safetensors.numpy.load(path.read_bytes())
+    del tensors["bert.encoder.layer.1.output.dense.weight"]
+    path.write_bytes(safetensors.numpy.save(tensors))
+    code, _, err = call(capsys, *inputs(workplace, tmp_path / "run"), f"--init_checkpoint={tmp_path / 'model'}")
+    assert code == 2 and "layer_1/feed_forward/output/kernel" in err and not (tmp_path / "run").exists()
+
+
+def test_empty_texts_and_enormous_ones_are_classified(trained, capsys, tmp_path):
+    """Also in batches far larger than the file."""
+    texts = [("  ", " "), ("", ""), ("red " * 100_000, "x" * 100_000)]
+    (tmp_path / "test.tsv").write_text("text_a\ttext_b\n" + "".join(f"{a}\t{b}\n" for a, b in texts))
+    output = tmp_path / "results"
+    start = [f"--init_checkpoint={trained}", f"--data_dir={tmp_path}", f"--output_dir={output}", FLAGS[0]]
+    code, _, err = call(capsys, "--do_predict", *start, "--predict_batch_size=1000000000000")
+    assert code == 0 and len(predictions(output)) == 3, err
 
 
 def test_an_unknown_label_names_file_and_line(workplace, capsys, tmp_path):

@@ -1,5 +1,7 @@
 """fill-mask prints the best words for each [MASK], as the model's own probabilities say; what it cannot do is refused in one line."""
 
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -70,6 +72,42 @@ def test_a_runs_folder_and_flags_on_either_side(pretrained, capsys):
 def test_bad_input_is_one_line_and_exit_code_2(pretrained, capsys, arguments, parts):
     code, out, err = call(capsys, f"--model={pretrained[0]}", *arguments)
     assert code == 2 and not out and err.count("\n") == 1 and all(part in err for part in parts), err
+
+
+@pytest.mark.parametrize(
+    "name, content, part",
+    [
+        ("model.safetensors", b"\0" * 40, "not a whole safetensors file"),
+        ("model.safetensors", None, "model.safetensors: cannot be read"),
+        ("config.json", b"[]", "JSON object"),
+        ("config.json", b'{"vocab_size": -1}', "vocab_size=-1"),
+        ("vocab.txt", b"", "vocabulary is empty"),
+        ("vocab.txt", b"\xff\n", "not UTF-8"),
+        ("vocab.txt", None, "vocab.txt: cannot be read"),
+        ("tokenizer_config.json", b'{"do_lower_case": 5}', "do_lower_case=5"),
+    ],
+)
+def test_garbage_in_the_models_folder_is_named(pretrained, capsys, tmp_path, name, content, part):
+    """content None puts a folder in the file's place."""
+    shutil.copytree(pretrained[0] / "model", tmp_path / "model")
+    path = tmp_path / "model" / name
+    path.unlink()
+    path.mkdir() if content is None else path.write_bytes(content)
+    code, out, err = call(capsys, f"--model={tmp_path / 'model'}", "[MASK]")
+    assert code == 2 and not out and err.count("\n") == 1 and part in err and str(tmp_path) in err, err
+
+
+@pytest.mark.parametrize("text", ["[MASK]", "  \n[MASK]\t ", "x" * 100_000 + "[MASK]", "\udcff\0[MASK]"])
+def test_odd_texts_are_answered(pretrained, capsys, text):
+    code, out, _ = call(capsys, f"--model={pretrained[0]}", text)
+    assert code == 0 and len(out.splitlines()) == 6
+
+
+def test_a_model_whose_writing_was_killed_is_found_by_the_message(pretrained, capsys, tmp_path):
+    shutil.copytree(pretrained[0] / "model", tmp_path / ".model.99.old")
+    for model in (tmp_path / "model", tmp_path):
+        code, _, err = call(capsys, f"--model={model}", "[MASK]")
+        assert code == 2 and err.count("\n") == 1 and str(tmp_path / ".model.99.old") in err
 
 
 def test_a_classifier_cannot_guess_words(pretrained, capsys, tmp_path):

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.files import only_writer
 from bert_gpu.train.checkpoint import RunFolder
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -87,6 +89,20 @@ def test_killed_and_resumed_is_never_killed(data, finished, tmp_path):
     assert pretrain(data, output, "--save_checkpoints_steps=5") == 0
     assert same(weights(output), weights(finished))
     assert lines(output) == lines(finished)
+
+
+def test_killed_before_the_first_checkpoint(data, finished, tmp_path):
+    output = tmp_path / "run"
+    flags = [f"--input_file={data}/*.tfrecord", f"--output_dir={output}", "--num_train_steps=12", "--log_steps=1", *SMALL]
+    script = [sys.executable, str(ROOT / "run_pretraining_gpu.py"), *flags, "--save_checkpoints_steps=12"]
+    process = subprocess.Popen(script, env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"), stdout=subprocess.DEVNULL)
+    while not (output / "metrics.jsonl").exists() or len(lines(output)) < 3:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert pretrain(data, output, "--save_checkpoints_steps=5") == 0
+    assert lines(output) == lines(finished) and same(weights(output), weights(finished))
 
 
 def test_sigterm_saves_and_exits_143(data, finished, tmp_path):
@@ -239,3 +255,122 @@ def test_show_config(data, capsys):
     text = capsys.readouterr().out
     assert "--adam_beta2=0.98  # command line" in text and "--vocab_size=500  # derived" in text and "--adam_beta1=0.9  # default" in text
     assert not os.path.exists("nowhere")
+
+
+def test_a_diverged_run_exits_3(data, tmp_path, capsys):
+    output = tmp_path / "run"
+    assert pretrain(data, output, "--learning_rate=1e30", steps=60) == 3
+    error = capsys.readouterr().err
+    assert "diverged" in error and "--learning_rate" in error and error.count("\n") == 1
+    assert not (output / "model").exists()
+    assert "NaN" not in (output / "metrics.jsonl").read_text()
+
+
+def test_overwrite_touches_runs_only(data, tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine").write_text("years of work")
+    assert pretrain(data, tmp_path, "--overwrite") == 2
+    assert "holds no run" in capsys.readouterr().err
+    assert (tmp_path / "model" / "mine").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("place", ["file", "file/run"])
+def test_a_file_in_the_way(data, tmp_path, capsys, place):
+    (tmp_path / "file").write_text("x")
+    for flags in ([], ["--overwrite"]):
+        assert pretrain(data, tmp_path / place, *flags) == 2
+        assert "is a file, not a folder" in capsys.readouterr().err
+
+
+def test_two_runs_at_once(data, tmp_path, capsys):
+    with only_writer(str(tmp_path / "run"), "run", "--output_dir"):
+        (tmp_path / "run" / "run.json").write_text("{}")
+        assert pretrain(data, tmp_path / "run", "--overwrite") == 2
+    assert "another process" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "nonsense"])
+def test_a_broken_run_json_is_named(data, tmp_path, capsys, content):
+    (tmp_path / "run.json").write_text(content)
+    assert pretrain(data, tmp_path) == 2
+    error = capsys.readouterr().err
+    assert "run.json" in error and "--overwrite" in error and error.count("\n") == 1
+
+
+def test_broken_metrics_and_progress(data, tmp_path, capsys):
+    output = tmp_path / "run"
+    assert pretrain(data, output, steps=2) == 0
+    with open(output / "metrics.jsonl", "a") as file:
+        file.write("garbage\n")
+    assert pretrain(data, output, steps=3) == 0
+    assert [line["step"] for line in lines(output) if "loss" in line] == [1, 2, 3]
+    (output / "checkpoints" / "step-00000003" / "progress.json").write_text("{}")
+    assert pretrain(data, output, steps=4) == 2
+    assert "step-00000003" in capsys.readouterr().err
+
+
+def test_what_a_finished_run_may_not_change(data, finished, tmp_path, capsys):
+    output = tmp_path / "run"
+    shutil.copytree(finished, output)
+    for flags, complaint in (
+        (["--lr_scaling=none"], "--lr_scaling: linear -> none"),
+        (["--seed=1"], "--seed: 12345 -> 1"),
+        (["--global_batch_size=16"], "--global_batch_size=16"),
+        (["--nodo_train"], "--nodo_train: leaves nothing to do"),
+        (["--num_attention_heads=1", "--do_eval"], "--num_attention_heads: 2 -> 1"),
+    ):
+        assert pretrain(data, output, *flags) == 2
+        assert complaint in capsys.readouterr().err
+    assert pretrain(data, output, steps=5) == 2
+    assert "has done 12 steps" in capsys.readouterr().err
+
+
+def test_other_data_is_noticed(data, finished, tmp_path, sample_text, capsys):
+    other = tmp_path / "data"
+    flags = [f"--input_file={sample_text}", f"--output_file={other}/x.tfrecord", f"--vocab_file={data}/vocab.txt", "--dupe_factor=1"]
+    assert command(["bert-gpu", "data", *flags, "--max_seq_length=32", "--masked_lm_prob=0.2", "--quiet"]) == 0
+    assert pretrain(other, finished, steps=20) == 2
+    assert "--training_data" in capsys.readouterr().err
+
+
+def test_an_unexported_model_is_exported(data, finished, tmp_path):
+    """A run that was killed between its last checkpoint and the export has a stale model/, or none."""
+    output = tmp_path / "run"
+    assert pretrain(data, output, steps=3) == 0
+    stale = weights(output)
+    shutil.copytree(finished / "checkpoints", output / "checkpoints", dirs_exist_ok=True)
+    assert pretrain(data, output, steps=12) == 0
+    assert same(weights(output), weights(finished)) and not same(stale, weights(output))
+
+
+def test_second_phase_with_longer_rows(data, finished, tmp_path, sample_text, capsys):
+    longer = tmp_path / "data"
+    flags = [f"--input_file={sample_text}", f"--output_file={longer}/x.tfrecord", f"--vocab_file={data}/vocab.txt", "--dupe_factor=1"]
+    assert command(["bert-gpu", "data", *flags, "--max_seq_length=64", "--quiet"]) == 0
+    start = [f"--init_checkpoint={finished}", "--max_position_embeddings=600"]
+    assert pretrain(longer, tmp_path / "run", *start, steps=1) == 0
+    assert weights(tmp_path / "run")["bert.embeddings.position_embeddings.weight"].shape[0] == 600
+    assert pretrain(longer, tmp_path / "other", *start, "--num_hidden_layers=1") == 2
+    assert "its num_hidden_layers is 2, that of the model 1" in capsys.readouterr().err
+
+
+def test_ids_beyond_the_vocabulary(data, tmp_path, capsys):
+    shard = tmp_path / "x.tfrecord"
+    shard.write_bytes(next(data.glob("x-00000*.tfrecord")).read_bytes())
+    flags = [f"--input_file={shard}", f"--output_dir={tmp_path}/run", "--num_train_steps=1", *SMALL]
+    assert command(["bert-gpu", "pretrain", *flags, "--vocab_size=100"]) == 2
+    assert "reaches beyond 99" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_dynamic_masks_and_padding(data, tmp_path, sample_text):
+    """Compact packed records train, and resume, with masks drawn at reading and batches of like lengths."""
+    packed = tmp_path / "data"
+    flags = [f"--input_file={sample_text}", f"--output_file={packed}/x.tfrecord", f"--vocab_file={data}/vocab.txt", "--objective=packed"]
+    assert command(["bert-gpu", "data", *flags, "--masking=dynamic", "--max_seq_length=32", "--quiet"]) == 0
+    for name, parts in (("whole", [6]), ("parts", [3, 6])):
+        for steps in parts:
+            calm = ["--curve=constant", "--num_warmup_steps=0", "--padding=uniform", "--length_multiple=8"]
+            assert pretrain(packed, tmp_path / name, *calm, steps=steps) == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert "cls.seq_relationship.weight" not in weights(tmp_path / "whole")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bert_gpu.data import build, manifest
+from bert_gpu.data.config import DataConfig
 from bert_gpu.data.dataset import Dataset, InputConfig
-from bert_gpu.data.shards import DataConfig
 from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import WordPieceTokenizer
@@ -43,7 +43,7 @@ def read_all(data, split="train"):
 
 
 def test_the_data_set_is_what_it_says(tmp_path, sample_text, vocab_file):
-    made, counts = run(tmp_path, sample_text, vocab_file=vocab_file, num_shards=3, validation_share=0.1)
+    made, counts, _ = run(tmp_path, sample_text, vocab_file=vocab_file, num_shards=3, validation_share=0.1)
     assert sorted(os.listdir(tmp_path)) == sorted(
         [
             "dataset.json",
@@ -167,7 +167,7 @@ def test_two_jobs_at_once(tmp_path, sample_text, vocab_file):
 def test_a_shard_without_instances_is_left_out(tmp_path, vocab_file):
     text = tmp_path / "text.txt"
     text.write_text("hello world this is text\nmore text here\n\n\u200b\n")
-    made, _ = run(tmp_path / "out", text, vocab_file=vocab_file, validation_share=0.99)
+    made, *_ = run(tmp_path / "out", text, vocab_file=vocab_file, validation_share=0.99)
     assert made.validation_shards == () or made.train_shards
     Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord"))
 

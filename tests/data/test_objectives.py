@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bert_gpu.data import build, pipeline, records
+from bert_gpu.data.config import DataConfig
 from bert_gpu.data.dataset import Dataset, InputConfig
-from bert_gpu.data.shards import DataConfig
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 from bert_gpu.train.monitor import Console

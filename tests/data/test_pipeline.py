@@ -9,7 +9,7 @@ import pytest
 
 from bert_gpu.data import dataset, examples, pipeline, records
 from bert_gpu.data.build import Job
-from bert_gpu.data.shards import DataConfig
+from bert_gpu.data.config import DataConfig
 from bert_gpu.settings import UserError
 from bert_gpu.train.monitor import Console
 

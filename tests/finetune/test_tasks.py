@@ -102,6 +102,9 @@ def test_bad_files_are_refused(tmp_path):
 
     assert "no such folder" in refused(folder=tmp_path / "none")
     assert "neither train.tsv nor train.csv" in refused()
+    (tmp_path / "train.tsv").mkdir()
+    assert "train.tsv: cannot be read (it is a folder)" in refused()
+    (tmp_path / "train.tsv").rmdir()
     write(tmp_path, tsv([("1", "a", "b", "1")]) + "2\tcaf\xe9\tb\t0\n", encoding="latin-1")
     assert "train.tsv: line 3 is not UTF-8" in refused()
     write(tmp_path, tsv())

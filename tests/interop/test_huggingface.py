@@ -213,6 +213,42 @@ def no_config(folder):
     (folder / "config.json").unlink()
 
 
+def say_in_config(**values):
+    def damage(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | values))
+
+    return damage
+
+
+def spoil_number(folder):
+    tensors = file_tensors(folder)
+    tensors["bert.pooler.dense.bias"][3] = np.nan
+    save_tensors(folder, tensors)
+
+
+def scalar_classifier(folder):
+    save_tensors(
+        folder, {**file_tensors(folder), "classifier.weight": np.zeros((), np.float32), "classifier.bias": np.zeros(1, np.float32)}
+    )
+
+
+def classify_with(labels):
+    def damage(folder):
+        huggingface.write_model(str(folder), CONFIG, random_weights(2), "BertForSequenceClassification")
+        say_in_config(id2label=labels)(folder)
+
+    return damage
+
+
+def break_index(weight_map):
+    def damage(folder):
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(json.dumps(dict(weight_map=weight_map)))
+
+    return damage
+
+
 @pytest.mark.parametrize(
     "damage, message",
     [
@@ -222,6 +258,16 @@ def no_config(folder):
         (only_torch, "save_pretrained"),
         (no_weights, "has no model.safetensors"),
         (no_config, "config.json: no such file"),
+        *[(say_in_config(architectures=value), "architectures=.*must be a list of names") for value in (5, "BertModel", [5], [["a"]], {})],
+        (say_in_config(hidden_size=-8), "hidden_size=-8: must be at least 1"),
+        (say_in_config(hidden_size="24"), "hidden_size=24: must be of type int"),
+        (say_in_config(hidden_size=24 * 10**15), "has shape"),
+        (say_in_config(num_hidden_layers=10**9), "num_hidden_layers=1000000000"),
+        (say_in_config(num_hidden_layers=1), "more layers than config.json says"),
+        *[(classify_with(labels), "id2label") for labels in (5, [5], ["a", "b"], {"a": "b"}, {"0": "\ud800", "1": "b"})],
+        *[(break_index(weight_map), "weight_map") for weight_map in (5, {"a": 5}, {"a": ["b"]})],
+        (spoil_number, "bert.pooler.dense.bias holds numbers that are not finite"),
+        (scalar_classifier, r"classifier.weight has shape \(\)"),
     ],
 )
 def test_faults_are_named_in_one_line(folder, damage, message):

@@ -1,0 +1,13 @@
+"""A tokenizer from its file: WordPiece from a vocabulary, SentencePiece from a model."""
+
+from bert_gpu.text.sentence_piece import SentencePieceTokenizer
+from bert_gpu.text.tokenizer import WordPieceTokenizer
+
+FILE_NAMES = {"WordPiece": "vocab.txt", "SentencePiece": "sentencepiece.model"}  # as they stand beside data and models
+
+
+def open_tokenizer(path, do_lower_case):
+    """The tokenizer of a file: SentencePiece when its name ends in .model, WordPiece otherwise."""
+    if str(path).endswith(".model"):
+        return SentencePieceTokenizer(path, do_lower_case)
+    return WordPieceTokenizer(path, do_lower_case)

@@ -1,0 +1,98 @@
+"""A replaced folder is the old one or the new one: killed at any of its renames, refused, or behind a link."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bert_gpu.finetune.pretrained import displaced
+from bert_gpu.interop.folders import replace_folder
+from bert_gpu.settings import UserError
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+OLD, NEW = {"config.json": b"old", "weights": b"old"}, {"config.json": b"new", "weights": b"new"}
+
+# Ends as kill -9 would, before or after the rename with the number of the first argument.
+KILLED = """
+import os, sys
+from bert_gpu.interop.folders import replace_folder
+number, when, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+rename, calls = os.rename, []
+def rename_and_die(*paths):
+    calls.append(paths)
+    if len(calls) == number and when == "before": os._exit(9)
+    rename(*paths)
+    if len(calls) == number: os._exit(9)
+os.rename = rename_and_die
+replace_folder(folder, {"config.json": b"new", "weights": b"new"})
+"""
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    replace_folder(str(tmp_path / "model"), OLD)
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("number, when", [(1, "before"), (1, "after"), (2, "before"), (2, "after")])
+def test_a_kill_leaves_the_old_or_the_new_and_the_next_write_tidies_up(folder, tmp_path, number, when):
+    (folder / "notes.txt").write_bytes(b"mine")
+    script = [sys.executable, "-c", KILLED, str(number), when, str(folder)]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"})
+    assert done.returncode == 9, done.stderr[-2000:]
+    is_between = (number, when) in [(1, "after"), (2, "before")]
+    assert folder.exists() != is_between
+    if is_between:
+        assert content(pathlib.Path(displaced(str(folder)))) == OLD | {"notes.txt": b"mine"}
+    else:
+        assert displaced(str(folder)) is None
+        assert content(folder) == (OLD if number == 1 else NEW) | {"notes.txt": b"mine"}
+    replace_folder(str(folder), {"config.json": b"newest"})
+    weights = b"new" if (number, when) == (2, "after") else b"old"
+    assert content(folder) == {"config.json": b"newest", "weights": weights, "notes.txt": b"mine"}
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_what_is_not_written_stays_and_so_does_what_lies_beside(folder, tmp_path):
+    (tmp_path / "model.partial").mkdir()
+    (tmp_path / "model.partial" / "mine").write_text("mine")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "deep").write_text("mine")
+    (folder / "link").symlink_to(tmp_path / "model.partial")
+    replace_folder(f"{folder}/", {"config.json": b"new", "added": b"new"})
+    assert sorted(os.listdir(folder)) == ["added", "config.json", "link", "sub", "weights"]
+    assert (folder / "config.json").read_bytes() == b"new" and (folder / "weights").read_bytes() == b"old"
+    assert (folder / "sub" / "deep").read_text() == "mine" and (folder / "link").is_symlink()
+    assert (tmp_path / "model.partial" / "mine").read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["model", "model.partial"]
+
+
+def test_a_link_to_a_folder_stays_a_link(folder, tmp_path):
+    (tmp_path / "link").symlink_to(folder)
+    replace_folder(str(tmp_path / "link"), NEW)
+    assert (tmp_path / "link").is_symlink() and content(folder) == NEW and sorted(os.listdir(tmp_path)) == ["link", "model"]
+
+
+def test_what_cannot_be_written_changes_nothing(folder, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("mine")
+    for target, files in [(folder, {"a": b"", "no/such": b""}), (tmp_path / "file", NEW), (tmp_path / "file" / "model", NEW)]:
+        with pytest.raises(UserError, match=str(target)):
+            replace_folder(str(target), files)
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match="where this command runs"):
+        replace_folder(".", NEW)
+    assert content(folder) == OLD and (tmp_path / "file").read_text() == "mine" and sorted(os.listdir(tmp_path)) == ["file", "model"]
+
+
+def test_paths_of_object_stores_are_written_file_by_file():
+    import tensorflow as tf
+
+    replace_folder("ram://models/one", NEW)
+    assert tf.io.gfile.GFile("ram://models/one/weights", "rb").read() == b"new"
+    assert displaced("ram://models/none") is None
