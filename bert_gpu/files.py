@@ -29,7 +29,7 @@ def read_json(path, what, keys=()):
             content = json.load(file)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); it should be {what}"[:300]) from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: should be {what}, a JSON object")

@@ -81,6 +81,9 @@ def parse(argv, summary, example, classes, *, defaults=None, positionals=None):
     if any(argument in ("--help", "-h", "-help", "--helpfull") for argument in argv[1:]):
         print(help_text(os.path.basename(argv[0]), summary, example, classes, defaults, positionals))
         raise SystemExit(0)
+    odd = next((argument for argument in argv[1:] if argument.startswith("-") and not is_unicode(argument)), None)
+    if odd is not None:
+        raise UserError(f"{odd.encode('utf-8', 'surrogateescape')!r}: is not UTF-8; rename the file, or write the flag in UTF-8")
     try:
         rest = values(argv)
     except absl_flags.Error as error:
@@ -88,6 +91,14 @@ def parse(argv, summary, example, classes, *, defaults=None, positionals=None):
     if rest[1:] and positionals is None:
         raise UserError(f"{rest[1][:100]!r}: not a flag; flags are written --name=value (--help lists them)")
     return Parsed(values, classes, defaults, rest[1:])
+
+
+def is_unicode(text):
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes of the command line that were no UTF-8 arrive as lone surrogates
+        return False
+    return True
 
 
 def define(field, values, default):

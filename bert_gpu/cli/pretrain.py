@@ -7,7 +7,7 @@ from bert_gpu.cli import flags, runs
 from bert_gpu.data import pipeline
 from bert_gpu.data.dataset import Dataset, InputConfig
 from bert_gpu.files import write_json
-from bert_gpu.finetune.pretrained import find_model
+from bert_gpu.finetune.pretrained import find_model, find_vocabulary
 from bert_gpu.interop import huggingface
 from bert_gpu.model import heads
 from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
@@ -15,7 +15,7 @@ from bert_gpu.model.encoder import initialize
 from bert_gpu.optim.optimizers import OptimizerConfig
 from bert_gpu.optim.schedules import ScheduleConfig
 from bert_gpu.settings import Settings, UserError, setting
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.open_tokenizer import open_tokenizer
 from bert_gpu.train import loop
 from bert_gpu.train.batching import BatchConfig, plan_batch
 from bert_gpu.train.devices import DeviceConfig, set_up
@@ -43,6 +43,7 @@ class PretrainConfig(Settings):
     bert_config_file: str | None = setting(None, "The model's shape as Google's or Hugging Face's config.json, instead of --model.")
     init_checkpoint: str | None = setting(None, "Start from these weights: a model/ folder of ours or a Hugging Face BERT folder.")
     vocab_file: str | None = setting(None, "Vocabulary of records without dataset.json, copied to model/ and checked against the model.")
+    max_predictions_per_seq: int | None = setting(None, "Masked tokens a row that the data must have. Default: what it says.", low=1)
     seed: int = setting(12345, "Seed of weights, order and dropout.", low=0, high=2**62)
     do_train: bool | None = setting(None, "Train. Default: yes, unless only --do_eval is given.")
     do_eval: bool | None = setting(None, "Alone, or with --nodo_train: only evaluate the newest checkpoint on the validation records.")
@@ -70,6 +71,9 @@ def main(argv):
     console = Console(common.quiet)
 
     dataset = Dataset(inputs, console.warn)
+    if dataset.num_predictions != (config.max_predictions_per_seq or dataset.num_predictions):
+        flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
+        raise UserError(f"{flag}: the data has {dataset.num_predictions} a row; drop the flag or build the data anew")
     folder, stored = runs.open_run(config.output_dir, common.overwrite)
     device_config, batch_config = parsed.make(DeviceConfig), parsed.make(BatchConfig)
     devices = set_up(device_config)
@@ -182,11 +186,11 @@ def validation(config, reader, devices, state, model):
 
 
 def vocabulary(config, dataset):
-    """The WordPieceTokenizer of the data, None for foreign records without --vocab_file."""
+    """The tokenizer of the data, None for foreign records without --vocab_file."""
     info = dataset.info
     if info is None:
-        return WordPieceTokenizer(config.vocab_file) if config.vocab_file else None
-    tokenizer = WordPieceTokenizer(config.vocab_file or os.path.join(dataset.folder, info.vocab_file), info.do_lower_case)
+        return open_tokenizer(config.vocab_file, True) if config.vocab_file else None
+    tokenizer = open_tokenizer(config.vocab_file or os.path.join(dataset.folder, info.vocab_file), info.do_lower_case)
     if tokenizer.identity != info.tokenizer:
         path = config.vocab_file or os.path.join(dataset.folder, info.vocab_file)
         raise UserError(f"{path}: not the vocabulary that {dataset.folder} was built with; rebuild the data, or name the right one")
@@ -235,9 +239,9 @@ def initial_weights(config, model, dataset, vocab, goes_on, console):
         if name not in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "max_position_embeddings"):
             if value != getattr(model, name):
                 raise UserError(f"{flag}: its {name} is {value}, that of the model {getattr(model, name)}; give --{name}={value}")
-    vocab_file = os.path.join(source, "vocab.txt")
-    if vocab is not None and os.path.exists(vocab_file) and WordPieceTokenizer(vocab_file, vocab.do_lower_case).vocab != vocab.vocab:
-        raise UserError(f"{flag}: its vocab.txt is not the vocabulary of the data; build the data with --vocab_file={vocab_file}")
+    vocab_file = find_vocabulary(source)
+    if vocab is not None and vocab_file is not None and open_tokenizer(vocab_file, vocab.do_lower_case).vocab != vocab.vocab:
+        raise UserError(f"{flag}: {vocab_file} is not the vocabulary of the data; build the data with it")
     positions = stored.pop("embeddings/position", None)
     fresh = sorted(set(weights) - set(stored) - {"embeddings/position"})
     weights |= {name: value for name, value in stored.items() if name in weights}

@@ -89,5 +89,4 @@ def tokenizer_files(tokenizer):
     if tokenizer is None:
         return {}
     settings = dict(tokenizer_class="BertTokenizer", do_lower_case=tokenizer.do_lower_case)
-    vocab = "".join(f"{piece}\n" for piece in tokenizer.vocab)
-    return {"vocab.txt": vocab.encode(), "tokenizer_config.json": (json.dumps(settings, indent=1) + "\n").encode()}
+    return tokenizer.files() | {"tokenizer_config.json": (json.dumps(settings, indent=1) + "\n").encode()}

@@ -41,7 +41,7 @@ class InputConfig(Settings):
 class Dataset:
     """Training and validation records of one run.
 
-    Attributes: train and validation (RecordSet, the latter or None), schema (examples.Schema), max_seq_length (S),
+    Attributes: train and validation (RecordSet, the latter or None), schema (examples.Schema), max_seq_length (S), num_predictions (P),
     info (manifest.Manifest, or None for records of others), folder (of the first training shard).
     """
 
@@ -71,6 +71,7 @@ class Dataset:
         if self.schema.kind == examples.COMPACT and self.info is None:
             raise UserError(f"{paths[0]}: compact records need the dataset.json they were written with, in the same folder")
         self.max_seq_length = self.schema.max_seq_length or self.info.max_seq_length
+        self.num_predictions = self.schema.max_predictions_per_seq or self.info.max_predictions_per_seq
         if config.max_seq_length not in (None, self.max_seq_length):
             raise UserError(
                 f"--max_seq_length={config.max_seq_length}: the records of {paths[0]} have {self.max_seq_length} tokens; "

@@ -220,9 +220,10 @@ def compact_features(tokens):
 
 
 def rarity(tokens, frequencies):
-    """(N,) how uncommon the words of each row are: minus the mean log frequency of its tokens in the block."""
-    logs = -np.log(np.maximum(frequencies, 1e-9))
-    return np.where(tokens.numbers > 0, logs[tokens.input_ids], 0).sum(1) / np.maximum(tokens.lengths, 1)
+    """(N,) how uncommon the words of each row are: minus the mean log frequency of its tokens in the block, frames left out."""
+    shares = frequencies[tokens.input_ids]
+    counted = (tokens.numbers > 0) & (shares > 0)
+    return np.where(counted, -np.log(np.where(counted, shares, 1.0)), 0.0).sum(1) / np.maximum(counted.sum(1), 1)
 
 
 def scores_path(shard):

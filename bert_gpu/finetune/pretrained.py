@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_gpu.model.config import read_json
 from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.open_tokenizer import open_tokenizer
 
 
 def has_model(path):
@@ -38,16 +38,16 @@ def find_model(path, flag):
 
 
 def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
-    """The WordPieceTokenizer of a model's folder.
+    """The tokenizer of a model's folder.
 
     Args:
-      folder: with vocab.txt and, perhaps, tokenizer_config.json; None when there is no folder.
+      folder: with vocab.txt or a SentencePiece model and, perhaps, tokenizer_config.json; None when there is no folder.
       vocab_file, do_lower_case: win over the folder's. Where neither says, text is lower-cased.
     """
     if vocab_file is None:
-        vocab_file = os.path.join(folder, "vocab.txt")
-        if not tf.io.gfile.exists(vocab_file):
-            raise UserError(f"{vocab_file}: no such file; name the model's vocabulary with --vocab_file")
+        vocab_file = find_vocabulary(folder)
+        if vocab_file is None:
+            raise UserError(f"{folder}/vocab.txt: no such file; name the model's vocabulary with --vocab_file")
     if do_lower_case is None:
         do_lower_case = True
         path = None if folder is None else os.path.join(folder, "tokenizer_config.json")
@@ -55,7 +55,13 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
             do_lower_case = read_json(path).get("do_lower_case", True)
             if not isinstance(do_lower_case, bool):
                 raise UserError(f"{path}: do_lower_case={do_lower_case!r} must be true or false; or say it with --do_lower_case")
-    return WordPieceTokenizer(vocab_file, do_lower_case)
+    return open_tokenizer(vocab_file, do_lower_case)
+
+
+def find_vocabulary(folder):
+    """The vocabulary file in a model's folder, of ours or of Hugging Face; None when there is none."""
+    paths = [os.path.join(folder, name) for name in ("vocab.txt", "sentencepiece.model", "spiece.model")]
+    return next((path for path in paths if tf.io.gfile.exists(path)), None)
 
 
 def check_vocabulary(tokenizer, model, source):

@@ -15,7 +15,7 @@ from bert_gpu.settings import Settings, setting
 class OptimizerConfig(Settings):
     """The optimizer and its constants."""
 
-    learning_rate: float = setting(1e-4, "Peak learning rate of a batch of --lr_reference_batch_size sequences.", above=0.0)
+    learning_rate: float = setting(1e-4, "Peak learning rate of a batch of --lr_reference_batch_size sequences.", above=0.0, high=1e32)
     adam_beta1: float = setting(0.9, "Decay of the mean of gradients.", low=0.0, below=1.0)
     adam_beta2: float = setting(0.999, "Decay of the mean of squared gradients.", low=0.0, below=1.0)
     adam_epsilon: float = setting(1e-6, "Added to the root of the mean square.", above=0.0)

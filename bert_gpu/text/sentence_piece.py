@@ -106,6 +106,10 @@ class SentencePieceTokenizer:
         """The id of a piece; KeyError if the vocabulary does not have it."""
         return self._ids[piece]
 
+    def files(self):
+        """{name: bytes} of what the tokenizer can be made of again."""
+        return {"sentencepiece.model": self._model.serialized_model_proto()}
+
 
 def begins_word(piece):
     is_unknown = piece in ("[UNK]", OTHER_NAMES["[UNK]"])  # goes on the word that the space before it began

@@ -113,6 +113,10 @@ class WordPieceTokenizer:
         """The id of a piece; KeyError if the vocabulary does not have it."""
         return self._ids[piece]
 
+    def files(self):
+        """{name: bytes} of what the tokenizer can be made of again."""
+        return {"vocab.txt": "".join(f"{piece}\n" for piece in self.vocab).encode()}
+
     def _tokenize_batch(self, lines):
         """list of bytes -> (ids int32 (T,), number of ids of each line int64 (len(lines),))."""
         rows, texts = odd_lines(lines, self.do_lower_case)

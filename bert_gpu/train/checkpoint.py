@@ -46,7 +46,7 @@ class RunFolder:
         path = os.path.join(self.path, RUN)
         if os.path.exists(path):
             return read_json(path, "a run's settings (--overwrite starts anew)", ("settings", "global_batch_size", "learning_rate"))
-        if os.path.exists(self.path) and os.listdir(self.path):
+        if os.path.exists(self.path) and set(os.listdir(self.path)) - {".run.lock"}:  # left by a run killed before it began
             raise UserError(f"--output_dir={self.path}: exists, is not empty and holds no run; name another folder")
         return None
 

@@ -1,0 +1,181 @@
+"""What goes into the data job besides plain lines: formats, archives, SentencePiece, cleaning, order; as a user calls it."""
+
+import gzip
+import json
+import shutil
+
+import numpy as np
+import pytest
+import zstandard
+
+from bert_gpu.__main__ import main as command
+from bert_gpu.data.dataset import Dataset, InputConfig
+from bert_gpu.data.manifest import read_manifest
+from bert_gpu.data.pipeline import training_batches
+from bert_gpu.text.open_tokenizer import open_tokenizer
+
+BASE = ["--max_seq_length=32", "--validation_share=0", "--vocab_size=400", "--quiet", "--masking=dynamic", "--objective=full_sentences"]
+
+
+def build(folder, text, *flags):
+    return command(["bert-gpu", "data", f"--input_file={text}", f"--output_file={folder}/x.tfrecord", *BASE, *flags])
+
+
+def rows(folder, epoch=0, shuffle=False):
+    """The rows of a data set as token ids without padding, in the order of training without shuffling."""
+    data = Dataset(InputConfig(input_file=f"{folder}/*.tfrecord", shuffle=shuffle))
+    reader = data.reader("train", open_tokenizer(f"{folder}/{data.info.vocab_file}", True), 1)
+    batch = next(training_batches(reader, batch_size=len(reader), position=0, shuffle=shuffle))
+    ids = batch["input_ids"].copy()
+    places, columns = np.nonzero(batch["masked_lm_weights"] > 0)
+    ids[places, batch["masked_lm_positions"][places, columns]] = batch["masked_lm_ids"][places, columns]
+    return [row[:length].tolist() for row, length in zip(ids, batch["input_mask"].sum(1), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def documents(sample_text):
+    with open(sample_text) as file:
+        return [document.splitlines() for document in file.read().strip().split("\n\n")][:20]
+
+
+@pytest.fixture(scope="module")
+def lines_file(tmp_path_factory, documents):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, lines_file):
+    folder = tmp_path_factory.mktemp("plain")
+    assert build(folder, lines_file, "--order=as_is") == 0
+    return folder
+
+
+def test_archives_give_the_same_records(tmp_path, lines_file, plain):
+    content = lines_file.read_bytes()
+    packed = dict(gz=gzip.compress(content), zst=zstandard.compress(content))
+    for ending, archive in packed.items():
+        path = tmp_path / f"text.txt.{ending}"
+        path.write_bytes(archive)
+        assert build(tmp_path / ending, path, "--order=as_is") == 0
+        assert rows(tmp_path / ending) == rows(plain)
+        assert not [name.name for name in (tmp_path / ending).iterdir() if name.name.startswith(".")]
+
+
+def test_jsonl_in_a_folder(tmp_path, documents, plain):
+    """One JSON object a document, sentences as paragraphs, in a compressed file in a folder: the rows of the lines."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    content = "".join(json.dumps({"body": "\n".join(document)}) + "\n" for document in documents)
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(content.encode()))
+    assert build(tmp_path / "out", folder, "--input_format=jsonl", "--text_field=body", "--order=as_is") == 0
+    ours, expected = rows(tmp_path / "out"), rows(plain)
+    assert sum(map(len, ours)) == pytest.approx(sum(map(len, expected)), rel=0.01)  # a sentence line may hold two sentences
+
+
+def test_broken_input_leaves_nothing(tmp_path, lines_file, capsys):
+    broken = tmp_path / "text.txt.gz"
+    broken.write_bytes(gzip.compress(lines_file.read_bytes())[:-20])
+    assert build(tmp_path / "out", broken) == 2
+    assert "text.txt.gz" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    bad = tmp_path / "x.jsonl"
+    bad.write_text('{"text": "one"}\n{"text": 5}\n')
+    assert build(tmp_path / "out", bad, "--input_format=jsonl") == 2
+    error = capsys.readouterr().err
+    assert "x.jsonl" in error and "line 2" in error and not (tmp_path / "out").exists()
+    packed = tmp_path / "x.jsonl.gz"
+    packed.write_bytes(gzip.compress(bad.read_bytes()))
+    assert build(tmp_path / "out", packed, "--input_format=jsonl") == 2
+    assert "x.jsonl.gz" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_sentencepiece(tmp_path, lines_file):
+    """Learnt, used, and used again by its file; whole words too."""
+    assert build(tmp_path / "a", lines_file, "--tokenization=SentencePiece", "--do_whole_word_mask") == 0
+    manifest = read_manifest(str(tmp_path / "a"))
+    assert manifest.vocab_file == "sentencepiece.model" and not (tmp_path / "a" / "vocab.txt").exists()
+    tokenizer = open_tokenizer(f"{tmp_path}/a/sentencepiece.model", True)
+    assert tokenizer.decode(rows(tmp_path / "a")[0]).strip()
+    flags = ["--tokenization=SentencePiece", "--do_whole_word_mask", f"--sp_model_file={tmp_path}/a/sentencepiece.model"]
+    assert build(tmp_path / "b", lines_file, *flags) == 0
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    train = [f"--input_file={tmp_path}/a/*.tfrecord", f"--output_dir={tmp_path}/run", "--model=tiny", "--num_train_steps=2", "--quiet"]
+    assert command(["bert-gpu", "pretrain", *train, "--train_batch_size=4"]) == 0
+    assert (tmp_path / "run/model/sentencepiece.model").read_bytes() == (tmp_path / "a/sentencepiece.model").read_bytes()
+    assert command(["bert-gpu", "fill-mask", f"--model={tmp_path}/run/model", "the [MASK] is here"]) == 0
+
+
+def test_duplicates_are_dropped(tmp_path, lines_file, documents, plain, capsys):
+    text = tmp_path / "twice.txt"
+    text.write_text(lines_file.read_text() + "\n" + "\n".join(documents[3]) + "\n\n" + "\n".join(documents[0]) + "\n")
+    vocab = f"--vocab_file={plain}/vocab.txt"
+    flags = [flag for flag in BASE if flag != "--quiet"]
+    shared = ["bert-gpu", "data", f"--input_file={text}", *flags, vocab, "--order=as_is"]
+    assert command([*shared, f"--output_file={tmp_path}/out/x.tfrecord", "--drop_duplicates"]) == 0
+    assert "dropped: 2 duplicates" in capsys.readouterr().out
+    assert rows(tmp_path / "out") == rows(plain)
+
+
+def test_the_filter_drops_noise(tmp_path, lines_file, plain, capsys):
+    text = tmp_path / "noise.txt"
+    text.write_text("x9@ #q7 zz$ &k2 %%\n!! ?? ## 0x3f 7b1c\n\n" + lines_file.read_text())
+    vocab = f"--vocab_file={plain}/vocab.txt"
+    flags = [flag for flag in BASE if flag != "--quiet"]
+    shared = ["bert-gpu", "data", f"--input_file={text}", *flags, vocab, "--order=as_is"]
+    assert command([*shared, f"--output_file={tmp_path}/out/x.tfrecord", "--max_tokens_per_character=0.5"]) == 0
+    assert "dropped: 1 with too many tokens a character" in capsys.readouterr().out
+    assert rows(tmp_path / "out") == rows(plain)
+
+
+def test_normalization(tmp_path, lines_file, plain):
+    wide = tmp_path / "wide.txt"
+    wide.write_text(lines_file.read_text().replace("the", "ｔｈｅ"))
+    vocab = f"--vocab_file={plain}/vocab.txt"
+    assert build(tmp_path / "out", wide, vocab, "--normalization=NFKC", "--order=as_is") == 0
+    assert rows(tmp_path / "out") == rows(plain)
+
+
+def test_orders(tmp_path, lines_file, plain):
+    vocab = f"--vocab_file={plain}/vocab.txt"
+    made = {}
+    for order in ("shuffled", "length", "common"):
+        assert build(tmp_path / order, lines_file, vocab, f"--order={order}", "--num_shards=2") == 0
+        made[order] = rows(tmp_path / order)
+    text, shuffled = ([token for row in found for token in row if token > 4] for found in (rows(plain), made["shuffled"]))
+    assert sorted(shuffled) == sorted(text) and shuffled != text
+    lengths = [len(row) for row in made["length"]]
+    assert lengths == sorted(lengths) and lengths[0] < lengths[-1]
+    counts = np.bincount(text, minlength=400) / len(text)
+    common = [np.mean(np.log(counts[[token for token in row if token > 4]])) for row in made["common"]]
+    # Frequencies are those of a row's own window of text, so the order by those of the whole text is only nearly the same.
+    assert np.corrcoef(common, -np.arange(len(common)))[0, 1] > 0.9
+    assert rows(tmp_path / "length", shuffle=True) != made["length"]
+
+
+def test_an_order_of_other_rows_is_refused(tmp_path, lines_file, plain):
+    vocab = f"--vocab_file={plain}/vocab.txt"
+    assert build(tmp_path / "out", lines_file, vocab, "--order=length", "--num_shards=2") == 0
+    data = Dataset(InputConfig(input_file=f"{tmp_path}/out/x-00000*.tfrecord", shuffle=False))
+    with pytest.raises(Exception, match="is not the order of the"):
+        data.reader("train", open_tokenizer(f"{tmp_path}/out/vocab.txt", True), 1)
+
+
+def test_a_full_disk_is_seen_before_it_is(tmp_path, lines_file, monkeypatch, capsys):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
+    assert build(tmp_path / "out", lines_file) == 2
+    assert "GB are free" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_killed_while_unpacked(tmp_path, lines_file, plain, monkeypatch):
+    """Killed after unpacking: the next call unpacks nothing anew and ends the same."""
+    from bert_gpu.data import build as job
+
+    path = tmp_path / "text.txt.gz"
+    path.write_bytes(gzip.compress(lines_file.read_bytes()))
+    with monkeypatch.context() as patch:
+        patch.setattr(job.Worker, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert build(tmp_path / "out", path, "--order=as_is") == 130
+    assert (tmp_path / "out" / ".x.spool").exists()
+    assert build(tmp_path / "out", path, "--order=as_is") == 0
+    assert rows(tmp_path / "out") == rows(plain) and not (tmp_path / "out" / ".x.spool").exists()
