@@ -4,16 +4,13 @@ The corpus is cut at document boundaries into blocks of about --window_megabytes
 holds one block at a time. Any number of workers writes the same bytes, and a killed job keeps the shards that are whole.
 """
 
-import multiprocessing
 import os
 import shutil
-import signal
 import tempfile
 import time
 
 import google_crc32c
 import numpy as np
-import tensorflow as tf
 
 from bert_gpu.data import examples
 from bert_gpu.data.chance import derive_key, row_keys
@@ -21,6 +18,7 @@ from bert_gpu.data.manifest import Manifest
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import DROPPED, SCORED_ORDERS, TRAIN, VALIDATION, Counts, Shard, Worker, block_range, read_stats, stats_path
 from bert_gpu.data.target import Target
+from bert_gpu.data.workers import open_pool
 from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
 from bert_gpu.text import archives, clean, corpus, counting, formats, sentence_piece, vocab
@@ -221,10 +219,8 @@ class Job:
                 for shard in shards:
                     worker.write_shard(shard, progress.add)
                 return
-            context = multiprocessing.get_context("spawn")
-            done = context.Array("q", 2)  # bytes of text, tokens
-            with context.Pool(num_workers, start_worker, (worker, done)) as pool:
-                results = [pool.apply_async(work, (shard,)) for shard in shards]
+            with open_pool(num_workers, worker, total * self.config.num_passes) as (pool, write, done):
+                results = [pool.apply_async(write, (shard,)) for shard in shards]
                 while not all(result.ready() for result in results):
                     for result in results:
                         result.wait(0.2 / len(results))
@@ -258,26 +254,6 @@ class Progress:
         seconds = max(time.monotonic() - self.started, 1e-3)
         text = f"{num_bytes / seconds / 1e6:.1f} MB/s" + (f"  {num_tokens / seconds:,.0f} tokens/s" if num_tokens else "")
         self.bar.update(round(num_bytes / 1e6, 1), text)
-
-
-def start_worker(worker, done):
-    """Runs once in each worker process: one thread each, since the processes share the cores."""
-    global process_worker, process_done, process_parent
-    process_worker, process_done, process_parent = worker, done, os.getppid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, too, and ends the pool
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-
-
-def work(shard):
-    def report(num_bytes, num_tokens):
-        if os.getppid() != process_parent:  # nobody waits for this any more
-            os._exit(1)
-        with process_done.get_lock():
-            process_done[0] += num_bytes
-            process_done[1] += num_tokens
-
-    process_worker.write_shard(shard, report)
 
 
 def choose_validation(num_documents, share, seed):

@@ -52,7 +52,7 @@ def random_bits(keys, columns, stream):
     return tf.cast(tf.bitwise.right_shift(x, tf.constant(33, tf.uint64)), tf.int32)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def draw(state):
     """Next 64 random bits of a sequence; `state` is a (1,) uint64 array that starts at the key."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -62,13 +62,13 @@ def draw(state):
     return x ^ (x >> np.uint64(31))
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def draw_integer(state, low, high):
     """An integer of [low, high], both included, as Python's randint."""
     return low + np.int64((draw(state) >> np.uint64(11)) % np.uint64(high - low + 1))
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def draw_share(state):
     """A float of [0, 1)."""
     return np.float64(draw(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)

@@ -107,7 +107,7 @@ def parse_compact(records, schema, max_seq_length):
     return batch
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _pad_rows(ids, splits, starts, start_splits, max_seq_length):
     """Flat rows -> (N, S) ids, mask, and the number (from 1) of the start that each token stands behind."""
     num_rows = len(splits) - 1
@@ -160,7 +160,7 @@ def encode_examples(features):
     return _assemble(np.concatenate(payloads), starts, sizes, np.concatenate(keys), key_splits, np.array(codes))
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _varint_size(value):
     size = 1
     value = np.uint64(value)
@@ -170,7 +170,7 @@ def _varint_size(value):
     return size
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _put_varint(buffer, at, value):
     value = np.uint64(value)
     while value >= np.uint64(128):
@@ -181,7 +181,7 @@ def _put_varint(buffer, at, value):
     return at + 1
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _pack_varints(values, splits):
     """Rows of integers -> the packed varints of each row, and where each row begins."""
     byte_splits = np.zeros(len(splits), np.int64)
@@ -197,7 +197,7 @@ def _pack_varints(values, splits):
     return buffer, byte_splits
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _assemble(payload, starts, sizes, keys, key_splits, codes):
     """Wraps payloads (N records x F features) in the messages Example > Features > entry > Feature > list."""
     num_records, num_features = sizes.shape

@@ -101,7 +101,7 @@ def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, k
     return _pair_instances(documents.sentence_splits, documents.document_splits, *args, swaps, np.array([key], np.uint64))
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _pair_instances(sentence_splits, document_splits, chosen, pool, max_tokens, short_seq_prob, swaps, state):
     num_sentences = 0
     for document in chosen:
@@ -146,7 +146,7 @@ def _pair_instances(sentence_splits, document_splits, chosen, pool, max_tokens, 
     return instances[:count].copy()
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _other_document(document, pool, state):
     """A random document of the pool, another one if ten tries find it."""
     other = document
@@ -157,7 +157,7 @@ def _other_document(document, pool, state):
     return other
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
     """Drops one token at a time from the longer side (a tie: B), at the front or the back by a coin."""
     while a_end - a_start + b_end - b_start > max_tokens:
@@ -174,7 +174,7 @@ def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
     return a_start, a_end, b_start, b_end
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def make_rows(ids, instances, max_seq_length, cls_id, sep_id):
     """Instances (N, 5) -> rows [CLS] A [SEP] B [SEP].
 

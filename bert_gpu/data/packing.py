@@ -68,7 +68,7 @@ def packed_rows(documents, chosen, *, max_seq_length, separator):
     return PieceRows(*_pack(starts, np.asarray(chosen, np.int64), max_seq_length, frame, separator == CLS_SEP), separator)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _pack(starts, chosen, max_seq_length, frame, frames_each_piece):
     total = 0
     for document in chosen:
@@ -108,7 +108,7 @@ def full_sentence_rows(documents, chosen, *, max_seq_length):
     return PieceRows(*_full_sentences(*args), ROW)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _full_sentences(sentence_splits, document_splits, chosen, budget):
     most = 1
     for document in chosen:
@@ -143,7 +143,7 @@ def _full_sentences(sentence_splits, document_splits, chosen, budget):
     return pieces[:num_pieces].copy(), row_splits[: num_rows + 1].copy()
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _make_piece_rows(ids, pieces, ends, row_splits, max_seq_length, cls_id, sep_id, kind):
     num_rows = len(row_splits) - 1
     input_ids = np.zeros((num_rows, max_seq_length), np.int32)

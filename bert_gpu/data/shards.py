@@ -65,25 +65,23 @@ class Worker:
     @property
     def tokenizer(self):
         if self._tokenizer is None:
-            self._tokenizer = open_tokenizer(self.vocab_file, self.config.do_lower_case)
             self._mask = tf.function(self._mask_rows, reduce_retracing=True)
+            self._tokenizer = open_tokenizer(self.vocab_file, self.config.do_lower_case)
         return self._tokenizer
 
     def write_shard(self, shard, report):
         """Writes one shard and its statistics; `report` is told the bytes of text and the tokens as they are done."""
-        counts = Counts()
-        self._scores = []
+        counts, scores = Counts(), []
         with ShardWriter(shard.path) as writer:
             for number, (texts, others, num_bytes) in enumerate(self._groups(shard)):
                 key = derive_key(self.config.random_seed, shard.split, shard.number, number)
-                more = self._write_group(texts, others, writer, key) if texts else Counts()
+                more = self._write_group(texts, others, writer, scores, key) if texts else Counts()
                 counts += more
                 report(num_bytes, more.num_tokens)
             counts.num_bytes = writer.num_bytes
             if self.config.order in SCORED_ORDERS:
-                scores = np.concatenate(self._scores) if self._scores else np.zeros(0)
                 with open(scores_path(shard), "wb") as file:
-                    np.save(file, scores)
+                    np.save(file, np.concatenate(scores) if scores else np.zeros(0))
             write_json(stats_path(shard), dataclasses.asdict(counts))
 
     def _groups(self, shard):
@@ -107,8 +105,8 @@ class Worker:
         if waiting or num_bytes:
             yield waiting, others if len(waiting) == 1 else [], num_bytes
 
-    def _write_group(self, texts, others, writer, key):
-        """Tokenizes documents, makes instances in `dupe_factor` passes, masks, encodes and writes them."""
+    def _write_group(self, texts, others, writer, scores, key):
+        """Tokenizes documents, makes rows in `dupe_factor` passes, masks and writes them; adds to `scores` where order needs it."""
         config, tokenizer = self.config, self.tokenizer
         texts, ids, splits, num_dropped = self._tokenize(texts)
         other_ids, other_splits = tokenizer.tokenize([line for document in others for line in document])
@@ -130,7 +128,7 @@ class Worker:
             chosen = np.arange(start, min(start + ROWS_AT_ONCE, len(rows)))
             tokens = rows.take(chosen).tokens(documents, config.max_seq_length, tokenizer)
             if config.order in SCORED_ORDERS:
-                self._scores.append(tokens.lengths.astype(np.float64) if config.order == "length" else rarity(tokens, frequencies))
+                scores.append(tokens.lengths.astype(np.float64) if config.order == "length" else rarity(tokens, frequencies))
             counts.num_row_tokens += int(tokens.lengths.sum())
             counts.num_random_next += 0 if tokens.labels is None else int(tokens.labels.sum())
             features = self._static_features(tokens, keys[chosen]) if config.masking == "static" else compact_features(tokens)

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from bert_gpu.data import build, manifest
+from bert_gpu.data import build, manifest, workers
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.dataset import Dataset, InputConfig
 from bert_gpu.files import only_writer
@@ -65,13 +65,15 @@ def test_the_data_set_is_what_it_says(tmp_path, sample_text, vocab_file):
     assert (batch["segment_ids"] <= batch["input_mask"]).all()
 
 
-def test_any_number_of_workers_writes_the_same_bytes(tmp_path, sample_text, vocab_file):
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path, sample_text, vocab_file, monkeypatch):
+    """One, two threads, two processes."""
     contents = []
-    for workers in (1, 2):
-        folder = tmp_path / str(workers)
-        run(folder, sample_text, vocab_file=vocab_file, num_shards=3, num_workers=workers)
+    for num_workers, most in ((1, workers.THREADS_BYTES), (2, workers.THREADS_BYTES), (2, 0)):
+        monkeypatch.setattr(workers, "THREADS_BYTES", most)
+        folder = tmp_path / f"{num_workers}-{most}"
+        run(folder, sample_text, vocab_file=vocab_file, num_shards=3, num_workers=num_workers)
         contents.append(content(folder))
-    assert contents[0] == contents[1]
+    assert contents[0] == contents[1] == contents[2]
 
 
 def test_the_seed_decides(tmp_path, sample_text, vocab_file):
