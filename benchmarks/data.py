@@ -35,7 +35,7 @@ length = int(length)
 if kind == "transformers":  # as in the examples' run_mlm.py
     from transformers import PreTrainedTokenizerFast
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer._tokenizer, cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]", pad_token="[PAD]", unk_token="[UNK]")
+        tokenizer_object=tokenizer._tokenizer, cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]")
 
 def tokenize(batch):
     if kind == "transformers":
@@ -172,9 +172,7 @@ class Bench:
         for dupe, goal in ((1, 20), (10, 12)):
             mine, peer = f"bert-gpu nsp static, dupe {dupe}", f"Model Garden nsp, dupe {dupe}"
             instances = ratio(mine, peer, "instances")
-            print(
-                f"nsp, dupe {dupe}: {ratio(mine, peer):.1f} x Model Garden (goal {goal}); instances {instances:.3f} of theirs (goal 0.98-1.02)"
-            )
+            print(f"nsp, dupe {dupe}: {ratio(mine, peer):.1f} x Model Garden (goal {goal}); {instances:.3f} of their instances (0.98-1.02)")
         packed = "bert-gpu packed dynamic"
         print(f"packed dynamic: {ratio(packed, 'Model Garden nsp, dupe 1'):.1f} x Model Garden's nsp (goal 40)")
         for name in HUGGING_FACE_JOBS:

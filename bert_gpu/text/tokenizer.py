@@ -246,8 +246,7 @@ def differs(texts, do_lower_case):
     """bool (len(texts),): which texts (list of str) have a character or a word that the op may treat differently."""
     codes = np.frombuffer("".join(text + "\n" for text in texts).encode("utf-32-le"), np.uint32)
     text_ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
-    table = character_table(do_lower_case)
-    kinds = table[np.minimum(codes, PROBED_CODES)]
+    kinds = character_kinds(codes, do_lower_case)
     odd = kinds == DIFFERENT
     # The bytes of each word after normalisation: the op's limit is 200 of them, Google's 200 characters.
     is_separator = kinds == SEPARATOR
@@ -260,32 +259,58 @@ def differs(texts, do_lower_case):
     return result
 
 
-DIFFERENT, SEPARATOR = 254, 255
+UNKNOWN, DIFFERENT, SEPARATOR = 253, 254, 255
+PAGE_CODES = 256  # characters that are asked about together
+
+
+def character_kinds(codes, do_lower_case):
+    """uint8 of the shape of codes (uint32): how the op treats each character, found by asking it.
+
+    DIFFERENT where it may not do as Google does; SEPARATOR where both end a word (space, punctuation, CJK); else the number of bytes that
+    the character has after normalisation. Asking, rather than a list written down, keeps this true for whatever versions of Unicode
+    tensorflow-text and Python carry. Answers are kept, and only pages of characters that occur are asked about.
+    """
+    table = character_table(do_lower_case)
+    codes = np.minimum(codes, PROBED_CODES)
+    kinds = table[codes]
+    is_unknown = kinds == UNKNOWN
+    if is_unknown.any():
+        for page in np.unique(codes[is_unknown] // PAGE_CODES).tolist():
+            first = page * PAGE_CODES
+            table[first : first + PAGE_CODES] = ask(range(first, min(first + PAGE_CODES, PROBED_CODES)), do_lower_case)
+        kinds = table[codes]
+    return kinds
 
 
 @functools.lru_cache(2)
 def character_table(do_lower_case):
-    """uint8 (PROBED_CODES + 1,): how the op treats each character, found by asking it.
+    """What has been asked so far; the last place stands for all characters above."""
+    table = np.full(PROBED_CODES + 1, UNKNOWN, np.uint8)
+    table[PROBED_CODES] = DIFFERENT
+    return table
 
-    DIFFERENT where it may not do as Google does (and in the last place, for all characters above); SEPARATOR where both end a word
-    (space, punctuation, CJK); else the number of bytes that the character has after normalisation. Asking, rather than a list written
-    down, keeps this true for whatever versions of Unicode tensorflow-text and Python carry; it takes a fraction of a second, once,
-    when the first line comes that is not plain ASCII.
-    """
-    table = np.full(PROBED_CODES + 1, DIFFERENT, np.uint8)
-    probed = [code for code in range(PROBED_CODES) if context_free(chr(code))]
-    probes = [f"a{chr(code)}b" for code in probed]
-    op = fast_bert_op(["[UNK]", "a", "b", "ab"], do_lower_case)
+
+@functools.lru_cache(2)
+def probing_op(do_lower_case):
+    return fast_bert_op(["[UNK]", "a", "b", "ab"], do_lower_case)
+
+
+def ask(codes, do_lower_case):
+    """uint8 (len(codes),): the kinds of characters, see `character_kinds`."""
+    kinds = np.full(len(codes), DIFFERENT, np.uint8)
+    probed = [index for index, code in enumerate(codes) if context_free(chr(code))]
+    if not probed:
+        return kinds
+    probes, op = [f"a{chr(codes[index])}b" for index in probed], probing_op(do_lower_case)
     with tf.device("CPU:0"):
         normal = op._fast_bert_normalizer.normalize(tf.constant(probes)).numpy()
-    ids, splits = run_op(op, probes)
-    ids, splits = ids.tolist(), splits.tolist()
+    ids, splits = (values.tolist() for values in run_op(op, probes))
     known = {"a": 1, "b": 2, "ab": 3}
-    for index, words in enumerate(basic.split_words(probes, do_lower_case)):
-        same_text = "".join(words).encode() == normal[index].replace(b" ", b"")
-        if same_text and [known.get(word, 0) for word in words] == ids[splits[index] : splits[index + 1]]:
-            table[probed[index]] = len(normal[index]) - 2 if len(words) == 1 else SEPARATOR
-    return table
+    for number, words in enumerate(basic.split_words(probes, do_lower_case)):
+        same_text = "".join(words).encode() == normal[number].replace(b" ", b"")
+        if same_text and [known.get(word, 0) for word in words] == ids[splits[number] : splits[number + 1]]:
+            kinds[probed[number]] = len(normal[number]) - 2 if len(words) == 1 else SEPARATOR
+    return kinds
 
 
 def context_free(character):
