@@ -212,7 +212,7 @@ class Job:
 
     def _write(self, shards, worker, console):
         """Writes shards, in this process or several."""
-        total = sum(block.end - block.start for shard in shards for block in shard.blocks)
+        total = sum(block.end - block.start for shard in shards if shard.split == "train" for block in shard.blocks)
         num_workers = min(self.config.num_workers or os.cpu_count() or 1, len([s for s in shards if s.split == "train"]))
         with Progress(console, total, "writing") as progress:
             if num_workers <= 1:

@@ -77,7 +77,8 @@ class Worker:
                 key = derive_key(self.config.random_seed, shard.split, shard.number, number)
                 more = self._write_group(texts, others, writer, scores, key) if texts else Counts()
                 counts += more
-                report(num_bytes, more.num_tokens)
+                # The validation shard goes through the text once more, which is not progress that a user would count.
+                report(num_bytes if shard.split == "train" else 0, more.num_tokens)
             counts.num_bytes = writer.num_bytes
             if self.config.order in SCORED_ORDERS:
                 with open(scores_path(shard), "wb") as file:
