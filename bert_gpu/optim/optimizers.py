@@ -1,37 +1,95 @@
 """Optimizers as functions on state: tensors in, tensors out; the training step owns the variables.
 
-State is a flat dict of float32 tensors named "SLOT/WEIGHT". Decoupled weight decay leaves out biases and normalisation, as BERT does
-(google-research/bert, optimization.py).
+State is a flat dict of tensors named "SLOT/WEIGHT". Every optimizer treats each weight by itself, so the update is a loop over weights.
+Decoupled weight decay leaves out biases and normalisation, as BERT does (google-research/bert, optimization.py).
 """
 
 import dataclasses
+import math
+import re
 
+import numpy as np
 import tensorflow as tf
 
-from bert_gpu.settings import Settings, setting
+from bert_gpu.optim import adam, adamw8bit, lamb
+from bert_gpu.settings import Settings, UserError, setting
+
+OPTIMIZERS = {"adamw": adam, "lamb": lamb, "adamw8bit": adamw8bit}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Settings):
     """The optimizer and its constants."""
 
+    optimizer: str = setting(
+        "adamw",
+        "adamw; lamb, for very large batches (You et al. 2020); adamw8bit: both moments in 8 bits, a quarter of AdamW's memory.",
+        choices=tuple(OPTIMIZERS),
+    )
     learning_rate: float = setting(1e-4, "Peak learning rate of a batch of --lr_reference_batch_size sequences.", above=0.0, high=1e32)
     adam_beta1: float = setting(0.9, "Decay of the mean of gradients.", low=0.0, below=1.0)
     adam_beta2: float = setting(0.999, "Decay of the mean of squared gradients.", low=0.0, below=1.0)
     adam_epsilon: float = setting(1e-6, "Added to the root of the mean square.", above=0.0)
     adam_bias_correction: bool = setting(True, "Correct the moments' start from 0, as Adam does. Google's BERT does not.")
-    weight_decay_rate: float = setting(0.01, "Decoupled weight decay; none on biases and normalisation.", low=0.0)
+    weight_decay_rate: float = setting(0.01, "Decoupled weight decay.", low=0.0)
+    weight_decay_exclude: str = setting(
+        "bias|norm", "Weights without decay: a regular expression searched in their names. Default: biases and normalisation."
+    )
+    layer_adaptation_exclude: str | None = setting(
+        None, "Weights without LAMB's trust ratio: a regular expression searched in their names. Default: --weight_decay_exclude."
+    )
+    quantization_block_size: int = setting(
+        2048, "Elements of a weight that share one scale in adamw8bit; Dettmers et al. 2022 use 2048.", low=64, high=2**24
+    )
     clip_norm: float = setting(1.0, "Clip gradients to this global norm after the all-reduce; 0 = never.", low=0.0)
 
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("weight_decay_exclude", "layer_adaptation_exclude"):
+            try:
+                re.compile(getattr(self, name) or "")
+            except re.error as error:
+                raise UserError(f"--{name}={getattr(self, name)[:150]}: not a regular expression: {error}") from error
 
-def is_decayed(name):
-    """Whether weight decay applies to the weight `name`."""
-    return "bias" not in name and "norm" not in name
+
+def slot_specs(weights, config):
+    """{"SLOT/WEIGHT": Slot} of these weights, {name: object with a shape}."""
+    kind = OPTIMIZERS[config.optimizer]
+    specs = {name: kind.slots(name, tuple(weight.shape), config) for name, weight in weights.items()}
+    return {f"{slot}/{name}": spec for name, named in specs.items() for slot, spec in named.items()}
 
 
-def slot_names(weight_names):
-    """Names of the state that AdamW keeps for these weights."""
-    return [f"{slot}/{name}" for slot in ("mean", "square") for name in weight_names]
+def initial_slots(weights, config):
+    """The state of an optimizer before its first update: {"SLOT/WEIGHT": NumPy array, float32 or uint8}.
+
+    Args:
+      weights: {name: object with a shape}, of the weights that are trained. config: OptimizerConfig.
+    """
+    return {name: np.full(spec.shape, spec.start, spec.dtype) for name, spec in slot_specs(weights, config).items()}
+
+
+def state_bytes(weights, config):
+    """Bytes of an optimizer's state, from the shapes alone; arguments of `initial_slots`."""
+    return sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in slot_specs(weights, config).values())
+
+
+def update(weights, gradients, slots, rate, num_updates, config):
+    """One update of all weights by the optimizer of `config`.
+
+    Args:
+      weights, gradients: {name: float32 tensor}, of the weights that are trained. slots: state, as of `initial_slots`.
+      rate: float32 scalar. num_updates: int32 scalar, this update's number, from 1.
+      config: OptimizerConfig.
+
+    Returns: (weights, slots) after the update.
+    """
+    kind, corrections = OPTIMIZERS[config.optimizer], adam.bias_corrections(num_updates, config)
+    new_weights, new_slots = {}, {}
+    for name, weight in weights.items():
+        state = {slot: slots[f"{slot}/{name}"] for slot in kind.slots(name, tuple(weight.shape), config)}
+        new_weights[name], state = kind.step(name, weight, gradients[name], state, rate, corrections, config)
+        new_slots |= {f"{slot}/{name}": value for slot, value in state.items()}
+    return new_weights, new_slots
 
 
 def clip(gradients, clip_norm):
@@ -41,31 +99,3 @@ def clip(gradients, clip_norm):
         return gradients, norm
     factor = clip_norm / tf.maximum(norm, clip_norm)
     return {name: gradient * factor for name, gradient in gradients.items()}, norm
-
-
-def adamw(weights, gradients, slots, rate, num_updates, config):
-    """One AdamW update (Loshchilov & Hutter 2019, Algorithm 2, with the rate as the schedule multiplier).
-
-    Args:
-      weights, gradients: dict name -> float32 tensor. slots: dict as `slot_names`.
-      rate: float32 scalar. num_updates: int, this update's number, from 1.
-      config: OptimizerConfig.
-
-    Returns: (weights, slots) after the update.
-    """
-    beta1, beta2 = config.adam_beta1, config.adam_beta2
-    first_correction = second_correction = 1.0
-    if config.adam_bias_correction:
-        time = tf.cast(num_updates, tf.float32)
-        first_correction, second_correction = 1.0 - tf.pow(beta1, time), 1.0 - tf.pow(beta2, time)
-    new_weights, new_slots = {}, {}
-    for name, weight in weights.items():
-        gradient = gradients[name]
-        mean = beta1 * slots[f"mean/{name}"] + (1.0 - beta1) * gradient
-        square = beta2 * slots[f"square/{name}"] + (1.0 - beta2) * tf.square(gradient)
-        update = (mean / first_correction) / (tf.sqrt(square / second_correction) + config.adam_epsilon)
-        if config.weight_decay_rate and is_decayed(name):
-            update += config.weight_decay_rate * weight
-        new_weights[name] = weight - rate * update
-        new_slots |= {f"mean/{name}": mean, f"square/{name}": square}
-    return new_weights, new_slots

@@ -1,37 +1,108 @@
-"""Learning rate as a function of progress: the share of the run that is behind, whatever clock measures it."""
+"""Learning rate and batch as functions of progress: the share of the run that is behind, whatever clock measures it.
+
+A schedule is a shape (--curve) over a clock (--lr_schedule). The shapes are written once: the step clock hands them steps out of steps,
+the time clock seconds out of the budget.
+"""
 
 import dataclasses
 import math
 
 from bert_gpu.settings import Settings, UserError, setting
 
+# Geiping & Goldstein 2022 (budget-triangle2 of the released code): from a quarter of the peak up, and down over the last quarter.
+TRIANGLE_START, TRIANGLE_PEAK_AT = 0.25, 0.75
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Settings):
     """How the learning rate moves over a run."""
 
-    curve: str = setting("linear", "Shape of the learning rate after warm-up.", choices=("linear", "cosine", "constant"))
+    curve: str = setting(
+        "linear",
+        "Shape of the learning rate. linear, cosine and polynomial fall over the whole run, and warm-up replaces their start, as in "
+        "Google's BERT. constant stays. one_cycle rises during warm-up and falls in a line from there (Smith & Topin 2018). triangle is "
+        "Cramming's: from 1/4 of the peak up to it at 3/4 of the run, with no warm-up.",
+        choices=("linear", "cosine", "polynomial", "constant", "one_cycle", "triangle"),
+    )
     num_warmup_steps: int | None = setting(None, "Steps of linear warm-up from 0. Wins over --warmup_proportion.", low=0)
     warmup_proportion: float = setting(0.1, "Share of the run that is linear warm-up from 0.", low=0.0, below=1.0)
+    polynomial_power: float = setting(2.0, "Power of --curve=polynomial; 1 is linear.", above=0.0)
+    min_lr_ratio: float = setting(0.0, "Share of the peak rate that the decay ends at.", low=0.0, high=1.0)
+    lr_schedule: str = setting(
+        "step", "What measures a run's progress: steps, or time out of --total_training_time.", choices=("step", "time")
+    )
+    total_training_time: float | None = setting(
+        None, "Hours that a run may train, all sessions together; it ends then also when steps are left. Default: no limit.", above=0.0
+    )
+    batch_ramp_proportion: float = setting(
+        0.0, "Share of the run over which accumulation grows from one micro-batch to all; 0 = all from the start.", low=0.0, high=1.0
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        warmup = f"--num_warmup_steps={self.num_warmup_steps}"
+        if self.lr_schedule == "time" and self.total_training_time is None:
+            raise UserError("--lr_schedule=time: there is no budget to measure progress by; add --total_training_time=HOURS")
+        if self.min_lr_ratio and self.curve == "constant":
+            raise UserError(f"--min_lr_ratio={self.min_lr_ratio}: --curve=constant does not decay; drop one of the two")
+        if self.num_warmup_steps and self.curve == "triangle":
+            raise UserError(f"{warmup}: --curve=triangle has a rise of its own; drop one of the two")
+        if self.num_warmup_steps is not None and self.curve == "one_cycle" and self.lr_schedule == "time":
+            raise UserError(f"{warmup}: --curve=one_cycle by --lr_schedule=time peaks at a share of the time; use --warmup_proportion")
 
 
-def rate_factor(step, num_steps, config):
-    """The factor on the peak rate for the update that follows `step` finished ones (0-based) out of `num_steps`.
+def rate_factor(step, num_steps, config, progress=None):
+    """The factor on the peak rate for the update that follows `step` finished ones, a float from 0 to 1.
 
-    Warm-up is linear from 0; then linear falls to 0 at the end, cosine likewise along half a cosine, constant stays at 1.
+    Args:
+      step: finished steps. num_steps: steps of the run; not looked at when `progress` is given.
+      config: ScheduleConfig.
+      progress: share of the run that is behind by another clock; None: step / num_steps. Warm-up by share follows this clock,
+        warm-up by steps counts steps under either.
+
+    The shapes, at progress p, w being the end of warm-up, f the floor `min_lr_ratio`:
+      linear, cosine, polynomial: f + (1 - f) s, where s is 1 - p, half a cosine, or (1 - p)^power over the whole run; until w a line
+        from 0 to 1 replaces it, so that the rate drops a little at w, as in google-research/bert (optimization.py).
+      constant: a line from 0 to 1 until w, then 1.
+      one_cycle: the same line, then one from 1 at w to f at the end. It is Cramming's one-cycle for w = 0.5, and what Hugging Face and
+        24-hour BERT call linear.
+      triangle: a line from 1/4 to 1 at p = 3/4, then one to f.
     """
-    num_warmup = config.num_warmup_steps
-    if num_warmup is None:
-        num_warmup = int(num_steps * config.warmup_proportion)
-    if step < num_warmup:
-        return step / num_warmup
+    share = min(1.0, step / num_steps if progress is None else progress)
+    if config.curve == "triangle":
+        if share < TRIANGLE_PEAK_AT:
+            return TRIANGLE_START + (1.0 - TRIANGLE_START) * share / TRIANGLE_PEAK_AT
+        return _raised((1.0 - share) / (1.0 - TRIANGLE_PEAK_AT), config)
+    done, warmup = step, config.num_warmup_steps
+    if warmup is None and progress is None:
+        warmup = int(num_steps * config.warmup_proportion)
+    elif warmup is None:
+        done, warmup = progress, config.warmup_proportion
+    if done < warmup:
+        return done / warmup
     if config.curve == "constant":
         return 1.0
-    # As in Google's BERT, the decay is a line over the whole run that warm-up replaces at its start.
-    progress = min(1.0, step / num_steps)
+    if config.curve == "one_cycle":
+        peak_at = warmup / num_steps if progress is None else warmup
+        return _raised((1.0 - share) / (1.0 - peak_at) if peak_at < 1.0 else 0.0, config)
     if config.curve == "cosine":
-        return 0.5 * (1.0 + math.cos(math.pi * progress))
-    return 1.0 - progress
+        return _raised(0.5 * (1.0 + math.cos(math.pi * share)), config)
+    return _raised((1.0 - share) ** (config.polynomial_power if config.curve == "polynomial" else 1.0), config)
+
+
+def _raised(shape, config):
+    """A shape that falls from 1 to 0, made to fall to the floor."""
+    return config.min_lr_ratio + (1.0 - config.min_lr_ratio) * shape
+
+
+def num_micro_batches_at(progress, full, config):
+    """Micro-batches of the next step, 1 to `full`, when the share `progress` of the run is behind.
+
+    Each number has the same share of the ramp, as in Cramming (Geiping & Goldstein 2022).
+    """
+    if progress >= config.batch_ramp_proportion:
+        return full
+    return min(full, 1 + int(full * progress / config.batch_ramp_proportion))
 
 
 def scale_rate(learning_rate, global_batch_size, reference_batch_size, scaling):

@@ -1,27 +1,26 @@
-"""AdamW against its formula in float64 NumPy, and against numbers from torch.optim.AdamW."""
+"""AdamW against its formula in float64 NumPy, and against numbers from torch.optim.AdamW; what all optimizers have in common."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_gpu.optim import optimizers
-from bert_gpu.optim.optimizers import OptimizerConfig
+from bert_gpu.optim.optimizers import OPTIMIZERS, OptimizerConfig
+from bert_gpu.settings import UserError
+
+GRADIENTS = np.array([[0.5, -1.0, 2.0], [0.1, 0.2, -0.3], [-1.0, 0.0, 1.0], [0.3, 0.3, 0.3], [2.0, -2.0, 0.01]])
 
 
-def run(config, gradients, rate=0.01, name="layer_0/kernel"):
+def run(config, gradients, rates=5 * (0.01,), name="layer_0/kernel", jit_compile=False):
     """Weights after each update, from [1, -2, 3] on."""
+    update = tf.function(lambda *args: optimizers.update(*args, config), jit_compile=jit_compile)
     weights = {name: tf.constant([1.0, -2.0, 3.0])}
-    slots = {slot: tf.zeros(3) for slot in optimizers.slot_names(weights)}
+    slots = {slot: tf.constant(value) for slot, value in optimizers.initial_slots(weights, config).items()}
     path = []
-    for number, gradient in enumerate(gradients, start=1):
-        weights, slots = optimizers.adamw(weights, {name: tf.constant(gradient, tf.float32)}, slots, rate, number, config)
+    for number, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+        weights, slots = update(weights, {name: tf.constant(gradient, tf.float32)}, slots, tf.constant(rate), tf.constant(number))
         path.append(weights[name].numpy())
     return np.array(path)
-
-
-# torch 2.13.0: AdamW(lr=.01, betas=(.9, .999), eps=1e-6, weight_decay=.1) from [1, -2, 3], after these five gradients.
-TORCH = [0.9762949347496033, -1.9641649723052979, 2.951508045196533]
-GRADIENTS = np.array([[0.5, -1.0, 2.0], [0.1, 0.2, -0.3], [-1.0, 0.0, 1.0], [0.3, 0.3, 0.3], [2.0, -2.0, 0.01]])
 
 
 def reference(config, gradients, rate, decay):
@@ -37,16 +36,70 @@ def reference(config, gradients, rate, decay):
     return np.array(path)
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("bias_correction", [True, False])
 @pytest.mark.parametrize("name, decay", [("layer_0/kernel", 0.05), ("layer_0/bias", 0.0), ("layer_0/norm/scale", 0.0)])
-def test_formula(bias_correction, name, decay):
+def test_formula(bias_correction, name, decay, jit_compile):
     config = OptimizerConfig(weight_decay_rate=0.05, adam_bias_correction=bias_correction, adam_beta2=0.98)
-    np.testing.assert_allclose(run(config, GRADIENTS, name=name), reference(config, GRADIENTS, 0.01, decay), rtol=2e-5)
+    actual = run(config, GRADIENTS, name=name, jit_compile=jit_compile)
+    np.testing.assert_allclose(actual, reference(config, GRADIENTS, 0.01, decay), rtol=2e-5)
 
 
 def test_torch():
-    config = OptimizerConfig(weight_decay_rate=0.1)
-    np.testing.assert_allclose(run(config, GRADIENTS)[-1], TORCH, rtol=2e-6)
+    """torch 2.13.0, after the last of GRADIENTS:
+
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+    optimizer = torch.optim.AdamW([weight], lr=0.01, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.1)
+    for gradient in GRADIENTS:
+        weight.grad = torch.tensor(gradient, dtype=torch.float32)
+        optimizer.step()
+    """
+    expected = [0.9762949347496033, -1.9641649723052979, 2.951508045196533]
+    np.testing.assert_allclose(run(OptimizerConfig(weight_decay_rate=0.1), GRADIENTS)[-1], expected, rtol=2e-6)
+
+
+def test_torch_with_a_rate_that_moves():
+    """torch 2.13.0, after 1, 5 and 10 updates:
+
+    optimizer = torch.optim.AdamW([weight], lr=1.0, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1)
+    for number in range(1, 11):
+        optimizer.param_groups[0]["lr"] = 0.01 * number
+        weight.grad = torch.sin(torch.arange(3) + 1.0 * number) * torch.tensor([1.0, 1e-3, 1e3])
+        optimizer.step()
+    """
+    expected = [
+        [0.9890000224113464, -2.007988929748535, 2.986999988555908],
+        [0.9237207174301147, -1.9655276536941528, 3.0270087718963623],
+        [0.8285778760910034, -1.9119462966918945, 2.9425301551818848],
+    ]
+    numbers = np.arange(1, 11)
+    gradients = np.sin(np.arange(3) + numbers[:, None]) * [1.0, 1e-3, 1e3]
+    path = run(OptimizerConfig(weight_decay_rate=0.1, adam_beta2=0.98), gradients, 0.01 * numbers.astype(np.float32))
+    np.testing.assert_allclose(path[[0, 4, 9]], expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("exclude, decays", [("kernel$", False), ("^layer_1/", True), ("", True)])
+def test_what_is_not_decayed_is_a_regular_expression(exclude, decays):
+    config = OptimizerConfig(weight_decay_rate=0.5, weight_decay_exclude=exclude)
+    still = run(config, np.zeros((5, 3)))[-1]
+    np.testing.assert_allclose(still, np.array([1.0, -2.0, 3.0]) * (0.995**5 if decays else 1.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_state_keeps_its_names_shapes_and_types(kind, jit_compile):
+    """So that variables can hold it, and a compiled loop carry it."""
+    config = OptimizerConfig(optimizer=kind)
+    weights = {"embeddings/word": tf.ones((70, 64)), "layer_0/kernel": tf.ones((65, 64)), "layer_0/bias": tf.ones(64)}
+    start = optimizers.initial_slots(weights, config)
+    update = tf.function(lambda *args: optimizers.update(*args, config), jit_compile=jit_compile)
+    after, slots = update(weights, weights, start, tf.constant(0.1), tf.constant(1))
+    assert {name: value.shape for name, value in after.items()} == {name: value.shape for name, value in weights.items()}
+    form = {name: (value.shape, value.dtype) for name, value in start.items()}
+    assert {name: (tuple(value.shape), value.dtype.as_numpy_dtype) for name, value in slots.items()} == form
+    assert all(name.split("/", 1)[1] in weights for name in start)
+    assert optimizers.state_bytes(weights, config) == sum(value.nbytes for value in start.values())
+    assert all(np.all(after[name] < weights[name]) for name in weights)
 
 
 def test_clipping_is_by_the_global_norm():
@@ -59,3 +112,19 @@ def test_clipping_is_by_the_global_norm():
     np.testing.assert_array_equal(untouched["a"], gradients["a"])
     switched_off, _ = optimizers.clip(gradients, 0.0)
     np.testing.assert_array_equal(switched_off["b"], gradients["b"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(optimizer="sgd"),
+        dict(weight_decay_exclude="(bias"),
+        dict(layer_adaptation_exclude="["),
+        dict(quantization_block_size=32),
+        dict(adam_beta2=1.0),
+    ],
+)
+def test_bad_settings(settings):
+    with pytest.raises(UserError, match=f"^--{next(iter(settings))}=") as caught:
+        OptimizerConfig(**settings)
+    assert len(str(caught.value)) <= 300

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""8-bit AdamW beside AdamW: the loss curves of one small BERT on real text, and the bytes of both states.
+
+    python benchmarks/adamw8bit.py [--steps=500] [--text=corpus.txt]
+
+Both train the same weights on the same batches with the same dropout; only the optimizer differs. Curves are means of 25 steps.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+import tempfile
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from measure import print_table  # noqa: E402
+
+from bert_gpu.cli import data as data_command  # noqa: E402
+from bert_gpu.data import pipeline  # noqa: E402
+from bert_gpu.data.dataset import Dataset, InputConfig  # noqa: E402
+from bert_gpu.model import heads  # noqa: E402
+from bert_gpu.model.config import preset  # noqa: E402
+from bert_gpu.model.encoder import initialize  # noqa: E402
+from bert_gpu.optim import adamw8bit, optimizers  # noqa: E402
+from bert_gpu.optim.optimizers import OptimizerConfig  # noqa: E402
+from bert_gpu.optim.schedules import ScheduleConfig, rate_factor  # noqa: E402
+from bert_gpu.text.open_tokenizer import open_tokenizer  # noqa: E402
+
+LENGTH, ROWS, PEAK_RATE, WINDOW, SEED = 64, 32, 1e-3, 25, 1
+
+
+def read_batches(text, folder, num_steps):
+    """(batches, vocabulary size): `num_steps` training batches of (ROWS, LENGTH), made from the text as the data script makes them."""
+    output = f"{folder}/text.tfrecord"
+    arguments = [f"--output_file={output}", f"--max_seq_length={LENGTH}", "--max_predictions_per_seq=10", "--vocab_size=4096", "--quiet"]
+    data_command.main(["data", *arguments, *([f"--input_file={text}"] if text else [])])
+    dataset = Dataset(InputConfig(input_file=f"{folder}/*.tfrecord"))
+    vocab = open_tokenizer(os.path.join(folder, dataset.info.vocab_file), dataset.info.do_lower_case)
+    batches = pipeline.training_batches(dataset.reader("train", vocab, SEED), batch_size=ROWS, position=0, shuffle=True)
+    return [next(batches) for _ in range(num_steps)], vocab.vocab_size
+
+
+def train(model, batches, config):
+    """The loss of every step; float64 (steps,)."""
+
+    @tf.function(jit_compile=True)
+    def step(weights, slots, batch, rate, number):
+        counts = heads.pretraining_counts(batch)
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            sums = heads.pretraining_losses(weights, batch, model, seed=tf.stack([SEED, number]))
+            loss = tf.add_n([sums[name] / counts[name] for name in sums])
+        gradients, _ = optimizers.clip(tape.gradient(loss, weights), config.clip_norm)
+        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()}
+        return loss, *optimizers.update(weights, gradients, slots, rate, number, config)
+
+    weights = {name: tf.constant(value) for name, value in initialize(heads.pretraining_weights(model), SEED).items()}
+    slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(weights, config).items()}
+    losses = []
+    for number, batch in enumerate(batches, start=1):
+        rate = PEAK_RATE * rate_factor(number - 1, len(batches), ScheduleConfig())
+        loss, weights, slots = step(weights, slots, batch, tf.constant(rate, tf.float32), tf.constant(number))
+        losses.append(float(loss))
+    return np.array(losses)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--text", help="one sentence a line, a blank line between documents; default: the bundled sample")
+    options = parser.parse_args()
+    num_steps = options.steps // WINDOW * WINDOW
+    with tempfile.TemporaryDirectory() as folder:
+        batches, vocab_size = read_batches(options.text, folder, num_steps)
+    model = preset("tiny", vocab_size=vocab_size)
+    configs = {kind: OptimizerConfig(optimizer=kind) for kind in ("adamw", "adamw8bit")}
+    losses = {kind: train(model, batches, config) for kind, config in configs.items()}
+    curves = {kind: values.reshape(-1, WINDOW).mean(1) for kind, values in losses.items()}
+    differences = curves["adamw8bit"] / curves["adamw"] - 1
+    rows = [
+        [f"{WINDOW * number + 1}-{WINDOW * (number + 1)}", f"{first:.4f}", f"{second:.4f}", f"{100 * difference:+.3f} %"]
+        for number, (first, second, difference) in enumerate(zip(*curves.values(), differences, strict=True))
+    ]
+    print_table(["steps", "adamw", "adamw8bit", "difference"], rows)
+    single = np.abs(losses["adamw8bit"] / losses["adamw"] - 1)
+    print(
+        f"largest difference: {100 * np.abs(differences).max():.3f} % of {WINDOW}-step means, {100 * single.max():.3f} % of a single step"
+    )
+
+    for name, shape in (("this model", model), ("BERT-base", preset("base"))):
+        weights = heads.pretraining_weights(shape)
+        quantized = {key: spec for key, spec in weights.items() if adamw8bit.is_quantized(key, spec.shape)}
+        for label, some in (("all weights", weights), ("what is quantised", quantized)):
+            full, small = (optimizers.state_bytes(some, config) for config in configs.values())
+            print(f"{name}, state of {label}, from shapes: {full:,} bytes -> {small:,}, a share of {small / full:.4f}")
+
+
+if __name__ == "__main__":
+    main()

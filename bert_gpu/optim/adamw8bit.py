@@ -1,0 +1,127 @@
+"""AdamW with both moments in 8 bits: block-wise dynamic quantisation (Dettmers et al. 2022, arXiv 2110.02861).
+
+A moment is cut into blocks; each block keeps its largest magnitude in float32 and every element as the nearest of 256 values that the
+dynamic tree data type spreads over seven decades. Moments are decoded, updated in float32 and encoded again, so 8 bits are only how they
+are stored. The lookup needs no search: the leading bits of an element name a cell that holds at most one midpoint between two codes.
+Embeddings stay in 32 bits, as the paper recommends (section 2.3), and so do weights too small to matter.
+
+Legend: N elements of a weight, B elements of a block, K = ceil(N / B) blocks.
+"""
+
+import functools
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.optim import adam
+from bert_gpu.optim.adam import Slot
+
+# bitsandbytes, the paper's own software: min_8bit_size. Smaller tensors save next to nothing.
+MIN_QUANTIZED_SIZE = 4096
+SMALLEST = np.float32(np.finfo(np.float32).tiny)  # stands in for a block's magnitude of 0
+
+# A cell is 1 / 128 of a binade (16 bits of mantissa left out): [2^-23, 1) has 23 binades, 1 is a cell of its own. Anything below is 0's.
+CELL_SHIFT, FIRST_BINADE, ONE = 16, np.float32(2.0**-23).view(np.int32), np.float32(1.0).view(np.int32)
+
+
+def is_quantized(name, shape):
+    """Whether the moments of this weight are kept in 8 bits: matrices of some size that are no embeddings."""
+    return len(shape) >= 2 and math.prod(shape) >= MIN_QUANTIZED_SIZE and not name.startswith("embeddings/")
+
+
+@functools.lru_cache
+def dynamic_map(signed):
+    """The 256 values of the dynamic tree data type, ascending, float32 in [-1, 1] or [0, 1] (the paper's sections 1.3, 2.2).
+
+    A number is a sign, a count of leading zeros that is its decade, and a fraction in the bits that are left: one bit less of fraction
+    for every decade further down. A fraction stands for the middle of its share of the decade [0.1, 1]. The unsigned type has the sign's
+    bit as one more of fraction. The two codes left over are 0 and 1; so the signed type has no -1.
+    """
+    magnitudes = []
+    for decade in range(7):
+        num_fractions = 2 ** (decade + (not signed))
+        edges = np.linspace(0.1, 1.0, num_fractions + 1)
+        magnitudes.append((edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade - 6))
+    magnitudes = np.concatenate(magnitudes)
+    return np.concatenate([-magnitudes[::-1] if signed else [], [0.0], magnitudes, [1.0]]).astype(np.float32)
+
+
+@functools.lru_cache
+def lookup(signed):
+    """(cells, midpoints) for magnitudes: code of a cell's lowest number, int32; where the next code begins, float32."""
+    magnitudes = dynamic_map(signed)[127 if signed else 0 :].astype(np.float64)  # from 0 to 1
+    midpoints = ((magnitudes[:-1] + magnitudes[1:]) / 2).astype(np.float32)
+    lowest = np.arange(FIRST_BINADE, ONE + 1, 1 << CELL_SHIFT, dtype=np.int32).view(np.float32)
+    cells = np.searchsorted(midpoints, lowest, side="right").astype(np.int32)
+    assert np.all(np.diff(cells) <= 1), "a cell with two midpoints"
+    return cells, np.append(midpoints, np.float32(np.inf))
+
+
+def encode(blocks, signed):
+    """Nearest codes and magnitudes: float32 (K, B) -> uint8 (K, B), float32 (K,)."""
+    absmax = tf.reduce_max(tf.abs(blocks), axis=1)
+    normed = blocks / tf.maximum(absmax, SMALLEST)[:, None]
+    magnitude = tf.abs(normed)
+    cells, midpoints = lookup(signed)
+    bits = tf.bitcast(tf.maximum(magnitude, FIRST_BINADE.view(np.float32)), tf.int32)
+    cell = tf.minimum(tf.bitwise.right_shift(bits - FIRST_BINADE, CELL_SHIFT), len(cells) - 1)  # NaN would be beyond
+    code = tf.gather(tf.constant(cells), cell)
+    code += tf.cast(magnitude >= tf.gather(tf.constant(midpoints), code), tf.int32)
+    if signed:
+        code = tf.where(normed < 0.0, 127 - tf.minimum(code, 127), 127 + code)
+    return tf.cast(code, tf.uint8), absmax
+
+
+def decode(codes, absmax, signed):
+    """uint8 (K, B), float32 (K,) -> float32 (K, B)."""
+    return tf.gather(tf.constant(dynamic_map(signed)), tf.cast(codes, tf.int32)) * absmax[:, None]
+
+
+def to_blocks(tensor, block_size):
+    """(N elements of any shape) -> (K, B), filled up with zeros."""
+    flat = tf.reshape(tensor, [-1])
+    size = flat.shape[0]
+    block_size = min(block_size, size)
+    missing = -size % block_size
+    if missing:
+        flat = tf.pad(flat, [[0, missing]])
+    return tf.reshape(flat, [-1, block_size])
+
+
+def from_blocks(blocks, shape):
+    """The inverse of `to_blocks`."""
+    flat, size = tf.reshape(blocks, [-1]), math.prod(shape)
+    return tf.reshape(flat if flat.shape[0] == size else flat[:size], shape)
+
+
+def slots(name, shape, config):
+    """{slot: Slot} of one weight: codes in its shape and a magnitude for each block; float32 moments where nothing is quantised."""
+    if not is_quantized(name, shape):
+        return adam.slots(name, shape, config)
+    num_blocks = math.ceil(math.prod(shape) / config.quantization_block_size)
+    return {
+        "mean_codes": Slot(shape, np.uint8, 127),
+        "mean_absmax": Slot((num_blocks,)),
+        "square_codes": Slot(shape, np.uint8, 0),
+        "square_absmax": Slot((num_blocks,)),
+    }
+
+
+def step(name, weight, gradient, state, rate, corrections, config):
+    """One AdamW update of one weight; arguments and results of `adam.step`."""
+    shape = tuple(weight.shape)
+    if not is_quantized(name, shape):
+        return adam.step(name, weight, gradient, state, rate, corrections, config)
+
+    def read(moment, signed):
+        blocks = decode(to_blocks(state[f"{moment}_codes"], config.quantization_block_size), state[f"{moment}_absmax"], signed)
+        return from_blocks(blocks, shape)
+
+    def written(moment, values, signed):
+        codes, absmax = encode(to_blocks(values, config.quantization_block_size), signed)
+        return {f"{moment}_codes": from_blocks(codes, shape), f"{moment}_absmax": absmax}
+
+    mean, square = adam.moments(read("mean", True), read("square", False), gradient, config)
+    weight = weight - rate * adam.direction(name, weight, mean, square, corrections, config)
+    return weight, written("mean", mean, True) | written("square", square, False)
