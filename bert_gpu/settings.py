@@ -15,17 +15,17 @@ class UserError(Exception):
     """Bad input. The message is one line of at most 300 characters: what is wrong, where, and what to do."""
 
 
-def setting(default, help, *, low=None, high=None, above=None, below=None, choices=None, aliases=()):
+def setting(default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(), aliases=()):
     """A dataclass field that is also a flag.
 
     Args:
       default: value when the user says nothing. A field typed `T | None` may be None, which means "decided later".
       help: one or two sentences for --help; says the unit.
       low, high: inclusive bounds. above, below: exclusive bounds.
-      choices: the allowed strings.
+      choices: the allowed strings. words: strings that a number may also be, such as "auto".
       aliases: other flag names that users know for the same thing.
     """
-    rules = dict(help=help, low=low, high=high, above=above, below=below, choices=choices, aliases=tuple(aliases))
+    rules = dict(help=help, low=low, high=high, above=above, below=below, choices=choices, words=tuple(words), aliases=tuple(aliases))
     return dataclasses.field(default=default, metadata=rules)
 
 
@@ -66,10 +66,12 @@ def complaint(field, value):
     shown = f"--{field.name}={value}"
     if value is None:
         return None if optional else f"--{field.name}: a value is needed"
+    if value in rules["words"]:
+        return None
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        return f"{shown}: must be of type {kind.__name__}"
+        return f"{shown}: must be {' or '.join([f'of type {kind.__name__}', *rules['words']])}"
     if isinstance(value, float) and not math.isfinite(value):
         return f"{shown}: must be a finite number"
     if rules.get("choices") and value not in rules["choices"]:

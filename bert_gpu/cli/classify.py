@@ -15,11 +15,14 @@ from bert_gpu.optim.optimizers import OptimizerConfig
 from bert_gpu.optim.schedules import ScheduleConfig
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.train import loop
-from bert_gpu.train.batching import BatchConfig, plan_batch
+from bert_gpu.train.batching import BatchConfig
+from bert_gpu.train.cadence import CadenceConfig, num_steps_of
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.devices import DeviceConfig, set_up
-from bert_gpu.train.monitor import Console
-from bert_gpu.train.step import TrainState, TrainStep, copies
+from bert_gpu.train.memory import MemoryConfig
+from bert_gpu.train.monitor import Console, MonitorConfig, check_monitoring
+from bert_gpu.train.state import TrainState, copies, frozen_names
+from bert_gpu.train.step import TrainStep
 
 SUMMARY = (
     "Fine-tunes a BERT to classify texts or pairs of texts, evaluates it (accuracy, F1, ROC-AUC, loss) and predicts. Files are "
@@ -66,44 +69,44 @@ DEFAULTS = dict(learning_rate=5e-5, num_train_epochs=3.0)  # Google's for classi
 FILES = dict(train="train", eval="dev", predict="test")  # which file each phase reads
 
 
-@dataclasses.dataclass(frozen=True)
-class Configs:
-    """All settings of a call, in the order of --help."""
-
-    task: ClassifyConfig
-    start: StartConfig
-    batch: BatchConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
-    loop: loop.LoopConfig
-    device: DeviceConfig
-    common: flags.CommonConfig
-
-
-CLASSES = [field.type for field in dataclasses.fields(Configs)]
+CLASSES = [
+    ClassifyConfig,
+    StartConfig,
+    BatchConfig,
+    MemoryConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    CadenceConfig,
+    loop.EndingConfig,
+    MonitorConfig,
+    DeviceConfig,
+    flags.CommonConfig,
+]
 
 
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, defaults=DEFAULTS | dict(data_dir=flags.bundled("examples/pairs")))
-    configs = Configs(**{field.name: parsed.make(field.type) for field in dataclasses.fields(Configs)})
-    config, console = configs.task, Console(configs.common.quiet)
+    configs = {kind: parsed.make(kind) for kind in CLASSES}
+    config, common, starting = configs[ClassifyConfig], configs[flags.CommonConfig], configs[StartConfig]
+    console = Console(common.quiet)
+    check_monitoring(configs[MonitorConfig])
     phases = resolve_phases(config)
-    if configs.common.show_config:
+    if common.show_config:
         chosen = dataclasses.replace(config, **{f"do_{phase}": phase in phases for phase in FILES})
-        print(flags.describe(parsed, [chosen, *list(vars(configs).values())[1:]]))
+        print(flags.describe(parsed, list((configs | {ClassifyConfig: chosen}).values())))
         return 0
 
     task = resolve_task(config)
     splits = tasks.read_splits(task, config.data_dir, [FILES[phase] for phase in phases])
-    folder, stored = open_folder(config.output_dir, configs.common.overwrite, "train" in phases)
-    devices = set_up(configs.device)
+    folder, stored = open_folder(config.output_dir, common.overwrite, "train" in phases)
+    devices = set_up(configs[DeviceConfig])
     if "train" in phases:
-        if os.path.realpath(configs.start.init_checkpoint) in (os.path.realpath(folder.path), os.path.realpath(folder.model)):
-            raise UserError(f"--init_checkpoint={configs.start.init_checkpoint}: training writes there; name another --output_dir")
+        if os.path.realpath(starting.init_checkpoint) in (os.path.realpath(folder.path), os.path.realpath(folder.model)):
+            raise UserError(f"--init_checkpoint={starting.init_checkpoint}: training writes there; name another --output_dir")
         labels = task.labels or tasks.find_labels(splits["train"])
-        start = start_training(configs.start, labels, config.seed, huggingface.read_model)
+        start = start_training(starting, labels, config.seed, huggingface.read_model)
     else:
-        start = start_trained(configs.start, config.output_dir, parsed.given("init_checkpoint"), huggingface.read_model)
+        start = start_trained(starting, config.output_dir, parsed.given("init_checkpoint"), huggingface.read_model)
         if not parsed.given("max_seq_length") and start.path == folder.model:
             config = dataclasses.replace(config, max_seq_length=trained_length(folder, stored, config.max_seq_length))
     check_fits(start, splits.values(), config.max_seq_length)
@@ -119,7 +122,8 @@ def main(argv):
     for split in rows:
         console.say(describe_rows(rows[split], splits[split]))
 
-    state = TrainState(devices.strategy, start.weights)
+    memory, optimizer = (configs[MemoryConfig], configs[OptimizerConfig]) if "train" in phases else (MemoryConfig(), None)
+    state = TrainState(devices.strategy, start.weights, optimizer, frozen_names(start.weights, memory.freeze))
     predict = classifier.Predictor(devices, state, start.model)
     num_rows = config.eval_batch_size * devices.num_replicas
 
@@ -214,13 +218,14 @@ def fixed_settings(configs, task, devices, start, examples):
         training_data=f"{os.path.basename(examples.path)} {examples.digest[:12]}",
         init_checkpoint=digest_of(start.weights),  # what it held, wherever it lay
         vocabulary=start.tokenizer.identity[:12],
-        max_seq_length=configs.task.max_seq_length,
-        lr_scaling=configs.batch.lr_scaling,
-        lr_reference_batch_size=configs.batch.lr_reference_batch_size,
-        seed=configs.task.seed,
+        max_seq_length=configs[ClassifyConfig].max_seq_length,
+        freeze=list(configs[MemoryConfig].freeze),
+        lr_scaling=configs[BatchConfig].lr_scaling,
+        lr_reference_batch_size=configs[BatchConfig].lr_reference_batch_size,
+        seed=configs[ClassifyConfig].seed,
         precision=devices.precision,
     )
-    return start.model.to_dict() | configs.optimizer.to_dict() | configs.schedule.to_dict() | settings
+    return start.model.to_dict() | configs[OptimizerConfig].to_dict() | runs.fixed_schedule(configs[ScheduleConfig]) | settings
 
 
 def train(configs, fixed, folder, stored, devices, start, rows, state, validate, console):
@@ -230,41 +235,44 @@ def train(configs, fixed, folder, stored, devices, start, rows, state, validate,
       fixed: `fixed_settings`. folder, stored: of `runs.open_run`. rows: classifier.Rows of training.
       state: TrainState that holds the weights of `start`. validate: () -> {name: value}, or None.
     """
-    plan = plan_batch(configs.batch, configs.optimizer.learning_rate, devices.num_replicas, stored)
-    if stored and configs.batch.global_batch_size not in (None, plan.global_batch_size):
-        raise UserError(f"--global_batch_size={configs.batch.global_batch_size}: the run in {folder.path} has {plan.global_batch_size}")
-    num_steps = loop.num_steps_of(configs.loop, len(rows), plan.global_batch_size)
+    config, schedule, optimizer = configs[ClassifyConfig], configs[ScheduleConfig], configs[OptimizerConfig]
+    goal = classifier.classification_objective(start.model, runs.encoder(configs[MemoryConfig], devices))
+
+    def make_step(plan):
+        sizes = dict(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped, has_lengths=True)
+        return TrainStep(devices, state, goal, optimizer, seed=config.seed, **sizes)
+
+    def batches_at(position, batch_size):
+        return classifier.training_batches(rows, batch_size=batch_size, position=position, seed=config.seed)
+
+    plan = runs.plan(configs, devices, state, stored, folder, make_step, next(batches_at(0, 8)), config.max_seq_length, console)
+    num_steps = num_steps_of(configs[CadenceConfig], len(rows), plan.global_batch_size, has_budget=schedule.lr_schedule == "time")
     console.say(plan.describe("GPU" if devices.kind == "GPU" else "replica"))
-    console.say(f"{num_steps:,} steps = {num_steps * plan.global_batch_size / len(rows):.1f} epochs")
-    objective = classifier.classification_objective(start.model)
-    job = loop.Job(
-        step=TrainStep(devices, state, objective, configs.optimizer, num_micro_batches=plan.num_micro_batches, seed=configs.task.seed),
-        batches_at=lambda position: classifier.training_batches(
-            rows, batch_size=plan.global_batch_size, position=position, seed=configs.task.seed
-        ),
-        validate=validate,
-        read=state.read,
-        num_steps=num_steps,
-        global_batch_size=plan.global_batch_size,
-        peak_rate=plan.learning_rate,
-        schedule=configs.schedule,
-    )
-    content = dict(
-        settings=fixed,
-        global_batch_size=plan.global_batch_size,
-        learning_rate=plan.learning_rate,
-        num_steps=num_steps,
-        free=configs.task.to_dict() | configs.start.to_dict() | configs.batch.to_dict() | configs.loop.to_dict() | configs.device.to_dict(),
-        versions=runs.versions(),
-    )
+    console.say(runs.describe_length(num_steps, plan, len(rows), schedule))
 
     def export(path, weights):
         huggingface.write_model(
             path, start.model, weights, "BertForSequenceClassification", start.labels, runs.tokenizer_files(start.tokenizer)
         )
 
-    overwrite = configs.common.overwrite
-    return runs.run_training(job, configs.loop, folder, stored, content, state, overwrite=overwrite, export=export, console=console)
+    job = loop.Job(
+        step=make_step(plan),
+        batches_at=lambda position: batches_at(position, plan.unit_size),
+        validate=validate,
+        read=state.read,
+        assign=state.assign,
+        num_steps=num_steps,
+        num_records=len(rows),
+        plan=plan,
+        schedule=schedule,
+        export=lambda mark: runs.export_mark(folder, mark, export, state),
+    )
+    hashes = dict(init_checkpoint=fixed["init_checkpoint"], vocabulary=start.tokenizer.identity)
+    content = runs.content(configs, fixed, plan, num_steps, hashes)
+    overwrite = configs[flags.CommonConfig].overwrite
+    return runs.run_training(
+        job, configs, folder, stored, content, state, overwrite=overwrite, devices=devices, export=export, console=console
+    )
 
 
 def digest_of(weights):

@@ -59,6 +59,11 @@ class Parsed:
 
     def _value(self, field):
         value = self.values[field.name].value
+        if field.metadata["words"] and value not in field.metadata["words"]:
+            try:
+                return value_type(field)[0](value)
+            except ValueError:
+                return value  # the settings class says what is wrong with it
         return tuple(value) if value_type(field)[0] is tuple else value
 
 
@@ -104,6 +109,8 @@ def is_unicode(text):
 def define(field, values, default):
     kind, _ = value_type(field)
     makers = {bool: absl_flags.DEFINE_boolean, int: absl_flags.DEFINE_integer, float: absl_flags.DEFINE_float}
+    if field.metadata["words"]:
+        kind, default = str, None if default is None else str(default)
     make = makers.get(kind, absl_flags.DEFINE_list if kind is tuple else absl_flags.DEFINE_string)
     make(field.name, default, field.metadata["help"], flag_values=values)
     for alias in field.metadata["aliases"]:
@@ -121,8 +128,9 @@ def help_text(program, summary, example, classes, defaults, positionals):
             names = ", ".join(f"--{name}" for name in (field.name, *rules["aliases"]))
             value = defaults.get(field.name, field.default)
             default = "" if value is None else f" (default: {str(value).lower() if is_bool(field) else value})"
+            words = "".join(f"|{word}" for word in rules["words"])
             choices = f" One of: {', '.join(map(str, rules['choices']))}." if rules["choices"] else ""
-            lines.append(f"  {names}{'' if is_bool(field) else '=' + value_type(field)[0].__name__.upper()}{default}")
+            lines.append(f"  {names}{'' if is_bool(field) else '=' + value_type(field)[0].__name__.upper() + words}{default}")
             lines.append(textwrap.fill(rules["help"] + choices, width, initial_indent=" " * 6, subsequent_indent=" " * 6))
         lines.append("")
     return "\n".join(lines).rstrip()

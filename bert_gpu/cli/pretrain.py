@@ -3,25 +3,25 @@
 import dataclasses
 import os
 
-from bert_gpu.cli import flags, runs
+from bert_gpu.cli import flags, pretrain_start, runs
 from bert_gpu.data import pipeline
 from bert_gpu.data.dataset import Dataset, InputConfig
 from bert_gpu.files import write_json
-from bert_gpu.finetune.pretrained import find_model, find_vocabulary
 from bert_gpu.interop import huggingface
 from bert_gpu.model import heads
-from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
-from bert_gpu.model.encoder import initialize
+from bert_gpu.model.config import PRESETS, ModelConfig
 from bert_gpu.optim.optimizers import OptimizerConfig
 from bert_gpu.optim.schedules import ScheduleConfig
 from bert_gpu.settings import Settings, UserError, setting
-from bert_gpu.text.open_tokenizer import open_tokenizer
-from bert_gpu.train import loop
-from bert_gpu.train.batching import BatchConfig, plan_batch
+from bert_gpu.train import loop, provenance
+from bert_gpu.train.batching import BatchConfig
+from bert_gpu.train.cadence import CadenceConfig, num_steps_of
 from bert_gpu.train.devices import DeviceConfig, set_up
 from bert_gpu.train.evaluation import MeanMetrics
-from bert_gpu.train.monitor import Console
-from bert_gpu.train.step import Objective, TrainState, TrainStep
+from bert_gpu.train.memory import MemoryConfig
+from bert_gpu.train.monitor import Console, MonitorConfig, check_monitoring
+from bert_gpu.train.state import TrainState, frozen_names
+from bert_gpu.train.step import Objective, TrainStep
 
 SUMMARY = (
     "Pretrains a BERT on TFRecords, on all GPUs of this machine (on the CPU where there is none). The batch size is that of one GPU; "
@@ -55,9 +55,12 @@ CLASSES = [
     PretrainConfig,
     InputConfig,
     BatchConfig,
+    MemoryConfig,
     OptimizerConfig,
     ScheduleConfig,
-    loop.LoopConfig,
+    CadenceConfig,
+    loop.EndingConfig,
+    MonitorConfig,
     DeviceConfig,
     ModelConfig,
     flags.CommonConfig,
@@ -66,37 +69,25 @@ CLASSES = [
 
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES)
-    config, common, inputs = parsed.make(PretrainConfig), parsed.make(flags.CommonConfig), parsed.make(InputConfig)
-    optimizer, schedule, loop_config = parsed.make(OptimizerConfig), parsed.make(ScheduleConfig), parsed.make(loop.LoopConfig)
+    configs = {kind: parsed.make(kind) for kind in CLASSES if kind is not ModelConfig}
+    config, common, inputs = configs[PretrainConfig], configs[flags.CommonConfig], configs[InputConfig]
+    optimizer, schedule = configs[OptimizerConfig], configs[ScheduleConfig]
     console = Console(common.quiet)
+    check_monitoring(configs[MonitorConfig])
 
     dataset = Dataset(inputs, console.warn)
     if dataset.num_predictions != (config.max_predictions_per_seq or dataset.num_predictions):
         flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
         raise UserError(f"{flag}: the data has {dataset.num_predictions} a row; drop the flag or build the data anew")
     folder, stored = runs.open_run(config.output_dir, common.overwrite)
-    device_config, batch_config = parsed.make(DeviceConfig), parsed.make(BatchConfig)
-    devices = set_up(device_config)
-    vocab = vocabulary(config, dataset)
-    model = resolve_model(parsed, config, dataset, vocab, devices.kind)
+    devices = set_up(configs[DeviceConfig])
+    vocab = pretrain_start.vocabulary(config, dataset)
+    model = pretrain_start.resolve_model(parsed, config, dataset, vocab, devices.kind)
+    configs[ModelConfig] = model
     if common.show_config:
-        print(flags.describe(parsed, [config, inputs, batch_config, optimizer, schedule, loop_config, device_config, model, common]))
+        print(flags.describe(parsed, [configs[kind] for kind in CLASSES]))
         return 0
-    fixed = (
-        model.to_dict()
-        | optimizer.to_dict()
-        | schedule.to_dict()
-        | dict(
-            seed=config.seed,
-            precision=devices.precision,
-            shuffle=inputs.shuffle,
-            init_checkpoint=config.init_checkpoint,
-            padding=inputs.padding,
-            lr_scaling=batch_config.lr_scaling,
-            lr_reference_batch_size=batch_config.lr_reference_batch_size,
-            training_data=dataset.identity(),
-        )
-    )
+    fixed = fixed_settings(configs, devices, dataset)
     if config.do_train is False and not config.do_eval:
         raise UserError("--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest checkpoint")
     if config.do_eval and not config.do_train:
@@ -104,72 +95,93 @@ def main(argv):
             runs.check_settings(folder, {"settings": {name: stored["settings"].get(name) for name in model.to_dict()}}, model.to_dict())
         return evaluate_only(config, dataset, vocab, devices, model, folder, stored, console)
     runs.check_settings(folder, stored, fixed)
-    plan = plan_batch(batch_config, optimizer.learning_rate, devices.num_replicas, stored)
-    if stored and batch_config.global_batch_size not in (None, plan.global_batch_size):
-        raise UserError(f"--global_batch_size={batch_config.global_batch_size}: the run in {folder.path} has {plan.global_batch_size}")
+    if configs[loop.EndingConfig].early_stop_time is not None and dataset.validation is None:
+        raise UserError("--early_stop_time: the data has no validation records; name some with --eval_input_file")
     goes_on = stored is not None and folder.newest_progress() is not None
-    weights = initial_weights(config, model, dataset, vocab, goes_on, console)
+    weights = pretrain_start.initial_weights(config, model, dataset, vocab, goes_on, console)
+    frozen = frozen_names(weights, configs[MemoryConfig].freeze)
     limits = dict(input_ids=model.vocab_size, masked_lm_ids=model.vocab_size, segment_ids=model.type_vocab_size)
     readers = {split: dataset.reader(split, vocab, config.seed, limits) for split in ("train", "validation")}
-    next(pipeline.training_batches(readers["train"], batch_size=plan.global_batch_size, position=0, shuffle=False))  # complains early
+    state = TrainState(devices.strategy, weights, optimizer, frozen)
+    goal = objective(model, configs[MemoryConfig], devices)
 
-    num_steps = loop.num_steps_of(loop_config, len(dataset.train), plan.global_batch_size)
+    def make_step(plan):
+        sizes = dict(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped, has_lengths=inputs.padding != "fixed")
+        return TrainStep(devices, state, goal, optimizer, seed=config.seed, **sizes)
+
+    def batches_at(position, batch_size):
+        return pipeline.training_batches(readers["train"], batch_size=batch_size, position=position, shuffle=inputs.shuffle)
+
+    rows = next(batches_at(0, 8))  # complains early
+    plan = runs.plan(configs, devices, state, stored, folder, make_step, rows, dataset.max_seq_length, console)
+    num_steps = num_steps_of(configs[CadenceConfig], len(dataset.train), plan.global_batch_size, has_budget=schedule.lr_schedule == "time")
     num_validation = 0 if dataset.validation is None else len(dataset.validation)
     console.say(f"devices: {devices.summary}; precision {devices.precision}; XLA {'on' if devices.xla else 'off'}")
     console.say(plan.describe("GPU" if devices.kind == "GPU" else "replica"))
+    num_frozen = sum(weights[name].size for name in frozen)
     console.say(
-        f"model: {model.num_hidden_layers} layers x {model.hidden_size}, {sum(w.size for w in weights.values()) / 1e6:.1f} M parameters; "
+        f"model: {model.num_hidden_layers} layers x {model.hidden_size}, {sum(w.size for w in weights.values()) / 1e6:.1f} M parameters"
+        f"{f' ({num_frozen / 1e6:.1f} M frozen)' if frozen else ''}; "
         f"data: {len(dataset.train):,} training and {num_validation:,} validation records of {dataset.max_seq_length} tokens; "
-        f"{num_steps:,} steps = {num_steps * plan.global_batch_size / len(dataset.train):.1f} epochs"
+        + runs.describe_length(num_steps, plan, len(dataset.train), schedule)
     )
-    state = TrainState(devices.strategy, weights)
+
+    def export(path, trained):
+        kind = "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM"
+        huggingface.write_model(path, model, trained, kind, files=runs.tokenizer_files(vocab))
+
     job = loop.Job(
-        step=TrainStep(devices, state, objective(model), optimizer, num_micro_batches=plan.num_micro_batches, seed=config.seed),
-        batches_at=lambda position: pipeline.training_batches(
-            readers["train"], batch_size=plan.global_batch_size, position=position, shuffle=inputs.shuffle
-        ),
+        step=make_step(plan),
+        batches_at=lambda position: batches_at(position, plan.unit_size),
         validate=None if dataset.validation is None else validation(config, readers["validation"], devices, state, model),
         read=state.read,
+        assign=state.assign,
         num_steps=num_steps,
-        global_batch_size=plan.global_batch_size,
-        peak_rate=plan.learning_rate,
+        num_records=len(dataset.train),
+        plan=plan,
         schedule=schedule,
+        export=lambda mark: runs.export_mark(folder, mark, export, state),
     )
-    content = dict(
-        settings=fixed,
-        global_batch_size=plan.global_batch_size,
-        learning_rate=plan.learning_rate,
-        num_steps=num_steps,
-        free=config.to_dict() | inputs.to_dict() | batch_config.to_dict() | loop_config.to_dict() | device_config.to_dict(),
-        versions=runs.versions(),
+    hashes = dict(
+        dataset=None if dataset.info is None else provenance.file_hash(os.path.join(dataset.folder, "dataset.json")),
+        vocabulary=None if vocab is None else vocab.identity,
     )
+    content = runs.content(configs, fixed, plan, num_steps, hashes)
     code = runs.run_training(
-        job,
-        loop_config,
-        folder,
-        stored,
-        content,
-        state,
-        overwrite=common.overwrite,
-        export=lambda path, trained: huggingface.write_model(
-            path,
-            model,
-            trained,
-            "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM",
-            files=runs.tokenizer_files(vocab),
-        ),
-        console=console,
+        job, configs, folder, stored, content, state, overwrite=common.overwrite, devices=devices, export=export, console=console
     )
     if code == 0:
         console.say(f"model: {folder.model}")
     return code
 
 
-def objective(model):
-    """The pretraining Objective of a ModelConfig."""
+def fixed_settings(configs, devices, dataset):
+    """{name: value} of what a run in progress may not change."""
+    config, inputs, batch = configs[PretrainConfig], configs[InputConfig], configs[BatchConfig]
+    return (
+        configs[ModelConfig].to_dict()
+        | configs[OptimizerConfig].to_dict()
+        | runs.fixed_schedule(configs[ScheduleConfig])
+        | dict(
+            seed=config.seed,
+            precision=devices.precision,
+            shuffle=inputs.shuffle,
+            init_checkpoint=config.init_checkpoint,
+            padding=inputs.padding,
+            freeze=list(configs[MemoryConfig].freeze),
+            lr_scaling=batch.lr_scaling,
+            lr_reference_batch_size=batch.lr_reference_batch_size,
+            training_data=dataset.identity(),
+        )
+    )
+
+
+def objective(model, memory=None, devices=None):
+    """The pretraining Objective of a ModelConfig; memory: MemoryConfig, devices: Devices, for recomputation."""
+    encode = runs.encoder(memory, devices)
     return Objective(
         counts=heads.pretraining_counts,
-        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(weights, batch, model, dtype=dtype, seed=seed),
+        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(weights, batch, model, dtype=dtype, seed=seed, encode=encode),
     )
 
 
@@ -183,74 +195,6 @@ def validation(config, reader, devices, state, model):
         return dict(loss=sum(value for name, value in values.items() if name.endswith("_loss"))) | values
 
     return validate
-
-
-def vocabulary(config, dataset):
-    """The tokenizer of the data, None for foreign records without --vocab_file."""
-    info = dataset.info
-    if info is None:
-        return open_tokenizer(config.vocab_file, True) if config.vocab_file else None
-    tokenizer = open_tokenizer(config.vocab_file or os.path.join(dataset.folder, info.vocab_file), info.do_lower_case)
-    if tokenizer.identity != info.tokenizer:
-        path = config.vocab_file or os.path.join(dataset.folder, info.vocab_file)
-        raise UserError(f"{path}: not the vocabulary that {dataset.folder} was built with; rebuild the data, or name the right one")
-    return tokenizer
-
-
-def resolve_model(parsed, config, dataset, vocab, kind):
-    """The ModelConfig: a preset or a file, what the data says, and the flags given beside them."""
-    overrides = parsed.overrides(ModelConfig)
-    if config.model is not None and config.bert_config_file is not None:
-        raise UserError(f"--model={config.model} and --bert_config_file={config.bert_config_file}: give one of them")
-    data_size = vocab.vocab_size if vocab else None
-    if config.bert_config_file is not None:
-        base = read_config(config.bert_config_file)
-        source = config.bert_config_file
-        model = dataclasses.replace(base, **overrides)
-    else:
-        name = config.model or ("base" if kind == "GPU" else "tiny")
-        source = f"--model={name}"
-        sizes = {} if data_size is None else dict(vocab_size=data_size)
-        if dataset.max_seq_length > ModelConfig().max_position_embeddings:
-            sizes["max_position_embeddings"] = dataset.max_seq_length
-        model = preset(name, **sizes | overrides)
-    if "vocab_size" in overrides:
-        source = f"--vocab_size={model.vocab_size}"
-    if data_size is not None and model.vocab_size != data_size:
-        raise UserError(f"{source}: a vocabulary of {model.vocab_size}, but that of the data has {data_size} pieces; they must be equal")
-    if dataset.max_seq_length > model.max_position_embeddings:
-        raise UserError(
-            f"max_position_embeddings={model.max_position_embeddings}: fewer than the {dataset.max_seq_length} tokens of the data's "
-            "rows; raise it, or build the data with a smaller --max_seq_length"
-        )
-    return model
-
-
-def initial_weights(config, model, dataset, vocab, goes_on, console):
-    """Fresh weights, replaced by those of --init_checkpoint where it has them; a run that goes on has its own."""
-    weights = initialize(heads.pretraining_weights(model, dataset.schema.has_next_sentence_labels), config.seed)
-    if config.init_checkpoint is None or goes_on:
-        return weights
-    flag = f"--init_checkpoint={config.init_checkpoint}"
-    source = find_model(config.init_checkpoint, "init_checkpoint")
-    stored_config, stored, _ = huggingface.read_model(source)
-    for name, value in stored_config.to_dict().items():
-        # Dropout and the spread of fresh weights may change; more positions are made of fresh ones further down.
-        if name not in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "max_position_embeddings"):
-            if value != getattr(model, name):
-                raise UserError(f"{flag}: its {name} is {value}, that of the model {getattr(model, name)}; give --{name}={value}")
-    vocab_file = find_vocabulary(source)
-    if vocab is not None and vocab_file is not None and open_tokenizer(vocab_file, vocab.do_lower_case).vocab != vocab.vocab:
-        raise UserError(f"{flag}: {vocab_file} is not the vocabulary of the data; build the data with it")
-    positions = stored.pop("embeddings/position", None)
-    fresh = sorted(set(weights) - set(stored) - {"embeddings/position"})
-    weights |= {name: value for name, value in stored.items() if name in weights}
-    if positions is not None:
-        shared = min(len(positions), len(weights["embeddings/position"]))
-        weights["embeddings/position"][:shared] = positions[:shared]
-        fresh += [f"embeddings/position from {shared} on"] if shared < len(weights["embeddings/position"]) else []
-    console.say(f"starting from {source}" + (f"; fresh: {', '.join(fresh)}" if fresh else ""))
-    return weights
 
 
 def evaluate_only(config, dataset, vocab, devices, model, folder, stored, console):

@@ -118,17 +118,17 @@ def evaluation_batches(rows, *, batch_size):
         yield make_batch(rows, np.where(is_real, numbers, start), is_real.astype(np.float32))
 
 
-def class_logits(weights, batch, config, dtype, seed=None):
+def class_logits(weights, batch, config, dtype, seed=None, encode=encode):
     """(B, C) in the compute dtype. Dropout of the sentence vector has the rate of the hidden states, as in Google's BERT."""
     pooled = pool(weights, encode(weights, batch, config, dtype=dtype, seed=seed))
     return classifier_logits(weights, pooled, seed, config.hidden_dropout_prob)
 
 
-def classification_objective(config):
-    """The Objective of a classifier: cross-entropy of the labels, over the rows that count."""
+def classification_objective(config, encode=encode):
+    """The Objective of a classifier: cross-entropy of the labels, over the rows that count. encode: as in heads.py."""
 
     def losses(weights, batch, dtype, seed):
-        logits = class_logits(weights, batch, config, dtype, seed)
+        logits = class_logits(weights, batch, config, dtype, seed, encode)
         return {"classifier": tf.reduce_sum(cross_entropy(logits, batch["labels"]) * batch["row_weights"])}
 
     return Objective(counts=lambda batch: {"classifier": tf.reduce_sum(batch["row_weights"])}, losses=losses)

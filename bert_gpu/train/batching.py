@@ -11,7 +11,11 @@ class BatchConfig(Settings):
     """Batch sizes in sequences, and the scaling of the learning rate."""
 
     train_batch_size: int = setting(
-        32, "Sequences that one GPU holds at once (the micro-batch). Global batch = GPUs x accumulation x this.", low=1
+        32,
+        "Sequences that one GPU holds at once (the micro-batch). Global batch = GPUs x accumulation x this. auto = the most that fits "
+        "into the GPU's memory, found by trying.",
+        low=1,
+        words=("auto",),
     )
     gradient_accumulation_steps: int | None = setting(
         None, "Micro-batches of one GPU whose gradients are added before an update. Default: 1, or what --global_batch_size asks.", low=1
@@ -40,6 +44,12 @@ class BatchPlan:
     num_replicas: int
     learning_rate: float  # peak, of the global batch
     scaling: str
+    is_ramped: bool = False  # whether steps may have fewer micro-batches than that
+
+    @property
+    def unit_size(self):
+        """Records that the data comes in: a global batch, or, ramped, one micro-batch of every replica."""
+        return self.micro_batch_size * self.num_replicas if self.is_ramped else self.global_batch_size
 
     @property
     def global_batch_size(self):
@@ -47,17 +57,19 @@ class BatchPlan:
 
     def describe(self, kind):
         replicas = f"{self.num_replicas} {kind}{'s' if self.num_replicas > 1 else ''}"
+        ramp = "1 to " if self.is_ramped else ""
         return (
-            f"batch: micro-batch {self.micro_batch_size} x accumulation {self.num_micro_batches} x {replicas} = global batch "
+            f"batch: micro-batch {self.micro_batch_size} x accumulation {ramp}{self.num_micro_batches} x {replicas} = global batch "
             f"{self.global_batch_size} sequences; learning rate {self.learning_rate:g} (--lr_scaling={self.scaling})"
         )
 
 
-def plan_batch(config, learning_rate, num_replicas, resumed=None):
+def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=False):
     """The BatchPlan of a run.
 
     Args:
-      config: BatchConfig. learning_rate: the rate of the reference batch. num_replicas: GPUs or virtual replicas.
+      config: BatchConfig, its train_batch_size a number. learning_rate: the rate of the reference batch.
+      num_replicas: GPUs or virtual replicas. is_ramped: whether accumulation grows over the run.
       resumed: dict with "global_batch_size" and "learning_rate" of the run that goes on, which then win.
     """
     held = config.train_batch_size * num_replicas
@@ -80,4 +92,4 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None):
     peak = scale_rate(learning_rate, held * accumulation, reference, config.lr_scaling)
     if resumed:
         peak = resumed["learning_rate"]
-    return BatchPlan(config.train_batch_size, accumulation, num_replicas, peak, config.lr_scaling)
+    return BatchPlan(config.train_batch_size, accumulation, num_replicas, peak, config.lr_scaling, is_ramped and accumulation > 1)

@@ -1,34 +1,65 @@
 """A run's folder: run.json, metrics.jsonl, checkpoints/; created, resumed, and never left half written.
 
-A checkpoint is one folder, checkpoints/step-00001000, with all variables (variables.safetensors) and the progress (progress.json:
-step, records consumed, seconds). It is written under a temporary name and renamed, so one that has its name is whole. What decides
-whether a run may go on is run.json, which holds the resolved settings.
+A checkpoint is one folder, checkpoints/step-00001000, with all variables (variables.safetensors) and the progress (progress.json). It
+is written under a temporary name and renamed, so one that has its name is whole; removing one renames it first, for the same reason.
+Random numbers need no place in it: order, masks and dropout are functions of the seed, the records consumed and the step.
+What decides whether a run may go on is run.json, which holds the resolved settings.
 """
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import glob
-import itertools
 import json
+import math
 import os
 import re
 import shutil
+import sys
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bert_gpu.files import check_writable, read_json, write_json, write_text
+from bert_gpu.files import check_writable, read_json, write_json
 from bert_gpu.settings import UserError
+from bert_gpu.train.provenance import differences
 
 VARIABLES, PROGRESS, RUN, METRICS = "variables.safetensors", "progress.json", "run.json", "metrics.jsonl"
+KEEP = "KEEP"  # an empty file of this name in a checkpoint's folder: it stays, whatever --keep_checkpoint_max says
+SAVE_ERRORS = ("continue", "stop")
 
 
 @dataclasses.dataclass
 class Progress:
-    """Where a run stands. step: updates tried. records: training records consumed. seconds: spent in training, all sessions."""
+    """Where a run stands.
+
+    step: updates tried. records: training records consumed; a rollback sets the step back, never the records. seconds: spent in
+    training, all sessions. best_step, best_metric: of the lowest validation loss so far, None before the first validation.
+    num_rollbacks: how often the run went back to a checkpoint because it diverged.
+    """
 
     step: int = 0
     records: int = 0
     seconds: float = 0.0
+    best_step: int | None = None
+    best_metric: float | None = None
+    num_rollbacks: int = 0
+
+    def improve(self, metric):
+        """Takes note of a validation loss of the current step; whether it is the lowest so far. One that is not finite never is."""
+        is_best = metric is not None and math.isfinite(metric) and (self.best_metric is None or metric < self.best_metric)
+        if is_best:
+            self.best_step, self.best_metric = self.step, float(metric)
+        return is_best
+
+    @classmethod
+    def from_json(cls, content):
+        """From the dict of a progress.json; what an older form lacks has its default. KeyError, TypeError, ValueError for others."""
+        content = dict(best_step=None, best_metric=None, num_rollbacks=0) | content
+        best = (None, None) if content["best_step"] is None else (int(content["best_step"]), float(content["best_metric"]))
+        steps = (int(content["step"]), int(content["records"]), float(content["seconds"]))
+        return cls(*steps, *best, num_rollbacks=int(content["num_rollbacks"]))
 
 
 class RunFolder:
@@ -38,6 +69,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = os.path.join(path, "checkpoints")
         self.metrics = os.path.join(path, METRICS)
+        self.tensorboard = os.path.join(path, "tensorboard")
         self.model = os.path.join(path, "model")
 
     def stored(self):
@@ -65,7 +97,7 @@ class RunFolder:
             path = os.path.join(self.path, name)
             if os.path.exists(path):
                 os.remove(path)
-        for name in ("checkpoints", "tensorboard", "model"):
+        for name in ("checkpoints", "tensorboard", "model", "wandb"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
 
     def steps(self):
@@ -73,34 +105,72 @@ class RunFolder:
         names = os.listdir(self.checkpoints) if os.path.isdir(self.checkpoints) else []
         return sorted(int(match[1]) for match in (re.fullmatch(r"step-(\d+)", name) for name in names) if match)
 
-    def save(self, progress, values, keep):
-        """Writes a checkpoint of `values` {name: array} and keeps the newest `keep`."""
-        final = self._checkpoint(progress.step)
-        partial = os.path.join(self.checkpoints, f".{os.path.basename(final)}.{os.getpid()}.partial")
+    def save(self, progress, values, keep, pin=False):
+        """Writes a checkpoint of `values` {name: array}, then removes old ones: the newest `keep`, the best and the pinned ones stay.
+
+        Nothing is removed before the new one is whole and on the disk. When it cannot be written (OSError), nothing is left of it and the
+        others are as they were.
+        """
+        partial = self._hidden(progress.step)
         for leftover in glob.glob(os.path.join(glob.escape(self.checkpoints), ".step-*.partial")):
-            shutil.rmtree(leftover)  # of a process that was killed while it saved
-        os.makedirs(partial)
-        save_file({name: np.asarray(value, order="C") for name, value in values.items()}, os.path.join(partial, VARIABLES))
-        with open(os.path.join(partial, PROGRESS), "w", encoding="utf-8") as file:
-            json.dump(dataclasses.asdict(progress), file)
-        sync(os.path.join(partial, VARIABLES), os.path.join(partial, PROGRESS))
-        shutil.rmtree(final, ignore_errors=True)
-        os.rename(partial, final)
+            shutil.rmtree(leftover)  # of a process that was killed while it saved or removed
+        try:
+            os.makedirs(partial)
+            write_variables(values, os.path.join(partial, VARIABLES))
+            with open(os.path.join(partial, PROGRESS), "w", encoding="utf-8") as file:
+                json.dump(dataclasses.asdict(progress), file)
+            if pin:
+                open(os.path.join(partial, KEEP), "w").close()
+            sync(os.path.join(partial, VARIABLES), os.path.join(partial, PROGRESS), partial)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        self._discard(progress.step)  # of the same step, after a rollback
+        os.rename(partial, self._checkpoint(progress.step))
         sync(self.checkpoints)
-        for step in self.steps()[:-keep]:
-            shutil.rmtree(self._checkpoint(step))
+        steps = self.steps()
+        for step in set(steps[:-keep]) - {self.best_step()}:
+            if not self.is_pinned(step):
+                self._discard(step)
 
     def newest_progress(self):
         """The Progress of the newest checkpoint, None when there is none."""
         steps = self.steps()
-        if not steps:
-            return None
-        path = os.path.join(self._checkpoint(steps[-1]), PROGRESS)
+        return self.progress_of(steps[-1]) if steps else None
+
+    def progress_of(self, step):
+        """The Progress of a checkpoint. UserError when it cannot be read."""
+        path = os.path.join(self._checkpoint(step), PROGRESS)
         content = read_json(path, "a checkpoint's progress; delete that checkpoint's folder to go on from the one before")
         try:
-            return Progress(step=int(content["step"]), records=int(content["records"]), seconds=float(content["seconds"]))
+            return Progress.from_json(content)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path}: is no progress; delete that checkpoint's folder to go on from the one before") from error
+
+    def write_progress(self, progress):
+        """Rewrites the progress of the checkpoint of progress.step: after a rollback, so that it is known although nothing new is saved."""
+        write_json(os.path.join(self._checkpoint(progress.step), PROGRESS), dataclasses.asdict(progress))
+
+    def best_step(self):
+        """The step of the newest checkpoint that had the lowest validation loss when it was written; None without one."""
+        for step in reversed(self.steps()):
+            with contextlib.suppress(UserError):  # one that cannot be read is the best of nothing
+                if self.progress_of(step).best_step == step:
+                    return step
+        return None
+
+    def pin(self, step):
+        """Makes a checkpoint stay, whatever comes after it."""
+        open(os.path.join(self._checkpoint(step), KEEP), "w").close()
+
+    def is_pinned(self, step):
+        return os.path.exists(os.path.join(self._checkpoint(step), KEEP))
+
+    def remove_after(self, step):
+        """Removes the checkpoints of later steps, newest first: for a rollback."""
+        for later in reversed(self.steps()):
+            if later > step:
+                self._discard(later)
 
     def restore(self, step):
         """The values {name: array} of a checkpoint."""
@@ -110,44 +180,122 @@ class RunFolder:
         except Exception as error:  # safetensors raises its own error type for corrupt files
             raise UserError(f"{path}: cannot be read ({error}); delete that checkpoint's folder to go on from the one before") from error
 
-    def cut_metrics(self, step):
-        """Drops lines of metrics.jsonl after `step` (all for None), and from the first line that is broken on."""
-        if not os.path.exists(self.metrics):
-            return
-        with open(self.metrics, encoding="utf-8", errors="replace") as file:
-            kept = list(itertools.takewhile(lambda line: is_metrics_line(line) and step is not None, file))
-        write_text(self.metrics, "".join(line for line in kept if json.loads(line)["step"] <= step))
-
     def _checkpoint(self, step):
         return os.path.join(self.checkpoints, f"step-{step:08d}")
+
+    def _hidden(self, step, what="new"):
+        return os.path.join(self.checkpoints, f".step-{step:08d}.{what}.{os.getpid()}.partial")
+
+    def _discard(self, step):
+        """Removes a checkpoint, if there is one; it loses its name at once and as a whole."""
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self._checkpoint(step), self._hidden(step, "old"))
+            shutil.rmtree(self._hidden(step, "old"), ignore_errors=True)
+
+
+class SaveFailed(Exception):
+    """A checkpoint could not be written. The message says which, why, and which one is the newest good one."""
+
+
+class CheckpointWriter:
+    """Writes checkpoints beside the training, one at a time, in a thread.
+
+    A save that fails (a full disk, a permission, a limit) is told once and leaves the checkpoints before it alone. With
+    on_error="continue" the training goes on and the next save tries again; with "stop" the next `save` or `wait` raises SaveFailed.
+    `close` raises it in any case when the last save failed: a run must not seem to be saved when it is not.
+
+    Args:
+      folder: RunFolder. keep: newest checkpoints that stay. on_error: one of SAVE_ERRORS. warn: takes the text of a failure.
+    """
+
+    def __init__(self, folder, keep, on_error="continue", warn=lambda text: print(text, file=sys.stderr)):
+        assert on_error in SAVE_ERRORS
+        self.folder, self.keep, self.on_error, self.warn = folder, keep, on_error, warn
+        self.thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self.pending = self.failure = None
+
+    def save(self, progress, values, pin=False):
+        """Begins to write a checkpoint, once the one before is written.
+
+        Args:
+          progress: Progress, copied. values: {name: NumPy array}, not copied: they must stay as they are until it is written.
+          pin: it stays, whatever comes after it.
+        """
+        self.wait()
+        self.pending = self.thread.submit(self._write, dataclasses.replace(progress), values, pin)
+
+    def wait(self):
+        """Returns when all is written. Called before the next values are fetched, it makes that one copy in memory and not two."""
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            self.failure = pending.result()
+        if self.failure is not None and self.on_error == "stop":
+            raise self.failure
+
+    def close(self):
+        """Waits and ends the thread. SaveFailed when the last save failed, whatever on_error says."""
+        try:
+            self.wait()
+        finally:
+            self.thread.shutdown()
+        if self.failure is not None:
+            raise self.failure
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        try:
+            self.close()
+        except SaveFailed:
+            if kind is None:  # otherwise what passes through matters more; the failure has been told
+                raise
+
+    def _write(self, progress, values, pin):
+        """None, or the SaveFailed. It is made, not raised: a traceback would hold on to the values."""
+        try:
+            self.folder.save(progress, values, self.keep, pin)
+            return None
+        except OSError as error:
+            reason = error.strerror or str(error)
+        steps = self.folder.steps()
+        newest = f"the newest good one is step {steps[-1]}" if steps else "there is no other one yet"
+        text = f"checkpoint of step {progress.step} could not be saved: {reason}; {newest}"
+        self.warn(text)
+        return SaveFailed(text)
+
+
+def write_variables(values, path):
+    """Writes {name: array} as safetensors. OSError when the system refuses, as for any other file."""
+    try:
+        save_file({name: np.asarray(value, order="C") for name, value in values.items()}, path)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), path) from error
 
 
 def sync(*paths):
     """Makes sure that files and folders are on the disk."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-
-
-def is_metrics_line(line):
-    try:
-        return line.endswith("\n") and isinstance(json.loads(line)["step"], int)
-    except (ValueError, TypeError, KeyError):
-        return False
-
-
-def differences(stored, settings):
-    """['name: OLD -> NEW'] of the settings in which a run and a command differ; both are dicts."""
-    settings = json.loads(json.dumps(settings))
-    names = sorted(set(stored) | set(settings))
-    changed = [(name, stored.get(name), settings.get(name)) for name in names if stored.get(name) != settings.get(name)]
-    return [f"--{name} has changed" if isinstance(new, dict) else f"--{name}: {old} -> {new}" for name, old, new in changed]
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def check_resumable(folder, stored, settings):
-    """UserError with the difference when a command's fixed settings are not those of the run in the folder."""
+    """UserError with the difference when a command's fixed settings are not those of the run in the folder.
+
+    What is not among `settings` may change freely: the caller decides which are fixed.
+    """
     changed = differences(stored["settings"], settings)
     if changed:
-        text = f"--output_dir={folder.path}: holds a run with other settings ({'; '.join(changed)})"
-        raise UserError(text[:220] + "; name another folder, or --overwrite starts anew")
+        start, end = f"--output_dir={folder.path}: holds a run with other settings (", "); name another folder, or --overwrite starts anew"
+        shown = list(changed)
+        while len(shown) > 1 and len(start + "; ".join(shown) + end) > 280:
+            shown.pop()
+        more = f"; and {len(changed) - len(shown)} more" if len(shown) < len(changed) else ""
+        raise UserError((start + "; ".join(shown))[: 300 - len(more + end)] + more + end)

@@ -5,7 +5,9 @@ import dataclasses
 import tensorflow as tf
 
 from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.train.hardware import visible_gpus
 
+CODES = dict(nccl="NCCL", ring="RING")  # of --all_reduce; TensorFlow chooses for the others
 DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16}
 
 
@@ -25,6 +27,21 @@ class DeviceConfig(Settings):
         choices=("auto", "bfloat16", "float16", "float32"),
     )
     xla: str = setting("auto", "Compile the step with XLA. auto = on for GPUs, off for CPUs.", choices=("auto", "on", "off"))
+    all_reduce: str = setting(
+        "auto",
+        "How gradients are summed over GPUs. auto = NCCL on GPUs, a ring on CPUs and virtual replicas; hierarchical sums inside groups "
+        "of GPUs that are wired to each other first.",
+        choices=("auto", "nccl", "hierarchical", "ring"),
+    )
+    all_reduce_pack_megabytes: float = setting(
+        0.0, "Gradients are joined to packs of this size for the all-reduce; 0 = one for each weight. Not for hierarchical.", low=0.0
+    )
+    all_reduce_dtype: str = setting(
+        "float32",
+        "Type in which gradients travel between GPUs. bfloat16 halves the traffic and rounds each to 8 bits.",
+        choices=("float32", "bfloat16"),
+    )
+    gpu_memory_limit: int | None = setting(None, "Megabytes that TensorFlow may take on each GPU. Default: as it needs.", low=256)
     deterministic: bool | None = setting(
         None, "Use deterministic operations only, so that a repeated run gives the same bits. Default: on for CPUs, off for GPUs."
     )
@@ -39,6 +56,10 @@ class Devices:
     num_replicas: int
     precision: str
     xla: bool
+    communication: tf.distribute.experimental.CommunicationOptions | None  # of the all-reduce
+    wire_dtype: tf.DType  # of gradients in the all-reduce
+    gpu_names: tuple[str, ...]  # such as "NVIDIA H200", one for each physical GPU in use; () on the CPU
+    nvml: tuple  # the same GPUs as NVML knows them, of hardware.visible_gpus
     summary: str  # for the first log line
 
     @property
@@ -55,24 +76,52 @@ def set_up(config):
         tf.config.set_visible_devices(gpus, "GPU")
         if config.virtual_replicas == 1:
             for gpu in gpus:
-                tf.config.experimental.set_memory_growth(gpu, True)
+                limit_memory(gpu, config.gpu_memory_limit)
     if config.virtual_replicas > 1:
         if len(physical) > 1:
             raise UserError(f"--virtual_replicas={config.virtual_replicas}: rehearses on one device; choose it with --num_gpus=1")
-        split_device(physical[0], config.virtual_replicas)
+        split_device(physical[0], config.virtual_replicas, config.gpu_memory_limit)
     names = [f"/{kind.lower()}:{number}" for number in range(len(physical) * config.virtual_replicas)]
     deterministic = config.deterministic if config.deterministic is not None else kind == "CPU"
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     precision = config.precision if config.precision != "auto" else best_precision(gpus)
+    check_all_reduce(config, kind)
+    implementation = getattr(tf.distribute.experimental.CommunicationImplementation, CODES.get(config.all_reduce, "AUTO"))
     return Devices(
-        strategy=tf.distribute.MirroredStrategy(names),
+        strategy=tf.distribute.MirroredStrategy(
+            names, cross_device_ops=tf.distribute.HierarchicalCopyAllReduce() if config.all_reduce == "hierarchical" else None
+        ),
         kind=kind,
         num_replicas=len(names),
         precision=precision,
         xla=config.xla == "on" or (config.xla == "auto" and kind == "GPU"),
+        communication=tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=round(config.all_reduce_pack_megabytes * 2**20), implementation=implementation
+        ),
+        wire_dtype=DTYPES[config.all_reduce_dtype],
+        gpu_names=tuple(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus),
+        nvml=tuple(visible_gpus([int(gpu.name.rsplit(":", 1)[1]) for gpu in gpus])),
         summary=describe(gpus, config.virtual_replicas),
     )
+
+
+def check_all_reduce(config, kind):
+    """UserError for an all-reduce that these devices cannot do."""
+    if config.all_reduce == "nccl" and (kind == "CPU" or config.virtual_replicas > 1):
+        raise UserError("--all_reduce=nccl: needs one physical GPU for each replica; use --all_reduce=auto or ring")
+    if config.all_reduce == "hierarchical" and config.all_reduce_pack_megabytes:
+        raise UserError(f"--all_reduce_pack_megabytes={config.all_reduce_pack_megabytes}: is not for --all_reduce=hierarchical; drop one")
+
+
+def limit_memory(gpu, limit):
+    """Memory grows on demand, up to `limit` megabytes when that is not None."""
+    if limit is None:
+        tf.config.experimental.set_memory_growth(gpu, True)
+        return
+    if limit > gpu_memory_mib(gpu):
+        raise UserError(f"--gpu_memory_limit={limit}: the GPU has {gpu_memory_mib(gpu):.0f} megabytes; lower it")
+    tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)])
 
 
 def chosen_gpus(config):
@@ -92,15 +141,15 @@ def chosen_gpus(config):
     return present if config.num_gpus is None else present[: config.num_gpus]
 
 
-def split_device(device, count):
-    """Makes `count` logical devices of one physical device, unless that has been done."""
+def split_device(device, count, memory_limit=None):
+    """Makes `count` logical devices of one physical device, unless that has been done; a GPU's `memory_limit` (MB) is shared out."""
     made = tf.config.get_logical_device_configuration(device)
     if made and len(made) >= count:
         return
     # Logical GPUs need a share of the memory each; 90 % leaves room for the CUDA context.
     limit = None
     if device.device_type == "GPU":
-        limit = int(0.9 * gpu_memory_mib(device) / count)
+        limit = int((memory_limit or 0.9 * gpu_memory_mib(device)) / count)
     configuration = tf.config.LogicalDeviceConfiguration(memory_limit=limit)
     try:
         tf.config.set_logical_device_configuration(device, [configuration] * count)

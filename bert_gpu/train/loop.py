@@ -1,4 +1,4 @@
-"""The loop: steps, and what happens between them (logging, validation, checkpoints, signals)."""
+"""The loop: calls of steps, and what happens between them (logging, validation, checkpoints, rollback, signals, the clock)."""
 
 import contextlib
 import dataclasses
@@ -9,146 +9,257 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_gpu.data.pipeline import prefetch
-from bert_gpu.optim.schedules import rate_factor
+from bert_gpu.data.pipeline import WIDE, prefetch
+from bert_gpu.optim.schedules import ScheduleConfig, num_micro_batches_at, rate_factor
 from bert_gpu.settings import Settings, setting
-
-MAX_BAD_STEPS = 25  # in a row; float16's loss scale needs at most 24 to come down from its highest
+from bert_gpu.train.batching import BatchPlan
+from bert_gpu.train.cadence import Cadence
+from bert_gpu.train.checkpoint import SAVE_ERRORS, CheckpointWriter
+from bert_gpu.train.window import Health, Stopwatch, Window
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LoopConfig(Settings):
-    """How long a run is, and what it does on the way."""
+class EndingConfig(Settings):
+    """When a run gives up, and what it keeps."""
 
-    num_train_steps: int | None = setting(None, "Optimizer updates of the run. Wins over --num_train_epochs.", low=1)
-    num_train_epochs: float = setting(40.0, "Passes over the training records.", above=0.0)
-    log_steps: int = setting(10, "Steps between two lines of metrics.jsonl.", low=1)
-    save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints; one more is written at the end.", low=1)
-    keep_checkpoint_max: int = setting(5, "Newest checkpoints that are kept.", low=1)
-    eval_steps: int | None = setting(None, "Steps between two validations. Default: at every checkpoint. Also before the first.", low=1)
+    max_bad_steps: int = setting(
+        25, "Steps in a row that are not finite, or whose loss has jumped, before the run counts as diverged.", low=1
+    )
+    max_loss_jump: float = setting(
+        3.0,
+        "A loss has jumped when it is so many nats above the mean of about 100 good steps before it; 0 = only what is not finite.",
+        low=0.0,
+    )
+    on_divergence: str = setting(
+        "stop", "stop: exit code 3. rollback: back to the last good checkpoint, on with later data.", choices=("stop", "rollback")
+    )
+    max_rollbacks: int = setting(3, "Rollbacks before the run gives up.", low=1)
+    early_stop_time: float | None = setting(
+        None, "Minutes after which a validation loss above --early_stop_eval_loss ends the run.", low=0.0
+    )
+    early_stop_eval_loss: float = setting(6.0, "The validation loss that a run must have reached after --early_stop_time.", above=0.0)
+    keep_checkpoint_max: int = setting(5, "Newest checkpoints that are kept, beside the one with the lowest validation loss.", low=1)
+    on_save_error: str = setting(
+        "continue", "When a checkpoint cannot be written (disk full): continue, and try again at the next, or stop.", choices=SAVE_ERRORS
+    )
+    export_best: bool = setting(False, "Export the checkpoint with the lowest validation loss as model/, not the last.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
     """What the loop runs.
 
-    step(batch, rate, step) -> metrics; batches_at(records) -> iterator of global batches from that position on;
-    validate() -> {name: value} or None; read() -> {name: array} for a checkpoint; peak_rate is that of the global batch.
+    step(batches, rates, step, numbers) -> step.Metrics. batches_at(records) -> iterator of units, dicts of arrays, from that position on.
+    validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is its inverse.
+    export(share): exports the model at a mark of progress. measure(rates, batch_length) -> {name: value}, more metrics for a log line.
+    A unit is a global batch; with a batch ramp it is one micro-batch of every replica, and a step takes several.
     """
 
     step: Callable
     batches_at: Callable
     validate: Callable | None
     read: Callable
-    num_steps: int
-    global_batch_size: int
-    peak_rate: float
-    schedule: object
+    assign: Callable
+    num_steps: int | None
+    num_records: int
+    plan: BatchPlan
+    schedule: ScheduleConfig
+    export: Callable | None = None
+    measure: Callable | None = None
 
 
-class Diverged(Exception):
-    """The numbers of a run are no longer finite. The message says since when, and what to try."""
+class GaveUp(Exception):
+    """A run that is not worth going on with: it diverged, or an early stop. The message says since when, and what to try."""
 
 
-def train(job, config, progress, folder, log, console, caught):
-    """Runs until job.num_steps, or until a signal is caught; saves checkpoints on the way and the last step of all.
+class Loop:
+    """Runs a job until its steps or its time are over, or until a signal is caught.
 
-    Args:
-      job: Job. config: LoopConfig. progress: Progress to start from; kept up to date. folder: RunFolder. log: MetricsLog.
-      console: Console. caught: list that signal numbers arrive in, of `watch_signals`.
-
-    Raises Diverged.
-    """
-    window = Window(progress.seconds)
-    bar = console.progress(job.num_steps, progress.step, "training")
-    eval_steps = config.eval_steps or config.save_checkpoints_steps
-
-    def validate():
-        if job.validate is None:
-            return
-        with window.paused():
-            values = job.validate()
-        log.write(progress.step, {f"eval_{name}": value for name, value in values.items()})
-        console.say(f"validation at step {progress.step}: " + "  ".join(f"{k} {format_metric(v)}" for k, v in values.items()))
-        if progress.step and values.get("loss") is not None and not math.isfinite(values["loss"]):
-            raise Diverged(f"the validation loss of step {progress.step} is not finite; lower --learning_rate")
-
-    if progress.step == 0:
-        validate()
-    batches = prefetch(job.batches_at(progress.records))
-    with contextlib.closing(batches), contextlib.closing(bar):
-        while progress.step < job.num_steps and not caught:
-            batch = next(batches)
-            rate = job.peak_rate * rate_factor(progress.step, job.num_steps, job.schedule)
-            window.add(job.step(batch, rate, progress.step), batch)
-            progress.step += 1
-            progress.records += job.global_batch_size
-            is_last = progress.step == job.num_steps
-            saves = progress.step % config.save_checkpoints_steps == 0 or is_last
-            if progress.step % config.log_steps == 0 or saves or caught:
-                values = window.close() | {"learning_rate": rate, "global_batch_size": job.global_batch_size}
-                log.write(progress.step, values)
-                bar.update(progress.step, f"loss {format_metric(values['loss'])}  {values['tokens_per_second'] or 0:,.0f} tokens/s")
-                if window.num_bad >= MAX_BAD_STEPS or (is_last and window.num_bad):
-                    raise Diverged(f"the last {window.num_bad} steps up to {progress.step} were not finite; lower --learning_rate")
-            if progress.step % eval_steps == 0 or is_last:
-                validate()
-            if saves or caught:
-                with window.paused():
-                    progress.seconds = window.seconds
-                    folder.save(progress, job.read(), config.keep_checkpoint_max)
-
-
-class Window:
-    """Metrics and rates since the last log line. Steps are not waited for until the window closes.
-
-    num_bad counts the steps in a row, up to now, that were skipped because they were not finite. The first step of a session traces and
-    compiles; its metrics count, its time does not enter the rates.
+    Args of the constructor:
+      job: Job. cadence: CadenceConfig. ending: EndingConfig. progress: Progress to start from; kept up to date.
+      folder: RunFolder. log: monitor.Log. console: Console. caught: list that signal numbers arrive in, of `watch_signals`.
+      clock: () -> seconds.
     """
 
-    def __init__(self, seconds):
-        self.spent, self.since, self.is_warm, self.num_bad = seconds, time.monotonic(), False, 0
-        self.clear()
+    def __init__(self, job, cadence, ending, progress, folder, log, console, caught, clock=time.monotonic):
+        self.job, self.ending, self.progress, self.folder, self.log = job, ending, progress, folder, log
+        self.console, self.caught = console, caught
+        self.steps_per_loop = cadence.steps_per_loop
+        self.cadence = Cadence(cadence, job.num_steps, job.num_records / job.plan.global_batch_size)
+        self.budget = None if job.schedule.total_training_time is None else 3600 * job.schedule.total_training_time
+        self.watch = Stopwatch(progress.seconds, clock)
+        self.window, self.health = Window(self.watch), Health(ending.max_loss_jump)
+        self.saved_seconds, self.saved_step, self.logged_step = progress.seconds, progress.step, progress.step
+        self.writer = CheckpointWriter(folder, ending.keep_checkpoint_max, ending.on_save_error, console.warn)
 
-    def clear(self):
-        self.metrics, self.num_timed, self.num_sequences, self.num_tokens, self.num_padded = [], 0, 0, 0, 0
-        self.opened = self.seconds
+    def run(self):
+        """Trains to the end, and saves there. Raises GaveUp, SaveFailed."""
+        self.bar = self.console.progress(
+            self.job.num_steps or self.budget, self._done(), "training", "step" if self.job.num_steps else "second"
+        )
+        with self.writer, contextlib.closing(self.bar):
+            if self.progress.step == 0:
+                self._validate()
+            while not self.is_over():
+                with contextlib.closing(prefetch(self.job.batches_at(self.progress.records), self._depth())) as units:
+                    while not self.is_over() and self._call(units):
+                        pass
+            if self.caught and self.progress.step:  # a signal may come after a call has looked for one
+                self._log(self.share(self.progress.step, self.watch.seconds))
+                self._save()
 
-    @property
-    def seconds(self):
-        """Seconds spent in training, all sessions, without what was paused."""
-        return self.spent + time.monotonic() - self.since
+    def is_over(self):
+        return bool(self.caught) or self.is_finished()
 
-    @contextlib.contextmanager
-    def paused(self):
-        now = time.monotonic()
-        yield
-        self.since += time.monotonic() - now
+    def is_finished(self):
+        """Whether all steps are done, or the time is spent."""
+        done = self.job.num_steps is not None and self.progress.step >= self.job.num_steps
+        return done or (self.budget is not None and self.progress.step > 0 and self.watch.seconds >= self.budget)
 
-    def add(self, metrics, batch):
-        self.metrics.append(metrics)
-        if not self.is_warm:
-            metrics["loss"].numpy()
-            self.is_warm, self.opened = True, self.seconds
+    def share(self, step, seconds):
+        """Progress: the share of the run that is behind, by the clock that its schedule has; at most 1."""
+        if self.job.schedule.lr_schedule == "time":
+            return min(1.0, seconds / self.budget)
+        return step / self.job.num_steps
+
+    def _call(self, units):
+        """One call of steps and what is due after it. False when the data must be taken up elsewhere."""
+        progress, job = self.progress, self.job
+        first, share = progress.step, self.share(progress.step, self.watch.seconds)
+        steps = range(first, self.cadence.call_ends(first))
+        by_time = job.schedule.lr_schedule == "time"
+        shares = [share if by_time else self.share(step, 0) for step in steps]
+        rates = [job.plan.learning_rate * rate_factor(step, job.num_steps, job.schedule, share if by_time else None) for step in steps]
+        full = job.plan.num_micro_batches
+        numbers = [num_micro_batches_at(at, full, job.schedule) if job.plan.is_ramped else full for at in shares]
+        since = time.monotonic()
+        batches = same_length([join([next(units) for _ in range(number if job.plan.is_ramped else 1)]) for number in numbers])
+        waited = time.monotonic() - since
+        self.window.add(job.step(batches, rates, first, numbers if job.plan.is_ramped else None), batches, waited)
+        progress.step = steps.stop
+        progress.records += sum(len(batch["input_mask"]) for batch in batches)
+        self.records_of_step, self.rate = len(batches[-1]["input_mask"]), rates[-1]
+
+        is_last = self.is_over()
+        before, after = (first, share), (progress.step, self.share(progress.step, self.watch.seconds))
+        saves = self.cadence.saves(progress.step, self.watch.seconds - self.saved_seconds) or is_last
+        if self.cadence.logs(progress.step) or saves:
+            self._log(after[1])
+            if self._is_diverged(is_last and not self.caught):
+                self._diverged()
+                return False
+        if self.cadence.validates(before, after, saves) or (is_last and not self.caught):
+            saves |= self._validate()
+        for mark in self.cadence.exports(before[1], after[1]) if job.export else ():
+            with self.watch.paused():
+                self.console.say(f"model at {mark:g} of the run: {job.export(mark)}")
+        if saves:
+            self._save()
+        return True
+
+    def _depth(self):
+        """Units that are read ahead: two calls' worth."""
+        return 2 * self.steps_per_loop * (self.job.plan.num_micro_batches if self.job.plan.is_ramped else 1)
+
+    def _done(self):
+        return self.progress.step if self.job.num_steps else int(self.watch.seconds)
+
+    def _log(self, share):
+        if self.logged_step >= self.progress.step:
             return
-        self.num_timed += 1
-        self.num_sequences += len(batch["input_mask"])
-        self.num_tokens += int(np.sum(batch["input_mask"]))
-        self.num_padded += int(np.size(batch["input_mask"]))
+        steps, values = self.window.close()
+        self.health.add(self.logged_step, steps)
+        self.logged_step = self.progress.step
+        values |= dict(
+            learning_rate=self.rate,
+            global_batch_size=self.records_of_step,
+            progress=share,
+            epoch=self.progress.records / self.job.num_records,
+        )
+        values |= self.job.measure(values) if self.job.measure else {}
+        self.log.write(self.progress.step, values | self.log.hardware())
+        speed = values["tokens_per_second"] or 0
+        self.bar.update(self._done(), f"loss {format_metric(values['loss'])}  {speed:,.0f} tokens/s")
 
-    def close(self):
-        """The means over the window's finite steps, the rates of all GPUs together, and a new window."""
-        values = {name: np.array([step[name].numpy() for step in self.metrics], np.float64) for name in self.metrics[0]}
-        elapsed = self.seconds - self.opened
-        is_finite = values.pop("skipped") == 0
-        good = np.flatnonzero(is_finite)
-        self.num_bad = len(is_finite) - 1 - good[-1] if len(good) else self.num_bad + len(is_finite)
-        means = {name: float(np.mean(value[is_finite])) if is_finite.any() else None for name, value in values.items()}
-        totals = dict(steps=self.num_timed, sequences=self.num_sequences, tokens=self.num_tokens, padded_tokens=self.num_padded)
-        rates = {f"{name}_per_second": total / elapsed if self.num_timed else None for name, total in totals.items()}
-        result = means | dict(skipped_steps=int(np.sum(~is_finite)), seconds=self.seconds) | rates
-        self.clear()
-        return result
+    def _validate(self):
+        """Validates; returns whether the model is the best so far."""
+        if self.job.validate is None:
+            return False
+        progress = self.progress
+        with self.watch.paused():
+            values = self.job.validate()
+        self.log.write(progress.step, {f"eval_{name}": value for name, value in values.items()} | dict(seconds=self.watch.seconds))
+        self.console.say(f"validation at step {progress.step}: " + "  ".join(f"{k} {format_metric(v)}" for k, v in values.items()))
+        loss = values.get("loss")
+        if loss is None or not progress.step:
+            return False
+        if not math.isfinite(loss):
+            raise GaveUp(f"diverged: the validation loss of step {progress.step} is not finite; lower --learning_rate")
+        deadline = self.ending.early_stop_time
+        if deadline is not None and self.watch.seconds >= 60 * deadline and loss > self.ending.early_stop_eval_loss:
+            self._save()
+            wanted = self.ending.early_stop_eval_loss
+            raise GaveUp(
+                f"early stop at step {progress.step}: the validation loss is {loss:.3f} after {deadline:g} minutes, not {wanted:g}"
+            )
+        return progress.improve(loss)
+
+    def _save(self):
+        if self.saved_step == self.progress.step and self.progress.step:
+            return
+        with self.watch.paused():
+            self.writer.wait()
+            self.progress.seconds = self.watch.seconds
+            self.writer.save(self.progress, self.job.read())
+        self.saved_seconds, self.saved_step = self.watch.seconds, self.progress.step
+
+    def _is_diverged(self, is_last):
+        """Whether there were too many bad steps; a run does not end well on three of them, or without any good step."""
+        health, most = self.health, self.ending.max_bad_steps
+        return health.num_bad >= (min(3, most) if is_last else most) or (is_last and health.num_bad and not health.num_good)
+
+    def _diverged(self):
+        """Goes back to the last checkpoint before the bad steps, or raises GaveUp."""
+        progress, since = self.progress, self.health.bad_since
+        what = f"diverged: the last {self.health.num_bad} steps up to {progress.step} were not finite, or their loss jumped"
+        self.writer.wait()
+        good = [step for step in self.folder.steps() if step <= since]
+        if self.ending.on_divergence == "stop":
+            raise GaveUp(f"{what}; lower --learning_rate, or use --on_divergence=rollback")
+        if not good or progress.num_rollbacks >= self.ending.max_rollbacks:
+            reason = "there is no checkpoint before them" if not good else f"--max_rollbacks={self.ending.max_rollbacks} are done"
+            raise GaveUp(f"{what}; {reason}; lower --learning_rate")
+        with self.watch.paused():
+            restored = self.folder.progress_of(good[-1])
+            self.job.assign(self.folder.restore(restored.step))
+            self.folder.remove_after(restored.step)
+            self.log.cut(restored.step)
+            progress.step, progress.seconds, progress.num_rollbacks = restored.step, self.watch.seconds, progress.num_rollbacks + 1
+            progress.best_step, progress.best_metric = restored.best_step, restored.best_metric
+            self.folder.write_progress(progress)  # the data moved on: a run killed now goes on with what comes next
+        self.console.warn(f"{what}; back to step {progress.step}, on with record {progress.records:,}")
+        self.saved_step = self.logged_step = progress.step
+        self.health = Health(self.ending.max_loss_jump)
+
+
+def join(units):
+    """One batch of several units, their rows after one another."""
+    if len(units) == 1:
+        return units[0]
+    units = same_length(units)
+    return {name: np.concatenate([unit[name] for unit in units]) for name in units[0]}
+
+
+def same_length(batches):
+    """Batches whose rows all have the length of the longest; dynamic padding may leave them unequal."""
+    length = max(batch["input_mask"].shape[1] for batch in batches)
+    return [pad_rows(batch, length) for batch in batches]
+
+
+def pad_rows(batch, length):
+    """A batch whose rows are filled up with padding to `length` tokens."""
+    missing = length - batch["input_mask"].shape[1]
+    return batch | {name: np.pad(batch[name], [(0, 0), (0, missing)]) for name in WIDE if name in batch and missing}
 
 
 def format_metric(value):
@@ -174,10 +285,3 @@ def watch_signals():
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def num_steps_of(config, num_records, global_batch_size):
-    """Steps of a run: as told, or the whole epochs' records divided by the global batch, rounded up."""
-    if config.num_train_steps is not None:
-        return config.num_train_steps
-    return max(1, math.ceil(config.num_train_epochs * num_records / global_batch_size))

@@ -1,12 +1,17 @@
-"""Where numbers go: a progress bar or plain lines on the console, metrics.jsonl, TensorBoard."""
+"""Where numbers go: a progress bar or plain lines on the console, and all sinks of a run (metrics.jsonl, TensorBoard, W&B) as one log."""
 
-import json
+import contextlib
+import dataclasses
 import math
 import sys
 import time
 
-import tensorflow as tf
 import tqdm
+
+from bert_gpu.settings import Settings, setting
+from bert_gpu.train.events import TensorBoard
+from bert_gpu.train.hardware import HardwareSampler
+from bert_gpu.train.sinks import JsonLines, WeightsAndBiases, check_wandb, cut_lines
 
 
 class Console:
@@ -79,24 +84,79 @@ def format_seconds(seconds):
     return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}" if seconds >= 3600 else f"{seconds // 60}:{seconds % 60:02d}"
 
 
-class MetricsLog:
-    """metrics.jsonl (flushed at every line) and TensorBoard event files."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MonitorConfig(Settings):
+    """Where the numbers of a run go, beside metrics.jsonl."""
 
-    def __init__(self, path, tensorboard_folder):
-        self.file = open(path, "a", encoding="utf-8")
-        self.writer = tf.summary.create_file_writer(tensorboard_folder)
+    tensorboard: bool = setting(True, "Write TensorBoard's event files too.")
+    wandb_project: str | None = setting(None, "Project of Weights & Biases that gets the numbers too. Needs pip install 'bert-gpu[wandb]'.")
+    wandb_mode: str = setting("online", "offline keeps them in OUTPUT_DIR/wandb, for `wandb sync`.", choices=("online", "offline"))
+    hardware_seconds: float = setting(
+        5.0, "Seconds between two looks at the GPUs (utilisation, memory, temperature, power). 0 = none.", low=0.0
+    )
+
+
+def check_monitoring(config):
+    """UserError when what a MonitorConfig asks for is not installed, or W&B has no key to log in with. Writes nothing."""
+    if config.wandb_project is not None:
+        check_wandb(config.wandb_project, config.wandb_mode)
+
+
+def open_log(folder, config, *, step, settings, gpus, warn):
+    """The Log of a run.
+
+    Args:
+      folder: checkpoint.RunFolder, created. config: MonitorConfig. settings: dict that Weights & Biases shows with the run.
+      step: the restored one, None for a new run. What was written after it is dropped.
+      gpus: of hardware.visible_gpus, [] on the CPU. warn: takes the text of a problem that does not end the run.
+    """
+    cut_lines(folder.metrics, step)
+    with contextlib.ExitStack() as opened:  # what is open when one of them cannot be opened is closed again
+        sinks = [opened.enter_context(contextlib.closing(JsonLines(folder.metrics)))]
+        if config.tensorboard:
+            sinks.append(opened.enter_context(contextlib.closing(TensorBoard(folder.tensorboard, step))))
+        if config.wandb_project is not None:
+            sink = WeightsAndBiases(folder.path, config.wandb_project, config.wandb_mode, settings)
+            sinks.append(opened.enter_context(contextlib.closing(sink)))
+        sampler = HardwareSampler(gpus if config.hardware_seconds else [], config.hardware_seconds, warn)
+        opened.pop_all()
+    return Log(sinks, sampler, warn)
+
+
+class Log:
+    """All sinks of a run as one. A sink that fails does not end the training: it is told once, and is left out if it cannot recover."""
+
+    def __init__(self, sinks, sampler, warn):
+        self.sinks, self.sampler, self.warn, self.troubled = list(sinks), sampler, warn, set()
 
     def write(self, step, values):
-        """Appends {"step": step, **values}; values are Python numbers, or None where a number does not exist or is not finite."""
+        """Writes {name: value} of a step; values are Python numbers, or None where a number does not exist or is not finite."""
         values = {name: value if value is None or math.isfinite(value) else None for name, value in values.items()}
-        self.file.write(json.dumps({"step": step} | values, allow_nan=False) + "\n")
-        self.file.flush()
-        with self.writer.as_default(step=step):
-            for name, value in values.items():
-                if value is not None:
-                    tf.summary.scalar(name, value)
-        self.writer.flush()
+        self._each(lambda sink: sink.write(step, values))
+
+    def hardware(self):
+        """{name: number} of hardware.READINGS since the last call, {} without GPUs."""
+        return self.sampler.read()
+
+    def cut(self, step):
+        """Drops what was written after `step`, where that can be done: for a rollback."""
+        self._each(lambda sink: sink.cut(step))
 
     def close(self):
-        self.file.close()
-        self.writer.close()
+        self.sampler.close()
+        self._each(lambda sink: sink.close(), "what was not written yet is lost")
+
+    def _each(self, act, outcome=None):
+        for sink in list(self.sinks):
+            name = type(sink).__name__
+            try:
+                act(sink)
+            except Exception as error:  # each library has errors of its own
+                if name not in self.troubled or outcome:
+                    rest = outcome or ("its lines wait in memory" if sink.recovers else "the run goes on without it")
+                    self.warn(f"{name}: cannot be written ({' '.join(str(error).split())[:120]}); {rest}")
+                self.troubled.add(name)
+                if not sink.recovers:
+                    self.sinks.remove(sink)
+            else:
+                self.troubled.discard(name)

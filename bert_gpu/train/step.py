@@ -3,20 +3,22 @@
 A step's loss is exact, however its global batch is divided. The counts (masked tokens, sequences) of the whole global batch are known
 before the backward pass, so every micro-batch backpropagates its sums divided by global counts, and gradients are only ever added.
 Weights are ON_READ variables with the aggregation ONLY_FIRST_REPLICA: each replica owns a copy and applies the same update to it, so
-forward, backward and update can be compiled by XLA, with the all-reduce between them outside.
+forward, backward and update can be compiled by XLA, with the all-reduce between them outside. Several steps are one call into
+TensorFlow; nothing in it waits for the host.
 
-Legend: R replicas, A micro-batches a step (accumulation), B rows of a micro-batch. The global batch has R * A * B rows.
+Legend: K steps of a call, R replicas, A micro-batches a step (accumulation), B rows of a micro-batch. A global batch has R * A * B rows.
 """
 
 import dataclasses
+import functools
+import typing
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.optim import optimizers
-
-LOSS_SCALE_START, LOSS_SCALE_MAX, LOSS_SCALE_WINDOW = 2.0**15, 2.0**24, 2000  # doubled after so many good steps, halved at overflow
+from bert_gpu.train.state import LOSS_SCALE_MAX, LOSS_SCALE_WINDOW
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,57 +31,6 @@ class Objective:
 
     counts: Callable
     losses: Callable
-
-
-class TrainState:
-    """The variables of a run: weights, optimizer slots, the number of updates, the loss scale. One copy on each replica."""
-
-    def __init__(self, strategy, weights):
-        def variable(value, name):
-            return tf.Variable(
-                value,
-                trainable=False,
-                name=name.replace("/", "_"),
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            )
-
-        self.strategy = strategy
-        with strategy.scope():
-            self.weights = {name: variable(tf.constant(value, tf.float32), name) for name, value in weights.items()}
-            slots = [(slot, slot.split("/", 1)[1]) for slot in optimizers.slot_names(weights)]
-            self.slots = {slot: variable(tf.zeros(weights[name].shape), slot) for slot, name in slots}
-            self.num_updates = variable(tf.constant(0, tf.int32), "num_updates")
-            self.num_skipped = variable(tf.constant(0, tf.int32), "num_skipped")
-            self.loss_scale = variable(tf.constant(LOSS_SCALE_START), "loss_scale")
-            self.num_good = variable(tf.constant(0, tf.int32), "num_good")
-
-    def variables(self):
-        """Everything that a checkpoint holds, as {name: variable}."""
-        named = {f"weights/{name}": v for name, v in self.weights.items()} | {f"slots/{name}": v for name, v in self.slots.items()}
-        counters = dict(num_updates=self.num_updates, num_skipped=self.num_skipped, loss_scale=self.loss_scale, num_good=self.num_good)
-        return named | counters
-
-    def read(self):
-        """All values as {name: NumPy array}."""
-        return {name: first_copy(variable).numpy() for name, variable in self.variables().items()}
-
-    def read_weights(self):
-        return {name: first_copy(variable).numpy() for name, variable in self.weights.items()}
-
-    def assign(self, values):
-        """Sets all values on all replicas; KeyError when one is missing."""
-        for name, variable in self.variables().items():
-            for copy in copies(variable):
-                copy.assign(values[name])
-
-
-def copies(variable):
-    return variable.values if hasattr(variable, "values") else [variable]
-
-
-def first_copy(variable):
-    return copies(variable)[0]
 
 
 def fold_seed(seed, *parts):
@@ -103,59 +54,131 @@ def divide_batch(batch, num_replicas, num_micro_batches):
     return [{name: value[replica] for name, value in parts.items()} for replica in range(num_replicas)]
 
 
-class TrainStep:
-    """Callable (batch, rate, step) -> {name: float32 tensor}, the metrics of one step on the global batch.
+class Metrics(typing.NamedTuple):
+    """What K steps measured: values is a (K, M) float32 tensor, perhaps not computed yet; `read` waits for it."""
 
-    Metrics: "loss" and one mean for each loss, "gradient_norm", "skipped" (1.0 when the step was not finite), "loss_scale".
+    names: list
+    values: tf.Tensor
+
+    def read(self):
+        """{name: (K,) array}."""
+        return dict(zip(self.names, self.values.numpy().T, strict=True))
+
+
+class TrainStep:
+    """Callable (batches, rates, step) -> Metrics of K steps.
+
+    Their names: "loss" and one mean for each loss, "gradient_norm", "skipped" (1.0 when the step was not finite), "loss_scale".
+
+    Args of the constructor:
+      devices: devices.Devices. state: state.TrainState. objective: Objective. optimizer: OptimizerConfig.
+      num_micro_batches: A. seed: of dropout.
+      is_ramped: whether steps may have fewer than A micro-batches. The compiled program then takes their number as an argument, and
+        batches are filled up to A with rows that are not computed.
+      has_lengths: whether the rows of different calls may have different lengths. Without XLA one program then serves all.
     """
 
-    def __init__(self, devices, state, objective, optimizer, *, num_micro_batches, seed):
+    def __init__(self, devices, state, objective, optimizer, *, num_micro_batches, seed, is_ramped=False, has_lengths=False):
         self.devices, self.state, self.objective, self.optimizer = devices, state, objective, optimizer
-        self.num_micro_batches, self.seed = num_micro_batches, seed
+        self.num_micro_batches, self.seed, self.is_ramped = num_micro_batches, seed, is_ramped
+        self.hides_lengths = has_lengths and not devices.xla
         self.gradients = tf.function(self._gradients, jit_compile=devices.xla, reduce_retracing=not devices.xla)
         self.update = tf.function(self._update, jit_compile=devices.xla)
-        self.run = tf.function(self._run, reduce_retracing=True)
+        self.programs = {}  # for each K
 
-    def __call__(self, batch, rate, step):
-        parts = divide_batch(batch, self.devices.num_replicas, self.num_micro_batches)
+    def __call__(self, batches, rates, step, numbers=None):
+        """Runs K steps.
+
+        Args:
+          batches: K global batches of equal shapes, dicts of arrays (R * A * B, ...).
+          rates: K learning rates. step: number of the first step, from 0.
+          numbers: with `is_ramped`, how many micro-batches each batch is made of instead of A.
+        """
+        numbers = [self.num_micro_batches] * len(batches) if numbers is None else numbers
         put = self.devices.strategy.experimental_distribute_values_from_function
-        distributed = put(lambda context: {k: tf.constant(v) for k, v in parts[context.replica_id_in_sync_group].items()})
-        return self.run(distributed, tf.constant(rate, tf.float32), tf.constant(step, tf.int32))
+        divided = [divide_batch(batch, self.devices.num_replicas, number) for batch, number in zip(batches, numbers, strict=True)]
 
-    def _run(self, batch, rate, step):
-        metrics = self.devices.strategy.run(self._replica_step, args=(batch, rate, step))
-        return {name: self.devices.strategy.experimental_local_results(value)[0] for name, value in metrics.items()}
+        def place(context):
+            parts = [steps[context.replica_id_in_sync_group] for steps in divided]
+            with tf.device(self.devices.strategy.extended.worker_devices[context.replica_id_in_sync_group]):
+                return {name: tf.constant(np.stack([self._fill(part[name]) for part in parts])) for name in parts[0]}
 
-    def _replica_step(self, batch, rate, step):
+        rates = tf.constant(np.asarray(rates, np.float32))
+        if len(batches) not in self.programs:
+            self.programs[len(batches)] = tf.function(functools.partial(self._run, len(batches)), reduce_retracing=self.hides_lengths)
+        values = self.programs[len(batches)](put(place), tf.constant(numbers, tf.int32), rates, tf.constant(step, tf.int32))
+        return Metrics(self.metric_names, values)
+
+    def _fill(self, value):
+        """(a, B, ...) -> (A, B, ...), rows of 0 behind."""
+        missing = self.num_micro_batches - len(value)
+        return np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1)) if missing else value
+
+    def _run(self, num_steps, batches, numbers, rates, step):
+        """K steps: batches hold (K, A, B, ...) for each replica; numbers, of micro-batches, and rates (K,). Returns (K, M)."""
+
+        def one(index):
+            metrics = self.devices.strategy.run(self._replica_step, args=(batches, index, numbers[index], rates[index], step + index))
+            return self.devices.strategy.experimental_local_results(metrics)[0]
+
+        if num_steps == 1:
+            return one(tf.constant(0))[None]
+
+        def body(index, rows):
+            return index + 1, rows.write(index, one(index))
+
+        rows = tf.TensorArray(tf.float32, num_steps)
+        _, rows = tf.while_loop(lambda index, _: index < num_steps, body, (tf.constant(0), rows), parallel_iterations=1)
+        return rows.stack()
+
+    def _replica_step(self, batches, index, number, rate, step):
         context = tf.distribute.get_replica_context()
-        total = tf.distribute.ReduceOp.SUM
-        counts = context.all_reduce(total, self._counts(batch))
+        batch = {name: self._hide_length(value[index]) for name, value in batches.items()}  # (A, B, ...)
+        counts = context.all_reduce(tf.distribute.ReduceOp.SUM, self._counts(batch, number))
         seed = fold_seed(tf.constant([self.seed & 0x7FFFFFFF, self.seed >> 31 & 0x7FFFFFFF], tf.int32), step)
         seed = fold_seed(seed, context.replica_id_in_sync_group)
         weights = {name: tf.convert_to_tensor(variable) for name, variable in self.state.weights.items()}
         scale = tf.convert_to_tensor(self.state.loss_scale) if self.devices.precision == "float16" else tf.constant(1.0)
-        gradients, losses = self.gradients(weights, batch, counts, scale, seed)
-        gradients, losses = context.all_reduce(total, (gradients, losses))
+        gradients, losses = self.gradients(weights, batch, number, counts, scale, seed)
+        gradients, losses = self._all_reduce(context, gradients, losses)
         norm, skipped = self.update(gradients, scale, rate)
         metrics = dict(losses, loss=tf.add_n(list(losses.values())), gradient_norm=norm, skipped=skipped, loss_scale=scale)
-        return metrics
+        self.metric_names = list(metrics)
+        return tf.stack(list(metrics.values()))
 
-    def _counts(self, batch):
-        """Counts of all micro-batches of this replica, from (A, B, ...) at once."""
+    def _hide_length(self, value):
+        """(A, B, S) with S unknown to the program, so that it is one for all lengths, whichever of them came first."""
+        if not self.hides_lengths or value.shape.rank < 3:
+            return value
+        return tf.raw_ops.PlaceholderWithDefault(input=value, shape=[*value.shape[:2], None, *value.shape[3:]])
+
+    def _all_reduce(self, context, gradients, losses):
+        """Sums gradients and losses over the replicas, gradients as the wire's type."""
+        total, wire, options = tf.distribute.ReduceOp.SUM, self.devices.wire_dtype, self.devices.communication
+        if wire == tf.float32:
+            return context.all_reduce(total, (gradients, losses), options)
+        rounded = context.all_reduce(total, {name: tf.cast(gradient, wire) for name, gradient in gradients.items()}, options)
+        return {name: tf.cast(gradient, tf.float32) for name, gradient in rounded.items()}, context.all_reduce(total, losses)
+
+    def _counts(self, batch, number):
+        """Counts of the micro-batches of this replica, from (A, B, ...) at once."""
+        if self.is_ramped:
+            batch = {name: value[:number] for name, value in batch.items()}
         return self.objective.counts({name: tf.reshape(v, tf.concat([[-1], tf.shape(v)[2:]], 0)) for name, v in batch.items()})
 
-    def _gradients(self, weights, batch, counts, scale, seed):
+    def _gradients(self, weights, batch, num_micro_batches, counts, scale, seed):
         """Sums over the micro-batches of gradients (float32) and of losses, both of sum / global count."""
         cast = cast_weights(weights, self.devices.dtype)
+        trained = {name: cast[name] for name in self.state.trained}
 
         def micro_batch(number):
             rows = {name: value[number] for name, value in batch.items()}
             with tf.GradientTape(watch_accessed_variables=False) as tape:
-                tape.watch(cast)
+                tape.watch(trained)
                 sums = self.objective.losses(cast, rows, self.devices.dtype, fold_seed(seed, number))
                 losses = {name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()}
                 target = scale * tf.add_n(list(losses.values()))
-            gradients = tape.gradient(target, cast, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            gradients = tape.gradient(target, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             return {name: tf.cast(tf.convert_to_tensor(g), tf.float32) for name, g in gradients.items()}, losses
 
         if self.num_micro_batches == 1:
@@ -166,9 +189,10 @@ class TrainStep:
             gradients = {name: value + more_gradients[name] for name, value in gradients.items()}
             return number + 1, gradients, {name: value + more_losses[name] for name, value in losses.items()}
 
-        zeros = {name: tf.zeros(weight.shape) for name, weight in weights.items()}
+        end = num_micro_batches if self.is_ramped else self.num_micro_batches
+        zeros = {name: tf.zeros(weights[name].shape) for name in trained}
         start = (tf.constant(0), zeros, {name: tf.constant(0.0) for name in counts})
-        _, gradients, losses = tf.while_loop(lambda number, *_: number < self.num_micro_batches, accumulate, start, parallel_iterations=1)
+        _, gradients, losses = tf.while_loop(lambda number, *_: number < end, accumulate, start, parallel_iterations=1)
         return gradients, losses
 
     def _update(self, gradients, scale, rate):
@@ -179,9 +203,9 @@ class TrainStep:
 
         def apply():
             num_updates = tf.convert_to_tensor(state.num_updates) + 1
-            weights = {name: tf.convert_to_tensor(variable) for name, variable in state.weights.items()}
+            weights = {name: tf.convert_to_tensor(state.weights[name]) for name in state.trained}
             slots = {name: tf.convert_to_tensor(variable) for name, variable in state.slots.items()}
-            weights, slots = optimizers.adamw(weights, gradients, slots, rate, num_updates, self.optimizer)
+            weights, slots = optimizers.update(weights, gradients, slots, rate, num_updates, self.optimizer)
             for name, value in weights.items():
                 state.weights[name].assign(value)
             for name, value in slots.items():

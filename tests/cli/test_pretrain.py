@@ -1,8 +1,7 @@
-"""Pretraining as a user calls it: what a run leaves behind, resumes, and bad input."""
+"""Pretraining as a user calls it: what a run leaves behind, resumes, other data."""
 
 import json
 import os
-import pathlib
 import random
 import shutil
 import signal
@@ -12,49 +11,10 @@ import time
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.files import only_writer
 from bert_gpu.train.checkpoint import RunFolder
-
-ROOT = pathlib.Path(__file__).parent.parent.parent
-SMALL = ["--model=tiny", "--hidden_size=16", "--intermediate_size=32", "--train_batch_size=8", "--learning_rate=1e-3"]
-TIMES = {"seconds", "steps_per_second", "sequences_per_second", "tokens_per_second", "padded_tokens_per_second"}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory, sample_text):
-    folder = tmp_path_factory.mktemp("data")
-    flags = [f"--input_file={sample_text}", f"--output_file={folder}/x.tfrecord", "--vocab_size=500", "--dupe_factor=1"]
-    assert command(["bert-gpu", "data", *flags, "--max_seq_length=32", "--quiet"]) == 0
-    return folder
-
-
-def pretrain(data, output, *flags, steps=12):
-    fixed = [f"--input_file={data}/*.tfrecord", f"--output_dir={output}", f"--num_train_steps={steps}", "--log_steps=1", "--quiet"]
-    return command(["bert-gpu", "pretrain", *fixed, *SMALL, *flags])
-
-
-def weights(output):
-    return load_file(output / "model" / "model.safetensors")
-
-
-def lines(output):
-    text = (output / "metrics.jsonl").read_text()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in text.splitlines()]
-
-
-def same(first, second):
-    return all(np.array_equal(first[name], second[name]) for name in first) and first.keys() == second.keys()
-
-
-@pytest.fixture(scope="module")
-def finished(data, tmp_path_factory):
-    """A run of 12 steps that nobody disturbed."""
-    output = tmp_path_factory.mktemp("run") / "run"
-    assert pretrain(data, output, "--save_checkpoints_steps=5") == 0
-    return output
+from tests.cli.pretraining import ROOT, SMALL, lines, pretrain, same, weights
 
 
 def test_what_a_run_leaves_behind(data, finished):
@@ -184,72 +144,6 @@ def test_records_of_model_garden_train_as_well(data, tmp_path, sample_text):
     assert runs[0] == runs[1] and all(np.isfinite(line["loss"]) for line in runs[0])
 
 
-def corrupt(data, folder, how):
-    """A copy of the data's training shard with one fault."""
-    shard = next(data.glob("x-00000*.tfrecord"))
-    content = bytearray(shard.read_bytes())
-    if how == "truncated":
-        content = content[:-20]
-    else:
-        content[len(content) // 2] ^= 1
-    path = folder / f"{how}.tfrecord"
-    path.write_bytes(content)
-    return path
-
-
-@pytest.mark.parametrize(
-    "flags, complaint",
-    [
-        (["--num_gpus=4"], "--num_gpus=4: TensorFlow found none here"),
-        (["--gpus=0"], "--gpus=0"),
-        (["--input_file=nothing/*"], "--input_file=nothing/*"),
-        (["--vocab_size=1000"], "--vocab_size=1000"),
-        (["--max_position_embeddings=16"], "max_position_embeddings=16"),
-        (["--max_seq_length=64"], "--max_seq_length=64"),
-        (["--train_batch_size=0"], "--train_batch_size=0: must be at least 1"),
-        (["--train_batch_size=8", "--global_batch_size=12"], "--global_batch_size=12"),
-        (["--model=huge"], "--model=huge: must be one of"),
-        (["--model=tiny", "--bert_config_file=x.json"], "give one of them"),
-        (["--bert_config_file=x.json", "--nomodel"], "nomodel"),
-        (["--num_attention_heads=3"], "hidden_size"),
-        (["--learning_rte=1"], "learning_rte"),
-        (["--init_checkpoint=nowhere"], "nowhere"),
-        (["--virtual_replicas=0"], "--virtual_replicas=0"),
-        (["--xla=perhaps"], "--xla=perhaps"),
-    ],
-)
-def test_bad_input(data, tmp_path, capsys, flags, complaint):
-    output = tmp_path / "run"
-    assert command(["bert-gpu", "pretrain", f"--input_file={data}/*.tfrecord", f"--output_dir={output}", *SMALL, *flags]) == 2
-    error = capsys.readouterr().err
-    assert complaint in error and error.count("\n") == 1 and len(error) <= 301
-    assert not output.exists()
-
-
-@pytest.mark.parametrize("how", ["truncated", "flipped"])
-def test_corrupt_records_stop_the_run(data, tmp_path, capsys, how):
-    path = corrupt(data, tmp_path, how)
-    output = tmp_path / "run"
-    flags = [f"--input_file={path}", f"--vocab_file={data}/vocab.txt", f"--output_dir={output}", "--num_train_epochs=1", *SMALL]
-    assert command(["bert-gpu", "pretrain", *flags]) == 2
-    error = capsys.readouterr().err
-    assert str(path) in error and "byte" in error and error.count("\n") == 1
-
-
-def test_a_folder_that_is_no_run_is_left_alone(data, tmp_path, capsys):
-    (tmp_path / "thesis.txt").write_text("years of work")
-    assert pretrain(data, tmp_path) == 2
-    assert "is not empty and holds no run" in capsys.readouterr().err
-    assert os.listdir(tmp_path) == ["thesis.txt"]
-
-
-def test_data_of_another_vocabulary_is_refused(data, tmp_path, capsys):
-    vocab = tmp_path / "vocab.txt"
-    vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
-    assert pretrain(data, tmp_path / "run", f"--vocab_file={vocab}") == 2
-    assert "not the vocabulary" in capsys.readouterr().err
-
-
 def test_show_config(data, capsys):
     assert pretrain(data, "nowhere", "--show_config", "--adam_beta2=0.98") == 0
     text = capsys.readouterr().out
@@ -264,73 +158,6 @@ def test_a_diverged_run_exits_3(data, tmp_path, capsys):
     assert "diverged" in error and "--learning_rate" in error and error.count("\n") == 1
     assert not (output / "model").exists()
     assert "NaN" not in (output / "metrics.jsonl").read_text()
-
-
-def test_overwrite_touches_runs_only(data, tmp_path, capsys):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "mine").write_text("years of work")
-    assert pretrain(data, tmp_path, "--overwrite") == 2
-    assert "holds no run" in capsys.readouterr().err
-    assert (tmp_path / "model" / "mine").read_text() == "years of work"
-
-
-@pytest.mark.parametrize("place", ["file", "file/run"])
-def test_a_file_in_the_way(data, tmp_path, capsys, place):
-    (tmp_path / "file").write_text("x")
-    for flags in ([], ["--overwrite"]):
-        assert pretrain(data, tmp_path / place, *flags) == 2
-        assert "is a file, not a folder" in capsys.readouterr().err
-
-
-def test_two_runs_at_once(data, tmp_path, capsys):
-    with only_writer(str(tmp_path / "run"), "run", "--output_dir"):
-        (tmp_path / "run" / "run.json").write_text("{}")
-        assert pretrain(data, tmp_path / "run", "--overwrite") == 2
-    assert "another process" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("content", ["[]", "{}", "nonsense"])
-def test_a_broken_run_json_is_named(data, tmp_path, capsys, content):
-    (tmp_path / "run.json").write_text(content)
-    assert pretrain(data, tmp_path) == 2
-    error = capsys.readouterr().err
-    assert "run.json" in error and "--overwrite" in error and error.count("\n") == 1
-
-
-def test_broken_metrics_and_progress(data, tmp_path, capsys):
-    output = tmp_path / "run"
-    assert pretrain(data, output, steps=2) == 0
-    with open(output / "metrics.jsonl", "a") as file:
-        file.write("garbage\n")
-    assert pretrain(data, output, steps=3) == 0
-    assert [line["step"] for line in lines(output) if "loss" in line] == [1, 2, 3]
-    (output / "checkpoints" / "step-00000003" / "progress.json").write_text("{}")
-    assert pretrain(data, output, steps=4) == 2
-    assert "step-00000003" in capsys.readouterr().err
-
-
-def test_what_a_finished_run_may_not_change(data, finished, tmp_path, capsys):
-    output = tmp_path / "run"
-    shutil.copytree(finished, output)
-    for flags, complaint in (
-        (["--lr_scaling=none"], "--lr_scaling: linear -> none"),
-        (["--seed=1"], "--seed: 12345 -> 1"),
-        (["--global_batch_size=16"], "--global_batch_size=16"),
-        (["--nodo_train"], "--nodo_train: leaves nothing to do"),
-        (["--num_attention_heads=1", "--do_eval"], "--num_attention_heads: 2 -> 1"),
-    ):
-        assert pretrain(data, output, *flags) == 2
-        assert complaint in capsys.readouterr().err
-    assert pretrain(data, output, steps=5) == 2
-    assert "has done 12 steps" in capsys.readouterr().err
-
-
-def test_other_data_is_noticed(data, finished, tmp_path, sample_text, capsys):
-    other = tmp_path / "data"
-    flags = [f"--input_file={sample_text}", f"--output_file={other}/x.tfrecord", f"--vocab_file={data}/vocab.txt", "--dupe_factor=1"]
-    assert command(["bert-gpu", "data", *flags, "--max_seq_length=32", "--masked_lm_prob=0.2", "--quiet"]) == 0
-    assert pretrain(other, finished, steps=20) == 2
-    assert "--training_data" in capsys.readouterr().err
 
 
 def test_an_unexported_model_is_exported(data, finished, tmp_path):
@@ -352,15 +179,6 @@ def test_second_phase_with_longer_rows(data, finished, tmp_path, sample_text, ca
     assert weights(tmp_path / "run")["bert.embeddings.position_embeddings.weight"].shape[0] == 600
     assert pretrain(longer, tmp_path / "other", *start, "--num_hidden_layers=1") == 2
     assert "its num_hidden_layers is 2, that of the model 1" in capsys.readouterr().err
-
-
-def test_ids_beyond_the_vocabulary(data, tmp_path, capsys):
-    shard = tmp_path / "x.tfrecord"
-    shard.write_bytes(next(data.glob("x-00000*.tfrecord")).read_bytes())
-    flags = [f"--input_file={shard}", f"--output_dir={tmp_path}/run", "--num_train_steps=1", *SMALL]
-    assert command(["bert-gpu", "pretrain", *flags, "--vocab_size=100"]) == 2
-    assert "reaches beyond 99" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
 
 
 def test_dynamic_masks_and_padding(data, tmp_path, sample_text):

@@ -11,7 +11,8 @@ from bert_gpu.model.encoder import initialize
 from bert_gpu.model.heads import classifier_weights
 from bert_gpu.optim.optimizers import OptimizerConfig
 from bert_gpu.train.devices import DeviceConfig, set_up
-from bert_gpu.train.step import TrainState, TrainStep
+from bert_gpu.train.state import TrainState
+from bert_gpu.train.step import TrainStep
 
 CLS, SEP = 2, 3
 MODEL = ModelConfig(
@@ -106,7 +107,9 @@ def rows():
 def random_state(devices, num_classes=3, seed=0, model=MODEL):
     """Weights large enough that probabilities differ between rows."""
     weights = initialize(classifier_weights(model, num_classes), seed)
-    return TrainState(devices.strategy, {name: value * 20 if value.ndim == 2 else value for name, value in weights.items()})
+    return TrainState(
+        devices.strategy, {name: value * 20 if value.ndim == 2 else value for name, value in weights.items()}, OptimizerConfig()
+    )
 
 
 def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
@@ -128,8 +131,8 @@ def one_step(rows, replicas, micro_batches, weights_of_rows=None):
     state = random_state(devices, model=model)
     objective = classifier.classification_objective(model)
     step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=micro_batches, seed=1)
-    metrics = step(classifier.make_batch(rows, np.arange(12), weights_of_rows), 1e-3, 0)
-    return {name: float(value) for name, value in metrics.items()}, state.read_weights()
+    metrics = step([classifier.make_batch(rows, np.arange(12), weights_of_rows)], [1e-3], 0).read()
+    return {name: float(value[0]) for name, value in metrics.items()}, state.read_weights()
 
 
 @pytest.mark.parametrize("division", [(2, 1), (1, 3), (2, 2)])
@@ -159,11 +162,11 @@ def test_a_tiny_bert_learns_an_easy_task():
     texts_b = [text + " 5" if label else text + " 6" for text, label in zip(texts_b, labels, strict=True)]
     rows = classifier.encode_rows(Numbers(), texts_a, texts_b, labels, 24)
     devices = set_up(DeviceConfig())
-    state = TrainState(devices.strategy, initialize(classifier_weights(MODEL, 2), 1))
+    state = TrainState(devices.strategy, initialize(classifier_weights(MODEL, 2), 1), OptimizerConfig())
     objective = classifier.classification_objective(MODEL)
     step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=1, seed=1)
     batches = classifier.training_batches(rows, batch_size=32, position=0, seed=1)
     for number, batch in enumerate(itertools.islice(batches, 80)):
-        step(batch, 2e-3 * (1 - number / 80), number)
+        step([batch], [2e-3 * (1 - number / 80)], number)
     probabilities = classifier.Predictor(devices, state, MODEL)(rows, 64)
     assert np.mean(np.argmax(probabilities, -1) == labels) > 0.95

@@ -8,7 +8,8 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import initialize
 from bert_gpu.optim.optimizers import OptimizerConfig
 from bert_gpu.train.devices import DeviceConfig, set_up
-from bert_gpu.train.step import TrainState, TrainStep
+from bert_gpu.train.state import TrainState, frozen_names
+from bert_gpu.train.step import TrainStep
 
 VOCAB, LENGTH, PREDICTIONS = 50, 16, 4
 
@@ -47,15 +48,36 @@ def batches(number, rows=16, seed=0):
 class Trainer:
     """State and step of a tiny BERT."""
 
-    def __init__(self, num_replicas=1, accumulation=1, dropout=0.0, precision="float32", xla="off", seed=7, **optimizer):
-        self.devices = set_up(DeviceConfig(num_gpus=0, virtual_replicas=num_replicas, precision=precision, xla=xla))
+    def __init__(
+        self,
+        num_replicas=1,
+        accumulation=1,
+        dropout=0.0,
+        precision="float32",
+        xla="off",
+        seed=7,
+        freeze=(),
+        is_ramped=False,
+        devices=None,
+        **optimizer,
+    ):
+        self.devices = set_up(DeviceConfig(num_gpus=0, virtual_replicas=num_replicas, precision=precision, xla=xla, **devices or {}))
         model = tiny_model(dropout)
-        self.state = TrainState(self.devices.strategy, initialize(heads.pretraining_weights(model), seed))
+        weights = initialize(heads.pretraining_weights(model), seed)
         config = OptimizerConfig(**optimizer)
-        self.step = TrainStep(self.devices, self.state, objective(model), config, num_micro_batches=accumulation, seed=seed)
+        self.state = TrainState(self.devices.strategy, weights, config, frozen_names(weights, freeze))
+        self.step = TrainStep(
+            self.devices, self.state, objective(model), config, num_micro_batches=accumulation, seed=seed, is_ramped=is_ramped
+        )
 
-    def run(self, steps, rate=1e-2, start=0):
-        return [{k: float(v) for k, v in self.step(batch, rate, start + i).items()} for i, batch in enumerate(steps)]
+    def run(self, steps, rate=1e-2, start=0, steps_per_call=1):
+        """Runs the batches; returns [{metric: float}], one for each."""
+        steps, results = list(steps), []
+        for first in range(0, len(steps), steps_per_call):
+            part = steps[first : first + steps_per_call]
+            metrics = self.step(part, [rate] * len(part), start + first).read()
+            results += [{name: float(values[i]) for name, values in metrics.items()} for i in range(len(part))]
+        return results
 
 
 def distance(first, second):

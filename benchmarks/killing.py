@@ -1,0 +1,139 @@
+"""A run that is killed again and again ends with the same bits as one that is not.
+
+    python benchmarks/killing.py --kills=20 --signal=both
+
+Trains a tiny BERT on the sample (two virtual replicas, accumulation, dropout, several steps a call), first without interruption. Then
+the same command is started anew until it ends by itself, and killed `--kills` times on the way: at a random moment (start-up, restoring
+and training alike), or, twice in five, while a checkpoint is being written. At the end the weights, the last checkpoint and all
+losses of metrics.jsonl are compared byte for byte. Exit code 1 when they differ.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MOMENTS = ("training", "writing", "training", "start", "writing")
+TIMES = ("_per_second", "seconds", "input_wait")  # what may differ in metrics.jsonl
+
+
+def command(folder, data, steps):
+    return [
+        sys.executable,
+        str(ROOT / "run_pretraining_gpu.py"),
+        f"--input_file={data}/*.tfrecord",
+        f"--output_dir={folder}",
+        f"--num_train_steps={steps}",
+        *"--num_gpus=0 --model=tiny --virtual_replicas=2 --train_batch_size=4 --gradient_accumulation_steps=2".split(),
+        *"--steps_per_loop=3 --log_steps=6 --save_checkpoints_steps=6 --keep_checkpoint_max=2 --max_eval_steps=1 --quiet".split(),
+    ]
+
+
+def newest(folder):
+    names = sorted(path.name for path in (folder / "checkpoints").glob("step-*")) if (folder / "checkpoints").exists() else []
+    return names[-1] if names else "nothing"
+
+
+def is_writing(folder):
+    """Whether a checkpoint is being written: its folder still has the hidden name."""
+    return any((folder / "checkpoints").glob(".step-*"))
+
+
+def kill(process, number, moment, folder, generator):
+    """Sends the signal at a moment; returns what it hit, None when the run ended before.
+
+    moment: "start" (start-up and restoring), "training" (some time after the first new checkpoint) or "writing" (of a checkpoint).
+    """
+    before = newest(folder)
+
+    def wait(is_reached):
+        while process.poll() is None and not is_reached():
+            time.sleep(0.0005)
+
+    if moment == "start":
+        due = time.monotonic() + generator.uniform(1.0, 6.0)
+        wait(lambda: time.monotonic() > due)
+    elif moment == "training":
+        wait(lambda: newest(folder) != before)
+        due = time.monotonic() + generator.uniform(0.0, 1.0)
+        wait(lambda: time.monotonic() > due)
+    else:
+        wait(lambda: is_writing(folder))
+    if process.poll() is not None:
+        return None
+    hit = "writing a checkpoint" if is_writing(folder) else "training" if newest(folder) != before else "before the first new checkpoint"
+    process.send_signal(number)
+    return hit
+
+
+def state(folder):
+    """{what: bytes} of a finished run."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = [{name: value for name, value in line.items() if not name.endswith(TIMES)} for line in lines]
+    last = folder / "checkpoints" / newest(folder)
+    return {
+        "model.safetensors": (folder / "model" / "model.safetensors").read_bytes(),
+        "last checkpoint": (last / "variables.safetensors").read_bytes(),
+        "metrics.jsonl": json.dumps(kept).encode(),
+    }
+
+
+def interrupted_run(folder, data, steps, number, num_kills, seed, say):
+    """Runs to the end, killed `num_kills` times; returns [what each kill hit]."""
+    generator, hits = random.Random(seed), []
+    while True:
+        process = subprocess.Popen(command(folder, data, steps), stderr=subprocess.PIPE, text=True)
+        if len(hits) < num_kills:
+            hit = kill(process, number, MOMENTS[len(hits) % len(MOMENTS)], folder, generator)
+            if hit is not None:
+                hits.append(hit)
+        errors = process.communicate()[1]
+        if len(hits) and process.returncode in (-number, 128 + number):
+            say(f"  {number.name} {len(hits):2}: {hits[-1]:<34} newest checkpoint {newest(folder)}")
+            continue
+        if process.returncode:
+            sys.exit(f"the run ended with exit code {process.returncode}: {errors}")
+        return hits
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=None, help="of the run; default: enough for the kills")
+    parser.add_argument("--signal", choices=("kill", "term", "both"), default="both")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    steps = arguments.steps or 24 * (arguments.kills + 2)
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        build = [sys.executable, str(ROOT / "create_pretraining_data.py"), f"--output_file={scratch}/data/sample.tfrecord", "--quiet"]
+        subprocess.run([*build, "--dupe_factor=2", "--vocab_size=1000"], check=True)
+        since = time.monotonic()
+        subprocess.run(command(scratch / "whole", scratch / "data", steps), check=True)
+        print(f"never killed: {steps} steps in {time.monotonic() - since:.0f} s", flush=True)
+        expected, is_equal = state(scratch / "whole"), True
+        for name in ("kill", "term") if arguments.signal == "both" else (arguments.signal,):
+            number = signal.SIGKILL if name == "kill" else signal.SIGTERM
+            folder = scratch / name
+            hits = interrupted_run(
+                folder, scratch / "data", steps, number, arguments.kills, arguments.seed, lambda text: print(text, flush=True)
+            )
+            found = state(folder)
+            same = {what: found[what] == value for what, value in expected.items()}
+            counts = ", ".join(f"{hits.count(hit)} x {hit}" for hit in sorted(set(hits)))
+            print(f"{number.name}: {len(hits)} of {arguments.kills} kills ({counts})")
+            print("  " + ", ".join(f"{what}: {'same bits' if equal else 'DIFFERENT'}" for what, equal in same.items()), flush=True)
+            is_equal &= all(same.values()) and len(hits) == arguments.kills
+    sys.exit(0 if is_equal else 1)
+
+
+if __name__ == "__main__":
+    main()

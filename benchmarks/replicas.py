@@ -1,0 +1,105 @@
+"""BERT-GPU's claim in small: as many steps with one replica and with four (four times the batch), and how the rate should follow.
+
+    python benchmarks/replicas.py --text=corpus.txt --pairs=PAIRS_FOLDER --steps=2000
+
+Builds data from the text, pretrains a small BERT with 1 virtual replica, then with 4 at --lr_scaling=none, sqrt and linear, fine-tunes
+each on the pairs, and prints one table: validation loss and accuracy of pretraining; accuracy, F1 and AUC of the pairs. BERT-GPU reports
+1 GPU x 100 and 4 GPUs x 100 rows at one rate within 0.1 % of each other.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from measure import print_table
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAIRS = ("accuracy", "f1", "auc")
+RUNS = [(1, "none"), (4, "none"), (4, "sqrt"), (4, "linear")]
+
+
+def script(name, *flags):
+    subprocess.run([sys.executable, str(ROOT / name), "--quiet", *flags], check=True)
+
+
+def pretrain(folder, data, arguments, num_replicas, scaling):
+    """Trains, and returns the last validation's values."""
+    script(
+        "run_pretraining_gpu.py",
+        "--num_gpus=0",
+        f"--input_file={data}/*.tfrecord",
+        f"--output_dir={folder}",
+        f"--model={arguments.model}",
+        f"--train_batch_size={arguments.batch_size}",
+        f"--virtual_replicas={num_replicas}",
+        f"--lr_scaling={scaling}",
+        f"--learning_rate={arguments.learning_rate}",
+        f"--num_train_steps={arguments.steps}",
+        f"--save_checkpoints_steps={arguments.steps}",
+        "--log_steps=50",
+    )
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "eval_loss" in line][-1]
+
+
+def fine_tune(folder, model, arguments):
+    """Fine-tunes on the pairs, and returns the metrics of the dev file."""
+    script(
+        "run_classifier.py",
+        "--num_gpus=0",
+        f"--init_checkpoint={model}",
+        f"--data_dir={arguments.pairs}",
+        f"--output_dir={folder}",
+        f"--max_seq_length={arguments.max_seq_length}",
+        "--num_train_epochs=1",
+        "--learning_rate=1e-4",
+        "--do_train",
+        "--do_eval",
+    )
+    return json.loads((folder / "eval_results.json").read_text())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", default=str(ROOT / "sample_text.txt"))
+    parser.add_argument("--pairs", default=str(ROOT / "examples" / "pairs"))
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--batch_size", type=int, default=16, help="of one replica")
+    parser.add_argument("--max_seq_length", type=int, default=64)
+    parser.add_argument("--learning_rate", type=float, default=5e-4, help="of one replica's batch")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        data = scratch / "data"
+        script(
+            "create_pretraining_data.py",
+            f"--input_file={arguments.text}",
+            f"--output_file={data}/text.tfrecord",
+            f"--max_seq_length={arguments.max_seq_length}",
+            "--max_predictions_per_seq=10",
+            "--vocab_size=8192",
+            "--dupe_factor=1",
+        )
+        print(f"{arguments.model}, S {arguments.max_seq_length}, {arguments.steps} steps, {arguments.batch_size} rows a replica")
+        rows = []
+        for num_replicas, scaling in RUNS:
+            folder, started = scratch / f"{num_replicas}-{scaling}", time.monotonic()
+            values = pretrain(folder, data, arguments, num_replicas, scaling)
+            minutes = (time.monotonic() - started) / 60
+            rate = json.loads((folder / "run.json").read_text())["learning_rate"]
+            pairs = fine_tune(scratch / f"pairs-{num_replicas}-{scaling}", folder / "model", arguments)
+            numbers = [values["eval_loss"], values["eval_mlm_accuracy"], values["eval_nsp_accuracy"], *(pairs[name] for name in PAIRS)]
+            cells = [num_replicas, num_replicas * arguments.batch_size, scaling, f"{rate:.1e}", *(f"{x:.4f}" for x in numbers)]
+            rows.append([*cells, f"{minutes:.1f}"])
+            print("  ".join(map(str, rows[-1])), flush=True)
+        header = ["replicas", "batch", "lr_scaling", "rate", "eval loss", "MLM accuracy", "NSP accuracy"]
+        print_table([*header, *(f"pairs {name}" for name in PAIRS), "minutes"], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What a pretraining starts from: the vocabulary of the data, the shape of the model, the first weights."""
+
+import dataclasses
+import os
+
+from bert_gpu.finetune.pretrained import find_model, find_vocabulary
+from bert_gpu.interop import huggingface
+from bert_gpu.model import heads
+from bert_gpu.model.config import ModelConfig, preset, read_config
+from bert_gpu.model.encoder import initialize
+from bert_gpu.settings import UserError
+from bert_gpu.text.open_tokenizer import open_tokenizer
+
+
+def vocabulary(config, dataset):
+    """The tokenizer of the data, None for foreign records without --vocab_file."""
+    info = dataset.info
+    if info is None:
+        return open_tokenizer(config.vocab_file, True) if config.vocab_file else None
+    tokenizer = open_tokenizer(config.vocab_file or os.path.join(dataset.folder, info.vocab_file), info.do_lower_case)
+    if tokenizer.identity != info.tokenizer:
+        path = config.vocab_file or os.path.join(dataset.folder, info.vocab_file)
+        raise UserError(f"{path}: not the vocabulary that {dataset.folder} was built with; rebuild the data, or name the right one")
+    return tokenizer
+
+
+def resolve_model(parsed, config, dataset, vocab, kind):
+    """The ModelConfig: a preset or a file, what the data says, and the flags given beside them."""
+    overrides = parsed.overrides(ModelConfig)
+    if config.model is not None and config.bert_config_file is not None:
+        raise UserError(f"--model={config.model} and --bert_config_file={config.bert_config_file}: give one of them")
+    data_size = vocab.vocab_size if vocab else None
+    if config.bert_config_file is not None:
+        base = read_config(config.bert_config_file)
+        source = config.bert_config_file
+        model = dataclasses.replace(base, **overrides)
+    else:
+        name = config.model or ("base" if kind == "GPU" else "tiny")
+        source = f"--model={name}"
+        sizes = {} if data_size is None else dict(vocab_size=data_size)
+        if dataset.max_seq_length > ModelConfig().max_position_embeddings:
+            sizes["max_position_embeddings"] = dataset.max_seq_length
+        model = preset(name, **sizes | overrides)
+    if "vocab_size" in overrides:
+        source = f"--vocab_size={model.vocab_size}"
+    if data_size is not None and model.vocab_size != data_size:
+        raise UserError(f"{source}: a vocabulary of {model.vocab_size}, but that of the data has {data_size} pieces; they must be equal")
+    if dataset.max_seq_length > model.max_position_embeddings:
+        raise UserError(
+            f"max_position_embeddings={model.max_position_embeddings}: fewer than the {dataset.max_seq_length} tokens of the data's "
+            "rows; raise it, or build the data with a smaller --max_seq_length"
+        )
+    return model
+
+
+def initial_weights(config, model, dataset, vocab, goes_on, console):
+    """Fresh weights, replaced by those of --init_checkpoint where it has them; a run that goes on has its own."""
+    weights = initialize(heads.pretraining_weights(model, dataset.schema.has_next_sentence_labels), config.seed)
+    if config.init_checkpoint is None or goes_on:
+        return weights
+    flag = f"--init_checkpoint={config.init_checkpoint}"
+    source = find_model(config.init_checkpoint, "init_checkpoint")
+    stored_config, stored, _ = huggingface.read_model(source)
+    for name, value in stored_config.to_dict().items():
+        # Dropout and the spread of fresh weights may change; more positions are made of fresh ones further down.
+        if name not in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "max_position_embeddings"):
+            if value != getattr(model, name):
+                raise UserError(f"{flag}: its {name} is {value}, that of the model {getattr(model, name)}; give --{name}={value}")
+    vocab_file = find_vocabulary(source)
+    if vocab is not None and vocab_file is not None and open_tokenizer(vocab_file, vocab.do_lower_case).vocab != vocab.vocab:
+        raise UserError(f"{flag}: {vocab_file} is not the vocabulary of the data; build the data with it")
+    positions = stored.pop("embeddings/position", None)
+    fresh = sorted(set(weights) - set(stored) - {"embeddings/position"})
+    weights |= {name: value for name, value in stored.items() if name in weights}
+    if positions is not None:
+        shared = min(len(positions), len(weights["embeddings/position"]))
+        weights["embeddings/position"][:shared] = positions[:shared]
+        fresh += [f"embeddings/position from {shared} on"] if shared < len(weights["embeddings/position"]) else []
+    console.say(f"starting from {source}" + (f"; fresh: {', '.join(fresh)}" if fresh else ""))
+    return weights

@@ -1,0 +1,126 @@
+"""When a run logs, saves, validates and exports: functions of the step and of progress alone.
+
+Progress is the share of the run that is behind: steps of all steps, or seconds of the budget when the schedule is on the clock. What
+is due after a call is what lies between the progress before it and after it, so a run that goes on needs no memory of what was done.
+"""
+
+import dataclasses
+import math
+
+from bert_gpu.settings import Settings, UserError, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CadenceConfig(Settings):
+    """How long a run is, and when it logs, saves and validates."""
+
+    num_train_steps: int | None = setting(
+        None, "Optimizer updates of the run. Wins over --num_train_epochs; with --total_training_time whichever comes first.", low=1
+    )
+    num_train_epochs: float | None = setting(
+        None, "Passes over the training records. Default: 40, or as many as --total_training_time allows.", above=0.0
+    )
+    steps_per_loop: int = setting(
+        1, "Steps of one call into TensorFlow. More spares the GPU the wait for Python; never runs past a log or save step.", low=1
+    )
+    log_steps: int = setting(10, "Steps between two lines of metrics.jsonl.", low=1)
+    save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints; one more is written at the end.", low=1)
+    save_checkpoints_minutes: float | None = setting(None, "Also save when so many minutes have passed since the last one.", above=0.0)
+    eval_steps: int | None = setting(None, "Steps between two validations. Default: at every checkpoint. Also before the first.", low=1)
+    validation_epochs: float | None = setting(None, "Epochs between two validations, instead of --eval_steps.", above=0.0)
+    validation_epochs_begin: float | None = setting(
+        None, "Epochs between two validations in the first --validation_begin_proportion of the run.", above=0.0
+    )
+    validation_epochs_end: float | None = setting(
+        None, "Epochs between two validations in the last --validation_end_proportion of the run.", above=0.0
+    )
+    validation_begin_proportion: float = setting(0.05, "Share of the run that counts as its beginning.", low=0.0, high=1.0)
+    validation_end_proportion: float = setting(0.01, "Share of the run that counts as its end.", low=0.0, high=1.0)
+    validation_marks: tuple[str, ...] = setting((), "Shares of the run, with commas between, at which to validate too: 0.1,0.5.")
+    finetune_time_markers: tuple[str, ...] = setting(
+        (), "Shares of the run, with commas between, at which the model is exported to OUTPUT_DIR/marks/SHARE, for fine-tuning: 0.25,0.5."
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.eval_steps is not None and self.validation_epochs is not None:
+            raise UserError(f"--eval_steps={self.eval_steps} and --validation_epochs={self.validation_epochs}: give one of them")
+        for name in ("validation_marks", "finetune_time_markers"):
+            shares(name, getattr(self, name))
+
+
+def shares(name, texts):
+    """The floats, in rising order, of a setting that lists shares of the run."""
+    try:
+        values = sorted({float(text) for text in texts})
+    except ValueError:
+        values = [math.nan]
+    if not all(0 < value <= 1 for value in values):
+        raise UserError(f"--{name}={','.join(texts)}: must be numbers above 0 and at most 1, with commas between")
+    return values
+
+
+def num_steps_of(config, num_records, global_batch_size, has_budget=False):
+    """Steps of a run: as told, or of its epochs, rounded up; None when only a time budget ends it."""
+    if config.num_train_steps is not None:
+        return config.num_train_steps
+    if config.num_train_epochs is None and has_budget:
+        return None
+    return max(1, math.ceil((config.num_train_epochs or 40.0) * num_records / global_batch_size))
+
+
+class Cadence:
+    """Answers when what is due.
+
+    Args of the constructor: config: CadenceConfig. num_steps: of the run, None when only time ends it. steps_of_epoch: float.
+    """
+
+    def __init__(self, config, num_steps, steps_of_epoch):
+        self.config, self.num_steps = config, num_steps
+        self.validation_marks = shares("validation_marks", config.validation_marks)
+        self.export_marks = shares("finetune_time_markers", config.finetune_time_markers)
+        self.epochs = {part: self._interval(part, steps_of_epoch) for part in ("", "_begin", "_end")}
+
+    def _interval(self, part, steps_of_epoch):
+        epochs = getattr(self.config, f"validation_epochs{part}")
+        return None if epochs is None else max(1, round(epochs * steps_of_epoch))
+
+    def call_ends(self, step):
+        """The step after which the call that begins after `step` steps ends: nothing with a step of its own is run past."""
+        config = self.config
+        periods = [config.steps_per_loop, config.log_steps, config.save_checkpoints_steps, config.eval_steps]
+        ends = [(step // period + 1) * period for period in periods if period is not None]
+        return min(ends + ([self.num_steps] if self.num_steps is not None else []))
+
+    def logs(self, step):
+        return step % self.config.log_steps == 0
+
+    def saves(self, step, seconds_since_save):
+        minutes = self.config.save_checkpoints_minutes
+        return step % self.config.save_checkpoints_steps == 0 or (minutes is not None and seconds_since_save >= 60 * minutes)
+
+    def validates(self, before, after, saves):
+        """Whether validation is due after a call; before, after: (step, progress). saves: whether a checkpoint is."""
+        if crossed(self.validation_marks, before[1], after[1]):
+            return True
+        interval = self._validation_interval(after[1])
+        if interval is None:
+            return saves
+        return after[0] // interval > before[0] // interval
+
+    def _validation_interval(self, progress):
+        """Steps between two validations at this progress; None: at every checkpoint."""
+        config = self.config
+        if self.epochs["_begin"] and progress <= config.validation_begin_proportion:
+            return self.epochs["_begin"]
+        if self.epochs["_end"] and progress >= 1 - config.validation_end_proportion:
+            return self.epochs["_end"]
+        return config.eval_steps or self.epochs[""]
+
+    def exports(self, before, after):
+        """The marks at which to export after a call that went from one progress to another."""
+        return crossed(self.export_marks, before, after)
+
+
+def crossed(marks, before, after):
+    return [mark for mark in marks if before < mark <= after]

@@ -1,0 +1,100 @@
+"""What the GPUs of a run are doing: utilisation, memory, temperature and power, from NVML (what nvidia-smi asks).
+
+A thread samples every few seconds; `read` gives one number for each over all GPUs of the run and all samples since the last `read`. A
+number that NVML does not give is absent, and that it is gone is told once.
+"""
+
+import contextlib
+import os
+import threading
+
+import pynvml
+
+# name: (reading of a GPU, over GPUs and samples alike). Memory and temperature are limits, so the highest counts.
+READINGS = {
+    "gpu_utilization": (lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu, "mean"),  # percent of the time that a kernel ran
+    "gpu_memory_bytes": (lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used, "highest"),
+    "gpu_temperature_celsius": (lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU), "highest"),
+    "gpu_power_watts": (lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000, "mean"),  # NVML: milliwatts
+}
+
+
+class HardwareSampler:
+    """Samples the GPUs of a run in a thread, until closed.
+
+    Args:
+      gpus: of `visible_gpus`; with none, nothing is sampled and `read` gives {}. seconds: between samples.
+      warn: takes a text, at most one: that NVML, or a part of it, does not answer.
+    """
+
+    def __init__(self, gpus, seconds, warn):
+        self.seconds, self.warn, self.has_warned = seconds, warn, False
+        self.handles, self.samples = [], {name: [] for name in READINGS}
+        self.lock, self.ends, self.thread = threading.Lock(), threading.Event(), None
+        if gpus:
+            self.handles = self._open(gpus)
+        if self.handles:
+            self.thread = threading.Thread(target=self._run, name="hardware", daemon=True)
+            self.thread.start()
+
+    def read(self):
+        """{name: number} of the time since the last call, for the names of READINGS that there is a sample of."""
+        with self.lock:
+            samples, self.samples = self.samples, {name: [] for name in READINGS}
+        reduce = dict(mean=lambda values: sum(values) / len(values), highest=max)
+        return {name: float(reduce[READINGS[name][1]](values)) for name, values in samples.items() if values}
+
+    def close(self):
+        self.ends.set()
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None
+            with contextlib.suppress(pynvml.NVMLError):  # of a GPU that is lost
+                pynvml.nvmlShutdown()
+
+    def sample(self):
+        """Takes one sample of every reading and every GPU."""
+        for name, (reading, _) in READINGS.items():
+            try:
+                values = [reading(gpu) for gpu in self.handles]
+            except pynvml.NVMLError as error:
+                self._complain(f"{name} is missing where NVML does not give it ({error})")
+                continue
+            with self.lock:
+                self.samples[name] += values
+
+    def _open(self, gpus):
+        """The handles of the GPUs, [] when NVML is not there or does not know one of them."""
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            self._complain(f"no GPU utilisation, memory, temperature or power in the log: NVML does not start ({error})")
+            return []
+        try:
+            by_number, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
+            return [by_number(gpu) if isinstance(gpu, int) else by_uuid(gpu) for gpu in gpus]
+        except pynvml.NVMLError as error:
+            self._complain(f"no GPU utilisation, memory, temperature or power in the log: NVML does not know {gpus} ({error})")
+            pynvml.nvmlShutdown()
+            return []
+
+    def _run(self):
+        while not self.ends.is_set():
+            self.sample()
+            self.ends.wait(self.seconds)
+
+    def _complain(self, text):
+        if not self.has_warned:
+            self.warn(text)
+        self.has_warned = True
+
+
+def visible_gpus(numbers, environ=os.environ):
+    """What NVML calls the GPUs that TensorFlow numbers so: NVML's numbers, or UUIDs where CUDA_VISIBLE_DEVICES holds such.
+
+    CUDA numbers unlike GPUs by speed and NVML by PCI bus, unless CUDA_DEVICE_ORDER=PCI_BUS_ID says otherwise; like GPUs are in PCI order.
+    """
+    if environ.get("CUDA_VISIBLE_DEVICES") is None:
+        return list(numbers)
+    names = [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    return [int(names[number]) if names[number].isdecimal() else names[number] for number in numbers]

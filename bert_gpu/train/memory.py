@@ -1,0 +1,86 @@
+"""Training in little memory: what is frozen, what is computed again instead of kept, and the largest micro-batch that fits."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from bert_gpu.settings import Settings, UserError, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryConfig(Settings):
+    """Less memory (see also --precision, --optimizer=adamw8bit and --gradient_accumulation_steps)."""
+
+    recompute: bool = setting(
+        False, "Keep only what goes into each layer and compute the rest again in the backward pass: about a third more work."
+    )
+    recompute_every: int | None = setting(
+        None, "Keep only what goes into every so-manieth layer; more layers, less is kept. Switches --recompute on. Default: 1.", low=1
+    )
+    freeze: tuple[str, ...] = setting(
+        (),
+        "What is not trained, and so has neither gradients nor optimizer state, with commas between: embeddings, layers:K (the first K "
+        "layers), or a regular expression that is searched in the names of weights, such as attention/.*bias.",
+    )
+
+    @property
+    def layers_recomputed(self):
+        """k: one activation is kept for every k layers; 0 when all are kept."""
+        return self.recompute_every or int(self.recompute)
+
+
+def largest_that_fits(fits, sizes):
+    """The largest of the rising `sizes` for which `fits` holds, None when it holds for none.
+
+    fits: function of a size that tries, and says whether there was room. Tries go up in doubling strides, then halve what is between:
+    about 2 log2 of the answer's place, because what does not fit is slow to try.
+    """
+    good, stride = -1, 1
+    while good + stride < len(sizes) and fits(sizes[good + stride]):
+        good, stride = good + stride, 2 * stride
+    bad = min(good + stride, len(sizes))
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(sizes[middle]) else (good, middle)
+    return sizes[good] if good >= 0 else None
+
+
+class Trial:
+    """Whether one step of a micro-batch fits: callable (size) -> bool; `peak_bytes` is that of the largest that did.
+
+    Args of the constructor:
+      make_step: function of a size -> callable () that runs a step and waits for it.
+      device: name of a GPU whose peak memory is read, None where there is no such number.
+    """
+
+    def __init__(self, make_step, device=None, say=lambda text: None):
+        self.make_step, self.device, self.say, self.peak_bytes = make_step, device, say, None
+
+    def __call__(self, size):
+        if self.device:
+            tf.config.experimental.reset_memory_stats(self.device)
+        try:
+            self.make_step(size)()
+        except (tf.errors.ResourceExhaustedError, MemoryError):
+            self.say(f"  micro-batch {size}: does not fit")
+            return False
+        if self.device:
+            self.peak_bytes = tf.config.experimental.get_memory_info(self.device)["peak"]
+        self.say(f"  micro-batch {size}: fits" + (f", {self.peak_bytes / 2**30:.2f} GB" if self.peak_bytes else ""))
+        return True
+
+
+def choose_micro_batch(fits, num_replicas, global_batch_size=None):
+    """The micro-batch of --train_batch_size=auto: the largest that fits, and that divides the global batch when there is one.
+
+    Raises UserError when nothing fits.
+    """
+    sizes = [1, 2, 4, *range(8, 1 << 14, 8)]
+    if global_batch_size is not None:
+        sizes = [size for size in range(1, global_batch_size + 1) if global_batch_size % (size * num_replicas) == 0]
+        if not sizes:
+            raise UserError(f"--global_batch_size={global_batch_size}: is no multiple of the {num_replicas} GPUs; choose one that is")
+    largest = largest_that_fits(fits, sizes)
+    if largest is None:
+        raise UserError("--train_batch_size=auto: not even one sequence fits; try --recompute, --optimizer=adamw8bit or a smaller --model")
+    return largest

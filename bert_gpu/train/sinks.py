@@ -1,0 +1,152 @@
+"""Where the numbers of a run go beside TensorBoard (events.py): metrics.jsonl and Weights & Biases.
+
+A sink has write(step, values), cut(step), which drops what was written after a step, and close(). Its `recovers` says whether it can
+be written to again after an error.
+"""
+
+import itertools
+import json
+import os
+import secrets
+
+from bert_gpu.files import write_text
+from bert_gpu.settings import UserError
+
+
+class JsonLines:
+    """metrics.jsonl: a line {"step": step, name: value, ...} each, flushed. A value that does not exist or is not finite is null.
+
+    A line is there as a whole or not at all: on a full disk lines wait in memory and are tried again with the next one.
+    """
+
+    recovers = True
+
+    def __init__(self, path):
+        self.path, self.waiting = path, b""
+        self.file = open(path, "ab", buffering=0)
+
+    def write(self, step, values):
+        """Appends a line. OSError when it, and those that wait, cannot be written now."""
+        self.waiting += (json.dumps({"step": step} | values, allow_nan=False) + "\n").encode()
+        self._flush()
+
+    def cut(self, step):
+        """Drops the lines after `step`, those that wait too. OSError when there is no room to do it; then they stay in the file."""
+        self.waiting = b"".join(line for line in self.waiting.splitlines(keepends=True) if json.loads(line)["step"] <= step)
+        self.file.close()
+        try:
+            cut_lines(self.path, step)
+        finally:
+            self.file = open(self.path, "ab", buffering=0)
+
+    def close(self):
+        try:
+            self._flush()
+        finally:
+            self.file.close()
+
+    def _flush(self):
+        size, done = self.file.seek(0, os.SEEK_END), 0
+        try:
+            while done < len(self.waiting):
+                done += self.file.write(self.waiting[done:])
+        except OSError:
+            self.file.truncate(size)
+            raise
+        self.waiting = b""
+
+
+def cut_lines(path, step):
+    """Drops lines of a metrics.jsonl after `step` (all for None), and from the first line that is broken on. No file: nothing to do."""
+    if not os.path.exists(path):
+        return
+    with open(path, encoding="utf-8", errors="replace") as file:
+        kept = list(itertools.takewhile(lambda line: is_metrics_line(line) and step is not None, file))
+    write_text(path, "".join(line for line in kept if json.loads(line)["step"] <= step))
+
+
+def is_metrics_line(line):
+    try:
+        return line.endswith("\n") and isinstance(json.loads(line)["step"], int)
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases (--wandb_project). OUTPUT_DIR/wandb/run_id.txt holds its id, so that a resume goes on with the same one.
+
+    Weights & Biases takes nothing back, and steps of its own never go down. So the x-axis is a metric, "step": after a resume or a
+    rollback the steps since that checkpoint are there twice, and none is lost. Offline runs lie in OUTPUT_DIR/wandb until `wandb sync`;
+    a resumed one is several folders of one id.
+
+    Args:
+      path: OUTPUT_DIR. project: its name. mode: "online" | "offline". settings: dict that is shown with the run.
+    """
+
+    recovers = False
+
+    def __init__(self, path, project, mode, settings):
+        wandb = check_wandb(project, mode)
+        folder = os.path.join(path, "wandb")
+        os.makedirs(folder, exist_ok=True)
+        self.id = stored_id(os.path.join(folder, "run_id.txt"))
+        try:
+            self.run = wandb.init(
+                project=project,
+                id=self.id,
+                name=os.path.basename(os.path.abspath(path)),
+                dir=path,
+                mode=mode,
+                resume="allow" if mode == "online" else None,
+                config=settings,
+                allow_val_change=True,
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except (wandb.Error, ValueError) as error:
+            raise cannot_start(project, error) from error
+        self.row, self.step = self.run.step - 1, None  # the last row written, and the step of ours that it belongs to
+        self.run.define_metric("step")
+        self.run.define_metric("*", step_metric="step")
+
+    def write(self, step, values):
+        if step != self.step:
+            self.row, self.step = max(step, self.row + 1), step
+        self.run.log({"step": step} | {name: value for name, value in values.items() if value is not None}, step=self.row)
+
+    def cut(self, step):
+        """What was sent stays; what follows gets rows of its own."""
+        self.step = None
+
+    def close(self):
+        self.run.finish()
+
+
+def check_wandb(project, mode):
+    """The module wandb, logged in where it has to be (on a terminal it asks for the key). UserError when it is not there, or no key is."""
+    if mode == "offline":  # or it sends statistics of its own use
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    try:
+        import wandb
+    except ImportError as error:
+        raise UserError(f"--wandb_project={project}: needs the package wandb; pip install 'bert-gpu[wandb]', or leave it out") from error
+    if mode == "online":
+        try:
+            wandb.login()
+        except wandb.Error as error:
+            raise cannot_start(project, error) from error
+    return wandb
+
+
+def cannot_start(project, error):
+    reason = " ".join(str(error).split())[:120]
+    return UserError(
+        f"--wandb_project={project}: Weights & Biases cannot start ({reason}); run `wandb login`, or use --wandb_mode=offline"[:300]
+    )
+
+
+def stored_id(path):
+    """The id in a file, made when there is none."""
+    if not os.path.exists(path):
+        write_text(path, secrets.token_hex(4) + "\n")
+    with open(path, encoding="utf-8") as file:
+        return file.read().strip()

@@ -1,0 +1,102 @@
+"""The variables of a run, one copy on each replica: weights, optimizer slots, the number of updates, the loss scale.
+
+They are ON_READ variables with the aggregation ONLY_FIRST_REPLICA: a replica reads and assigns its own copy, also inside compiled
+functions, and because all apply the same update the copies stay equal. Weights that are frozen have no slots.
+"""
+
+import re
+
+import tensorflow as tf
+
+from bert_gpu.optim import optimizers
+from bert_gpu.settings import UserError
+
+LOSS_SCALE_START, LOSS_SCALE_MAX, LOSS_SCALE_WINDOW = 2.0**15, 2.0**24, 2000  # doubled after so many good steps, halved at overflow
+
+
+class TrainState:
+    """Weights and what belongs to them.
+
+    Args of the constructor:
+      strategy: tf.distribute.Strategy. weights: {name: float32 array}, their first values.
+      optimizer: OptimizerConfig, which decides the slots; None for a state that is only evaluated.
+      frozen: names of weights that are not trained.
+    """
+
+    def __init__(self, strategy, weights, optimizer=None, frozen=()):
+        def variable(value, name):
+            return tf.Variable(
+                value,
+                trainable=False,
+                name=re.sub("[^A-Za-z0-9_.-]", "_", name),
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+
+        self.strategy = strategy
+        self.trained = [name for name in weights if name not in set(frozen)]
+        slots = {} if optimizer is None else optimizers.initial_slots({name: weights[name] for name in self.trained}, optimizer)
+        with strategy.scope():
+            self.weights = {name: variable(tf.constant(value, tf.float32), name) for name, value in weights.items()}
+            self.slots = {name: variable(value, name) for name, value in slots.items()}
+            self.num_updates = variable(tf.constant(0, tf.int32), "num_updates")
+            self.num_skipped = variable(tf.constant(0, tf.int32), "num_skipped")
+            self.loss_scale = variable(tf.constant(LOSS_SCALE_START), "loss_scale")
+            self.num_good = variable(tf.constant(0, tf.int32), "num_good")
+
+    def variables(self):
+        """Everything that a checkpoint holds, as {name: variable}."""
+        named = {f"weights/{name}": v for name, v in self.weights.items()} | {f"slots/{name}": v for name, v in self.slots.items()}
+        counters = dict(num_updates=self.num_updates, num_skipped=self.num_skipped, loss_scale=self.loss_scale, num_good=self.num_good)
+        return named | counters
+
+    def read(self):
+        """All values as {name: NumPy array}, copies that later steps do not touch."""
+        return {name: first_copy(variable).numpy() for name, variable in self.variables().items()}
+
+    def read_weights(self):
+        return {name: first_copy(variable).numpy() for name, variable in self.weights.items()}
+
+    def assign(self, values):
+        """Sets all values on all replicas; KeyError when one is missing."""
+        for name, variable in self.variables().items():
+            for copy in copies(variable):
+                copy.assign(values[name])
+
+
+def copies(variable):
+    return variable.values if hasattr(variable, "values") else [variable]
+
+
+def first_copy(variable):
+    return copies(variable)[0]
+
+
+def frozen_names(weight_names, expressions):
+    """The weights that --freeze names.
+
+    Args:
+      weight_names: names of all weights. expressions: strings, each "embeddings", "layers:K" (the first K layers) or a regular
+        expression that is searched in the names.
+
+    Raises UserError when an expression is none, fits nothing, or when nothing is left to train.
+    """
+    frozen = set()
+    for expression in expressions:
+        first_layers = re.fullmatch(r"layers:(\d+)", expression)
+        if expression == "embeddings":
+            pattern = "^embeddings/"
+        elif first_layers:
+            pattern = "|".join(f"^layer_{number}/" for number in range(int(first_layers[1]))) or "(?!)"
+        else:
+            pattern = expression
+        try:
+            found = {name for name in weight_names if re.search(pattern, name)}
+        except re.error as error:
+            raise UserError(f"--freeze={expression}: is no regular expression ({error}); or use embeddings, layers:K") from error
+        if not found:
+            raise UserError(f"--freeze={expression}: no weight has such a name; use embeddings, layers:K or a regular expression")
+        frozen |= found
+    if frozen == set(weight_names):
+        raise UserError(f"--freeze={','.join(expressions)}: leaves nothing to train; freeze less")
+    return frozen

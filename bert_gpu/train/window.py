@@ -1,0 +1,104 @@
+"""What a run measures between two log lines: means of metrics, rates, and whether the numbers are still good.
+
+Steps are not waited for until a window closes; only then do values come from the device.
+"""
+
+import contextlib
+import math
+import time
+
+import numpy as np
+
+
+class Stopwatch:
+    """Seconds that a run has spent, all sessions, and those in which it trained (without validation, saving and compiling).
+
+    clock: () -> seconds, of any origin. spent: seconds of earlier sessions.
+    """
+
+    def __init__(self, spent=0.0, clock=time.monotonic):
+        self.spent, self.clock, self.started, self.idle = spent, clock, clock(), 0.0
+
+    @property
+    def seconds(self):
+        return self.spent + self.clock() - self.started
+
+    @property
+    def training_seconds(self):
+        return self.seconds - self.idle
+
+    @contextlib.contextmanager
+    def paused(self):
+        """What happens inside counts as spent, not as training."""
+        since = self.clock()
+        try:
+            yield
+        finally:
+            self.idle += self.clock() - since
+
+
+class Window:
+    """Metrics and rates since the last log line.
+
+    The first call of a session traces and compiles; its metrics count, its time does not enter the rates. Rates are of all GPUs
+    together: steps, sequences, tokens (real ones) and padded_tokens (all places of the rows) a second, and input_wait, the share of the
+    time in which the loop waited for data.
+    """
+
+    def __init__(self, watch):
+        self.watch, self.is_warm = watch, False
+        self.clear()
+
+    def clear(self):
+        self.metrics, self.totals, self.waited = [], dict.fromkeys(("steps", "sequences", "tokens", "padded_tokens"), 0), 0.0
+        self.opened = self.watch.training_seconds
+
+    def add(self, metrics, batches, waited):
+        """One call's step.Metrics, its host batches, and the seconds it waited for them."""
+        self.metrics.append(metrics)
+        if not self.is_warm:
+            metrics.read()
+            self.is_warm, self.opened = True, self.watch.training_seconds
+            return
+        self.waited += waited
+        self.totals["steps"] += len(batches)
+        for batch in batches:
+            self.totals["sequences"] += len(batch["input_mask"])
+            self.totals["tokens"] += int(np.sum(batch["input_mask"]))
+            self.totals["padded_tokens"] += int(np.size(batch["input_mask"]))
+
+    def close(self):
+        """(metrics of each step {name: (n,)}, means over the finite steps and rates as {name: number or None}); a new window opens."""
+        calls = [metrics.read() for metrics in self.metrics]
+        steps = {name: np.concatenate([call[name] for call in calls]).astype(np.float64) for name in calls[0]}
+        elapsed = self.watch.training_seconds - self.opened
+        is_finite = steps["skipped"] == 0
+        means = {name: float(np.mean(v[is_finite])) if is_finite.any() else None for name, v in steps.items() if name != "skipped"}
+        is_timed = self.totals["steps"] > 0 and elapsed > 0
+        rates = {f"{name}_per_second": total / elapsed if is_timed else None for name, total in self.totals.items()}
+        rates["input_wait"] = min(1.0, self.waited / elapsed) if is_timed else None
+        self.clear()
+        return steps, means | dict(skipped_steps=int(np.sum(~is_finite)), seconds=self.watch.seconds) | rates
+
+
+class Health:
+    """Counts the bad steps in a row, up to now: those that were not finite, and those whose loss has jumped.
+
+    A loss has jumped when it is more than `max_jump` nats above the mean of the good steps before it, which forgets with a horizon of
+    100 steps; with max_jump 0 none has.
+    """
+
+    HORIZON = 100
+
+    def __init__(self, max_jump):
+        self.max_jump, self.mean, self.num_good, self.num_bad, self.bad_since = max_jump, 0.0, 0, 0, None
+
+    def add(self, first_step, steps):
+        """Metrics of the steps from `first_step` (number of finished steps before them) on, {name: (n,)}."""
+        for number, (loss, skipped) in enumerate(zip(steps["loss"], steps["skipped"], strict=True)):
+            if skipped or not math.isfinite(loss) or (self.max_jump and self.num_good and loss > self.mean + self.max_jump):
+                self.bad_since = first_step + number if self.num_bad == 0 else self.bad_since
+                self.num_bad += 1
+                continue
+            self.num_bad, self.num_good = 0, self.num_good + 1
+            self.mean += (loss - self.mean) / min(self.num_good, self.HORIZON)

@@ -1,0 +1,152 @@
+"""Bad input to pretraining: one line that says what to do, exit code 2, and nothing touched."""
+
+import os
+import shutil
+
+import pytest
+
+from bert_gpu.__main__ import main as command
+from bert_gpu.files import only_writer
+from tests.cli.pretraining import SMALL, lines, pretrain
+
+
+def corrupt(data, folder, how):
+    """A copy of the data's training shard with one fault."""
+    shard = next(data.glob("x-00000*.tfrecord"))
+    content = bytearray(shard.read_bytes())
+    if how == "truncated":
+        content = content[:-20]
+    else:
+        content[len(content) // 2] ^= 1
+    path = folder / f"{how}.tfrecord"
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    "flags, complaint",
+    [
+        (["--num_gpus=4"], "--num_gpus=4: TensorFlow found none here"),
+        (["--gpus=0"], "--gpus=0"),
+        (["--input_file=nothing/*"], "--input_file=nothing/*"),
+        (["--vocab_size=1000"], "--vocab_size=1000"),
+        (["--max_position_embeddings=16"], "max_position_embeddings=16"),
+        (["--max_seq_length=64"], "--max_seq_length=64"),
+        (["--train_batch_size=0"], "--train_batch_size=0: must be at least 1"),
+        (["--train_batch_size=8", "--global_batch_size=12"], "--global_batch_size=12"),
+        (["--model=huge"], "--model=huge: must be one of"),
+        (["--model=tiny", "--bert_config_file=x.json"], "give one of them"),
+        (["--bert_config_file=x.json", "--nomodel"], "nomodel"),
+        (["--num_attention_heads=3"], "hidden_size"),
+        (["--learning_rte=1"], "learning_rte"),
+        (["--init_checkpoint=nowhere"], "nowhere"),
+        (["--virtual_replicas=0"], "--virtual_replicas=0"),
+        (["--xla=perhaps"], "--xla=perhaps"),
+    ],
+)
+def test_bad_input(data, tmp_path, capsys, flags, complaint):
+    output = tmp_path / "run"
+    assert command(["bert-gpu", "pretrain", f"--input_file={data}/*.tfrecord", f"--output_dir={output}", *SMALL, *flags]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error and error.count("\n") == 1 and len(error) <= 301
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped"])
+def test_corrupt_records_stop_the_run(data, tmp_path, capsys, how):
+    path = corrupt(data, tmp_path, how)
+    output = tmp_path / "run"
+    flags = [f"--input_file={path}", f"--vocab_file={data}/vocab.txt", f"--output_dir={output}", "--num_train_epochs=1", *SMALL]
+    assert command(["bert-gpu", "pretrain", *flags]) == 2
+    error = capsys.readouterr().err
+    assert str(path) in error and "byte" in error and error.count("\n") == 1
+
+
+def test_a_folder_that_is_no_run_is_left_alone(data, tmp_path, capsys):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert pretrain(data, tmp_path) == 2
+    assert "is not empty and holds no run" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+def test_data_of_another_vocabulary_is_refused(data, tmp_path, capsys):
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    assert pretrain(data, tmp_path / "run", f"--vocab_file={vocab}") == 2
+    assert "not the vocabulary" in capsys.readouterr().err
+
+
+def test_overwrite_touches_runs_only(data, tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine").write_text("years of work")
+    assert pretrain(data, tmp_path, "--overwrite") == 2
+    assert "holds no run" in capsys.readouterr().err
+    assert (tmp_path / "model" / "mine").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("place", ["file", "file/run"])
+def test_a_file_in_the_way(data, tmp_path, capsys, place):
+    (tmp_path / "file").write_text("x")
+    for flags in ([], ["--overwrite"]):
+        assert pretrain(data, tmp_path / place, *flags) == 2
+        assert "is a file, not a folder" in capsys.readouterr().err
+
+
+def test_two_runs_at_once(data, tmp_path, capsys):
+    with only_writer(str(tmp_path / "run"), "run", "--output_dir"):
+        (tmp_path / "run" / "run.json").write_text("{}")
+        assert pretrain(data, tmp_path / "run", "--overwrite") == 2
+    assert "another process" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "nonsense"])
+def test_a_broken_run_json_is_named(data, tmp_path, capsys, content):
+    (tmp_path / "run.json").write_text(content)
+    assert pretrain(data, tmp_path) == 2
+    error = capsys.readouterr().err
+    assert "run.json" in error and "--overwrite" in error and error.count("\n") == 1
+
+
+def test_broken_metrics_and_progress(data, tmp_path, capsys):
+    output = tmp_path / "run"
+    assert pretrain(data, output, steps=2) == 0
+    with open(output / "metrics.jsonl", "a") as file:
+        file.write("garbage\n")
+    assert pretrain(data, output, steps=3) == 0
+    assert [line["step"] for line in lines(output) if "loss" in line] == [1, 2, 3]
+    (output / "checkpoints" / "step-00000003" / "progress.json").write_text("{}")
+    assert pretrain(data, output, steps=4) == 2
+    assert "step-00000003" in capsys.readouterr().err
+
+
+def test_what_a_finished_run_may_not_change(data, finished, tmp_path, capsys):
+    output = tmp_path / "run"
+    shutil.copytree(finished, output)
+    for flags, complaint in (
+        (["--lr_scaling=none"], "--lr_scaling: linear -> none"),
+        (["--seed=1"], "--seed: 12345 -> 1"),
+        (["--global_batch_size=16"], "--global_batch_size=16"),
+        (["--nodo_train"], "--nodo_train: leaves nothing to do"),
+        (["--num_attention_heads=1", "--do_eval"], "--num_attention_heads: 2 -> 1"),
+    ):
+        assert pretrain(data, output, *flags) == 2
+        assert complaint in capsys.readouterr().err
+    assert pretrain(data, output, steps=5) == 2
+    assert "has done 12 steps" in capsys.readouterr().err
+
+
+def test_other_data_is_noticed(data, finished, tmp_path, sample_text, capsys):
+    other = tmp_path / "data"
+    flags = [f"--input_file={sample_text}", f"--output_file={other}/x.tfrecord", f"--vocab_file={data}/vocab.txt", "--dupe_factor=1"]
+    assert command(["bert-gpu", "data", *flags, "--max_seq_length=32", "--masked_lm_prob=0.2", "--quiet"]) == 0
+    assert pretrain(other, finished, steps=20) == 2
+    assert "--training_data" in capsys.readouterr().err
+
+
+def test_ids_beyond_the_vocabulary(data, tmp_path, capsys):
+    shard = tmp_path / "x.tfrecord"
+    shard.write_bytes(next(data.glob("x-00000*.tfrecord")).read_bytes())
+    flags = [f"--input_file={shard}", f"--output_dir={tmp_path}/run", "--num_train_steps=1", *SMALL]
+    assert command(["bert-gpu", "pretrain", *flags, "--vocab_size=100"]) == 2
+    assert "reaches beyond 99" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,286 @@
+"""Checkpoints are whole or not there, the right ones stay, and a save that fails costs nothing but itself."""
+
+import dataclasses
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+from bert_gpu.settings import UserError
+from bert_gpu.train import checkpoint
+from bert_gpu.train.checkpoint import CheckpointWriter, Progress, RunFolder, SaveFailed
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder(str(tmp_path / "run"))
+    folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
+    return folder
+
+
+def values(step):
+    """Arrays of the kinds a state has: matrices, a scalar, quantised bytes, and a view that is not contiguous."""
+    random = np.random.default_rng(step)
+    return {
+        "weights/a": random.normal(size=(30, 20)).astype(np.float32),
+        "slots/a": random.integers(0, 256, 600, dtype=np.uint8),
+        "num_updates": np.int32(step),
+        "weights/b": random.normal(size=(5, 7)).astype(np.float32).T,
+    }
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(
+        np.array_equal(first[name], second[name]) and np.asarray(first[name]).dtype == second[name].dtype for name in first
+    )
+
+
+def names(folder):
+    return sorted(os.listdir(folder.checkpoints))
+
+
+def test_what_is_written_in_the_background_reads_back_the_same(folder):
+    progress = Progress(step=7, records=56, seconds=1.25, best_step=5, best_metric=2.5, num_rollbacks=1)
+    with CheckpointWriter(folder, keep=3) as writer:
+        writer.save(progress, values(7))
+        stored = dataclasses.replace(progress)
+        progress.step, progress.best_metric = 8, 1.0  # the run goes on while it is written
+    assert folder.newest_progress() == stored == folder.progress_of(7)
+    assert same(values(7), folder.restore(7))
+    assert names(folder) == ["step-00000007"]
+
+
+def test_save_returns_before_it_is_written_and_the_next_waits_for_it(folder, monkeypatch):
+    may_write, order, write = threading.Event(), [], checkpoint.save_file
+
+    def slow(tensors, path):
+        assert may_write.wait(30)
+        write(tensors, path)
+        order.append(int(tensors["num_updates"]))
+
+    monkeypatch.setattr(checkpoint, "save_file", slow)
+    with CheckpointWriter(folder, keep=3) as writer:
+        writer.save(Progress(step=1), values(1))
+        assert folder.steps() == []  # and yet we are here
+        threading.Timer(0.05, may_write.set).start()
+        writer.save(Progress(step=2), values(2))
+        assert order[0] == 1 and 1 in folder.steps()
+        writer.wait()
+        assert order == [1, 2] and folder.steps() == [1, 2]
+
+
+def test_the_values_are_let_go_when_written_or_not(folder, monkeypatch):
+    class Array(np.ndarray):  # one that can be watched
+        pass
+
+    for fails in (False, True):
+        if fails:
+            monkeypatch.setattr(checkpoint, "save_file", no_space)
+        array = np.ones(1000, np.float32).view(Array)
+        watched = weakref.ref(array)
+        writer = CheckpointWriter(folder, keep=1, warn=list)
+        writer.save(Progress(step=1), {"weights/a": array})
+        writer.wait()
+        del array
+        assert watched() is None
+        assert (writer.failure is not None) == fails
+        writer.thread.shutdown()
+
+
+def test_the_newest_the_best_and_the_pinned_stay(folder):
+    progress = Progress()
+    losses = {10: 3.0, 20: 2.0, 30: 2.5, 40: float("nan"), 50: 2.25, 60: 2.75}
+    with CheckpointWriter(folder, keep=2) as writer:
+        for step, loss in losses.items():
+            progress.step = step
+            assert progress.improve(loss) == (step in (10, 20))
+            writer.save(progress, values(step), pin=step == 30)
+    assert (progress.best_step, progress.best_metric) == (20, 2.0)
+    assert folder.steps() == [20, 30, 50, 60] and folder.best_step() == 20
+    assert folder.is_pinned(30) and not folder.is_pinned(20)
+    folder.pin(50)
+    for step in (70, 80):
+        folder.save(Progress(step=step, best_step=70, best_metric=1.0), values(step), keep=1)
+    assert folder.steps() == [30, 50, 70, 80] and folder.best_step() == 70
+
+
+def test_a_best_that_was_not_saved_does_not_cost_the_one_before(folder, monkeypatch):
+    folder.save(Progress(step=10, best_step=10, best_metric=2.0), values(10), keep=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", no_space)
+        with pytest.raises(OSError):
+            folder.save(Progress(step=20, best_step=20, best_metric=1.0), values(20), keep=1)
+    folder.save(Progress(step=30, best_step=20, best_metric=1.0), values(30), keep=1)
+    assert folder.steps() == [10, 30]
+
+
+def test_a_rollback_removes_the_later_ones_and_is_recorded(folder):
+    for step in (10, 20, 30):
+        folder.save(Progress(step=step, records=8 * step), values(step), keep=5)
+    folder.remove_after(10)
+    progress = folder.newest_progress()
+    assert progress.step == 10
+    progress.records, progress.num_rollbacks = 8 * 30, 1
+    folder.write_progress(progress)
+    assert folder.newest_progress() == Progress(step=10, records=240, num_rollbacks=1)
+    assert same(values(10), folder.restore(10)) and names(folder) == ["step-00000010"]
+
+
+def test_a_step_saved_again_replaces_the_first(folder):
+    folder.save(Progress(step=10, records=80), values(1), keep=2)
+    folder.save(Progress(step=10, records=160), values(2), keep=2)
+    assert folder.newest_progress().records == 160 and same(values(2), folder.restore(10)) and names(folder) == ["step-00000010"]
+
+
+def test_progress_of_an_older_form(folder):
+    folder.save(Progress(step=3), values(3), keep=1)
+    path = os.path.join(folder.checkpoints, "step-00000003", checkpoint.PROGRESS)
+    for text, expected in [
+        ('{"step": 3, "records": 24, "seconds": 1.5}', Progress(step=3, records=24, seconds=1.5)),
+        ('{"step": 3, "records": 24, "seconds": 1.5, "from_a_later_version": {}}', Progress(step=3, records=24, seconds=1.5)),
+    ]:
+        with open(path, "w") as file:
+            file.write(text)
+        assert folder.newest_progress() == expected
+    for text in (
+        '{"step": 3}',
+        "[]",
+        '{"step": 3, "records": 24, "seconds": 1.5, "best_step": "x", "best_metric": 1}',
+        "",
+        '{"step": null}',
+    ):
+        with open(path, "w") as file:
+            file.write(text)
+        with pytest.raises(UserError, match="delete that checkpoint's folder|a JSON object"):
+            folder.newest_progress()
+        assert folder.best_step() is None  # and retention is not stopped by it
+
+
+def no_space(tensors, path):
+    with open(path, "wb") as file:
+        file.write(b"half")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("on_error", checkpoint.SAVE_ERRORS)
+def test_a_full_disk_leaves_the_good_ones_alone(folder, monkeypatch, on_error):
+    told = []
+    writer = CheckpointWriter(folder, keep=2, on_error=on_error, warn=told.append)
+    for step in (10, 20):
+        writer.save(Progress(step=step), values(step))
+    writer.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", no_space)
+        writer.save(Progress(step=30), values(30))
+        if on_error == "stop":
+            with pytest.raises(SaveFailed, match="step 30 could not be saved: No space left on device; the newest good one is step 20"):
+                writer.save(Progress(step=40), values(40))
+        else:
+            writer.save(Progress(step=40), values(40))
+            writer.wait()
+    assert told[0] == "checkpoint of step 30 could not be saved: No space left on device; the newest good one is step 20"
+    assert len(told) == (1 if on_error == "stop" else 2)
+    assert names(folder) == ["step-00000010", "step-00000020"]
+    assert all(same(values(step), folder.restore(step)) for step in (10, 20))
+    if on_error == "stop":
+        with pytest.raises(SaveFailed):
+            writer.close()
+    else:
+        writer.save(Progress(step=50), values(50))  # there is room again
+        writer.close()
+        assert folder.steps() == [20, 50]
+
+
+def test_a_failed_last_save_is_never_silent(folder, monkeypatch):
+    monkeypatch.setattr(checkpoint, "save_file", no_space)
+    told = []
+    with pytest.raises(SaveFailed, match="step 5 .* there is no other one yet"):
+        with CheckpointWriter(folder, keep=1, on_error="continue", warn=told.append) as writer:
+            writer.save(Progress(step=5), values(5))
+    with pytest.raises(KeyError):  # what ended the run matters more, but the failure is told all the same
+        with CheckpointWriter(folder, keep=1, on_error="stop", warn=told.append) as writer:
+            writer.save(Progress(step=6), values(6))
+            raise KeyError
+    assert len(told) == 2 and names(folder) == []
+
+
+def test_our_own_mistakes_are_not_taken_for_a_full_disk(folder):
+    writer = CheckpointWriter(folder, keep=1, warn=list)
+    writer.save(Progress(step=5), {"a": np.array([object()])})
+    with pytest.raises(Exception) as caught:
+        writer.wait()
+    assert not isinstance(caught.value, SaveFailed)
+    writer.thread.shutdown()
+    assert names(folder) == []
+
+
+LIMITED = """
+import resource, sys
+import numpy as np
+from bert_gpu.train.checkpoint import CheckpointWriter, Progress, RunFolder, SaveFailed
+folder = RunFolder(sys.argv[1])
+folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
+writer = CheckpointWriter(folder, keep=1, on_error="continue")
+writer.save(Progress(step=1), {"a": np.ones(1000, np.float32)})
+writer.wait()
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+writer.save(Progress(step=2), {"a": np.ones(1_000_000, np.float32)})
+try:
+    writer.close()
+except SaveFailed:
+    sys.exit(3)
+"""
+
+
+def test_the_kernel_refuses_to_write(tmp_path):
+    """The same without a stand-in: a file size limit makes the library's own write fail."""
+    result = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path / "run")], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 3, result.stderr
+    assert "checkpoint of step 2 could not be saved: File too large; the newest good one is step 1" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-00000001"]
+
+
+KILLED = """
+import sys
+import numpy as np
+from bert_gpu.train.checkpoint import CheckpointWriter, Progress, RunFolder
+folder = RunFolder(sys.argv[1])
+folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
+writer = CheckpointWriter(folder, keep=2)
+step = max(folder.steps(), default=0)
+while True:
+    step += 1
+    writer.save(Progress(step=step, records=8 * step, best_step=1, best_metric=1.0), {"a": np.full(2_000_000, step, np.int32)})
+    if step % 20 == 0:
+        writer.wait()
+        print(step, flush=True)
+"""
+
+
+def test_killed_while_it_saves_and_removes(tmp_path):
+    """Whatever the moment: what has a checkpoint's name is whole, and what is left of the others goes with the next save."""
+    folder, random = RunFolder(str(tmp_path / "run")), np.random.default_rng(0)
+    for _ in range(8):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, folder.path], stdout=subprocess.PIPE, text=True)
+        process.stdout.readline()
+        time.sleep(random.uniform(0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        steps = folder.steps()
+        assert 1 in steps and 3 <= len(steps) <= 4  # the best, the newest two, and one that was about to go
+        for step in steps:
+            assert folder.progress_of(step).records == 8 * step
+            assert (folder.restore(step)["a"] == step).all()
+    folder.save(Progress(step=steps[-1] + 1), {"a": np.zeros(1)}, keep=1)
+    assert names(folder) == ["step-00000001", f"step-{steps[-1] + 1:08d}"]
+    with open(os.path.join(folder.checkpoints, "step-00000001", checkpoint.PROGRESS)) as file:
+        assert json.load(file)["best_step"] == 1

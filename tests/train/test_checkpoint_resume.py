@@ -1,0 +1,91 @@
+"""Which runs may go on, what the refusal says, and what run.json says about where a run's numbers come from."""
+
+import hashlib
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+from bert_gpu.settings import UserError
+from bert_gpu.train import checkpoint, provenance
+from bert_gpu.train.checkpoint import RunFolder
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+def test_the_difference_is_shown_leaf_by_leaf():
+    stored = dict(
+        rate=1e-3,
+        gone=1,
+        layers=[1, 2],
+        files=[["a.tfrecord", 10, "x"], ["b.tfrecord", 20, "y"]],
+        data=dict(made=dict(seed=1, tokenizer="abc"), length=128, other=None),
+    )
+    assert provenance.differences(stored, stored) == []
+    settings = dict(
+        rate=2e-3,
+        layers=(1, 2),  # a tuple is a list in JSON
+        files=(("a.tfrecord", 10, "x"), ("b.tfrecord", 20, "z")),
+        data=dict(made=dict(seed=2, tokenizer="abc"), length=128, other=dict(a=1)),
+        new="x" * 100,
+    )
+    assert provenance.differences(stored, settings) == [
+        "--data.made.seed: 1 -> 2",
+        "--data.other: None -> {'a': 1}",
+        "--files[1][2]: y -> z",
+        "--gone: 1 -> None",
+        f"--new: None -> {'x' * 57}...",
+        "--rate: 0.001 -> 0.002",
+    ]
+    assert provenance.differences(dict(files=[1]), dict(files=[1, 2])) == ["--files: 1 entries -> 2"]
+    assert provenance.differences(dict(x=True), dict(x=dict(a=1))) == ["--x: True -> {'a': 1}"]
+
+
+def test_a_run_with_other_fixed_settings_is_refused_and_others_are_free():
+    folder, stored = RunFolder("somewhere"), dict(settings={f"name_{n}": n for n in range(50)}, num_steps=10)
+    checkpoint.check_resumable(folder, stored, {f"name_{n}": n for n in range(50)})
+    with pytest.raises(UserError, match=r"somewhere.*\(--name_3: 3 -> 4\); name another folder"):
+        checkpoint.check_resumable(folder, stored, {f"name_{n}": n + (n == 3) for n in range(50)})
+    with pytest.raises(UserError, match=r"\(--name_0: 0 -> x; .*; and \d+ more\); name another folder") as caught:
+        checkpoint.check_resumable(folder, stored, {f"name_{n}": "x" for n in range(50)})
+    assert len(str(caught.value)) <= 300
+    with pytest.raises(UserError) as caught:
+        checkpoint.check_resumable(RunFolder("f" * 400), stored, {})
+    assert len(str(caught.value)) <= 300
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    result = subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True)
+    return result.stdout.strip()
+
+
+def test_the_commit_of_the_code(tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("a = 1\n")
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "other").write_text("x")
+    git(tmp_path, "add", "other")
+    git(tmp_path, "commit", "--quiet", "-m", "x")
+    assert provenance.git_commit(str(package)) is None  # somebody's repository that does not track it
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "y")
+    git(tmp_path, "tag", "v1")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert provenance.git_commit(str(package)) == commit and len(commit) == 40
+    (package / "__init__.py").write_text("a = 2\n")
+    assert provenance.git_commit(str(package)) == commit + "-dirty"
+
+
+def test_no_git_no_commit(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert provenance.git_commit(str(ROOT / "bert_gpu")) is None
+
+
+def test_hash_and_versions(tmp_path):
+    content = os.urandom(3 << 20) + b"end"
+    (tmp_path / "x").write_bytes(content)
+    assert provenance.file_hash(tmp_path / "x") == hashlib.sha256(content).hexdigest()
+    assert {"bert_gpu", "tensorflow", "numpy", "python"} <= provenance.versions().keys()
