@@ -5,13 +5,14 @@ import os
 
 from bert_gpu.cli import flags, pretrain_start, runs
 from bert_gpu.data import pipeline
-from bert_gpu.data.dataset import Dataset, InputConfig
+from bert_gpu.data.dataset import InputConfig, glob_in_folder
 from bert_gpu.files import write_json
 from bert_gpu.interop import huggingface
 from bert_gpu.model import heads
 from bert_gpu.model.config import PRESETS, ModelConfig
 from bert_gpu.optim.optimizers import OptimizerConfig
 from bert_gpu.optim.schedules import ScheduleConfig
+from bert_gpu.recipes import RecipeConfig
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.train import loop, provenance
 from bert_gpu.train.batching import BatchConfig
@@ -22,6 +23,7 @@ from bert_gpu.train.memory import MemoryConfig
 from bert_gpu.train.monitor import Console, MonitorConfig, check_monitoring
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import Objective, TrainStep
+from bert_gpu.train.throughput import total_peak_flops
 
 SUMMARY = (
     "Pretrains a BERT on TFRecords, on all GPUs of this machine (on the CPU where there is none). The batch size is that of one GPU; "
@@ -30,6 +32,7 @@ SUMMARY = (
 EXAMPLE = (
     "python run_pretraining_gpu.py --num_gpus=4",
     "python run_pretraining_gpu.py --input_file='data/*.tfrecord' --model=base --train_batch_size=64 --global_batch_size=1024",
+    "python run_pretraining_gpu.py --recipe=crammed --total_training_time=12",
     "python run_pretraining_gpu.py --virtual_replicas=2 --train_batch_size=8 --num_train_steps=100   # rehearse two GPUs on the CPU",
 )
 
@@ -41,6 +44,11 @@ class PretrainConfig(Settings):
     output_dir: str = setting("runs/pretrain", "Folder of the run: checkpoints, metrics.jsonl, TensorBoard, and model/ at the end.")
     model: str | None = setting(None, "Size of the model. Default: base on GPUs, tiny without one.", choices=tuple(PRESETS))
     bert_config_file: str | None = setting(None, "The model's shape as Google's or Hugging Face's config.json, instead of --model.")
+    encoder: str | None = setting(
+        None,
+        "Train an encoder of TF Model Garden instead of ours: garden:NAME with NAME bert, albert, bigbird, fnet, mobilebert and others, of "
+        "the shape that the flags of the model say; garden:bigbird,block_size=16 sets what only they have.",
+    )
     init_checkpoint: str | None = setting(None, "Start from these weights: a model/ folder of ours or a Hugging Face BERT folder.")
     vocab_file: str | None = setting(None, "Vocabulary of records without dataset.json, copied to model/ and checked against the model.")
     max_predictions_per_seq: int | None = setting(None, "Masked tokens a row that the data must have. Default: what it says.", low=1)
@@ -53,6 +61,7 @@ class PretrainConfig(Settings):
 
 CLASSES = [
     PretrainConfig,
+    RecipeConfig,
     InputConfig,
     BatchConfig,
     MemoryConfig,
@@ -68,22 +77,26 @@ CLASSES = [
 
 
 def main(argv):
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES)
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain")
     configs = {kind: parsed.make(kind) for kind in CLASSES if kind is not ModelConfig}
     config, common, inputs = configs[PretrainConfig], configs[flags.CommonConfig], configs[InputConfig]
     optimizer, schedule = configs[OptimizerConfig], configs[ScheduleConfig]
     console = Console(common.quiet)
     check_monitoring(configs[MonitorConfig])
 
-    dataset = Dataset(inputs, console.warn)
-    if dataset.num_predictions != (config.max_predictions_per_seq or dataset.num_predictions):
-        flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
-        raise UserError(f"{flag}: the data has {dataset.num_predictions} a row; drop the flag or build the data anew")
+    if common.show_config and not parsed.given("input_file") and not glob_in_folder(inputs.input_file):
+        configs[ModelConfig] = pretrain_start.resolve_model(parsed, config, 0, None, set_up(configs[DeviceConfig]).kind)
+        print(f"# {inputs.input_file}: no data there yet; it will decide about vocab_size")
+        print(flags.describe(parsed, [configs[kind] for kind in CLASSES]))
+        return 0
+    dataset = pretrain_start.open_data(parsed, config, inputs, console)
     folder, stored = runs.open_run(config.output_dir, common.overwrite)
     devices = set_up(configs[DeviceConfig])
+    configs[BatchConfig] = runs.fit_recipe(parsed, configs[BatchConfig], devices.num_replicas, stored)
     vocab = pretrain_start.vocabulary(config, dataset)
-    model = pretrain_start.resolve_model(parsed, config, dataset, vocab, devices.kind)
+    model = pretrain_start.resolve_model(parsed, config, dataset.max_seq_length, vocab, devices.kind)
     configs[ModelConfig] = model
+    garden = pretrain_start.open_garden(config, configs[MemoryConfig], inputs, dataset, model, devices)
     if common.show_config:
         print(flags.describe(parsed, [configs[kind] for kind in CLASSES]))
         return 0
@@ -93,17 +106,21 @@ def main(argv):
     if config.do_eval and not config.do_train:
         if stored is not None:
             runs.check_settings(folder, {"settings": {name: stored["settings"].get(name) for name in model.to_dict()}}, model.to_dict())
-        return evaluate_only(config, dataset, vocab, devices, model, folder, stored, console)
+        return evaluate_only(config, dataset, vocab, devices, model, garden, folder, stored, console)
     runs.check_settings(folder, stored, fixed)
     if configs[loop.EndingConfig].early_stop_time is not None and dataset.validation is None:
-        raise UserError("--early_stop_time: the data has no validation records; name some with --eval_input_file")
+        problem = "--early_stop_time: the data has no validation records; name some with --eval_input_file"
+        if parsed.given("early_stop_time"):
+            raise UserError(problem)
+        console.warn(f"{problem}. There is no early stop")
     goes_on = stored is not None and folder.newest_progress() is not None
-    weights = pretrain_start.initial_weights(config, model, dataset, vocab, goes_on, console)
+    weights = pretrain_start.initial_weights(config, model, garden, dataset, vocab, goes_on, console)
     frozen = frozen_names(weights, configs[MemoryConfig].freeze)
-    limits = dict(input_ids=model.vocab_size, masked_lm_ids=model.vocab_size, segment_ids=model.type_vocab_size)
+    limits = dict(input_ids=model.vocab_size, masked_lm_ids=model.vocab_size)
+    limits |= dict(segment_ids=model.type_vocab_size) if model.type_vocab_size else {}
     readers = {split: dataset.reader(split, vocab, config.seed, limits) for split in ("train", "validation")}
     state = TrainState(devices.strategy, weights, optimizer, frozen)
-    goal = objective(model, configs[MemoryConfig], devices)
+    goal = objective(model, configs[MemoryConfig], devices, garden)
 
     def make_step(plan):
         sizes = dict(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped, has_lengths=inputs.padding != "fixed")
@@ -133,7 +150,7 @@ def main(argv):
     job = loop.Job(
         step=make_step(plan),
         batches_at=lambda position: batches_at(position, plan.unit_size),
-        validate=None if dataset.validation is None else validation(config, readers["validation"], devices, state, model),
+        validate=None if dataset.validation is None else validation(config, readers["validation"], devices, state, model, garden),
         read=state.read,
         assign=state.assign,
         num_steps=num_steps,
@@ -141,6 +158,8 @@ def main(argv):
         plan=plan,
         schedule=schedule,
         export=lambda mark: runs.export_mark(folder, mark, export, state),
+        flops=pretrain_start.flops_counter(model, garden, dataset, configs[MemoryConfig]),
+        peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
     hashes = dict(
         dataset=None if dataset.info is None else provenance.file_hash(os.path.join(dataset.folder, "dataset.json")),
@@ -168,6 +187,7 @@ def fixed_settings(configs, devices, dataset):
             shuffle=inputs.shuffle,
             init_checkpoint=config.init_checkpoint,
             padding=inputs.padding,
+            encoder=config.encoder,
             freeze=list(configs[MemoryConfig].freeze),
             lr_scaling=batch.lr_scaling,
             lr_reference_batch_size=batch.lr_reference_batch_size,
@@ -176,18 +196,21 @@ def fixed_settings(configs, devices, dataset):
     )
 
 
-def objective(model, memory=None, devices=None):
-    """The pretraining Objective of a ModelConfig; memory: MemoryConfig, devices: Devices, for recomputation."""
-    encode = runs.encoder(memory, devices)
+def objective(model, memory=None, devices=None, garden=None):
+    """The pretraining Objective of a ModelConfig; memory: MemoryConfig, devices: Devices, for recomputation; garden: its encoder."""
+    encode = runs.encoder(memory, devices) if garden is None else garden.encode
     return Objective(
         counts=heads.pretraining_counts,
         losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(weights, batch, model, dtype=dtype, seed=seed, encode=encode),
     )
 
 
-def validation(config, reader, devices, state, model):
+def validation(config, reader, devices, state, model, garden=None):
     """() -> {name: mean over the validation records}, with "loss" the sum of the objectives' losses."""
-    means = MeanMetrics(devices, state, lambda weights, batch, dtype: heads.pretraining_metrics(weights, batch, model, dtype))
+    encode = runs.encoder(None, devices) if garden is None else garden.encode
+    means = MeanMetrics(
+        devices, state, lambda weights, batch, dtype: heads.pretraining_metrics(weights, batch, model, dtype, encode=encode)
+    )
 
     def validate():
         batch_size = config.eval_batch_size * devices.num_replicas
@@ -197,7 +220,7 @@ def validation(config, reader, devices, state, model):
     return validate
 
 
-def evaluate_only(config, dataset, vocab, devices, model, folder, stored, console):
+def evaluate_only(config, dataset, vocab, devices, model, garden, folder, stored, console):
     """Evaluates the newest checkpoint of the run on the validation records and writes eval_results.json."""
     progress = folder.newest_progress() if stored else None
     if progress is None:
@@ -207,7 +230,8 @@ def evaluate_only(config, dataset, vocab, devices, model, folder, stored, consol
     values = folder.restore(progress.step)
     state = TrainState(devices.strategy, {n.removeprefix("weights/"): v for n, v in values.items() if n.startswith("weights/")})
     runs.restore(state, folder, progress)
-    results = validation(config, dataset.reader("validation", vocab, config.seed), devices, state, model)() | dict(step=progress.step)
+    reader = dataset.reader("validation", vocab, config.seed)
+    results = validation(config, reader, devices, state, model, garden)() | dict(step=progress.step)
     write_json(os.path.join(folder.path, "eval_results.json"), results)
     console.say("\n".join(f"  {name:<14}{loop.format_metric(value)}" for name, value in results.items() if name != "step"))
     return 0

@@ -3,13 +3,30 @@
 import dataclasses
 import os
 
+from bert_gpu.data.dataset import Dataset
 from bert_gpu.finetune.pretrained import find_model, find_vocabulary
 from bert_gpu.interop import huggingface
+from bert_gpu.model import encoder as own_encoder
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig, preset, read_config
-from bert_gpu.model.encoder import initialize
+from bert_gpu.recipes import differences
 from bert_gpu.settings import UserError
 from bert_gpu.text.open_tokenizer import open_tokenizer
+from bert_gpu.train.throughput import FlopsCounter
+
+
+def open_data(parsed, config, inputs, console):
+    """The Dataset of an InputConfig, held against what the user asks for, and against what the recipe would have made."""
+    with parsed.blaming_recipe():
+        dataset = Dataset(inputs, console.warn)
+        if dataset.num_predictions != (config.max_predictions_per_seq or dataset.num_predictions):
+            flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
+            raise UserError(f"{flag}: the data has {dataset.num_predictions} a row; drop the flag or build the data anew")
+    if parsed.recipe_name is not None and dataset.info is not None:
+        odd = differences(parsed.recipe_name, dataset.info.settings)
+        if odd:
+            console.warn(f"--recipe={parsed.recipe_name}: the data is not what create_pretraining_data.py makes with it: {'; '.join(odd)}")
+    return dataset
 
 
 def vocabulary(config, dataset):
@@ -24,8 +41,12 @@ def vocabulary(config, dataset):
     return tokenizer
 
 
-def resolve_model(parsed, config, dataset, vocab, kind):
-    """The ModelConfig: a preset or a file, what the data says, and the flags given beside them."""
+def resolve_model(parsed, config, max_seq_length, vocab, kind):
+    """The ModelConfig: a preset or a file, what the data says, and what the user or the recipe sets beside them.
+
+    Args:
+      max_seq_length: of the data's rows. vocab: tokenizer of the data, or None. kind: "GPU" or "CPU", which decides about the size.
+    """
     overrides = parsed.overrides(ModelConfig)
     if config.model is not None and config.bert_config_file is not None:
         raise UserError(f"--model={config.model} and --bert_config_file={config.bert_config_file}: give one of them")
@@ -38,24 +59,47 @@ def resolve_model(parsed, config, dataset, vocab, kind):
         name = config.model or ("base" if kind == "GPU" else "tiny")
         source = f"--model={name}"
         sizes = {} if data_size is None else dict(vocab_size=data_size)
-        if dataset.max_seq_length > ModelConfig().max_position_embeddings:
-            sizes["max_position_embeddings"] = dataset.max_seq_length
+        if max_seq_length > ModelConfig().max_position_embeddings:
+            sizes["max_position_embeddings"] = max_seq_length
         model = preset(name, **sizes | overrides)
     if "vocab_size" in overrides:
         source = f"--vocab_size={model.vocab_size}"
     if data_size is not None and model.vocab_size != data_size:
         raise UserError(f"{source}: a vocabulary of {model.vocab_size}, but that of the data has {data_size} pieces; they must be equal")
-    if dataset.max_seq_length > model.max_position_embeddings:
+    if max_seq_length > model.max_position_embeddings:
         raise UserError(
-            f"max_position_embeddings={model.max_position_embeddings}: fewer than the {dataset.max_seq_length} tokens of the data's "
+            f"max_position_embeddings={model.max_position_embeddings}: fewer than the {max_seq_length} tokens of the data's "
             "rows; raise it, or build the data with a smaller --max_seq_length"
         )
     return model
 
 
-def initial_weights(config, model, dataset, vocab, goes_on, console):
+def open_garden(config, memory, inputs, dataset, model, devices):
+    """The encoder of Model Garden that --encoder names, None without one; UserError when it cannot train as asked."""
+    if config.encoder is None:
+        return None
+    from bert_gpu.model import garden  # brings tf_keras and Model Garden, which other runs need not wait for
+
+    encoder = garden.open_encoder(config.encoder)
+    encoder.check(model, dataset.max_seq_length, devices.precision, is_packed=dataset.schema.is_packed)
+    if encoder.name in garden.FIXED_LENGTH and inputs.padding != "fixed":
+        raise UserError(f"--encoder={config.encoder}: takes rows of one length only; use --padding=fixed, not --padding={inputs.padding}")
+    if memory.layers_recomputed:
+        raise UserError(f"--encoder={config.encoder}: --recompute is for our own encoder; drop one of them")
+    return encoder
+
+
+def flops_counter(model, garden, dataset, memory):
+    """Function of a batch -> throughput.Flops, None where the products are not known."""
+    if garden is not None and not garden.has_bert_products:
+        return None
+    return FlopsCounter(model, dataset.schema.has_next_sentence_labels, memory.layers_recomputed).per_batch
+
+
+def initial_weights(config, model, garden, dataset, vocab, goes_on, console):
     """Fresh weights, replaced by those of --init_checkpoint where it has them; a run that goes on has its own."""
-    weights = initialize(heads.pretraining_weights(model, dataset.schema.has_next_sentence_labels), config.seed)
+    specs = own_encoder.encoder_weights if garden is None else garden.encoder_weights
+    weights = own_encoder.initialize(heads.pretraining_weights(model, dataset.schema.has_next_sentence_labels, specs), config.seed)
     if config.init_checkpoint is None or goes_on:
         return weights
     flag = f"--init_checkpoint={config.init_checkpoint}"

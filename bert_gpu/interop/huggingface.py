@@ -2,18 +2,18 @@
 
 The same format is the project's own model folder, so that whatever was trained opens in `transformers` as it is. One table says which
 of their tensors make up each of ours. Two differences matter: torch keeps a linear layer's weight as (out, in), and our query, key and
-value projections are one matrix (H, 3H), in this order.
+value projections are one matrix (H, 3H), in this order. An architecture that is not BERT's (config.is_classic) has a model_type of its
+own, and its tensors are ours under our names.
 """
 
 import re
 import typing
 
 import numpy as np
-import safetensors
 import safetensors.numpy
-import tensorflow as tf
 
 from bert_gpu.interop.folders import replace_folder
+from bert_gpu.interop.tensors import join, read_tensors
 from bert_gpu.model import config as model_config
 from bert_gpu.model import heads
 from bert_gpu.settings import UserError
@@ -49,8 +49,10 @@ def _norm(ours, theirs):
     return {f"{ours}/scale": [f"{theirs}.weight"], f"{ours}/bias": [f"{theirs}.bias"]}
 
 
-def weight_names(config):
+def weight_names(config, num_classes):
     """{our name: [their names]}, the latter as in the classes with heads, where the encoder's begin with "bert."."""
+    if not config.is_classic:
+        return {name: [name] for name in _specs(config, num_classes)}
     names = {
         "embeddings/word": ["bert.embeddings.word_embeddings.weight"],
         "embeddings/position": ["bert.embeddings.position_embeddings.weight"],
@@ -80,82 +82,28 @@ def weight_names(config):
     }
 
 
-def _to_ours(name, tensors):
+def _is_turned(name, theirs):
+    """Whether a weight is the other way round in the file."""
+    return name.endswith("/kernel") and theirs != [name]
+
+
+def _to_ours(name, theirs, tensors):
     """Their tensors of one weight -> ours."""
-    if name.endswith("/kernel"):
+    if _is_turned(name, theirs):
         tensors = [tensor.T for tensor in tensors]
     return np.ascontiguousarray(np.concatenate(tensors, axis=-1) if len(tensors) > 1 else tensors[0])
 
 
-def _to_theirs(name, array, num_parts):
+def _to_theirs(name, theirs, array):
     """Our weight -> their tensors."""
-    parts = np.split(array, num_parts, axis=-1)
-    return [np.ascontiguousarray(part.T if name.endswith("/kernel") else part) for part in parts]
+    parts = np.split(array, len(theirs), axis=-1)
+    return [np.ascontiguousarray(part.T if _is_turned(name, theirs) else part) for part in parts]
 
 
-def _their_shape(name, shape, num_parts):
+def _their_shape(name, theirs, shape):
     """Shape of each of their tensors of one weight, from that of ours."""
-    shape = (*shape[:-1], shape[-1] // num_parts)
-    return shape[::-1] if name.endswith("/kernel") else shape
-
-
-def _join(folder, name):
-    return f"{str(folder).rstrip('/')}/{name}"
-
-
-def _read_bytes(path):
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            return file.read()
-    except tf.errors.OpError as error:
-        raise UserError(f"{path}: cannot be read ({error.message})"[:300]) from None
-
-
-def read_safetensors(path):
-    """{name: float32 array} of a .safetensors file that holds float32, float16, bfloat16 or float64; integer tensors are left out."""
-    try:
-        entries = safetensors.deserialize(_read_bytes(path))
-    except safetensors.SafetensorError as error:
-        raise UserError(f"{path}: not a whole safetensors file ({error})"[:300]) from None
-    tensors = {}
-    for name, entry in entries:
-        kind, data = entry["dtype"], entry["data"]
-        if kind in ("F16", "F32", "F64"):
-            values = np.frombuffer(data, {"F16": "<f2", "F32": "<f4", "F64": "<f8"}[kind]).astype(np.float32)
-        elif kind == "BF16":  # the upper half of a float32
-            values = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-        elif kind.startswith(("I", "U", "BOOL")):
-            continue
-        else:
-            raise UserError(f"{path}: tensor {name} has type {kind}; known are F16, BF16, F32 and F64")
-        tensors[name] = values.reshape(entry["shape"])
-    return tensors
-
-
-def _read_tensors(folder):
-    """All tensors of a model folder, from one file or from the shards that an index names."""
-    if not tf.io.gfile.isdir(folder):
-        raise UserError(f"{folder}: no such folder; a model is a folder with config.json and model.safetensors")
-    whole, index = _join(folder, "model.safetensors"), _join(folder, "model.safetensors.index.json")
-    if tf.io.gfile.exists(whole):
-        return read_safetensors(whole)
-    if tf.io.gfile.exists(index):
-        weight_map = model_config.read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-            raise UserError(f"{index}: has no weight_map from tensors to files")
-        tensors = {}
-        for shard in sorted(set(weight_map.values())):
-            tensors.update(read_safetensors(_join(folder, shard)))
-        lost = sorted(set(weight_map) - set(tensors))
-        if any(not name.endswith("position_ids") for name in lost):
-            raise UserError(f"{index}: its shards lack {lost[0]}; download the folder again")
-        return tensors
-    if tf.io.gfile.exists(_join(folder, "pytorch_model.bin")):
-        raise UserError(
-            f"{folder}: has only pytorch_model.bin; convert it where torch and transformers are installed: "
-            'AutoModelForPreTraining.from_pretrained("FOLDER").save_pretrained("NEW", safe_serialization=True)'[:300]
-        )
-    raise UserError(f"{folder}: has no model.safetensors")
+    shape = (*shape[:-1], shape[-1] // len(theirs))
+    return shape[::-1] if _is_turned(name, theirs) else shape
 
 
 def _canonical(name):
@@ -176,21 +124,21 @@ def _pop_decoder(folder, tensors):
 
 
 def _guess_architecture(names):
-    if "classifier.weight" in names:
+    if "classifier.weight" in names or "classifier/kernel" in names:
         return "BertForSequenceClassification"
-    if "cls.seq_relationship.weight" in names:
+    if "cls.seq_relationship.weight" in names or "nsp/kernel" in names:
         return "BertForPreTraining"
-    return "BertForMaskedLM" if "cls.predictions.bias" in names else "BertModel"
+    return "BertForMaskedLM" if "cls.predictions.bias" in names or "mlm/bias" in names else "BertModel"
 
 
 def _stated_architecture(path):
-    """The class that a config.json says the weights are of, None when it says none."""
+    """The class that a config.json says the weights are of, None when it says none; for our architectures, BERT's with the same heads."""
     stated = model_config.read_json(path).get("architectures")
     if stated is None or stated == []:
         return None
     if not isinstance(stated, list) or not isinstance(stated[0], str):
         raise UserError(f"{path}: architectures={str(stated)[:60]} must be a list of names such as BertForPreTraining")
-    return stated[0]
+    return stated[0].replace("BertGpu", "Bert", 1)
 
 
 def _read_labels(path):
@@ -219,19 +167,21 @@ def read_model(folder):
     Raises:
       UserError: no such folder or file, a damaged file, a shape that contradicts config.json, an architecture that is not BERT's.
     """
-    tensors = {_canonical(name): tensor for name, tensor in _read_tensors(folder).items() if not name.endswith("position_ids")}
-    config_path = _join(folder, "config.json")
+    tensors = {name: tensor for name, tensor in read_tensors(folder).items() if not name.endswith("position_ids")}
+    config_path = join(folder, "config.json")
     config = model_config.read_config(config_path)
-    _pop_decoder(folder, tensors)
-    if config.num_hidden_layers > len(tensors):  # before a table of that many layers is made
+    if config.is_classic:
+        tensors = {_canonical(name): tensor for name, tensor in tensors.items()}
+        _pop_decoder(folder, tensors)
+    if config.num_groups > len(tensors):  # before a table of that many layers is made
         raise UserError(f"{folder}: config.json says num_hidden_layers={config.num_hidden_layers}, the file has {len(tensors)} tensors")
     stated = _stated_architecture(config_path)
     architecture = stated if stated in ARCHITECTURES else _guess_architecture(tensors)
-    classifier = tensors.get("classifier.weight")
+    classifier = tensors.get("classifier.weight", np.transpose(tensors.get("classifier/kernel", 0)))  # (C, H)
     num_classes = len(classifier) if np.ndim(classifier) == 2 else 1
 
     weights, missing = {}, []
-    names = weight_names(config)
+    names = weight_names(config, num_classes)
     for name, spec in _specs(config, num_classes).items():
         theirs = names[name]
         lacking = [their for their in theirs if their not in tensors]
@@ -239,23 +189,23 @@ def read_model(folder):
             if not name.startswith(_HEADS) or name.startswith(ARCHITECTURES[architecture]):
                 missing.append(name)
             continue
-        shape = _their_shape(name, spec.shape, len(theirs))
+        shape = _their_shape(name, theirs, spec.shape)
         for their in theirs:
             if tensors[their].shape != shape:
                 raise UserError(f"{folder}: {their} has shape {tensors[their].shape}, config.json asks for {shape}")
             if not np.isfinite(tensors[their]).all():
                 raise UserError(f"{folder}: {their} holds numbers that are not finite; the file is damaged, so get or make it again")
-        weights[name] = _to_ours(name, [tensors[their] for their in theirs])
+        weights[name] = _to_ours(name, theirs, [tensors[their] for their in theirs])
     known = {their for name in weights for their in names[name]}
     unused = sorted(set(tensors) - known)
-    if any(name.startswith(f"bert.encoder.layer.{config.num_hidden_layers}.") for name in unused):
+    if any(name.startswith((f"bert.encoder.layer.{config.num_groups}.", f"layer_{config.num_groups}/")) for name in unused):
         raise UserError(f"{folder}: has more layers than config.json says (num_hidden_layers={config.num_hidden_layers}); correct it")
     labels = _read_labels(config_path) if "classifier/kernel" in weights else ()
     return config, weights, Notes(missing, unused, architecture, labels)
 
 
 def write_model(folder, config, weights, architecture="BertForPreTraining", labels=(), files=None):
-    """Writes a model folder that `transformers` opens with `architecture`.from_pretrained and `read_model` reads back.
+    """Writes a model folder that `read_model` reads back and, for a BERT, `transformers` opens with `architecture`.from_pretrained.
 
     The bytes are a function of the arguments. The folder gets its name only when it is whole, also where one is replaced; files of the
     old one that are not written here stay.
@@ -280,7 +230,7 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
     else:
         labels = ()
 
-    tensors, names = {}, weight_names(config)
+    tensors, names = {}, weight_names(config, num_classes)
     for name, spec in _specs(config, num_classes).items():
         if name.startswith(_HEADS) and not name.startswith(ARCHITECTURES[architecture]):
             continue
@@ -290,7 +240,7 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
             raise UserError(f"{folder}: {architecture} needs the weight {name}, which this model has not")
         array = np.asarray(weights[name], np.float32)
         assert array.shape == spec.shape, f"{name}: {array.shape}, expected {spec.shape}"
-        for their, part in zip(names[name], _to_theirs(name, array, len(names[name])), strict=True):
+        for their, part in zip(names[name], _to_theirs(name, names[name], array), strict=True):
             tensors[their.removeprefix("bert.") if architecture == "BertModel" else their] = part
     replace_folder(
         str(folder).rstrip("/"),

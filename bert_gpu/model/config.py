@@ -1,8 +1,9 @@
-"""The architecture of a BERT as settings, its named sizes, and the config.json files of Google and Hugging Face.
+"""The architecture of an encoder as settings, its named sizes, and the config.json files of Google and Hugging Face.
 
 Field names and defaults are those of Google's bert_config.json (Devlin et al. 2018, BERT base), so that a file written for one of the
-three systems says the same thing in the others. Reading is strict: a key that is neither ours nor one that Hugging Face is known to
-write is an error, because an ignored key is an architecture that silently differs from the one asked for.
+three systems says the same thing in the others; what BERT does not have is named as Google's ALBERT or Cramming name it. Reading is
+strict: a key that is neither ours nor one that Hugging Face is known to write is an error, because an ignored key is an architecture
+that silently differs from the one asked for.
 """
 
 import dataclasses
@@ -12,31 +13,72 @@ import tensorflow as tf
 
 from bert_gpu.settings import Settings, UserError, setting
 
+GATED = ("geglu", "reglu", "swiglu")
+_BEYOND_BERT = ("norm_first", "embedding_norm", "position_embedding_type", "use_bias", "embedding_size", "num_hidden_groups",
+                "mlm_transform", "decoder_bias")  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Settings):
-    """Everything that decides the shape and the function of the encoder; B, S and the heads are not part of it."""
+    """Everything that decides the shape and the function of the encoder; B, S and the heads' number of classes are not part of it."""
 
     vocab_size: int = setting(30522, "Number of entries of the vocabulary; the rows of the word embeddings.", low=1)
     hidden_size: int = setting(768, "Width H of the vectors that flow through the encoder; a multiple of the number of heads.", low=1)
     num_hidden_layers: int = setting(12, "Number of transformer layers: one attention and one feed-forward block each.", low=1)
     num_attention_heads: int = setting(12, "Number of attention heads N; each sees hidden_size / N dimensions.", low=1)
-    intermediate_size: int = setting(3072, "Width of the feed-forward block between its two products, usually 4 x hidden_size.", low=1)
+    intermediate_size: int = setting(
+        3072,
+        "Width of the feed-forward block behind its first product, usually 4 x hidden_size. A gated activation halves it: of 3072, 1536 "
+        "gate the others, so that the second product is from 1536.",
+        low=1,
+    )
     hidden_act: str = setting(
         "gelu",
-        "Activation of the feed-forward block: gelu (exact, with erf), gelu_new (its tanh approximation) or relu.",
-        choices=("gelu", "gelu_new", "relu"),
+        "Activation of the feed-forward block: gelu (exact, with erf), gelu_new (its tanh approximation) or relu; or a gate: geglu, reglu "
+        "and swiglu multiply one half of the values by gelu, relu or silu of the other half (Shazeer 2020).",
+        choices=("gelu", "gelu_new", "relu", *GATED),
     )
     hidden_dropout_prob: float = setting(
         0.1, "Share of the hidden values dropped after the embeddings and after every block while training.", low=0.0, below=1.0
     )
     attention_probs_dropout_prob: float = setting(0.1, "Share of the attention probabilities dropped while training.", low=0.0, below=1.0)
-    max_position_embeddings: int = setting(512, "Longest sequence, in tokens, that the position embeddings reach.", low=1)
-    type_vocab_size: int = setting(2, "Number of segment types: 2 tells the first text of a pair from the second.", low=1)
+    max_position_embeddings: int = setting(512, "Longest sequence, in tokens, that the positions reach.", low=1)
+    type_vocab_size: int = setting(
+        2, "Number of segment types: 2 tells the first text of a pair from the second; 0 = no segment embeddings.", low=0
+    )
     initializer_range: float = setting(
         0.02, "Standard deviation of the truncated normal that kernels and embeddings start from.", above=0.0
     )
     layer_norm_eps: float = setting(1e-12, "Added to the variance in layer normalisation, against division by zero.", above=0.0)
+    norm_first: bool = setting(
+        False,
+        "Normalise what goes into each block (pre-LN) and once more behind the last layer, instead of the sum behind each block (post-LN, "
+        "BERT). Pre-LN bears higher learning rates and many layers.",
+    )
+    embedding_norm: bool = setting(True, "Normalise the sum of the embeddings.")
+    position_embedding_type: str = setting(
+        "absolute",
+        "Where word order comes from: absolute (a learnt vector for each position, BERT), scaled_sinusoidal (sines and cosines times one "
+        "learnt scale, Cramming) or rotary (queries and keys turned by an angle that grows with the position, RoFormer).",
+        choices=("absolute", "scaled_sinusoidal", "rotary"),
+    )
+    use_bias: bool = setting(
+        True, "Biases in the dense layers of the encoder and of the masked-word head; normalisation, pooler and classifier keep theirs."
+    )
+    embedding_size: int | None = setting(
+        None,
+        "Width of the embeddings; when smaller than hidden_size, one product makes them wider (ALBERT), which saves "
+        "vocab_size x (hidden_size - embedding_size) weights. Default: hidden_size.",
+        low=1,
+    )
+    num_hidden_groups: int | None = setting(
+        None,
+        "Number of groups of consecutive layers that share one set of weights (ALBERT: 1). It saves weights and optimizer state, not time. "
+        "Default: each layer has its own.",
+        low=1,
+    )
+    mlm_transform: bool = setting(True, "A dense layer, activation and normalisation between the encoder and the scores of masked words.")
+    decoder_bias: bool = setting(True, "A bias for each word of the vocabulary in the scores of masked words.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -45,9 +87,54 @@ class ModelConfig(Settings):
                 f"--hidden_size={self.hidden_size}: must be a multiple of --num_attention_heads={self.num_attention_heads}, "
                 "so that every head gets the same share"
             )
+        if self.position_embedding_type == "rotary" and self.hidden_size // self.num_attention_heads % 2:
+            raise UserError(
+                "--position_embedding_type=rotary: turns pairs of dimensions, so a head must have an even number of them, not "
+                f"--hidden_size={self.hidden_size} / --num_attention_heads={self.num_attention_heads}"
+            )
+        if self.position_embedding_type == "scaled_sinusoidal" and self.embedding_width % 2:
+            raise UserError(f"--position_embedding_type=scaled_sinusoidal: needs embeddings of even width, not {self.embedding_width}")
+        if self.hidden_act in GATED and self.intermediate_size % 2:
+            raise UserError(f"--intermediate_size={self.intermediate_size}: must be even, because --hidden_act={self.hidden_act} halves it")
+        if self.num_hidden_layers % self.num_groups:
+            raise UserError(
+                f"--num_hidden_groups={self.num_hidden_groups}: must divide --num_hidden_layers={self.num_hidden_layers}, "
+                "so that every group has the same number of layers"
+            )
+        if not self.mlm_transform and self.embedding_width != self.hidden_size:
+            raise UserError(
+                f"--nomlm_transform: needs embeddings as wide as the encoder, not --embedding_size={self.embedding_size} with "
+                f"--hidden_size={self.hidden_size}, because the transform is what makes them fit"
+            )
+
+    @property
+    def embedding_width(self):
+        """Width E of the embeddings."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def num_groups(self):
+        """Number of different sets of layer weights."""
+        return self.num_hidden_groups or self.num_hidden_layers
+
+    @property
+    def inner_size(self):
+        """Width that goes into the second product of the feed-forward block."""
+        return self.intermediate_size // 2 if self.hidden_act in GATED else self.intermediate_size
+
+    @property
+    def is_classic(self):
+        """Whether this is a BERT of Devlin et al., which `transformers` opens as such; sizes and rates do not matter."""
+        switches = (field for field in dataclasses.fields(self) if field.name in _BEYOND_BERT and type(field.default) in (bool, str))
+        return (
+            all(getattr(self, field.name) == field.default for field in switches)
+            and (self.embedding_width, self.num_groups) == (self.hidden_size, self.num_hidden_layers)
+            and self.hidden_act not in GATED
+            and self.type_vocab_size > 0
+        )
 
 
-# The sizes that Google published (Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et al. 2018).
+# The sizes that Google published (Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et al. 2018), and two recipes' models.
 PRESETS = {
     name: dict(num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads, intermediate_size=4 * hidden)
     for name, layers, hidden, heads in [
@@ -58,6 +145,25 @@ PRESETS = {
         ("base", 12, 768, 12),
         ("large", 24, 1024, 16),
     ]
+} | {
+    # Geiping & Goldstein 2023, the final architecture (cramming/config/arch/crammed-bert.yaml), with dropout as in pretraining.
+    "crammed": dict(
+        num_hidden_layers=16,
+        hidden_size=768,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        hidden_act="geglu",
+        norm_first=True,
+        position_embedding_type="scaled_sinusoidal",
+        type_vocab_size=0,
+        use_bias=False,
+        mlm_transform=False,
+        decoder_bias=False,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    ),
+    # Izsak et al. 2021: BERT large with pre-LN.
+    "budget24h": dict(num_hidden_layers=24, hidden_size=1024, num_attention_heads=16, intermediate_size=4096, norm_first=True),
 }
 
 
@@ -70,9 +176,9 @@ def preset(name, **overrides):
 
 # What Hugging Face writes beside the architecture. The first group changes what the network computes, so that only the one value that
 # our encoder implements is accepted; the second is about serving, training or tokenizing and does not concern the weights.
+OWN_TYPE = "bert_gpu"  # model_type of what `transformers` has no class for
 _CHECKED_KEYS = {
     "model_type": "bert",
-    "position_embedding_type": "absolute",
     "is_decoder": False,
     "is_encoder_decoder": False,
     "add_cross_attention": False,
@@ -121,7 +227,7 @@ def read_json(path):
 
 
 def read_config(path):
-    """Reads a bert_config.json of Google or a config.json of Hugging Face or of ours; keys that are absent keep BERT base's values.
+    """Reads a bert_config.json of Google or a config.json of Hugging Face's BERT or of ours; absent keys keep BERT base's values.
 
     Raises:
       UserError: not a strict JSON object, an unknown key, a value of the wrong type or range, or an architecture that is not BERT's.
@@ -129,14 +235,21 @@ def read_config(path):
     values = read_json(path)
     fields = {field.name for field in dataclasses.fields(ModelConfig)}
     for key, value in values.items():
-        if key in _CHECKED_KEYS and value is not None and value != _CHECKED_KEYS[key]:
+        if key in _CHECKED_KEYS and value is not None and value != _CHECKED_KEYS[key] and (key, value) != ("model_type", OWN_TYPE):
             raise UserError(f"{path}: {key}={value!r} is not supported, only {_CHECKED_KEYS[key]!r} is"[:300])
         if key not in fields and key not in _CHECKED_KEYS and key not in _IGNORED_KEYS:
             raise UserError(f"{path}: unknown key {key!r}; the model's are {', '.join(sorted(fields))}"[:300])
+    if values.get("position_embedding_type", "") is None:
+        del values["position_embedding_type"]  # transformers' way to say that it was not set
     try:
-        return ModelConfig(**{key: value for key, value in values.items() if key in fields})
+        config = ModelConfig(**{key: value for key, value in values.items() if key in fields})
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
+    if values.get("model_type") == "bert" and not config.is_classic:
+        switches = {name: getattr(config, name) for name in (*_BEYOND_BERT, "hidden_act") if name in values}
+        said = ", ".join(f"{name}={value!r}" for name, value in switches.items() if value != getattr(ModelConfig, name))
+        raise UserError(f"{path}: model_type='bert' has no {said or 'such architecture'}; remove model_type, or make it '{OWN_TYPE}'"[:300])
+    return config
 
 
 def read_labels(path):
@@ -149,19 +262,22 @@ def read_labels(path):
 
 
 def config_bytes(config, architecture, labels=()):
-    """The text of a config.json that `transformers` opens and `read_config` reads back to the same config.
+    """The text of a config.json that `read_config` reads back to the same config and, if it is a classic BERT's, `transformers` opens.
 
     Args:
-      architecture: class of `transformers` that the folder is for, such as "BertForPreTraining".
+      architecture: class of `transformers` that the folder is for, such as "BertForPreTraining". What `transformers` has no class for gets
+        a model_type of our own, so that it says so instead of building a BERT of other weights.
       labels: names of the classes, in the order of the logits; their number tells transformers the width of the classifier.
     """
+    fields = config.to_dict()
+    if config.is_classic:
+        fields = {name: value for name, value in fields.items() if name not in _BEYOND_BERT} | {"position_embedding_type": "absolute"}
     values = {
-        "architectures": [architecture],
-        "model_type": "bert",
-        "position_embedding_type": "absolute",
+        "architectures": [architecture if config.is_classic else architecture.replace("Bert", "BertGpu", 1)],
+        "model_type": "bert" if config.is_classic else OWN_TYPE,
         "pad_token_id": 0,
         "torch_dtype": "float32",
-        **config.to_dict(),
+        **fields,
     }
     if labels:
         values["id2label"] = {str(index): label for index, label in enumerate(labels)}

@@ -1,6 +1,8 @@
-"""The BERT encoder (Devlin et al. 2018): weights as specifications, and a pure function from weights and a batch to hidden states.
+"""The encoder: weights as specifications, and a pure function from weights and a batch to hidden states.
 
-Legend: B batch, S sequence, H hidden, N heads, D dimensions per head, R = B x S rows.
+BERT's (Devlin et al. 2018) unless the config says otherwise: each departure from it is a switch, so that any combination is one program.
+
+Legend: B batch, S sequence, H hidden, N heads, D dimensions per head, R = B x S rows, K sequences of a packed row.
 
 A model's weights are one flat dict {name: tensor}, names separated by slashes. Nothing here holds state: whoever trains owns the
 variables, reads them to tensors, casts those of rank 2 and more to the compute dtype and calls `encode`. Which layers there are is
@@ -13,23 +15,25 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.model.layers import ACTIVATIONS, attention, dense, dropout, layer_norm, mask_bias, sizes
+from bert_gpu.model.attention import attention, mask_bias, rotate, rotation
+from bert_gpu.model.embeddings import embed
+from bert_gpu.model.layers import activate, dense, dropout, layer_norm, sizes
+from bert_gpu.model.packed import sequence_bias
+from bert_gpu.model.recompute import recompute
 
 
 class WeightSpec(typing.NamedTuple):
-    """Shape of a weight and where it starts: "normal" (truncated, with the deviation below), "zeros" or "ones"."""
+    """Shape of a weight and where it starts: "normal" (truncated, of deviation `value`), "constant" (`value`), "zeros" or "ones"."""
 
     shape: tuple[int, ...]
     initializer: str
-    stddev: float = 0.0
+    value: float = 0.0
 
 
-def dense_weights(config, name, num_inputs, num_outputs):
+def dense_weights(config, name, num_inputs, num_outputs, use_bias=True):
     """Specifications of a dense layer: kernel (in, out) and bias (out,)."""
-    return {
-        f"{name}/kernel": WeightSpec((num_inputs, num_outputs), "normal", config.initializer_range),
-        f"{name}/bias": WeightSpec((num_outputs,), "zeros"),
-    }
+    kernel = {f"{name}/kernel": WeightSpec((num_inputs, num_outputs), "normal", config.initializer_range)}
+    return kernel | ({f"{name}/bias": WeightSpec((num_outputs,), "zeros")} if use_bias else {})
 
 
 def norm_weights(name, size):
@@ -37,34 +41,45 @@ def norm_weights(name, size):
 
 
 def embedding_weights(config):
+    width = config.embedding_width
     tables = {"word": config.vocab_size, "position": config.max_position_embeddings, "segment": config.type_vocab_size}
-    return {
-        **{
-            f"embeddings/{name}": WeightSpec((num_rows, config.hidden_size), "normal", config.initializer_range)
-            for name, num_rows in tables.items()
-        },
-        **norm_weights("embeddings/norm", config.hidden_size),
+    if config.position_embedding_type != "absolute":
+        del tables["position"]
+    specs = {
+        f"embeddings/{name}": WeightSpec((num_rows, width), "normal", config.initializer_range)
+        for name, num_rows in tables.items()
+        if num_rows
     }
+    if config.position_embedding_type == "scaled_sinusoidal":
+        specs["embeddings/position_scale"] = WeightSpec((1,), "constant", width**-0.5)
+    if config.embedding_norm:
+        specs.update(norm_weights("embeddings/norm", width))
+    if width != config.hidden_size:
+        specs.update(dense_weights(config, "embeddings/projection", width, config.hidden_size, config.use_bias))
+    return specs
 
 
 def layer_weights(config, name):
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, use_bias = config.hidden_size, config.use_bias
     return {
-        **dense_weights(config, f"{name}/attention/qkv", hidden, 3 * hidden),
-        **dense_weights(config, f"{name}/attention/output", hidden, hidden),
+        **dense_weights(config, f"{name}/attention/qkv", hidden, 3 * hidden, use_bias),
+        **dense_weights(config, f"{name}/attention/output", hidden, hidden, use_bias),
         **norm_weights(f"{name}/attention/norm", hidden),
-        **dense_weights(config, f"{name}/feed_forward/in", hidden, inner),
-        **dense_weights(config, f"{name}/feed_forward/output", inner, hidden),
+        **dense_weights(config, f"{name}/feed_forward/in", hidden, config.intermediate_size, use_bias),
+        **dense_weights(config, f"{name}/feed_forward/output", config.inner_size, hidden, use_bias),
         **norm_weights(f"{name}/feed_forward/norm", hidden),
     }
 
 
 def encoder_weights(config):
-    """{name: WeightSpec} of embeddings and layers; pooler and heads are specified in heads.py."""
+    """{name: WeightSpec} of embeddings and layers; pooler and heads are specified in heads.py.
+
+    Layers that share their weights are one: "layer_0" is the first of config.num_groups.
+    """
     specs = embedding_weights(config)
-    for index in range(config.num_hidden_layers):
-        specs.update(layer_weights(config, f"layer_{index}"))
-    return specs
+    for group in range(config.num_groups):
+        specs.update(layer_weights(config, f"layer_{group}"))
+    return specs | (norm_weights("final_norm", config.hidden_size) if config.norm_first else {})
 
 
 def initialize(specs, seed):
@@ -75,87 +90,124 @@ def initialize(specs, seed):
 
     def draw(name, spec):
         if spec.initializer != "normal":
-            return np.full(spec.shape, {"zeros": 0, "ones": 1}[spec.initializer], np.float32)
+            return np.full(spec.shape, {"zeros": 0, "ones": 1, "constant": spec.value}[spec.initializer], np.float32)
         key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16], "little")
         generator = np.random.Generator(np.random.Philox(key=key))
         values = generator.standard_normal(int(np.prod(spec.shape)), dtype=np.float32)
         while len(outside := np.flatnonzero(np.abs(values) > 2)):
             values[outside] = generator.standard_normal(len(outside), dtype=np.float32)
-        return (values * np.float32(spec.stddev)).reshape(spec.shape)
+        return (values * np.float32(spec.value)).reshape(spec.shape)
 
     return {name: draw(name, spec) for name, spec in specs.items()}
 
 
-@tf.custom_gradient
-def look_up(table, ids):
-    """Rows of an embedding table: (V, H), (R,) -> (R, H).
+class Rows(typing.NamedTuple):
+    """What all layers need to know of a batch.
 
-    The gradient is dense, which XLA and an all-reduce need, and summed in float32: frequent tokens occur thousands of times in a
-    batch, more than bfloat16 can count.
+    batch_size, length: B and S, numbers or scalar tensors. bias: float32, (B, 1, 1, S) or (B, 1, S, S), what attention may not see.
+    rotation: cosines and sines of rotary positions, (S, D) each, or None.
     """
 
-    def gradient(upstream):
-        total = tf.math.unsorted_segment_sum(tf.cast(upstream, tf.float32), ids, sizes(table)[0])
-        return tf.cast(total, table.dtype), None
-
-    return tf.gather(table, ids), gradient
-
-
-def embed(weights, batch, config, *, dtype=tf.float32, seed=None):
-    """Sum of word, position and segment embeddings, normalised: input_ids, segment_ids (B, S) -> (R, H)."""
-    batch_size, length = sizes(batch["input_ids"])
-    table = {name: tf.cast(weights[f"embeddings/{name}"], dtype) for name in ("word", "position", "segment")}
-    words = look_up(table["word"], tf.reshape(batch["input_ids"], [-1]))
-    # A product with one-hot rows, not a lookup: its gradient is a product too, where adding R rows into two would queue up.
-    segments = tf.matmul(tf.one_hot(tf.reshape(batch["segment_ids"], [-1]), config.type_vocab_size, dtype=dtype), table["segment"])
-    x = tf.reshape(words + segments, [batch_size, length, config.hidden_size]) + table["position"][:length]
-    x = layer_norm(weights, "embeddings/norm", tf.reshape(x, [-1, config.hidden_size]), config.layer_norm_eps)
-    return dropout(x, config.hidden_dropout_prob, seed, "embeddings")
+    batch_size: int | tf.Tensor
+    length: int | tf.Tensor
+    bias: tf.Tensor
+    rotation: tuple | None
 
 
-def attention_block(weights, name, x, bias, config, batch_size, length, seed):
+def attention_block(weights, x, rows, config, seed, place):
     """Self-attention: (R, H) -> (R, H), the three projections in one product."""
     num_heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-    qkv = tf.reshape(dense(weights, f"{name}/qkv", x), [batch_size, length, 3, num_heads, size])
-    q, k, v = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))  # each (B, N, S, D)
-    mixed = attention(q, k, v, bias, config.attention_probs_dropout_prob, seed, f"{name}/probabilities")
+    qkv = tf.reshape(dense(weights, "attention/qkv", x), [rows.batch_size, rows.length, 3, num_heads, size])
+    qkv = tf.transpose(qkv, [2, 0, 3, 1, 4])
+    if rows.rotation is None:
+        q, k, v = tf.unstack(qkv)  # each (B, N, S, D)
+    else:
+        (q, k), v = tf.unstack(rotate(qkv[:2], *rows.rotation)), qkv[2]
+    mixed = attention(q, k, v, rows.bias, config.attention_probs_dropout_prob, seed, f"{place}/probabilities")
     mixed = tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [-1, config.hidden_size])
-    return dense(weights, f"{name}/output", mixed)
+    return dense(weights, "attention/output", mixed)
 
 
-def feed_forward_block(weights, name, x, config):
+def feed_forward_block(weights, x, config):
     """Two dense layers with an activation between them: (R, H) -> (R, H)."""
-    return dense(weights, f"{name}/output", ACTIVATIONS[config.hidden_act](dense(weights, f"{name}/in", x)))
+    return dense(weights, "feed_forward/output", activate(config.hidden_act, dense(weights, "feed_forward/in", x)))
 
 
-def encode(weights, batch, config, *, dtype=tf.float32, seed=None):
-    """Hidden states of the last layer.
+def weights_of(weights, index, config):
+    """Those of layer number `index`, with their full names; consecutive layers have the same where they share them."""
+    group = f"layer_{index * config.num_groups // config.num_hidden_layers}/"
+    return {name: weight for name, weight in weights.items() if name.startswith(group)}
+
+
+def run_layer(weights, index, x, rows, config, seed):
+    """Layer number `index`: (R, H) -> (R, H)."""
+    own = {name.split("/", 1)[1]: weight for name, weight in weights_of(weights, index, config).items()}
+    blocks = {
+        "attention": lambda x, place: attention_block(own, x, rows, config, seed, place),
+        "feed_forward": lambda x, place: feed_forward_block(own, x, config),
+    }
+    for part, block in blocks.items():
+        place = f"layer_{index}/{part}"
+        norm = lambda x, part=part: layer_norm(own, f"{part}/norm", x, config.layer_norm_eps)  # noqa: E731
+        change = dropout(block(norm(x) if config.norm_first else x, place), config.hidden_dropout_prob, seed, place)
+        x = x + change if config.norm_first else norm(x + change)
+    return x
+
+
+def encode(weights, batch, config, *, dtype=tf.float32, seed=None, recompute_every=0, xla=False):
+    """Hidden states behind the last layer.
 
     Args:
       weights: {name: tensor} with at least the names of `encoder_weights`; float32 or already of the compute dtype.
-      batch: int32 "input_ids", "input_mask" (1 for tokens, 0 for padding) and "segment_ids", (B, S) each.
+      batch: int32 "input_ids", "input_mask" (1 for tokens, 0 for padding) and "segment_ids", (B, S) each. With "sequence_ids" (packed.py)
+        no token sees another sequence of its row, and positions restart in each: every sequence gets what it would get alone.
       dtype: compute dtype of products and activations.
       seed: int32 (2,) that dropout draws from; None switches dropout off.
+      recompute_every: k > 0 keeps one activation (R, H) for every k layers, and the backward pass computes what is inside again
+        (recompute.py): same results, the activations of k layers at a time, for the price of one more forward pass. 0 keeps all.
+      xla: whether XLA compiles this; only asked where recompute_every is above 0.
 
     Returns:
       (B, S, H) in the compute dtype.
     """
     batch_size, length = sizes(batch["input_ids"])
-    bias = mask_bias(batch["input_mask"])
+    size = config.hidden_size // config.num_attention_heads
+    rows = Rows(
+        batch_size,
+        length,
+        sequence_bias(batch["sequence_ids"]) if "sequence_ids" in batch else mask_bias(batch["input_mask"]),
+        rotation(length, config.max_position_embeddings, size, dtype) if config.position_embedding_type == "rotary" else None,
+    )
     x = embed(weights, batch, config, dtype=dtype, seed=seed)
+    for first in range(0, config.num_hidden_layers, recompute_every or config.num_hidden_layers):
+        indices = range(first, min(first + (recompute_every or config.num_hidden_layers), config.num_hidden_layers))
 
-    def add_and_norm(name, x, change):
-        change = dropout(change, config.hidden_dropout_prob, seed, name)
-        return layer_norm(weights, f"{name}/norm", x + change, config.layer_norm_eps)
+        def run(x, weights, seed, indices=indices):
+            for index in indices:
+                x = run_layer(weights, index, x, rows, config, seed)
+            return x
 
-    for index in range(config.num_hidden_layers):
-        name = f"layer_{index}/attention"
-        x = add_and_norm(name, x, attention_block(weights, name, x, bias, config, batch_size, length, seed))
-        name = f"layer_{index}/feed_forward"
-        x = add_and_norm(name, x, feed_forward_block(weights, name, x, config))
+        if recompute_every:
+            own = {name: weight for index in indices for name, weight in weights_of(weights, index, config).items()}
+            x = recompute(run, x, own, seed, xla=xla)
+        else:
+            x = run(x, weights, seed)
+    if config.norm_first:
+        x = layer_norm(weights, "final_norm", x, config.layer_norm_eps)
     return tf.reshape(x, [batch_size, length, config.hidden_size])
 
 
-def pool(weights, hidden):
-    """The sentence vector: tanh of a dense layer over [CLS], the first token: (B, S, H) -> (B, H)."""
-    return tf.tanh(dense(weights, "pooler", hidden[:, 0]))
+def pool(weights, hidden, starts=None):
+    """The sentence vector: tanh of a dense layer over [CLS], the first token.
+
+    Args:
+      hidden: (B, S, H).
+      starts: int32 (B, K), where the sequences of packed rows begin, from `packed.sequence_starts`; None = at 0 alone.
+
+    Returns:
+      (B, H), or (B, K, H) with starts.
+    """
+    if starts is None:
+        return tf.tanh(dense(weights, "pooler", hidden[:, 0]))
+    first = tf.gather(hidden, starts, batch_dims=1)  # (B, K, H)
+    return tf.reshape(tf.tanh(dense(weights, "pooler", tf.reshape(first, [-1, hidden.shape[-1]]))), tf.shape(first))

@@ -2,30 +2,36 @@
 
 Legend: B batch, S sequence, P predictions, H hidden, V vocabulary, C classes.
 
+The encoder is a parameter of what runs it: `encode(weights, batch, config, *, dtype, seed)` gives hidden states (B, S, H), and
+`encoder_weights(config)` the specifications of its weights; by default those of encoder.py.
+
 Losses come as sums, counts apart: the mean over a step is a sum over every micro-batch and replica divided by the global count,
 and the counts need no forward pass, so that they are known before the first backward pass.
 """
 
 import tensorflow as tf
 
-from bert_gpu.model.encoder import WeightSpec, dense_weights, encode, encoder_weights, norm_weights, pool
-from bert_gpu.model.layers import ACTIVATIONS, dense, dropout, layer_norm, sizes
+from bert_gpu.model import encoder
+from bert_gpu.model.encoder import WeightSpec, dense_weights, norm_weights, pool
+from bert_gpu.model.layers import dense, dropout, layer_norm, sizes, ungated
 
 
 def mlm_weights(config):
-    """Transform and output bias of the masked-word head; its output kernel is the word embeddings."""
-    return {
-        **dense_weights(config, "mlm/transform", config.hidden_size, config.hidden_size),
-        **norm_weights("mlm/norm", config.hidden_size),
-        "mlm/bias": WeightSpec((config.vocab_size,), "zeros"),
-    }
+    """Transform and output bias of the masked-word head; its output kernel is the word embeddings, of width E."""
+    specs = {}
+    if config.mlm_transform:
+        specs.update(dense_weights(config, "mlm/transform", config.hidden_size, config.embedding_width, config.use_bias))
+        specs.update(norm_weights("mlm/norm", config.embedding_width))
+    if config.decoder_bias:
+        specs["mlm/bias"] = WeightSpec((config.vocab_size,), "zeros")
+    return specs
 
 
 def pooler_weights(config):
     return dense_weights(config, "pooler", config.hidden_size, config.hidden_size)
 
 
-def pretraining_weights(config, next_sentence=True):
+def pretraining_weights(config, next_sentence=True, encoder_weights=encoder.encoder_weights):
     """{name: WeightSpec} of encoder and pretraining heads; without next sentences there is neither pooler nor "nsp"."""
     specs = {**encoder_weights(config), **mlm_weights(config)}
     if next_sentence:
@@ -33,7 +39,7 @@ def pretraining_weights(config, next_sentence=True):
     return specs
 
 
-def classifier_weights(config, num_classes):
+def classifier_weights(config, num_classes, encoder_weights=encoder.encoder_weights):
     """{name: WeightSpec} of encoder, pooler and a classifier; one class makes it a regressor."""
     return {
         **encoder_weights(config),
@@ -45,11 +51,13 @@ def classifier_weights(config, num_classes):
 def mlm_logits(weights, hidden, positions, config, dtype=tf.float32):
     """Scores of every word at the masked positions only: (B, S, H), (B, P) -> (B, P, V)."""
     batch_size, num_predictions = sizes(positions)
-    x = tf.gather(tf.cast(hidden, dtype), positions, batch_dims=1)
-    x = dense(weights, "mlm/transform", tf.reshape(x, [-1, config.hidden_size]))
-    x = layer_norm(weights, "mlm/norm", ACTIVATIONS[config.hidden_act](x), config.layer_norm_eps)
+    x = tf.reshape(tf.gather(tf.cast(hidden, dtype), positions, batch_dims=1), [-1, config.hidden_size])
+    if config.mlm_transform:
+        x = ungated(config.hidden_act)(dense(weights, "mlm/transform", x))
+        x = layer_norm(weights, "mlm/norm", x, config.layer_norm_eps)
     logits = tf.matmul(x, tf.cast(weights["embeddings/word"], dtype), transpose_b=True)
-    logits = tf.nn.bias_add(logits, tf.cast(weights["mlm/bias"], dtype))
+    if config.decoder_bias:
+        logits = tf.nn.bias_add(logits, tf.cast(weights["mlm/bias"], dtype))
     return tf.reshape(logits, [batch_size, num_predictions, config.vocab_size])
 
 
@@ -133,7 +141,7 @@ def pretraining_counts(batch):
     return counts
 
 
-def _pretraining_logits(weights, batch, config, dtype, seed):
+def _pretraining_logits(weights, batch, config, dtype, seed, encode):
     hidden = encode(weights, batch, config, dtype=dtype, seed=seed)
     logits = {"mlm": mlm_logits(weights, hidden, batch["masked_lm_positions"], config, dtype)}
     if "next_sentence_labels" in batch:
@@ -141,7 +149,7 @@ def _pretraining_logits(weights, batch, config, dtype, seed):
     return logits
 
 
-def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None):
+def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None, encode=encoder.encode):
     """Summed losses of a batch: {"mlm": scalar, "nsp": scalar}, float32.
 
     Args:
@@ -149,8 +157,9 @@ def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None):
       batch: Google's features: input_ids, input_mask, segment_ids (B, S); masked_lm_positions, masked_lm_ids, masked_lm_weights (B, P);
         optionally next_sentence_labels (B,) or (B, 1), and row_weights (B,), 0 for rows that only fill up a batch.
       seed: int32 (2,) for dropout; None switches it off.
+      encode: the encoder, for example functools.partial(encoder.encode, recompute_every=1).
     """
-    logits = _pretraining_logits(weights, batch, config, dtype, seed)
+    logits = _pretraining_logits(weights, batch, config, dtype, seed, encode)
     words, rows = _prediction_weights(batch)
     losses = {"mlm": mlm_loss(logits["mlm"], batch["masked_lm_ids"], words)[0]}
     if "nsp" in logits:
@@ -158,9 +167,9 @@ def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None):
     return losses
 
 
-def pretraining_metrics(weights, batch, config, dtype=tf.float32):
+def pretraining_metrics(weights, batch, config, dtype=tf.float32, encode=encoder.encode):
     """{"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}: (sum, count) each, without dropout."""
-    logits = _pretraining_logits(weights, batch, config, dtype, None)
+    logits = _pretraining_logits(weights, batch, config, dtype, None, encode)
     words, rows = _prediction_weights(batch)
     targets = {"mlm": (batch["masked_lm_ids"], words)}
     if "nsp" in logits:

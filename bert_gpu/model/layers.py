@@ -1,11 +1,11 @@
 """The parts of a transformer as functions of tensors and of a flat dict of weights.
 
-Legend: B batch, S sequence, H hidden, N heads, D dimensions per head (H = N x D), R rows: the tokens of a batch, B x S of them.
+Legend: B batch, S sequence, H hidden, I inner, R rows: the tokens of a batch, B x S of them.
 
 Rows are kept flat, (R, H), wherever sequences do not matter: every product is then one plain matrix product, which all back ends
 are fastest at. Compute happens in the dtype of the input; whatever sums many terms (norm statistics, softmax) is float32. Outside XLA
-each op is a pass over memory, and these passes are what a fast encoder saves on; so layer norm, GELU and attention bring their own
-gradients, with fewer of them than automatic differentiation would make. XLA fuses either form.
+each op is a pass over memory, and these passes are what a fast encoder saves on; so layer norm, GELU and attention (attention.py) bring
+their own gradients, with fewer of them than automatic differentiation would make. XLA fuses either form.
 """
 
 import hashlib
@@ -75,7 +75,22 @@ ACTIVATIONS = {
     "gelu": gelu,
     "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
     "relu": tf.nn.relu,
+    "silu": tf.nn.silu,
 }
+GATES = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu"}
+
+
+def activate(name, x):
+    """The activation `name` of x, (R, I). A gate halves the width: the first half times the activation of the second, as in Cramming."""
+    if name not in GATES:
+        return ACTIVATIONS[name](x)
+    values, gates = tf.split(x, 2, -1)
+    return values * ACTIVATIONS[GATES[name]](gates)
+
+
+def ungated(name):
+    """The function from (R, I) to (R, I) that a gated activation gates by; any other is itself."""
+    return ACTIVATIONS[GATES.get(name, name)]
 
 
 def keep_mask(shape, rate, seed, place, dtype):
@@ -107,51 +122,3 @@ def dropout(x, rate, seed, place):
         return x
     mask, share = keep_mask(sizes(x), rate, seed, place, x.dtype)
     return x * (mask * (1 / share))
-
-
-def mask_bias(input_mask):
-    """(B, S) of 0 and 1 -> (B, 1, 1, S) float32, added to attention scores: 0 for tokens, -1e9 for padding."""
-    return (tf.cast(input_mask, tf.float32)[:, None, None, :] - 1.0) * 1e9
-
-
-def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
-    """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax in float32.
-
-    Args:
-      q, k, v: (B, N, S, D).
-      bias: float32, broadcast to (B, N, S, S) and added to the scores; a constant, no gradient flows into it.
-      rate, seed, place: dropout of the probabilities.
-
-    Returns:
-      (B, N, S, D).
-    """
-    scale = q.shape[-1] ** -0.5
-    drop = bool(rate) and seed is not None
-
-    @tf.custom_gradient
-    def attend(q, k, v):
-        # Scales, this one and dropout's, go to q and v, which are smaller than the (B, N, S, S) of scores and probabilities.
-        scaled_q = q * scale
-        scores = tf.cast(tf.matmul(scaled_q, k, transpose_b=True), tf.float32) + bias
-        probabilities = tf.nn.softmax(scores)  # (B, N, S, S), float32
-        kept, value_scale = tf.cast(probabilities, q.dtype), 1.0
-        if drop:
-            mask, share = keep_mask(sizes(kept), rate, seed, place, q.dtype)
-            kept, value_scale = kept * mask, 1 / share
-        scaled_v = v * value_scale if drop else v
-        mixed = tf.matmul(kept, scaled_v)
-
-        def gradient(upstream):
-            dv = tf.matmul(kept, upstream, transpose_a=True)
-            dkept = tf.matmul(upstream, scaled_v, transpose_b=True)
-            # The softmax gradient subtracts sum_j p_ij dp_ij, which is the product of output and upstream: S x D terms, not S x S
-            # (Dao et al. 2022, FlashAttention, B.2).
-            projection = tf.reduce_sum(tf.cast(upstream, tf.float32) * tf.cast(mixed, tf.float32), -1, keepdims=True)
-            dprobabilities = tf.cast(dkept * mask if drop else dkept, tf.float32)
-            dscores = tf.cast(probabilities * (dprobabilities - projection), q.dtype)
-            dq, dk = tf.matmul(dscores, k) * scale, tf.matmul(dscores, scaled_q, transpose_a=True)
-            return dq, dk, dv * value_scale if drop else dv
-
-        return mixed, gradient
-
-    return attend(q, k, v)

@@ -14,8 +14,8 @@ class ForwardPass:
 
     def __init__(self, devices, state, function):
         self.devices, self.state, self.function = devices, state, function
-        self.compiled = tf.function(self._compute, jit_compile=devices.xla, reduce_retracing=not devices.xla)
-        self.run = tf.function(self._run, reduce_retracing=True)
+        self.compiled = tf.function(self._compute, autograph=False, jit_compile=devices.xla, reduce_retracing=not devices.xla)
+        self.run = tf.function(self._run, autograph=False, reduce_retracing=True)
 
     def __call__(self, batch):
         """One result for each replica: a list of {name: NumPy array}."""

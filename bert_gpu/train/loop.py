@@ -51,7 +51,7 @@ class Job:
 
     step(batches, rates, step, numbers) -> step.Metrics. batches_at(records) -> iterator of units, dicts of arrays, from that position on.
     validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is its inverse.
-    export(share): exports the model at a mark of progress. measure(rates, batch_length) -> {name: value}, more metrics for a log line.
+    export(share): exports the model at a mark of progress. flops(batch) -> throughput.Flops; peak_flops of all devices, None = unknown.
     A unit is a global batch; with a batch ramp it is one micro-batch of every replica, and a step takes several.
     """
 
@@ -65,7 +65,8 @@ class Job:
     plan: BatchPlan
     schedule: ScheduleConfig
     export: Callable | None = None
-    measure: Callable | None = None
+    flops: Callable | None = None
+    peak_flops: float | None = None
 
 
 class GaveUp(Exception):
@@ -88,7 +89,7 @@ class Loop:
         self.cadence = Cadence(cadence, job.num_steps, job.num_records / job.plan.global_batch_size)
         self.budget = None if job.schedule.total_training_time is None else 3600 * job.schedule.total_training_time
         self.watch = Stopwatch(progress.seconds, clock)
-        self.window, self.health = Window(self.watch), Health(ending.max_loss_jump)
+        self.window, self.health = Window(self.watch, job.flops, job.peak_flops), Health(ending.max_loss_jump)
         self.saved_seconds, self.saved_step, self.logged_step = progress.seconds, progress.step, progress.step
         self.writer = CheckpointWriter(folder, ending.keep_checkpoint_max, ending.on_save_error, console.warn)
 
@@ -146,10 +147,15 @@ class Loop:
         if self.cadence.logs(progress.step) or saves:
             self._log(after[1])
             if self._is_diverged(is_last and not self.caught):
-                self._diverged()
+                self._go_back(f"the last {self.health.num_bad} steps up to {progress.step} were not finite, or their loss jumped")
                 return False
         if self.cadence.validates(before, after, saves) or (is_last and not self.caught):
-            saves |= self._validate()
+            loss = self._validate()
+            if not math.isfinite(loss or 0.0):
+                self._go_back(f"the validation loss of step {progress.step} is not finite")
+                return False
+            saves |= progress.improve(loss)
+            self._stop_early(loss)
         for mark in self.cadence.exports(before[1], after[1]) if job.export else ():
             with self.watch.paused():
                 self.console.say(f"model at {mark:g} of the run: {job.export(mark)}")
@@ -176,33 +182,28 @@ class Loop:
             progress=share,
             epoch=self.progress.records / self.job.num_records,
         )
-        values |= self.job.measure(values) if self.job.measure else {}
         self.log.write(self.progress.step, values | self.log.hardware())
         speed = values["tokens_per_second"] or 0
         self.bar.update(self._done(), f"loss {format_metric(values['loss'])}  {speed:,.0f} tokens/s")
 
     def _validate(self):
-        """Validates; returns whether the model is the best so far."""
+        """Validates; returns the loss, None when there is none."""
         if self.job.validate is None:
-            return False
-        progress = self.progress
+            return None
         with self.watch.paused():
             values = self.job.validate()
-        self.log.write(progress.step, {f"eval_{name}": value for name, value in values.items()} | dict(seconds=self.watch.seconds))
-        self.console.say(f"validation at step {progress.step}: " + "  ".join(f"{k} {format_metric(v)}" for k, v in values.items()))
-        loss = values.get("loss")
-        if loss is None or not progress.step:
-            return False
-        if not math.isfinite(loss):
-            raise GaveUp(f"diverged: the validation loss of step {progress.step} is not finite; lower --learning_rate")
-        deadline = self.ending.early_stop_time
-        if deadline is not None and self.watch.seconds >= 60 * deadline and loss > self.ending.early_stop_eval_loss:
+        step = self.progress.step
+        self.log.write(step, {f"eval_{name}": value for name, value in values.items()} | dict(seconds=self.watch.seconds))
+        self.console.say(f"validation at step {step}: " + "  ".join(f"{k} {format_metric(v)}" for k, v in values.items()))
+        return values.get("loss")
+
+    def _stop_early(self, loss):
+        """Raises GaveUp when the validation loss is too high after the time that it was given."""
+        minutes, wanted = self.ending.early_stop_time, self.ending.early_stop_eval_loss
+        if minutes is not None and loss is not None and self.watch.seconds >= 60 * minutes and loss > wanted:
             self._save()
-            wanted = self.ending.early_stop_eval_loss
-            raise GaveUp(
-                f"early stop at step {progress.step}: the validation loss is {loss:.3f} after {deadline:g} minutes, not {wanted:g}"
-            )
-        return progress.improve(loss)
+            step = self.progress.step
+            raise GaveUp(f"early stop at step {step}: the validation loss is {loss:.3f} after {minutes:g} minutes, not {wanted:g}")
 
     def _save(self):
         if self.saved_step == self.progress.step and self.progress.step:
@@ -218,17 +219,17 @@ class Loop:
         health, most = self.health, self.ending.max_bad_steps
         return health.num_bad >= (min(3, most) if is_last else most) or (is_last and health.num_bad and not health.num_good)
 
-    def _diverged(self):
-        """Goes back to the last checkpoint before the bad steps, or raises GaveUp."""
-        progress, since = self.progress, self.health.bad_since
-        what = f"diverged: the last {self.health.num_bad} steps up to {progress.step} were not finite, or their loss jumped"
+    def _go_back(self, reason):
+        """Goes back to the last checkpoint before the bad steps, on with later data; or raises GaveUp."""
+        progress = self.progress
+        since = self.health.bad_since if self.health.num_bad else progress.step - 1
+        if self.ending.on_divergence == "stop":
+            raise GaveUp(f"diverged: {reason}; lower --learning_rate, or use --on_divergence=rollback")
         self.writer.wait()
         good = [step for step in self.folder.steps() if step <= since]
-        if self.ending.on_divergence == "stop":
-            raise GaveUp(f"{what}; lower --learning_rate, or use --on_divergence=rollback")
         if not good or progress.num_rollbacks >= self.ending.max_rollbacks:
-            reason = "there is no checkpoint before them" if not good else f"--max_rollbacks={self.ending.max_rollbacks} are done"
-            raise GaveUp(f"{what}; {reason}; lower --learning_rate")
+            limit = "there is no checkpoint before that" if not good else f"--max_rollbacks={self.ending.max_rollbacks} are done"
+            raise GaveUp(f"diverged: {reason}; {limit}; lower --learning_rate")
         with self.watch.paused():
             restored = self.folder.progress_of(good[-1])
             self.job.assign(self.folder.restore(restored.step))
@@ -237,9 +238,10 @@ class Loop:
             progress.step, progress.seconds, progress.num_rollbacks = restored.step, self.watch.seconds, progress.num_rollbacks + 1
             progress.best_step, progress.best_metric = restored.best_step, restored.best_metric
             self.folder.write_progress(progress)  # the data moved on: a run killed now goes on with what comes next
-        self.console.warn(f"{what}; back to step {progress.step}, on with record {progress.records:,}")
+        self.console.warn(f"diverged: {reason}; back to step {progress.step}, on with record {progress.records:,}")
         self.saved_step = self.logged_step = progress.step
         self.health = Health(self.ending.max_loss_jump)
+        self.window.clear()
 
 
 def join(units):

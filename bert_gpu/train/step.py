@@ -82,8 +82,8 @@ class TrainStep:
         self.devices, self.state, self.objective, self.optimizer = devices, state, objective, optimizer
         self.num_micro_batches, self.seed, self.is_ramped = num_micro_batches, seed, is_ramped
         self.hides_lengths = has_lengths and not devices.xla
-        self.gradients = tf.function(self._gradients, jit_compile=devices.xla, reduce_retracing=not devices.xla)
-        self.update = tf.function(self._update, jit_compile=devices.xla)
+        self.gradients = tf.function(self._gradients, autograph=False, jit_compile=devices.xla, reduce_retracing=not devices.xla)
+        self.update = tf.function(self._update, autograph=False, jit_compile=devices.xla)
         self.programs = {}  # for each K
 
     def __call__(self, batches, rates, step, numbers=None):
@@ -105,7 +105,8 @@ class TrainStep:
 
         rates = tf.constant(np.asarray(rates, np.float32))
         if len(batches) not in self.programs:
-            self.programs[len(batches)] = tf.function(functools.partial(self._run, len(batches)), reduce_retracing=self.hides_lengths)
+            program = functools.partial(self._run, len(batches))
+            self.programs[len(batches)] = tf.function(program, autograph=False, reduce_retracing=self.hides_lengths)
         values = self.programs[len(batches)](put(place), tf.constant(numbers, tf.int32), rates, tf.constant(step, tf.int32))
         return Metrics(self.metric_names, values)
 

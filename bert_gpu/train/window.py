@@ -9,6 +9,8 @@ import time
 
 import numpy as np
 
+from bert_gpu.train.throughput import utilization
+
 
 class Stopwatch:
     """Seconds that a run has spent, all sessions, and those in which it trained (without validation, saving and compiling).
@@ -43,14 +45,18 @@ class Window:
     The first call of a session traces and compiles; its metrics count, its time does not enter the rates. Rates are of all GPUs
     together: steps, sequences, tokens (real ones) and padded_tokens (all places of the rows) a second, and input_wait, the share of the
     time in which the loop waited for data.
+
+    Args of the constructor: watch: Stopwatch. flops: function of a host batch -> throughput.Flops of its step, None = not counted.
+      peak_flops: of all GPUs a second, None = unknown; then there is no "mfu".
     """
 
-    def __init__(self, watch):
-        self.watch, self.is_warm = watch, False
+    def __init__(self, watch, flops=None, peak_flops=None):
+        self.watch, self.flops, self.peak_flops, self.is_warm = watch, flops, peak_flops, False
         self.clear()
 
     def clear(self):
-        self.metrics, self.totals, self.waited = [], dict.fromkeys(("steps", "sequences", "tokens", "padded_tokens"), 0), 0.0
+        names = ("steps", "sequences", "tokens", "padded_tokens", *(("model_flops", "hardware_flops") if self.flops else ()))
+        self.metrics, self.totals, self.waited = [], dict.fromkeys(names, 0), 0.0
         self.opened = self.watch.training_seconds
 
     def add(self, metrics, batches, waited):
@@ -66,6 +72,10 @@ class Window:
             self.totals["sequences"] += len(batch["input_mask"])
             self.totals["tokens"] += int(np.sum(batch["input_mask"]))
             self.totals["padded_tokens"] += int(np.size(batch["input_mask"]))
+            if self.flops:
+                counted = self.flops(batch)
+                self.totals["model_flops"] += counted.model
+                self.totals["hardware_flops"] += counted.hardware
 
     def close(self):
         """(metrics of each step {name: (n,)}, means over the finite steps and rates as {name: number or None}); a new window opens."""
@@ -77,6 +87,10 @@ class Window:
         is_timed = self.totals["steps"] > 0 and elapsed > 0
         rates = {f"{name}_per_second": total / elapsed if is_timed else None for name, total in self.totals.items()}
         rates["input_wait"] = min(1.0, self.waited / elapsed) if is_timed else None
+        if self.flops and is_timed:
+            share = self.totals["tokens"] / self.totals["padded_tokens"]
+            used = utilization(rates["model_flops_per_second"], rates["hardware_flops_per_second"], share, self.peak_flops)
+            rates |= {name: value for name, value in used.items() if value is not None}
         self.clear()
         return steps, means | dict(skipped_steps=int(np.sum(~is_finite)), seconds=self.watch.seconds) | rates
 

@@ -20,6 +20,8 @@ from bert_gpu.interop import huggingface
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.settings import UserError
+from tests.model import variants
+from tests.model.variants import VARIANTS
 
 CONFIG = ModelConfig(
     vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, max_position_embeddings=16
@@ -128,6 +130,52 @@ def test_what_is_written_reads_back_the_same(tmp_path, name):
     heads_kept = huggingface.ARCHITECTURES[name]
     assert set(back) == {key for key in weights if key.startswith(("embeddings/", "layer_", *heads_kept))}
     assert all((back[key] == weights[key]).all() and back[key].dtype == np.float32 for key in back)
+
+
+@pytest.mark.parametrize("variant", [name for name, config in VARIANTS.items() if not config.is_classic])
+@pytest.mark.parametrize("name", ["BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification"])
+def test_architectures_of_our_own_read_back_the_same(tmp_path, name, variant):
+    """Under our names and a model_type that transformers does not know."""
+    config = VARIANTS[variant]
+    weights = variants.random_weights(config, num_classes=3)
+    huggingface.write_model(str(tmp_path / "model"), config, weights, name, ("a", "b", "c") if "Classification" in name else ())
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["model_type"] == "bert_gpu"
+    back_config, back, notes = huggingface.read_model(str(tmp_path / "model"))
+    assert back_config == config and notes.missing == notes.unused == [] and notes.architecture == name
+    assert notes.labels == (("a", "b", "c") if "Classification" in name else ())
+    heads_kept = {"BertForPreTraining": ("pooler", "mlm", "nsp"), "BertForMaskedLM": ("mlm",)}.get(name, ("pooler", "classifier"))
+    expected = {key for key in weights if not key.startswith(("pooler", "mlm", "nsp", "classifier")) or key.startswith(heads_kept)}
+    assert set(back) == expected == set(file_tensors(tmp_path / "model"))
+    assert all((back[key] == weights[key]).all() for key in back)
+
+
+def test_faults_of_our_own_architectures_are_named(tmp_path):
+    config, folder = VARIANTS["crammed"], tmp_path / "model"
+    weights = variants.random_weights(config)
+    huggingface.write_model(str(folder), config, weights, "BertForMaskedLM")
+    tensors = file_tensors(folder)
+    del tensors["layer_1/attention/qkv/kernel"]
+    save_tensors(folder, tensors | {"layer_0/odd": np.zeros(2, np.float32)})
+    _, _, notes = huggingface.read_model(str(folder))
+    assert notes.missing == ["layer_1/attention/qkv/kernel"] and notes.unused == ["layer_0/odd"]
+    say_in_config(num_hidden_layers=2)(folder)
+    with pytest.raises(UserError, match="more layers than config.json says"):
+        huggingface.read_model(str(folder))
+    say_in_config(num_hidden_layers=4, hidden_size=24)(folder)
+    with pytest.raises(UserError, match="embeddings/word has shape"):
+        huggingface.read_model(str(folder))
+
+
+@needs_oracle
+def test_transformers_does_not_take_our_own_architectures_for_bert(tmp_path):
+    config = VARIANTS["pre"]
+    huggingface.write_model(str(tmp_path / "model"), config, variants.random_weights(config), "BertForMaskedLM")
+    program = "import sys, transformers; transformers.AutoModelForMaskedLM.from_pretrained(sys.argv[1])"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [oracle_python(), "-c", program, str(tmp_path / "model")], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0 and "bert_gpu" in done.stderr
 
 
 def test_same_weights_same_bytes_and_other_files_stay(folder, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config, read_labels, write_config
 from bert_gpu.settings import UserError
+from tests.model.variants import SWITCHES, VARIANTS
 
 GOOGLE = {
     "attention_probs_dropout_prob": 0.1,
@@ -47,11 +48,13 @@ def put(folder, values):
 
 def test_defaults_are_bert_base_and_presets_have_googles_sizes():
     assert preset("base") == ModelConfig()
-    assert {name: (preset(name).num_hidden_layers, preset(name).hidden_size) for name in PRESETS} == {
+    google = [name for name in PRESETS if name not in ("crammed", "budget24h")]
+    assert {name: (preset(name).num_hidden_layers, preset(name).hidden_size) for name in google} == {
         "tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768), "large": (24, 1024),
     }  # fmt: skip
     assert all(preset(name).intermediate_size == 4 * preset(name).hidden_size for name in PRESETS)
     assert all(preset(name).hidden_size == 64 * preset(name).num_attention_heads for name in PRESETS)
+    assert all(preset(name).is_classic == (name in google) for name in PRESETS)
     assert preset("tiny", vocab_size=99, hidden_size=256).hidden_size == 256
 
 
@@ -82,7 +85,10 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ({"hidden_size": 254}, "multiple of --num_attention_heads=4"),
         ({"hidden_act": "swish"}, "gelu, gelu_new, relu"),
         ({"model_type": "albert"}, "model_type='albert' is not supported"),
-        ({"position_embedding_type": "relative_key"}, "only 'absolute'"),
+        ({"position_embedding_type": "relative_key"}, "relative_key: must be one of absolute, scaled_sinusoidal, rotary"),
+        ({"position_embedding_type": "rotary"}, "model_type='bert' has no position_embedding_type='rotary'; remove model_type"),
+        ({"norm_first": True, "hidden_act": "geglu"}, "model_type='bert' has no norm_first=True, hidden_act='geglu'"),
+        ({"type_vocab_size": 0}, "model_type='bert' has no such architecture"),
         ({"is_decoder": True}, "is_decoder=True"),
         ({"vocab_size": None}, "vocab_size"),
     ],
@@ -92,6 +98,52 @@ def test_bad_values_name_file_and_key(tmp_path, change, message):
     with pytest.raises(UserError, match=message) as caught:
         read_config(path)
     assert str(caught.value).startswith(path) and len(str(caught.value)) <= 300 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_architecture_reads_back_and_only_berts_are_called_so(tmp_path, name):
+    path = tmp_path / "config.json"
+    write_config(str(path), VARIANTS[name], "BertForPreTraining")
+    assert read_config(str(path)) == VARIANTS[name]
+    written = json.loads(path.read_text())
+    if VARIANTS[name].is_classic:
+        assert (written["model_type"], written["architectures"]) == ("bert", ["BertForPreTraining"])
+        assert set(written) == {*GOOGLE, "layer_norm_eps", "architectures", "model_type", "pad_token_id", "torch_dtype"} | {
+            "position_embedding_type"
+        }
+    else:
+        assert (written["model_type"], written["architectures"]) == ("bert_gpu", ["BertGpuForPreTraining"])
+    assert VARIANTS[name].is_classic == (
+        set(SWITCHES[name]) <= {"hidden_act"} and VARIANTS[name].hidden_act not in ("geglu", "reglu", "swiglu")
+    )
+
+
+def test_switches_said_without_a_model_type_are_taken(tmp_path):
+    path = put(tmp_path, {**GOOGLE, "norm_first": True, "embedding_size": 128})
+    assert read_config(path) == preset("mini", norm_first=True, embedding_size=128)
+
+
+def test_what_transformers_leaves_open_is_berts(tmp_path):
+    assert read_config(put(tmp_path, {**HUGGING_FACE, "position_embedding_type": None})) == preset("mini")
+    assert preset("mini", embedding_size=256, num_hidden_groups=4).is_classic
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (dict(hidden_size=36, num_attention_heads=4, position_embedding_type="rotary"), "position_embedding_type=rotary.*even"),
+        (dict(embedding_size=7, position_embedding_type="scaled_sinusoidal"), "even width, not 7"),
+        (dict(intermediate_size=99, hidden_act="swiglu"), "intermediate_size=99: must be even"),
+        (dict(num_hidden_groups=3), "num_hidden_groups=3: must divide --num_hidden_layers=4"),
+        (dict(num_hidden_groups=8), "num_hidden_groups=8: must divide"),
+        (dict(embedding_size=64, mlm_transform=False), "nomlm_transform.*embedding_size=64"),
+        (dict(embedding_size=0), "embedding_size=0: must be at least 1"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(overrides, message):
+    with pytest.raises(UserError, match=message) as caught:
+        preset("mini", **overrides)
+    assert len(str(caught.value)) <= 300
 
 
 @pytest.mark.parametrize(

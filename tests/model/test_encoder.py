@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.model import encoder, layers
+from bert_gpu.model import attention, encoder, layers
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.heads import pooler_weights
 
@@ -146,7 +146,7 @@ def test_gradients_are_deterministic_dense_and_in_the_weights_dtype(weights):
 def test_own_gradients_equal_automatic_ones(part):
     generator = np.random.default_rng(1)
     draw = lambda *shape: tf.constant(generator.standard_normal(shape), tf.float32)  # noqa: E731
-    bias = layers.mask_bias(tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]))
+    bias = attention.mask_bias(tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]))
     rate, place = 0.3, "somewhere"
     mask, share = layers.keep_mask([2, 3, 5, 5], rate, SEED, place, tf.float32)
 
@@ -165,9 +165,9 @@ def test_own_gradients_equal_automatic_ones(part):
             plain_norm,
             [draw(6, 7), draw(7), draw(7)],
         ),
-        "attention": (lambda *qkv: layers.attention(*qkv, bias), lambda *qkv: plain_attention(*qkv, 1.0), [draw(2, 3, 5, 4)] * 3),
+        "attention": (lambda *qkv: attention.attention(*qkv, bias), lambda *qkv: plain_attention(*qkv, 1.0), [draw(2, 3, 5, 4)] * 3),
         "attention with dropout": (
-            lambda *qkv: layers.attention(*qkv, bias, rate, SEED, place),
+            lambda *qkv: attention.attention(*qkv, bias, rate, SEED, place),
             lambda *qkv: plain_attention(*qkv, mask / share),
             [draw(2, 3, 5, 4) for _ in range(3)],
         ),

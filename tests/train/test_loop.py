@@ -192,6 +192,21 @@ def test_bad_steps_stop_a_run(tmp_path, bad):
         world.run()
 
 
+def test_a_validation_that_is_not_finite_goes_back_too(tmp_path):
+    calls = []
+
+    def eval_losses(step):
+        calls.append(step)
+        return np.nan if step == 12 and calls.count(12) == 1 else 2.0
+
+    settings = dict(num_train_steps=20, save_checkpoints_steps=4)
+    world = World(tmp_path / "a", eval_losses=eval_losses, on_divergence="rollback", **settings)
+    world.run()
+    assert calls == [0, 4, 8, 12, 12, 16, 20] and world.log.cuts == [8] and world.weight == 20
+    with pytest.raises(loop.GaveUp, match="validation loss of step 4 is not finite"):
+        World(tmp_path / "b", eval_losses=lambda step: np.inf, **settings).run()
+
+
 def test_a_few_bad_steps_do_not(tmp_path):
     world = World(tmp_path, losses=lambda step, _: np.nan if step % 5 else 2.0, num_train_steps=51, max_bad_steps=5)
     world.run()

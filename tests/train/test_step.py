@@ -132,7 +132,7 @@ def test_a_bad_step_inside_a_call_is_skipped_and_the_others_are_not():
     assert trainer.state.read()["num_updates"] == 2
 
 
-@pytest.mark.parametrize("num_replicas, xla", [(1, "off"), (2, "on")])
+@pytest.mark.parametrize("num_replicas, xla", [(2, "off"), (1, "on")])
 def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
     """Steps of 1, 3 and 2 micro-batches in one program equal steps of programs made for these numbers."""
     parts = [next(batches(1, rows=4 * num_replicas * number, seed=number)) for number in (1, 3, 2)]
@@ -140,15 +140,14 @@ def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
     metrics = ramped.step(parts, [1e-2] * 3, 0, numbers=[1, 3, 2]).read()
     state, expected = None, []
     for number, batch in zip((1, 3, 2), parts, strict=True):
-        trainer = Trainer(num_replicas, number, xla=xla)
+        trainer = Trainer(num_replicas, number)
         if state is not None:
             trainer.state.assign(state)
         expected += trainer.run([batch])
         state = trainer.state.read()
-    np.testing.assert_allclose(metrics["loss"], [step["loss"] for step in expected], rtol=1e-6)
-    assert (
-        distance(ramped.state.read_weights(), {k.removeprefix("weights/"): v for k, v in state.items() if k.startswith("weights")}) < 1e-6
-    )
+    np.testing.assert_allclose(metrics["loss"], [step["loss"] for step in expected], rtol=1e-5)
+    final = {name.removeprefix("weights/"): value for name, value in state.items() if name.startswith("weights/")}
+    assert distance(ramped.state.read_weights(), final) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,65 @@
+"""Token ids -> the vectors that enter the first layer: words, segments and positions, summed, normalised and, if need be, widened.
+
+Legend: B batch, S sequence, E embedding width (H unless factorised, as in ALBERT), H hidden, V vocabulary, R = B x S rows.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.model.layers import dense, dropout, layer_norm, sizes
+from bert_gpu.model.packed import restarted_positions
+
+
+@tf.custom_gradient
+def look_up(table, ids):
+    """Rows of an embedding table: (V, E), (R,) -> (R, E).
+
+    The gradient is dense, which XLA and an all-reduce need, and summed in float32: frequent tokens occur thousands of times in a
+    batch, more than bfloat16 can count.
+    """
+
+    def gradient(upstream):
+        total = tf.math.unsorted_segment_sum(tf.cast(upstream, tf.float32), ids, sizes(table)[0])
+        return tf.cast(total, table.dtype), None
+
+    return tf.gather(table, ids), gradient
+
+
+def sinusoids(num_positions, width):
+    """Sines (even columns) and cosines (odd columns) of position / 10000^(2 i / width): float32 (num_positions, width).
+
+    Vaswani et al. 2017, 3.5, computed in float64.
+    """
+    angles = np.arange(num_positions)[:, None] / 10000.0 ** (np.arange(0, width, 2) / width)
+    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(num_positions, width).astype(np.float32)
+
+
+def position_vectors(weights, batch, config, dtype):
+    """(S, E), or (B, S, E) where rows are packed, whose positions restart in each sequence."""
+    learnt = config.position_embedding_type == "absolute"
+    table = weights["embeddings/position"] if learnt else sinusoids(config.max_position_embeddings, config.embedding_width)
+    batch_size, length = sizes(batch["input_ids"])
+    if "sequence_ids" not in batch:
+        vectors = table[:length]
+    else:
+        positions = restarted_positions(batch["sequence_ids"])
+        vectors = look_up(tf.convert_to_tensor(table), tf.reshape(positions, [-1]))
+        vectors = tf.reshape(vectors, [batch_size, length, config.embedding_width])
+    return tf.cast(vectors if learnt else vectors * tf.cast(weights["embeddings/position_scale"], tf.float32), dtype)
+
+
+def embed(weights, batch, config, *, dtype=tf.float32, seed=None):
+    """What enters the first layer: input_ids, segment_ids (B, S) -> (R, H)."""
+    batch_size, length = sizes(batch["input_ids"])
+    x = look_up(tf.cast(weights["embeddings/word"], dtype), tf.reshape(batch["input_ids"], [-1]))
+    if config.type_vocab_size:
+        # A product with one-hot rows, not a lookup: its gradient is a product too, where adding R rows into two would queue up.
+        kinds = tf.one_hot(tf.reshape(batch["segment_ids"], [-1]), config.type_vocab_size, dtype=dtype)
+        x += tf.matmul(kinds, tf.cast(weights["embeddings/segment"], dtype))
+    if config.position_embedding_type != "rotary":  # which acts in the attention
+        x = tf.reshape(x, [batch_size, length, config.embedding_width]) + position_vectors(weights, batch, config, dtype)
+        x = tf.reshape(x, [-1, config.embedding_width])
+    if config.embedding_norm:
+        x = layer_norm(weights, "embeddings/norm", x, config.layer_norm_eps)
+    x = dropout(x, config.hidden_dropout_prob, seed, "embeddings")
+    return x if config.embedding_width == config.hidden_size else dense(weights, "embeddings/projection", x)

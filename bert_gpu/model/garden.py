@@ -1,0 +1,320 @@
+"""Encoders of TF Model Garden as functions on a dict of weights, so that our step, data and checkpoints train them.
+
+A layer of tf_keras owns its variables and draws dropout from a generator with a state; our step hands tensors and a seed to pure
+functions. So an encoder is built once to learn the names, shapes and first values of its weights, and its variables are let go. Whenever
+it is traced, the given tensors stand where the variables stood, and stateless draws where the generators stood.
+
+Legend: B batch, S sequence, H hidden, V vocabulary, E width of the word embeddings.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import re
+import threading
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.model.encoder import WeightSpec
+from bert_gpu.model.garden_settings import activation_name, read_options, transfer
+from bert_gpu.model.layers import ACTIVATIONS, dropout
+from bert_gpu.settings import UserError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import tf_keras
+    from official.nlp.configs import encoders
+
+PREFIX = "garden:"
+WORKING = ("bert", "bert_v2", "query_bert", "albert", "mobilebert", "reuse", "kernel", "bigbird", "fnet", "sparse_mixer")
+REFUSED = {
+    "funnel": "it shortens the sequence, and masked words need a state each",
+    "xlnet": "it predicts words in permuted orders, from inputs of its own",
+    "any": "it names no encoder",
+}
+# Their matrices along the sequence, or the blocks that see each other, are made for one length: that of the positions.
+FIXED_LENGTH = ("fnet", "sparse_mixer", "bigbird")
+FLOAT32_ONLY = ("mobilebert", "kernel")  # add float32 to lower precision inside, which fails
+IMPURE = ("redraw", "use_gradient_checkpointing")  # options that draw numbers, or own variables, where no seed and no weight can reach
+POOLERS = ("pooler_transform", "cls_transform", "pooler")  # theirs; sentence vectors are made by our own heads
+
+
+@dataclasses.dataclass(frozen=True)
+class GardenEncoder:
+    """An encoder of Model Garden behind the interface of encoder.py.
+
+    name: the type in `official.nlp.configs.encoders`. options: (field, value) pairs of its own configuration.
+    """
+
+    name: str
+    options: tuple = ()
+
+    @property
+    def has_bert_products(self):
+        """Whether train.throughput's formula, made for our encoder, counts the matrix products of this one."""
+        return self.name in ("bert", "bert_v2", "albert") and not self.options
+
+    @property
+    def flag(self):
+        return f"--encoder={PREFIX}" + ",".join([self.name, *(f"{field}={value}" for field, value in self.options)])
+
+    def encoder_weights(self, config):
+        """{name: WeightSpec}: "embeddings/word", and "encoder/..." as Model Garden names them, without its pooler."""
+        return dict(build(self, config, "float32").specs)
+
+    def encode(self, weights, batch, config, *, dtype=tf.float32, seed=None):
+        """Hidden states of the last layer, (B, S, H) in the compute dtype. Arguments as for `encoder.encode`.
+
+        Raises UserError for rows that the encoder cannot take: packed ones, and lengths that it was not made for.
+        """
+        self.check(config, batch["input_ids"].shape[1], tf.as_dtype(dtype).name, is_packed="sequence_ids" in batch)
+        features = dict(input_word_ids=batch["input_ids"], input_mask=batch["input_mask"], input_type_ids=batch["segment_ids"])
+        if self.name in FIXED_LENGTH:
+            features = {name: tf.ensure_shape(x, [None, config.max_position_embeddings]) for name, x in features.items()}
+        built = build(self, config, tf.as_dtype(dtype).name)
+        with built.given(weights, seed):
+            hidden = built.model(features, training=seed is not None)["sequence_output"]
+        return tf.cast(hidden, dtype)
+
+    def check(self, config, length, precision, is_packed=False):
+        """Raises UserError when the encoder cannot take such rows. `encode` checks too, but TensorFlow adds its own lines to errors.
+
+        Args:
+          config: ModelConfig. length: tokens of a row, None when not known. precision: "float32", "bfloat16" or "float16".
+          is_packed: whether batches have sequence_ids.
+        """
+        positions = config.max_position_embeddings
+        if is_packed:
+            raise UserError(f"{self.flag}: attends across the sequences of packed rows; use data of another --objective, or our encoder")
+        if precision != "float32" and self.name in FLOAT32_ONLY:
+            raise UserError(f"--precision={precision}: {self.flag} works in float32 alone; give --precision=float32")
+        if length is None:
+            return
+        if self.name in FIXED_LENGTH and length != positions:
+            raise UserError(
+                f"{self.flag}: takes rows of exactly --max_position_embeddings={positions} tokens, these have {length}; set it to "
+                "the data's length, with --padding=fixed"
+            )
+        if length > positions:
+            raise UserError(f"{self.flag}: rows of {length} tokens, but --max_position_embeddings={positions}; raise it")
+        if self.name == "bigbird" and length % (block := garden_config(self, config).get().block_size):
+            raise UserError(
+                f"{self.flag}: takes rows of a multiple of {block} tokens, these have {length}; give "
+                f"--encoder={PREFIX}bigbird,block_size=N, or data of another length"
+            )
+
+
+def open_encoder(text):
+    """The GardenEncoder that --encoder=garden:NAME[,FIELD=VALUE...] asks for; FIELDs are those of Model Garden's configuration.
+
+    Raises UserError for unknown names and fields.
+    """
+    name, *options = re.split(r",(?![^(\[]*[)\]])", text.removeprefix(PREFIX))  # at commas outside of brackets
+    flag = f"--encoder={text}"
+    if name in REFUSED:
+        raise UserError(f"{flag}: cannot be trained here, because {REFUSED[name]}; these can: {', '.join(WORKING)}")
+    if name not in WORKING:
+        raise UserError(f"{flag}: no such encoder; known are {', '.join(WORKING)}")
+    pairs = read_options(flag, encoders.EncoderConfig(type=name).get(), options)
+    for field, value in pairs:
+        if field in IMPURE and value:
+            raise UserError(f"{flag}: {field} is not supported here; leave it out")
+    return GardenEncoder(name, pairs)
+
+
+def garden_config(encoder, config):
+    """Model Garden's EncoderConfig of a ModelConfig. UserError when the ModelConfig asks for what the encoder does not have."""
+    result = encoders.EncoderConfig(type=encoder.name)
+    theirs = result.get()
+    transfer(config, theirs, encoder.flag, shares_layers=encoder.name == "albert")
+    if encoder.name == "mobilebert":  # its inner width, which ModelConfig does not have
+        theirs.intra_bottleneck_size = config.hidden_size
+    if encoder.name == "query_bert":  # always factorises
+        theirs.embedding_size = config.embedding_width
+    for field, value in encoder.options:
+        setattr(theirs, field, value)
+    return result
+
+
+class _Model(tf_keras.layers.Layer):
+    """Hands `training` down to an encoder whose own call takes no such argument."""
+
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def call(self, inputs, training=None):
+        return self.encoder(inputs)
+
+
+class _Draws:
+    """Stands where a Dropout layer has its random generator: draws from the step's seed, another mask at each call."""
+
+    def __init__(self, seed, place):
+        self.seed, self.place, self.num_calls = seed, place, 0
+
+    def dropout(self, inputs, rate, noise_shape=None):
+        assert noise_shape is None
+        self.num_calls += 1
+        return dropout(inputs, rate, self.seed, f"{self.place}/{self.num_calls}")
+
+
+@tf.custom_gradient
+def dense_gradient(table):
+    """The identity on an embedding table. Gradients of lookups arrive as slices and leave dense, summed in float32."""
+
+    def gradient(upstream):
+        if isinstance(upstream, tf.IndexedSlices):
+            upstream = tf.math.unsorted_segment_sum(tf.cast(upstream.values, tf.float32), upstream.indices, table.shape[0])
+        return tf.cast(upstream, table.dtype)
+
+    return tf.identity(table), gradient
+
+
+class Built:
+    """An encoder without variables.
+
+    model: callable (features, training) -> {"sequence_output": ...}, only inside `given`. specs: {name: WeightSpec}.
+    places: (layer, attribute, name) of each weight; name None for those of the pooler, whose output nobody reads.
+    """
+
+    def __init__(self, encoder, config, specs, places):
+        self.model, self.specs, self.places = _Model(encoder), specs, places
+        self.layers = list(encoder._flatten_layers())
+        self.shapes = {(layer, attribute): vars(layer)[attribute].shape for layer, attribute, _ in places}
+        for layer, attribute, _ in places:
+            vars(layer)[attribute] = None
+        for layer in self.layers:
+            layer._trainable_weights, layer._non_trainable_weights = [], []
+
+    @contextlib.contextmanager
+    def given(self, weights, seed):
+        """While this lasts, the layers compute with these weights, and drop out by this seed."""
+        tensors = {name: dense_gradient(tensor) if tensor.shape.rank == 2 else tensor for name, tensor in weights.items()}
+        inserted = []
+        for layer, attribute, name in self.places:
+            value = tf.zeros(self.shapes[layer, attribute]) if name is None else tensors[name]
+            inserted.append((layer, attribute, tf.cast(value, layer.compute_dtype)))
+        for number, layer in enumerate(self.layers):
+            # Routers report metrics into variables, which a pure function must not write. Their weight in the loss is 0.
+            inserted.append((layer, "add_metric", lambda *args, **kwargs: None))
+            if isinstance(layer, tf_keras.layers.Dropout):
+                inserted.append((layer, "_random_generator", _Draws(seed, f"garden/dropout_{number}")))
+        before = [(layer, attribute, vars(layer).get(attribute, vars)) for layer, attribute, _ in inserted]
+        try:
+            for layer, attribute, value in inserted:
+                vars(layer)[attribute] = value
+            yield
+        finally:
+            for layer, attribute, value in before:
+                if value is vars:  # stands for "was not there"
+                    del vars(layer)[attribute]
+                else:
+                    vars(layer)[attribute] = value
+
+
+@functools.lru_cache(maxsize=8)
+def build(encoder, config, dtype):
+    """Builds an encoder for a compute dtype ("float32", "bfloat16", "float16").
+
+    In a thread of its own: that has neither the graph nor the replica in which the caller may be tracing.
+    """
+    results = []
+
+    def run():
+        try:
+            results.append(_build(encoder, config, dtype))
+        except Exception as error:  # raised again below, in the caller's thread
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if isinstance(results[0], Exception):
+        raise results[0]
+    return results[0]
+
+
+def _build(encoder, config, dtype):
+    theirs = garden_config(encoder, config)
+    initializers = {}
+
+    def create(next_creator, **settings):
+        initializer = getattr(settings["initial_value"], "func", None)  # of tf_keras: partial(initializer, shape, dtype=...)
+        if initializer is not None:
+            shape = settings["initial_value"].args[0]
+            settings["initial_value"] = lambda: tf.zeros(shape, settings.get("dtype") or tf.float32)
+        variable = next_creator(**settings)
+        initializers[variable.name] = initializer
+        return variable
+
+    policy = dtype if dtype == "float32" else f"mixed_{dtype}"
+    length = config.max_position_embeddings
+    features = {name: tf.ones([1, length], tf.int32) for name in ("input_word_ids", "input_mask", "input_type_ids")}
+    features["input_type_ids"] = tf.zeros_like(features["input_type_ids"])
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        activations = {activation_name(name): _plain(function) for name, function in ACTIVATIONS.items()}
+        for context in (tf.device("CPU:0"), _policy(policy), _numpy_state(), tf_keras.utils.custom_object_scope(activations)):
+            stack.enter_context(context)
+        stack.enter_context(tf.variable_creator_scope(create))
+        tf_keras.backend.reset_uids()  # names without numbers that count what was built before
+        try:
+            network = encoders.build_encoder(theirs)
+            hidden = network(features)["sequence_output"]
+        except (ValueError, TypeError, ZeroDivisionError, tf.errors.OpError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{encoder.flag}: Model Garden cannot build it for this configuration: {reason}"[:300]) from error
+    assert hidden.shape == [1, length, config.hidden_size], (encoder, hidden.shape)
+    owners = {}
+    for layer in network._flatten_layers():
+        for attribute, value in vars(layer).items():
+            if isinstance(value, tf.Variable):
+                owners.setdefault(id(value), []).append((layer, attribute))
+    table = network.get_embedding_table()
+    specs, places = {}, []
+    for variable in network.trainable_weights:
+        path = variable.name.removesuffix(":0").removeprefix(f"{network.name}/")
+        name = "embeddings/word" if variable is table else None if path.startswith(POOLERS) else f"encoder/{path}"
+        if name is not None:
+            specs[name] = _spec(variable, initializers[variable.name])
+        places += [(layer, attribute, name) for layer, attribute in owners[id(variable)]]
+    counts = collections.Counter(variable.name for variable in network.trainable_weights)
+    assert max(counts.values()) == 1 and "embeddings/word" in specs, (encoder, counts.most_common(1))
+    return Built(network, config, specs, places)
+
+
+def _spec(variable, initializer):
+    shape = tuple(variable.shape)
+    if isinstance(initializer, tf_keras.initializers.TruncatedNormal):
+        return WeightSpec(shape, "normal", initializer.get_config()["stddev"])
+    return WeightSpec(shape, {tf_keras.initializers.Zeros: "zeros", tf_keras.initializers.Ones: "ones"}[type(initializer)])
+
+
+def _plain(function):
+    """A function object, which tf_keras can describe in a configuration; TensorFlow's functions with own gradients are not."""
+    return lambda x: function(x)
+
+
+@contextlib.contextmanager
+def _policy(name):
+    before = tf_keras.mixed_precision.global_policy()
+    tf_keras.mixed_precision.set_global_policy(name)
+    try:
+        yield
+    finally:
+        tf_keras.mixed_precision.set_global_policy(before)
+
+
+@contextlib.contextmanager
+def _numpy_state():
+    """BigBird seeds NumPy's global generator; whoever else uses that shall not notice."""
+    before = np.random.get_state()
+    try:
+        yield
+    finally:
+        np.random.set_state(before)

@@ -1,0 +1,173 @@
+"""The engine through the command: the clock, the ramp, freezing, rollback, marks, full disks, kills at any moment."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_gpu.train import checkpoint
+from bert_gpu.train.checkpoint import RunFolder
+from tests.cli.pretraining import ROOT, lines, pretrain, same, weights
+
+
+def test_killed_at_several_moments():
+    """The short form of benchmarks/killing.py: kills while training and while a checkpoint is written, with several steps a call."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "killing.py"), "--kills=2", "--steps=42", "--signal=kill"]
+    result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("same bits") == 3 and "writing a checkpoint" in result.stdout
+
+
+def test_a_run_on_the_clock(data, tmp_path, capsys):
+    """It ends when its time is spent, is finished then, and goes on when it gets more."""
+    output = tmp_path / "run"
+    flags = ["--lr_schedule=time", "--curve=triangle", "--total_training_time=0.001", "--num_train_steps=1000000"]
+    assert pretrain(data, output, *flags) == 0
+    first = lines(output)[-1]["step"]
+    stored = RunFolder(str(output)).newest_progress()
+    assert stored.seconds >= 3.6 and stored.step == first
+    rates = [line["learning_rate"] for line in lines(output) if "loss" in line]
+    assert max(rates) <= 1e-3 and rates[-1] < 1e-3 * 0.9
+    assert all(0 <= line["progress"] <= 1 for line in lines(output) if "loss" in line)
+    capsys.readouterr()
+    assert pretrain(data, output, *flags) == 0
+    assert lines(output)[-1]["step"] == first
+    assert pretrain(data, output, *flags, "--total_training_time=0.0015") == 0
+    assert lines(output)[-1]["step"] > first
+
+
+def test_a_ramp_resumes_to_the_bit(data, tmp_path):
+    ramp = ["--batch_ramp_proportion=0.5", "--gradient_accumulation_steps=4", "--train_batch_size=2", "--num_train_steps=12"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert pretrain(data, whole, *ramp, "--save_checkpoints_steps=5") == 0
+    shutil.copytree(whole, parts)
+    for step in (10, 12):
+        shutil.rmtree(parts / "checkpoints" / f"step-{step:08d}")
+    shutil.rmtree(parts / "model")
+    assert pretrain(data, parts, *ramp, "--save_checkpoints_steps=5") == 0
+    assert same(weights(whole), weights(parts)) and lines(whole) == lines(parts)
+    sizes = [line["global_batch_size"] for line in lines(whole) if "loss" in line]
+    assert sizes[0] == 2 and sizes[6:] == [8] * 6 and sizes == sorted(sizes)
+    assert RunFolder(str(whole)).newest_progress().records == sum(sizes)
+    assert pretrain(data, parts, *ramp, "--train_batch_size=1", steps=20) == 2
+
+
+def test_frozen_weights_have_no_state_and_do_not_move(data, finished, tmp_path, capsys):
+    output = tmp_path / "run"
+    flags = [f"--init_checkpoint={finished}", "--freeze=embeddings,layers:1", "--recompute", "--steps_per_loop=2"]
+    assert pretrain(data, output, *flags, steps=4) == 0
+    before, after = weights(finished), weights(output)
+    for name in before:
+        frozen = "embeddings" in name or "layer.0." in name or name == "cls.predictions.decoder.weight"
+        if frozen:
+            assert np.array_equal(before[name], after[name]), name
+    assert not np.array_equal(before["bert.encoder.layer.1.output.dense.weight"], after["bert.encoder.layer.1.output.dense.weight"])
+    saved = load_file(output / "checkpoints" / "step-00000004" / "variables.safetensors")
+    assert not any("embeddings/" in name or "layer_0/" in name for name in saved if name.startswith("slots/"))
+    capsys.readouterr()
+    assert pretrain(data, output, *flags, "--freeze=embeddings", steps=8) == 2
+    assert "--freeze" in capsys.readouterr().err
+    assert pretrain(data, tmp_path / "other", "--freeze=nothing_like_this", steps=8) == 2
+    assert "--freeze=nothing_like_this: no weight" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw8bit"])
+def test_other_optimizers_resume_to_the_bit(data, tmp_path, optimizer):
+    flags = [f"--optimizer={optimizer}", "--hidden_size=64", "--intermediate_size=128", "--curve=constant", "--num_warmup_steps=0"]
+    assert pretrain(data, tmp_path / "whole", *flags, steps=4) == 0
+    for steps in (2, 4):
+        assert pretrain(data, tmp_path / "parts", *flags, steps=steps) == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_rollback_leaves_the_bad_data_behind(data, tmp_path, capsys):
+    """With a rate that is far too high every checkpoint diverges again, so that the run rolls back, and gives up in the end."""
+    output = tmp_path / "run"
+    calm = ["--save_checkpoints_steps=2", "--num_warmup_steps=0", "--curve=constant"]
+    assert pretrain(data, output, *calm, steps=4) == 0
+    path = output / "run.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | dict(learning_rate=1e30)))
+    flags = [*calm, "--max_bad_steps=2", "--on_divergence=rollback", "--max_rollbacks=2"]
+    assert pretrain(data, output, *flags, steps=40) == 3
+    error = capsys.readouterr().err
+    assert error.count("back to step 4") == 2 and "--max_rollbacks=2 are done" in error
+    assert RunFolder(str(output)).newest_progress().num_rollbacks == 2
+
+
+def test_marks_best_and_early_stop(data, tmp_path, capsys):
+    output = tmp_path / "run"
+    flags = ["--finetune_time_markers=0.5,1", "--save_checkpoints_steps=4", "--keep_checkpoint_max=1", "--export_best"]
+    assert pretrain(data, output, *flags) == 0
+    assert {path.name for path in (output / "marks").iterdir()} == {"0.5", "1"}
+    assert {"config.json", "model.safetensors", "vocab.txt"} <= set(os.listdir(output / "marks" / "0.5"))
+    best = RunFolder(str(output)).best_step()
+    evaluations = {line["step"]: line["eval_loss"] for line in lines(output) if "eval_loss" in line and line["step"]}
+    assert best == min(evaluations, key=evaluations.get) and best in RunFolder(str(output)).steps()
+    stop = ["--early_stop_time=0", "--early_stop_eval_loss=0.5", "--save_checkpoints_steps=3"]
+    assert pretrain(data, tmp_path / "stopped", *stop) == 3
+    assert "early stop at step 3" in capsys.readouterr().err
+    assert not (tmp_path / "stopped" / "model").exists() and RunFolder(str(tmp_path / "stopped")).steps() == [3]
+
+
+def test_a_full_disk_keeps_the_good_checkpoints(data, tmp_path, capsys, monkeypatch):
+    """The disk is full at the saves of steps 4 and 8 and has room at 12: the run ends well. Full to the end: it does not."""
+    save, full = checkpoint.save_file, set()
+
+    def save_file(values, path, *rest):
+        if any(f"{step:08d}" in path for step in full):
+            raise OSError(28, "No space left on device", path)
+        return save(values, path, *rest)
+
+    monkeypatch.setattr(checkpoint, "save_file", save_file)
+    full |= {4, 8}
+    assert pretrain(data, tmp_path / "a", "--save_checkpoints_steps=4") == 0
+    error = capsys.readouterr().err
+    assert error.count("could not be saved: No space left on device") == 2
+    assert RunFolder(str(tmp_path / "a")).steps() == [12]
+    full |= {12}
+    full -= {4}
+    assert pretrain(data, tmp_path / "b", "--save_checkpoints_steps=4") == 3
+    assert RunFolder(str(tmp_path / "b")).steps() == [4] and "newest good one is step 4" in capsys.readouterr().err
+    assert pretrain(data, tmp_path / "c", "--save_checkpoints_steps=4", "--on_save_error=stop", "--num_train_steps=100") == 3
+    assert lines(tmp_path / "c")[-1]["step"] < 16
+
+
+def test_run_json_says_what_was_run(data, finished):
+    content = json.loads((finished / "run.json").read_text())
+    assert {"bert_gpu", "tensorflow", "python"} <= content["versions"].keys()
+    assert content["hashes"]["vocabulary"] and len(content["hashes"]["dataset"]) == 64
+    assert "git_commit" in content and content["settings"]["optimizer"] == "adamw" and content["free"]["steps_per_loop"] == 1
+
+
+def test_auto_batch_without_a_gpu(data, tmp_path):
+    output = tmp_path / "run"
+    assert pretrain(data, output, "--train_batch_size=auto", "--global_batch_size=96", steps=1) == 0
+    content = json.loads((output / "run.json").read_text())
+    assert content["global_batch_size"] == 96 and content["unit_size"] == 96
+    assert math.isclose(content["learning_rate"], 1e-3)
+
+
+@pytest.mark.parametrize(
+    "flags, complaint",
+    [
+        (["--train_batch_size=many"], "--train_batch_size=many: must be of type int or auto"),
+        (["--lr_schedule=time"], "--total_training_time"),
+        (["--all_reduce=nccl"], "--all_reduce=nccl: needs one physical GPU"),
+        (["--validation_epochs=1", "--eval_steps=5"], "give one of them"),
+        (["--finetune_time_markers=0.5,2"], "--finetune_time_markers=0.5,2: must be numbers above 0 and at most 1"),
+        (["--freeze=["], "--freeze=["),
+        (["--on_divergence=pray"], "--on_divergence=pray: must be one of stop, rollback"),
+    ],
+)
+def test_bad_input(data, tmp_path, capsys, flags, complaint):
+    assert pretrain(data, tmp_path / "run", *flags) == 2
+    error = capsys.readouterr().err
+    assert complaint in error and error.count("\n") == 1 and len(error) <= 301
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,164 @@
+"""BERT's relatives in transformers compute the same here, from switches of ModelConfig: an independent check of each switch.
+
+MegatronBERT is pre-LN without an embedding norm, RoFormer rotary and factorised, ALBERT factorised with shared layers, Nomic BERT rotary
+with SwiGLU and no biases.
+"""
+
+import os
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_gpu.model import encoder, heads
+from bert_gpu.model.config import ModelConfig
+from tests.interop.test_huggingface import needs_oracle, oracle_python
+
+SIZES = dict(
+    vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, max_position_embeddings=16,
+    layer_norm_eps=1e-6,
+)  # fmt: skip
+BATCH = {
+    "input_ids": np.random.default_rng(2).integers(1, 70, (3, 11)),
+    "input_mask": (np.arange(11) < [[11], [6], [3]]).astype(np.int64),
+    "segment_ids": np.random.default_rng(3).integers(0, 2, (3, 11)),
+}
+
+
+def dense(ours, *theirs, has_bias=True):
+    return {f"{ours}/kernel": [f"{name}.weight" for name in theirs]} | (
+        {f"{ours}/bias": [f"{name}.bias" for name in theirs]} if has_bias else {}
+    )
+
+
+def norm(ours, theirs):
+    return {f"{ours}/scale": [f"{theirs}.weight"], f"{ours}/bias": [f"{theirs}.bias"]}
+
+
+def embeddings(theirs, has_positions=True):
+    return {
+        "embeddings/word": [f"{theirs}.word_embeddings.weight"],
+        "embeddings/segment": [f"{theirs}.token_type_embeddings.weight"],
+        **({"embeddings/position": [f"{theirs}.position_embeddings.weight"]} if has_positions else {}),
+    }
+
+
+def mlm_head(transform, normalisation, decoder):
+    return {**dense("mlm/transform", transform), **norm("mlm/norm", normalisation), "mlm/bias": [f"{decoder}.bias"]}
+
+
+def projections(theirs, names):
+    return [f"{theirs}.{name}" for name in names]
+
+
+def megatron():
+    names = embeddings("bert.embeddings") | norm("final_norm", "bert.encoder.ln")
+    for index in range(2):
+        ours, theirs = f"layer_{index}", f"bert.encoder.layer.{index}"
+        names |= dense(f"{ours}/attention/qkv", *projections(f"{theirs}.attention.self", ("query", "key", "value")))
+        names |= dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense") | norm(
+            f"{ours}/attention/norm", f"{theirs}.attention.ln"
+        )
+        names |= dense(f"{ours}/feed_forward/in", f"{theirs}.intermediate.dense")
+        names |= dense(f"{ours}/feed_forward/output", f"{theirs}.output.dense") | norm(f"{ours}/feed_forward/norm", f"{theirs}.ln")
+    head = "cls.predictions"
+    names |= mlm_head(f"{head}.transform.dense", f"{head}.transform.LayerNorm", f"{head}.decoder")
+    return ModelConfig(**SIZES, norm_first=True, embedding_norm=False), names
+
+
+def roformer():
+    names = embeddings("roformer.embeddings", has_positions=False) | norm("embeddings/norm", "roformer.embeddings.LayerNorm")
+    names |= dense("embeddings/projection", "roformer.embeddings_project")
+    for index in range(2):
+        ours, theirs = f"layer_{index}", f"roformer.encoder.layer.{index}"
+        names |= dense(f"{ours}/attention/qkv", *projections(f"{theirs}.attention.self", ("query", "key", "value")))
+        names |= dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense")
+        names |= norm(f"{ours}/attention/norm", f"{theirs}.attention.output.LayerNorm")
+        names |= dense(f"{ours}/feed_forward/in", f"{theirs}.intermediate.dense")
+        names |= dense(f"{ours}/feed_forward/output", f"{theirs}.output.dense") | norm(
+            f"{ours}/feed_forward/norm", f"{theirs}.output.LayerNorm"
+        )
+    head = "cls.predictions"
+    names |= mlm_head(f"{head}.transform.dense", f"{head}.transform.LayerNorm", f"{head}.decoder")
+    return ModelConfig(**SIZES, position_embedding_type="rotary", embedding_size=10), names
+
+
+def albert():
+    names = embeddings("albert.embeddings") | norm("embeddings/norm", "albert.embeddings.LayerNorm")
+    names |= dense("embeddings/projection", "albert.encoder.embedding_hidden_mapping_in")
+    for index in range(2):
+        ours, theirs = f"layer_{index}", f"albert.encoder.albert_layer_groups.{index}.albert_layers.0"
+        names |= dense(f"{ours}/attention/qkv", *projections(f"{theirs}.attention", ("query", "key", "value")))
+        names |= dense(f"{ours}/attention/output", f"{theirs}.attention.dense")
+        names |= norm(f"{ours}/attention/norm", f"{theirs}.attention.LayerNorm")
+        names |= dense(f"{ours}/feed_forward/in", f"{theirs}.ffn") | dense(f"{ours}/feed_forward/output", f"{theirs}.ffn_output")
+        names |= norm(f"{ours}/feed_forward/norm", f"{theirs}.full_layer_layer_norm")
+    names |= mlm_head("predictions.dense", "predictions.LayerNorm", "predictions.decoder")
+    sizes = SIZES | dict(num_hidden_layers=4)
+    return ModelConfig(**sizes, hidden_act="gelu_new", embedding_size=10, num_hidden_groups=2), names
+
+
+def nomic():
+    names = embeddings("embeddings", has_positions=False) | norm("embeddings/norm", "embeddings.LayerNorm")
+    for index in range(2):
+        ours, theirs = f"layer_{index}", f"layers.{index}"
+        names |= dense(f"{ours}/attention/qkv", *projections(f"{theirs}.self_attn", ("q_proj", "k_proj", "v_proj")), has_bias=False)
+        names |= dense(f"{ours}/attention/output", f"{theirs}.self_attn.o_proj", has_bias=False)
+        names |= norm(f"{ours}/attention/norm", f"{theirs}.post_attention_layernorm")
+        names |= dense(f"{ours}/feed_forward/in", *projections(f"{theirs}.mlp", ("up_proj", "gate_proj")), has_bias=False)
+        names |= dense(f"{ours}/feed_forward/output", f"{theirs}.mlp.down_proj", has_bias=False)
+        names |= norm(f"{ours}/feed_forward/norm", f"{theirs}.post_mlp_layernorm")
+    sizes = SIZES | dict(intermediate_size=2 * SIZES["intermediate_size"])  # theirs counts the gated half
+    return ModelConfig(**sizes, position_embedding_type="rotary", hidden_act="swiglu", use_bias=False), names
+
+
+RELATIVES = {
+    "MegatronBertForMaskedLM": megatron,
+    "RoFormerForMaskedLM": roformer,
+    "AlbertForMaskedLM": albert,
+    "NomicBertModel": nomic,
+}
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory):
+    """{class: {"weights/NAME" or "outputs/NAME": array}}."""
+    folder = tmp_path_factory.mktemp("relatives")
+    batch = dict(input_ids=BATCH["input_ids"], attention_mask=BATCH["input_mask"], token_type_ids=BATCH["segment_ids"])
+    np.savez(folder / "batch.npz", **batch)
+    script = [oracle_python(), str(pathlib.Path(__file__).parent / "relatives_oracle.py"), str(folder)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {name: dict(np.load(folder / f"{name}.npz")) for name in RELATIVES}
+
+
+def neighbours_to_halves(kernel, num_heads):
+    """Columns of a query or key kernel, whose heads RoFormer turns as (0, 1), (2, 3), ..., in the order of our pairs (i, i + D / 2)."""
+    columns = np.arange(kernel.shape[-1]).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
+    return kernel[..., columns]
+
+
+@needs_oracle
+@pytest.mark.parametrize("name", RELATIVES)
+def test_relatives_compute_the_same_here(oracle, name):
+    config, names = RELATIVES[name]()
+    tensors = {key.removeprefix("weights/"): value for key, value in oracle[name].items() if key.startswith("weights/")}
+    weights = {}
+    for ours, theirs in names.items():
+        parts = [tensors[key].T if ours.endswith("/kernel") else tensors[key] for key in theirs]
+        if name.startswith("RoFormer") and "/qkv/" in ours:
+            parts[:2] = [neighbours_to_halves(part, config.num_attention_heads) for part in parts[:2]]
+        weights[ours] = tf.constant(np.concatenate(parts, -1) if len(parts) > 1 else parts[0])
+    batch = {key: tf.constant(values, tf.int32) for key, values in BATCH.items()}
+    hidden = encoder.encode(weights, batch, config)
+    real = BATCH["input_mask"] > 0
+    if "outputs/last_hidden_state" in oracle[name]:
+        ours, theirs = hidden, oracle[name]["outputs/last_hidden_state"]
+        assert set(weights) == set(encoder.encoder_weights(config))
+    else:
+        ours, theirs = heads.mlm_logits(weights, hidden, tf.tile(tf.range(11)[None], [3, 1]), config), oracle[name]["outputs/logits"]
+        assert set(weights) == set(heads.pretraining_weights(config, next_sentence=False))
+    np.testing.assert_allclose(ours.numpy()[real], theirs[real], rtol=0, atol=2e-5)

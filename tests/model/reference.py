@@ -1,0 +1,104 @@
+"""The encoder and its masked-word loss once more: float64 NumPy, one sequence at a time, head by head, from the papers' formulas.
+
+Legend: S tokens of the sequence, H hidden, E embedding width, V vocabulary.
+"""
+
+import math
+
+import numpy as np
+
+erf = np.vectorize(math.erf)
+FUNCTIONS = {
+    "gelu": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
+    "gelu_new": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.where(x > 0, x, 0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+GATES = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu"}
+
+
+def normalise(weights, name, x, eps):
+    mean, deviation = x.mean(-1, keepdims=True), np.sqrt(x.var(-1, keepdims=True) + eps)
+    return (x - mean) / deviation * weights[f"{name}/scale"] + weights[f"{name}/bias"]
+
+
+def linear(weights, name, x, has_bias):
+    return x @ weights[f"{name}/kernel"] + (weights[f"{name}/bias"] if has_bias else 0)
+
+
+def turned(x, place):
+    """x (D,) as D / 2 complex numbers, each turned by place times its frequency."""
+    half = len(x) // 2
+    pairs = (x[:half] + 1j * x[half:]) * np.exp(1j * place * 10000.0 ** (-np.arange(half) / half))
+    return np.concatenate([pairs.real, pairs.imag])
+
+
+def attend(weights, name, x, config):
+    width = config.hidden_size // config.num_attention_heads
+    q, k, v = np.split(linear(weights, f"{name}/qkv", x, config.use_bias), 3, -1)
+    outputs = []
+    for head in range(config.num_attention_heads):
+        columns = slice(head * width, (head + 1) * width)
+        query, key = q[:, columns], k[:, columns]
+        if config.position_embedding_type == "rotary":
+            query, key = (np.stack([turned(row, place) for place, row in enumerate(rows)]) for rows in (query, key))
+        scores = np.exp(query @ key.T / math.sqrt(width))
+        outputs.append(scores / scores.sum(-1, keepdims=True) @ v[:, columns])
+    return linear(weights, f"{name}/output", np.concatenate(outputs, -1), config.use_bias)
+
+
+def feed_forward(weights, name, x, config):
+    x = linear(weights, f"{name}/in", x, config.use_bias)
+    if config.hidden_act in GATES:
+        half = config.intermediate_size // 2
+        x = x[:, :half] * FUNCTIONS[GATES[config.hidden_act]](x[:, half:])
+    else:
+        x = FUNCTIONS[config.hidden_act](x)
+    return linear(weights, f"{name}/output", x, config.use_bias)
+
+
+def encode(weights, ids, segments, config):
+    """Hidden states of one sequence: (S,), (S,) -> (S, H)."""
+    eps = config.layer_norm_eps
+    x = weights["embeddings/word"][ids]
+    if config.type_vocab_size:
+        x = x + weights["embeddings/segment"][segments]
+    if config.position_embedding_type == "absolute":
+        x = x + weights["embeddings/position"][: len(ids)]
+    if config.position_embedding_type == "scaled_sinusoidal":
+        for place in range(len(ids)):
+            angles = place / 10000.0 ** (2 * (np.arange(x.shape[1]) // 2) / x.shape[1])
+            waves = np.where(np.arange(x.shape[1]) % 2, np.cos(angles), np.sin(angles))
+            x[place] = x[place] + weights["embeddings/position_scale"] * waves
+    if config.embedding_norm:
+        x = normalise(weights, "embeddings/norm", x, eps)
+    if config.embedding_size not in (None, config.hidden_size):
+        x = linear(weights, "embeddings/projection", x, config.use_bias)
+    for index in range(config.num_hidden_layers):
+        group = index // (config.num_hidden_layers // (config.num_hidden_groups or config.num_hidden_layers))
+        for part, block in (("attention", attend), ("feed_forward", feed_forward)):
+            name = f"layer_{group}/{part}"
+            if config.norm_first:
+                x = x + block(weights, name, normalise(weights, f"{name}/norm", x, eps), config)
+            else:
+                x = normalise(weights, f"{name}/norm", x + block(weights, name, x, config), eps)
+    return normalise(weights, "final_norm", x, eps) if config.norm_first else x
+
+
+def mlm_scores(weights, hidden, config):
+    """(S, H) -> (S, V)."""
+    if config.mlm_transform:
+        act = FUNCTIONS[GATES.get(config.hidden_act, config.hidden_act)]
+        hidden = normalise(weights, "mlm/norm", act(linear(weights, "mlm/transform", hidden, config.use_bias)), config.layer_norm_eps)
+    return hidden @ weights["embeddings/word"].T + (weights["mlm/bias"] if config.decoder_bias else 0)
+
+
+def mlm_loss(weights, batch, config):
+    """Summed cross-entropy of a batch without padded predictions: a float."""
+    total = 0.0
+    for row, length in enumerate(np.sum(batch["input_mask"], -1)):
+        hidden = encode(weights, batch["input_ids"][row, :length], batch["segment_ids"][row, :length], config)
+        scores = mlm_scores(weights, hidden[batch["masked_lm_positions"][row]], config)
+        right = scores[np.arange(len(scores)), batch["masked_lm_ids"][row]]
+        total += np.sum(np.log(np.exp(scores).sum(-1)) - right)
+    return total

@@ -1,0 +1,284 @@
+"""Laws of Model Garden's encoders: pure functions of weights and seed here, equal to ours where the architecture is, and trained alike."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_gpu.model import encoder, garden, heads
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.optim.optimizers import OptimizerConfig
+from bert_gpu.settings import UserError
+from bert_gpu.train.devices import DeviceConfig, set_up
+from bert_gpu.train.state import TrainState
+from bert_gpu.train.step import Objective, TrainStep
+
+LENGTH, PREDICTIONS = 32, 4
+# Their own fields, so that two layers and rows of 32 tokens have all of their parts.
+OPTIONS = {
+    "bigbird": ",block_size=4,num_rand_blocks=2",
+    "kernel": ",num_random_features=8",
+    "sparse_mixer": ",moe_layers=(1,),attention_layers=(0,),num_experts=2",
+    "fnet": ",attention_layers=[1]",
+}
+SEED = tf.constant([1, 2])
+
+
+def small(dropout=0.1, **fields):
+    sizes = dict(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=LENGTH,
+        initializer_range=0.1,
+    )
+    return ModelConfig(**sizes | fields, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+
+
+def batches(number, rows=4, seed=0):
+    rng = np.random.default_rng(seed)
+    for _ in range(number):
+        lengths = rng.integers(8, LENGTH + 1, rows)
+        mask = (np.arange(LENGTH) < lengths[:, None]).astype(np.int32)
+        yield dict(
+            input_ids=(rng.integers(5, 50, (rows, LENGTH)) * mask).astype(np.int32),
+            input_mask=mask,
+            segment_ids=((np.arange(LENGTH) >= lengths[:, None] // 2) * mask).astype(np.int32),
+            masked_lm_positions=rng.integers(1, 8, (rows, PREDICTIONS)).astype(np.int32),
+            masked_lm_ids=rng.integers(5, 50, (rows, PREDICTIONS)).astype(np.int32),
+            masked_lm_weights=np.ones((rows, PREDICTIONS), np.float32),
+            next_sentence_labels=rng.integers(0, 2, rows).astype(np.int32),
+        )
+
+
+def tensors(batch):
+    return {name: tf.constant(value) for name, value in batch.items()}
+
+
+def first_values(specs, seed=3):
+    return {name: tf.constant(value) for name, value in encoder.initialize(specs, seed).items()}
+
+
+@pytest.mark.parametrize("name", garden.WORKING)
+def test_an_encoder_is_a_function_of_weights_and_seed(name):
+    """Gradients reach every weight, a seed gives its dropout again and none gives none, and attention sees no padding."""
+    model = garden.open_encoder(f"garden:{name}{OPTIONS.get(name, '')}")
+    config, batch = small(), tensors(next(batches(1)))
+    weights = first_values(model.encoder_weights(config))
+
+    @tf.function
+    def run(weights, ids, seed):
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            hidden = model.encode(weights, {**batch, "input_ids": ids}, config, seed=seed)
+            loss = tf.reduce_sum(hidden**3)
+        return hidden, tape.gradient(loss, weights)
+
+    hidden, gradients = run(weights, batch["input_ids"], SEED)
+    assert hidden.shape == [4, LENGTH, 16] and hidden.dtype == tf.float32
+    for weight, gradient in gradients.items():
+        assert isinstance(gradient, tf.Tensor) and np.abs(gradient).max() > 0, weight
+    again, _ = run(weights, batch["input_ids"], SEED)
+    other, _ = run(weights, batch["input_ids"], SEED + 1)
+    assert (again.numpy() == hidden.numpy()).all() and not np.allclose(other, hidden, atol=1e-3)
+    changed = {**weights, "embeddings/word": weights["embeddings/word"] * 2}
+    assert not np.allclose(run(changed, batch["input_ids"], SEED)[0], hidden, atol=1e-3)
+
+    hidden = model.encode(weights, batch, config).numpy()
+    dry = small(dropout=0.0)
+    assert (model.encode(weights, batch, dry, seed=SEED).numpy() == hidden).all()
+    if name not in ("fnet", "sparse_mixer"):  # these mix padding into all places
+        padding = batch["input_mask"].numpy() == 0
+        # MobileBERT's embeddings are made of three neighbours, so the first padding is part of the last token.
+        unseen = padding & np.roll(padding, 1, axis=1) if name == "mobilebert" else padding
+        assert unseen.any()
+        shown = model.encode(weights, {**batch, "input_ids": tf.where(unseen, 7, batch["input_ids"])}, config).numpy()
+        np.testing.assert_allclose(shown[~padding], hidden[~padding], rtol=0, atol=1e-5)
+
+
+def as_ours(theirs, config):
+    """Model Garden's weights, or their gradients, by our names: {name: array}."""
+    get = {name.removeprefix("encoder/"): np.asarray(value) for name, value in theirs.items()}
+    flat = lambda name, *shape: get.pop(name).reshape(shape)  # noqa: E731
+    hidden = config.hidden_size
+    ours = {
+        "embeddings/word": get.pop("embeddings/word"),
+        "embeddings/position": get.pop("position_embedding/embeddings"),
+        "embeddings/segment": get.pop("type_embeddings/embeddings"),
+    }
+    norms, dense = {"embeddings/norm": "embeddings/layer_norm"}, {}
+    if config.embedding_width != hidden:
+        dense["embeddings/projection"] = "embedding_projection"
+    for group in range(config.num_groups):
+        block = f"transformer/layer_{group}" if config.num_groups > 1 else "transformer"
+        attention = f"{block}/self_attention"
+        parts = ("query", "key", "value")
+        ours[f"layer_{group}/attention/qkv/kernel"] = np.concatenate(
+            [flat(f"{attention}/{part}/kernel", hidden, hidden) for part in parts], 1
+        )
+        ours[f"layer_{group}/attention/qkv/bias"] = np.concatenate([flat(f"{attention}/{part}/bias", hidden) for part in parts])
+        ours[f"layer_{group}/attention/output/kernel"] = flat(f"{attention}/attention_output/kernel", hidden, hidden)
+        ours[f"layer_{group}/attention/output/bias"] = get.pop(f"{attention}/attention_output/bias")
+        norms[f"layer_{group}/attention/norm"] = f"{block}/self_attention_layer_norm"
+        norms[f"layer_{group}/feed_forward/norm"] = f"{block}/output_layer_norm"
+        dense |= {f"layer_{group}/feed_forward/in": f"{block}/intermediate", f"layer_{group}/feed_forward/output": f"{block}/output"}
+    for name, their_name in norms.items():
+        ours |= {f"{name}/scale": get.pop(f"{their_name}/gamma"), f"{name}/bias": get.pop(f"{their_name}/beta")}
+    for name, their_name in dense.items():
+        ours |= {f"{name}/{part}": get.pop(f"{their_name}/{part}") for part in ("kernel", "bias")}
+    return ours | get  # what is left are the heads, of equal names
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+@pytest.mark.parametrize("name, fields", [("bert", {}), ("bert_v2", {}), ("albert", dict(embedding_size=8, num_hidden_groups=1))])
+def test_losses_and_gradients_equal_those_of_our_encoder(name, fields, activation):
+    config, batch = small(dropout=0.0, hidden_act=activation, **fields), tensors(next(batches(1)))
+    model = garden.open_encoder(f"garden:{name}")
+    theirs = first_values(heads.pretraining_weights(config, encoder_weights=model.encoder_weights))
+    # Biases start at 0 and scales at 1; other values tell more.
+    theirs = {weight: value + 0.1 * tf.random.stateless_normal(value.shape, [7, len(weight)]) for weight, value in theirs.items()}
+    ours = {weight: tf.constant(value) for weight, value in as_ours(theirs, config).items()}
+    assert {weight: tuple(value.shape) for weight, value in ours.items()} == {
+        weight: spec.shape for weight, spec in heads.pretraining_weights(config).items()
+    }
+
+    def run(weights, encode):
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            losses = heads.pretraining_losses(weights, batch, config, seed=SEED, encode=encode)
+            loss = tf.add_n(list(losses.values()))
+        return losses, tape.gradient(loss, weights)
+
+    their_losses, their_gradients = run(theirs, model.encode)
+    our_losses, our_gradients = run(ours, encoder.encode)
+    for loss, value in our_losses.items():
+        np.testing.assert_allclose(their_losses[loss], value, rtol=1e-5)
+    for weight, gradient in as_ours(their_gradients, config).items():
+        np.testing.assert_allclose(gradient, our_gradients[weight], rtol=1e-4, atol=2e-5, err_msg=weight)
+
+
+def test_first_values_follow_their_initializers_and_ours():
+    config, model = small(), garden.open_encoder("garden:bert")
+    theirs, ours = model.encoder_weights(config), encoder.encoder_weights(config)
+    kinds = lambda specs: sorted((int(np.prod(spec.shape)), *spec[1:]) for spec in specs.values() if len(spec.shape) == 1)  # noqa: E731
+    assert theirs["embeddings/word"] == ours["embeddings/word"]
+    assert kinds(theirs) == [spec for spec in kinds(ours) if spec[0] != 3 * 16]  # their q, k and v have biases of (N, D) each
+    assert sum(np.prod(spec.shape) for spec in theirs.values()) == sum(np.prod(spec.shape) for spec in ours.values())
+    assert {spec.value for name, spec in theirs.items() if name.endswith(("kernel", "embeddings"))} == {config.initializer_range}
+
+
+def test_names_do_not_depend_on_what_was_built_before():
+    garden.build.cache_clear()
+    model, config = garden.open_encoder("garden:reuse"), small()
+    first = model.encoder_weights(config)
+    garden.open_encoder("garden:reuse").encoder_weights(small(hidden_act="relu"))
+    garden.build.cache_clear()
+    assert model.encoder_weights(config) == first
+
+
+@pytest.mark.parametrize("name", ["bert", "bigbird"])
+def test_bfloat16_and_compiled_are_close(name):
+    model, config, batch = garden.open_encoder(f"garden:{name}{OPTIONS.get(name, '')}"), small(), tensors(next(batches(1)))
+    weights = first_values(model.encoder_weights(config))
+    expected = model.encode(weights, batch, config, seed=SEED).numpy()
+    compiled = tf.function(lambda weights: model.encode(weights, batch, config, seed=SEED), jit_compile=True)
+    np.testing.assert_allclose(compiled(weights), expected, rtol=0, atol=1e-4)
+    cast = {name: tf.cast(value, tf.bfloat16) if value.shape.rank >= 2 else value for name, value in weights.items()}
+    hidden = model.encode(cast, batch, config, dtype=tf.bfloat16)
+    expected = model.encode(weights, batch, config).numpy()
+    assert hidden.dtype == tf.bfloat16
+    assert np.linalg.norm(tf.cast(hidden, tf.float32).numpy() - expected) / np.linalg.norm(expected) < 0.05
+
+
+def test_training_on_two_replicas_and_checkpoints():
+    """ALBERT's loss falls, replicas stay equal, and a state read and assigned goes on as the same bits."""
+    model, config = garden.open_encoder("garden:albert"), small(embedding_size=8)
+    devices = set_up(DeviceConfig(num_gpus=0, virtual_replicas=2))
+    weights = encoder.initialize(heads.pretraining_weights(config, encoder_weights=model.encoder_weights), seed=5)
+    optimizer = OptimizerConfig()
+    objective = Objective(
+        counts=heads.pretraining_counts,
+        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(
+            weights, batch, config, dtype=dtype, seed=seed, encode=model.encode
+        ),
+    )
+
+    def trainer(weights):
+        state = TrainState(devices.strategy, weights, optimizer)
+        return state, TrainStep(devices, state, objective, optimizer, num_micro_batches=2, seed=9)
+
+    def train(step, numbers):
+        losses = []
+        for number in numbers:
+            losses += list(step([steps[number % len(steps)]], [1e-2], number).read()["loss"])
+        return losses
+
+    steps = list(batches(3, rows=8))
+    state, step = trainer(weights)
+    losses = train(step, range(30))
+    assert np.isfinite(losses).all() and np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3]), losses
+    for variable in state.weights.values():
+        first, second = variable.values
+        assert (first.numpy() == second.numpy()).all()
+    saved = state.read()
+    after = train(step, range(30, 32)), state.read_weights()
+    other, other_step = trainer({name: np.zeros_like(value) for name, value in weights.items()})
+    other.assign(saved)
+    assert train(other_step, range(30, 32)) == after[0]
+    for name, value in other.read_weights().items():
+        assert (value == after[1][name]).all(), name
+
+
+@pytest.mark.parametrize(
+    "text, named",
+    [
+        ("garden:gpt", "known are bert"),
+        ("garden:funnel", "shortens the sequence"),
+        ("garden:xlnet", "permuted"),
+        ("garden:kernel,feature=3", "num_random_features"),
+        ("garden:kernel,num_random_features=many", "of type int"),
+        ("garden:bert,hidden_size=32", "--hidden_size"),
+        ("garden:bert,norm_first=1", "of type bool"),
+        ("garden:kernel,redraw=True", "redraw is not supported"),
+    ],
+)
+def test_unknown_encoders_and_fields_are_refused(text, named):
+    with pytest.raises(UserError, match=f"--encoder={text.split(',')[0]}.*{named}") as error:
+        garden.open_encoder(text)
+    assert len(str(error.value)) <= 300
+
+
+@pytest.mark.parametrize(
+    "fields, named",
+    [
+        (dict(hidden_act="geglu"), "--hidden_act=geglu"),
+        (dict(norm_first=True), "--norm_first=True"),
+        (dict(use_bias=False), "--use_bias=False"),
+        (dict(position_embedding_type="rotary"), "--position_embedding_type=rotary"),
+        (dict(type_vocab_size=0), "--type_vocab_size=0"),
+        (dict(num_hidden_groups=1), "--num_hidden_groups=1"),
+        (dict(layer_norm_eps=1e-5), "--layer_norm_eps=1e-05"),
+    ],
+)
+def test_switches_that_an_encoder_does_not_have_are_refused(fields, named):
+    with pytest.raises(UserError, match=f"{named}: --encoder=garden:bert has no such switch"):
+        garden.open_encoder("garden:bert").encoder_weights(small(**fields))
+
+
+def test_rows_that_an_encoder_cannot_take_are_refused():
+    config, batch = small(), tensors(next(batches(1)))
+    shorter = {name: value[:, : LENGTH - 2] if value.shape.rank == 2 else value for name, value in batch.items()}
+    fnet, bert = garden.open_encoder("garden:fnet"), garden.open_encoder("garden:bert")
+    with pytest.raises(UserError, match=f"exactly --max_position_embeddings={LENGTH}.* 30"):
+        fnet.encode(first_values(fnet.encoder_weights(config)), shorter, config)
+    weights = first_values(bert.encoder_weights(config))
+    assert bert.encode(weights, shorter, config).shape == [4, LENGTH - 2, 16]
+    with pytest.raises(UserError, match="packed rows"):
+        bert.encode(weights, {**batch, "sequence_ids": batch["input_mask"]}, config)
+    with pytest.raises(UserError, match="--precision=bfloat16.*--precision=float32"):
+        garden.open_encoder("garden:mobilebert").check(config, LENGTH, "bfloat16")
+    with pytest.raises(UserError, match="Model Garden cannot build it"):
+        garden.open_encoder("garden:bigbird,block_size=16").encoder_weights(config)
+    with pytest.raises(UserError, match="multiple of 5 tokens"):
+        garden.open_encoder("garden:bigbird,block_size=5").check(config, LENGTH, "float32")

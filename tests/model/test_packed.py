@@ -1,0 +1,155 @@
+"""Packed rows: each sequence gets what it would get alone, outputs and gradients; and the arithmetic of sequence_ids."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_gpu.data.packing import CLS_SEP, FRAMES, _make_piece_rows
+from bert_gpu.model import encoder, heads, packed
+from tests.model.variants import VARIANTS, as_tensors, random_weights, value_and_gradients
+
+# Rows of 18 tokens: the lengths of their sequences; what is left is padding.
+ROWS = [[5, 3, 4], [18], [3, 3, 3, 3, 6], [1, 2, 7]]
+LENGTH = 18
+SEED = 3
+
+
+def packed_rows(vocab_size=40):
+    """ROWS as a batch, the same sequences as a batch with a row for each, and (row, place) of the tokens of the latter in the former."""
+    generator = np.random.default_rng(SEED)
+    batch = {name: np.zeros((len(ROWS), LENGTH), np.int32) for name in ("input_ids", "input_mask", "segment_ids", "sequence_ids")}
+    sequences = []
+    for row, lengths in enumerate(ROWS):
+        begins = np.cumsum([0, *lengths])
+        for number, (begin, size) in enumerate(zip(begins, lengths, strict=False)):
+            places = row, slice(begin, begin + size)
+            batch["input_ids"][places] = generator.integers(0, vocab_size, size)
+            batch["segment_ids"][places] = generator.integers(0, 2, size)
+            batch["input_mask"][places], batch["sequence_ids"][places] = 1, number + 1
+            sequences.append(places)
+    alone = {name: np.zeros((len(sequences), LENGTH), np.int32) for name in ("input_ids", "input_mask", "segment_ids")}
+    for row, places in enumerate(sequences):
+        for name in alone:
+            values = batch[name][places]
+            alone[name][row, : len(values)] = values
+    return as_tensors(batch), as_tensors(alone), sequences
+
+
+def taken_apart(values, sequences):
+    """(rows, S, ...) of packed rows -> (sequences, S, ...), 0 behind each sequence's end."""
+    apart = np.zeros((len(sequences), *values.shape[1:]), values.dtype)
+    for row, places in enumerate(sequences):
+        apart[row, : places[1].stop - places[1].start] = values[places]
+    return apart
+
+
+@pytest.mark.parametrize("name", ["bert", "crammed", "all at once"])
+def test_each_sequence_gets_what_it_would_get_alone(name):
+    config = VARIANTS[name]
+    weights = as_tensors(random_weights(config))
+    batch, alone, sequences = packed_rows()
+    starts, is_real = packed.sequence_starts(batch["sequence_ids"], LENGTH // 3)
+    is_real = is_real.numpy() > 0
+    np.testing.assert_array_equal(is_real.sum(-1), [len(lengths) for lengths in ROWS])
+    # The loss: every real token, and the vector of every real sequence, times random numbers.
+    generator = np.random.default_rng(4)
+    of_tokens = generator.standard_normal((*batch["input_ids"].shape, config.hidden_size)).astype(np.float32)
+    of_tokens[batch["input_mask"].numpy() == 0] = 0
+    of_sequences = generator.standard_normal((*is_real.shape, config.hidden_size)).astype(np.float32)
+    of_sequences[~is_real] = 0
+
+    def loss_packed(weights):
+        hidden = encoder.encode(weights, batch, config)
+        return tf.reduce_sum(hidden * of_tokens) + tf.reduce_sum(encoder.pool(weights, hidden, starts) * of_sequences)
+
+    def loss_alone(weights):
+        hidden = encoder.encode(weights, alone, config)
+        pooled = encoder.pool(weights, hidden) * of_sequences[is_real]
+        return tf.reduce_sum(hidden * taken_apart(of_tokens, sequences)) + tf.reduce_sum(pooled)
+
+    real = alone["input_mask"].numpy() > 0
+    outputs = taken_apart(encoder.encode(weights, batch, config).numpy(), sequences)
+    np.testing.assert_allclose(outputs[real], encoder.encode(weights, alone, config).numpy()[real], rtol=0, atol=1e-5)
+    (loss, gradients), (expected, expected_gradients) = (value_and_gradients(fn, weights) for fn in (loss_packed, loss_alone))
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    for key, gradient in gradients.items():
+        assert np.linalg.norm(gradient - expected_gradients[key]) <= 1e-5 * np.linalg.norm(expected_gradients[key]) + 1e-5, key
+
+
+def test_no_token_sees_another_sequence():
+    """Other ids in one sequence change nothing elsewhere, to the last bit."""
+    config = VARIANTS["bert"]
+    weights = as_tensors(random_weights(config))
+    batch, _, sequences = packed_rows()
+    before = encoder.encode(weights, batch, config).numpy()
+    for places in sequences:
+        ids = batch["input_ids"].numpy()
+        ids[places] = (ids[places] + 1) % config.vocab_size
+        changed = (encoder.encode(weights, {**batch, "input_ids": tf.constant(ids)}, config).numpy() != before).any(-1)
+        expected = np.zeros_like(changed)
+        expected[places] = True
+        np.testing.assert_array_equal(changed, expected)
+
+
+def test_the_data_of_the_packed_objective_trains_each_piece_alone():
+    """Rows framed by cls_sep as data/packing.py makes them: sequence_ids as the encoder understands them."""
+    ids = np.arange(5, 25, dtype=np.int32)
+    pieces, row_splits = np.array([[0, 4], [4, 9], [9, 18]]), np.array([0, 2, 3])
+    input_ids, _, sequence_ids = _make_piece_rows(ids, pieces, np.ones(3, bool), row_splits, 16, 1, 2, FRAMES.index(CLS_SEP))
+    starts, is_real = packed.sequence_starts(tf.constant(sequence_ids), 16 // 3)
+    np.testing.assert_array_equal(is_real, [[1, 1, 0, 0, 0], [1, 0, 0, 0, 0]])
+    firsts = np.take_along_axis(input_ids, starts.numpy(), 1)
+    assert (firsts[is_real.numpy() > 0] == 1).all()  # [CLS]
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_positions_and_starts_of_random_rows(jit):
+    generator = np.random.default_rng(0)
+    rows = np.zeros((50, 23), np.int32)
+    for row in rows:
+        at, number = 0, generator.integers(1, 5)
+        while at < 23 and generator.random() > 0.1:
+            size = generator.integers(1, 9)
+            row[at : at + size] = number
+            at, number = at + size, number + generator.integers(1, 3)
+    positions = tf.function(packed.restarted_positions, jit_compile=jit)(tf.constant(rows)).numpy()
+    starts, is_real = (value.numpy() for value in tf.function(packed.sequence_starts, jit_compile=jit)(tf.constant(rows), max_sequences=30))
+    for row, ids in enumerate(rows):
+        begins = [i for i in range(23) if ids[i] and (i == 0 or ids[i] != ids[i - 1])]
+        assert list(starts[row][is_real[row] > 0]) == begins and list(is_real[row]) == [1] * len(begins) + [0] * (30 - len(begins))
+        for i in np.flatnonzero(ids):
+            assert positions[row, i] == i - max(begin for begin in begins if begin <= i)
+
+
+def test_any_shape_and_xla_give_the_same():
+    config = VARIANTS["crammed"]
+    weights = as_tensors(random_weights(config))
+    batch, _, _ = packed_rows()
+    plain = encoder.encode(weights, batch, config)
+    signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in batch}]
+    run = functools.partial(encoder.encode, weights, config=config)
+    for function in (tf.function(run, input_signature=signature), tf.function(run, jit_compile=True)):
+        np.testing.assert_allclose(function(batch), plain, rtol=0, atol=1e-5)
+
+
+def test_masked_words_of_packed_rows_are_those_of_the_sequences_alone():
+    """One word of each sequence is masked; the packed rows have no next_sentence_labels, so that is all they are trained for."""
+    config = VARIANTS["bert"]
+    weights = as_tensors(random_weights(config))
+    batch, alone, sequences = packed_rows()
+    generator = np.random.default_rng(5)
+    words = generator.integers(0, config.vocab_size, len(sequences), np.int32)
+    places = np.array([generator.integers(where.stop - where.start) for _, where in sequences], np.int32)
+    names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+    values = places[:, None], words[:, None], np.ones((len(words), 1), np.float32)
+    expected = heads.pretraining_losses(weights, alone | as_tensors(dict(zip(names, values, strict=True))), config)
+    masks = [np.zeros((len(ROWS), max(map(len, ROWS))), value.dtype) for value in values]
+    for (row, where), place, word in zip(sequences, places, words, strict=True):
+        column = int(masks[2][row].sum())
+        for mask, value in zip(masks, (where.start + place, word, 1), strict=True):
+            mask[row, column] = value
+    losses = heads.pretraining_losses(weights, batch | as_tensors(dict(zip(names, masks, strict=True))), config)
+    assert set(losses) == {"mlm"}
+    np.testing.assert_allclose(losses["mlm"], expected["mlm"], rtol=1e-5)
