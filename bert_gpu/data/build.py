@@ -16,10 +16,11 @@ from bert_gpu.data import examples
 from bert_gpu.data.chance import derive_key, row_keys
 from bert_gpu.data.manifest import Manifest
 from bert_gpu.data.records import shard_path
-from bert_gpu.data.shards import DROPPED, SCORED_ORDERS, TRAIN, VALIDATION, Counts, Shard, Worker, block_range, read_stats, stats_path
+from bert_gpu.data.shards import DROPPED, SCORED_ORDERS, TRAIN, VALIDATION, Counts, Shard, Worker, block_range, read_stats
 from bert_gpu.data.target import Target
 from bert_gpu.data.workers import open_pool
 from bert_gpu.files import only_writer
+from bert_gpu.memory import give_back, map_large_things
 from bert_gpu.settings import UserError
 from bert_gpu.text import archives, clean, corpus, counting, formats, sentence_piece, vocab
 from bert_gpu.text.open_tokenizer import open_tokenizer
@@ -36,6 +37,7 @@ class Job:
     """
 
     def __init__(self, config, overwrite=False, text_format=formats.LINES):
+        map_large_things()
         self.config, self.overwrite, self.text_format = config, overwrite, text_format
         self.inputs = corpus.expand_inputs(config.input_file)
         named = config.given_vocabulary
@@ -58,14 +60,19 @@ class Job:
         self.num_documents = sum(block.num_documents for block in self.blocks)
         self.fate = choose_validation(self.num_documents, config.validation_share, config.random_seed).astype(np.int8)
         self.shards()  # complains of an impossible number
-        free, needed = shutil.disk_usage(existing_parent(config.folder)).free, self.predicted_bytes()
-        if needed > free:
+        if self.status == "new" and not config.gzip_compress:  # of what that leaves, only the trial tells
+            self._check_space(self.predicted_bytes())
+
+    def _check_space(self, num_bytes):
+        free = shutil.disk_usage(existing_parent(self.config.folder)).free
+        if num_bytes > free:
             raise UserError(
-                f"--output_file={config.output_file}: about {needed / 1e9:.1f} GB will be written, but only {free / 1e9:.1f} GB are free"
+                f"--output_file={self.config.output_file}: about {format_bytes(num_bytes)} will be written, but only {format_bytes(free)} "
+                "are free; make room, choose another disk, or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic"
             )
 
     def predicted_bytes(self):
-        """What the shards will take on disk, from averages of English text."""
+        """What the shards will take on disk, from averages of English text: before a vocabulary is known, and for their number."""
         num_tokens = self.num_text_bytes / TEXT_BYTES_PER_TOKEN * self.config.num_passes
         if self.config.masking == "static":
             return num_tokens / REAL_SHARE * STATIC_BYTES_PER_POSITION
@@ -99,12 +106,12 @@ class Job:
                     self._plan(self._unpack(console))
                     content = self._vocabulary(console)
                 if self.overwrite:
-                    target.clear()
+                    target.clear(anew=True)
                 target.begin(content)
                 num_duplicates = self._drop_duplicates(console)
                 result = self._write_shards(console)
         except UserError:
-            if is_new:
+            if is_new and not target.has_shards():
                 shutil.rmtree(config.folder, ignore_errors=True)
             raise
         return *result, num_duplicates
@@ -163,17 +170,25 @@ class Job:
         with Progress(console, self.num_text_bytes, "looking for duplicates") as progress:
             args = dict(normalization=self.config.normalization, num_workers=self.config.num_workers, report=progress.add)
             is_duplicate = clean.find_duplicates(self.blocks, self.target.spool + ".hashes", **args)
+        give_back()
         self.fate[is_duplicate] = DROPPED
         return int(is_duplicate.sum())
 
     def _write_shards(self, console):
+        give_back()  # what cutting and counting left
         worker = Worker(self.config, self.target.vocab_file, self.fate)
         shards = self.shards()
-        kept = [shard for shard in shards if os.path.exists(shard.path) and os.path.exists(stats_path(shard))]
+        kept = self.target.keep(shards)
         if kept:
             console.say(f"going on: {len(kept)} of {len(shards)} shards are whole and kept")
-        console.say(f"about {self.predicted_bytes() / 1e9:.2f} GB will be written to {self.config.folder}/")
-        self._write([shard for shard in shards if shard not in kept], worker, console)
+        missing = [shard for shard in shards if shard not in kept]
+        if missing:
+            # Which documents are for validation does not matter here: the training shards have all blocks.
+            num_bytes = sum(block.end - block.start for shard in missing if shard.split == "train" for block in shard.blocks)
+            num_bytes *= worker.growth(self.blocks)
+            self._check_space(num_bytes)
+            console.say(f"about {format_bytes(num_bytes)} will be written to {self.config.folder}/")
+        self._write(missing, worker, console)
         counts = {shard: read_stats(shard) for shard in shards}
         manifest = self._manifest(worker.tokenizer, counts)
         if not manifest.num_train_instances:
@@ -265,6 +280,11 @@ def choose_validation(num_documents, share, seed):
     chosen = np.zeros(num_documents, bool)
     chosen[np.argpartition(keys, number - 1)[:number]] = True
     return chosen
+
+
+def format_bytes(number):
+    unit, size = next(((unit, size) for unit, size in (("GB", 1e9), ("MB", 1e6)) if number >= size), ("kB", 1e3))
+    return f"{number / size:,.1f} {unit}"
 
 
 def existing_parent(path):

@@ -68,6 +68,10 @@ class DataConfig(Settings):
         "are read; they are compact.",
         choices=("static", "dynamic"),
     )
+    use_v2_feature_names: bool = setting(
+        False, "Call two features of static records input_word_ids and input_type_ids, as Model Garden's second version does."
+    )
+    gzip_compress: bool = setting(False, "Compress the shards (GZIP of TFRecord; their names stay). Training unpacks them when it starts.")
     max_seq_length: int = setting(128, "Tokens of a row, with [CLS] and [SEP].", low=8, high=65536)
     max_predictions_per_seq: int | None = setting(
         None, "Most masked tokens of a row. Default: max_seq_length x masked_lm_prob, rounded up (20 for 128).", low=1
@@ -103,6 +107,8 @@ class DataConfig(Settings):
                 f"--max_predictions_per_seq={self.max_predictions_per_seq}: must be at most --max_seq_length={self.max_seq_length}"
             )
 
+        if self.use_v2_feature_names and self.masking != "static":
+            raise UserError("--use_v2_feature_names: is for --masking=static; compact records have names of their own, so drop one of both")
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
             raise UserError(f"--sp_model_file={self.sp_model_file}: needs --tokenization=SentencePiece")
         if self.vocab_file is not None and self.tokenization != "WordPiece":

@@ -87,7 +87,8 @@ class PairRows:
 def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, key, swaps=False):
     """One pass over the documents `chosen`: (N, 5) int64 rows [a_start, a_end, b_start, b_end, label].
 
-    The label is 1 where B is random (next-sentence), or where the segments are swapped (sentence order, `swaps`).
+    The label is 1 where B is random (next-sentence), or where the segments are swapped (sentence order, `swaps`). A chunk of one sentence
+    has nothing to swap: as in ALBERT's own code, it gets a random B and label 1.
 
     Args:
       documents: Documents.

@@ -2,9 +2,12 @@
 
 A TFRecord is length (8 bytes), checksum of the length (4), the record, checksum of the record (4); checksums are CRC-32C, masked
 (tensorflow/core/lib/io/record_writer.h). A shard has its name only when it is whole: until then it is NAME.partial with a dot in
-front, which no *.tfrecord* glob matches. The index beside it (int64 offsets) lets a reader seek; a file without one is scanned once.
+front, which no *.tfrecord* glob matches. The index beside it (int64 offsets) lets a reader seek; a file without one is scanned once. A
+gzip-compressed shard has the same name, as TensorFlow's writers leave it, and the offsets of what it unpacks to.
 """
 
+import contextlib
+import functools
 import gzip
 import mmap
 import os
@@ -20,11 +23,19 @@ import tensorflow as tf
 from bert_gpu.settings import UserError
 
 HEADER, FOOTER = 12, 4
+GZIP_LEVEL = 6  # as of TensorFlow's writers
 
 
 def masked_crc(data):
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@functools.lru_cache(1 << 14)
+def header(length):
+    """What stands before a record of `length` bytes."""
+    packed = struct.pack("<Q", length)
+    return packed + struct.pack("<I", masked_crc(packed))
 
 
 def shard_path(prefix, number, total, split=""):
@@ -38,41 +49,69 @@ def index_path(path):
 
 
 class ShardWriter:
-    """Writes one shard. It appears under its name when the `with` block ends well, and not at all otherwise."""
+    """Writes one shard. It appears under its name when the `with` block ends well, and not at all otherwise.
 
-    def __init__(self, path):
-        self.path = path
+    num_bytes: on disk, without the index; known when the block has ended. compress: gzip, with nothing of time or place in it.
+    """
+
+    def __init__(self, path, compress=False):
+        self.path, self.compress = path, compress
         self.partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path).removesuffix('.tfrecord')}.{os.getpid()}.partial")
         self.sizes = []
         self.num_bytes = 0
 
     def __enter__(self):
-        self.file = tf.io.gfile.GFile(self.partial, "wb")
-        self.file.write(b"")  # makes the file, also when no record comes
+        self.file = self.sink = tf.io.gfile.GFile(self.partial, "wb")
+        if self.compress:
+            self.sink = gzip.GzipFile("", "wb", GZIP_LEVEL, self.file, mtime=0)
+        self.sink.write(b"")  # makes the file, also when no record comes
         return self
 
     def write(self, buffer, splits):
         """Appends the records buffer[splits[i] : splits[i + 1]] of a uint8 array."""
         data, chunks = buffer.tobytes(), []
         for start, end in zip(splits[:-1].tolist(), splits[1:].tolist(), strict=True):
-            length = struct.pack("<Q", end - start)
             record = data[start:end]
-            chunks += (length, struct.pack("<I", masked_crc(length)), record, struct.pack("<I", masked_crc(record)))
-        block = b"".join(chunks)
-        self.file.write(block)
-        self.num_bytes += len(block)
+            chunks += (header(end - start), record, struct.pack("<I", masked_crc(record)))
+        with self._explained():
+            self.sink.write(b"".join(chunks))
         self.sizes.append(np.diff(splits) + HEADER + FOOTER)
 
     def __exit__(self, error, *_):
-        self.file.close()
         if error is not None:
-            tf.io.gfile.remove(self.partial)
+            self._remove()
             return
+        try:
+            with self._explained():
+                self._finish()
+        except UserError:
+            self._remove()
+            raise
+
+    def _finish(self):
+        if self.compress:
+            self.sink.close()  # writes the end of the archive to the file, and leaves that open
+        self.num_bytes = self.file.tell()
+        self.file.close()
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(self.sizes) if self.sizes else [])]).astype("<i8")
         with tf.io.gfile.GFile(self.partial + ".index", "wb") as file:
             file.write(offsets.tobytes())
         tf.io.gfile.rename(self.partial + ".index", index_path(self.path), overwrite=True)
         tf.io.gfile.rename(self.partial, self.path, overwrite=True)
+
+    def _remove(self):
+        with contextlib.suppress(tf.errors.OpError):  # what could not be written cannot be closed either
+            self.file.close()
+        tf.io.gfile.remove(self.partial)
+
+    @contextlib.contextmanager
+    def _explained(self):
+        """Turns a full disk and the like into a UserError."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            what = " ".join(error.message.split())[-80:]
+            raise UserError(f"{self.path}: cannot be written ({what}); make room, then give the same command again to go on") from error
 
 
 def open_unpacked(path):

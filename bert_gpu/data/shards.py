@@ -6,19 +6,22 @@ come from the same block.
 
 import dataclasses
 import os
+import zlib
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data import examples, instances, masking, packing
 from bert_gpu.data.chance import derive_key, row_keys
-from bert_gpu.data.records import ShardWriter
+from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
 from bert_gpu.files import read_json, write_json
+from bert_gpu.memory import give_back
 from bert_gpu.text import clean, corpus
 from bert_gpu.text.open_tokenizer import open_tokenizer
 
 TRAIN, VALIDATION, DROPPED = 0, 1, 2  # what becomes of a document
-ROWS_AT_ONCE = 8192
+ROWS_AT_ONCE = 2048  # so that the arrays of a step are about a megabyte each
+TRIAL_PIECES, TRIAL_BYTES = 4, 1 << 18  # of text, to see how much will be written
 SCORED_ORDERS = ("length", "common")
 
 
@@ -51,6 +54,16 @@ class Counts:
         return Counts(*(mine + theirs for mine, theirs in pairs))
 
 
+class Trial:
+    """In the place of a ShardWriter: keeps what would be written."""
+
+    def __init__(self):
+        self.parts = []
+
+    def write(self, buffer, splits):
+        self.parts += [buffer.tobytes(), bytes((HEADER + FOOTER) * (len(splits) - 1))]
+
+
 class Worker:
     """Turns blocks into a shard. Picklable; the tokenizer is made in the process that uses it."""
 
@@ -72,18 +85,37 @@ class Worker:
     def write_shard(self, shard, report):
         """Writes one shard and its statistics; `report` is told the bytes of text and the tokens as they are done."""
         counts, scores = Counts(), []
-        with ShardWriter(shard.path) as writer:
+        with ShardWriter(shard.path, self.config.gzip_compress) as writer:
             for number, (texts, others, num_bytes) in enumerate(self._groups(shard)):
                 key = derive_key(self.config.random_seed, shard.split, shard.number, number)
                 more = self._write_group(texts, others, writer, scores, key) if texts else Counts()
                 counts += more
+                give_back()
                 # The validation shard goes through the text once more, which is not progress that a user would count.
                 report(num_bytes if shard.split == "train" else 0, more.num_tokens)
-            counts.num_bytes = writer.num_bytes
             if self.config.order in SCORED_ORDERS:
                 with open(scores_path(shard), "wb") as file:
                     np.save(file, np.concatenate(scores) if scores else np.zeros(0))
-            write_json(stats_path(shard), dataclasses.asdict(counts))
+        counts.num_bytes = writer.num_bytes
+        write_json(stats_path(shard), dataclasses.asdict(counts))
+
+    def growth(self, blocks):
+        """Bytes that will be written for a byte of text, from a trial on a few pieces of the corpus; nothing is written."""
+        num_read, trial = 0, Trial()
+        for number in np.unique(np.linspace(0, len(blocks) - 1, TRIAL_PIECES).round().astype(int)).tolist():
+            fates = self.fate[block_range(blocks[number])]
+            texts, end = [], num_read + TRIAL_BYTES
+            for document, fate in zip(corpus.read_block(blocks[number]), fates, strict=True):
+                if num_read >= end:
+                    break
+                num_read += sum(map(len, document)) + len(document) + 1  # with its line breaks
+                if fate != DROPPED:
+                    texts.append(clean.normalize(document, self.config.normalization))
+            if texts:
+                self._write_group(texts, [], trial, [], derive_key(self.config.random_seed, "trial", number))
+        give_back()
+        content = b"".join(trial.parts)
+        return len(zlib.compress(content, GZIP_LEVEL) if self.config.gzip_compress else content) / max(1, num_read)
 
     def _groups(self, shard):
         """(documents, other documents to draw random second segments from, bytes of text read) of a shard, about a block at a time."""
@@ -187,7 +219,8 @@ class Worker:
             features["segment_ids"] = np.zeros_like(tokens.numbers)
         if self.config.objective == "packed":
             features["sequence_ids"] = tokens.numbers
-        return features
+        rename = examples.V2_NAMES if self.config.use_v2_feature_names else {}
+        return {rename.get(name, name): values for name, values in features.items()}
 
     def _mask_rows(self, input_ids, lengths, word_starts, keys):
         tokenizer = self.tokenizer

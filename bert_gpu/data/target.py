@@ -19,6 +19,10 @@ from bert_gpu.settings import UserError
 from bert_gpu.text.open_tokenizer import FILE_NAMES, open_tokenizer
 from bert_gpu.text.vocab import write_whole_file
 
+# What a process that was killed may leave: PID.partial of shards (records.py) and of JSON (files.py), PID.unfinished of the rest.
+UNFINISHED = (".{name}-*.partial*", "..{name}*.partial", f".{FILE_NAME}.*.partial", "{name}.order.*.unfinished")
+UNFINISHED += tuple(f"{name}.*.unfinished" for name in FILE_NAMES.values())
+
 
 class Target:
     """The output folder of one job. settings, inputs: what decides the data set, as JSON values."""
@@ -52,8 +56,7 @@ class Target:
 
     def _refuse_foreign(self):
         """A folder without a data set of ours may hold other files, but none that would be overwritten."""
-        stem = os.path.join(glob.escape(self.config.folder), glob.escape(self.config.name))
-        in_the_way = glob.glob(f"{stem}-*.tfrecord") + glob.glob(f"{stem}-*.index")
+        in_the_way = self._find("{name}-*.tfrecord", "{name}-*.index")
         if os.path.exists(self.vocab_file) and not self._is_given(self.vocab_file):
             in_the_way.append(self.vocab_file)
         if in_the_way:
@@ -77,19 +80,25 @@ class Target:
             return False
         return open_tokenizer(self.vocab_file, self.config.do_lower_case).identity == identity
 
-    def clear(self):
-        """Removes an earlier data set of this name, or what an interrupted job left of it."""
-        folder, name = glob.escape(self.config.folder), glob.escape(self.config.name)
-        shards = [f"{name}-*.tfrecord", f"{name}-*.index", f"{name}.order", FILE_NAME]
-        hidden = [f".{name}-*.partial*", f".{name}-*.stats", f".{name}-*.scores", f".{name}.building.json"]
-        for pattern in shards + hidden:
-            for path in glob.glob(os.path.join(folder, pattern)):
-                os.remove(path)
+    def has_shards(self):
+        """Whether something whole is there, which would be a pity to lose."""
+        return bool(self._find("{name}-*.tfrecord"))
+
+    def clear(self, anew=False):
+        """Removes an earlier data set of this name, or what an interrupted job left of it; `anew`: and marks the folder as this job's.
+
+        Killed at any point, it leaves what is either the earlier data set or this job, interrupted.
+        """
+        self._remove(".{name}-*.stats", ".{name}-*.scores", *UNFINISHED)
+        if anew:
+            write_json(self.building, self.wanted)
+        else:
+            self._remove(".{name}.building.json")
+        self._remove(FILE_NAME, "{name}-*.tfrecord", "{name}-*.index", "{name}.order")
 
     def begin(self, content):
         """Marks the folder as under way and writes the vocabulary file's `content`; None = the one that is there is used."""
-        for path in glob.glob(os.path.join(glob.escape(self.config.folder), f".{glob.escape(self.config.name)}-*.partial*")):
-            os.remove(path)  # of a process that was killed: this one holds the folder's lock
+        self._remove(*UNFINISHED)  # of a process that was killed: this one holds the folder's lock
         if content is not None:
             write_json(self.building, self.wanted)
             if not (os.path.exists(self.vocab_file) and self._is_given(self.vocab_file)):
@@ -97,21 +106,40 @@ class Target:
         identity = open_tokenizer(self.vocab_file, self.config.do_lower_case).identity
         write_json(self.building, self.wanted | dict(tokenizer=identity))
 
+    def keep(self, shards):
+        """Those of the job's shards that are whole; other shards of this name, which --overwrite did not get to, are removed."""
+        whole = [shard for shard in shards if os.path.exists(shard.path) and os.path.exists(stats_path(shard))]
+        known = {path for shard in whole for path in (shard.path, index_path(shard.path))}
+        for path in self._find("{name}-*.tfrecord", "{name}-*.index"):
+            if path not in known:
+                os.remove(path)
+        return whole
+
+    def _find(self, *patterns):
+        """Files of the folder; {name} stands for that of the data set."""
+        folder, name = glob.escape(self.config.folder), glob.escape(self.config.name)
+        return [path for pattern in patterns for path in glob.glob(os.path.join(folder, pattern.format(name=name)))]
+
+    def _remove(self, *patterns):
+        for path in self._find(*patterns):
+            os.remove(path)
+
     def finish(self, manifest, shards, counts):
-        """Writes dataset.json and removes what served the way, shards without an instance among it."""
+        """Writes dataset.json and removes what served the way; before that, shards without an instance."""
         if manifest.order_file:
             scores = [np.load(scores_path(shard)) for shard in shards if shard.split == "train" and counts[shard].num_instances]
             order = np.argsort(np.concatenate(scores), kind="stable").astype("<i8")
             write_whole_file(self.order_file, order.tobytes(), "the order of the rows")
-        write_manifest(self.config.folder, manifest)
         for shard in shards:
             if not counts[shard].num_instances:
                 os.remove(shard.path)
                 os.remove(index_path(shard.path))
-            if os.path.exists(scores_path(shard)):
-                os.remove(scores_path(shard))
-        for path in [self.building, *map(stats_path, shards)]:
-            os.remove(path)
+        write_manifest(self.config.folder, manifest)
+        self.sweep()
+
+    def sweep(self):
+        """Removes what a finished data set does not need; a job killed at its very end has left it."""
+        self._remove(".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
         shutil.rmtree(self.spool, ignore_errors=True)
         shutil.rmtree(self.spool + ".hashes", ignore_errors=True)
 

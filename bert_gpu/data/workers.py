@@ -11,6 +11,8 @@ import time
 
 import tensorflow as tf
 
+from bert_gpu.memory import map_large_things
+
 THREADS_BYTES = 1000 << 20  # text times passes; below, threads are done before processes would have paid for their start
 
 
@@ -48,6 +50,7 @@ def start_process(worker, done):
     """Runs once in each worker process: one thread each, since the processes share the cores."""
     global process_worker, process_done
     process_worker, process_done = worker, done
+    map_large_things()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, too, and ends the pool
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

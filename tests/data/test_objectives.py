@@ -193,6 +193,33 @@ def test_gzip(made, tmp_path):
         records.RecordFile(str(packed))
 
 
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+def test_compressed_shards_hold_the_same_rows(made, masking):
+    """Of the same names; TensorFlow unpacks them; the bytes depend neither on the hour nor on the number of workers."""
+    import tensorflow as tf
+
+    plain, packed = made("nsp", masking), made("nsp", masking, gzip_compress=True, num_shards=2, num_workers=2)
+    alone = made("nsp", masking, gzip_compress=True, num_shards=2, num_workers=1)
+    shards = sorted(packed.glob("x-*.tfrecord"))
+    assert len(shards) == 3 and all(shard.read_bytes()[:10] == b"\x1f\x8b\x08" + bytes(5) + b"\x00\xff" for shard in shards)
+    assert all(path.read_bytes() == (alone / path.name).read_bytes() for path in packed.iterdir())
+    for shard in shards:
+        file = records.RecordFile(str(shard))
+        assert list(tf.data.TFRecordDataset(str(shard), "GZIP").as_numpy_iterator()) == [file.read(i) for i in range(len(file))]
+        assert np.fromfile(records.index_path(str(shard)), "<i8").tolist() == file._scan(len(file.data)).tolist()
+    assert open_data(packed).info.settings["gzip_compress"] is True
+    both = [sorted(map(tuple, unmask(read(folder)).tolist())) for folder in (made("nsp", masking, num_shards=2), packed)]
+    assert both[0] == both[1]
+    assert sum(path.stat().st_size for path in shards) < 0.8 * sum(path.stat().st_size for path in plain.glob("x-*.tfrecord"))
+
+
+def test_v2_names_are_for_static_records(made):
+    with pytest.raises(UserError, match="--use_v2_feature_names: is for --masking=static"):
+        made("nsp", "dynamic", use_v2_feature_names=True)
+    plain, renamed = read(made("nsp", "static")), read(made("nsp", "static", use_v2_feature_names=True))
+    assert plain.keys() == renamed.keys() and all((plain[name] == renamed[name]).all() for name in plain)
+
+
 def test_compact_records_need_their_dataset_json(made, tmp_path):
     shard = next(made("nsp", "dynamic").glob("x-0*.tfrecord"))
     (tmp_path / "x.tfrecord").write_bytes(shard.read_bytes())
@@ -200,15 +227,22 @@ def test_compact_records_need_their_dataset_json(made, tmp_path):
         Dataset(InputConfig(input_file=str(tmp_path / "x.tfrecord")))
 
 
-def test_model_garden_reads_ours(made):
+@pytest.mark.parametrize("v2_names", [False, True])
+def test_model_garden_reads_ours(made, v2_names):
     """BertPretrainDataLoader on our static shards gives the features that we read."""
     import tensorflow as tf
     from official.nlp.data import pretrain_dataloader
 
-    folder = made("nsp", "static")
+    folder = made("nsp", "static", use_v2_feature_names=v2_names)
     shard = str(next(folder.glob("x-0*.tfrecord")))
     config = pretrain_dataloader.BertPretrainDataConfig(
-        input_path=shard, seq_length=LENGTH, max_predictions_per_seq=10, global_batch_size=4, is_training=False, drop_remainder=False
+        input_path=shard,
+        seq_length=LENGTH,
+        max_predictions_per_seq=10,
+        global_batch_size=4,
+        is_training=False,
+        drop_remainder=False,
+        use_v2_feature_names=v2_names,
     )
     theirs = next(iter(pretrain_dataloader.BertPretrainDataLoader(config).load()))
     ours = read(folder, numbers=range(4))

@@ -1,0 +1,194 @@
+"""create_pretraining_data.py as a user meets it: killed and given again, the summary, bad input."""
+
+import collections
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from bert_gpu.__main__ import main as command
+from bert_gpu.data.dataset import Dataset, InputConfig
+from bert_gpu.text.tokenizer import WordPieceTokenizer
+
+# Workers are threads in a short job; with 0 they are processes.
+SCRIPT = "import sys; from bert_gpu.data import workers; workers.THREADS_BYTES = {most}; from bert_gpu.cli import data, flags; "
+SCRIPT += "sys.exit(flags.exit_code(data.main, ['data', *sys.argv[1:]]))"
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory, sample_text):
+    """The sample eight times, so that shards take a while."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    with open(sample_text) as file:
+        content = file.read().strip() + "\n\n"
+    path.write_text("".join(content.replace("the", f"the {number}") for number in range(8)))
+    return path
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("most", [0, 1 << 40], ids=["processes", "threads"])
+def test_killed_by_sigkill_and_given_again(tmp_path, text, most):
+    def flags(folder):
+        settings = ["--num_shards=6", "--num_workers=2", "--vocab_size=300", "--dupe_factor=3", "--gzip_compress", "--order=length"]
+        return [f"--input_file={text}", f"--output_file={folder}/x.tfrecord", "--quiet", *settings]
+
+    assert command(["bert-gpu", "data", *flags(tmp_path / "whole")]) == 0
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT.format(most=most), *flags(tmp_path / "killed")])
+    children, seconds = [], time.monotonic()
+    while not list(tmp_path.glob("killed/x-0*.tfrecord")) and process.poll() is None and time.monotonic() < seconds + 60:
+        children = psutil.Process(process.pid).children(recursive=True)
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    psutil.wait_procs(children, timeout=10)
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE], "workers end, too"
+    assert not (tmp_path / "killed" / "dataset.json").exists()
+    whole = {path: path.stat().st_ino for path in tmp_path.glob("killed/x-*.tfrecord")}
+    assert 0 < len(whole) < 7
+    kept = [path for path in whole if (path.parent / f".{path.stem}.stats").exists()]
+    assert command(["bert-gpu", "data", *flags(tmp_path / "killed")]) == 0
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+    assert all(path.stat().st_ino == whole[path] for path in kept), "what was whole was not written again"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_killed_between_any_two_changes_of_the_folder(tmp_path, text, monkeypatch, overwrite):
+    """Every removal and renaming in turn is the last thing that happens; the next call ends with what an undisturbed one has."""
+    from bert_gpu.data import target
+
+    flags = ["--vocab_size=300", "--dupe_factor=1", "--objective=packed", "--masking=dynamic", "--num_shards=1", "--quiet"]
+    old = [flag for flag in flags if "shards" not in flag] + ["--num_shards=3"]
+
+    few = tmp_path / "few.txt"
+    few.write_text("\n\n".join(text.read_text().split("\n\n")[:8]))
+
+    def call(folder, *more):
+        return command(["bert-gpu", "data", f"--input_file={few}", f"--output_file={folder}/x.tfrecord", *more])
+
+    if overwrite:
+        assert call(tmp_path / "old", *old) == 0
+    assert call(tmp_path / "whole", *flags) == 0
+    expected, again = content(tmp_path / "whole"), ["--overwrite"] if overwrite else []
+    for most in range(100):
+        folder, count = tmp_path / str(most), 0
+        if overwrite:
+            folder.mkdir()
+            for name, data in content(tmp_path / "old").items():
+                (folder / name).write_bytes(data)
+
+        def counted(function, folder=folder, most=most):
+            def does(*args, **settings):
+                nonlocal count
+                if str(folder) in str(args[0]) and not str(args[0]).endswith(".lock"):
+                    if count == most:
+                        raise KeyboardInterrupt
+                    count += 1
+                return function(*args, **settings)
+
+            return does
+
+        with monkeypatch.context() as patch:
+            patch.setattr(target.os, "remove", counted(os.remove))
+            patch.setattr(target.os, "replace", counted(os.replace))
+            code = call(folder, *flags, *again)
+        if code == 0:
+            break
+        assert code == 130
+        assert call(folder, *flags, *(again if (folder / "dataset.json").exists() else [])) == 0
+        assert content(folder) == expected, f"ended before change {most}"
+    assert most > (8 if overwrite else 3)
+
+
+def test_the_summary_says_what_was_written(tmp_path, sample_text, capsys):
+    flags = ["--vocab_size=300", "--dupe_factor=2", "--max_seq_length=64"]
+    assert command(["bert-gpu", "data", f"--input_file={sample_text}", f"--output_file={tmp_path}/x.tfrecord", *flags]) == 0
+    summary = {name.strip(): value for name, value in re.findall(r"^  (\S.{11})(.+)$", capsys.readouterr().out, re.M)}
+    with open(sample_text) as file:
+        lines = file.read().split("\n")
+    tokenizer = WordPieceTokenizer(f"{tmp_path}/vocab.txt")
+    ids, _ = tokenizer.tokenize([line for line in lines if line])
+    data = Dataset(InputConfig(input_file=f"{tmp_path}/*.tfrecord"))
+    total = collections.Counter()
+    for split, records in (("train", data.train), ("validation", data.validation)):
+        batch = data.reader(split, tokenizer, 1).read(np.arange(len(records)), np.zeros(len(records), int))
+        total += collections.Counter(
+            rows=len(records), random=int(batch["next_sentence_labels"].sum()), real=int(batch["input_mask"].sum())
+        )
+    num_bytes = sum(path.stat().st_size for path in tmp_path.glob("*.tfrecord"))
+    assert summary["documents"] == "64" and summary["sentences"] == f"{sum(map(bool, lines)):,}"
+    assert summary["tokens"] == f"{len(ids):,}, of which [UNK] {(ids == tokenizer.unk_id).mean():.2%}"
+    assert summary["instances"] == f"{len(data.train):,} training, {len(data.validation):,} validation"
+    assert summary["random next"] == f"{total['random'] / total['rows']:.1%}"
+    assert summary["padding"] == f"{1 - total['real'] / total['rows'] / 64:.1%} of all positions"
+    assert re.fullmatch(rf"{num_bytes / 1e6:.1f} MB in 2 shards to {tmp_path}/ in \d+:\d\d", summary["written"])
+
+
+@pytest.mark.parametrize(
+    "name, written, part",
+    [
+        ("binary.txt", bytes(range(128, 256)) * 40, "line 1 is not UTF-8"),
+        ("latin.txt", b"good\nna\xefve\n", "line 2 is not UTF-8"),
+        ("empty.txt", b"", "has no document"),
+        ("nothing", None, "is a folder with none of"),
+        ("missing.txt", ..., "no such file"),
+    ],
+)
+def test_bad_text_is_one_line_and_exit_code_2(tmp_path, capsys, name, written, part):
+    path = tmp_path / name
+    if written is None:
+        path.mkdir()
+    elif written is not ...:
+        path.write_bytes(written)
+    assert command(["bert-gpu", "data", f"--input_file={path}", f"--output_file={tmp_path}/out/x.tfrecord"]) == 2
+    error = capsys.readouterr().err
+    assert name in error and part in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_text_that_is_deleted_while_it_is_read(tmp_path, text, monkeypatch, capsys):
+    """What was whole stays, since the text may come back."""
+    from bert_gpu.data import build
+
+    source = tmp_path / "text.txt"
+    source.write_bytes(text.read_bytes())
+    flags = ["--num_shards=3", "--num_workers=1", "--vocab_size=300", "--dupe_factor=1", "--quiet"]
+    call = ["bert-gpu", "data", f"--input_file={source}", f"--output_file={tmp_path}/out/x.tfrecord", *flags]
+    write = build.Worker.write_shard
+
+    def writes_and_deletes(worker, shard, report):
+        write(worker, shard, report)
+        os.remove(source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build.Worker, "write_shard", writes_and_deletes)
+        assert command(call) == 2
+    error = capsys.readouterr().err
+    assert "text.txt: changed while it was being read" in error and error.count("\n") == 1
+    assert len(list(tmp_path.glob("out/x-*.tfrecord"))) == 1
+    source.write_bytes(text.read_bytes())
+    assert command(call) == 0
+
+
+def test_a_disk_that_fills_up_is_one_line_and_leaves_no_part(tmp_path, sample_text, monkeypatch, capsys):
+    import tensorflow as tf
+
+    class Full(tf.io.gfile.GFile):
+        def write(self, data):
+            if ".partial" in self.name and data:
+                raise tf.errors.ResourceExhaustedError(None, None, f"{self.name}; No space left on device")
+            super().write(data)
+
+    monkeypatch.setattr(tf.io.gfile, "GFile", Full)
+    flags = [f"--input_file={sample_text}", f"--output_file={tmp_path}/out/x.tfrecord", "--vocab_size=300", "--dupe_factor=1", "--quiet"]
+    assert command(["bert-gpu", "data", *flags]) == 2
+    error = capsys.readouterr().err
+    assert "No space left on device" in error and error.count("\n") == 1
+    assert not list(tmp_path.glob("out/.*partial*"))
