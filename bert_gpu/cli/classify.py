@@ -9,10 +9,12 @@ import numpy as np
 from bert_gpu.cli import flags, runs
 from bert_gpu.finetune import classifier, results, tasks
 from bert_gpu.finetune.metrics import compute_metrics
-from bert_gpu.finetune.start import StartConfig, check_fits, start_trained, start_training
+from bert_gpu.finetune.start import StartConfig, check_fits, needs_full_rows, start_trained, start_training
 from bert_gpu.interop import huggingface
+from bert_gpu.model.heads import encoder_of
 from bert_gpu.optim.optimizers import OptimizerConfig
 from bert_gpu.optim.schedules import ScheduleConfig
+from bert_gpu.recipes import RecipeConfig
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.train import loop
 from bert_gpu.train.batching import BatchConfig
@@ -60,17 +62,25 @@ class ClassifyConfig(Settings):
     do_eval: bool | None = setting(None, "Evaluate on the dev file: eval_results.json.")
     do_predict: bool | None = setting(None, "Predict the test file: test_results.tsv.")
     max_seq_length: int = setting(128, "Tokens of a row; the longer text of a pair is cut first.", low=8)
+    hidden_dropout_prob: float | None = setting(
+        None, "Share of the hidden values dropped while training. Default: what the model's config.json says.", low=0.0, below=1.0
+    )
+    attention_probs_dropout_prob: float | None = setting(
+        None, "Share of the attention probabilities dropped while training. Default: what the model's config.json says.", low=0.0, below=1.0
+    )
     eval_batch_size: int = setting(32, "Rows that one GPU evaluates at once.", low=1)
     predict_batch_size: int = setting(32, "Rows that one GPU predicts at once.", low=1)
     seed: int = setting(12345, "Seed of fresh weights, order and dropout.", low=0, high=2**62)
 
 
 DEFAULTS = dict(learning_rate=5e-5, num_train_epochs=3.0)  # Google's for classification
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")  # of the model's settings, which may be others in fine-tuning
 FILES = dict(train="train", eval="dev", predict="test")  # which file each phase reads
 
 
 CLASSES = [
     ClassifyConfig,
+    RecipeConfig,
     StartConfig,
     BatchConfig,
     MemoryConfig,
@@ -85,7 +95,8 @@ CLASSES = [
 
 
 def main(argv):
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, defaults=DEFAULTS | dict(data_dir=flags.bundled("examples/pairs")))
+    defaults = DEFAULTS | dict(data_dir=flags.bundled("examples/pairs"))
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, defaults=defaults, script="classify")
     configs = {kind: parsed.make(kind) for kind in CLASSES}
     config, common, starting = configs[ClassifyConfig], configs[flags.CommonConfig], configs[StartConfig]
     console = Console(common.quiet)
@@ -105,11 +116,14 @@ def main(argv):
             raise UserError(f"--init_checkpoint={starting.init_checkpoint}: training writes there; name another --output_dir")
         labels = task.labels or tasks.find_labels(splits["train"])
         start = start_training(starting, labels, config.seed, huggingface.read_model)
+        rates = {name: rate for name in DROPOUT if (rate := getattr(config, name)) is not None}
+        start = dataclasses.replace(start, model=dataclasses.replace(start.model, **rates))
+        configs[BatchConfig] = runs.fit_recipe(parsed, configs[BatchConfig], devices.num_replicas, stored)
     else:
         start = start_trained(starting, config.output_dir, parsed.given("init_checkpoint"), huggingface.read_model)
         if not parsed.given("max_seq_length") and start.path == folder.model:
             config = dataclasses.replace(config, max_seq_length=trained_length(folder, stored, config.max_seq_length))
-    check_fits(start, splits.values(), config.max_seq_length)
+    check_fits(start, splits.values(), config.max_seq_length, devices.precision)
     rows = {split: encode_split(start, examples, config.max_seq_length) for split, examples in splits.items()}
     if "train" in phases:
         fixed = fixed_settings(configs, task, devices, start, splits["train"])
@@ -198,7 +212,8 @@ def trained_length(folder, stored, default):
 def encode_split(start, examples, max_seq_length):
     """The classifier.Rows of Examples, labels as numbers."""
     labels = None if examples.labels is None else tasks.number_labels(examples, start.labels)
-    return classifier.encode_rows(start.tokenizer, examples.texts_a, examples.texts_b, labels, max_seq_length)
+    multiple = max_seq_length if needs_full_rows(start.model) else classifier.LENGTH_MULTIPLE
+    return classifier.encode_rows(start.tokenizer, examples.texts_a, examples.texts_b, labels, max_seq_length, multiple)
 
 
 def describe_rows(rows, examples):
@@ -236,7 +251,7 @@ def train(configs, fixed, folder, stored, devices, start, rows, state, validate,
       state: TrainState that holds the weights of `start`. validate: () -> {name: value}, or None.
     """
     config, schedule, optimizer = configs[ClassifyConfig], configs[ScheduleConfig], configs[OptimizerConfig]
-    goal = classifier.classification_objective(start.model, runs.encoder(configs[MemoryConfig], devices))
+    goal = classifier.classification_objective(start.model, encode_of(start.model, configs[MemoryConfig], devices))
 
     def make_step(plan):
         sizes = dict(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped, has_lengths=True)
@@ -255,8 +270,10 @@ def train(configs, fixed, folder, stored, devices, start, rows, state, validate,
             path, start.model, weights, "BertForSequenceClassification", start.labels, runs.tokenizer_files(start.tokenizer)
         )
 
+    step = make_step(plan)
     job = loop.Job(
-        step=make_step(plan),
+        step=step,
+        place=step.place,
         batches_at=lambda position: batches_at(position, plan.unit_size),
         validate=validate,
         read=state.read,
@@ -273,6 +290,16 @@ def train(configs, fixed, folder, stored, devices, start, rows, state, validate,
     return runs.run_training(
         job, configs, folder, stored, content, state, overwrite=overwrite, devices=devices, export=export, console=console
     )
+
+
+def encode_of(model, memory, devices):
+    """The encode function of a training, with the recomputation that a MemoryConfig asks for."""
+    if model.encoder is None:
+        return runs.encoder(memory, devices, model)
+    if memory.layers_recomputed or memory.attention == "cudnn":
+        flag = "--recompute" if memory.layers_recomputed else "--attention=cudnn"
+        raise UserError(f"{flag}: is for our own encoder, not the model's --encoder={model.encoder}; drop the flag")
+    return encoder_of(model).encode
 
 
 def digest_of(weights):

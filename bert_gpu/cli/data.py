@@ -9,6 +9,7 @@ from bert_gpu.data.config import DataConfig
 from bert_gpu.data.dataset import Dataset, InputConfig
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import evaluation_batches
+from bert_gpu.recipes import RecipeConfig
 from bert_gpu.settings import Settings, setting
 from bert_gpu.text.formats import TextFormat
 from bert_gpu.text.open_tokenizer import open_tokenizer
@@ -22,6 +23,7 @@ EXAMPLE = (
     "python create_pretraining_data.py",
     "python create_pretraining_data.py --input_file='books/*.txt' --output_file=data/books.tfrecord --vocab_size=32768",
     "python create_pretraining_data.py --input_file=corpus.txt --vocab_file=vocab.txt --max_seq_length=512",
+    "python create_pretraining_data.py --input_file=corpus.txt --recipe=crammed",
 )
 
 
@@ -33,17 +35,18 @@ class ShowConfig(Settings):
 
 
 def main(argv):
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DataConfig, TextFormat, ShowConfig, flags.CommonConfig])
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DataConfig, RecipeConfig, TextFormat, ShowConfig, flags.CommonConfig], script="data")
     common, show = parsed.make(flags.CommonConfig), parsed.make(ShowConfig)
     config = parsed.make(DataConfig, **{} if parsed.given("input_file") else dict(input_file=flags.bundled("sample_text.txt")))
     text_format = parsed.make(TextFormat)
     if common.show_config:
-        print(flags.describe(parsed, [config, text_format, show, common]))
+        print(flags.describe(parsed, [config, parsed.make(RecipeConfig), text_format, show, common]))
         return
     console = Console(common.quiet)
     job = Job(config, common.overwrite, text_format)
     folder = config.folder
     if job.status == "finished":
+        job.target.sweep()
         console.say(f"{folder}: this data set is already there; nothing to do (--overwrite builds it again)")
     else:
         console.say(f"{len(job.inputs)} file{'s' if len(job.inputs) > 1 else ''}, {job.num_bytes / 1e6:.1f} MB")

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from bert_gpu.cli import flags
 from bert_gpu.finetune import pretrained
+from bert_gpu.finetune.start import needs_full_rows
 from bert_gpu.interop import huggingface
-from bert_gpu.model.encoder import encode, encoder_weights
-from bert_gpu.model.heads import mlm_logits, mlm_weights
+from bert_gpu.model.heads import encoder_of, mlm_logits, mlm_weights
 from bert_gpu.settings import Settings, UserError, setting
 
 SUMMARY = "Guesses the words behind each [MASK] of a text with a pretrained model."
@@ -40,7 +40,7 @@ def main(argv):
         raise UserError(f"{text[:100]!r}: has no {MASK}; write {MASK}, in capitals, for each word to guess")
     folder = pretrained.find_model(config.model, "model")
     model, weights, _ = huggingface.read_model(folder)
-    missing = [name for name in {**encoder_weights(model), **mlm_weights(model)} if name not in weights]
+    missing = [name for name in {**encoder_of(model).encoder_weights(model), **mlm_weights(model)} if name not in weights]
     if missing:
         raise UserError(f"--model={config.model}: has no {missing[0]}, so it cannot guess words; name a pretrained model, not a classifier")
     tokenizer = pretrained.load_tokenizer(folder, config.vocab_file, config.do_lower_case)
@@ -67,7 +67,10 @@ def encode_text(tokenizer, text):
 
 def mask_probabilities(weights, model, ids, positions):
     """Probabilities of all words at some positions of one row: (S,), (P,) -> float32 (P, V)."""
-    row = tf.constant(ids[None])
-    batch = dict(input_ids=row, input_mask=tf.ones_like(row), segment_ids=tf.zeros_like(row))
-    logits = mlm_logits(weights, encode(weights, batch, model), tf.constant(positions[None], tf.int32), model)
+    length = model.max_position_embeddings if needs_full_rows(model) else len(ids)
+    row = tf.constant(np.pad(ids, (0, length - len(ids)))[None])
+    mask = tf.constant((np.arange(length) < len(ids))[None], tf.int32)
+    batch = dict(input_ids=row, input_mask=mask, segment_ids=tf.zeros_like(row))
+    weights = {name: tf.constant(value) for name, value in weights.items()}
+    logits = mlm_logits(weights, encoder_of(model).encode(weights, batch, model), tf.constant(positions[None], tf.int32), model)
     return tf.nn.softmax(logits[0]).numpy()

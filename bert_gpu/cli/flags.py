@@ -1,9 +1,10 @@
 """absl flags made from settings classes, and settings made from flags; exit codes.
 
 Each field of a settings class becomes a flag of the same name. What the user gave is known apart from what is default, because a value
-that was given wins over presets and recipes.
+that was given wins over presets and recipes: command line > recipe > the command's defaults > the settings class's.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -16,6 +17,7 @@ import tensorflow as tf
 from absl import flags as absl_flags
 
 import bert_gpu
+from bert_gpu import recipes
 from bert_gpu.settings import Settings, UserError, setting, value_type
 
 ROOT = pathlib.Path(bert_gpu.__file__).resolve().parent.parent
@@ -38,24 +40,48 @@ def bundled(name):
 
 
 class Parsed:
-    """Flags of one call. positionals: the arguments that are no flags."""
+    """Flags of one call. positionals: the arguments that are no flags.
 
-    def __init__(self, values, classes, defaults, positionals):
+    script: what recipes call the command. recipe_name: of --recipe, or None. recipe: {flag: (value, source)} that it sets beside what the
+    user gave.
+    """
+
+    def __init__(self, values, classes, defaults, positionals, script=None):
         self.values, self.classes, self.defaults, self.positionals = values, classes, defaults, positionals
+        self.script, self.recipe_name, self.recipe = script, None, {}
+        if script is not None and (name := self.make(recipes.RecipeConfig).recipe) is not None:
+            given = {flag: value for kind in classes for flag, value in self.given_values(kind).items()}
+            self.recipe_name, self.recipe = name, recipes.resolve(name, script, given)
 
     def given(self, name):
         """Whether the user gave the flag."""
         return bool(self.values[name].present)
 
-    def overrides(self, kind):
+    def given_values(self, kind):
         """{field: value} of the fields of a settings class that the user gave."""
         return {field.name: self._value(field) for field in dataclasses.fields(kind) if self.given(field.name)}
 
+    def overrides(self, kind):
+        """{field: value} of the fields of a settings class that the user or the recipe sets."""
+        chosen = {field.name: self.recipe[field.name][0] for field in dataclasses.fields(kind) if field.name in self.recipe}
+        return chosen | self.given_values(kind)
+
     def make(self, kind, **defaults):
-        """Settings of a class: what the user gave, else `defaults`, else the command's, else the class's own."""
+        """Settings of a class: what the user gave, else the recipe's, else `defaults`, else the command's, else the class's own."""
         names = {field.name for field in dataclasses.fields(kind)}
         ours = {name: value for name, value in self.defaults.items() if name in names}
         return kind(**ours | defaults | self.overrides(kind))
+
+    @contextlib.contextmanager
+    def blaming_recipe(self):
+        """What is wrong with a flag that only the recipe set is said to be the recipe's."""
+        try:
+            yield
+        except UserError as error:
+            flag = str(error).removeprefix("--").partition("=")[0]
+            if flag not in self.recipe:
+                raise
+            raise UserError(f"{str(error)[:200]} (set by --recipe={self.recipe_name}; --{flag} beside it wins)") from error
 
     def _value(self, field):
         value = self.values[field.name].value
@@ -67,7 +93,7 @@ class Parsed:
         return tuple(value) if value_type(field)[0] is tuple else value
 
 
-def parse(argv, summary, example, classes, *, defaults=None, positionals=None):
+def parse(argv, summary, example, classes, *, defaults=None, positionals=None, script=None):
     """Parses a command line.
 
     Args:
@@ -75,6 +101,7 @@ def parse(argv, summary, example, classes, *, defaults=None, positionals=None):
       classes: settings classes, in the order in which --help shows them.
       defaults: {field: value} where this command's default is not the one of the settings class.
       positionals: what arguments that are no flags are, such as "TEXT"; None refuses them.
+      script: what recipes call this command, whose classes then have recipes.RecipeConfig; None = it has no recipes.
 
     Returns: Parsed. Prints the help and raises SystemExit(0) for --help. Raises UserError for what is wrong.
     """
@@ -95,7 +122,7 @@ def parse(argv, summary, example, classes, *, defaults=None, positionals=None):
         raise UserError(f"{' '.join(str(error).split())[:220]} (--help lists the flags)") from error
     if rest[1:] and positionals is None:
         raise UserError(f"{rest[1][:100]!r}: not a flag; flags are written --name=value (--help lists them)")
-    return Parsed(values, classes, defaults, rest[1:])
+    return Parsed(values, classes, defaults, rest[1:], script)
 
 
 def is_unicode(text):
@@ -143,14 +170,25 @@ def is_bool(field):
 def describe(parsed, settings):
     """The resolved settings, one a line, with where each came from. `settings` are Settings objects."""
     lines = []
+    if parsed.recipe_name is not None:
+        recipe = recipes.RECIPES[parsed.recipe_name]
+        lines.append(f"# recipe {parsed.recipe_name}: {recipe.summary}")
+        lines += [f"# not as in its source: {text}" for text in recipe.differs.get(parsed.script, ())]
     for config in settings:
         for field in dataclasses.fields(config):
             value = getattr(config, field.name)
-            source = "command line" if field.name in parsed.values and parsed.given(field.name) else "default"
-            if source == "default" and value != parsed.defaults.get(field.name, field.default):
-                source = "derived"
-            lines.append(f"--{field.name}={value}  # {source}")
+            lines.append(f"--{field.name}={value}  # {source_of(parsed, field, value)}")
     return "\n".join(lines)
+
+
+def source_of(parsed, field, value):
+    """Where the value of a setting came from."""
+    if field.name in parsed.values and parsed.given(field.name):
+        return "command line"
+    chosen, source = parsed.recipe.get(field.name, (None, None))
+    if source is not None and value == chosen:
+        return f"recipe {parsed.recipe_name}: {source}"
+    return "default" if value == parsed.defaults.get(field.name, field.default) else "derived"
 
 
 def exit_code(main, argv):

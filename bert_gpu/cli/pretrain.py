@@ -44,11 +44,6 @@ class PretrainConfig(Settings):
     output_dir: str = setting("runs/pretrain", "Folder of the run: checkpoints, metrics.jsonl, TensorBoard, and model/ at the end.")
     model: str | None = setting(None, "Size of the model. Default: base on GPUs, tiny without one.", choices=tuple(PRESETS))
     bert_config_file: str | None = setting(None, "The model's shape as Google's or Hugging Face's config.json, instead of --model.")
-    encoder: str | None = setting(
-        None,
-        "Train an encoder of TF Model Garden instead of ours: garden:NAME with NAME bert, albert, bigbird, fnet, mobilebert and others, of "
-        "the shape that the flags of the model say; garden:bigbird,block_size=16 sets what only they have.",
-    )
     init_checkpoint: str | None = setting(None, "Start from these weights: a model/ folder of ours or a Hugging Face BERT folder.")
     vocab_file: str | None = setting(None, "Vocabulary of records without dataset.json, copied to model/ and checked against the model.")
     max_predictions_per_seq: int | None = setting(None, "Masked tokens a row that the data must have. Default: what it says.", low=1)
@@ -96,7 +91,7 @@ def main(argv):
     vocab = pretrain_start.vocabulary(config, dataset)
     model = pretrain_start.resolve_model(parsed, config, dataset.max_seq_length, vocab, devices.kind)
     configs[ModelConfig] = model
-    garden = pretrain_start.open_garden(config, configs[MemoryConfig], inputs, dataset, model, devices)
+    garden = pretrain_start.open_garden(configs[MemoryConfig], inputs, dataset, model, devices)
     if common.show_config:
         print(flags.describe(parsed, [configs[kind] for kind in CLASSES]))
         return 0
@@ -120,7 +115,7 @@ def main(argv):
     limits |= dict(segment_ids=model.type_vocab_size) if model.type_vocab_size else {}
     readers = {split: dataset.reader(split, vocab, config.seed, limits) for split in ("train", "validation")}
     state = TrainState(devices.strategy, weights, optimizer, frozen)
-    goal = objective(model, configs[MemoryConfig], devices, garden)
+    goal = objective(model, configs[MemoryConfig], devices, garden, dataset)
 
     def make_step(plan):
         sizes = dict(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped, has_lengths=inputs.padding != "fixed")
@@ -147,8 +142,10 @@ def main(argv):
         kind = "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM"
         huggingface.write_model(path, model, trained, kind, files=runs.tokenizer_files(vocab))
 
+    step = make_step(plan)
     job = loop.Job(
-        step=make_step(plan),
+        step=step,
+        place=step.place,
         batches_at=lambda position: batches_at(position, plan.unit_size),
         validate=None if dataset.validation is None else validation(config, readers["validation"], devices, state, model, garden),
         read=state.read,
@@ -187,7 +184,6 @@ def fixed_settings(configs, devices, dataset):
             shuffle=inputs.shuffle,
             init_checkpoint=config.init_checkpoint,
             padding=inputs.padding,
-            encoder=config.encoder,
             freeze=list(configs[MemoryConfig].freeze),
             lr_scaling=batch.lr_scaling,
             lr_reference_batch_size=batch.lr_reference_batch_size,
@@ -196,9 +192,13 @@ def fixed_settings(configs, devices, dataset):
     )
 
 
-def objective(model, memory=None, devices=None, garden=None):
-    """The pretraining Objective of a ModelConfig; memory: MemoryConfig, devices: Devices, for recomputation; garden: its encoder."""
-    encode = runs.encoder(memory, devices) if garden is None else garden.encode
+def objective(model, memory=None, devices=None, garden=None, dataset=None):
+    """The pretraining Objective of a ModelConfig.
+
+    memory: MemoryConfig, devices: Devices, dataset: Dataset, for recomputation and attention. garden: its encoder.
+    """
+    rows = {} if dataset is None else dict(max_seq_length=dataset.max_seq_length, is_packed=dataset.schema.is_packed)
+    encode = runs.encoder(memory, devices, model, **rows) if garden is None else garden.encode
     return Objective(
         counts=heads.pretraining_counts,
         losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(weights, batch, model, dtype=dtype, seed=seed, encode=encode),

@@ -14,6 +14,16 @@ from bert_gpu.settings import UserError
 from bert_gpu.text.open_tokenizer import open_tokenizer
 from bert_gpu.train.throughput import FlopsCounter
 
+# Dropout and the spread of fresh weights may change, and so may what is only noted for fine-tuning; more positions are made of fresh ones.
+MAY_DIFFER = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+    "max_position_embeddings",
+    "pooling",
+    "pooler_size",
+)
+
 
 def open_data(parsed, config, inputs, console):
     """The Dataset of an InputConfig, held against what the user asks for, and against what the recipe would have made."""
@@ -74,18 +84,20 @@ def resolve_model(parsed, config, max_seq_length, vocab, kind):
     return model
 
 
-def open_garden(config, memory, inputs, dataset, model, devices):
+def open_garden(memory, inputs, dataset, model, devices):
     """The encoder of Model Garden that --encoder names, None without one; UserError when it cannot train as asked."""
-    if config.encoder is None:
+    if model.encoder is None:
         return None
     from bert_gpu.model import garden  # brings tf_keras and Model Garden, which other runs need not wait for
 
-    encoder = garden.open_encoder(config.encoder)
+    encoder = garden.open_encoder(model.encoder)
     encoder.check(model, dataset.max_seq_length, devices.precision, is_packed=dataset.schema.is_packed)
     if encoder.name in garden.FIXED_LENGTH and inputs.padding != "fixed":
-        raise UserError(f"--encoder={config.encoder}: takes rows of one length only; use --padding=fixed, not --padding={inputs.padding}")
+        raise UserError(f"--encoder={model.encoder}: takes rows of one length only; use --padding=fixed, not --padding={inputs.padding}")
     if memory.layers_recomputed:
-        raise UserError(f"--encoder={config.encoder}: --recompute is for our own encoder; drop one of them")
+        raise UserError(f"--encoder={model.encoder}: --recompute is for our own encoder; drop one of them")
+    if memory.attention == "cudnn":
+        raise UserError(f"--encoder={model.encoder}: --attention=cudnn is for our own encoder; drop one of them")
     return encoder
 
 
@@ -106,19 +118,26 @@ def initial_weights(config, model, garden, dataset, vocab, goes_on, console):
     source = find_model(config.init_checkpoint, "init_checkpoint")
     stored_config, stored, _ = huggingface.read_model(source)
     for name, value in stored_config.to_dict().items():
-        # Dropout and the spread of fresh weights may change; more positions are made of fresh ones further down.
-        if name not in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "max_position_embeddings"):
-            if value != getattr(model, name):
-                raise UserError(f"{flag}: its {name} is {value}, that of the model {getattr(model, name)}; give --{name}={value}")
+        if name not in MAY_DIFFER and value != getattr(model, name):
+            remedy = f"give --{name}={value}" if value is not None else f"drop --{name}"
+            raise UserError(f"{flag}: its {name} is {value}, that of the model {getattr(model, name)}; {remedy}"[:300])
+    if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):  # next sentences are told from the first token
+        stored = {name: value for name, value in stored.items() if not name.startswith("pooler/")}
     vocab_file = find_vocabulary(source)
     if vocab is not None and vocab_file is not None and open_tokenizer(vocab_file, vocab.do_lower_case).vocab != vocab.vocab:
         raise UserError(f"{flag}: {vocab_file} is not the vocabulary of the data; build the data with it")
-    positions = stored.pop("embeddings/position", None)
-    fresh = sorted(set(weights) - set(stored) - {"embeddings/position"})
-    weights |= {name: value for name, value in stored.items() if name in weights}
-    if positions is not None:
-        shared = min(len(positions), len(weights["embeddings/position"]))
-        weights["embeddings/position"][:shared] = positions[:shared]
-        fresh += [f"embeddings/position from {shared} on"] if shared < len(weights["embeddings/position"]) else []
+    fresh = sorted(set(weights) - set(stored))
+    for name in sorted(set(weights) & set(stored)):
+        ours, theirs = weights[name], stored[name]
+        if ours.shape == theirs.shape:
+            weights[name] = theirs
+        elif "position" in name and ours.shape[1:] == theirs.shape[1:]:
+            shared = min(len(ours), len(theirs))
+            ours[:shared] = theirs[:shared]
+            fresh += [f"{name} from {shared} on"] if shared < len(ours) else []
+        else:
+            raise UserError(
+                f"{flag}: its {name} has shape {theirs.shape}, the model's {ours.shape}; give the flags that it was trained with"
+            )
     console.say(f"starting from {source}" + (f"; fresh: {', '.join(fresh)}" if fresh else ""))
     return weights

@@ -15,7 +15,7 @@ from bert_gpu.optim.optimizers import OptimizerConfig
 from bert_gpu.optim.schedules import ScheduleConfig
 from bert_gpu.settings import UserError
 from bert_gpu.train import checkpoint, loop, memory, monitor, provenance
-from bert_gpu.train.batching import BatchConfig, plan_batch
+from bert_gpu.train.batching import BatchConfig, pad_rows, plan_batch
 from bert_gpu.train.cadence import CadenceConfig
 from bert_gpu.train.checkpoint import RunFolder
 
@@ -117,11 +117,30 @@ def plan(configs, devices, state, stored, folder, make_step, rows, length, conso
     return chosen
 
 
+def fit_recipe(parsed, batch, num_replicas, stored=None):
+    """A BatchConfig whose sizes that come from the recipe fit those that do not: the user's, the number of GPUs, the run in progress.
+
+    The micro-batch gets smaller where it does not divide the global batch; a global batch that no micro-batch divides is rounded.
+    stored: content of run.json of a run that goes on, whose global batch then counts.
+    """
+    micro, wanted = batch.train_batch_size, stored["global_batch_size"] if stored else batch.global_batch_size
+    if wanted is None:
+        return batch
+    if "train_batch_size" in parsed.recipe and micro != "auto" and wanted % num_replicas == 0:
+        share = wanted // num_replicas
+        micro = next(size for size in range(min(micro, share), 0, -1) if share % size == 0)
+        batch = dataclasses.replace(batch, train_batch_size=micro)
+    if "global_batch_size" not in parsed.recipe:
+        return batch
+    held = num_replicas * (1 if micro == "auto" else micro)
+    return dataclasses.replace(batch, global_batch_size=None if stored else max(1, round(wanted / held)) * held)
+
+
 def fill_memory(batch, devices, state, make_step, rows, length, wanted, console):
     """The largest micro-batch that fits, found by running steps on rows of full length; UserError when none does."""
     console.say("--train_batch_size=auto: trying what fits")
     first = state.read()
-    rows = loop.pad_rows(rows, length)
+    rows = pad_rows(rows, length)
     accumulates = wanted is not None or (batch.gradient_accumulation_steps or 1) > 1
 
     def make_trial(size):
@@ -138,11 +157,15 @@ def fill_memory(batch, devices, state, make_step, rows, length, wanted, console)
     return size
 
 
-def encoder(config, devices):
-    """The encode function with the recomputation that a MemoryConfig asks for."""
-    if config is None or not config.layers_recomputed:
+def encoder(config, devices, model=None, max_seq_length=None, is_packed=False):
+    """The encode function with the recomputation and the attention that a MemoryConfig asks for; with None, neither.
+
+    model: ModelConfig. max_seq_length, is_packed: of the data's rows. UserError when that attention cannot be.
+    """
+    if config is None:
         return own_encoder.encode
-    return functools.partial(own_encoder.encode, recompute_every=config.layers_recomputed, xla=devices.xla)
+    attention = memory.choose_attention(config, devices, model, max_seq_length, is_packed)
+    return functools.partial(own_encoder.encode, recompute_every=config.layers_recomputed, xla=devices.xla, attention=attention)
 
 
 def fixed_schedule(schedule):

@@ -1,7 +1,8 @@
 """Text pairs -> batches -> a classifier's loss and probabilities.
 
-All text is tokenized once, up front, into flat arrays; a batch is padded only to its longest row. As in pretraining, the order of the
-examples is a function of (seed, epoch) alone and the position of a run is the number of examples consumed.
+All text is tokenized once, up front, into flat arrays; a batch is padded only to its longest row, unless the encoder is made for one
+length. As in pretraining, the order of the examples is a function of (seed, epoch) alone and the position of a run is the number of
+examples consumed.
 
 Legend: N examples, T tokens of all of them, B batch, S sequence, C classes.
 """
@@ -12,8 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data.pipeline import consume, epoch_order
-from bert_gpu.model.encoder import encode, pool
-from bert_gpu.model.heads import classifier_logits, cross_entropy
+from bert_gpu.model.heads import classifier_logits, cross_entropy, encoder_of, sentence_vector
 from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.step import Objective
 
@@ -28,6 +28,7 @@ class Rows:
       ids: int32 (T,), all rows after one another. splits: int64 (N + 1,), where each begins.
       first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0.
       labels: int32 (N,), or None. max_seq_length: tokens that no row exceeds. num_truncated: rows that lost tokens to it.
+      length_multiple: the length of a batch is a multiple of it, or max_seq_length.
     """
 
     ids: np.ndarray
@@ -36,17 +37,18 @@ class Rows:
     labels: np.ndarray | None
     max_seq_length: int
     num_truncated: int
+    length_multiple: int = LENGTH_MULTIPLE
 
     def __len__(self):
         return len(self.first_lengths)
 
 
-def encode_rows(tokenizer, texts_a, texts_b, labels, max_seq_length):
+def encode_rows(tokenizer, texts_a, texts_b, labels, max_seq_length, length_multiple=LENGTH_MULTIPLE):
     """Tokenizes, truncates and joins texts to Rows.
 
     Args:
       tokenizer: text.tokenizer.Tokenizer. texts_a: list of N str. texts_b: the same, or None.
-      labels: N ints, or None. max_seq_length: S, at least 5, so that each text of a pair keeps a token.
+      labels: N ints, or None. max_seq_length: S, at least 5, so that each text of a pair keeps a token. length_multiple: as in Rows.
     """
     ids_a, splits_a = tokenizer.tokenize(texts_a)
     ids_b, splits_b = tokenizer.tokenize(texts_b) if texts_b is not None else (np.zeros(0, np.int32), np.zeros(len(texts_a) + 1, np.int64))
@@ -66,6 +68,7 @@ def encode_rows(tokenizer, texts_a, texts_b, labels, max_seq_length):
         labels=None if labels is None else np.asarray(labels, np.int32),
         max_seq_length=max_seq_length,
         num_truncated=int(np.sum((kept_a < lengths_a) | (kept_b < lengths_b))),
+        length_multiple=length_multiple,
     )
 
 
@@ -93,7 +96,7 @@ def make_batch(rows, numbers, row_weights=None):
       dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, where the rows have any, labels int32 (B,).
     """
     starts, lengths = rows.splits[numbers], np.diff(rows.splits)[numbers]
-    longest = min(rows.max_seq_length, -(-int(lengths.max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+    longest = min(rows.max_seq_length, -(-int(lengths.max()) // rows.length_multiple) * rows.length_multiple)
     places = np.arange(longest)
     is_token = places < lengths[:, None]
     input_ids = np.zeros(is_token.shape, np.int32)
@@ -118,13 +121,13 @@ def evaluation_batches(rows, *, batch_size):
         yield make_batch(rows, np.where(is_real, numbers, start), is_real.astype(np.float32))
 
 
-def class_logits(weights, batch, config, dtype, seed=None, encode=encode):
+def class_logits(weights, batch, config, dtype, seed=None, encode=None):
     """(B, C) in the compute dtype. Dropout of the sentence vector has the rate of the hidden states, as in Google's BERT."""
-    pooled = pool(weights, encode(weights, batch, config, dtype=dtype, seed=seed))
-    return classifier_logits(weights, pooled, seed, config.hidden_dropout_prob)
+    hidden = (encode or encoder_of(config).encode)(weights, batch, config, dtype=dtype, seed=seed)
+    return classifier_logits(weights, sentence_vector(weights, hidden, batch["input_mask"], config), seed, config.hidden_dropout_prob)
 
 
-def classification_objective(config, encode=encode):
+def classification_objective(config, encode=None):
     """The Objective of a classifier: cross-entropy of the labels, over the rows that count. encode: as in heads.py."""
 
     def losses(weights, batch, dtype, seed):

@@ -8,8 +8,8 @@ import os
 
 from bert_gpu.finetune.pretrained import check_vocabulary, find_model, has_model, load_tokenizer
 from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
-from bert_gpu.model.encoder import encoder_weights, initialize
-from bert_gpu.model.heads import classifier_weights
+from bert_gpu.model.encoder import initialize
+from bert_gpu.model.heads import classifier_weights, encoder_of, pooling_of
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.text.tokenizer import Tokenizer
 
@@ -30,6 +30,18 @@ class StartConfig(Settings):
     )
     vocab_file: str | None = setting(None, "Vocabulary. Default: vocab.txt beside the model.")
     do_lower_case: bool | None = setting(None, "Lower-case the text. Default: what tokenizer_config.json beside the model says, else yes.")
+    pooling: str | None = setting(
+        None,
+        "What a training makes the sentence vector of: the first token, [CLS], or the mean of all tokens. Default: what the model's "
+        "config.json says, else the first.",
+        choices=("first", "mean"),
+    )
+    pooler_size: int | None = setting(
+        None,
+        "Width of the tanh layer between the pooled tokens and the scores of the classes that a training makes. Default: what the model's "
+        "config.json says, else the model's hidden_size.",
+        low=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,21 +61,27 @@ class Start:
 
 
 def start_training(config, labels, seed, read_model):
-    """The Start of a training: --init_checkpoint, with fresh weights for what it lacks. A classifier of other classes is left behind."""
+    """The Start of a training: --init_checkpoint, with fresh weights for what it lacks.
+
+    A classifier of other classes is left behind, and so is a head that pools otherwise than --pooling and --pooler_size say.
+    """
     if config.init_checkpoint == NONE:
         path, stored = NONE, {}
         model, tokenizer = fresh_model(config)
+        model = with_head(model, config)
     else:
         path = find_model(config.init_checkpoint, "init_checkpoint")
         model, stored, notes = read_model(path)
-        lacking = [name for name in encoder_weights(model) if name not in stored]
+        lacking = [name for name in encoder_of(model).encoder_weights(model) if name not in stored]
         if lacking:
             raise UserError(
                 f"--init_checkpoint={config.init_checkpoint}: has no weights {lacking[0]}; a model with the whole encoder is needed"
             )
         tokenizer = open_tokenizer(config, path, model)
-        if class_names(stored, notes.labels) != labels:
-            stored = {name: value for name, value in stored.items() if not name.startswith("classifier/")}
+        pooled_by, model = pooling_of(model, stored), with_head(model, config)
+        left = () if class_names(stored, notes.labels) == labels else ("classifier/",)
+        left += () if (model.pooling, model.pooled_size) == pooled_by else ("pooler/", "classifier/")
+        stored = {name: value for name, value in stored.items() if not name.startswith(left)}
     weights = initialize(classifier_weights(model, len(labels)), seed)
     fresh = sorted(set(weights) - set(stored))
     return Start(path, model, tokenizer, labels, {name: stored.get(name, value) for name, value in weights.items()}, fresh)
@@ -86,6 +104,12 @@ def start_trained(config, output_dir, is_given, read_model):
             return Start(path, model, open_tokenizer(config, path, model), labels, {name: weights[name] for name in specs}, [])
     where = f"--init_checkpoint={config.init_checkpoint} and {trained}" if is_given else trained
     raise UserError(f"{where}: no fine-tuned classifier there; train one first (--do_train), or name one with --init_checkpoint")
+
+
+def with_head(model, config):
+    """The ModelConfig with the head of a classifier that a StartConfig names."""
+    named = {name: getattr(config, name) for name in ("pooling", "pooler_size") if getattr(config, name) is not None}
+    return dataclasses.replace(model, **named)
 
 
 def fresh_model(config):
@@ -125,11 +149,28 @@ def class_names(weights, names):
     return names
 
 
-def check_fits(start, examples, max_seq_length):
-    """UserError when rows of `max_seq_length` tokens, or the pairs among the Examples, would not fit the model."""
+def needs_full_rows(model):
+    """Whether the model's encoder takes rows of one length alone, that of its positions."""
+    if model.encoder is None:
+        return False
+    from bert_gpu.model import garden  # as in heads.encoder_of
+
+    return encoder_of(model).name in garden.FIXED_LENGTH
+
+
+def check_fits(start, examples, max_seq_length, precision):
+    """UserError when rows of `max_seq_length` tokens, the pairs among the Examples, or the precision would not fit the model.
+
+    A model without segment embeddings (type_vocab_size=0, Cramming) tells the texts of a pair apart by [SEP].
+    """
     model, where = start.model, f"the model ({start.path})"
     if max_seq_length > model.max_position_embeddings:
         raise UserError(f"--max_seq_length={max_seq_length}: {where} has {model.max_position_embeddings} positions; at most that many")
+    if needs_full_rows(model) and max_seq_length != model.max_position_embeddings:
+        problem = f"{where} takes rows of exactly {model.max_position_embeddings} tokens"
+        raise UserError(f"--max_seq_length={max_seq_length}: {problem}; give --max_seq_length={model.max_position_embeddings}")
+    if model.encoder is not None:
+        encoder_of(model).check(model, max_seq_length, precision)
     pairs = [part.path for part in examples if part.texts_b is not None]
-    if pairs and model.type_vocab_size < 2:
+    if pairs and model.type_vocab_size == 1:
         raise UserError(f"{pairs[0]}: has pairs, but {where} knows one segment (type_vocab_size=1); --text_b= takes the first texts alone")

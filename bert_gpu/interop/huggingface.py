@@ -2,8 +2,8 @@
 
 The same format is the project's own model folder, so that whatever was trained opens in `transformers` as it is. One table says which
 of their tensors make up each of ours. Two differences matter: torch keeps a linear layer's weight as (out, in), and our query, key and
-value projections are one matrix (H, 3H), in this order. An architecture that is not BERT's (config.is_classic) has a model_type of its
-own, and its tensors are ours under our names.
+value projections are one matrix (H, 3H), in this order. An architecture that is not BERT's (config.is_classic), such as an encoder of
+Model Garden, has a model_type of its own, and its tensors are ours under our names.
 """
 
 import re
@@ -49,10 +49,10 @@ def _norm(ours, theirs):
     return {f"{ours}/scale": [f"{theirs}.weight"], f"{ours}/bias": [f"{theirs}.bias"]}
 
 
-def weight_names(config, num_classes):
-    """{our name: [their names]}, the latter as in the classes with heads, where the encoder's begin with "bert."."""
+def weight_names(config, specs):
+    """{our name: [their names]}, the latter as in the classes with heads, where the encoder's begin with "bert."; specs: of `_specs`."""
     if not config.is_classic:
-        return {name: [name] for name in _specs(config, num_classes)}
+        return {name: [name] for name in specs}
     names = {
         "embeddings/word": ["bert.embeddings.word_embeddings.weight"],
         "embeddings/position": ["bert.embeddings.position_embeddings.weight"],
@@ -152,9 +152,10 @@ def _read_labels(path):
     return names
 
 
-def _specs(config, num_classes):
-    """Every weight that we know a place for."""
-    return {**heads.pretraining_weights(config), **heads.classifier_weights(config, num_classes)}
+def _specs(config, num_classes, architecture):
+    """Every weight that we know a place for. A classifier's pooler may be another than that of next sentences."""
+    parts = [heads.classifier_weights(config, num_classes), heads.pretraining_weights(config)]
+    return {**parts[0], **parts[1]} if architecture != "BertForSequenceClassification" else {**parts[1], **parts[0]}
 
 
 def read_model(folder):
@@ -173,7 +174,8 @@ def read_model(folder):
     if config.is_classic:
         tensors = {_canonical(name): tensor for name, tensor in tensors.items()}
         _pop_decoder(folder, tensors)
-    if config.num_groups > len(tensors):  # before a table of that many layers is made
+    shares_layers = config.encoder is not None and config.encoder.startswith("garden:albert")
+    if config.num_groups > len(tensors) and not shares_layers:  # before a table of that many layers is made
         raise UserError(f"{folder}: config.json says num_hidden_layers={config.num_hidden_layers}, the file has {len(tensors)} tensors")
     stated = _stated_architecture(config_path)
     architecture = stated if stated in ARCHITECTURES else _guess_architecture(tensors)
@@ -181,8 +183,12 @@ def read_model(folder):
     num_classes = len(classifier) if np.ndim(classifier) == 2 else 1
 
     weights, missing = {}, []
-    names = weight_names(config, num_classes)
-    for name, spec in _specs(config, num_classes).items():
+    try:
+        specs = _specs(config, num_classes, architecture)
+    except UserError as error:  # about an encoder of Model Garden
+        raise UserError(f"{config_path}: {str(error).removeprefix('--')}"[:300]) from None
+    names = weight_names(config, specs)
+    for name, spec in specs.items():
         theirs = names[name]
         lacking = [their for their in theirs if their not in tensors]
         if lacking:
@@ -198,7 +204,7 @@ def read_model(folder):
         weights[name] = _to_ours(name, theirs, [tensors[their] for their in theirs])
     known = {their for name in weights for their in names[name]}
     unused = sorted(set(tensors) - known)
-    if any(name.startswith((f"bert.encoder.layer.{config.num_groups}.", f"layer_{config.num_groups}/")) for name in unused):
+    if any(name.startswith((f"bert.encoder.layer.{config.num_groups}.", f"layer_{config.num_groups}/", "encoder/")) for name in unused):
         raise UserError(f"{folder}: has more layers than config.json says (num_hidden_layers={config.num_hidden_layers}); correct it")
     labels = _read_labels(config_path) if "classifier/kernel" in weights else ()
     return config, weights, Notes(missing, unused, architecture, labels)
@@ -230,8 +236,9 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
     else:
         labels = ()
 
-    tensors, names = {}, weight_names(config, num_classes)
-    for name, spec in _specs(config, num_classes).items():
+    specs = _specs(config, num_classes, architecture)
+    tensors, names = {}, weight_names(config, specs)
+    for name, spec in specs.items():
         if name.startswith(_HEADS) and not name.startswith(ARCHITECTURES[architecture]):
             continue
         if name not in weights:

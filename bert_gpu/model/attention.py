@@ -1,4 +1,4 @@
-"""Self-attention: what it may see, rotary positions, and the product itself with a gradient of its own.
+"""Self-attention: what it may see, rotary positions, and the product itself with a gradient of its own, or cuDNN's in its place.
 
 Legend: B batch, S sequence, N heads, D dimensions per head.
 """
@@ -6,7 +6,9 @@ Legend: B batch, S sequence, N heads, D dimensions per head.
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.model.layers import keep_mask, sizes
+from bert_gpu.fused import fused
+from bert_gpu.model import cudnn_attention
+from bert_gpu.model.layers import draw_bits, drop_threshold, sizes
 
 
 def mask_bias(input_mask):
@@ -38,6 +40,48 @@ def rotate(x, cosines, sines):
     return x * cosines + tf.concat([second, first], -1) * sines
 
 
+def self_attention(qkv, mask, rotation=None, rate=0.0, seed=None, place="attention"):
+    """Attention of one projected tensor to itself, by the implementation that the mask is of, in the layout that this one wants.
+
+    Args:
+      qkv: (B, S, 3, N, D).
+      mask: float32 bias as in `attention`, or cudnn_attention.Mask for cuDNN, which takes no dropout.
+      rotation: of `rotation`, or None. rate, seed, place: dropout of the probabilities.
+
+    Returns:
+      (B, S, N, D).
+    """
+    if isinstance(mask, cudnn_attention.Mask):
+        if rate and seed is not None:
+            raise ValueError(f"cuDNN attention drops no probabilities, and the rate is {rate}")
+        q, k, v = tf.unstack(qkv, axis=2)  # each (B, S, N, D)
+        if rotation is not None:
+            q, k = (rotate(x, *(values[:, None] for values in rotation)) for x in (q, k))
+        return cudnn_attention.attention(q, k, v, mask)
+    qkv = tf.transpose(qkv, [2, 0, 3, 1, 4])
+    if rotation is None:
+        q, k, v = tf.unstack(qkv)  # each (B, N, S, D)
+    else:
+        (q, k), v = tf.unstack(rotate(qkv[:2], *rotation)), qkv[2]
+    return tf.transpose(attention(q, k, v, mask, rate, seed, place), [0, 2, 1, 3])
+
+
+@fused
+def _drop_unscaled(x, bits, threshold):
+    return tf.where(bits >= threshold, x, tf.zeros((), x.dtype))
+
+
+@fused
+def _softmax_gradient(probabilities, dprobabilities, projection):
+    return tf.cast(probabilities * (tf.cast(dprobabilities, tf.float32) - projection), dprobabilities.dtype)
+
+
+@fused
+def _dropped_softmax_gradient(probabilities, dkept, projection, bits, threshold):
+    dprobabilities = tf.where(bits >= threshold, tf.cast(dkept, tf.float32), 0.0)
+    return tf.cast(probabilities * (dprobabilities - projection), dkept.dtype)
+
+
 def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
     """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax in float32.
 
@@ -60,8 +104,8 @@ def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
         probabilities = tf.nn.softmax(scores)  # (B, N, S, S), float32
         kept, value_scale = tf.cast(probabilities, q.dtype), 1.0
         if drop:
-            mask, share = keep_mask(sizes(kept), rate, seed, place, q.dtype)
-            kept, value_scale = kept * mask, 1 / share
+            bits, (threshold, share) = draw_bits(sizes(kept), seed, place), drop_threshold(rate)
+            kept, value_scale = _drop_unscaled(kept, bits, threshold), 1 / share
         scaled_v = v * value_scale if drop else v
         mixed = tf.matmul(kept, scaled_v)
 
@@ -71,8 +115,10 @@ def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
             # The softmax gradient subtracts sum_j p_ij dp_ij, which is the product of output and upstream: S x D terms, not S x S
             # (Dao et al. 2022, FlashAttention, B.2).
             projection = tf.reduce_sum(tf.cast(upstream, tf.float32) * tf.cast(mixed, tf.float32), -1, keepdims=True)
-            dprobabilities = tf.cast(dkept * mask if drop else dkept, tf.float32)
-            dscores = tf.cast(probabilities * (dprobabilities - projection), q.dtype)
+            if drop:
+                dscores = _dropped_softmax_gradient(probabilities, dkept, projection, bits, threshold)
+            else:
+                dscores = _softmax_gradient(probabilities, dkept, projection)
             dq, dk = tf.matmul(dscores, k) * scale, tf.matmul(dscores, scaled_q, transpose_a=True)
             return dq, dk, dv * value_scale if drop else dv
 

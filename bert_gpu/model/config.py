@@ -14,8 +14,9 @@ import tensorflow as tf
 from bert_gpu.settings import Settings, UserError, setting
 
 GATED = ("geglu", "reglu", "swiglu")
+ENCODER_PREFIX = "garden:"
 _BEYOND_BERT = ("norm_first", "embedding_norm", "position_embedding_type", "use_bias", "embedding_size", "num_hidden_groups",
-                "mlm_transform", "decoder_bias")  # fmt: skip
+                "mlm_transform", "decoder_bias", "pooling", "pooler_size", "encoder")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,23 @@ class ModelConfig(Settings):
     )
     mlm_transform: bool = setting(True, "A dense layer, activation and normalisation between the encoder and the scores of masked words.")
     decoder_bias: bool = setting(True, "A bias for each word of the vocabulary in the scores of masked words.")
+    pooling: str = setting(
+        "first",
+        "What the sentence vector of a classifier is made of: the first token, [CLS], or the mean of all tokens. Pretraining only notes "
+        "it for fine-tuning; next sentences are told from the first token.",
+        choices=("first", "mean"),
+    )
+    pooler_size: int | None = setting(
+        None,
+        "Width of the tanh layer between the pooled tokens and the scores of a classifier; pretraining only notes it for fine-tuning. "
+        "Default: hidden_size.",
+        low=1,
+    )
+    encoder: str | None = setting(
+        None,
+        "An encoder of TF Model Garden instead of ours: garden:NAME with NAME bert, albert, bigbird, fnet, mobilebert and others, of "
+        "the shape that the other flags of the model say; garden:bigbird,block_size=16 sets what only they have.",
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -106,6 +124,8 @@ class ModelConfig(Settings):
                 f"--nomlm_transform: needs embeddings as wide as the encoder, not --embedding_size={self.embedding_size} with "
                 f"--hidden_size={self.hidden_size}, because the transform is what makes them fit"
             )
+        if self.encoder is not None and not self.encoder.startswith(ENCODER_PREFIX):
+            raise UserError(f"--encoder={self.encoder}: must be {ENCODER_PREFIX}NAME, such as {ENCODER_PREFIX}albert; or drop it"[:300])
 
     @property
     def embedding_width(self):
@@ -116,6 +136,11 @@ class ModelConfig(Settings):
     def num_groups(self):
         """Number of different sets of layer weights."""
         return self.num_hidden_groups or self.num_hidden_layers
+
+    @property
+    def pooled_size(self):
+        """Width of a classifier's sentence vector."""
+        return self.pooler_size or self.hidden_size
 
     @property
     def inner_size(self):
@@ -129,6 +154,7 @@ class ModelConfig(Settings):
         return (
             all(getattr(self, field.name) == field.default for field in switches)
             and (self.embedding_width, self.num_groups) == (self.hidden_size, self.num_hidden_layers)
+            and (self.pooled_size, self.encoder) == (self.hidden_size, None)
             and self.hidden_act not in GATED
             and self.type_vocab_size > 0
         )

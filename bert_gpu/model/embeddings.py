@@ -37,13 +37,13 @@ def sinusoids(num_positions, width):
 def position_vectors(weights, batch, config, dtype):
     """(S, E), or (B, S, E) where rows are packed, whose positions restart in each sequence."""
     learnt = config.position_embedding_type == "absolute"
-    table = weights["embeddings/position"] if learnt else sinusoids(config.max_position_embeddings, config.embedding_width)
+    table = weights["embeddings/position"] if learnt else tf.constant(sinusoids(config.max_position_embeddings, config.embedding_width))
     batch_size, length = sizes(batch["input_ids"])
     if "sequence_ids" not in batch:
         vectors = table[:length]
     else:
         positions = restarted_positions(batch["sequence_ids"])
-        vectors = look_up(tf.convert_to_tensor(table), tf.reshape(positions, [-1]))
+        vectors = look_up(table, tf.reshape(positions, [-1]))
         vectors = tf.reshape(vectors, [batch_size, length, config.embedding_width])
     return tf.cast(vectors if learnt else vectors * tf.cast(weights["embeddings/position_scale"], tf.float32), dtype)
 

@@ -15,9 +15,10 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.model.attention import attention, mask_bias, rotate, rotation
+from bert_gpu.model import cudnn_attention
+from bert_gpu.model.attention import mask_bias, rotation, self_attention
 from bert_gpu.model.embeddings import embed
-from bert_gpu.model.layers import activate, dense, dropout, layer_norm, sizes
+from bert_gpu.model.layers import activate, add_dropped, dense, layer_norm, sizes
 from bert_gpu.model.packed import sequence_bias
 from bert_gpu.model.recompute import recompute
 
@@ -104,13 +105,14 @@ def initialize(specs, seed):
 class Rows(typing.NamedTuple):
     """What all layers need to know of a batch.
 
-    batch_size, length: B and S, numbers or scalar tensors. bias: float32, (B, 1, 1, S) or (B, 1, S, S), what attention may not see.
+    batch_size, length: B and S, numbers or scalar tensors. mask: what attention may not see, float32, (B, 1, 1, S) or (B, 1, S, S), added
+    to scores, or cudnn_attention.Mask.
     rotation: cosines and sines of rotary positions, (S, D) each, or None.
     """
 
     batch_size: int | tf.Tensor
     length: int | tf.Tensor
-    bias: tf.Tensor
+    mask: tf.Tensor | cudnn_attention.Mask
     rotation: tuple | None
 
 
@@ -118,13 +120,8 @@ def attention_block(weights, x, rows, config, seed, place):
     """Self-attention: (R, H) -> (R, H), the three projections in one product."""
     num_heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     qkv = tf.reshape(dense(weights, "attention/qkv", x), [rows.batch_size, rows.length, 3, num_heads, size])
-    qkv = tf.transpose(qkv, [2, 0, 3, 1, 4])
-    if rows.rotation is None:
-        q, k, v = tf.unstack(qkv)  # each (B, N, S, D)
-    else:
-        (q, k), v = tf.unstack(rotate(qkv[:2], *rows.rotation)), qkv[2]
-    mixed = attention(q, k, v, rows.bias, config.attention_probs_dropout_prob, seed, f"{place}/probabilities")
-    mixed = tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [-1, config.hidden_size])
+    mixed = self_attention(qkv, rows.mask, rows.rotation, config.attention_probs_dropout_prob, seed, f"{place}/probabilities")
+    mixed = tf.reshape(mixed, [-1, config.hidden_size])
     return dense(weights, "attention/output", mixed)
 
 
@@ -149,12 +146,13 @@ def run_layer(weights, index, x, rows, config, seed):
     for part, block in blocks.items():
         place = f"layer_{index}/{part}"
         norm = lambda x, part=part: layer_norm(own, f"{part}/norm", x, config.layer_norm_eps)  # noqa: E731
-        change = dropout(block(norm(x) if config.norm_first else x, place), config.hidden_dropout_prob, seed, place)
-        x = x + change if config.norm_first else norm(x + change)
+        change = block(norm(x) if config.norm_first else x, place)
+        x = add_dropped(x, change, config.hidden_dropout_prob, seed, place)
+        x = x if config.norm_first else norm(x)
     return x
 
 
-def encode(weights, batch, config, *, dtype=tf.float32, seed=None, recompute_every=0, xla=False):
+def encode(weights, batch, config, *, dtype=tf.float32, seed=None, recompute_every=0, xla=False, attention="plain"):
     """Hidden states behind the last layer.
 
     Args:
@@ -166,16 +164,22 @@ def encode(weights, batch, config, *, dtype=tf.float32, seed=None, recompute_eve
       recompute_every: k > 0 keeps one activation (R, H) for every k layers, and the backward pass computes what is inside again
         (recompute.py): same results, the activations of k layers at a time, for the price of one more forward pass. 0 keeps all.
       xla: whether XLA compiles this; only asked where recompute_every is above 0.
+      attention: "plain" or "cudnn", the latter inside XLA, on a GPU, with all sizes known and no dropout of attention probabilities
+        (cudnn_attention.py). The hidden states of padding are then others, which nothing else depends on.
 
     Returns:
       (B, S, H) in the compute dtype.
     """
     batch_size, length = sizes(batch["input_ids"])
     size = config.hidden_size // config.num_attention_heads
+    if attention == "cudnn":
+        mask = cudnn_attention.make_mask(batch, dtype)
+    else:
+        mask = sequence_bias(batch["sequence_ids"]) if "sequence_ids" in batch else mask_bias(batch["input_mask"])
     rows = Rows(
         batch_size,
         length,
-        sequence_bias(batch["sequence_ids"]) if "sequence_ids" in batch else mask_bias(batch["input_mask"]),
+        mask,
         rotation(length, config.max_position_embeddings, size, dtype) if config.position_embedding_type == "rotary" else None,
     )
     x = embed(weights, batch, config, dtype=dtype, seed=seed)

@@ -24,7 +24,7 @@ FIELDS = {
     "initializer_range": ("initializer_range",),
     "embedding_size": ("embedding_size", "embedding_width", "word_embed_size"),
 }
-HEAD_FIELDS = ("mlm_transform", "decoder_bias")  # of ModelConfig, about the heads alone; they go with every encoder
+HEAD_FIELDS = ("mlm_transform", "decoder_bias", "pooling", "pooler_size")  # of ModelConfig; they go with every encoder
 
 
 def activation_name(name):
@@ -58,7 +58,7 @@ def transfer(config, theirs, flag, shares_layers):
             value = config.embedding_width
             if name is None and value != config.hidden_size:
                 refuse(field.name, "drop the flag")
-        elif name is None and field.name not in (*HEAD_FIELDS, "num_hidden_groups") and value != field.default:
+        elif name is None and field.name not in (*HEAD_FIELDS, "num_hidden_groups", "encoder") and value != field.default:
             refuse(field.name, f"leave it at {field.default}")
         if name is not None:
             setattr(theirs, name, activation_name(value) if field.name == "hidden_act" else value)

@@ -3,7 +3,7 @@
 Legend: B batch, S sequence, P predictions, H hidden, V vocabulary, C classes.
 
 The encoder is a parameter of what runs it: `encode(weights, batch, config, *, dtype, seed)` gives hidden states (B, S, H), and
-`encoder_weights(config)` the specifications of its weights; by default those of encoder.py.
+`encoder_weights(config)` the specifications of its weights; by default those of the encoder that the config names (`encoder_of`).
 
 Losses come as sums, counts apart: the mean over a step is a sum over every micro-batch and replica divided by the global count,
 and the counts need no forward pass, so that they are known before the first backward pass.
@@ -11,9 +11,22 @@ and the counts need no forward pass, so that they are known before the first bac
 
 import tensorflow as tf
 
+from bert_gpu.fused import fused
 from bert_gpu.model import encoder
 from bert_gpu.model.encoder import WeightSpec, dense_weights, norm_weights, pool
 from bert_gpu.model.layers import dense, dropout, layer_norm, sizes, ungated
+
+
+def encoder_of(config):
+    """What has `encode` and `encoder_weights` for a ModelConfig: the module encoder.py, or a garden.GardenEncoder.
+
+    Raises UserError when the config names an encoder that there is not.
+    """
+    if config.encoder is None:
+        return encoder
+    from bert_gpu.model import garden  # brings tf_keras and Model Garden, which other models need not wait for
+
+    return garden.open_encoder(config.encoder)
 
 
 def mlm_weights(config):
@@ -27,24 +40,25 @@ def mlm_weights(config):
     return specs
 
 
-def pooler_weights(config):
-    return dense_weights(config, "pooler", config.hidden_size, config.hidden_size)
+def pooler_weights(config, width=None):
+    """A dense layer from H to the width of the sentence vector, by default H."""
+    return dense_weights(config, "pooler", config.hidden_size, width or config.hidden_size)
 
 
-def pretraining_weights(config, next_sentence=True, encoder_weights=encoder.encoder_weights):
+def pretraining_weights(config, next_sentence=True, encoder_weights=None):
     """{name: WeightSpec} of encoder and pretraining heads; without next sentences there is neither pooler nor "nsp"."""
-    specs = {**encoder_weights(config), **mlm_weights(config)}
+    specs = {**(encoder_weights or encoder_of(config).encoder_weights)(config), **mlm_weights(config)}
     if next_sentence:
         specs.update({**pooler_weights(config), **dense_weights(config, "nsp", config.hidden_size, 2)})
     return specs
 
 
-def classifier_weights(config, num_classes, encoder_weights=encoder.encoder_weights):
+def classifier_weights(config, num_classes):
     """{name: WeightSpec} of encoder, pooler and a classifier; one class makes it a regressor."""
     return {
-        **encoder_weights(config),
-        **pooler_weights(config),
-        **dense_weights(config, "classifier", config.hidden_size, num_classes),
+        **encoder_of(config).encoder_weights(config),
+        **pooler_weights(config, config.pooled_size),
+        **dense_weights(config, "classifier", config.pooled_size, num_classes),
     }
 
 
@@ -66,9 +80,45 @@ def nsp_logits(weights, pooled):
     return dense(weights, "nsp", pooled)
 
 
+def pooling_of(config, weights):
+    """How the pooler among a model's weights was trained, as (pooling, width): by a classifier where it has one, else by next sentences."""
+    return (config.pooling, config.pooled_size) if "classifier/kernel" in weights else ("first", config.hidden_size)
+
+
+def sentence_vector(weights, hidden, mask, config):
+    """What a classifier sees of each row: tanh of a dense layer over [CLS] or over the mean of all tokens, as config.pooling says.
+
+    Args:
+      hidden: (B, S, H). mask: (B, S), 1 for tokens, 0 for padding.
+
+    Returns:
+      (B, config.pooled_size).
+    """
+    if config.pooling == "first":
+        return pool(weights, hidden)
+    share = tf.cast(mask, tf.float32)
+    share /= tf.maximum(tf.reduce_sum(share, -1, keepdims=True), 1.0)
+    mean = tf.reduce_sum(tf.cast(hidden, tf.float32) * share[:, :, None], 1)
+    return tf.tanh(dense(weights, "pooler", tf.cast(mean, hidden.dtype)))
+
+
 def classifier_logits(weights, pooled, seed=None, rate=0.0):
-    """(B, H) -> (B, C), with dropout of the sentence vector while training."""
+    """(B, config.pooled_size) -> (B, C), with dropout of the sentence vector while training."""
     return dense(weights, "classifier", dropout(pooled, rate, seed, "classifier"))
+
+
+@fused
+def _exponentials(logits, largest):
+    """exp(logits - largest) and its sums over the rows: (R, C), (R,) float32."""
+    exponentials = tf.exp(tf.cast(logits, tf.float32) - largest)
+    return exponentials, tf.reduce_sum(exponentials, -1)
+
+
+@fused
+def _cross_entropy_gradient(exponentials, labels, factor, upstream, like):
+    """softmax x upstream - upstream at the label, in one pass; factor is upstream / total, `like` gives the type."""
+    is_label = tf.range(tf.shape(exponentials)[1]) == labels[:, None]
+    return tf.cast(exponentials * factor[:, None] - tf.where(is_label, upstream[:, None], 0.0), like.dtype)
 
 
 @tf.custom_gradient
@@ -78,17 +128,14 @@ def cross_entropy(logits, labels):
     TensorFlow's own op takes twice as long on a CPU, gradient included, for the width of a vocabulary, and takes another, slower path
     where deterministic ops are asked for.
     """
-    wide = tf.cast(logits, tf.float32)
-    shifted = wide - tf.reduce_max(wide, -1, keepdims=True)
-    exponentials = tf.exp(shifted)
-    totals = tf.reduce_sum(exponentials, -1)
+    largest = tf.cast(tf.reduce_max(logits, -1, keepdims=True), tf.float32)
+    exponentials, totals = _exponentials(logits, largest)
+    chosen = tf.cast(tf.gather(logits, labels, batch_dims=1), tf.float32) - largest[:, 0]
 
     def gradient(upstream):
-        scaled = exponentials * (upstream / totals)[:, None]
-        places = tf.stack([tf.range(sizes(labels)[0]), labels], -1)
-        return tf.cast(tf.tensor_scatter_nd_sub(scaled, places, upstream), logits.dtype), None
+        return _cross_entropy_gradient(exponentials, labels, upstream / totals, upstream, logits[:0]), None
 
-    return tf.math.log(totals) - tf.gather(shifted, labels, batch_dims=1), gradient
+    return tf.math.log(totals) - chosen, gradient
 
 
 def _weighted_loss(logits, labels, weights):
@@ -142,14 +189,14 @@ def pretraining_counts(batch):
 
 
 def _pretraining_logits(weights, batch, config, dtype, seed, encode):
-    hidden = encode(weights, batch, config, dtype=dtype, seed=seed)
+    hidden = (encode or encoder_of(config).encode)(weights, batch, config, dtype=dtype, seed=seed)
     logits = {"mlm": mlm_logits(weights, hidden, batch["masked_lm_positions"], config, dtype)}
     if "next_sentence_labels" in batch:
         logits["nsp"] = nsp_logits(weights, pool(weights, hidden))
     return logits
 
 
-def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None, encode=encoder.encode):
+def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None, encode=None):
     """Summed losses of a batch: {"mlm": scalar, "nsp": scalar}, float32.
 
     Args:
@@ -157,7 +204,7 @@ def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None, e
       batch: Google's features: input_ids, input_mask, segment_ids (B, S); masked_lm_positions, masked_lm_ids, masked_lm_weights (B, P);
         optionally next_sentence_labels (B,) or (B, 1), and row_weights (B,), 0 for rows that only fill up a batch.
       seed: int32 (2,) for dropout; None switches it off.
-      encode: the encoder, for example functools.partial(encoder.encode, recompute_every=1).
+      encode: the encoder, for example functools.partial(encoder.encode, recompute_every=1); by default that of the config.
     """
     logits = _pretraining_logits(weights, batch, config, dtype, seed, encode)
     words, rows = _prediction_weights(batch)
@@ -167,7 +214,7 @@ def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None, e
     return losses
 
 
-def pretraining_metrics(weights, batch, config, dtype=tf.float32, encode=encoder.encode):
+def pretraining_metrics(weights, batch, config, dtype=tf.float32, encode=None):
     """{"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}: (sum, count) each, without dropout."""
     logits = _pretraining_logits(weights, batch, config, dtype, None, encode)
     words, rows = _prediction_weights(batch)

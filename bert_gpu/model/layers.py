@@ -4,14 +4,16 @@ Legend: B batch, S sequence, H hidden, I inner, R rows: the tokens of a batch, B
 
 Rows are kept flat, (R, H), wherever sequences do not matter: every product is then one plain matrix product, which all back ends
 are fastest at. Compute happens in the dtype of the input; whatever sums many terms (norm statistics, softmax) is float32. Outside XLA
-each op is a pass over memory, and these passes are what a fast encoder saves on; so layer norm, GELU and attention (attention.py) bring
-their own gradients, with fewer of them than automatic differentiation would make. XLA fuses either form.
+each op is a pass over memory, and these passes are what a fast encoder saves on; so what stands between the products is compiled to few
+of them (fused.py), gradients included.
 """
 
 import hashlib
 
 import numpy as np
 import tensorflow as tf
+
+from bert_gpu.fused import elementwise, fused
 
 
 def sizes(x):
@@ -30,79 +32,74 @@ def dense(weights, name, x):
     return x if bias is None else tf.nn.bias_add(x, tf.cast(bias, x.dtype))
 
 
+@fused
+def _normalise(x, scale, bias, eps):
+    """(result, mean, 1 / deviation): (R, H) in x's dtype, (R, 1) and (R, 1) float32."""
+    wide = tf.cast(x, tf.float32)
+    mean = tf.reduce_mean(wide, -1, keepdims=True)
+    inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(wide - mean), -1, keepdims=True) + eps)
+    return tf.cast((wide - mean) * inverse * scale + bias, x.dtype), mean, inverse
+
+
+@fused
+def _normalise_gradient(x, scale, mean, inverse, upstream):
+    """Gradients of x (R, H), scale and bias (H,)."""
+    upstream, normal = tf.cast(upstream, tf.float32), (tf.cast(x, tf.float32) - mean) * inverse
+    scaled = upstream * scale
+    projection = tf.reduce_mean(scaled * normal, -1, keepdims=True)
+    dx = (scaled - tf.reduce_mean(scaled, -1, keepdims=True) - normal * projection) * inverse
+    return tf.cast(dx, x.dtype), tf.reduce_sum(upstream * normal, 0), tf.reduce_sum(upstream, 0)
+
+
 def layer_norm(weights, name, x, eps):
     """Layer normalisation over the last axis (Ba et al. 2016): (R, H) -> (R, H), statistics in float32, result in x's dtype."""
 
     @tf.custom_gradient
     def normalise(x, scale, bias):
-        wide = tf.cast(x, tf.float32)
-        centred = wide - tf.reduce_mean(wide, -1, keepdims=True)
-        inverse_deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + eps)  # (R, 1)
-        normal = centred * inverse_deviation
-
-        def gradient(upstream):
-            upstream = tf.cast(upstream, tf.float32)
-            scaled = upstream * scale
-            projection = tf.reduce_mean(scaled * normal, -1, keepdims=True)
-            dx = (scaled - tf.reduce_mean(scaled, -1, keepdims=True) - normal * projection) * inverse_deviation
-            return tf.cast(dx, x.dtype), _sum_rows(upstream * normal), _sum_rows(upstream)
-
-        return tf.cast(normal * scale + bias, x.dtype), gradient
+        y, mean, inverse = _normalise(x, scale, bias, tf.constant(eps, tf.float32))
+        return y, lambda upstream: _normalise_gradient(x, scale, mean, inverse, upstream)
 
     return normalise(x, tf.cast(weights[f"{name}/scale"], tf.float32), tf.cast(weights[f"{name}/bias"], tf.float32))
 
 
-def _sum_rows(x):
-    """(R, H) -> (H,). The gradient op of bias_add sums columns twice as fast as reduce_sum on a CPU."""
-    return tf.raw_ops.BiasAddGrad(out_backprop=x)
-
-
-@tf.custom_gradient
-def gelu(x):
-    """x * Phi(x), exact (Hendrycks & Gimpel 2016)."""
-    constant = x.dtype.as_numpy_dtype
-    t = x * constant(np.sqrt(0.5))
-    cdf = constant(0.5) + constant(0.5) * tf.math.erf(t)
-
-    def gradient(upstream):
-        # cdf + x * density(x); with x = sqrt(2) t all constant factors of x * density fit into the exponent.
-        return upstream * (cdf + t * tf.exp(constant(-0.5 * np.log(np.pi)) - tf.square(t)))
-
-    return x * cdf, gradient
-
-
-ACTIVATIONS = {
-    "gelu": gelu,
+_PLAIN = {
+    "gelu": lambda x: 0.5 * x * (1.0 + tf.math.erf(x * np.float32(np.sqrt(0.5)))),  # exact (Hendrycks & Gimpel 2016)
     "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
     "relu": tf.nn.relu,
     "silu": tf.nn.silu,
 }
-GATES = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu"}
+_GATES = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu"}
+
+
+def _gated(gate):
+    def function(x):
+        values, gates = tf.split(x, 2, -1)
+        return values * _PLAIN[gate](gates)
+
+    return function
+
+
+ACTIVATIONS = {name: elementwise(function) for name, function in (_PLAIN | {k: _gated(v) for k, v in _GATES.items()}).items()}
 
 
 def activate(name, x):
     """The activation `name` of x, (R, I). A gate halves the width: the first half times the activation of the second, as in Cramming."""
-    if name not in GATES:
-        return ACTIVATIONS[name](x)
-    values, gates = tf.split(x, 2, -1)
-    return values * ACTIVATIONS[GATES[name]](gates)
+    return ACTIVATIONS[name](x)
 
 
 def ungated(name):
     """The function from (R, I) to (R, I) that a gated activation gates by; any other is itself."""
-    return ACTIVATIONS[GATES.get(name, name)]
+    return ACTIVATIONS[_GATES.get(name, name)]
 
 
-def keep_mask(shape, rate, seed, place, dtype):
-    """Draws which values dropout keeps: 1 for kept, 0 for dropped, and the share that is kept.
+def draw_bits(shape, seed, place):
+    """Draws uint16 numbers for the values of one place in the network, in `shape`.
 
     Numbers come from Philox, keyed by the seed and by the place, so that they are the same with and without XLA and independent
-    between places. A draw has 16 bits: half the work of 32, and the share kept is within 2^-17 of what was asked for; the exact share
-    is returned, so that scaling by it keeps the mean.
+    between places. 16 bits are half the work of 32.
 
     Args:
       shape: list of numbers or scalar tensors, as `sizes` gives it.
-      rate: share to drop, above 0 and below 1.
       seed: int32 (2,).
       place: name of the place in the network.
     """
@@ -111,14 +108,50 @@ def keep_mask(shape, rate, seed, place, dtype):
     bits = tf.random.stateless_uniform(
         [(num_values + 1) // 2], tf.bitwise.bitwise_xor(seed, key), minval=None, maxval=None, dtype=tf.uint32, alg="philox"
     )
-    draws = tf.reshape(tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:num_values], shape)
+    return tf.reshape(tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:num_values], shape)
+
+
+def drop_threshold(rate):
+    """(the uint16 below which a draw drops a value, the share that is kept); the share is within 2^-17 of what was asked for.
+
+    Scaling by the exact share keeps the mean.
+    """
     threshold = min(round(rate * 2**16), 2**16 - 1)
-    return tf.cast(draws >= tf.constant(threshold, tf.uint16), dtype), 1 - threshold / 2**16
+    return tf.constant(threshold, tf.uint16), np.float32(1 - threshold / 2**16)
+
+
+@fused
+def _drop(x, bits, threshold, share):
+    return tf.where(bits >= threshold, tf.cast(tf.cast(x, tf.float32) / share, x.dtype), tf.zeros((), x.dtype))
+
+
+@fused
+def _drop_and_add(x, change, bits, threshold, share):
+    kept = tf.where(bits >= threshold, tf.cast(change, tf.float32) / share, 0.0)
+    return tf.cast(tf.cast(x, tf.float32) + kept, x.dtype)
 
 
 def dropout(x, rate, seed, place):
     """Zeroes a share `rate` of the values and scales up the others. The identity, with no op at all, for rate 0 or seed None."""
     if not rate or seed is None:
         return x
-    mask, share = keep_mask(sizes(x), rate, seed, place, x.dtype)
-    return x * (mask * (1 / share))
+    bits, (threshold, share) = draw_bits(sizes(x), seed, place), drop_threshold(rate)
+
+    @tf.custom_gradient
+    def drop(x):
+        return _drop(x, bits, threshold, share), lambda upstream: _drop(upstream, bits, threshold, share)
+
+    return drop(x)
+
+
+def add_dropped(x, change, rate, seed, place):
+    """x + dropout(change), in one pass: (R, H) and (R, H) -> (R, H). The residual connection of a block."""
+    if not rate or seed is None:
+        return x + change
+    bits, (threshold, share) = draw_bits(sizes(change), seed, place), drop_threshold(rate)
+
+    @tf.custom_gradient
+    def add(x, change):
+        return _drop_and_add(x, change, bits, threshold, share), lambda upstream: (upstream, _drop(upstream, bits, threshold, share))
+
+    return add(x, change)

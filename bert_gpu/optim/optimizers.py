@@ -5,12 +5,14 @@ Decoupled weight decay leaves out biases and normalisation, as BERT does (google
 """
 
 import dataclasses
+import functools
 import math
 import re
 
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.fused import fused
 from bert_gpu.optim import adam, adamw8bit, lamb
 from bert_gpu.settings import Settings, UserError, setting
 
@@ -73,29 +75,45 @@ def state_bytes(weights, config):
     return sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in slot_specs(weights, config).values())
 
 
-def update(weights, gradients, slots, rate, num_updates, config):
-    """One update of all weights by the optimizer of `config`.
+def update(weights, gradients, slots, rate, num_updates, config, gradient_factor=1.0):
+    """One update of all weights by the optimizer of `config`; what happens to one weight is one compiled pass over it.
 
     Args:
-      weights, gradients: {name: float32 tensor}, of the weights that are trained. slots: state, as of `initial_slots`.
+      weights: {name: float32 tensor}, of the weights that are trained. gradients: the same, of any float type; computed with as float32.
+      slots: state, as of `initial_slots`.
       rate: float32 scalar. num_updates: int32 scalar, this update's number, from 1.
-      config: OptimizerConfig.
+      config: OptimizerConfig. gradient_factor: what gradients are multiplied by first, such as that of `clip_factor`.
 
     Returns: (weights, slots) after the update.
     """
     kind, corrections = OPTIMIZERS[config.optimizer], adam.bias_corrections(num_updates, config)
+    scalars = [tf.cast(value, tf.float32) for value in (rate, gradient_factor, *corrections)]
     new_weights, new_slots = {}, {}
     for name, weight in weights.items():
         state = {slot: slots[f"{slot}/{name}"] for slot in kind.slots(name, tuple(weight.shape), config)}
-        new_weights[name], state = kind.step(name, weight, gradients[name], state, rate, corrections, config)
+        traits = adam.is_decayed(name, config), lamb.is_adapted(name, config), adamw8bit.is_quantized(name, tuple(weight.shape))
+        if (config, traits) not in _STEPS:
+            _STEPS[config, traits] = fused(functools.partial(_step, name, config), reduce_retracing=False)
+        new_weights[name], state = _STEPS[config, traits](weight, gradients[name], state, *scalars)
         new_slots |= {f"{slot}/{name}": value for slot, value in state.items()}
     return new_weights, new_slots
 
 
-def clip(gradients, clip_norm):
-    """(clipped gradients, their global norm before). A norm that is not finite leaves them not finite."""
-    norm = tf.linalg.global_norm(list(gradients.values()))
-    if not clip_norm:
-        return gradients, norm
-    factor = clip_norm / tf.maximum(norm, clip_norm)
-    return {name: gradient * factor for name, gradient in gradients.items()}, norm
+_STEPS = {}  # compiled, for all weights of the same treatment: its name decides about it, and nothing else does
+
+
+def _step(name, config, weight, gradient, state, rate, gradient_factor, *corrections):
+    gradient = tf.cast(gradient, tf.float32) * gradient_factor
+    return OPTIMIZERS[config.optimizer].step(name, weight, gradient, state, rate, corrections, config)
+
+
+def clip_factor(gradients, clip_norm, scale=1.0):
+    """(what gradients are to be multiplied by, their global norm); both float32 scalars.
+
+    Args:
+      gradients: {name: tensor}, each `scale` times too large. clip_norm: the largest global norm that stays, 0 = all do.
+
+    A norm that is not finite leaves them not finite.
+    """
+    norm = tf.linalg.global_norm([tf.cast(gradient, tf.float32) for gradient in gradients.values()]) / scale
+    return (clip_norm / tf.maximum(norm, clip_norm) if clip_norm else 1.0) / scale, norm

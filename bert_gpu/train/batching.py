@@ -2,6 +2,9 @@
 
 import dataclasses
 
+import numpy as np
+
+from bert_gpu.data.pipeline import WIDE
 from bert_gpu.optim.schedules import scale_rate
 from bert_gpu.settings import Settings, UserError, setting
 
@@ -93,3 +96,23 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
     if resumed:
         peak = resumed["learning_rate"]
     return BatchPlan(config.train_batch_size, accumulation, num_replicas, peak, config.lr_scaling, is_ramped and accumulation > 1)
+
+
+def join(units):
+    """One batch of several units, their rows after one another."""
+    if len(units) == 1:
+        return units[0]
+    units = same_length(units)
+    return {name: np.concatenate([unit[name] for unit in units]) for name in units[0]}
+
+
+def same_length(batches):
+    """Batches whose rows all have the length of the longest; dynamic padding may leave them unequal."""
+    length = max(batch["input_mask"].shape[1] for batch in batches)
+    return [pad_rows(batch, length) for batch in batches]
+
+
+def pad_rows(batch, length):
+    """A batch whose rows are filled up with padding to `length` tokens."""
+    missing = length - batch["input_mask"].shape[1]
+    return batch | {name: np.pad(batch[name], [(0, 0), (0, missing)]) for name in WIDE if name in batch and missing}

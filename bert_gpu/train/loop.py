@@ -7,12 +7,10 @@ import signal
 import time
 from collections.abc import Callable
 
-import numpy as np
-
-from bert_gpu.data.pipeline import WIDE, prefetch
+from bert_gpu.data.pipeline import prefetch
 from bert_gpu.optim.schedules import ScheduleConfig, num_micro_batches_at, rate_factor
 from bert_gpu.settings import Settings, setting
-from bert_gpu.train.batching import BatchPlan
+from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
 from bert_gpu.train.checkpoint import SAVE_ERRORS, CheckpointWriter
 from bert_gpu.train.window import Health, Stopwatch, Window
@@ -49,7 +47,8 @@ class EndingConfig(Settings):
 class Job:
     """What the loop runs.
 
-    step(batches, rates, step, numbers) -> step.Metrics. batches_at(records) -> iterator of units, dicts of arrays, from that position on.
+    step(placed, rates, step) -> step.Metrics. batches_at(records) -> iterator of units, dicts of arrays, from that position on.
+    place(batches, numbers): puts the batches of a call on the devices; None leaves them as they are.
     validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is its inverse.
     export(share): exports the model at a mark of progress. flops(batch) -> throughput.Flops; peak_flops of all devices, None = unknown.
     A unit is a global batch; with a batch ramp it is one micro-batch of every replica, and a step takes several.
@@ -64,6 +63,7 @@ class Job:
     num_records: int
     plan: BatchPlan
     schedule: ScheduleConfig
+    place: Callable | None = None
     export: Callable | None = None
     flops: Callable | None = None
     peak_flops: float | None = None
@@ -90,6 +90,7 @@ class Loop:
         self.budget = None if job.schedule.total_training_time is None else 3600 * job.schedule.total_training_time
         self.watch = Stopwatch(progress.seconds, clock)
         self.window, self.health = Window(self.watch, job.flops, job.peak_flops), Health(ending.max_loss_jump)
+        self.is_last = self.is_over()
         self.saved_seconds, self.saved_step, self.logged_step = progress.seconds, progress.step, progress.step
         self.writer = CheckpointWriter(folder, ending.keep_checkpoint_max, ending.on_save_error, console.warn)
 
@@ -101,13 +102,10 @@ class Loop:
         with self.writer, contextlib.closing(self.bar):
             if self.progress.step == 0:
                 self._validate()
-            while not self.is_over():
-                with contextlib.closing(prefetch(self.job.batches_at(self.progress.records), self._depth())) as units:
-                    while not self.is_over() and self._call(units):
+            while not self.is_last:
+                with contextlib.closing(self._calls()) as calls:
+                    while not self.is_last and self._call(calls):
                         pass
-            if self.caught and self.progress.step:  # a signal may come after a call has looked for one
-                self._log(self.share(self.progress.step, self.watch.seconds))
-                self._save()
 
     def is_over(self):
         return bool(self.caught) or self.is_finished()
@@ -123,33 +121,66 @@ class Loop:
             return min(1.0, seconds / self.budget)
         return step / self.job.num_steps
 
-    def _call(self, units):
+    def _calls(self):
+        """One call after another: (K host batches, the same on the devices, the progress at each step; None: as it is when they run).
+
+        They are made in a thread of its own. With a ramp, how many units a step takes is known only when it begins; then only reading is
+        ahead.
+        """
+        units = self.job.batches_at(self.progress.records)
+        if not self.job.plan.is_ramped:
+            return prefetch(self._assemble(units, self.progress.step))
+        depth = 2 * self.steps_per_loop * self.job.plan.num_micro_batches
+        return self._assemble(prefetch(units, depth), self.progress.step)
+
+    def _assemble(self, units, step):
+        place = self.job.place or (lambda batches, numbers: batches)
+        with contextlib.closing(units):
+            while True:
+                steps, shares, numbers = self._plan(step)
+                batches = same_length([join([next(units) for _ in range(number or 1)]) for number in numbers or [None] * len(steps)])
+                yield batches, place(batches, numbers), shares if numbers else None
+                step = steps.stop
+
+    def _plan(self, step):
+        """The call that begins at a step: (its steps, the progress at each, the micro-batches of each; None without a ramp)."""
+        steps = range(step, self.cadence.call_ends(step))
+        by_time = self.job.schedule.lr_schedule == "time"
+        now = self.share(step, self.watch.seconds)
+        shares = [now if by_time else self.share(number, 0) for number in steps]
+        if not self.job.plan.is_ramped:
+            return steps, shares, None
+        return steps, shares, [num_micro_batches_at(share, self.job.plan.num_micro_batches, self.job.schedule) for share in shares]
+
+    def _call(self, calls):
         """One call of steps and what is due after it. False when the data must be taken up elsewhere."""
         progress, job = self.progress, self.job
-        first, share = progress.step, self.share(progress.step, self.watch.seconds)
-        steps = range(first, self.cadence.call_ends(first))
-        by_time = job.schedule.lr_schedule == "time"
-        shares = [share if by_time else self.share(step, 0) for step in steps]
-        rates = [job.plan.learning_rate * rate_factor(step, job.num_steps, job.schedule, share if by_time else None) for step in steps]
-        full = job.plan.num_micro_batches
-        numbers = [num_micro_batches_at(at, full, job.schedule) if job.plan.is_ramped else full for at in shares]
+        first = progress.step
         since = time.monotonic()
-        batches = same_length([join([next(units) for _ in range(number if job.plan.is_ramped else 1)]) for number in numbers])
+        batches, placed, shares = next(calls)
         waited = time.monotonic() - since
-        self.window.add(job.step(batches, rates, first, numbers if job.plan.is_ramped else None), batches, waited)
+        steps, now, _ = self._plan(first)
+        shares = shares or now
+        by_time = job.schedule.lr_schedule == "time"
+        rates = [
+            job.plan.learning_rate * rate_factor(step, job.num_steps, job.schedule, share if by_time else None)
+            for step, share in zip(steps, shares, strict=True)
+        ]
+        self.window.add(job.step(placed, rates, first), batches, waited)
         progress.step = steps.stop
         progress.records += sum(len(batch["input_mask"]) for batch in batches)
         self.records_of_step, self.rate = len(batches[-1]["input_mask"]), rates[-1]
 
-        is_last = self.is_over()
-        before, after = (first, share), (progress.step, self.share(progress.step, self.watch.seconds))
-        saves = self.cadence.saves(progress.step, self.watch.seconds - self.saved_seconds) or is_last
+        self.is_last = is_last = self.is_over()  # looked at once, so that what ends a run is always followed by its last save
+        before, after = (first, shares[0]), (progress.step, self.share(progress.step, self.watch.seconds))
+        is_due = self.cadence.saves(progress.step, self.watch.seconds - self.saved_seconds)
+        saves = is_due or is_last
         if self.cadence.logs(progress.step) or saves:
             self._log(after[1])
             if self._is_diverged(is_last and not self.caught):
                 self._go_back(f"the last {self.health.num_bad} steps up to {progress.step} were not finite, or their loss jumped")
                 return False
-        if self.cadence.validates(before, after, saves) or (is_last and not self.caught):
+        if self.cadence.validates(before, after, is_due) or (is_last and not self.caught):
             loss = self._validate()
             if not math.isfinite(loss or 0.0):
                 self._go_back(f"the validation loss of step {progress.step} is not finite")
@@ -162,10 +193,6 @@ class Loop:
         if saves:
             self._save()
         return True
-
-    def _depth(self):
-        """Units that are read ahead: two calls' worth."""
-        return 2 * self.steps_per_loop * (self.job.plan.num_micro_batches if self.job.plan.is_ramped else 1)
 
     def _done(self):
         return self.progress.step if self.job.num_steps else int(self.watch.seconds)
@@ -240,28 +267,8 @@ class Loop:
             self.folder.write_progress(progress)  # the data moved on: a run killed now goes on with what comes next
         self.console.warn(f"diverged: {reason}; back to step {progress.step}, on with record {progress.records:,}")
         self.saved_step = self.logged_step = progress.step
-        self.health = Health(self.ending.max_loss_jump)
+        self.health, self.is_last = Health(self.ending.max_loss_jump), self.is_over()
         self.window.clear()
-
-
-def join(units):
-    """One batch of several units, their rows after one another."""
-    if len(units) == 1:
-        return units[0]
-    units = same_length(units)
-    return {name: np.concatenate([unit[name] for unit in units]) for name in units[0]}
-
-
-def same_length(batches):
-    """Batches whose rows all have the length of the longest; dynamic padding may leave them unequal."""
-    length = max(batch["input_mask"].shape[1] for batch in batches)
-    return [pad_rows(batch, length) for batch in batches]
-
-
-def pad_rows(batch, length):
-    """A batch whose rows are filled up with padding to `length` tokens."""
-    missing = length - batch["input_mask"].shape[1]
-    return batch | {name: np.pad(batch[name], [(0, 0), (0, missing)]) for name in WIDE if name in batch and missing}
 
 
 def format_metric(value):

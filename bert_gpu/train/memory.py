@@ -4,6 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from bert_gpu.model import cudnn_attention
 from bert_gpu.settings import Settings, UserError, setting
 
 
@@ -17,6 +18,12 @@ class MemoryConfig(Settings):
     recompute_every: int | None = setting(
         None, "Keep only what goes into every so-manieth layer; more layers, less is kept. Switches --recompute on. Default: 1.", low=1
     )
+    attention: str = setting(
+        "auto",
+        "How attention is computed in training. cudnn = cuDNN's fused kernels, which keep no scores: on GPUs from compute capability 8.0, "
+        "with XLA, in bfloat16 or float16, and --attention_probs_dropout_prob=0. auto = plain: no GPU has tried cudnn yet.",
+        choices=("auto", "plain", "cudnn"),
+    )
     freeze: tuple[str, ...] = setting(
         (),
         "What is not trained, and so has neither gradients nor optimizer state, with commas between: embeddings, layers:K (the first K "
@@ -27,6 +34,36 @@ class MemoryConfig(Settings):
     def layers_recomputed(self):
         """k: one activation is kept for every k layers; 0 when all are kept."""
         return self.recompute_every or int(self.recompute)
+
+
+def choose_attention(config, devices, model, max_seq_length=None, is_packed=False, auto=cudnn_attention.AUTO):
+    """The `attention` that encoder.encode trains with: "plain" or "cudnn". UserError where cuDNN is asked for and cannot be.
+
+    Args:
+      config: MemoryConfig. devices: devices.Devices. model: ModelConfig. max_seq_length, is_packed: of the data's rows; None = any length.
+      auto: whether --attention=auto takes cuDNN where nothing is in the way.
+    """
+    if config.attention == "plain" or (config.attention == "auto" and not auto):
+        return "plain"
+    problem = cudnn_attention.obstacle(
+        kind=devices.kind,
+        xla=devices.xla,
+        precision=devices.precision,
+        capability=lowest_capability(),
+        size=model.hidden_size // model.num_attention_heads,
+        dropout=model.attention_probs_dropout_prob,
+        is_packed=is_packed,
+        length=max_seq_length,
+    )
+    if problem and config.attention == "cudnn":
+        raise UserError(f"--attention=cudnn: {problem}, or give --attention=plain")
+    return "plain" if problem else "cudnn"
+
+
+def lowest_capability():
+    """Compute capability of the oldest GPU in use, (0, 0) without one."""
+    gpus = tf.config.get_visible_devices("GPU")
+    return min((tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0)) for gpu in gpus), default=(0, 0))
 
 
 def largest_that_fits(fits, sizes):

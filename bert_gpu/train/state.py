@@ -72,6 +72,20 @@ def first_copy(variable):
     return copies(variable)[0]
 
 
+# Where names of weights say which part of the encoder they are of: ours, or Model Garden's, which begin with "encoder/". A layer without a
+# number is layer 0, which all may share (albert).
+EMBEDDINGS = r"^(embeddings|encoder/\w*embedding\w*)/"
+LAYER = re.compile(
+    r"^(?:encoder/(?:transformer[/_])?)?layer_(\d+)/|^encoder/(?:reuse_transformer|transformer_scaffold)_(\d+)/|^encoder/\w*transformer"
+)
+
+
+def layer_of(name):
+    """Number of the layer that a weight belongs to, None for weights of no layer."""
+    found = LAYER.match(name)
+    return found and int(found[1] or found[2] or 0)
+
+
 def frozen_names(weight_names, expressions):
     """The weights that --freeze names.
 
@@ -84,14 +98,11 @@ def frozen_names(weight_names, expressions):
     frozen = set()
     for expression in expressions:
         first_layers = re.fullmatch(r"layers:(\d+)", expression)
-        if expression == "embeddings":
-            pattern = "^embeddings/"
-        elif first_layers:
-            pattern = "|".join(f"^layer_{number}/" for number in range(int(first_layers[1]))) or "(?!)"
-        else:
-            pattern = expression
         try:
-            found = {name for name in weight_names if re.search(pattern, name)}
+            if first_layers:
+                found = {name for name in weight_names if (layer := layer_of(name)) is not None and layer < int(first_layers[1])}
+            else:
+                found = {name for name in weight_names if re.search(EMBEDDINGS if expression == "embeddings" else expression, name)}
         except re.error as error:
             raise UserError(f"--freeze={expression}: is no regular expression ({error}); or use embeddings, layers:K") from error
         if not found:

@@ -65,6 +65,14 @@ class Metrics(typing.NamedTuple):
         return dict(zip(self.names, self.values.numpy().T, strict=True))
 
 
+class Placed(typing.NamedTuple):
+    """The batches of a call on their devices: (K, A, B, ...) for each replica; numbers of micro-batches (K,); K."""
+
+    parts: typing.Any
+    numbers: tf.Tensor
+    num_steps: int
+
+
 class TrainStep:
     """Callable (batches, rates, step) -> Metrics of K steps.
 
@@ -90,10 +98,20 @@ class TrainStep:
         """Runs K steps.
 
         Args:
-          batches: K global batches of equal shapes, dicts of arrays (R * A * B, ...).
+          batches: K global batches of equal shapes, dicts of arrays (R * A * B, ...); or what `place` made of them.
           rates: K learning rates. step: number of the first step, from 0.
           numbers: with `is_ramped`, how many micro-batches each batch is made of instead of A.
         """
+        placed = batches if isinstance(batches, Placed) else self.place(batches, numbers)
+        if placed.num_steps not in self.programs:
+            program = functools.partial(self._run, placed.num_steps)
+            self.programs[placed.num_steps] = tf.function(program, autograph=False, reduce_retracing=self.hides_lengths)
+        rates = tf.constant(np.asarray(rates, np.float32))
+        values = self.programs[placed.num_steps](placed.parts, placed.numbers, rates, tf.constant(step, tf.int32))
+        return Metrics(self.metric_names, values)
+
+    def place(self, batches, numbers=None):
+        """Puts the batches of a call on the devices that will need them. Arguments as for a call; safe in a thread of its own."""
         numbers = [self.num_micro_batches] * len(batches) if numbers is None else numbers
         put = self.devices.strategy.experimental_distribute_values_from_function
         divided = [divide_batch(batch, self.devices.num_replicas, number) for batch, number in zip(batches, numbers, strict=True)]
@@ -103,12 +121,7 @@ class TrainStep:
             with tf.device(self.devices.strategy.extended.worker_devices[context.replica_id_in_sync_group]):
                 return {name: tf.constant(np.stack([self._fill(part[name]) for part in parts])) for name in parts[0]}
 
-        rates = tf.constant(np.asarray(rates, np.float32))
-        if len(batches) not in self.programs:
-            program = functools.partial(self._run, len(batches))
-            self.programs[len(batches)] = tf.function(program, autograph=False, reduce_retracing=self.hides_lengths)
-        values = self.programs[len(batches)](put(place), tf.constant(numbers, tf.int32), rates, tf.constant(step, tf.int32))
-        return Metrics(self.metric_names, values)
+        return Placed(put(place), tf.constant(numbers, tf.int32), len(batches))
 
     def _fill(self, value):
         """(a, B, ...) -> (A, B, ...), rows of 0 behind."""
@@ -156,6 +169,8 @@ class TrainStep:
     def _all_reduce(self, context, gradients, losses):
         """Sums gradients and losses over the replicas, gradients as the wire's type."""
         total, wire, options = tf.distribute.ReduceOp.SUM, self.devices.wire_dtype, self.devices.communication
+        if self.devices.num_replicas == 1:
+            return gradients, losses
         if wire == tf.float32:
             return context.all_reduce(total, (gradients, losses), options)
         rounded = context.all_reduce(total, {name: tf.cast(gradient, wire) for name, gradient in gradients.items()}, options)
@@ -168,7 +183,7 @@ class TrainStep:
         return self.objective.counts({name: tf.reshape(v, tf.concat([[-1], tf.shape(v)[2:]], 0)) for name, v in batch.items()})
 
     def _gradients(self, weights, batch, num_micro_batches, counts, scale, seed):
-        """Sums over the micro-batches of gradients (float32) and of losses, both of sum / global count."""
+        """Sums over the micro-batches of gradients (float32 where any are added) and of losses, both of sum / global count."""
         cast = cast_weights(weights, self.devices.dtype)
         trained = {name: cast[name] for name in self.state.trained}
 
@@ -180,7 +195,10 @@ class TrainStep:
                 losses = {name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()}
                 target = scale * tf.add_n(list(losses.values()))
             gradients = tape.gradient(target, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            return {name: tf.cast(tf.convert_to_tensor(g), tf.float32) for name, g in gradients.items()}, losses
+            gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()}
+            if self.num_micro_batches == self.devices.num_replicas == 1:
+                return gradients, losses  # nothing is added to them; the update makes them float32
+            return {name: tf.cast(gradient, tf.float32) for name, gradient in gradients.items()}, losses
 
         if self.num_micro_batches == 1:
             return micro_batch(0)
@@ -199,14 +217,14 @@ class TrainStep:
     def _update(self, gradients, scale, rate):
         """Applies the optimizer to this replica's copy, or skips; returns (gradient norm, skipped)."""
         state = self.state
-        gradients, norm = optimizers.clip({name: g / scale for name, g in gradients.items()}, self.optimizer.clip_norm)
+        factor, norm = optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
         is_finite = tf.math.is_finite(norm)
 
         def apply():
             num_updates = tf.convert_to_tensor(state.num_updates) + 1
             weights = {name: tf.convert_to_tensor(state.weights[name]) for name in state.trained}
             slots = {name: tf.convert_to_tensor(variable) for name, variable in state.slots.items()}
-            weights, slots = optimizers.update(weights, gradients, slots, rate, num_updates, self.optimizer)
+            weights, slots = optimizers.update(weights, gradients, slots, rate, num_updates, self.optimizer, factor)
             for name, value in weights.items():
                 state.weights[name].assign(value)
             for name, value in slots.items():

@@ -193,9 +193,39 @@ def test_what_the_checkpoint_lacks_is_named(workplace, capsys, tmp_path):
     assert sorted(os.listdir(tmp_path / "run")) == ["checkpoints", "metrics.jsonl", "model", "run.json", "tensorboard"]
 
 
+def test_a_head_of_its_own_and_dropout_are_stored_and_fixed(workplace, capsys, tmp_path):
+    short = ["--num_train_steps=1", "--do_train"]
+    head = ["--pooling=mean", "--pooler_size=24", "--hidden_dropout_prob=0.2", "--attention_probs_dropout_prob=0.3"]
+    code, out, _ = call(capsys, *inputs(workplace, tmp_path / "mean", *head, *short))
+    assert code == 0 and "fresh weights: classifier/bias, classifier/kernel, pooler/bias, pooler/kernel" in out
+    config = json.loads((tmp_path / "mean" / "model" / "config.json").read_text())
+    stored = [config[name] for name in ("pooling", "pooler_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "model_type")]
+    assert stored == ["mean", 24, 0.2, 0.3, "bert_gpu"]
+    for other, change in [("--pooler_size=32", "pooler_size: 24 -> 32"), ("--hidden_dropout_prob=0", "hidden_dropout_prob: 0.2 -> 0.0")]:
+        code, _, err = call(capsys, *inputs(workplace, tmp_path / "mean", *head, other, *short))
+        assert code == 2 and err.count("\n") == 1 and change in err, err
+    code, _, err = call(capsys, *results_alone(workplace, tmp_path / "mean", tmp_path / "results"))
+    assert code == 0, err
+
+
+def test_pairs_need_segments_only_where_there_are_some(workplace, capsys, tmp_path):
+    vocab = runs.tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt")))
+    for num_types in (0, 1):
+        model = ModelConfig(**MODEL.to_dict() | dict(type_vocab_size=num_types))
+        huggingface.write_model(str(tmp_path / str(num_types)), model, initialize(pretraining_weights(model), 1), files=vocab)
+    start = ["--num_train_steps=1", "--do_train"]
+    code, _, err = call(capsys, *inputs(workplace, tmp_path / "run", *start), f"--init_checkpoint={tmp_path / '0'}")
+    assert code == 0, err
+    code, _, err = call(capsys, *inputs(workplace, tmp_path / "none", *start), f"--init_checkpoint={tmp_path / '1'}")
+    assert code == 2 and err.count("\n") == 1 and "type_vocab_size=1" in err and not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize(
     "arguments, parts",
     [
+        (["--pooling=last"], ["--pooling=last", "first, mean"]),
+        (["--pooler_size=0"], ["--pooler_size=0", "at least 1"]),
+        (["--hidden_dropout_prob=1"], ["--hidden_dropout_prob=1", "below"]),
         (["--data_dir=nowhere"], ["--data_dir=nowhere"]),
         (["--init_checkpoint=nowhere"], ["--init_checkpoint=nowhere", "no such folder"]),
         (["--max_seq_length=33"], ["--max_seq_length=33", "32 positions"]),

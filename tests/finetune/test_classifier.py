@@ -1,13 +1,15 @@
 """Encoding equals Google's rules done naively; probabilities do not depend on how rows are divided; a tiny BERT learns an easy task."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_gpu.finetune import classifier
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.model.encoder import initialize
+from bert_gpu.model.encoder import encode, initialize
 from bert_gpu.model.heads import classifier_weights
 from bert_gpu.optim.optimizers import OptimizerConfig
 from bert_gpu.train.devices import DeviceConfig, set_up
@@ -77,6 +79,11 @@ def test_a_batch_is_padded_to_its_longest_row_rounded_up():
     assert widths == [8, 16, 30] and "labels" not in classifier.make_batch(rows, np.array([0]))
 
 
+def test_rows_of_an_encoder_made_for_one_length_are_all_full():
+    rows = classifier.encode_rows(Numbers(), ["5", "5 " * 9], None, None, 30, length_multiple=30)
+    assert classifier.make_batch(rows, np.array([0]))["input_mask"].tolist() == [[1] * 3 + [0] * 27]
+
+
 def test_every_epoch_has_each_row_once_and_the_position_is_all_there_is_to_resume():
     rows = classifier.encode_rows(Numbers(), [str(5 + i) for i in range(7)], None, range(7), 8)
 
@@ -122,6 +129,34 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
     assert np.ptp(results[0], axis=0).min() > 0.05
     for result in results[1:]:
         np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+@pytest.mark.parametrize("pooler_size", [None, 12])
+def test_logits_are_those_of_each_row_alone_whatever_is_padded(rows, pooling, pooler_size):
+    """Against the head written out in NumPy, over the tokens of one row at a time; also with rubbish in a longer padding."""
+    model = dataclasses.replace(MODEL, pooling=pooling, pooler_size=pooler_size)
+    generator = np.random.default_rng(3)
+    weights = {name: value * 20 if value.ndim == 2 else value for name, value in initialize(classifier_weights(model, 3), 0).items()}
+    weights |= {name: generator.standard_normal(weights[name].shape).astype(np.float32) for name in ("pooler/bias", "classifier/bias")}
+    assert weights["pooler/kernel"].shape == (32, pooler_size or 32) and weights["classifier/kernel"].shape == (pooler_size or 32, 3)
+    tensors = {name: tf.constant(value) for name, value in weights.items()}
+    expected = []
+    for number in range(len(rows)):
+        batch = classifier.make_batch(rows, np.array([number]))
+        alone = {name: tf.constant(value[:, : batch["input_mask"].sum()]) for name, value in batch.items() if value.ndim == 2}
+        hidden = encode(tensors, alone, model)[0].numpy()
+        pooled = hidden[0] if pooling == "first" else hidden.mean(0)
+        sentence = np.tanh(pooled @ weights["pooler/kernel"] + weights["pooler/bias"])
+        expected.append(sentence @ weights["classifier/kernel"] + weights["classifier/bias"])
+    padded = classifier.make_batch(dataclasses.replace(rows, length_multiple=40), np.arange(len(rows)))
+    rubbish = generator.integers(5, 40, padded["input_ids"].shape)
+    padded["input_ids"] = np.where(padded["input_mask"] > 0, padded["input_ids"], rubbish).astype(np.int32)
+    for batch in (classifier.make_batch(rows, np.arange(len(rows))), padded):
+        batch = {name: tf.constant(value) for name, value in batch.items()}
+        for run in (classifier.class_logits, tf.function(classifier.class_logits, jit_compile=True)):
+            np.testing.assert_allclose(run(tensors, batch, model, tf.float32), expected, rtol=1e-4, atol=2e-5)
+    assert padded["input_ids"].shape[1] == 40 and np.ptp(expected, axis=0).min() > 0.1
 
 
 def one_step(rows, replicas, micro_batches, weights_of_rows=None):

@@ -166,6 +166,51 @@ def test_faults_of_our_own_architectures_are_named(tmp_path):
         huggingface.read_model(str(folder))
 
 
+@pytest.mark.parametrize("name", ["BertForPreTraining", "BertForSequenceClassification"])
+@pytest.mark.parametrize("switches", [dict(pooling="mean"), dict(pooler_size=10), dict(encoder="garden:albert", embedding_size=6)])
+def test_heads_and_encoders_of_other_kinds_read_back_the_same(tmp_path, name, switches):
+    """A pretraining's pooler is that of next sentences, a classifier's what the config says."""
+    config = ModelConfig(**variants.SMALL | switches)
+    is_classifier = name == "BertForSequenceClassification"
+    specs = heads.classifier_weights(config, 3) if is_classifier else heads.pretraining_weights(config)
+    weights = encoder.initialize(specs, 0)
+    assert weights["pooler/kernel"].shape == (16, switches.get("pooler_size", 16) if is_classifier else 16)
+    huggingface.write_model(str(tmp_path / "model"), config, weights, name)
+    written = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert written["model_type"] == "bert_gpu" and written.items() >= switches.items()
+    back_config, back, notes = huggingface.read_model(str(tmp_path / "model"))
+    assert back_config == config and notes.missing == notes.unused == [] and notes.architecture == name
+    assert set(back) == set(weights) and all((back[key] == weights[key]).all() for key in back)
+
+
+def test_a_pooler_of_the_hidden_size_is_that_of_bert(tmp_path):
+    config = ModelConfig(**variants.SMALL, pooling="first", pooler_size=16)
+    huggingface.write_model(str(tmp_path), config, encoder.initialize(heads.classifier_weights(config, 2), 0), CLASSES[3])
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["model_type"] == "bert" and not {"pooling", "pooler_size", "encoder"} & set(written)
+
+
+@pytest.mark.parametrize(
+    "said, message",
+    [
+        (dict(encoder="garden:alberta"), "encoder=garden:alberta: no such encoder"),
+        (dict(encoder="albert"), "encoder=albert: must be garden:NAME"),
+        (dict(encoder="garden:albert,block_size=4"), "encoder=garden:albert,block_size=4: 'block_size=4' is not FIELD=VALUE"),
+        (dict(norm_first=True), "norm_first=True: .*garden:albert has no such switch"),
+        (dict(encoder=None, pooling="max"), "pooling=max: must be one of first, mean"),
+        (dict(model_type="bert"), "model_type='bert' has no encoder='garden:albert'"),
+        (dict(encoder="garden:bert"), "has more layers"),
+    ],
+)
+def test_faults_of_a_garden_encoders_folder_are_named(tmp_path, said, message):
+    config, folder = ModelConfig(**variants.SMALL, encoder="garden:albert"), tmp_path / "model"
+    huggingface.write_model(str(folder), config, encoder.initialize(heads.pretraining_weights(config), 0))
+    say_in_config(**said)(folder)
+    with pytest.raises(UserError, match=message) as caught:
+        huggingface.read_model(str(folder))
+    assert str(folder) in str(caught.value) and len(str(caught.value)) <= 300 and "\n" not in str(caught.value)
+
+
 @needs_oracle
 def test_transformers_does_not_take_our_own_architectures_for_bert(tmp_path):
     config = VARIANTS["pre"]

@@ -148,7 +148,8 @@ def test_own_gradients_equal_automatic_ones(part):
     draw = lambda *shape: tf.constant(generator.standard_normal(shape), tf.float32)  # noqa: E731
     bias = attention.mask_bias(tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]))
     rate, place = 0.3, "somewhere"
-    mask, share = layers.keep_mask([2, 3, 5, 5], rate, SEED, place, tf.float32)
+    threshold, share = layers.drop_threshold(rate)
+    mask = tf.cast(layers.draw_bits([2, 3, 5, 5], SEED, place) >= threshold, tf.float32)
 
     def plain_attention(q, k, v, factor):
         probabilities = tf.nn.softmax(tf.einsum("bnsd,bntd->bnst", q, k) / np.sqrt(4) + bias)
@@ -159,7 +160,7 @@ def test_own_gradients_equal_automatic_ones(part):
         return tf.nn.batch_normalization(x, mean, variance, bias, scale, 1e-6)
 
     ours, reference, inputs = {
-        "gelu": (layers.gelu, lambda x: tf.nn.gelu(x, approximate=False), [draw(6, 7) * 3]),
+        "gelu": (lambda x: layers.activate("gelu", x), lambda x: tf.nn.gelu(x, approximate=False), [draw(6, 7) * 3]),
         "layer_norm": (
             lambda x, scale, bias: layers.layer_norm({"n/scale": scale, "n/bias": bias}, "n", x, 1e-6),
             plain_norm,

@@ -163,7 +163,7 @@ def test_the_program_holds_nothing_larger_than_the_weight():
     weights = {name: tf.ones((256, 128))}
     update = tf.function(lambda *args: optimizers.update(*args, config), jit_compile=True)
     arguments = (weights, weights, optimizers.initial_slots(weights, config), tf.constant(0.1), tf.constant(1))
-    program = update.experimental_get_compiler_ir(*arguments)(stage="optimized_hlo")
+    program = update.experimental_get_compiler_ir(*arguments)(stage="optimized_hlo", platform_name="CPU")
     sizes = [math.prod(map(int, dims.split(","))) for dims in re.findall(r"[fsu]\d+\[([\d,]+)\]", program)]
     assert max(sizes) == 256 * 128
 
@@ -209,8 +209,9 @@ class Copier:
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 loss = self.loss(weights, tokens, labels)
-            gradients, _ = optimizers.clip(tape.gradient(loss, weights), config.clip_norm)
-            return loss, *optimizers.update(weights, gradients, slots, rate, number, config)
+            gradients = tape.gradient(loss, weights)
+            factor, _ = optimizers.clip_factor(gradients, config.clip_norm)
+            return loss, *optimizers.update(weights, gradients, slots, rate, number, config, factor)
 
         weights = {name: tf.constant(value) for name, value in self.weights.items()}
         slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(weights, config).items()}

@@ -104,14 +104,24 @@ def test_state_keeps_its_names_shapes_and_types(kind, jit_compile):
 
 def test_clipping_is_by_the_global_norm():
     gradients = {"a": tf.constant([3.0, 0.0]), "b": tf.constant([[4.0]])}
-    clipped, norm = optimizers.clip(gradients, 1.0)
-    assert norm == 5.0
-    np.testing.assert_allclose(clipped["a"], [0.6, 0.0])
-    np.testing.assert_allclose(clipped["b"], [[0.8]])
-    untouched, _ = optimizers.clip(gradients, 10.0)
-    np.testing.assert_array_equal(untouched["a"], gradients["a"])
-    switched_off, _ = optimizers.clip(gradients, 0.0)
-    np.testing.assert_array_equal(switched_off["b"], gradients["b"])
+    factor, norm = optimizers.clip_factor(gradients, 1.0)
+    assert norm == 5.0 and float(factor) == pytest.approx(0.2)
+    assert optimizers.clip_factor(gradients, 10.0)[0] == 1.0
+    assert optimizers.clip_factor(gradients, 0.0)[0] == 1.0
+    factor, norm = optimizers.clip_factor({name: 8.0 * value for name, value in gradients.items()}, 1.0, scale=8.0)
+    assert norm == 5.0 and float(factor) == pytest.approx(0.2 / 8.0)
+    factor, norm = optimizers.clip_factor({"a": tf.constant([np.inf])}, 1.0)
+    assert not np.isfinite(norm)
+
+
+def test_the_factor_scales_gradients_of_any_type():
+    config, rate, one = optimizers.OptimizerConfig(), tf.constant(1e-3), tf.constant(1)
+    weights, gradients = {"a": tf.ones((3, 2))}, {"a": tf.constant([[1.0, 2.0]] * 3)}
+    slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(weights, config).items()}
+    plain = optimizers.update(weights, gradients, slots, rate, one, config)
+    halved = optimizers.update(weights, {"a": tf.cast(2.0 * gradients["a"], tf.bfloat16)}, slots, rate, one, config, tf.constant(0.5))
+    np.testing.assert_array_equal(plain[0]["a"], halved[0]["a"])
+    np.testing.assert_array_equal(plain[1]["square/a"], halved[1]["square/a"])
 
 
 @pytest.mark.parametrize(

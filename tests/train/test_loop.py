@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.optim.schedules import ScheduleConfig, rate_factor
-from bert_gpu.train import loop
+from bert_gpu.train import batching, loop
 from bert_gpu.train.batching import BatchPlan
 from bert_gpu.train.cadence import CadenceConfig, num_steps_of
 from bert_gpu.train.checkpoint import Progress, RunFolder
@@ -61,7 +61,7 @@ class World:
             yield dict(input_mask=np.ones((size, 4), np.int32), number=np.arange(position, position + size))
             position += size
 
-    def step(self, batches, rates, step, numbers):
+    def step(self, batches, rates, step):
         first = [int(batch["number"][0]) for batch in batches]
         losses = [self.losses(step + i, first[i]) for i in range(len(batches))]
         skipped = ~np.isfinite(losses)
@@ -281,11 +281,26 @@ def test_a_signal_after_the_look_for_one_still_saves(tmp_path):
     write = world.log.write
     world.log.write = lambda step, values: (write(step, values), world.caught.append(2) if step == 7 else None)
     world.run()
-    assert world.progress.step == 7 and world.saved == [7]
+    assert world.progress.step == 8 and world.saved == [8]
+
+
+def test_time_that_runs_out_while_a_line_is_logged_still_validates_and_saves(tmp_path):
+    schedule = ScheduleConfig(lr_schedule="time", total_training_time=55 / 3600)
+    world = World(tmp_path, eval_losses=lambda step: 1.0, schedule=schedule, log_steps=1)
+    write = world.log.write
+
+    def slow(step, values):
+        write(step, values)
+        world.now += 8 if step == 5 else 0  # 50 seconds after five steps, and 58 when the line is written
+
+    world.log.write = slow
+    world.run()
+    assert world.saved == [world.progress.step] == [6]
+    assert [line["step"] for line in world.log.lines if "eval_loss" in line] == [0, 6]
 
 
 def test_rows_of_unequal_length_are_filled_up():
     short, long = (dict(input_ids=np.full((2, n), 7), input_mask=np.ones((2, n), int), labels=np.arange(2)) for n in (3, 5))
-    joined = loop.join([short, long])
+    joined = batching.join([short, long])
     assert joined["input_mask"].tolist() == [[1, 1, 1, 0, 0]] * 2 + [[1] * 5] * 2
     assert joined["input_ids"][:2, 3:].tolist() == [[0, 0]] * 2 and joined["labels"].tolist() == [0, 1, 0, 1]

@@ -58,7 +58,7 @@ def compiled_products(config, next_sentence, batch_size, length, num_predictions
 
     tf.random.set_seed(1)  # asked for by get_compiler_ir, which draws a number, where other tests switched determinism on
     segments = 2 * 2 * batch_size * length * config.type_vocab_size * config.embedding_width
-    return products_of(gradients.experimental_get_compiler_ir(weights)(stage="hlo")), segments
+    return products_of(gradients.experimental_get_compiler_ir(weights)(stage="hlo", platform_name="CPU")), segments
 
 
 @pytest.mark.parametrize("next_sentence", [False, True])

@@ -1,0 +1,73 @@
+"""cuDNN attention on a GPU: agreement with float32 beside plain bfloat16, and time, forward and backward."""
+
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.model import attention, cudnn_attention, packed
+
+SHAPES = [(64, 128, 12, 64), (16, 512, 12, 64), (16, 512, 16, 64)]
+
+
+def make_batch(kind, batch_size, length, generator):
+    """Padded: rows of S/4 to S tokens. Packed: rows full of sequences of about S/4."""
+    mask = np.arange(length) < generator.integers(length // 4, length + 1, (batch_size, 1))
+    if kind == "padding":
+        return dict(input_mask=tf.constant(mask, tf.int32))
+    ids = 1 + np.cumsum(generator.random((batch_size, length)) < 4 / length, 1)
+    return dict(input_mask=tf.constant(mask, tf.int32), sequence_ids=tf.constant(ids * mask, tf.int32))
+
+
+def run(implementation, dtype, kind, batch, qkv, upstream, repeats=50):
+    """(output, gradient) as float32 and seconds of one forward and backward pass."""
+
+    @tf.function(jit_compile=True)
+    def step(qkv, upstream, batch):
+        if implementation == "cudnn":
+            mask = cudnn_attention.make_mask(batch, dtype)
+        else:
+            mask = packed.sequence_bias(batch["sequence_ids"]) if kind == "packed" else attention.mask_bias(batch["input_mask"])
+        with tf.GradientTape() as tape:
+            tape.watch(qkv)
+            mixed = attention.self_attention(qkv, mask)
+        return mixed, tape.gradient(mixed, qkv, upstream)
+
+    qkv, upstream = tf.cast(qkv, dtype), tf.cast(upstream, dtype)
+    results = [tf.cast(x, tf.float32).numpy() for x in step(qkv, upstream, batch)]
+    started = time.perf_counter()
+    for _ in range(repeats):
+        last = step(qkv, upstream, batch)
+    last[1].numpy()
+    return results, (time.perf_counter() - started) / repeats
+
+
+def compare(kind, shape, repeats=50):
+    batch_size, length, num_heads, size = shape
+    generator = np.random.default_rng(0)
+    batch = make_batch(kind, batch_size, length, generator)
+    real = batch["input_mask"].numpy()[:, :, None, None].astype(np.float32)
+    draw = lambda *sizes: tf.cast(tf.cast(generator.standard_normal(sizes).astype(np.float32), tf.bfloat16), tf.float32)
+    qkv, upstream = draw(batch_size, length, 3, num_heads, size), draw(batch_size, length, num_heads, size) * real
+    exact, _ = run("plain", tf.float32, kind, batch, qkv, upstream, 1)
+    found = dict(kind=kind, shape=shape)
+    for implementation in ("plain", "cudnn"):
+        (mixed, gradient), seconds = run(implementation, tf.bfloat16, kind, batch, qkv, upstream, repeats)
+        far = lambda x, y: float(np.linalg.norm(x - y) / np.linalg.norm(y))
+        found[implementation] = dict(
+            ms=1e3 * seconds,
+            finite=bool(np.isfinite(mixed).all() and np.isfinite(gradient).all()),
+            output_error=far(mixed * real, exact[0] * real),
+            gradient_error=far(gradient, exact[1]),
+        )
+    found["agrees"] = found["cudnn"]["finite"] and all(
+        found["cudnn"][n] <= 2 * found["plain"][n] + 1e-3 for n in ("output_error", "gradient_error")
+    )
+    found["speedup"] = found["plain"]["ms"] / found["cudnn"]["ms"]
+    return found
+
+
+if __name__ == "__main__":
+    for shape in SHAPES:
+        for kind in ("padding", "packed"):
+            print(compare(kind, shape))

@@ -1,0 +1,209 @@
+"""What of the GPU benchmark is measured by runs: input, replicas, precisions and runs of record, through the scripts as a user starts them.
+
+A part of the benchmark is a list of items, (name, function of a Clock -> result), the most telling first.
+"""
+
+import itertools
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+from .gpu_steps import OURS, Clock
+from .process import Failed, Peer
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def script(name, *flags, clock=None, environment=None):
+    """Runs one of the project's scripts to its end; Failed when it does not end well, or in time."""
+    command = [sys.executable, str(ROOT / name), "--quiet", *flags]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment or os.environ, start_new_session=True
+    )
+    try:
+        output, _ = process.communicate(timeout=None if clock is None else max(1.0, clock.left()))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise Failed(f"{name} {' '.join(flags[:3])}: not over when the time of the part was") from None
+    if process.returncode:
+        lines = [line for line in output.splitlines() if line.strip()]
+        raise Failed(f"{name}: exit code {process.returncode}: {lines[-1][:300] if lines else 'nothing printed'}")
+
+
+def data_folder(setup, name, *flags, clock=None):
+    """A folder of records made of the text, made once."""
+    folder = setup.work / "data" / name
+    if not (folder / "dataset.json").exists():
+        flags = [f"--input_file={setup.text}", f"--output_file={folder}/x.tfrecord", "--overwrite", *flags]
+        script("create_pretraining_data.py", *flags, clock=clock)
+    return folder
+
+
+def device_flags(setup):
+    return ["--num_gpus=1"] if setup.gpu else ["--num_gpus=0"]
+
+
+def metrics_of(folder):
+    """The training lines of metrics.jsonl, and the validation lines."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "loss" in line], [line for line in lines if "eval_loss" in line]
+
+
+def input_items(setup):
+    """How long the training loop waits for its data: sentence pairs as Google writes them, and compact packed rows masked when read."""
+    objectives = {
+        "nsp, static masking": ("nsp", ["--objective=nsp", "--masking=static"]),
+        "packed, dynamic masking": ("packed", ["--objective=packed", "--masking=dynamic"]),
+    }
+    return [
+        (name, lambda clock, folder=folder, flags=flags: input_wait(setup, folder, flags, clock))
+        for name, (folder, flags) in objectives.items()
+    ]
+
+
+def input_wait(setup, name, flags, clock):
+    steps, rows = (20, 4) if setup.small else (300, 256)
+    data = data_folder(setup, f"input-{name}", f"--max_seq_length={setup.length(128)}", *flags, clock=clock)
+    run = setup.work / "runs" / f"input-{name}"
+    common = [f"--input_file={data}/*.tfrecord", f"--output_dir={run}", "--overwrite", *device_flags(setup), "--hardware_seconds=0"]
+    sizes = [f"--model={'tiny' if setup.small else 'base'}", f"--train_batch_size={rows}", f"--num_train_steps={steps}"]
+    cadence = [f"--log_steps={steps // 10}", f"--steps_per_loop={steps // 20}", f"--save_checkpoints_steps={steps}", "--notensorboard"]
+    script("run_pretraining_gpu.py", *common, *sizes, *cadence, clock=clock)
+    lines = [line for line in metrics_of(run)[0][1:] if line["input_wait"] is not None]
+    rates = ("tokens_per_second", "padded_tokens_per_second", "input_wait")
+    return dict(rows=rows, steps=steps, **{rate: statistics.median(line[rate] for line in lines) for rate in rates})
+
+
+def replica_items(setup):
+    ways = {
+        "two virtual replicas": ["--virtual_replicas=2"],
+        "one replica, NCCL": ["--all_reduce=nccl"],
+    }
+    losses = [(f"losses of two and of one, {precision}", precision) for precision in ("float32", "bfloat16")]
+    return [(name, lambda clock, precision=precision: same_losses(setup, precision, clock)) for name, precision in losses] + [
+        (f"{name}: end, stop, resume", lambda clock, flags=flags, name=name: endings(setup, name.split(",")[0], flags, clock))
+        for name, flags in ways.items()
+    ]
+
+
+def same_losses(setup, precision, clock, num_steps=20):
+    """Largest relative difference of the losses of two replicas of B rows and of one of 2 B. Dropout is off: it draws by replica."""
+    shape = setup.shape("small") | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    length, rows = setup.length(128), 4 if setup.small else 32
+    losses = []
+    for replicas in (1, 2):
+        settings = dict(shape=shape, length=length, gpu=setup.gpu, precision=precision, virtual_replicas=replicas)
+        with Peer(OURS, settings) as peer:
+            losses.append(peer.ask("losses", patience=clock.left(), rows=rows, num_steps=3 if setup.small else num_steps))
+    difference = max(abs(one / two - 1) for one, two in zip(*losses, strict=True))
+    return dict(rows=rows, steps=len(losses[0]), largest_difference=difference, one=losses[0], two=losses[1])
+
+
+def endings(setup, name, flags, clock):
+    """Whether a run ends, stops at SIGTERM and goes on; seconds of each. A process that hangs is killed, and Failed."""
+    data = data_folder(setup, "replicas", "--max_seq_length=32", "--dupe_factor=1", clock=clock)
+    run = setup.work / "runs" / name.replace(" ", "-")
+    common = [f"--input_file={data}/*.tfrecord", *device_flags(setup), *flags, "--model=tiny", "--train_batch_size=4", "--notensorboard"]
+    seconds = {}
+
+    def timed(what, *more):
+        started = time.monotonic()
+        script("run_pretraining_gpu.py", *common, *more, clock=Clock(min(150.0, max(1.0, clock.left()))))
+        seconds[what] = time.monotonic() - started
+
+    short = [f"--output_dir={run}-end", "--overwrite", "--num_train_epochs=2", "--hardware_seconds=0"]
+    timed("end", *short)
+    long = [f"--output_dir={run}-stop", "--num_train_steps=400", "--log_steps=1", "--hardware_seconds=0"]
+    command = [sys.executable, str(ROOT / "run_pretraining_gpu.py"), "--quiet", *common, *long, "--overwrite"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    metrics, patience = pathlib.Path(f"{run}-stop") / "metrics.jsonl", Clock(min(150.0, max(1.0, clock.left())))
+    try:
+        while not (metrics.exists() and metrics.read_text().count('"loss"') > 5):
+            if process.poll() is not None or not patience.left():
+                raise Failed("the run that was to be stopped did not get to its sixth step")
+            time.sleep(0.1)
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(timeout=60)
+        seconds["stop"] = time.monotonic() - started
+    except subprocess.TimeoutExpired:
+        raise Failed("hangs after SIGTERM") from None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    stopped_at = metrics_of(metrics.parent)[0][-1]["step"]
+    timed("resume", *long)
+    steps = [line["step"] for line in metrics_of(metrics.parent)[0]]
+    if code != 143 or steps != list(range(1, 401)):
+        raise Failed(f"exit code {code} at SIGTERM; steps logged: {len(steps)}, last {steps[-1]}")
+    return dict(seconds=seconds, stopped_at=stopped_at, steps=steps[-1])
+
+
+def precision_items(setup):
+    return [(name, lambda clock, name=name: precision_run(setup, name, clock)) for name in ("float16", "bfloat16", "float32")]
+
+
+def precision_run(setup, precision, clock):
+    """500 steps of base: the loss of every fifth, steps skipped, and the loss scale at the end."""
+    steps, rows = (10, 4) if setup.small else (500, 64)
+    data = data_folder(setup, "precision", f"--max_seq_length={setup.length(128)}", clock=clock)
+    run = setup.work / "runs" / precision
+    common = [f"--input_file={data}/*.tfrecord", f"--output_dir={run}", "--overwrite", *device_flags(setup), "--notensorboard"]
+    sizes = [f"--model={'tiny' if setup.small else 'base'}", f"--train_batch_size={rows}", f"--num_train_steps={steps}"]
+    script("run_pretraining_gpu.py", *common, *sizes, f"--precision={precision}", "--log_steps=5", "--steps_per_loop=5", clock=clock)
+    lines = metrics_of(run)[0]
+    return dict(
+        steps=[line["step"] for line in lines],
+        losses=[line["loss"] for line in lines],
+        skipped_steps=sum(line["skipped_steps"] for line in lines),
+        loss_scale=lines[-1]["loss_scale"],
+        tokens_per_second=statistics.median(line["tokens_per_second"] for line in lines[1:]),
+        rows=rows,
+    )
+
+
+SHRUNK = (
+    "--hidden_size=32 --num_hidden_layers=2 --num_attention_heads=2 --intermediate_size=64 --train_batch_size=4 --global_batch_size=16 "
+    "--max_seq_length=32"
+).split()
+
+
+def record_items(setup, recipe):
+    minutes = min(setup.record_minutes, 0.2) if setup.small else setup.record_minutes
+    return [(f"{recipe}, {minutes:g} minutes", lambda clock: record(setup, recipe, minutes, clock))]
+
+
+def record(setup, recipe, minutes, clock):
+    """A recipe for some minutes on the text, then the paraphrase pairs: curve, tokens seen, accuracy of the pairs."""
+    chosen, small = f"--recipe={recipe}", setup.small
+    data = data_folder(setup, f"record-{recipe}", chosen, *(["--max_seq_length=32", "--dupe_factor=1"] if small else []), clock=clock)
+    run = setup.work / "runs" / f"record-{recipe}"
+    common = [f"--input_file={data}/*.tfrecord", f"--output_dir={run}", "--overwrite", *device_flags(setup), "--log_steps=1"]
+    budget = [f"--total_training_time={minutes / 60}", "--lr_schedule=time"]
+    script("run_pretraining_gpu.py", chosen, *common, *budget, *(SHRUNK if small else []), *setup.record_flags, clock=clock)
+    lines, validation = metrics_of(run)
+    pairs = setup.work / "runs" / f"pairs-{recipe}"
+    script(
+        "run_classifier.py", chosen, f"--init_checkpoint={run}/model", f"--output_dir={pairs}", "--overwrite", "--do_train", "--do_eval",
+        *device_flags(setup), *(["--num_train_epochs=1", "--max_seq_length=32"] if small else []), clock=clock,
+    )  # fmt: skip
+    length = json.loads((data / "dataset.json").read_text())["max_seq_length"]
+    seen, tokens = 0, []
+    for before, line in itertools.pairwise([dict(step=0), *lines]):
+        seen += (line["step"] - before["step"]) * line["global_batch_size"] * length
+        tokens.append(seen / 1e6)
+    return dict(
+        minutes=[line["seconds"] / 60 for line in lines],
+        losses=[line.get("mlm", line["loss"]) for line in lines],
+        tokens=tokens,
+        steps=lines[-1]["step"],
+        validation={name: value for name, value in validation[-1].items() if name.startswith("eval_")} if validation else None,
+        pairs=json.loads((pairs / "eval_results.json").read_text()),
+    )

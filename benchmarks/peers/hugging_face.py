@@ -1,0 +1,110 @@
+"""Hugging Face's BertForPreTraining on PyTorch as a process for benchmarks, with the settings of its Trainer: fused AdamW without decay
+of biases and norms, gradients clipped to 1, autocast.
+
+BertForPreTraining computes the scores of masked words at all S places. This peer gets its faster form: the places are gathered first and
+go through its own head (`cls`), as ours and Model Garden's do. The batch stays on the device, so that nothing of the input is counted.
+"""
+
+import contextlib
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from kernels import shares
+from serve import VOCAB_SIZE, Trainer, make_batch, serve
+
+DTYPES = dict(float32=torch.float32, bfloat16=torch.bfloat16, float16=torch.float16)
+
+
+class HuggingFace(Trainer):
+    """shape: fields of BertConfig. length: S. precision: of autocast. compiled: torch.compile. attention: sdpa or eager."""
+
+    OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
+
+    def __init__(self, shape, length, precision="float32", compiled=False, gpu=False, attention="sdpa", mode=None):
+        import transformers
+
+        torch.set_float32_matmul_precision("high")  # TensorFloat-32 on GPUs, which TensorFlow uses by default too
+        self.device = "cuda" if gpu else "cpu"
+        self.length, self.precision = length, precision
+        torch.manual_seed(0)
+        config = transformers.BertConfig(vocab_size=VOCAB_SIZE, attn_implementation=attention, **shape)
+        self.model = transformers.BertForPreTraining(config).to(self.device).train()
+        decayed = [weight for weight in self.model.parameters() if weight.ndim > 1]
+        others = [weight for weight in self.model.parameters() if weight.ndim <= 1]
+        groups = [dict(params=decayed, weight_decay=0.01), dict(params=others, weight_decay=0.0)]
+        self.optimizer = torch.optim.AdamW(groups, lr=1e-4, eps=1e-6, fused=True)
+        self.scaler = torch.amp.GradScaler(self.device, enabled=precision == "float16")
+        self.loss = torch.compile(self.compute_loss, mode=mode, dynamic=False) if compiled else self.compute_loss
+
+    def compute_loss(self, batch):
+        outputs = self.model.bert(
+            input_ids=batch["input_ids"], attention_mask=batch["input_mask"], token_type_ids=batch["segment_ids"], return_dict=True
+        )
+        hidden = outputs.last_hidden_state.flatten(0, 1).index_select(0, batch["places"])
+        scores, relation = self.model.cls(hidden, outputs.pooler_output)
+        words = F.cross_entropy(scores.float(), batch["targets"], ignore_index=-100)
+        return words + F.cross_entropy(relation.float(), batch["next_sentence_labels"])
+
+    def build(self, rows):
+        made = make_batch(rows, self.length)
+        flat = np.arange(rows)[:, None] * self.length + made["masked_lm_positions"]
+        targets = np.where(made["masked_lm_weights"] > 0, made["masked_lm_ids"], -100)
+        names = ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")
+        arrays = {name: made[name] for name in names} | dict(places=flat.reshape(-1), targets=targets.reshape(-1))
+        self.batch = {name: torch.tensor(value.astype(np.int64)).to(self.device) for name, value in arrays.items()}
+        if self.device == "cuda":
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+
+    def run(self, num_steps):
+        is_mixed = self.precision != "float32"
+        for _ in range(num_steps):
+            with torch.autocast(self.device, DTYPES[self.precision]) if is_mixed else contextlib.nullcontext():
+                loss = self.loss(self.batch)
+            self.scaler.scale(loss).backward()
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad(set_to_none=True)
+        return float(loss)
+
+    def peak_bytes(self):
+        return torch.cuda.max_memory_allocated() if self.device == "cuda" else super().peak_bytes()
+
+    def matrix_rate(self, precision, seconds=2.0):
+        """FLOP/s of a large product, as throughput.measured_matrix_rate measures TensorFlow's."""
+        size, num_products = (1024, 4) if self.device == "cpu" else (8192, 4)
+        matrix = torch.randn(size, size, device=self.device, dtype=DTYPES[precision]) / size**0.5
+        best, end = float("inf"), time.perf_counter() + seconds
+        with torch.no_grad():
+            while best == float("inf") or time.perf_counter() < end:
+                started, x = time.perf_counter(), matrix
+                for _ in range(num_products):
+                    x = matrix @ x
+                float(x[0, 0])
+                best = min(best, time.perf_counter() - started)
+        return 2.0 * size**3 * num_products / best
+
+    def versions(self):
+        import transformers
+
+        return dict(torch=torch.__version__, transformers=transformers.__version__, threads=torch.get_num_threads())
+
+    def outside_products(self, num_steps=4):
+        """`kernels.shares` of a few steps; None where the profiler sees no GPU."""
+        if self.device != "cuda":
+            return None
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            started = time.perf_counter()
+            self.run(num_steps)
+            seconds = time.perf_counter() - started
+        on_device = (event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA)
+        return shares([(event.name, 1e-6 * event.time_range.start, 1e-6 * event.time_range.end) for event in on_device], seconds)
+
+
+if __name__ == "__main__":
+    serve(HuggingFace)

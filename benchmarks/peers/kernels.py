@@ -1,0 +1,59 @@
+"""How a GPU spends a step: in matrix products, in what is not one, or idle; from the kernels that a profiler saw.
+
+An attention kernel counts as a product whole, with the softmax inside. Kernels of several streams may overlap: times are lengths of unions.
+"""
+
+import pathlib
+import re
+
+PRODUCTS = re.compile(r"gemm|cutlass|xmma|nvjet|cublas|matmul|fmha|sdpa|flash|fused_dot|_dot_", re.IGNORECASE)
+GENERATED = re.compile(r"^triton_(poi|per|red)_")  # PyTorch's compiler names what it fuses after all that it fused, products too
+
+
+def is_product(kernel):
+    return bool(PRODUCTS.search(kernel)) and not GENERATED.match(kernel)
+
+
+def union(intervals):
+    """Length of the union of (begin, end)."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+def shares(kernels, seconds):
+    """{"outside_products", "idle"} as shares of `seconds`, and the longest of the other kernels; None without any kernel.
+
+    kernels: [(name, begin, end)] in seconds.
+    """
+    if not kernels:
+        return None
+    products = union([(begin, end) for name, begin, end in kernels if is_product(name)])
+    busy = union([(begin, end) for _, begin, end in kernels])
+    others = {}
+    for name, begin, end in kernels:
+        if not is_product(name):
+            others[name[:60]] = others.get(name[:60], 0.0) + (end - begin) / seconds
+    longest = sorted(others.items(), key=lambda item: -item[1])[:8]
+    return dict(outside_products=1 - products / seconds, idle=1 - busy / seconds, longest=longest)
+
+
+def kernels_of_trace(folder):
+    """[(name, begin, end)] in seconds of the GPU's streams in a trace that tf.profiler wrote into a folder."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    found = []
+    for path in pathlib.Path(folder).rglob("*.xplane.pb"):
+        space = xplane_pb2.XSpace.FromString(path.read_bytes())
+        for plane in space.planes:
+            if not plane.name.startswith("/device:GPU"):
+                continue
+            for line in plane.lines:
+                if not line.name.startswith("Stream"):  # the other lines say the same again, grouped by op and by step
+                    continue
+                for event in line.events:
+                    begin = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
+                    found.append((plane.event_metadata[event.metadata_id].name, begin, begin + event.duration_ps * 1e-12))
+    return found

@@ -1,0 +1,107 @@
+"""The parent's side of a measurement: starts a variant's process, asks it, and ends it when its time is over.
+
+A process that fails, or does not answer in time, raises Failed with the end of what it printed: a table names it, and goes on.
+"""
+
+import json
+import os
+import pathlib
+import selectors
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+SCRIPTS = {"ours": "ours.py", "garden": "model_garden.py", "hugging_face": "hugging_face.py"}
+
+
+class Failed(Exception):
+    """A variant that could not be measured, and why."""
+
+
+def clean_environment(environment=os.environ):
+    """An environment for PyTorch: without TensorFlow's variables, and without the libraries that were put in front for TensorFlow.
+
+    TFGPU_HOME, where it is set, names the folder that those were put in; else what PYTHONPATH and LD_LIBRARY_PATH hold is dropped whole.
+    """
+    home = environment.get("TFGPU_HOME")
+    kept = {name: value for name, value in environment.items() if not name.startswith(("TF_", "XLA_"))}
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH", "PATH"):
+        parts = [part for part in kept.pop(name, "").split(":") if part]
+        if home or name == "PATH":
+            parts = [part for part in parts if not home or not part.startswith(home)]
+            kept |= {name: ":".join(parts)} if parts else {}
+    return kept
+
+
+class Peer:
+    """One process of serve.py's kind. python: that runs it; None = this one. settings: of its Trainer. seconds: to start in."""
+
+    def __init__(self, system, settings, python=None, seconds=300.0):
+        self.settings, self.errors = settings, tempfile.TemporaryFile()
+        is_torch = system == "hugging_face"
+        self.process = subprocess.Popen(
+            [python or sys.executable, str(HERE / SCRIPTS[system]), json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env=clean_environment() if is_torch else os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.process.stdout, selectors.EVENT_READ)
+        self.pending = b""
+        try:
+            self._answer(seconds)
+        except Failed:
+            self.close()
+            raise
+
+    def ask(self, method, patience=600.0, **arguments):
+        """What the Trainer's method returns. Failed when it does not within `patience` seconds."""
+        try:
+            self.process.stdin.write(json.dumps({"do": method, **arguments}).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise Failed(self._last_words()) from None
+        return self._answer(patience)
+
+    def _answer(self, seconds):
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self.pending:
+            if not self.selector.select(max(0.0, deadline - time.monotonic())):
+                raise Failed(f"no answer within {seconds:.0f} s")
+            block = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not block:
+                raise Failed(self._last_words())
+            self.pending += block
+        line, self.pending = self.pending.split(b"\n", 1)
+        return json.loads(line)
+
+    def _last_words(self):
+        self.process.wait()
+        self.errors.seek(max(0, self.errors.seek(0, os.SEEK_END) - 4000))
+        lines = [line.strip() for line in self.errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        said = next((line for line in reversed(lines) if "Error" in line or "error" in line), lines[-1] if lines else "nothing printed")
+        return f"exit code {self.process.returncode}: {said[:300]}"
+
+    def close(self):
+        """Ends the process; it holds nothing that is worth saving."""
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.selector.close()
+        self.errors.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def median_step(turns):
+    """Median of the turns' seconds a step."""
+    return statistics.median(turn["step_seconds"] for turn in turns)
