@@ -47,13 +47,19 @@ def compare(kind, shape, repeats=50):
     generator = np.random.default_rng(0)
     batch = make_batch(kind, batch_size, length, generator)
     real = batch["input_mask"].numpy()[:, :, None, None].astype(np.float32)
-    draw = lambda *sizes: tf.cast(tf.cast(generator.standard_normal(sizes).astype(np.float32), tf.bfloat16), tf.float32)
+
+    def draw(*sizes):
+        return tf.cast(tf.cast(generator.standard_normal(sizes).astype(np.float32), tf.bfloat16), tf.float32)
+
     qkv, upstream = draw(batch_size, length, 3, num_heads, size), draw(batch_size, length, num_heads, size) * real
     exact, _ = run("plain", tf.float32, kind, batch, qkv, upstream, 1)
     found = dict(kind=kind, shape=shape)
     for implementation in ("plain", "cudnn"):
         (mixed, gradient), seconds = run(implementation, tf.bfloat16, kind, batch, qkv, upstream, repeats)
-        far = lambda x, y: float(np.linalg.norm(x - y) / np.linalg.norm(y))
+
+        def far(x, y):
+            return float(np.linalg.norm(x - y) / np.linalg.norm(y))
+
         found[implementation] = dict(
             ms=1e3 * seconds,
             finite=bool(np.isfinite(mixed).all() and np.isfinite(gradient).all()),
