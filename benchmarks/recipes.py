@@ -19,8 +19,8 @@ import tempfile
 from measure import print_table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# The recipes' batches (256 and up to 8,192 rows) and bert's rate (1e-4) are for base and days of GPUs. These are chosen for minutes of a CPU,
-# so that both make hundreds of updates; they were not searched for.
+# The recipes' batches (256 and up to 8,192 rows) and bert's rate (1e-4) are for base and days of GPUs. These are chosen for minutes of a
+# CPU, so that both make hundreds of updates; they were not searched for.
 RECIPES = {
     "bert": dict(global_batch_size=32, learning_rate=1e-3),
     "crammed": dict(global_batch_size=128, learning_rate=1e-3),
