@@ -5,6 +5,9 @@ step is no way out on CPUs, where XLA's matrix products are slower than TensorFl
 compiled. Inside a step that XLA compiles, these functions dissolve in it.
 """
 
+import os
+import sys
+
 import tensorflow as tf
 
 
@@ -37,3 +40,17 @@ def elementwise(function):
         return forward(x), lambda upstream: backward(x, upstream)
 
     return call
+
+
+def hush():
+    """Lets XLA say once, to nobody, that it compiles. It logs that past TensorFlow's log level; call it when the devices are set up."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        with tf.device("CPU:0"):
+            fused(lambda x: x + 1.0)(tf.constant(0.0))
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

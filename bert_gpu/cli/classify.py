@@ -261,7 +261,9 @@ def train(configs, fixed, folder, stored, devices, start, rows, state, validate,
         return classifier.training_batches(rows, batch_size=batch_size, position=position, seed=config.seed)
 
     plan = runs.plan(configs, devices, state, stored, folder, make_step, next(batches_at(0, 8)), config.max_seq_length, console)
-    num_steps = num_steps_of(configs[CadenceConfig], len(rows), plan.global_batch_size, has_budget=schedule.lr_schedule == "time")
+    num_steps = num_steps_of(
+        configs[CadenceConfig], len(rows), runs.records_of_step(plan, schedule), has_budget=schedule.lr_schedule == "time"
+    )
     console.say(plan.describe("GPU" if devices.kind == "GPU" else "replica"))
     console.say(runs.describe_length(num_steps, plan, len(rows), schedule))
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu import fused
 from bert_gpu.cli import flags
 from bert_gpu.finetune import pretrained
 from bert_gpu.finetune.start import needs_full_rows
@@ -32,6 +33,7 @@ class FillMaskConfig(Settings):
 
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, [FillMaskConfig], positionals='"TEXT WITH [MASK]"')
+    fused.hush()
     config = parsed.make(FillMaskConfig)
     if len(parsed.positionals) != 1:
         raise UserError(f'one text is needed, not {len(parsed.positionals)}; put it in quotes: fill-mask "the sky is [MASK] ."')

@@ -54,6 +54,10 @@ class PretrainConfig(Settings):
     max_eval_steps: int | None = setting(None, "Most batches of one validation. Default: all validation records.", low=1)
 
 
+NEED_VALIDATION = (
+    *("eval_steps", "validation_epochs", "validation_epochs_begin", "validation_epochs_end", "validation_marks"),
+    *("export_best", "max_eval_steps"),
+)
 CLASSES = [
     PretrainConfig,
     RecipeConfig,
@@ -103,6 +107,9 @@ def main(argv):
             runs.check_settings(folder, {"settings": {name: stored["settings"].get(name) for name in model.to_dict()}}, model.to_dict())
         return evaluate_only(config, dataset, vocab, devices, model, garden, folder, stored, console)
     runs.check_settings(folder, stored, fixed)
+    idle = [name for name in NEED_VALIDATION if parsed.given(name)] if dataset.validation is None else []
+    if idle:
+        raise UserError(f"--{idle[0]}: the data has no validation records; name some with --eval_input_file, or drop the flag")
     if configs[loop.EndingConfig].early_stop_time is not None and dataset.validation is None:
         problem = "--early_stop_time: the data has no validation records; name some with --eval_input_file"
         if parsed.given("early_stop_time"):
@@ -126,7 +133,9 @@ def main(argv):
 
     rows = next(batches_at(0, 8))  # complains early
     plan = runs.plan(configs, devices, state, stored, folder, make_step, rows, dataset.max_seq_length, console)
-    num_steps = num_steps_of(configs[CadenceConfig], len(dataset.train), plan.global_batch_size, has_budget=schedule.lr_schedule == "time")
+    num_steps = num_steps_of(
+        configs[CadenceConfig], len(dataset.train), runs.records_of_step(plan, schedule), has_budget=schedule.lr_schedule == "time"
+    )
     num_validation = 0 if dataset.validation is None else len(dataset.validation)
     console.say(f"devices: {devices.summary}; precision {devices.precision}; XLA {'on' if devices.xla else 'off'}")
     console.say(plan.describe("GPU" if devices.kind == "GPU" else "replica"))
@@ -182,7 +191,7 @@ def fixed_settings(configs, devices, dataset):
             seed=config.seed,
             precision=devices.precision,
             shuffle=inputs.shuffle,
-            init_checkpoint=config.init_checkpoint,
+            init_checkpoint=config.init_checkpoint and os.path.realpath(config.init_checkpoint),
             padding=inputs.padding,
             freeze=list(configs[MemoryConfig].freeze),
             lr_scaling=batch.lr_scaling,
@@ -215,7 +224,8 @@ def validation(config, reader, devices, state, model, garden=None):
     def validate():
         batch_size = config.eval_batch_size * devices.num_replicas
         values = means(pipeline.evaluation_batches(reader, batch_size=batch_size, max_batches=config.max_eval_steps))
-        return dict(loss=sum(value for name, value in values.items() if name.endswith("_loss"))) | values
+        losses = [value for name, value in values.items() if name.endswith("_loss") and value is not None]
+        return dict(loss=sum(losses) if losses else None) | values
 
     return validate
 

@@ -12,12 +12,13 @@ import numpy as np
 from bert_gpu.files import only_writer
 from bert_gpu.model import encoder as own_encoder
 from bert_gpu.optim.optimizers import OptimizerConfig
-from bert_gpu.optim.schedules import ScheduleConfig
+from bert_gpu.optim.schedules import ScheduleConfig, mean_batch_share
 from bert_gpu.settings import UserError
 from bert_gpu.train import checkpoint, loop, memory, monitor, provenance
 from bert_gpu.train.batching import BatchConfig, pad_rows, plan_batch
 from bert_gpu.train.cadence import CadenceConfig
 from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.signals import watch_signals
 
 GAVE_UP = 3  # exit code
 NO_GPU_BATCH = 32  # of --train_batch_size=auto where there is no memory of a GPU to fill
@@ -47,7 +48,7 @@ def run_training(job, configs, folder, stored, content, state, *, overwrite, dev
     if is_over and stored.get("exported_step") == progress.step and os.path.isdir(folder.model):
         console.say(f"{folder.path}: this run is finished ({progress.step} steps); nothing to do (--overwrite starts anew)")
         return 0
-    with only_writer(folder.path, "run", f"--output_dir={folder.path}"), loop.watch_signals() as caught:
+    with only_writer(folder.path, "run", f"--output_dir={folder.path}"), watch_signals() as caught:
         if progress is not None:
             restore(state, folder, progress)
             total = "" if job.num_steps is None else f" of {job.num_steps}"
@@ -110,7 +111,8 @@ def plan(configs, devices, state, stored, folder, make_step, rows, length, conso
     chosen = plan_batch(batch, optimizer.learning_rate, devices.num_replicas, stored, is_ramped)
     if stored and batch.global_batch_size not in (None, chosen.global_batch_size):
         raise UserError(f"--global_batch_size={batch.global_batch_size}: the run in {folder.path} has {chosen.global_batch_size}")
-    if stored and chosen.is_ramped and stored.get("unit_size", chosen.unit_size) != chosen.unit_size:
+    unit = chosen.micro_batch_size * chosen.num_replicas
+    if stored and is_ramped and stored.get("unit_size", unit) != unit:
         raise UserError(
             f"--train_batch_size={chosen.micro_batch_size}: a run with a batch ramp goes on with GPUs x micro-batch = {stored['unit_size']}"
         )
@@ -179,7 +181,12 @@ def describe_length(num_steps, plan, num_records, schedule):
     limit = "" if hours is None else f"{hours:g} hours" if num_steps is None else f", at most {hours:g} hours"
     if num_steps is None:
         return limit
-    return f"{num_steps:,} steps = {num_steps * plan.global_batch_size / num_records:.1f} epochs{limit}"
+    return f"{num_steps:,} steps = {num_steps * records_of_step(plan, schedule) / num_records:.1f} epochs{limit}"
+
+
+def records_of_step(plan, schedule):
+    """Records that a step consumes, the mean over a run: the global batch, or less with a batch ramp."""
+    return plan.global_batch_size * (mean_batch_share(plan.num_micro_batches, schedule) if plan.is_ramped else 1.0)
 
 
 def content(configs, fixed, plan, num_steps, hashes):

@@ -186,7 +186,7 @@ class RecordFile:
         return np.array(offsets, np.int64)
 
     def _broken(self, offset, what):
-        return f"{self.path}: {what} (byte {offset}); write the file again with create_pretraining_data.py"
+        return f"{self.path}: {what} (byte {offset}); write the file again with create_pretraining_data.py, or --skip_corrupt_records"
 
     def read(self, number):
         """The bytes of one record; UserError with file and offset when its checksum is wrong."""

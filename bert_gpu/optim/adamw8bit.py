@@ -27,7 +27,7 @@ CELL_SHIFT, FIRST_BINADE, ONE = 16, np.float32(2.0**-23).view(np.int32), np.floa
 
 def is_quantized(name, shape):
     """Whether the moments of this weight are kept in 8 bits: matrices of some size that are no embeddings."""
-    return len(shape) >= 2 and math.prod(shape) >= MIN_QUANTIZED_SIZE and not name.startswith("embeddings/")
+    return len(shape) >= 2 and math.prod(shape) >= MIN_QUANTIZED_SIZE and "embedding" not in name
 
 
 @functools.lru_cache

@@ -105,6 +105,12 @@ def num_micro_batches_at(progress, full, config):
     return min(full, 1 + int(full * progress / config.batch_ramp_proportion))
 
 
+def mean_batch_share(full, config):
+    """The mean, over a run, of the micro-batches of a step as a share of all `full`; 1 without a ramp."""
+    places = range(1000)
+    return sum(num_micro_batches_at(place / len(places), full, config) for place in places) / (full * len(places))
+
+
 def scale_rate(learning_rate, global_batch_size, reference_batch_size, scaling):
     """The peak rate for a global batch when `learning_rate` belongs to the reference batch (Goyal et al. 2017 for linear)."""
     ratio = global_batch_size / reference_batch_size

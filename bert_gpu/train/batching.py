@@ -21,7 +21,10 @@ class BatchConfig(Settings):
         words=("auto",),
     )
     gradient_accumulation_steps: int | None = setting(
-        None, "Micro-batches of one GPU whose gradients are added before an update. Default: 1, or what --global_batch_size asks.", low=1
+        None,
+        "Micro-batches of one GPU whose gradients are added before an update. Default: 1, or what --global_batch_size asks. A run that "
+        "goes on keeps its global batch and derives this anew.",
+        low=1,
     )
     global_batch_size: int | None = setting(
         None, "Sequences of one update, over all GPUs; accumulation is derived from it. Give this or the accumulation.", low=1
@@ -88,9 +91,6 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
             name = f"the run's global batch of {wanted}" if resumed else f"--global_batch_size={wanted}"
             remedy = "change --train_batch_size" if resumed else f"the nearest that is one is {nearest}"
             raise UserError(f"{name} is no multiple of {held} (--train_batch_size={config.train_batch_size} x {num_replicas}); {remedy}")
-    if resumed and config.gradient_accumulation_steps not in (None, accumulation):
-        given = f"--gradient_accumulation_steps={config.gradient_accumulation_steps}"
-        raise UserError(f"{given}: the run's global batch of {wanted} makes it {accumulation} here; drop the flag")
     reference = config.lr_reference_batch_size or config.train_batch_size * accumulation
     peak = scale_rate(learning_rate, held * accumulation, reference, config.lr_scaling)
     if resumed:

@@ -60,13 +60,13 @@ def shares(name, texts):
     return values
 
 
-def num_steps_of(config, num_records, global_batch_size, has_budget=False):
+def num_steps_of(config, num_records, records_of_step, has_budget=False):
     """Steps of a run: as told, or of its epochs, rounded up; None when only a time budget ends it."""
     if config.num_train_steps is not None:
         return config.num_train_steps
     if config.num_train_epochs is None and has_budget:
         return None
-    return max(1, math.ceil((config.num_train_epochs or 40.0) * num_records / global_batch_size))
+    return max(1, math.ceil((config.num_train_epochs or 40.0) * num_records / records_of_step))
 
 
 class Cadence:
@@ -88,7 +88,7 @@ class Cadence:
     def call_ends(self, step):
         """The step after which the call that begins after `step` steps ends: nothing with a step of its own is run past."""
         config = self.config
-        periods = [config.steps_per_loop, config.log_steps, config.save_checkpoints_steps, config.eval_steps]
+        periods = [config.steps_per_loop, config.log_steps, config.save_checkpoints_steps, config.eval_steps, *self.epochs.values()]
         ends = [(step // period + 1) * period for period in periods if period is not None]
         return min(ends + ([self.num_steps] if self.num_steps is not None else []))
 

@@ -36,7 +36,7 @@ class Progress:
 
     step: updates tried. records: training records consumed; a rollback sets the step back, never the records. seconds: spent in
     training, all sessions. best_step, best_metric: of the lowest validation loss so far, None before the first validation.
-    num_rollbacks: how often the run went back to a checkpoint because it diverged.
+    num_rollbacks: how often the run went back to a checkpoint because it diverged. health: of window.Health, None at its start.
     """
 
     step: int = 0
@@ -45,6 +45,7 @@ class Progress:
     best_step: int | None = None
     best_metric: float | None = None
     num_rollbacks: int = 0
+    health: dict | None = None
 
     def improve(self, metric):
         """Takes note of a validation loss of the current step; whether it is the lowest so far. One that is not finite never is."""
@@ -59,7 +60,7 @@ class Progress:
         content = dict(best_step=None, best_metric=None, num_rollbacks=0) | content
         best = (None, None) if content["best_step"] is None else (int(content["best_step"]), float(content["best_metric"]))
         steps = (int(content["step"]), int(content["records"]), float(content["seconds"]))
-        return cls(*steps, *best, num_rollbacks=int(content["num_rollbacks"]))
+        return cls(*steps, *best, num_rollbacks=int(content["num_rollbacks"]), health=content.get("health"))
 
 
 class RunFolder:
@@ -93,12 +94,12 @@ class RunFolder:
 
     def clear(self):
         """Removes what a run writes, and nothing else."""
-        for name in (RUN, METRICS, "eval_results.json", "test_results.tsv"):
+        for name in ("checkpoints", "tensorboard", "model", "marks", "wandb"):
+            shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+        for name in (METRICS, "eval_results.json", "test_results.tsv", RUN):  # by the last one the folder is known as a run's
             path = os.path.join(self.path, name)
             if os.path.exists(path):
                 os.remove(path)
-        for name in ("checkpoints", "tensorboard", "model", "wandb"):
-            shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
 
     def steps(self):
         """Steps of the whole checkpoints, in rising order."""

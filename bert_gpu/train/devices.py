@@ -4,6 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from bert_gpu.fused import hush
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.train.hardware import visible_gpus
 
@@ -87,6 +88,7 @@ def set_up(config):
         tf.config.experimental.enable_op_determinism()
     precision = config.precision if config.precision != "auto" else best_precision(gpus)
     check_all_reduce(config, kind)
+    hush()
     implementation = getattr(tf.distribute.experimental.CommunicationImplementation, CODES.get(config.all_reduce, "AUTO"))
     return Devices(
         strategy=tf.distribute.MirroredStrategy(

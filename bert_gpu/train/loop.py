@@ -3,16 +3,15 @@
 import contextlib
 import dataclasses
 import math
-import signal
 import time
 from collections.abc import Callable
 
 from bert_gpu.data.pipeline import prefetch
-from bert_gpu.optim.schedules import ScheduleConfig, num_micro_batches_at, rate_factor
-from bert_gpu.settings import Settings, setting
+from bert_gpu.optim.schedules import ScheduleConfig, mean_batch_share, num_micro_batches_at, rate_factor
+from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
-from bert_gpu.train.checkpoint import SAVE_ERRORS, CheckpointWriter
+from bert_gpu.train.checkpoint import SAVE_ERRORS, CheckpointWriter, SaveFailed
 from bert_gpu.train.window import Health, Stopwatch, Window
 
 
@@ -86,11 +85,13 @@ class Loop:
         self.job, self.ending, self.progress, self.folder, self.log = job, ending, progress, folder, log
         self.console, self.caught = console, caught
         self.steps_per_loop = cadence.steps_per_loop
-        self.cadence = Cadence(cadence, job.num_steps, job.num_records / job.plan.global_batch_size)
+        share = mean_batch_share(job.plan.num_micro_batches, job.schedule) if job.plan.is_ramped else 1.0
+        self.cadence = Cadence(cadence, job.num_steps, job.num_records / (job.plan.global_batch_size * share))
         self.budget = None if job.schedule.total_training_time is None else 3600 * job.schedule.total_training_time
         self.watch = Stopwatch(progress.seconds, clock)
-        self.window, self.health = Window(self.watch, job.flops, job.peak_flops), Health(ending.max_loss_jump)
-        self.is_last = self.is_over()
+        self.window, self.health = Window(self.watch, job.flops, job.peak_flops), Health(ending.max_loss_jump, progress.health)
+        self.is_last, self.share_done = self.is_over(), self.share(progress.step, progress.seconds)
+        self.save_is_late = False
         self.saved_seconds, self.saved_step, self.logged_step = progress.seconds, progress.step, progress.step
         self.writer = CheckpointWriter(folder, ending.keep_checkpoint_max, ending.on_save_error, console.warn)
 
@@ -157,7 +158,12 @@ class Loop:
         progress, job = self.progress, self.job
         first = progress.step
         since = time.monotonic()
-        batches, placed, shares = next(calls)
+        try:
+            batches, placed, shares = next(calls)
+        except UserError:  # a corrupt record costs no steps that were done
+            self._log(self.share(first, self.watch.seconds))
+            self._save()
+            raise
         waited = time.monotonic() - since
         steps, now, _ = self._plan(first)
         shares = shares or now
@@ -172,27 +178,40 @@ class Loop:
         self.records_of_step, self.rate = len(batches[-1]["input_mask"]), rates[-1]
 
         self.is_last = is_last = self.is_over()  # looked at once, so that what ends a run is always followed by its last save
-        before, after = (first, shares[0]), (progress.step, self.share(progress.step, self.watch.seconds))
-        is_due = self.cadence.saves(progress.step, self.watch.seconds - self.saved_seconds)
-        saves = is_due or is_last
-        if self.cadence.logs(progress.step) or saves:
+        before, after = (first, self.share_done), (progress.step, self.share(progress.step, self.watch.seconds))
+        self.share_done = after[1]
+        is_due = self.save_is_late or self.cadence.saves(progress.step, self.watch.seconds - self.saved_seconds)
+        validates = self.cadence.validates(before, after, is_due) or (is_last and not self.caught)
+        if self.cadence.logs(progress.step) or is_due or validates or is_last:
             self._log(after[1])
             if self._is_diverged(is_last and not self.caught):
                 self._go_back(f"the last {self.health.num_bad} steps up to {progress.step} were not finite, or their loss jumped")
                 return False
-        if self.cadence.validates(before, after, is_due) or (is_last and not self.caught):
+        is_best = False
+        if validates:
             loss = self._validate()
             if not math.isfinite(loss or 0.0):
                 self._go_back(f"the validation loss of step {progress.step} is not finite")
                 return False
-            saves |= progress.improve(loss)
+            is_best = progress.improve(loss)
             self._stop_early(loss)
-        for mark in self.cadence.exports(before[1], after[1]) if job.export else ():
-            with self.watch.paused():
-                self.console.say(f"model at {mark:g} of the run: {job.export(mark)}")
-        if saves:
+        # What is saved amid bad steps would push out what they can go back to: such a save waits for a good step.
+        self.save_is_late = (is_due or is_best) and self.health.num_bad > 0 and not is_last
+        if (is_due or is_best or is_last) and not self.save_is_late:
             self._save()
+        for mark in self.cadence.exports(before[1], after[1]) if job.export else ():
+            self._export(mark)
         return True
+
+    def _export(self, mark):
+        """Exports the model at a mark of progress; when that fails (disk full), --on_save_error says whether the run goes on."""
+        try:
+            with self.watch.paused():
+                self.console.say(f"model at {mark:g} of the run: {self.job.export(mark)}")
+        except (OSError, UserError) as error:
+            self.console.warn(f"the model at {mark:g} of the run could not be exported: {error}")
+            if self.ending.on_save_error == "stop":
+                raise SaveFailed(str(error)) from error
 
     def _done(self):
         return self.progress.step if self.job.num_steps else int(self.watch.seconds)
@@ -237,7 +256,7 @@ class Loop:
             return
         with self.watch.paused():
             self.writer.wait()
-            self.progress.seconds = self.watch.seconds
+            self.progress.seconds, self.progress.health = self.watch.seconds, self.health.state()
             self.writer.save(self.progress, self.job.read())
         self.saved_seconds, self.saved_step = self.watch.seconds, self.progress.step
 
@@ -264,6 +283,7 @@ class Loop:
             self.log.cut(restored.step)
             progress.step, progress.seconds, progress.num_rollbacks = restored.step, self.watch.seconds, progress.num_rollbacks + 1
             progress.best_step, progress.best_metric = restored.best_step, restored.best_metric
+            progress.health = None
             self.folder.write_progress(progress)  # the data moved on: a run killed now goes on with what comes next
         self.console.warn(f"diverged: {reason}; back to step {progress.step}, on with record {progress.records:,}")
         self.saved_step = self.logged_step = progress.step
@@ -273,24 +293,3 @@ class Loop:
 
 def format_metric(value):
     return "none" if value is None or not math.isfinite(value) else f"{value:.4f}"
-
-
-@contextlib.contextmanager
-def watch_signals():
-    """Gives a list that gets the number of the first SIGINT or SIGTERM; a second one ends the process at once."""
-    caught, previous = [], {}
-
-    def handle(number, frame):
-        if caught:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        caught.append(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(ValueError):  # not in the main thread: nothing to watch
-            previous[number] = signal.signal(number, handle)
-    try:
-        yield caught
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

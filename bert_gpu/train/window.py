@@ -102,10 +102,15 @@ class Health:
     100 steps; with max_jump 0 none has.
     """
 
-    HORIZON = 100
+    HORIZON, NAMES = 100, ("mean", "num_good", "num_bad", "bad_since")
 
-    def __init__(self, max_jump):
-        self.max_jump, self.mean, self.num_good, self.num_bad, self.bad_since = max_jump, 0.0, 0, 0, None
+    def __init__(self, max_jump, state=None):
+        self.max_jump = max_jump
+        self.mean, self.num_good, self.num_bad, self.bad_since = (state or dict(zip(self.NAMES, (0.0, 0, 0, None), strict=True))).values()
+
+    def state(self):
+        """What a checkpoint holds, for the constructor of a run that goes on."""
+        return {name: getattr(self, name) for name in self.NAMES}
 
     def add(self, first_step, steps):
         """Metrics of the steps from `first_step` (number of finished steps before them) on, {name: (n,)}."""

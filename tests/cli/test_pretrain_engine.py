@@ -4,16 +4,19 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bert_gpu.__main__ import main as command
 from bert_gpu.train import checkpoint
 from bert_gpu.train.checkpoint import RunFolder
-from tests.cli.pretraining import ROOT, lines, pretrain, same, weights
+from tests.cli.pretraining import ROOT, SMALL, lines, pretrain, same, weights
 
 
 def test_killed_at_several_moments():
@@ -56,6 +59,8 @@ def test_a_ramp_resumes_to_the_bit(data, tmp_path):
     assert sizes[0] == 2 and sizes[6:] == [8] * 6 and sizes == sorted(sizes)
     assert RunFolder(str(whole)).newest_progress().records == sum(sizes)
     assert pretrain(data, parts, *ramp, "--train_batch_size=1", steps=20) == 2
+    assert pretrain(data, parts, "--batch_ramp_proportion=0.5", "--train_batch_size=8", steps=20) == 2
+    assert pretrain(data, parts, *ramp, "--virtual_replicas=2", "--train_batch_size=1", steps=13) == 0
 
 
 def test_frozen_weights_have_no_state_and_do_not_move(data, finished, tmp_path, capsys):
@@ -110,6 +115,8 @@ def test_marks_best_and_early_stop(data, tmp_path, capsys):
     best = RunFolder(str(output)).best_step()
     evaluations = {line["step"]: line["eval_loss"] for line in lines(output) if "eval_loss" in line and line["step"]}
     assert best == min(evaluations, key=evaluations.get) and best in RunFolder(str(output)).steps()
+    assert pretrain(data, output, "--overwrite", steps=1) == 0
+    assert not (output / "marks").exists()
     stop = ["--early_stop_time=0", "--early_stop_eval_loss=0.5", "--save_checkpoints_steps=3"]
     assert pretrain(data, tmp_path / "stopped", *stop) == 3
     assert "early stop at step 3" in capsys.readouterr().err
@@ -152,6 +159,32 @@ def test_auto_batch_without_a_gpu(data, tmp_path):
     content = json.loads((output / "run.json").read_text())
     assert content["global_batch_size"] == 96 and content["unit_size"] == 96
     assert math.isclose(content["learning_rate"], 1e-3)
+
+
+def test_a_second_signal_leaves_at_once(data, tmp_path):
+    """Also inside a call of many steps: the first is asked to wait for its end, the second is not."""
+    output = tmp_path / "run"
+    flags = [f"--input_file={data}/*.tfrecord", f"--output_dir={output}", "--num_train_steps=10000000", *SMALL]
+    flags += ["--steps_per_loop=3000", "--log_steps=3000", "--save_checkpoints_steps=3000"]
+    environment = dict(os.environ, CUDA_VISIBLE_DEVICES="-1")
+    process = subprocess.Popen([sys.executable, str(ROOT / "run_pretraining_gpu.py"), *flags], env=environment, stdout=subprocess.DEVNULL)
+    while not (output / "metrics.jsonl").exists() or not (output / "metrics.jsonl").stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(4)  # its batches are read, and the call has begun
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 128 + signal.SIGINT
+
+
+def test_flags_that_need_validation_records(data, tmp_path, capsys):
+    shard = tmp_path / "x.tfrecord"
+    shard.write_bytes(next(data.glob("x-00000*.tfrecord")).read_bytes())
+    flags = [f"--input_file={shard}", f"--vocab_file={data}/vocab.txt", f"--output_dir={tmp_path}/run", "--num_train_steps=1", *SMALL]
+    assert command(["bert-gpu", "pretrain", *flags, "--export_best"]) == 2
+    assert "--export_best: the data has no validation records" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bert_gpu.optim.schedules import ScheduleConfig, num_micro_batches_at, rate_factor, scale_rate
+from bert_gpu.optim.schedules import ScheduleConfig, mean_batch_share, num_micro_batches_at, rate_factor, scale_rate
 from bert_gpu.settings import UserError
 
 
@@ -139,3 +139,10 @@ def test_bad_settings(settings):
     with pytest.raises(UserError, match=f"^--{next(iter(settings))}=") as caught:
         ScheduleConfig(**settings)
     assert len(str(caught.value)) <= 300
+
+
+def test_the_mean_batch_of_a_ramp():
+    """A ramp over the whole run from 1 to 4 micro-batches has 2.5 in the mean; over half of it, half of that is missing."""
+    assert mean_batch_share(4, ScheduleConfig(batch_ramp_proportion=1.0)) == pytest.approx(2.5 / 4)
+    assert mean_batch_share(4, ScheduleConfig(batch_ramp_proportion=0.5)) == pytest.approx((2.5 / 4 + 1) / 2)
+    assert mean_batch_share(4, ScheduleConfig()) == 1.0

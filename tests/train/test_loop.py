@@ -1,15 +1,17 @@
 """The loop on a made-up job with a clock of its own: what is due when, on either clock; rollback, early stop, signals, the end."""
 
+import dataclasses
 import types
 
 import numpy as np
 import pytest
 
 from bert_gpu.optim.schedules import ScheduleConfig, rate_factor
+from bert_gpu.settings import UserError
 from bert_gpu.train import batching, loop
 from bert_gpu.train.batching import BatchPlan
 from bert_gpu.train.cadence import CadenceConfig, num_steps_of
-from bert_gpu.train.checkpoint import Progress, RunFolder
+from bert_gpu.train.checkpoint import Progress, RunFolder, SaveFailed
 from bert_gpu.train.monitor import Console
 
 SECONDS = 10.0  # that a step takes
@@ -175,6 +177,15 @@ def test_marks_validate_and_export_once(tmp_path):
     assert world.exports == [(0.25, 5), (0.5, 10), (1.0, 20)]
 
 
+def test_no_mark_is_lost_to_time_outside_of_steps(tmp_path):
+    """By the clock, with steps of 10 seconds and validations of 30: a mark may fall into either."""
+    schedule = ScheduleConfig(lr_schedule="time", total_training_time=200 / 3600)
+    settings = dict(save_checkpoints_steps=4, finetune_time_markers=("0.25", "0.5", "0.75"), validation_marks=("0.6",))
+    world = World(tmp_path, schedule=schedule, eval_losses=lambda step: setattr(world, "now", world.now + 30) or 1.0, **settings)
+    world.run()
+    assert [mark for mark, _ in world.exports] == [0.25, 0.5, 0.75]
+
+
 def test_the_best_checkpoint_stays(tmp_path):
     losses = {4: 3.0, 8: 1.0, 12: 2.0, 16: 2.5, 20: 2.2}
     world = World(
@@ -231,6 +242,88 @@ def test_rollback_goes_back_in_steps_and_on_in_data(tmp_path):
     assert first == list(range(0, 2 * len(first), 2)) and world.progress.records == 2 * len(first) == 86
 
 
+@pytest.mark.parametrize("keep, every", [(5, 4), (1, 10), (2, 1)])
+def test_bad_steps_do_not_push_out_what_to_go_back_to(tmp_path, keep, every):
+    world = World(
+        tmp_path,
+        losses=lambda step, record: 9.0 if 60 <= record < 110 else 2.0,
+        num_train_steps=60,
+        log_steps=10,
+        save_checkpoints_steps=every,
+        keep_checkpoint_max=keep,
+        on_divergence="rollback",
+    )
+    world.run()
+    assert world.progress.num_rollbacks == 1 and world.progress.step == 60 and world.weight == 60
+
+
+def test_a_diverged_run_given_again_diverges_again(tmp_path):
+    """What it was compared with before is in the checkpoint, so a jumped loss does not become the norm."""
+    settings = dict(losses=lambda step, _: 9.0 if step >= 21 else 2.0, num_train_steps=100, save_checkpoints_steps=5, log_steps=5)
+    world = World(tmp_path, **settings)
+    with pytest.raises(loop.GaveUp):
+        world.run()
+    assert world.saved[-1] == 20
+    again = World(tmp_path, **settings)
+    again.progress = again.folder.newest_progress()
+    with pytest.raises(loop.GaveUp):
+        again.run()
+
+
+def test_an_export_that_fails_costs_no_checkpoint(tmp_path, capsys):
+    def export(mark):
+        raise OSError(28, "No space left on device", "marks/0.5")
+
+    for policy in ("continue", "stop"):
+        world = World(tmp_path / policy, num_train_steps=10, save_checkpoints_steps=5, finetune_time_markers=("0.5",), on_save_error=policy)
+        world.job = dataclasses.replace(world.job, export=export)
+        if policy == "continue":
+            world.run()
+            assert world.saved == [5, 10]
+        else:
+            with pytest.raises(SaveFailed):
+                world.run()
+            assert world.saved == [5]
+        assert "could not be exported" in capsys.readouterr().err
+
+
+def test_corrupt_data_costs_no_steps_that_were_done(tmp_path):
+    world = World(tmp_path, num_train_steps=50, log_steps=50)
+    good = world.batches_at
+
+    def batches_at(position):
+        for number, batch in enumerate(good(position)):
+            if number == 13:
+                raise UserError("x.tfrecord: broken")
+            yield batch
+
+    world.job = dataclasses.replace(world.job, batches_at=batches_at)
+    with pytest.raises(UserError, match="broken"):
+        world.run()
+    assert world.saved == [13] and world.log.lines[-1]["step"] == 13
+
+
+def test_lines_do_not_depend_on_where_a_run_was_taken_up(tmp_path):
+    """Log, save and validation steps that do not align, and a checkpoint between log lines because its validation was the best."""
+    settings = dict(
+        losses=lambda step, _: 5.0 - 0.1 * step,
+        eval_losses=lambda step: 9.0 - step,
+        num_train_steps=30,
+        log_steps=10,
+        eval_steps=7,
+        save_checkpoints_steps=100,
+    )
+    whole = World(tmp_path, **settings)
+    whole.run()
+    part = World(tmp_path, **settings)
+    part.folder.remove_after(14)
+    part.progress = part.folder.newest_progress()
+    assert part.progress.step == 14
+    part.run()
+    after = [(line["step"], line["loss"]) for line in whole.log.lines if line["step"] > 14 and "loss" in line]
+    assert after == [(line["step"], line["loss"]) for line in part.log.lines if "loss" in line]
+
+
 def test_a_run_killed_after_a_rollback_does_not_meet_the_same_data(tmp_path):
     world = World(
         tmp_path,
@@ -269,9 +362,7 @@ def test_early_stop(tmp_path):
 def test_a_signal_finishes_the_call_and_saves(tmp_path):
     world = World(tmp_path, num_train_steps=100, steps_per_loop=5)
     plain = world.step
-    world.job = loop.dataclasses.replace(
-        world.job, step=lambda *args: (world.caught.append(15) if args[2] == 10 else None, plain(*args))[1]
-    )
+    world.job = dataclasses.replace(world.job, step=lambda *args: (world.caught.append(15) if args[2] == 10 else None, plain(*args))[1])
     running = world.run()
     assert world.progress.step == 15 and world.saved == [15] and not running.is_finished()
 
