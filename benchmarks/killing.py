@@ -20,7 +20,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MOMENTS = ("training", "writing", "training", "start", "writing")
+MOMENTS = ("writing", "training", "writing", "training", "start")
 TIMES = ("_per_second", "seconds", "input_wait")  # what may differ in metrics.jsonl
 
 
