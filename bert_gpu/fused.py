@@ -5,6 +5,7 @@ step is no way out on CPUs, where XLA's matrix products are slower than TensorFl
 compiled. Inside a step that XLA compiles, these functions dissolve in it.
 """
 
+import functools
 import os
 import sys
 
@@ -12,8 +13,17 @@ import tensorflow as tf
 
 
 def fused(function, reduce_retracing=True):
-    """Compiles a function of tensors, a decorator. Each shape is compiled once a process."""
+    """Compiles a function of tensors, a decorator. Each shape is compiled once a process.
+
+    What a call may lack is a sequence that may be empty: TensorFlow 2.20 fails on calls with different numbers of arguments.
+    """
     return tf.function(function, jit_compile=True, autograph=False, reduce_retracing=reduce_retracing)
+
+
+def widened(x, bias=()):
+    """x as float32, plus the bias if there is one: a sequence of one or none."""
+    x = tf.cast(x, tf.float32)
+    return x + tf.cast(bias[0], tf.float32) if bias else x
 
 
 def elementwise(function):
@@ -21,25 +31,43 @@ def elementwise(function):
 
     Args:
       function: (..., n) -> (..., m) of TensorFlow ops; its gradient is derived, inside the compiled pass, from the input alone.
+
+    Returns: a function of (R, n), and optionally of a bias (n,) that is added first, in the same pass.
     """
 
     @fused
-    def forward(x):
-        return tf.cast(function(tf.cast(x, tf.float32)), x.dtype)
+    def forward(x, bias):
+        return tf.cast(function(widened(x, bias)), x.dtype)
 
     @fused
-    def backward(x, upstream):
-        wide = tf.cast(x, tf.float32)
+    def backward(x, upstream, bias):
+        wide = widened(x, bias)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(wide)
             y = function(wide)
         return tf.cast(tape.gradient(y, wide, tf.cast(upstream, tf.float32)), x.dtype)
 
     @tf.custom_gradient
-    def call(x):
-        return forward(x), lambda upstream: backward(x, upstream)
+    def call(x, *bias):
+        def gradient(upstream):
+            dx = backward(x, upstream, bias)
+            return dx, *(column_sums(dx, b.dtype) for b in bias)
+
+        return forward(x, bias), gradient
 
     return call
+
+
+@functools.cache
+def has_gpu():
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
+def column_sums(x, dtype=tf.float32):
+    """The gradient of a bias: (R, C) -> (C,). On CPUs a product with ones, which is several times faster than a reduction there."""
+    if has_gpu():
+        return tf.cast(tf.reduce_sum(tf.cast(x, tf.float32), 0), dtype)
+    return tf.cast(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x)[0], dtype)
 
 
 def hush():

@@ -3,10 +3,12 @@
 Legend: B batch, S sequence, N heads, D dimensions per head.
 """
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import fused
+from bert_gpu.fused import column_sums, fused, widened
 from bert_gpu.model import cudnn_attention
 from bert_gpu.model.layers import draw_bits, drop_threshold, sizes
 
@@ -40,11 +42,28 @@ def rotate(x, cosines, sines):
     return x * cosines + tf.concat([second, first], -1) * sines
 
 
-def self_attention(qkv, mask, rotation=None, rate=0.0, seed=None, place="attention"):
+@fused
+def _split_heads(qkv, bias):
+    return tf.unstack(tf.transpose(tf.cast(widened(qkv, bias), qkv.dtype), [2, 0, 3, 1, 4]))
+
+
+@tf.custom_gradient
+def split_heads(qkv, *bias):
+    """Queries, keys and values, (B, N, S, D) each, from (B, S, 3, N, D) and a bias (3, N, D), if there is one."""
+
+    def gradient(*upstream):
+        joined = tf.transpose(tf.stack(upstream), [1, 3, 0, 2, 4])
+        columns = tf.reshape(joined, [-1, np.prod(qkv.shape[2:])])
+        return joined, *(tf.reshape(column_sums(columns, b.dtype), b.shape) for b in bias)
+
+    return _split_heads(qkv, bias), gradient
+
+
+def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, place="attention"):
     """Attention of one projected tensor to itself, by the implementation that the mask is of, in the layout that this one wants.
 
     Args:
-      qkv: (B, S, 3, N, D).
+      qkv: (B, S, 3, N, D). bias: [(3, N, D)], to be added to it, or [].
       mask: float32 bias as in `attention`, or cudnn_attention.Mask for cuDNN, which takes no dropout.
       rotation: of `rotation`, or None. rate, seed, place: dropout of the probabilities.
 
@@ -54,40 +73,52 @@ def self_attention(qkv, mask, rotation=None, rate=0.0, seed=None, place="attenti
     if isinstance(mask, cudnn_attention.Mask):
         if rate and seed is not None:
             raise ValueError(f"cuDNN attention drops no probabilities, and the rate is {rate}")
+        qkv = qkv + tf.cast(bias[0], qkv.dtype) if bias else qkv
         q, k, v = tf.unstack(qkv, axis=2)  # each (B, S, N, D)
         if rotation is not None:
             q, k = (rotate(x, *(values[:, None] for values in rotation)) for x in (q, k))
         return cudnn_attention.attention(q, k, v, mask)
-    qkv = tf.transpose(qkv, [2, 0, 3, 1, 4])
-    if rotation is None:
-        q, k, v = tf.unstack(qkv)  # each (B, N, S, D)
-    else:
-        (q, k), v = tf.unstack(rotate(qkv[:2], *rotation)), qkv[2]
+    q, k, v = split_heads(qkv, *bias)
+    if rotation is not None:
+        q, k = rotate(q, *rotation), rotate(k, *rotation)
     return tf.transpose(attention(q, k, v, mask, rate, seed, place), [0, 2, 1, 3])
 
 
 @fused
-def _drop_unscaled(x, bits, threshold):
-    return tf.where(bits >= threshold, x, tf.zeros((), x.dtype))
+def _masked(scores, scale, bias, like):
+    return tf.cast(tf.cast(scores, tf.float32) * scale + bias, like.dtype)
 
 
 @fused
-def _softmax_gradient(probabilities, dprobabilities, projection):
-    return tf.cast(probabilities * (tf.cast(dprobabilities, tf.float32) - projection), dprobabilities.dtype)
+def _mark_dropped(probabilities, bits, threshold, share):
+    """(what multiplies the values, what the backward pass keeps): the first scaled up and 0 where dropped, the second negative there."""
+    is_kept, wide = bits >= threshold, tf.cast(probabilities, tf.float32)
+    return tf.cast(tf.where(is_kept, wide / share, 0.0), probabilities.dtype), tf.where(is_kept, probabilities, -probabilities)
 
 
 @fused
-def _dropped_softmax_gradient(probabilities, dkept, projection, bits, threshold):
-    dprobabilities = tf.where(bits >= threshold, tf.cast(dkept, tf.float32), 0.0)
-    return tf.cast(probabilities * (dprobabilities - projection), dkept.dtype)
+def _unmark(marked, share):
+    return tf.cast(tf.maximum(tf.cast(marked, tf.float32), 0.0) / share, marked.dtype)
+
+
+@fused
+def _softmax_gradient(marked, dkept, mixed, upstream, scale, share):
+    """Gradient of the scores. What the softmax gradient subtracts, sum_j p_ij dp_ij, is the product of output and upstream: S x D terms,
+    not S x S (Dao et al. 2022, FlashAttention, B.2)."""
+    projection = tf.reduce_sum(tf.cast(upstream, tf.float32) * tf.cast(mixed, tf.float32), -1, keepdims=True)
+    wide = tf.cast(marked, tf.float32)
+    dprobabilities = tf.where(wide > 0.0, tf.cast(dkept, tf.float32) / share, 0.0)
+    return tf.cast(tf.abs(wide) * (dprobabilities - projection) * scale, marked.dtype)
 
 
 def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
-    """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax in float32.
+    """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax computed in float32.
+
+    One (B, N, S, S) array is kept for the backward pass, of q's type: the probabilities, negative where they were dropped.
 
     Args:
       q, k, v: (B, N, S, D).
-      bias: float32, broadcast to (B, N, S, S) and added to the scores; a constant, no gradient flows into it.
+      bias: float32, broadcast to (B, N, S, S) and added to the scores: 0, or so far below that it takes away. No gradient flows into it.
       rate, seed, place: dropout of the probabilities.
 
     Returns:
@@ -95,32 +126,25 @@ def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
     """
     scale = q.shape[-1] ** -0.5
     drop = bool(rate) and seed is not None
+    # Scores are of q's type. To scale them by a power of two rounds nothing, so that they may stay what they are; other scales would
+    # round them twice.
+    is_exact = math.log2(scale).is_integer()
 
     @tf.custom_gradient
     def attend(q, k, v):
-        # Scales, this one and dropout's, go to q and v, which are smaller than the (B, N, S, S) of scores and probabilities.
-        scaled_q = q * scale
-        scores = tf.cast(tf.matmul(scaled_q, k, transpose_b=True), tf.float32) + bias
-        probabilities = tf.nn.softmax(scores)  # (B, N, S, S), float32
-        kept, value_scale = tf.cast(probabilities, q.dtype), 1.0
+        scores = _masked(tf.matmul(q, k, transpose_b=True), scale, bias, q[:0] if is_exact else tf.zeros([0]))
+        kept = marked = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, S, S)
+        share = np.float32(1)
         if drop:
-            bits, (threshold, share) = draw_bits(sizes(kept), seed, place), drop_threshold(rate)
-            kept, value_scale = _drop_unscaled(kept, bits, threshold), 1 / share
-        scaled_v = v * value_scale if drop else v
-        mixed = tf.matmul(kept, scaled_v)
+            bits, (threshold, share) = draw_bits(sizes(marked), seed, place), drop_threshold(rate)
+            kept, marked = _mark_dropped(marked, bits, threshold, share)
+        mixed = tf.matmul(kept, v)
 
         def gradient(upstream):
-            dv = tf.matmul(kept, upstream, transpose_a=True)
-            dkept = tf.matmul(upstream, scaled_v, transpose_b=True)
-            # The softmax gradient subtracts sum_j p_ij dp_ij, which is the product of output and upstream: S x D terms, not S x S
-            # (Dao et al. 2022, FlashAttention, B.2).
-            projection = tf.reduce_sum(tf.cast(upstream, tf.float32) * tf.cast(mixed, tf.float32), -1, keepdims=True)
-            if drop:
-                dscores = _dropped_softmax_gradient(probabilities, dkept, projection, bits, threshold)
-            else:
-                dscores = _softmax_gradient(probabilities, dkept, projection)
-            dq, dk = tf.matmul(dscores, k) * scale, tf.matmul(dscores, scaled_q, transpose_a=True)
-            return dq, dk, dv * value_scale if drop else dv
+            dv = tf.matmul(_unmark(marked, share) if drop else marked, upstream, transpose_a=True)
+            dkept = tf.matmul(upstream, v, transpose_b=True)
+            dscores = _softmax_gradient(marked, dkept, mixed, upstream, scale, share)
+            return tf.matmul(dscores, k), tf.matmul(dscores, q, transpose_a=True), dv
 
         return mixed, gradient
 

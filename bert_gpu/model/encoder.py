@@ -18,7 +18,7 @@ import tensorflow as tf
 from bert_gpu.model import cudnn_attention
 from bert_gpu.model.attention import mask_bias, rotation, self_attention
 from bert_gpu.model.embeddings import embed
-from bert_gpu.model.layers import activate, add_dropped, dense, layer_norm, sizes
+from bert_gpu.model.layers import activate, add_dropped, dense, layer_norm, project, sizes
 from bert_gpu.model.packed import sequence_bias
 from bert_gpu.model.recompute import recompute
 
@@ -117,17 +117,19 @@ class Rows(typing.NamedTuple):
 
 
 def attention_block(weights, x, rows, config, seed, place):
-    """Self-attention: (R, H) -> (R, H), the three projections in one product."""
+    """Self-attention: (R, H) -> (R, H) and its bias, as `project`; the three projections in one product."""
     num_heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-    qkv = tf.reshape(dense(weights, "attention/qkv", x), [rows.batch_size, rows.length, 3, num_heads, size])
-    mixed = self_attention(qkv, rows.mask, rows.rotation, config.attention_probs_dropout_prob, seed, f"{place}/probabilities")
-    mixed = tf.reshape(mixed, [-1, config.hidden_size])
-    return dense(weights, "attention/output", mixed)
+    qkv, bias = project(weights, "attention/qkv", x)
+    qkv = tf.reshape(qkv, [rows.batch_size, rows.length, 3, num_heads, size])
+    bias = [tf.reshape(b, [3, num_heads, size]) for b in bias]
+    mixed = self_attention(qkv, bias, rows.mask, rows.rotation, config.attention_probs_dropout_prob, seed, f"{place}/probabilities")
+    return project(weights, "attention/output", tf.reshape(mixed, [-1, config.hidden_size]))
 
 
 def feed_forward_block(weights, x, config):
-    """Two dense layers with an activation between them: (R, H) -> (R, H)."""
-    return dense(weights, "feed_forward/output", activate(config.hidden_act, dense(weights, "feed_forward/in", x)))
+    """Two dense layers with an activation between them: (R, H) -> (R, H) and its bias, as `project`."""
+    inner, bias = project(weights, "feed_forward/in", x)
+    return project(weights, "feed_forward/output", activate(config.hidden_act, inner, *bias))
 
 
 def weights_of(weights, index, config):
@@ -146,8 +148,8 @@ def run_layer(weights, index, x, rows, config, seed):
     for part, block in blocks.items():
         place = f"layer_{index}/{part}"
         norm = lambda x, part=part: layer_norm(own, f"{part}/norm", x, config.layer_norm_eps)  # noqa: E731
-        change = block(norm(x) if config.norm_first else x, place)
-        x = add_dropped(x, change, config.hidden_dropout_prob, seed, place)
+        change, bias = block(norm(x) if config.norm_first else x, place)
+        x = add_dropped(x, change, bias, config.hidden_dropout_prob, seed, place)
         x = x if config.norm_first else norm(x)
     return x
 

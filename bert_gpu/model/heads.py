@@ -11,10 +11,10 @@ and the counts need no forward pass, so that they are known before the first bac
 
 import tensorflow as tf
 
-from bert_gpu.fused import fused
+from bert_gpu.fused import column_sums, fused, widened
 from bert_gpu.model import encoder
 from bert_gpu.model.encoder import WeightSpec, dense_weights, norm_weights, pool
-from bert_gpu.model.layers import dense, dropout, layer_norm, sizes, ungated
+from bert_gpu.model.layers import dense, dropout, layer_norm, project, sizes, ungated
 
 
 def encoder_of(config):
@@ -62,17 +62,31 @@ def classifier_weights(config, num_classes):
     }
 
 
-def mlm_logits(weights, hidden, positions, config, dtype=tf.float32):
-    """Scores of every word at the masked positions only: (B, S, H), (B, P) -> (B, P, V)."""
-    batch_size, num_predictions = sizes(positions)
+def mlm_product(weights, hidden, positions, config, dtype=tf.float32):
+    """Scores of every word at the masked positions only, without their bias, and the bias: (B, S, H), (B, P) -> (B x P, V), [(V,)] or []."""
     x = tf.reshape(tf.gather(tf.cast(hidden, dtype), positions, batch_dims=1), [-1, config.hidden_size])
     if config.mlm_transform:
-        x = ungated(config.hidden_act)(dense(weights, "mlm/transform", x))
-        x = layer_norm(weights, "mlm/norm", x, config.layer_norm_eps)
+        x, bias = project(weights, "mlm/transform", x)
+        x = layer_norm(weights, "mlm/norm", ungated(config.hidden_act)(x, *bias), config.layer_norm_eps)
     logits = tf.matmul(x, tf.cast(weights["embeddings/word"], dtype), transpose_b=True)
-    if config.decoder_bias:
-        logits = tf.nn.bias_add(logits, tf.cast(weights["mlm/bias"], dtype))
-    return tf.reshape(logits, [batch_size, num_predictions, config.vocab_size])
+    return logits, [weights["mlm/bias"]] if config.decoder_bias else []
+
+
+def mlm_logits(weights, hidden, positions, config, dtype=tf.float32):
+    """Scores of every word at the masked positions only: (B, S, H), (B, P) -> (B, P, V)."""
+    logits, bias = mlm_product(weights, hidden, positions, config, dtype)
+    return tf.reshape(logits + tf.cast(bias[0], dtype) if bias else logits, [*sizes(positions), config.vocab_size])
+
+
+@fused
+def _added(first, second):
+    return tf.cast(tf.cast(first, tf.float32) + tf.cast(second, tf.float32), first.dtype)
+
+
+@tf.custom_gradient
+def twice(table):
+    """A table (V, E) for each of its two uses, as embedding and as output kernel, whose gradients are then added in one pass."""
+    return (tf.identity(table), tf.identity(table)), _added
 
 
 def nsp_logits(weights, pooled):
@@ -107,41 +121,44 @@ def classifier_logits(weights, pooled, seed=None, rate=0.0):
     return dense(weights, "classifier", dropout(pooled, rate, seed, "classifier"))
 
 
-@fused
-def _exponentials(logits, largest):
-    """exp(logits - largest) and its sums over the rows: (R, C), (R,) float32."""
-    exponentials = tf.exp(tf.cast(logits, tf.float32) - largest)
-    return exponentials, tf.reduce_sum(exponentials, -1)
+_widened = fused(widened)
 
 
 @fused
-def _cross_entropy_gradient(exponentials, labels, factor, upstream, like):
-    """softmax x upstream - upstream at the label, in one pass; factor is upstream / total, `like` gives the type."""
-    is_label = tf.range(tf.shape(exponentials)[1]) == labels[:, None]
-    return tf.cast(exponentials * factor[:, None] - tf.where(is_label, upstream[:, None], 0.0), like.dtype)
+def _sum_of_exponentials(logits, largest, bias):
+    return tf.reduce_sum(tf.exp(widened(logits, bias) - largest[:, None]), -1)
+
+
+@fused
+def _cross_entropy_gradient(logits, labels, logarithms, upstream, classes, bias):
+    """(softmax - 1 at the label) x upstream, in one pass. classes: 0, 1, ...; an argument, because XLA is slow to count on CPUs."""
+    wide = tf.exp(widened(logits, bias) - logarithms[:, None]) * upstream[:, None]
+    return tf.cast(wide - tf.where(classes == labels[:, None], upstream[:, None], 0.0), logits.dtype)
 
 
 @tf.custom_gradient
-def cross_entropy(logits, labels):
-    """-log softmax(logits)[label] in float32: (R, C), int32 (R,) -> (R,).
+def cross_entropy(logits, labels, *bias):
+    """-log softmax(logits + bias)[label] in float32: (R, C), int32 (R,) and, if need be, (C,) -> (R,).
 
-    TensorFlow's own op takes twice as long on a CPU, gradient included, for the width of a vocabulary, and takes another, slower path
-    where deterministic ops are asked for.
+    Nothing of the size of the logits is kept but they. TensorFlow's own op takes twice as long on a CPU, gradient included, for the
+    width of a vocabulary, and takes another, slower path where deterministic ops are asked for.
     """
-    largest = tf.cast(tf.reduce_max(logits, -1, keepdims=True), tf.float32)
-    exponentials, totals = _exponentials(logits, largest)
-    chosen = tf.cast(tf.gather(logits, labels, batch_dims=1), tf.float32) - largest[:, 0]
+    wide = _widened(logits, bias)
+    largest, chosen = tf.reduce_max(wide, -1), tf.gather(wide, labels, batch_dims=1)
+    logarithms = largest + tf.math.log(_sum_of_exponentials(logits, largest, bias))
 
     def gradient(upstream):
-        return _cross_entropy_gradient(exponentials, labels, upstream / totals, upstream, logits[:0]), None
+        classes = tf.range(sizes(logits)[1])
+        dlogits = _cross_entropy_gradient(logits, labels, logarithms, upstream, classes, bias)
+        return dlogits, None, *(column_sums(dlogits, b.dtype) for b in bias)
 
-    return tf.math.log(totals) - chosen, gradient
+    return logarithms - chosen, gradient
 
 
-def _weighted_loss(logits, labels, weights):
+def _weighted_loss(logits, labels, weights, bias=()):
     logits = tf.reshape(logits, [-1, logits.shape[-1]])
     labels, weights = tf.reshape(tf.cast(labels, tf.int32), [-1]), tf.reshape(tf.cast(weights, tf.float32), [-1])
-    return tf.reduce_sum(cross_entropy(logits, labels) * weights), tf.reduce_sum(weights)
+    return tf.reduce_sum(cross_entropy(logits, labels, *bias) * weights), tf.reduce_sum(weights)
 
 
 def _weighted_accuracy(logits, labels, weights):
@@ -150,9 +167,9 @@ def _weighted_accuracy(logits, labels, weights):
     return tf.reduce_sum(right * weights), tf.reduce_sum(weights)
 
 
-def mlm_loss(logits, ids, weights):
-    """Summed cross-entropy of masked words, and their number: (B, P, V), (B, P), (B, P) -> two float32 scalars."""
-    return _weighted_loss(logits, ids, weights)
+def mlm_loss(logits, ids, weights, bias=()):
+    """Summed cross-entropy of masked words, and their number: (B, P, V), (B, P), (B, P), [(V,)] or [] -> two float32 scalars."""
+    return _weighted_loss(logits, ids, weights, bias)
 
 
 def mlm_accuracy(logits, ids, weights):
@@ -188,14 +205,6 @@ def pretraining_counts(batch):
     return counts
 
 
-def _pretraining_logits(weights, batch, config, dtype, seed, encode):
-    hidden = (encode or encoder_of(config).encode)(weights, batch, config, dtype=dtype, seed=seed)
-    logits = {"mlm": mlm_logits(weights, hidden, batch["masked_lm_positions"], config, dtype)}
-    if "next_sentence_labels" in batch:
-        logits["nsp"] = nsp_logits(weights, pool(weights, hidden))
-    return logits
-
-
 def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None, encode=None):
     """Summed losses of a batch: {"mlm": scalar, "nsp": scalar}, float32.
 
@@ -206,20 +215,24 @@ def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None, e
       seed: int32 (2,) for dropout; None switches it off.
       encode: the encoder, for example functools.partial(encoder.encode, recompute_every=1); by default that of the config.
     """
-    logits = _pretraining_logits(weights, batch, config, dtype, seed, encode)
+    table, kernel = twice(weights["embeddings/word"])
+    hidden = (encode or encoder_of(config).encode)({**weights, "embeddings/word": table}, batch, config, dtype=dtype, seed=seed)
     words, rows = _prediction_weights(batch)
-    losses = {"mlm": mlm_loss(logits["mlm"], batch["masked_lm_ids"], words)[0]}
-    if "nsp" in logits:
-        losses["nsp"] = nsp_loss(logits["nsp"], batch["next_sentence_labels"], rows)[0]
+    logits, bias = mlm_product({**weights, "embeddings/word": kernel}, hidden, batch["masked_lm_positions"], config, dtype)
+    losses = {"mlm": mlm_loss(logits, batch["masked_lm_ids"], words, bias)[0]}
+    if "next_sentence_labels" in batch:
+        losses["nsp"] = nsp_loss(nsp_logits(weights, pool(weights, hidden)), batch["next_sentence_labels"], rows)[0]
     return losses
 
 
 def pretraining_metrics(weights, batch, config, dtype=tf.float32, encode=None):
     """{"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}: (sum, count) each, without dropout."""
-    logits = _pretraining_logits(weights, batch, config, dtype, None, encode)
+    hidden = (encode or encoder_of(config).encode)(weights, batch, config, dtype=dtype, seed=None)
     words, rows = _prediction_weights(batch)
+    logits = {"mlm": mlm_logits(weights, hidden, batch["masked_lm_positions"], config, dtype)}
     targets = {"mlm": (batch["masked_lm_ids"], words)}
-    if "nsp" in logits:
+    if "next_sentence_labels" in batch:
+        logits["nsp"] = nsp_logits(weights, pool(weights, hidden))
         targets["nsp"] = (batch["next_sentence_labels"], rows)
     metrics = {}
     for name, (labels, label_weights) in targets.items():

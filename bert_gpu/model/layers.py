@@ -13,7 +13,7 @@ import hashlib
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import elementwise, fused
+from bert_gpu.fused import column_sums, elementwise, fused, has_gpu, widened
 
 
 def sizes(x):
@@ -25,19 +25,36 @@ def sizes(x):
     return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
 
 
-def dense(weights, name, x):
-    """x @ kernel + bias: (R, in) -> (R, out). A layer without a "bias" in the weights adds none."""
-    x = tf.matmul(x, tf.cast(weights[f"{name}/kernel"], x.dtype))
+def project(weights, name, x):
+    """(x @ kernel, biases): (R, in) -> (R, out), and [(out,)] or, of a layer without one, [].
+
+    For whoever reads the product in a compiled pass and adds the bias there. A product with its bias is one op of TensorFlow's too, but
+    one that takes up to twice as long as the product alone (bfloat16, CPU).
+    """
     bias = weights.get(f"{name}/bias")
-    return x if bias is None else tf.nn.bias_add(x, tf.cast(bias, x.dtype))
+    return tf.matmul(x, tf.cast(weights[f"{name}/kernel"], x.dtype)), [] if bias is None else [bias]
+
+
+def dense(weights, name, x):
+    """x @ kernel + bias: (R, in) -> (R, out), for small layers. A layer without a "bias" in the weights adds none."""
+    x, bias = project(weights, name, x)
+    return tf.nn.bias_add(x, tf.cast(bias[0], x.dtype)) if bias else x
+
+
+def _row_means(x):
+    """(R, H) -> (R, 1). Compiled for CPUs, a sum along rows goes one number at a time, and one along columns many at a time."""
+    size = x.shape[1]
+    if not has_gpu() and size is not None and size % 32 == 0:
+        x = tf.reduce_mean(tf.reshape(x, [-1, size // 32, 32]), 1)
+    return tf.reduce_mean(x, -1, keepdims=True)
 
 
 @fused
 def _normalise(x, scale, bias, eps):
     """(result, mean, 1 / deviation): (R, H) in x's dtype, (R, 1) and (R, 1) float32."""
     wide = tf.cast(x, tf.float32)
-    mean = tf.reduce_mean(wide, -1, keepdims=True)
-    inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(wide - mean), -1, keepdims=True) + eps)
+    mean = _row_means(wide)
+    inverse = tf.math.rsqrt(_row_means(tf.square(wide - mean)) + eps)
     return tf.cast((wide - mean) * inverse * scale + bias, x.dtype), mean, inverse
 
 
@@ -82,21 +99,29 @@ def _gated(gate):
 ACTIVATIONS = {name: elementwise(function) for name, function in (_PLAIN | {k: _gated(v) for k, v in _GATES.items()}).items()}
 
 
-def activate(name, x):
-    """The activation `name` of x, (R, I). A gate halves the width: the first half times the activation of the second, as in Cramming."""
-    return ACTIVATIONS[name](x)
+def activate(name, x, *bias):
+    """The activation `name` of x + bias, (R, I). A gate halves the width: the first half times the activation of the second, as in Cramming."""
+    return ACTIVATIONS[name](x, *bias)
 
 
 def ungated(name):
-    """The function from (R, I) to (R, I) that a gated activation gates by; any other is itself."""
+    """The function of (R, I) and a bias to (R, I) that a gated activation gates by; any other is itself."""
     return ACTIVATIONS[_GATES.get(name, name)]
+
+
+@fused
+def _draw(num_words, seed):
+    """num_words x 64 bits, as some integers."""
+    num, kind = (2 * num_words, tf.uint32) if has_gpu() else (num_words, tf.uint64)
+    return tf.random.stateless_uniform([num], seed, minval=None, maxval=None, dtype=kind, alg="philox")
 
 
 def draw_bits(shape, seed, place):
     """Draws uint16 numbers for the values of one place in the network, in `shape`.
 
     Numbers come from Philox, keyed by the seed and by the place, so that they are the same with and without XLA and independent
-    between places. 16 bits are half the work of 32.
+    between places. 16 bits are half the work of 32. Draws of 64 bits are cut up into the same numbers as draws of 32: faster compiled for
+    a CPU.
 
     Args:
       shape: list of numbers or scalar tensors, as `sizes` gives it.
@@ -105,9 +130,7 @@ def draw_bits(shape, seed, place):
     """
     key = np.frombuffer(hashlib.sha256(place.encode()).digest()[:8], "<i4")
     num_values = int(np.prod(shape)) if all(isinstance(size, int) for size in shape) else tf.reduce_prod(tf.stack(shape))
-    bits = tf.random.stateless_uniform(
-        [(num_values + 1) // 2], tf.bitwise.bitwise_xor(seed, key), minval=None, maxval=None, dtype=tf.uint32, alg="philox"
-    )
+    bits = _draw((num_values + 3) // 4, tf.bitwise.bitwise_xor(seed, key))
     return tf.reshape(tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:num_values], shape)
 
 
@@ -126,9 +149,14 @@ def _drop(x, bits, threshold, share):
 
 
 @fused
-def _drop_and_add(x, change, bits, threshold, share):
-    kept = tf.where(bits >= threshold, tf.cast(change, tf.float32) / share, 0.0)
+def _drop_and_add(x, change, bits, threshold, share, bias):
+    kept = tf.where(bits >= threshold, widened(change, bias) / share, 0.0)
     return tf.cast(tf.cast(x, tf.float32) + kept, x.dtype)
+
+
+@fused
+def _add(x, change, bias):
+    return tf.cast(tf.cast(x, tf.float32) + widened(change, bias), x.dtype)
 
 
 def dropout(x, rate, seed, place):
@@ -144,14 +172,18 @@ def dropout(x, rate, seed, place):
     return drop(x)
 
 
-def add_dropped(x, change, rate, seed, place):
-    """x + dropout(change), in one pass: (R, H) and (R, H) -> (R, H). The residual connection of a block."""
-    if not rate or seed is None:
-        return x + change
-    bits, (threshold, share) = draw_bits(sizes(change), seed, place), drop_threshold(rate)
+def add_dropped(x, change, bias, rate, seed, place):
+    """x + dropout(change + bias), in one pass: (R, H), (R, H) and [(H,)] or [] -> (R, H). The residual connection of a block."""
+    drop = bool(rate) and seed is not None
+    if drop:
+        bits, (threshold, share) = draw_bits(sizes(change), seed, place), drop_threshold(rate)
 
     @tf.custom_gradient
-    def add(x, change):
-        return _drop_and_add(x, change, bits, threshold, share), lambda upstream: (upstream, _drop(upstream, bits, threshold, share))
+    def add(x, change, *bias):
+        def gradient(upstream):
+            dchange = _drop(upstream, bits, threshold, share) if drop else upstream
+            return upstream, dchange, *(column_sums(dchange, b.dtype) for b in bias)
 
-    return add(x, change)
+        return (_drop_and_add(x, change, bits, threshold, share, bias) if drop else _add(x, change, bias)), gradient
+
+    return add(x, change, *bias)
