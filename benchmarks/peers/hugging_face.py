@@ -1,8 +1,8 @@
 """Hugging Face's BertForPreTraining on PyTorch as a process for benchmarks, with the settings of its Trainer: fused AdamW without decay
 of biases and norms, gradients clipped to 1, autocast.
 
-BertForPreTraining computes the scores of masked words at all S places. This peer gets its faster form: the places are gathered first and
-go through its own head (`cls`), as ours and Model Garden's do. The batch stays on the device, so that nothing of the input is counted.
+BertForPreTraining computes the scores of masked words at all S places. By default this peer gets a faster form: the places are
+gathered first and go through its own head (`cls`), as ours and Model Garden's do. The batch stays on the device, so that nothing of the input is counted.
 """
 
 import contextlib
@@ -18,16 +18,19 @@ DTYPES = dict(float32=torch.float32, bfloat16=torch.bfloat16, float16=torch.floa
 
 
 class HuggingFace(Trainer):
-    """shape: fields of BertConfig. length: S. precision: of autocast. compiled: torch.compile. attention: sdpa or eager."""
+    """shape: fields of BertConfig. length: S. precision: of autocast. compiled: torch.compile. attention: sdpa or eager.
+
+    gathered: whether scores are computed at masked places only; otherwise by BertForPreTraining's own forward and loss.
+    """
 
     OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
-    def __init__(self, shape, length, precision="float32", compiled=False, gpu=False, attention="sdpa", mode=None):
+    def __init__(self, shape, length, precision="float32", compiled=False, gpu=False, attention="sdpa", mode=None, gathered=True):
         import transformers
 
         torch.set_float32_matmul_precision("high")  # TensorFloat-32 on GPUs, which TensorFlow uses by default too
         self.device = "cuda" if gpu else "cpu"
-        self.length, self.precision = length, precision
+        self.length, self.precision, self.gathered = length, precision, gathered
         torch.manual_seed(0)
         config = transformers.BertConfig(vocab_size=VOCAB_SIZE, attn_implementation=attention, **shape)
         self.model = transformers.BertForPreTraining(config).to(self.device).train()
@@ -39,6 +42,14 @@ class HuggingFace(Trainer):
         self.loss = torch.compile(self.compute_loss, mode=mode, dynamic=False) if compiled else self.compute_loss
 
     def compute_loss(self, batch):
+        if not self.gathered:
+            return self.model(
+                input_ids=batch["input_ids"],
+                attention_mask=batch["input_mask"],
+                token_type_ids=batch["segment_ids"],
+                labels=batch["labels"],
+                next_sentence_label=batch["next_sentence_labels"],
+            ).loss
         outputs = self.model.bert(
             input_ids=batch["input_ids"], attention_mask=batch["input_mask"], token_type_ids=batch["segment_ids"], return_dict=True
         )
@@ -51,8 +62,12 @@ class HuggingFace(Trainer):
         made = make_batch(rows, self.length)
         flat = np.arange(rows)[:, None] * self.length + made["masked_lm_positions"]
         targets = np.where(made["masked_lm_weights"] > 0, made["masked_lm_ids"], -100)
+        labels = np.full(rows * self.length, -100)
+        labels[flat[made["masked_lm_weights"] > 0]] = targets[made["masked_lm_weights"] > 0]
         names = ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")
-        arrays = {name: made[name] for name in names} | dict(places=flat.reshape(-1), targets=targets.reshape(-1))
+        arrays = {name: made[name] for name in names} | dict(
+            places=flat.reshape(-1), targets=targets.reshape(-1), labels=labels.reshape(rows, self.length)
+        )
         self.batch = {name: torch.tensor(value.astype(np.int64)).to(self.device) for name, value in arrays.items()}
         if self.device == "cuda":
             self.optimizer.zero_grad(set_to_none=True)

@@ -63,7 +63,7 @@ def classifier_weights(config, num_classes):
 
 
 def mlm_product(weights, hidden, positions, config, dtype=tf.float32):
-    """Scores of every word at the masked positions only, without their bias, and the bias: (B, S, H), (B, P) -> (B x P, V), [(V,)] or []."""
+    """(scores of every word at the masked positions, biases that are still to be added): (B, S, H), (B, P) -> (B x P, V), [(V,)] or []."""
     x = tf.reshape(tf.gather(tf.cast(hidden, dtype), positions, batch_dims=1), [-1, config.hidden_size])
     if config.mlm_transform:
         x, bias = project(weights, "mlm/transform", x)

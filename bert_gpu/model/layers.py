@@ -100,7 +100,7 @@ ACTIVATIONS = {name: elementwise(function) for name, function in (_PLAIN | {k: _
 
 
 def activate(name, x, *bias):
-    """The activation `name` of x + bias, (R, I). A gate halves the width: the first half times the activation of the second, as in Cramming."""
+    """The activation `name` of x + bias, (R, I) and (I,). A gate halves I: the first half times the activation of the second (Cramming)."""
     return ACTIVATIONS[name](x, *bias)
 
 
