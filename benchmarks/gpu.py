@@ -22,7 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import plots
 from measure import print_table
-from peers.gpu_runs import ROOT, input_items, precision_items, record_items, replica_items
+from peers.gpu_runs import ROOT, attention_items, input_items, precision_items, record_items, replica_items
 from peers.gpu_steps import TECHNIQUES, Clock, Setup, memory_items, speed_items
 from peers.process import Failed, clean_environment
 from peers.report import hardware, read_results, write_results
@@ -40,6 +40,7 @@ PARTS = {
         for length in (128, 512)
     },
     "input": input_items,
+    "attention": attention_items,
     "memory-base128": lambda setup: memory_items(setup, "base", 128),
     "replicas": replica_items,
     "precision": precision_items,
@@ -169,6 +170,7 @@ def show(value):
 def print_others(results):
     """The parts whose items are few numbers."""
     chosen = {
+        "attention": ("plain", "cudnn", "agrees", "speedup"),
         "input": ("rows", "steps", "tokens_per_second", "padded_tokens_per_second", "input_wait"),
         "replicas": ("rows", "steps", "largest_difference", "stopped_at", "seconds"),
         "precision": ("rows", "skipped_steps", "loss_scale", "tokens_per_second"),

@@ -132,7 +132,6 @@ def main():
             **common,
             **vocab,
             recipe="bert",
-            dupe_factor=1,
             output_file=f"{scratch}/bert/text.tfrecord",
             **sizes("bert", arguments),
         )

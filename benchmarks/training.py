@@ -81,10 +81,14 @@ class Contest:
                     peers.pop(other).close()
                 print(f"  {name}: {1e3 * first:,.0f} ms", file=sys.stderr, flush=True)
             for _ in range(self.num_turns):
-                for name, peer in peers.items():
-                    results[name]["turns"].append(peer.ask("turn", seconds=self.seconds))
-            for name, peer in peers.items():
-                results[name]["peak_bytes"] = peer.ask("peak_bytes")
+                for name in list(peers):
+                    try:
+                        results[name]["turns"].append(peers[name].ask("turn", seconds=self.seconds))
+                        results[name]["peak_bytes"] = peers[name].ask("peak_bytes")
+                    except Failed as problem:
+                        results[name] = dict(system=results[name]["system"], error=str(problem))
+                        peers.pop(name).close()
+            for name in peers:
                 results[name] |= dict(turns=results[name]["turns"][1:] or results[name]["turns"], took_turns=True)
         finally:
             for peer in peers.values():

@@ -64,8 +64,11 @@ def has_gpu():
 
 
 def column_sums(x, dtype=tf.float32):
-    """The gradient of a bias: (R, C) -> (C,). On CPUs a product with ones, which is several times faster than a reduction there."""
-    if has_gpu():
+    """The gradient of a bias: (R, C) -> (C,). On CPUs a product with ones, which is several times faster than a reduction there.
+
+    Not of float16, because a product comes out as what went in, and a scaled loss has sums above its range.
+    """
+    if has_gpu() or x.dtype == tf.float16:
         return tf.cast(tf.reduce_sum(tf.cast(x, tf.float32), 0), dtype)
     return tf.cast(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x)[0], dtype)
 

@@ -122,6 +122,7 @@ RECIPES = {
             classify=(
                 "its cosine begins behind the warm-up; ours runs over the whole fine-tuning, with warm-up in place of its start",
                 "it reports the median of 5 seeds: run_classifier.py five times, with --seed",
+                "a task of single texts has a second, empty text there, and so one more [SEP]",
             ),
         ),
     ),
@@ -190,7 +191,7 @@ RECIPES = {
                 "its rows are pieces of text cut off at 126 tokens, with 15 % masked on average; here rows are full and the share is exact",
                 "its text loses what is not ASCII",
             ),
-            pretrain=("its model has 128 positions; here 512, as BERT base",),
+            pretrain=("its model has 128 positions; here 512, as BERT base", "its precision is float32; here what --precision says"),
         ),
     ),
 }

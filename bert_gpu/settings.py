@@ -15,7 +15,7 @@ class UserError(Exception):
     """Bad input. The message is one line of at most 300 characters: what is wrong, where, and what to do."""
 
 
-def setting(default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(), aliases=()):
+def setting(default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(), aliases=(), needs=None):
     """A dataclass field that is also a flag.
 
     Args:
@@ -24,9 +24,10 @@ def setting(default, help, *, low=None, high=None, above=None, below=None, choic
       low, high: inclusive bounds. above, below: exclusive bounds.
       choices: the allowed strings. words: strings that a number may also be, such as "auto".
       aliases: other flag names that users know for the same thing.
+      needs: (field, values) of the same class without which this one has no effect; values None = whichever, but set.
     """
     rules = dict(help=help, low=low, high=high, above=above, below=below, choices=choices, words=tuple(words), aliases=tuple(aliases))
-    return dataclasses.field(default=default, metadata=rules)
+    return dataclasses.field(default=default, metadata=rules | dict(needs=needs))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,13 @@ class Settings:
         if unknown:
             raise UserError(f"{source}: unknown setting {unknown[0]!r}; known are {', '.join(sorted(names))}"[:300])
         return cls(**values)
+
+    def idle(self, name):
+        """Why the value of a field has no effect, for people; None when it has one."""
+        needs = next(field for field in dataclasses.fields(self) if field.name == name).metadata["needs"]
+        if needs is None or (getattr(self, needs[0]) is not None if needs[1] is None else getattr(self, needs[0]) in needs[1]):
+            return None
+        return f"--{name} has no effect without --{needs[0]}" + ("" if needs[1] is None else f"={' or '.join(map(str, needs[1]))}")
 
     def to_dict(self):
         return dataclasses.asdict(self)

@@ -17,6 +17,7 @@ from .gpu_steps import OURS, Clock
 from .process import Failed, Peer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+ATTENTION_SHAPES = [(64, 128, 12, 64), (16, 512, 12, 64), (16, 512, 16, 64)]  # B, S, N, D: base, and large
 
 
 def script(name, *flags, clock=None, environment=None):
@@ -78,6 +79,28 @@ def input_wait(setup, name, flags, clock):
     lines = [line for line in metrics_of(run)[0][1:] if line["input_wait"] is not None]
     rates = ("tokens_per_second", "padded_tokens_per_second", "input_wait")
     return dict(rows=rows, steps=steps, **{rate: statistics.median(line[rate] for line in lines) for rate in rates})
+
+
+def attention_items(setup):
+    """cuDNN's attention against the plain one, by itself: padded and packed rows, time and error."""
+    shapes = [(2, 32, 2, 16)] if setup.small else ATTENTION_SHAPES
+    return [
+        (f"{kind}, {' x '.join(map(str, shape))}", lambda clock, kind=kind, shape=shape: attention_alone(kind, shape, clock))
+        for shape in shapes
+        for kind in ("padding", "packed")
+    ]
+
+
+def attention_alone(kind, shape, clock):
+    command = [sys.executable, str(ROOT / "benchmarks" / "peers" / "cudnn.py"), kind, *map(str, shape)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=max(1.0, clock.left()))
+    except subprocess.TimeoutExpired:
+        raise Failed("not over when the time of the part was") from None
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    if done.returncode:
+        raise Failed(lines[-1][:300] if lines else f"exit code {done.returncode}")
+    return json.loads(lines[-1])
 
 
 def replica_items(setup):

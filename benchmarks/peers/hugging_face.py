@@ -2,7 +2,8 @@
 of biases and norms, gradients clipped to 1, autocast.
 
 BertForPreTraining computes the scores of masked words at all S places. By default this peer gets a faster form: the places are
-gathered first and go through its own head (`cls`), as ours and Model Garden's do. The batch stays on the device, so that nothing of the input is counted.
+gathered first and go through its own head (`cls`), as ours and Model Garden's do. The batch stays on the device, so that nothing of
+the input is counted.
 """
 
 import contextlib

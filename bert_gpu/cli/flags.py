@@ -48,7 +48,7 @@ class Parsed:
 
     def __init__(self, values, classes, defaults, positionals, script=None):
         self.values, self.classes, self.defaults, self.positionals = values, classes, defaults, positionals
-        self.script, self.recipe_name, self.recipe = script, None, {}
+        self.script, self.recipe_name, self.recipe, self.warned = script, None, {}, set()
         if script is not None and (name := self.make(recipes.RecipeConfig).recipe) is not None:
             given = {flag: value for kind in classes for flag, value in self.given_values(kind).items()}
             self.recipe_name, self.recipe = name, recipes.resolve(name, script, given)
@@ -70,7 +70,13 @@ class Parsed:
         """Settings of a class: what the user gave, else the recipe's, else `defaults`, else the command's, else the class's own."""
         names = {field.name for field in dataclasses.fields(kind)}
         ours = {name: value for name, value in self.defaults.items() if name in names}
-        return kind(**ours | defaults | self.overrides(kind))
+        made = kind(**ours | defaults | self.overrides(kind))
+        for name in self.given_values(kind):
+            problem = made.idle(name)
+            if problem and problem not in self.warned:
+                self.warned.add(problem)
+                print(f"warning: {problem}", file=sys.stderr)
+        return made
 
     @contextlib.contextmanager
     def blaming_recipe(self):

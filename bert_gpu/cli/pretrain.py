@@ -164,7 +164,7 @@ def main(argv):
         plan=plan,
         schedule=schedule,
         export=lambda mark: runs.export_mark(folder, mark, export, state),
-        flops=pretrain_start.flops_counter(model, garden, dataset, configs[MemoryConfig]),
+        flops=pretrain_start.flops_counter(model, garden, dataset, configs[MemoryConfig], frozen),
         peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
     hashes = dict(

@@ -101,9 +101,9 @@ def open_garden(memory, inputs, dataset, model, devices):
     return encoder
 
 
-def flops_counter(model, garden, dataset, memory):
-    """Function of a batch -> throughput.Flops, None where the products are not known."""
-    if garden is not None and not garden.has_bert_products:
+def flops_counter(model, garden, dataset, memory, frozen):
+    """Function of a batch -> throughput.Flops, None where the products are not known: in some encoders, and with frozen weights."""
+    if frozen or (garden is not None and not garden.has_bert_products):
         return None
     return FlopsCounter(model, dataset.schema.has_next_sentence_labels, memory.layers_recomputed).per_batch
 

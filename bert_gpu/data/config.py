@@ -61,6 +61,7 @@ class DataConfig(Settings):
         packing.CLS_SEP,
         "What frames a sequence of a packed row: cls_sep = [CLS] ... [SEP]; sep = [SEP] behind each document (Cramming's stream); none.",
         choices=packing.FRAMES,
+        needs=("objective", ("packed",)),
     )
     masking: str = setting(
         "static",
@@ -84,7 +85,13 @@ class DataConfig(Settings):
         "Weights of span lengths n: inverse = 1/n (Model Garden), geometric = 0.8^(n-1) (SpanBERT).",
         choices=("inverse", "geometric"),
     )
-    short_seq_prob: float = setting(0.1, "Share of documents that are cut into shorter instances than max_seq_length.", low=0.0, high=1.0)
+    short_seq_prob: float = setting(
+        0.1,
+        "Share of documents that are cut into shorter instances than max_seq_length.",
+        low=0.0,
+        high=1.0,
+        needs=("objective", ("nsp", "sop")),
+    )
     dupe_factor: int | None = setting(
         None, "Passes over the text, each with other rows and other masks. Default: 10 with static masking, 1 with dynamic.", low=1
     )

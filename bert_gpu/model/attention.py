@@ -3,14 +3,12 @@
 Legend: B batch, S sequence, N heads, D dimensions per head.
 """
 
-import math
-
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.fused import column_sums, fused, widened
 from bert_gpu.model import cudnn_attention
-from bert_gpu.model.layers import draw_bits, drop_threshold, sizes
+from bert_gpu.model.layers import draw_bits, drop_threshold, plus_bias, sizes
 
 
 def mask_bias(input_mask):
@@ -59,6 +57,12 @@ def split_heads(qkv, *bias):
     return _split_heads(qkv, bias), gradient
 
 
+def add_bias(qkv, *bias):
+    """(B, S, 3, N, D) plus a bias (3, N, D), if there is one."""
+    columns = tf.reshape(qkv, [-1, np.prod(qkv.shape[2:])])
+    return tf.reshape(plus_bias(columns, tf.reshape(bias[0], [-1])), tf.shape(qkv)) if bias else qkv
+
+
 def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, place="attention"):
     """Attention of one projected tensor to itself, by the implementation that the mask is of, in the layout that this one wants.
 
@@ -73,8 +77,7 @@ def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, place="a
     if isinstance(mask, cudnn_attention.Mask):
         if rate and seed is not None:
             raise ValueError(f"cuDNN attention drops no probabilities, and the rate is {rate}")
-        qkv = qkv + tf.cast(bias[0], qkv.dtype) if bias else qkv
-        q, k, v = tf.unstack(qkv, axis=2)  # each (B, S, N, D)
+        q, k, v = tf.unstack(add_bias(qkv, *bias), axis=2)  # each (B, S, N, D)
         if rotation is not None:
             q, k = (rotate(x, *(values[:, None] for values in rotation)) for x in (q, k))
         return cudnn_attention.attention(q, k, v, mask)
@@ -85,8 +88,8 @@ def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, place="a
 
 
 @fused
-def _masked(scores, scale, bias, like):
-    return tf.cast(tf.cast(scores, tf.float32) * scale + bias, like.dtype)
+def _masked(scores, scale, bias):
+    return tf.cast(scores, tf.float32) * scale + bias
 
 
 @fused
@@ -126,13 +129,10 @@ def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
     """
     scale = q.shape[-1] ** -0.5
     drop = bool(rate) and seed is not None
-    # Scores are of q's type. To scale them by a power of two rounds nothing, so that they may stay what they are; other scales would
-    # round them twice.
-    is_exact = math.log2(scale).is_integer()
 
     @tf.custom_gradient
     def attend(q, k, v):
-        scores = _masked(tf.matmul(q, k, transpose_b=True), scale, bias, q[:0] if is_exact else tf.zeros([0]))
+        scores = _masked(tf.matmul(q, k, transpose_b=True), scale, bias)
         kept = marked = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, S, S)
         share = np.float32(1)
         if drop:

@@ -104,6 +104,9 @@ def activate(name, x, *bias):
     return ACTIVATIONS[name](x, *bias)
 
 
+plus_bias = elementwise(tf.identity)  # (R, H) and a bias (H,)
+
+
 def ungated(name):
     """The function of (R, I) and a bias to (R, I) that a gated activation gates by; any other is itself."""
     return ACTIVATIONS[_GATES.get(name, name)]

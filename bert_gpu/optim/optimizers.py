@@ -38,10 +38,16 @@ class OptimizerConfig(Settings):
         "bias|norm", "Weights without decay: a regular expression searched in their names. Default: biases and normalisation."
     )
     layer_adaptation_exclude: str | None = setting(
-        None, "Weights without LAMB's trust ratio: a regular expression searched in their names. Default: --weight_decay_exclude."
+        None,
+        "Weights without LAMB's trust ratio: a regular expression searched in their names. Default: --weight_decay_exclude.",
+        needs=("optimizer", ("lamb",)),
     )
     quantization_block_size: int = setting(
-        2048, "Elements of a weight that share one scale in adamw8bit; Dettmers et al. 2022 use 2048.", low=64, high=2**24
+        2048,
+        "Elements of a weight that share one scale in adamw8bit; Dettmers et al. 2022 use 2048.",
+        low=64,
+        high=2**24,
+        needs=("optimizer", ("adamw8bit",)),
     )
     clip_norm: float = setting(1.0, "Clip gradients to this global norm after the all-reduce; 0 = never.", low=0.0)
 

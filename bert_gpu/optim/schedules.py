@@ -26,7 +26,7 @@ class ScheduleConfig(Settings):
     )
     num_warmup_steps: int | None = setting(None, "Steps of linear warm-up from 0. Wins over --warmup_proportion.", low=0)
     warmup_proportion: float = setting(0.1, "Share of the run that is linear warm-up from 0.", low=0.0, below=1.0)
-    polynomial_power: float = setting(2.0, "Power of --curve=polynomial; 1 is linear.", above=0.0)
+    polynomial_power: float = setting(2.0, "Power of --curve=polynomial; 1 is linear.", above=0.0, needs=("curve", ("polynomial",)))
     min_lr_ratio: float = setting(0.0, "Share of the peak rate that the decay ends at.", low=0.0, high=1.0)
     lr_schedule: str = setting(
         "step", "What measures a run's progress: steps, or time out of --total_training_time.", choices=("step", "time")

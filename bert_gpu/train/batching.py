@@ -38,6 +38,7 @@ class BatchConfig(Settings):
         None,
         "Sequences that --learning_rate belongs to. Default: one GPU's share of a step, so that linear multiplies by the number of GPUs.",
         low=1,
+        needs=("lr_scaling", ("linear", "sqrt")),
     )
 
 

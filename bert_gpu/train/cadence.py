@@ -34,8 +34,12 @@ class CadenceConfig(Settings):
     validation_epochs_end: float | None = setting(
         None, "Epochs between two validations in the last --validation_end_proportion of the run.", above=0.0
     )
-    validation_begin_proportion: float = setting(0.05, "Share of the run that counts as its beginning.", low=0.0, high=1.0)
-    validation_end_proportion: float = setting(0.01, "Share of the run that counts as its end.", low=0.0, high=1.0)
+    validation_begin_proportion: float = setting(
+        0.05, "Share of the run that counts as its beginning.", low=0.0, high=1.0, needs=("validation_epochs_begin", None)
+    )
+    validation_end_proportion: float = setting(
+        0.01, "Share of the run that counts as its end.", low=0.0, high=1.0, needs=("validation_epochs_end", None)
+    )
     validation_marks: tuple[str, ...] = setting((), "Shares of the run, with commas between, at which to validate too: 0.1,0.5.")
     finetune_time_markers: tuple[str, ...] = setting(
         (), "Shares of the run, with commas between, at which the model is exported to OUTPUT_DIR/marks/SHARE, for fine-tuning: 0.25,0.5."

@@ -73,11 +73,10 @@ def set_up(config):
     gpus = chosen_gpus(config)
     kind = "GPU" if gpus else "CPU"
     physical = gpus or tf.config.list_physical_devices("CPU")[:1]
-    if gpus:
-        tf.config.set_visible_devices(gpus, "GPU")
-        if config.virtual_replicas == 1:
-            for gpu in gpus:
-                limit_memory(gpu, config.gpu_memory_limit)
+    tf.config.set_visible_devices(gpus, "GPU")  # none, for a run on the CPU: TensorFlow would take their memory
+    if config.virtual_replicas == 1:
+        for gpu in gpus:
+            limit_memory(gpu, config.gpu_memory_limit)
     if config.virtual_replicas > 1:
         if len(physical) > 1:
             raise UserError(f"--virtual_replicas={config.virtual_replicas}: rehearses on one device; choose it with --num_gpus=1")

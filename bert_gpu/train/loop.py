@@ -30,11 +30,13 @@ class EndingConfig(Settings):
     on_divergence: str = setting(
         "stop", "stop: exit code 3. rollback: back to the last good checkpoint, on with later data.", choices=("stop", "rollback")
     )
-    max_rollbacks: int = setting(3, "Rollbacks before the run gives up.", low=1)
+    max_rollbacks: int = setting(3, "Rollbacks before the run gives up.", low=1, needs=("on_divergence", ("rollback",)))
     early_stop_time: float | None = setting(
         None, "Minutes after which a validation loss above --early_stop_eval_loss ends the run.", low=0.0
     )
-    early_stop_eval_loss: float = setting(6.0, "The validation loss that a run must have reached after --early_stop_time.", above=0.0)
+    early_stop_eval_loss: float = setting(
+        6.0, "The validation loss that a run must have reached after --early_stop_time.", above=0.0, needs=("early_stop_time", None)
+    )
     keep_checkpoint_max: int = setting(5, "Newest checkpoints that are kept, beside the one with the lowest validation loss.", low=1)
     on_save_error: str = setting(
         "continue", "When a checkpoint cannot be written (disk full): continue, and try again at the next, or stop.", choices=SAVE_ERRORS

@@ -90,7 +90,9 @@ class MonitorConfig(Settings):
 
     tensorboard: bool = setting(True, "Write TensorBoard's event files too.")
     wandb_project: str | None = setting(None, "Project of Weights & Biases that gets the numbers too. Needs pip install 'bert-gpu[wandb]'.")
-    wandb_mode: str = setting("online", "offline keeps them in OUTPUT_DIR/wandb, for `wandb sync`.", choices=("online", "offline"))
+    wandb_mode: str = setting(
+        "online", "offline keeps them in OUTPUT_DIR/wandb, for `wandb sync`.", choices=("online", "offline"), needs=("wandb_project", None)
+    )
     hardware_seconds: float = setting(
         5.0, "Seconds between two looks at the GPUs (utilisation, memory, temperature, power). 0 = none.", low=0.0
     )

@@ -93,11 +93,13 @@ def frozen_names(weight_names, expressions):
       weight_names: names of all weights. expressions: strings, each "embeddings", "layers:K" (the first K layers) or a regular
         expression that is searched in the names.
 
-    Raises UserError when an expression is none, fits nothing, or when nothing is left to train.
+    Raises UserError when an expression is none, fits nothing, names more layers than there are, or when nothing is left to train.
     """
-    frozen = set()
+    frozen, num_layers = set(), 1 + max((layer for name in weight_names if (layer := layer_of(name)) is not None), default=-1)
     for expression in expressions:
         first_layers = re.fullmatch(r"layers:(\d+)", expression)
+        if first_layers and int(first_layers[1]) > num_layers:
+            raise UserError(f"--freeze={expression}: the model has fewer layers of its own weights; give at most layers:{num_layers}")
         try:
             if first_layers:
                 found = {name for name in weight_names if (layer := layer_of(name)) is not None and layer < int(first_layers[1])}

@@ -92,7 +92,9 @@ def packed_means(sequence_ids):
 # Highest rates of matrix products in TFLOP/s, without sparsity: (16 bits in, summed in float32; TensorFloat-32; float32 without matrix
 # units). 16 bits are float16 and bfloat16 alike, but float16 alone where there is no TensorFloat-32 (Volta, Turing). GeForce cards
 # sum in float32 at half the rate of the professional cards with the same chip. Numbers are NVIDIA's at boost clock; data sheets
-# print most of them with sparsity, that is, doubled.
+# print most of them with sparsity, that is, doubled. Two tables of others agree where they have a card: Lightning's
+# (lightning/fabric/utilities/throughput.py, which gives a pair of H100 NVL, and GeForce cards without matrix units) and
+# huggingface.js's hardware.ts (float32).
 PEAK_TFLOPS = {
     # Volta: "Tesla V100 GPU architecture" and V100 data sheet.
     "v100 sxm2": (125, None, 15.7),

@@ -95,3 +95,24 @@ def test_unknown_settings_are_refused():
         Example.from_dict(dict(ratte=1), "config.json")
     with pytest.raises(UserError, match="must be of type int"):
         Example.from_dict(dict(size="3"))
+
+
+def test_what_has_no_effect_is_said_once(capsys):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Curve(Settings):
+        curve: str = setting("linear", "A curve.", choices=("linear", "power"))
+        power: float = setting(2.0, "A power.", needs=("curve", ("power",)))
+        minutes: float | None = setting(None, "Minutes.")
+        share: float = setting(0.1, "A share.", needs=("minutes", None))
+
+    def warnings(*argv):
+        parsed = flags.parse(["script.py", *argv], "Does things.", [], [Curve])
+        parsed.make(Curve), parsed.make(Curve)
+        return capsys.readouterr().err.splitlines()
+
+    assert warnings("--power=3") == ["warning: --power has no effect without --curve=power"]
+    assert warnings("--share=0.5") == ["warning: --share has no effect without --minutes"]
+    assert not warnings("--power=3", "--curve=power", "--share=0.5", "--minutes=1") and not warnings()
+    for kind in Settings.__subclasses__():
+        names = {field.name for field in dataclasses.fields(kind)}
+        assert all(field.metadata["needs"] is None or field.metadata["needs"][0] in names for field in dataclasses.fields(kind))

@@ -140,17 +140,17 @@ def test_what_fine_tuning_it_cannot_do_is_named(albert, pairs, capsys, tmp_path,
 
 @pytest.mark.parametrize("name", ["bert", "albert", "mobilebert", "reuse"])
 def test_freezing_counts_its_layers_too(name):
-    """Each weight of the encoder is of the embeddings or of one layer; K layers are those of the first K numbers."""
-    num_layers = 3
+    """Each weight of the encoder is of the embeddings or of one layer; K layers are those of the first K numbers. ALBERT's three are one."""
+    num_layers, num_own = 3, 1 if name == "albert" else 3
     model = ModelConfig(vocab_size=20, hidden_size=16, num_hidden_layers=num_layers, num_attention_heads=2, intermediate_size=24)
     names = set(garden.open_encoder(f"garden:{name}").encoder_weights(model)) | {"mlm/bias"}
     embeddings = frozen_names(names, ["embeddings"])
-    layers = [frozen_names(names, [f"layers:{number}"]) for number in range(1, num_layers + 1)]
+    layers = [frozen_names(names, [f"layers:{number}"]) for number in range(1, num_own + 1)]
     assert {"embeddings/word"} < embeddings and not embeddings & layers[-1]
     assert embeddings | layers[-1] == names - {"mlm/bias"}
-    if name == "albert":
-        assert layers[0] == layers[1] == layers[2]
-    else:
+    with pytest.raises(UserError, match=f"at most layers:{num_own}"):
+        frozen_names(names, [f"layers:{num_own + 1}"])
+    if num_own == 3:
         assert layers[0] < layers[1] < layers[2] and len(layers[1] - layers[0]) == len(layers[2] - layers[1])
     with pytest.raises(UserError, match="layers:0"):
         frozen_names(names, ["layers:0"])

@@ -186,7 +186,13 @@ def test_other_weights_learn_as_if_the_frozen_ones_had_no_gradient(one):
 
 @pytest.mark.parametrize(
     "expression, complaint",
-    [("layres:2", "no weight"), ("[", "no regular expression"), ("layers:0", "no weight"), (".", "nothing to train")],
+    [
+        ("layres:2", "no weight"),
+        ("[", "no regular expression"),
+        ("layers:0", "no weight"),
+        (".", "nothing to train"),
+        ("layers:2", "at most layers:1"),
+    ],
 )
 def test_what_freezes_nothing_or_all_is_refused(expression, complaint):
     with pytest.raises(UserError, match=complaint):
