@@ -140,7 +140,7 @@ def test_what_fine_tuning_it_cannot_do_is_named(albert, pairs, capsys, tmp_path,
 
 @pytest.mark.parametrize("name", ["bert", "albert", "mobilebert", "reuse"])
 def test_freezing_counts_its_layers_too(name):
-    """Each weight of the encoder is of the embeddings or of one layer; K layers are those of the first K numbers. ALBERT's three are one."""
+    """Each weight of the encoder is of the embeddings or of one layer; K layers are the first K numbers. ALBERT's three are one."""
     num_layers, num_own = 3, 1 if name == "albert" else 3
     model = ModelConfig(vocab_size=20, hidden_size=16, num_hidden_layers=num_layers, num_attention_heads=2, intermediate_size=24)
     names = set(garden.open_encoder(f"garden:{name}").encoder_weights(model)) | {"mlm/bias"}
