@@ -48,7 +48,7 @@ def measure(recipe, seed, scratch, arguments):
         output_dir=run,
         num_gpus=0,
         seed=seed,
-        train_batch_size=16,
+        train_batch_size=32,
         lr_schedule="time",
         total_training_time=arguments.minutes / 60,
         num_train_steps=10**9,
