@@ -8,8 +8,6 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 import pytest
 import tensorflow as tf
 
-from bert_gpu.train import devices
-
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4)
 
 # experimental_get_compiler_ir draws a random number, which deterministic ops, switched on by other tests, allow with a seed only.
@@ -25,12 +23,6 @@ def create_with_own_keys(self, devices=None, **settings):
 
 
 tf.distribute.MirroredStrategy.__init__ = create_with_own_keys
-
-
-@pytest.fixture(autouse=True)
-def any_cpu(monkeypatch):
-    """Tests in this process have float32 unless they say otherwise, whatever the CPU."""
-    monkeypatch.setattr(devices, "cpu_features", set)
 
 
 @pytest.fixture(scope="session")

@@ -23,8 +23,8 @@ class DeviceConfig(Settings):
     )
     precision: str = setting(
         "auto",
-        "Compute type of the products; weights and optimizer stay float32. auto = bfloat16 on GPUs and CPUs that have it, float16 "
-        "on older GPUs, float32 on older CPUs.",
+        "Compute type of the products; weights and optimizer stay float32. auto = bfloat16 on GPUs that have it, float16 on older "
+        "GPUs, float32 on CPUs.",
         choices=("auto", "bfloat16", "float16", "float32"),
     )
     xla: str = setting("auto", "Compile the step with XLA. auto = on for GPUs, off for CPUs.", choices=("auto", "on", "off"))
@@ -163,26 +163,10 @@ def gpu_memory_mib(device):
     return details.get("device_memory_size", 16 << 30) / 2**20
 
 
-def cpu_features():
-    return read_cpu_features("/proc/cpuinfo")
-
-
-def read_cpu_features(path):
-    """What the CPU can do, in Linux's words; nothing on other systems."""
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return next((set(line.split(":", 1)[1].split()) for line in file if line.startswith("flags")), set())
-    except OSError:
-        return set()
-
-
 def best_precision(gpus):
-    """bfloat16 from compute capability 8.0 (Ampere), float16 from 7.0 (Volta, with matrix units), else float32.
-
-    On CPUs bfloat16 where they multiply it (AVX512-BF16), which halves the time of a step; else float32.
-    """
+    """bfloat16 from compute capability 8.0 (Ampere), float16 from 7.0 (Volta, with matrix units), float32 otherwise and on CPUs."""
     if not gpus:
-        return "bfloat16" if "avx512_bf16" in cpu_features() else "float32"
+        return "float32"
     capability = min(tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0)) for gpu in gpus)
     return "bfloat16" if capability >= (8, 0) else "float16" if capability >= (7, 0) else "float32"
 
