@@ -133,6 +133,7 @@ def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
     @tf.custom_gradient
     def attend(q, k, v):
         scores = _masked(tf.matmul(q, k, transpose_b=True), scale, bias)
+        scores = tf.ensure_shape(scores, [None] * 4)  # TensorFlow warns of a softmax whose rank it has lost
         kept = marked = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, S, S)
         share = np.float32(1)
         if drop:
