@@ -62,9 +62,24 @@ def classifier_weights(config, num_classes):
     }
 
 
+def select(hidden, positions):
+    """The vectors at some places of each row: (B, S, H), int32 (B, P) -> (B, P, H).
+
+    A product with one-hot rows, which is exact. The gradient of a gather is a scatter, for whose sake XLA on GPUs lays out every hidden
+    state of the model column by column.
+    """
+    chosen = tf.one_hot(positions, sizes(hidden)[1], dtype=hidden.dtype)  # (B, P, S)
+
+    @tf.custom_gradient
+    def choose(hidden):
+        return tf.matmul(chosen, hidden), lambda upstream: tf.matmul(chosen, upstream, transpose_a=True)
+
+    return choose(hidden)
+
+
 def mlm_product(weights, hidden, positions, config, dtype=tf.float32):
     """(scores of every word at the masked positions, biases that are still to be added): (B, S, H), (B, P) -> (B x P, V), [(V,)] or []."""
-    x = tf.reshape(tf.gather(tf.cast(hidden, dtype), positions, batch_dims=1), [-1, config.hidden_size])
+    x = tf.reshape(select(tf.cast(hidden, dtype), positions), [-1, config.hidden_size])
     if config.mlm_transform:
         x, bias = project(weights, "mlm/transform", x)
         x = layer_norm(weights, "mlm/norm", ungated(config.hidden_act)(x, *bias), config.layer_norm_eps)

@@ -1,8 +1,9 @@
 """How much arithmetic a training step takes, and which share of the hardware's rate that is.
 
 FLOPs are counted as PaLM does it (Chowdhery et al. 2022, appendix B; Kaplan et al. 2020, 2.1, with the attention products added): products
-of matrices alone, two for each multiply-add, and a backward pass of twice the forward one. Lookups, normalisation, softmax, dropout and
-the optimizer count nothing, and the masked-word head counts at the P places where it is computed, not at all S.
+of matrices alone, two for each multiply-add, and a backward pass of twice the forward one. Lookups (also those that are done as
+products), normalisation, softmax, dropout and the optimizer count nothing, and the masked-word head counts at the P places where it is
+computed, not at all S.
 
 Per row of S tokens, forward, in multiply-adds, with H hidden, E embedding width, I and I' the widths of the feed-forward block before and
 behind its activation (I' = I / 2 for gated ones), V vocabulary, L layers, T tokens that a token attends to, K sentence vectors:

@@ -1,11 +1,14 @@
-"""Functions compiled for their own sake: sums for the gradients of biases, dropout's draws, rows that have nothing to attend to."""
+"""Functions compiled for their own sake: sums for the gradients of biases, rows that have nothing to attend to."""
+
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_gpu import fused
-from bert_gpu.model import layers
 from bert_gpu.model.attention import attention, mask_bias
 
 
@@ -21,16 +24,6 @@ def test_sums_may_be_larger_than_float16():
     np.testing.assert_allclose(fused.column_sums(tf.fill([16, 2], tf.constant(30_000, tf.float16))), 16 * 30_000)
 
 
-def test_draws_are_philox_numbers_of_the_seed_and_the_place():
-    seed = tf.constant([3, 4])
-    drawn = layers.draw_bits([5, 7], seed, "here").numpy()
-    assert not np.array_equal(drawn, layers.draw_bits([5, 7], seed, "there"))
-    zero = tf.bitwise.bitwise_xor(seed, seed)
-    words = layers._draw(9, zero)  # of 64 bits on CPUs, twice as many of 32 on GPUs: the same numbers
-    plain = tf.random.stateless_uniform([18], zero, minval=None, maxval=None, dtype=tf.uint32, alg="philox")
-    np.testing.assert_array_equal(tf.reshape(tf.bitcast(words, tf.uint32), [-1]), plain)
-
-
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
 def test_a_row_of_padding_alone_is_finite(dtype):
     q = tf.cast(np.random.default_rng(1).standard_normal((2, 2, 5, 4)), dtype)
@@ -39,3 +32,14 @@ def test_a_row_of_padding_alone_is_finite(dtype):
         tape.watch(q)
         mixed = attention(q, q, q, bias, rate=0.5, seed=tf.constant([1, 2]))
     assert np.isfinite(tf.cast(mixed, tf.float32)).all() and np.isfinite(tf.cast(tape.gradient(mixed, q), tf.float32)).all()
+
+
+@pytest.mark.parametrize("given, wanted", [("", "false"), ("--xla_allow_excess_precision=true", "true")])
+def test_what_is_rounded_between_passes_stays_rounded(tmp_path, given, wanted):
+    """GPUs show it, by what is written between their kernels; here is only shown that XLA is told, and that a user's word counts."""
+    program = "import tensorflow as tf, bert_gpu.fused as f; f.fused(lambda x: x + 1.0)(tf.constant(1.0))"
+    flags = f"{given} --xla_dump_to={tmp_path}".strip()
+    subprocess.run([sys.executable, "-c", program], env=os.environ | dict(XLA_FLAGS=flags), check=True, capture_output=True)
+    said = {line.strip() for path in tmp_path.glob("*.debug_options") for line in path.read_text().splitlines()}
+    assert f'xla_dump_to: "{tmp_path}"' in said
+    assert ("xla_allow_excess_precision: false" in said) == (wanted == "false")

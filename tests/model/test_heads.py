@@ -88,6 +88,21 @@ def test_counts_need_no_weights_and_equal_those_of_the_metrics(weights, batch):
         np.testing.assert_allclose(metrics[f"{name}_loss"][0], losses[name], rtol=1e-6)
 
 
+def test_selected_places_are_those_of_a_gather_to_the_bit():
+    generator = np.random.default_rng(3)
+    hidden = tf.cast(generator.standard_normal((3, 7, 5)), tf.bfloat16)
+    positions = tf.constant([[0, 6, 6], [1, 2, 3], [5, 0, 0]])
+    upstream = tf.cast(generator.integers(-4, 5, (3, 3, 5)), tf.bfloat16)  # whose sums are exact
+    found = []
+    for select in (heads.select, lambda hidden, positions: tf.gather(hidden, positions, batch_dims=1)):
+        with tf.GradientTape() as tape:
+            tape.watch(hidden)
+            selected = select(hidden, positions)
+        found.append([tf.cast(x, tf.float32).numpy() for x in (selected, tape.gradient(selected, hidden, upstream))])
+    for ours, reference in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, reference)
+
+
 def test_without_next_sentences_there_is_no_such_loss(batch):
     words_only = {name: value for name, value in batch.items() if name != "next_sentence_labels"}
     specs = heads.pretraining_weights(CONFIG, next_sentence=False)

@@ -41,7 +41,7 @@ def products_of(program):
 
 
 def compiled_products(config, next_sentence, batch_size, length, num_predictions, recompute_every=0, packed=False, encode=None, specs=None):
-    """FLOPs of the products in the compiled program of loss and gradients, and those of the one-hot products of segments."""
+    """FLOPs of the products in the compiled program of loss and gradients, and of the one-hot ones that look up segments and places."""
     batch = {name: tf.ones([batch_size, length], tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
     if packed:
         batch["sequence_ids"] = tf.ones([batch_size, length], tf.int32)
@@ -62,20 +62,20 @@ def compiled_products(config, next_sentence, batch_size, length, num_predictions
         return tape.gradient(loss, weights)
 
     tf.random.set_seed(1)  # asked for by get_compiler_ir, which draws a number, where other tests switched determinism on
-    segments = 2 * 2 * batch_size * length * config.type_vocab_size * config.embedding_width
-    return products_of(gradients.experimental_get_compiler_ir(weights)(stage="hlo", platform_name="CPU")), segments
+    lookups = 4 * batch_size * length * (config.type_vocab_size * config.embedding_width + num_predictions * config.hidden_size)
+    return products_of(gradients.experimental_get_compiler_ir(weights)(stage="hlo", platform_name="CPU")), lookups
 
 
 @pytest.mark.parametrize("next_sentence", [False, True])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_formula_agrees_with_the_compiled_program(name, next_sentence):
     config, rows, length, num_predictions = VARIANTS[name], 3, 48, 8
-    counted, segments = compiled_products(config, next_sentence, rows, length, num_predictions)
+    counted, lookups = compiled_products(config, next_sentence, rows, length, num_predictions)
     flops = FlopsCounter(config, next_sentence).per_row(length, num_predictions)
     assert flops.model == flops.hardware
     assert rows * flops.model == pytest.approx(counted, rel=0.03)
-    # All that it leaves out is the product by which segments are looked up.
-    assert rows * flops.model == pytest.approx(counted - segments, rel=1e-6)
+    # All that it leaves out are the products by which segments and masked places are looked up.
+    assert rows * flops.model == pytest.approx(counted - lookups, rel=1e-6)
 
 
 @pytest.mark.parametrize("name, variant", [("bert", "tiny"), ("albert", "factorised")])
@@ -85,18 +85,18 @@ def test_the_formula_holds_for_encoders_of_the_garden_that_say_so(name, variant)
     model, config = garden.open_encoder(f"garden:{name}"), VARIANTS[variant]
     assert model.has_bert_products and not garden.open_encoder("garden:fnet").has_bert_products
     specs = heads.pretraining_weights(config, True, encoder_weights=model.encoder_weights)
-    counted, segments = compiled_products(config, True, 2, 32, 4, encode=model.encode, specs=specs)
+    counted, lookups = compiled_products(config, True, 2, 32, 4, encode=model.encode, specs=specs)
     # What is left are products by which they repeat masks and position embeddings.
-    assert 2 * FlopsCounter(config, True).per_row(32, 4).model == pytest.approx(counted - segments, rel=1e-3)
+    assert 2 * FlopsCounter(config, True).per_row(32, 4).model == pytest.approx(counted - lookups, rel=1e-3)
 
 
 @pytest.mark.parametrize("name, every", [("mini", 1), ("mini", 3), ("crammed", 1), ("crammed", 2)])
 def test_recomputed_layers_are_hardware_flops_alone(name, every):
     config, rows, length, num_predictions = VARIANTS[name], 2, 32, 4
-    counted, segments = compiled_products(config, True, rows, length, num_predictions, recompute_every=every)
+    counted, lookups = compiled_products(config, True, rows, length, num_predictions, recompute_every=every)
     flops = FlopsCounter(config, True, recompute_every=every).per_row(length, num_predictions)
     assert flops.model == FlopsCounter(config, True).per_row(length, num_predictions).model
-    assert rows * flops.hardware == pytest.approx(counted - segments, rel=1e-6)
+    assert rows * flops.hardware == pytest.approx(counted - lookups, rel=1e-6)
     assert 1.1 < flops.hardware / flops.model < 4 / 3
 
 
@@ -120,8 +120,8 @@ def test_packed_rows_need_their_own_pairs_and_compute_all():
     alone = [FlopsCounter(config, False).per_row(size, 0).model for size in [12] * 6 + [24]]
     words = FlopsCounter(config, False).per_row(0, num_predictions).model
     assert flops.model == pytest.approx(sum(alone) + 2 * words) and flops.hardware == whole.hardware > flops.model
-    counted, segments = compiled_products(config, False, 2, length, num_predictions, packed=True)
-    assert flops.hardware == pytest.approx(counted - segments, rel=1e-6)
+    counted, lookups = compiled_products(config, False, 2, length, num_predictions, packed=True)
+    assert flops.hardware == pytest.approx(counted - lookups, rel=1e-6)
 
 
 def test_rates_of_devices_follow_their_names():
