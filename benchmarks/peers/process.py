@@ -14,7 +14,13 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-SCRIPTS = {"ours": "ours.py", "garden": "model_garden.py", "hugging_face": "hugging_face.py"}
+SCRIPTS = dict(
+    ours="ours.py",
+    garden="model_garden.py",
+    hugging_face="hugging_face.py",
+    lowering="lowering.py",
+    gpu_compiler="gpu_compiler.py",
+)
 
 
 class Failed(Exception):
@@ -41,13 +47,13 @@ class Peer:
 
     def __init__(self, system, settings, python=None, seconds=300.0):
         self.settings, self.errors = settings, tempfile.TemporaryFile()
-        is_torch = system == "hugging_face"
+        is_other = system in ("hugging_face", "gpu_compiler")
         self.process = subprocess.Popen(
             [python or sys.executable, str(HERE / SCRIPTS[system]), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env=clean_environment() if is_torch else os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+            env=clean_environment() if is_other else os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
         )
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.process.stdout, selectors.EVENT_READ)

@@ -1,0 +1,160 @@
+"""What a program that XLA compiled for a GPU launches: its kernels, with the bytes that each reads and writes and the FLOPs of products.
+
+Read from the text of the optimized module (HLO), as --xla_dump_to writes it. Bytes are of the arrays that go into and out of a kernel:
+what a kernel must move at least, and what one that is not a product takes its time for. Caches may serve some of it.
+"""
+
+import dataclasses
+import json
+import math
+import re
+
+SIZES = dict(pred=1, s8=1, u8=1, s16=2, u16=2, f16=2, bf16=2, s32=4, u32=4, f32=4, s64=8, u64=8, f64=8)  # bytes
+ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
+OPERAND = re.compile(r"%([\w.\-]+)")
+CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations|true_computation)=\{?%([\w.\-]+)")
+FREE = {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier"}  # no kernel
+PARTS = {"slice", "dynamic-slice", "gather"}  # read no more than they give
+
+
+@dataclasses.dataclass
+class Instruction:
+    name: str
+    arrays: list  # (type, dimensions) of the result
+    opcode: str
+    operands: list  # names
+    inside: str  # of the parentheses
+    rest: str  # of the line
+
+    @property
+    def num_bytes(self):
+        return sum(SIZES.get(kind, 0) * math.prod(dimensions) for kind, dimensions in self.arrays)
+
+
+@dataclasses.dataclass
+class Kernel:
+    """times: how often one run of the program launches it. num_bytes, flops: of one launch; flops of products and of attention only."""
+
+    name: str
+    kind: str  # "product", "attention" or "other"
+    op_name: str  # of TensorFlow, where known
+    num_bytes: float
+    flops: float
+    times: int
+
+
+def closing(text, start):
+    """Place of the parenthesis that closes the one at `start`."""
+    depth = 0
+    for place in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if not depth:
+            return place
+    raise ValueError(f"parenthesis never closed: {text[:80]}")
+
+
+def arrays_of(text):
+    return [(kind, [int(size) for size in sizes.split(",") if size]) for kind, sizes in ARRAY.findall(text)]
+
+
+def read_instruction(line):
+    name, line = line.strip().removeprefix("ROOT ").split(" = ", 1)
+    end = closing(line, 0) + 1 if line.startswith("(") else line.index(" ")
+    shape, line = line[:end], line[end:].strip()
+    begin = line.index("(")
+    end = closing(line, begin)
+    inside = line[begin + 1 : end]
+    return Instruction(name[1:], arrays_of(shape), line[:begin], OPERAND.findall(inside), inside, line[end + 1 :])
+
+
+def read_module(text):
+    """{name of a computation: its instructions, the root marked by being last}, and the name of the entry computation."""
+    computations, entry, current = {}, None, None
+    for line in text.splitlines():
+        if line.startswith(("%", "ENTRY ")) and line.endswith("{"):
+            name = OPERAND.search(line).group(1)
+            entry = name if line.startswith("ENTRY ") else entry
+            current = computations[name] = {}
+        elif line.startswith("}"):
+            current = None
+        elif current is not None and " = " in line:
+            instruction = read_instruction(line)
+            current[instruction.name] = instruction
+    return computations, entry
+
+
+def bytes_read(instruction, scope, computations):
+    """Bytes that a kernel reads: of a fusion's operand of which only parts are used, those parts."""
+    operands = [scope[name] for name in instruction.operands if name in scope]
+    if instruction.opcode in PARTS:
+        return instruction.num_bytes
+    if instruction.opcode != "fusion":
+        return sum(operand.num_bytes for operand in operands)
+    inner = computations[CALLED.search(instruction.rest).group(1)]
+    parameters = sorted((part for part in inner.values() if part.opcode == "parameter"), key=lambda part: int(part.inside))
+    total = 0
+    for parameter, operand in zip(parameters, operands, strict=True):
+        users = [part for part in inner.values() if parameter.name in part.operands]
+        whole = operand.num_bytes
+        if users and all(user.opcode in PARTS and user.operands[0] == parameter.name for user in users):
+            whole = min(whole, sum(user.num_bytes for user in users))
+        elif users and all(user.opcode == "dynamic-update-slice" and user.operands[0] == parameter.name for user in users):
+            whole = 0  # updated in place
+        total += whole
+    return total
+
+
+def bytes_written(instruction, computations):
+    if instruction.opcode == "fusion":
+        *_, root = computations[CALLED.search(instruction.rest).group(1)].values()
+        if root.opcode == "dynamic-update-slice":
+            inner = computations[CALLED.search(instruction.rest).group(1)]
+            return inner[root.operands[1]].num_bytes
+    return instruction.num_bytes
+
+
+def product_flops(instruction, scope):
+    """FLOPs of a cuBLAS call: 2 x values of the result x length of what is summed."""
+    configuration = json.loads(re.search(r"backend_config=(\{.*\})", instruction.rest).group(1))["gemm_backend_config"]
+    axes = [int(axis) for axis in configuration["dot_dimension_numbers"]["lhs_contracting_dimensions"]]
+    summed = math.prod(scope[instruction.operands[0]].arrays[0][1][axis] for axis in axes)
+    return 2.0 * math.prod(instruction.arrays[0][1]) * summed
+
+
+def attention_flops(instruction, scope, is_backward):
+    """FLOPs of a cuDNN call: two products of scores forward, five backward; masked pairs count."""
+    configuration = json.loads(re.search(r"backend_config=(\{.*\})", instruction.rest).group(1))["cudnn_fmha_backend_config"]
+    num_scores = math.prod(int(size) for size in configuration["intermediate_tensor_shape"]["dimensions"])
+    return 2.0 * num_scores * scope[instruction.operands[0]].arrays[0][1][-1] * (5 if is_backward else 2)
+
+
+def read_kernel(instruction, scope, computations, times):
+    op_name = re.search(r'op_name="([^"]*)"', instruction.rest)
+    read, written, kind, flops = bytes_read(instruction, scope, computations), bytes_written(instruction, computations), "other", 0.0
+    if instruction.opcode == "custom-call":
+        target = re.search(r'custom_call_target="([^"]*)"', instruction.rest).group(1)
+        written = sum(SIZES.get(t, 0) * math.prod(d) for t, d in instruction.arrays if t != "s8")  # s8: its workspace
+        if "gemm" in target or "matmul" in target:
+            kind, flops = "product", product_flops(instruction, scope)
+        elif "fmha" in target:
+            kind, flops = "attention", attention_flops(instruction, scope, "Backward" in target)
+    return Kernel(instruction.name, kind, op_name.group(1) if op_name else "", read + written, flops, times)
+
+
+def kernels(text):
+    """Every Kernel of a module, in the order of its schedule."""
+    computations, entry = read_module(text)
+
+    def walk(name, times):
+        scope = computations[name]
+        for instruction in scope.values():
+            if instruction.opcode in FREE:
+                continue
+            if instruction.opcode in ("call", "while", "conditional"):
+                count = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', instruction.rest)
+                rounds = int(count.group(1)) if instruction.opcode == "while" and count else 1
+                yield from walk(CALLED.search(instruction.rest).group(1), times * rounds)
+            else:
+                yield read_kernel(instruction, scope, computations, times)
+
+    return list(walk(entry, 1))

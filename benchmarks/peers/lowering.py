@@ -1,0 +1,90 @@
+"""The training step as programs for XLA on a GPU, written by TensorFlow where there is none; a process of serve.py's kind."""
+
+import functools
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent))
+
+from unittest import mock
+
+import numpy as np
+from serve import VOCAB_SIZE, make_batch, serve
+
+
+class Lowering:
+    """shape: fields of ModelConfig. length: S. precision: of DeviceConfig. attention: "plain" or "cudnn". packed: rows of several
+    sequences. recompute_every: k of encoder.encode. optimizer: of OptimizerConfig. micro_batches: of a step."""
+
+    def __init__(
+        self, shape, length, precision="bfloat16", attention="plain", packed=False, recompute_every=0, optimizer="adamw", micro_batches=1
+    ):
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+        import tensorflow as tf
+
+        from bert_gpu import fused
+        from bert_gpu.model import encoder, heads
+        from bert_gpu.model.config import ModelConfig
+        from bert_gpu.optim.optimizers import OptimizerConfig
+        from bert_gpu.train.devices import DeviceConfig, set_up
+        from bert_gpu.train.state import TrainState
+        from bert_gpu.train.step import Objective, TrainStep
+
+        self.tf, self.length, self.packed, self.micro_batches = tf, length, packed, micro_batches
+        self.optimizer = OptimizerConfig(optimizer=optimizer)
+        self.devices = set_up(DeviceConfig(num_gpus=0, precision=precision, xla="on", deterministic=False))
+        with mock.patch.object(tf.config, "list_logical_devices", lambda kind=None: ["a GPU"]):
+            fused.has_gpu.cache_clear()
+            assert fused.has_gpu()  # and remembered: what depends on it is lowered for a GPU
+        config = ModelConfig(vocab_size=VOCAB_SIZE, **shape)
+        specs = heads.pretraining_weights(config, next_sentence=not packed)
+        self.weights = {name: np.zeros(spec.shape, np.float32) for name, spec in specs.items()}
+        encode = functools.partial(encoder.encode, recompute_every=recompute_every, xla=True, attention=attention)
+        losses = lambda weights, batch, dtype, seed: heads.pretraining_losses(  # noqa: E731
+            weights, batch, config, dtype=dtype, seed=seed, encode=encode
+        )
+        self.state = TrainState(self.devices.strategy, self.weights, None)
+        objective = Objective(counts=heads.pretraining_counts, losses=losses)
+        self.step = TrainStep(self.devices, self.state, objective, self.optimizer, num_micro_batches=micro_batches, seed=1)
+
+    def gradients(self, rows, path):
+        """Writes the program of loss and gradients for micro-batches of `rows` rows."""
+        tf, shape = self.tf, lambda value: (self.micro_batches, rows, *value.shape[1:])
+        batch = {name: tf.zeros(shape(value), value.dtype) for name, value in make_batch(8, self.length, self.packed).items()}
+        counts = {name: tf.constant(1.0) for name in (("mlm",) if self.packed else ("mlm", "nsp"))}
+        weights = {name: tf.constant(value) for name, value in self.weights.items()}
+        arguments = weights, batch, tf.constant(self.micro_batches), counts, tf.constant(1.0), tf.constant([1, 2])
+        return self.write(self.step.gradients, arguments, path)
+
+    def update(self, path):
+        """Writes the program of the optimizer's update; gradients are of the type that the other program gives them."""
+        from bert_gpu.optim import optimizers
+
+        tf = self.tf
+        weights = {name: tf.constant(value) for name, value in self.weights.items()}
+        kept = self.devices.dtype if self.micro_batches == 1 else tf.float32
+        gradients = {name: tf.zeros(value.shape, kept if value.ndim > 1 else tf.float32) for name, value in self.weights.items()}
+        slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(self.weights, self.optimizer).items()}
+
+        @tf.function(jit_compile=True, autograph=False)
+        def update(weights, gradients, slots, rate, num_updates):
+            factor, norm = optimizers.clip_factor(gradients, self.optimizer.clip_norm, 1.0)
+            return optimizers.update(weights, gradients, slots, rate, num_updates, self.optimizer, factor), norm
+
+        return self.write(update, (weights, gradients, slots, tf.constant(1e-4), tf.constant(1)), path)
+
+    def write(self, function, arguments, path):
+        program = function.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized", platform_name="GPU")
+        pathlib.Path(path).write_bytes(program)
+        return dict(path=path, bytes=len(program))
+
+    def sizes(self):
+        """Bytes of what a run holds beside a step: weights and the optimizer's state."""
+        from bert_gpu.optim.optimizers import state_bytes
+
+        return dict(weights=sum(value.nbytes for value in self.weights.values()), optimizer=state_bytes(self.weights, self.optimizer))
+
+
+if __name__ == "__main__":
+    serve(Lowering)
