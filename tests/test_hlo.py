@@ -1,0 +1,72 @@
+"""benchmarks/peers/hlo.py: what it counts in a program whose bytes and FLOPs are known."""
+
+import sys
+
+import pytest
+
+from tests.test_architecture import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
+import hlo
+
+PROGRAM = """HloModule a_step, is_scheduled=true, entry_computation_layout={(f32[4,8]{1,0})->f32[4]{0}}
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add.1 = f32[] add(%a, %b)
+}
+
+%fused_part (p1: bf16[100,8], p0: f32[4,8]) -> (f32[4], bf16[4,8]) {
+  %p1 = bf16[100,8]{1,0} parameter(1)
+  %slice.1 = bf16[4,8]{1,0} slice(%p1), slice={[0:4], [0:8]}
+  %p0 = f32[4,8]{1,0} parameter(0)
+  %convert.1 = f32[4,8]{1,0} convert(%slice.1)
+  %add.2 = f32[4,8]{1,0} add(%convert.1, %p0)
+  %zero = f32[] constant(0)
+  %reduce.1 = f32[4]{0} reduce(%add.2, %zero), dimensions={1}, to_apply=%sum
+  %convert.2 = bf16[4,8]{1,0} convert(%add.2)
+  ROOT %tuple.1 = (f32[4]{0}, bf16[4,8]{1,0}) tuple(%reduce.1, %convert.2)
+}
+
+%body (state: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
+  %state = (s32[], f32[4,8]{1,0}) parameter(0)
+  %count = s32[] get-tuple-element(%state), index=0
+  %value = f32[4,8]{1,0} get-tuple-element(%state), index=1
+  %copy.1 = f32[4,8]{1,0} copy(%value)
+  ROOT %tuple.2 = (s32[], f32[4,8]{1,0}) tuple(%count, %copy.1)
+}
+
+%condition (state.1: (s32[], f32[4,8])) -> pred[] {
+  %state.1 = (s32[], f32[4,8]{1,0}) parameter(0)
+  ROOT %always = pred[] constant(true)
+}
+
+ENTRY %main (x: f32[4,8], y: bf16[100,8]) -> f32[4] {
+  %x = f32[4,8]{1,0} parameter(0), metadata={op_name="XLA_Args"}
+  %y = bf16[100,8]{1,0} parameter(1)
+  %start = s32[] constant(0)
+  %tuple.3 = (s32[], f32[4,8]{1,0}) tuple(%start, %x)
+  %while.1 = (s32[], f32[4,8]{1,0}) while(%tuple.3), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  %gte = f32[4,8]{1,0} get-tuple-element(%while.1), index=1
+  %fusion.1 = (f32[4]{0}, bf16[4,8]{1,0}) fusion(%gte, %y), kind=kInput, calls=%fused_part, metadata={op_name="PartitionedCall/Sum"}
+  %left = bf16[4,8]{1,0} get-tuple-element(%fusion.1), index=1
+  %gemm.1 = (bf16[4,100]{1,0}, s8[512]{0}) custom-call(%left, %y), custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":{"beta":0,"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["1"]}}}
+  ROOT %sums = f32[4]{0} get-tuple-element(%fusion.1), index=0
+}
+"""  # noqa: E501
+
+
+def test_kernels_of_a_program():
+    copy, fusion, gemm = hlo.kernels(PROGRAM)
+    assert (copy.name, copy.kind, copy.times, copy.num_bytes) == ("copy.1", "other", 3, 2 * 4 * 8 * 4)
+    # The fusion reads x whole, of y the slice alone, whatever order its parameters are written in; and writes sums and values.
+    assert (fusion.kind, fusion.op_name, fusion.times) == ("other", "PartitionedCall/Sum", 1)
+    assert fusion.num_bytes == 4 * 8 * 4 + 4 * 8 * 2 + 4 * 4 + 4 * 8 * 2
+    assert (gemm.kind, gemm.flops) == ("product", 2 * 4 * 100 * 8)
+    assert gemm.num_bytes == (4 * 8 + 100 * 8 + 4 * 100) * 2  # without its workspace
+
+
+def test_what_is_no_program_is_refused():
+    with pytest.raises(ValueError, match="parenthesis"):
+        hlo.read_instruction("  %a = f32[] add(%b, %c")
