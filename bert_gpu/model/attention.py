@@ -6,9 +6,9 @@ Legend: B batch, S sequence, N heads, D dimensions per head.
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import column_sums, fused, widened
+from bert_gpu.fused import column_sums, fused, has_gpu, widened
 from bert_gpu.model import cudnn_attention
-from bert_gpu.model.layers import draw_bits, drop_threshold, plus_bias, sizes
+from bert_gpu.model.layers import as_if_unknown, draw_bits, drop_threshold, plus_bias, sizes
 
 
 def mask_bias(input_mask):
@@ -117,7 +117,7 @@ def _softmax_gradient(marked, dkept, mixed, upstream, scale, share):
 def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
     """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax computed in float32.
 
-    One (B, N, S, S) array is kept for the backward pass, of q's type: the probabilities, negative where they were dropped.
+    One (B, N, S, S) array is kept for the backward pass, of q's type: the probabilities, on CPUs negative where they were dropped.
 
     Args:
       q, k, v: (B, N, S, D).
@@ -134,14 +134,19 @@ def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
     def attend(q, k, v):
         scores = _masked(tf.matmul(q, k, transpose_b=True), scale, bias)
         scores = tf.ensure_shape(scores, [None] * 4)  # TensorFlow warns of a softmax whose rank it has lost
-        kept = marked = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, S, S)
+        probabilities = kept = stored = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, S, S)
         share = np.float32(1)
         if drop:
-            bits, (threshold, share) = draw_bits(sizes(marked), seed, place), drop_threshold(rate)
-            kept, marked = _mark_dropped(marked, bits, threshold, share)
+            shape, (threshold, share) = sizes(probabilities), drop_threshold(rate)
+            kept, marked = _mark_dropped(probabilities, draw_bits(shape, seed, place), threshold, share)
+            stored = probabilities if has_gpu() else marked  # GPUs draw again
         mixed = tf.matmul(kept, v)
 
         def gradient(upstream):
+            marked = stored
+            if drop and has_gpu():
+                bits = draw_bits(shape, as_if_unknown(seed), place)
+                marked = _mark_dropped(stored, bits, threshold, share)[1]
             dv = tf.matmul(_unmark(marked, share) if drop else marked, upstream, transpose_a=True)
             dkept = tf.matmul(upstream, v, transpose_b=True)
             dscores = _softmax_gradient(marked, dkept, mixed, upstream, scale, share)

@@ -140,6 +140,12 @@ def _draw(num_rows, key):
     return tf.reshape(tf.bitcast(mix(tf.bitwise.bitwise_xor(mix(counters), key)), tf.uint16), [-1])
 
 
+@fused
+def as_if_unknown(x):
+    """x as a value that XLA knows nothing about, so that what is computed from it is computed again instead of kept."""
+    return gen_xla_ops.xla_optimization_barrier([x])[0]
+
+
 def draw_bits(shape, seed, place):
     """Draws uint16 numbers for the values of one place in the network, in `shape`.
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu import fused
 from bert_gpu.model import attention, encoder, layers
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.heads import pooler_weights
@@ -142,8 +143,12 @@ def test_gradients_are_deterministic_dense_and_in_the_weights_dtype(weights):
         assert (first[name].numpy() == second[name].numpy()).all(), name
 
 
+@pytest.mark.parametrize("has_gpu", [False, True])
 @pytest.mark.parametrize("part", ["gelu", "layer_norm", "attention", "attention with dropout"])
-def test_own_gradients_equal_automatic_ones(part):
+def test_own_gradients_equal_automatic_ones(part, has_gpu, monkeypatch):
+    """has_gpu: with the forms that are chosen for GPUs, which compute the same."""
+    for module in (fused, layers, attention):
+        monkeypatch.setattr(module, "has_gpu", lambda: has_gpu)
     generator = np.random.default_rng(1)
     draw = lambda *shape: tf.constant(generator.standard_normal(shape), tf.float32)  # noqa: E731
     bias = attention.mask_bias(tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]))
