@@ -2,12 +2,12 @@
 """What XLA makes of the training step for an H200, compiled without one: kernels, bytes that they move, FLOPs of products, memory.
 
     python -m venv xla && xla/bin/pip install 'jax[cuda12]==0.7.0'
-    python benchmarks/ahead.py --jax_python=xla/bin/python [--part=kernels,memory] [--json=docs/data/ahead.json]
+    python benchmarks/ahead.py --jax_python=xla/bin/python [--part=kernels,techniques,memory] [--json=docs/data/ahead.json]
 
 Nothing runs on a GPU, and no time is measured. `kernels` gives, for a step, what must at least be computed and moved: a bound, and a way to
-see what a change of the model's code does to the compiled step. `memory` gives the largest micro-batch whose buffers fit into a limit.
-Lowered by TensorFlow, compiled by the XLA of JAX (peers/gpu_compiler.py); products are cuBLAS calls, because there is no GPU to try
-others on.
+see what a change of the model's code does to the compiled step. `techniques` gives what a step holds with each way to save memory, `memory`
+the largest micro-batch whose buffers fit into a limit. Lowered by TensorFlow, compiled by the XLA of JAX (peers/gpu_compiler.py); products
+are cuBLAS calls, because there is no GPU to try others on.
 """
 
 import argparse
@@ -30,14 +30,27 @@ VARIANTS = {  # of `kernels`: settings of lowering.Lowering, attention's dropout
     "cuDNN, packed": (dict(attention="cudnn", packed=True), 0.0),
     "plain, recompute": (dict(recompute_every=1), 0.1),
 }
-TECHNIQUES = {  # of `memory`
+EIGHT_BIT = dict(optimizer="adamw8bit")
+TECHNIQUES = {  # of `techniques`
+    "nothing (float32)": dict(precision="float32"),
+    "bfloat16": {},
+    "bfloat16, accumulation 4": dict(micro_batches=4),
+    "bfloat16, embeddings frozen": dict(freeze=["embeddings"]),
+    "bfloat16, embeddings and half of the layers frozen": dict(freeze=["embeddings", "layers:HALF"]),
+    "bfloat16, recompute": dict(recompute_every=1),
+    "bfloat16, recompute every 3rd": dict(recompute_every=3),
+    "bfloat16, adamw8bit": EIGHT_BIT,
+    "bfloat16, recompute, adamw8bit, accumulation 4": EIGHT_BIT | dict(recompute_every=1, micro_batches=4),
+}
+LIMITED = {  # of `memory`
     "nothing (float32)": dict(precision="float32"),
     "bfloat16": {},
     "bfloat16, recompute": dict(recompute_every=1),
-    "bfloat16, adamw8bit": dict(optimizer="adamw8bit"),
-    "bfloat16, recompute, adamw8bit": dict(recompute_every=1, optimizer="adamw8bit"),
-    "the same, accumulation": dict(recompute_every=1, optimizer="adamw8bit", micro_batches=4),
+    "bfloat16, adamw8bit": EIGHT_BIT,
+    "bfloat16, recompute, adamw8bit": EIGHT_BIT | dict(recompute_every=1),
+    "the same, accumulation": EIGHT_BIT | dict(recompute_every=1, micro_batches=4),
 }
+TECHNIQUE_TOKENS = 4096  # of a step
 
 
 def settings_of(model, length, settings, dropout=0.1):
@@ -71,6 +84,15 @@ def count_kernels(compiler, folder, model, length, settings, dropout):
             lowering.ask(name, path=path, **arguments)
             found[name] = summary(compiler.ask("compile", path=path))
     return found
+
+
+def buffers(compiler, folder, model, length, settings):
+    """Bytes that a step of TECHNIQUE_TOKENS holds."""
+    with Peer("lowering", settings_of(model, length, settings)) as lowering:
+        path = str(folder / "program.pb")
+        lowering.ask("gradients", rows=TECHNIQUE_TOKENS // length // settings.get("micro_batches", 1), path=path)
+        compiled = compiler.ask("compile", path=path)
+        return lowering.ask("sizes") | dict(gradients=compiled["results"], temporaries=compiled["temporaries"])
 
 
 def largest_micro_batch(compiler, folder, model, length, settings, limit):
@@ -147,6 +169,21 @@ def print_kernels(results):
     print_table(header, rows)
 
 
+def print_techniques(results):
+    print(f"\nWhat a step of {TECHNIQUE_TOKENS:,} tokens holds, MB. Temporaries: activations, weights in the compute type, scratch.\n")
+    rows, first = [], {}
+    for name, found in results.items():
+        part, technique = name.split(": ")
+        if "error" in found:
+            rows.append([part, technique, *["-"] * 5, found["error"][:60]])
+            continue
+        total = sum(found.values())
+        first.setdefault(part, total)
+        cells = [f"{found[field] / 2**20:,.0f}" for field in ("weights", "optimizer", "gradients", "temporaries")]
+        rows.append([part, technique, *cells, f"{total / 2**20:,.0f}", f"{total / first[part]:.2f}"])
+    print_table(["model, S", "technique", "weights", "optimizer", "gradients", "temporaries", "sum", "share"], rows)
+
+
 def print_memory(results, limit):
     print(f"\nThe largest micro-batch whose step fits into {limit / 1e9:.1f} GB, by the compiler's buffers.\n")
     rows = []
@@ -160,7 +197,7 @@ def print_memory(results, limit):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jax_python", required=True, help="Python with jax[cuda12]==0.7.0")
-    parser.add_argument("--part", default="kernels,memory")
+    parser.add_argument("--part", default="kernels,techniques,memory")
     parser.add_argument("--model", default="base,large")
     parser.add_argument("--length", default="128,512", help="S")
     parser.add_argument("--variant", help="part of a name, to measure fewer")
@@ -173,8 +210,9 @@ def main():
         results["versions"] = compiler.ask("versions")
         measures = {
             "kernels": (VARIANTS, lambda *where, chosen: count_kernels(compiler, pathlib.Path(folder), *where, *chosen)),
+            "techniques": (TECHNIQUES, lambda *where, chosen: buffers(compiler, pathlib.Path(folder), *where, chosen)),
             "memory": (
-                TECHNIQUES,
+                LIMITED,
                 lambda *where, chosen: largest_micro_batch(compiler, pathlib.Path(folder), *where, chosen, options.limit * 1e9),
             ),
         }
@@ -193,6 +231,8 @@ def main():
                             write_results(options.json, results)
     if "kernels" in results:
         print_kernels(results["kernels"])
+    if "techniques" in results:
+        print_techniques(results["techniques"])
     if "memory" in results:
         print_memory(results["memory"], results["limit"])
 

@@ -15,11 +15,13 @@ from serve import VOCAB_SIZE, make_batch, serve
 
 class Lowering:
     """shape: fields of ModelConfig. length: S. precision: of DeviceConfig. attention: "plain" or "cudnn". packed: rows of several
-    sequences. recompute_every: k of encoder.encode. optimizer: of OptimizerConfig. micro_batches: of a step."""
+    sequences. recompute_every: k of encoder.encode. freeze: of MemoryConfig, "layers:HALF" for half of them. optimizer: of OptimizerConfig.
+    micro_batches: of a step."""
 
     def __init__(
-        self, shape, length, precision="bfloat16", attention="plain", packed=False, recompute_every=0, optimizer="adamw", micro_batches=1
-    ):
+        self, shape, length, precision="bfloat16", attention="plain", packed=False, recompute_every=0, freeze=(), optimizer="adamw",
+        micro_batches=1,
+    ):  # fmt: skip
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
         import tensorflow as tf
 
@@ -28,7 +30,7 @@ class Lowering:
         from bert_gpu.model.config import ModelConfig
         from bert_gpu.optim.optimizers import OptimizerConfig
         from bert_gpu.train.devices import DeviceConfig, set_up
-        from bert_gpu.train.state import TrainState
+        from bert_gpu.train.state import TrainState, frozen_names
         from bert_gpu.train.step import Objective, TrainStep
 
         self.tf, self.length, self.packed, self.micro_batches = tf, length, packed, micro_batches
@@ -44,7 +46,8 @@ class Lowering:
         losses = lambda weights, batch, dtype, seed: heads.pretraining_losses(  # noqa: E731
             weights, batch, config, dtype=dtype, seed=seed, encode=encode
         )
-        self.state = TrainState(self.devices.strategy, self.weights, None)
+        freeze = [part.replace("HALF", str(config.num_hidden_layers // 2)) for part in freeze]
+        self.state = TrainState(self.devices.strategy, self.weights, None, frozen_names(self.weights, freeze))
         objective = Objective(counts=heads.pretraining_counts, losses=losses)
         self.step = TrainStep(self.devices, self.state, objective, self.optimizer, num_micro_batches=micro_batches, seed=1)
 
@@ -62,10 +65,10 @@ class Lowering:
         from bert_gpu.optim import optimizers
 
         tf = self.tf
-        weights = {name: tf.constant(value) for name, value in self.weights.items()}
+        weights = {name: tf.constant(value) for name, value in self.trained().items()}
         kept = self.devices.dtype if self.micro_batches == 1 else tf.float32
-        gradients = {name: tf.zeros(value.shape, kept if value.ndim > 1 else tf.float32) for name, value in self.weights.items()}
-        slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(self.weights, self.optimizer).items()}
+        gradients = {name: tf.zeros(value.shape, kept if value.ndim > 1 else tf.float32) for name, value in self.trained().items()}
+        slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(self.trained(), self.optimizer).items()}
 
         @tf.function(jit_compile=True, autograph=False)
         def update(weights, gradients, slots, rate, num_updates):
@@ -73,6 +76,10 @@ class Lowering:
             return optimizers.update(weights, gradients, slots, rate, num_updates, self.optimizer, factor), norm
 
         return self.write(update, (weights, gradients, slots, tf.constant(1e-4), tf.constant(1)), path)
+
+    def trained(self):
+        """Those of the weights that are not frozen."""
+        return {name: self.weights[name] for name in self.state.trained}
 
     def write(self, function, arguments, path):
         program = function.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized", platform_name="GPU")
@@ -83,7 +90,7 @@ class Lowering:
         """Bytes of what a run holds beside a step: weights and the optimizer's state."""
         from bert_gpu.optim.optimizers import state_bytes
 
-        return dict(weights=sum(value.nbytes for value in self.weights.values()), optimizer=state_bytes(self.weights, self.optimizer))
+        return dict(weights=sum(value.nbytes for value in self.weights.values()), optimizer=state_bytes(self.trained(), self.optimizer))
 
 
 if __name__ == "__main__":
