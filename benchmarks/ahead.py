@@ -4,13 +4,14 @@
     python -m venv xla && xla/bin/pip install 'jax[cuda12]==0.7.0'
     python benchmarks/ahead.py --jax_python=xla/bin/python [--part=kernels,techniques,memory] [--json=docs/data/ahead.json]
 
-Nothing runs on a GPU, and no time is measured. `kernels` gives, for a step, what must at least be computed and moved: a bound, and a way to
-see what a change of the model's code does to the compiled step. `techniques` gives what a step holds with each way to save memory, `memory`
-the largest micro-batch whose buffers fit into a limit. Lowered by TensorFlow, compiled by the XLA of JAX (peers/gpu_compiler.py); products
-are cuBLAS calls, because there is no GPU to try others on.
+Nothing runs on a GPU, and no time is measured. `kernels` counts what a step computes and moves, which shows what a change of the model's
+code does to the compiled step; the times beside it are those of a GPU that reached the rates of its data sheet. `techniques` gives what a
+step holds with each way to save memory, `memory` the largest micro-batch whose buffers fit into a limit. Lowered by TensorFlow, compiled
+by the XLA of JAX (peers/gpu_compiler.py); products are cuBLAS calls, because there is no GPU to try others on.
 """
 
 import argparse
+import itertools
 import pathlib
 import sys
 import tempfile
@@ -20,7 +21,9 @@ from peers import hlo
 from peers.process import Failed, Peer
 from peers.report import flops_per_token, hardware, read_results, shape_of, write_results
 
-RATE, BANDWIDTH = 790e12, 4.8e12  # an H200's: FLOP/s that its bfloat16 products reach; bytes/s of its memory (NVIDIA's data sheet)
+from bert_gpu.train.throughput import peak_flops
+
+RATE, BANDWIDTH = peak_flops("NVIDIA H200", "bfloat16"), 4.8e12  # FLOP/s and bytes/s of its memory, by NVIDIA's data sheet
 TOKENS = dict(base=32768, large=16384)  # of a step
 VARIANTS = {  # of `kernels`: settings of lowering.Lowering, attention's dropout
     "plain": ({}, 0.1),
@@ -58,7 +61,7 @@ def settings_of(model, length, settings, dropout=0.1):
 
 
 def summary(compiled):
-    """Counts of a compiled program: kernels, and by kind their FLOPs, bytes and least seconds."""
+    """Counts of a compiled program: kernels, and by kind their FLOPs, bytes, and seconds at the rates of the data sheet."""
     found = hlo.kernels(pathlib.Path(compiled["text"]).read_text())
     products = [kernel for kernel in found if kernel.kind != "other"]
     others = [kernel for kernel in found if kernel.kind == "other"]
@@ -74,62 +77,92 @@ def summary(compiled):
     )
 
 
-def count_kernels(compiler, folder, model, length, settings, dropout):
+class Programs:
+    """The programs of one case: lowered by TensorFlow, compiled by XLA, each in a process of its own."""
+
+    def __init__(self, options, model, length, settings, dropout=0.1):
+        self.folder = tempfile.TemporaryDirectory()
+        self.lowering = self.compiler = None
+        try:
+            compiler = dict(folder=self.folder.name, flags=options.flags)
+            self.lowering = Peer("lowering", settings_of(model, length, settings, dropout))
+            self.compiler = Peer("gpu_compiler", compiler, options.jax_python)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in (self.lowering, self.compiler):
+            if process:
+                process.close()
+        self.folder.cleanup()
+
+    def compile(self, name, **arguments):
+        path = str(pathlib.Path(self.folder.name) / "program.pb")
+        self.lowering.ask(name, path=path, **arguments)
+        return self.compiler.ask("compile", path=path)
+
+    def sizes(self):
+        return self.lowering.ask("sizes")
+
+
+def count_kernels(options, model, length, variant):
     """Summaries of the programs of one step, "gradients" and "update", and how many rows it has."""
     rows = TOKENS[model] // length
-    with Peer("lowering", settings_of(model, length, settings, dropout)) as lowering:
-        found = dict(rows=rows)
-        for name, arguments in (("gradients", dict(rows=rows)), ("update", {})):
-            path = str(folder / "program.pb")
-            lowering.ask(name, path=path, **arguments)
-            found[name] = summary(compiler.ask("compile", path=path))
-    return found
+    with Programs(options, model, length, *variant) as programs:
+        step, update = summary(programs.compile("gradients", rows=rows)), summary(programs.compile("update"))
+    return dict(rows=rows, gradients=step, update=update)
 
 
-def buffers(compiler, folder, model, length, settings):
+def buffers(options, model, length, settings):
     """Bytes that a step of TECHNIQUE_TOKENS holds."""
-    with Peer("lowering", settings_of(model, length, settings)) as lowering:
-        path = str(folder / "program.pb")
-        lowering.ask("gradients", rows=TECHNIQUE_TOKENS // length // settings.get("micro_batches", 1), path=path)
-        compiled = compiler.ask("compile", path=path)
-        return lowering.ask("sizes") | dict(gradients=compiled["results"], temporaries=compiled["temporaries"])
+    with Programs(options, model, length, settings) as programs:
+        compiled = programs.compile("gradients", rows=TECHNIQUE_TOKENS // length // settings.get("micro_batches", 1))
+        return programs.sizes() | dict(gradients=compiled["results"], temporaries=compiled["temporaries"])
 
 
-def largest_micro_batch(compiler, folder, model, length, settings, limit):
-    """The most rows of a micro-batch whose step fits into `limit` bytes, found by compiling, and the bytes of that step.
+def most_rows(bytes_of, limit):
+    """The most rows, within 3 %, for which bytes_of(rows), which rises with them, is at most `limit`; 0 when not even one row is."""
+    low, high = 0, 8  # what fits, what does not
+    while bytes_of(high) <= limit:
+        low, high = high, 2 * high
+    while high - low > max(1, low // 32):
+        if low:  # bytes grow by almost the same with every row
+            guess = low + int((limit - bytes_of(low)) * (high - low) / (bytes_of(high) - bytes_of(low)))
+        else:
+            guess = high // 2
+        middle = min(max(guess, low + 1), high - 1)
+        low, high = (middle, high) if bytes_of(middle) <= limit else (low, middle)
+    return low
 
-    A step holds weights, optimizer state and the larger of its two programs: gradients and activations, or gradients and the update, which
-    writes weights and state in place.
+
+def largest_micro_batch(options, model, length, settings):
+    """The most rows of a micro-batch whose step fits into the limit, found by compiling, and the bytes of that step.
+
+    A step holds weights, optimizer state, gradients, and the temporaries of the larger of its two programs: that of gradients, and that of
+    the update, which writes weights and state in place. What CUDA and TensorFlow hold for themselves is not in it.
     """
-    with Peer("lowering", settings_of(model, length, settings)) as lowering:
-        sizes = lowering.ask("sizes")
-        held, tried = sizes["weights"] + sizes["optimizer"], {}
+    with Programs(options, model, length, settings) as programs:
+        held, tried = sum(programs.sizes().values()), {}
+        least = programs.compile("update")["temporaries"]
 
         def bytes_of(rows):
             if rows not in tried:
-                path = str(folder / "program.pb")
-                lowering.ask("gradients", rows=rows, path=path)
-                compiled = compiler.ask("compile", path=path)
-                tried[rows] = held + compiled["results"] + compiled["temporaries"]
+                compiled = programs.compile("gradients", rows=rows)
+                tried[rows] = held + compiled["results"] + max(compiled["temporaries"], least)
             return tried[rows]
 
-        low, high = 0, 8  # what fits, what does not
-        while bytes_of(high) <= limit:
-            low, high = high, 2 * high
-        while high - low > max(1, low // 32):
-            if low:  # bytes grow by almost the same with every row
-                slope = (bytes_of(high) - bytes_of(low)) / (high - low)
-                guess = low + int((limit - bytes_of(low)) / slope)
-            else:
-                guess = high // 2
-            middle = min(max(guess, low + 1), high - 1)
-            low, high = (middle, high) if bytes_of(middle) <= limit else (low, middle)
-    return dict(micro_batch=low, bytes=tried.get(low), held_bytes=held, tried=tried)
+        rows = most_rows(bytes_of, options.limit * 1e9)
+    return dict(micro_batch=rows, bytes=tried.get(rows), held_bytes=held, limit=options.limit * 1e9, tried=tried)
 
 
 def print_kernels(results):
-    print(f"\nA step of {', '.join(f'{count:,} tokens of {model}' for model, count in TOKENS.items())}, bfloat16, AdamW. Least times of an")
-    print(f"H200 at {RATE / 1e12:.0f} TFLOP/s and {BANDWIDTH / 1e12:.1f} TB/s; MFU at most: model FLOPs against both together.\n")
+    steps = ", ".join(f"{count:,} tokens of {model}" for model, count in TOKENS.items())
+    print(f"\nA step of {steps}, bfloat16, AdamW. Milliseconds at an H200's {RATE / 1e12:.0f} TFLOP/s and {BANDWIDTH / 1e12:.1f} TB/s")
+    print("(data sheet), and the MFU if a step took them all.\n")
     rows = []
     for name, found in results.items():
         part, variant = name.split(": ")
@@ -140,32 +173,18 @@ def print_kernels(results):
         step, update = found["gradients"], found["update"]
         seconds = step["product_seconds"] + step["other_seconds"] + update["other_seconds"]
         flops = TOKENS[model] * flops_per_token(model, int(length), packed="packed" in variant)
-        rows.append(
-            [
-                part,
-                variant,
-                f"{step['kernels'] + update['kernels']:,}",
-                f"{step['product_flops'] / 1e12:.1f}",
-                f"{step['product_seconds'] * 1e3:.1f}",
-                f"{step['other_bytes'] / 1e9:.1f}",
-                f"{step['other_seconds'] * 1e3:.1f}",
-                f"{update['other_seconds'] * 1e3:.1f}",
-                f"{flops / seconds / RATE:.2f}",
-                f"{step['temporaries'] / 2**30:.2f}",
-            ]
-        )
-    header = [
-        "model, S",
-        "variant",
-        "kernels",
-        "TFLOP",
-        "products ms",
-        "others GB",
-        "others ms",
-        "update ms",
-        "MFU at most",
-        "GiB temporaries",
-    ]
+        cells = [
+            f"{step['kernels'] + update['kernels']:,}",
+            f"{step['product_flops'] / 1e12:.1f}",
+            f"{step['product_seconds'] * 1e3:.1f}",
+            f"{step['other_bytes'] / 1e9:.1f}",
+            f"{step['other_seconds'] * 1e3:.1f}",
+            f"{update['other_seconds'] * 1e3:.1f}",
+            f"{flops / seconds / RATE:.2f}",
+            f"{step['temporaries'] / 1e9:.2f}",
+        ]
+        rows.append([part, variant, *cells])
+    header = ["model, S", "variant", "kernels", "TFLOP", "products ms", "others GB", "others ms", "update ms", "MFU", "GB of temporaries"]
     print_table(header, rows)
 
 
@@ -177,21 +196,31 @@ def print_techniques(results):
         if "error" in found:
             rows.append([part, technique, *["-"] * 5, found["error"][:60]])
             continue
-        total = sum(found.values())
+        total = sum(found[field] for field in ("weights", "optimizer", "gradients", "temporaries"))
         first.setdefault(part, total)
-        cells = [f"{found[field] / 2**20:,.0f}" for field in ("weights", "optimizer", "gradients", "temporaries")]
-        rows.append([part, technique, *cells, f"{total / 2**20:,.0f}", f"{total / first[part]:.2f}"])
+        cells = [f"{found[field] / 1e6:,.0f}" for field in ("weights", "optimizer", "gradients", "temporaries")]
+        rows.append([part, technique, *cells, f"{total / 1e6:,.0f}", f"{total / first[part]:.2f}"])
     print_table(["model, S", "technique", "weights", "optimizer", "gradients", "temporaries", "sum", "share"], rows)
 
 
-def print_memory(results, limit):
-    print(f"\nThe largest micro-batch whose step fits into {limit / 1e9:.1f} GB, by the compiler's buffers.\n")
+def print_memory(results):
+    print("\nThe largest micro-batch whose step fits into a limit, by the compiler's buffers, within 3 %.\n")
     rows = []
     for name, found in results.items():
         part, technique = name.split(": ")
-        cells = [found["error"][:60], "-"] if "error" in found else [found["micro_batch"] or "none", f"{(found['bytes'] or 0) / 1e9:.2f}"]
-        rows.append([part, technique, *cells])
-    print_table(["model, S", "technique", "micro-batch", "GB"], rows)
+        if "error" in found:
+            rows.append([part, technique, "-", "-", "-", found["error"][:60]])
+        else:
+            taken = f"{found['bytes'] / 1e9:.2f}" if found["bytes"] else "-"
+            rows.append([part, technique, f"{found['limit'] / 1e9:g}", found["micro_batch"] or "none", taken])
+    print_table(["model, S", "technique", "limit GB", "micro-batch", "GB"], rows)
+
+
+PARTS = {  # its cases, what measures one, what prints all
+    "kernels": (VARIANTS, count_kernels, print_kernels),
+    "techniques": (TECHNIQUES, buffers, print_techniques),
+    "memory": (LIMITED, largest_micro_batch, print_memory),
+}
 
 
 def main():
@@ -205,36 +234,23 @@ def main():
     parser.add_argument("--limit", type=float, default=7.5, help="GB of `memory`")
     parser.add_argument("--json", help="file that results are merged into")
     options = parser.parse_args()
-    results = read_results(options.json) | dict(hardware=hardware(), limit=options.limit * 1e9)
-    with Peer("gpu_compiler", dict(flags=options.flags), options.jax_python) as compiler, tempfile.TemporaryDirectory() as folder:
-        results["versions"] = compiler.ask("versions")
-        measures = {
-            "kernels": (VARIANTS, lambda *where, chosen: count_kernels(compiler, pathlib.Path(folder), *where, *chosen)),
-            "techniques": (TECHNIQUES, lambda *where, chosen: buffers(compiler, pathlib.Path(folder), *where, chosen)),
-            "memory": (
-                LIMITED,
-                lambda *where, chosen: largest_micro_batch(compiler, pathlib.Path(folder), *where, chosen, options.limit * 1e9),
-            ),
-        }
-        for part in options.part.split(","):
-            cases, function = measures[part]
-            found = results.setdefault(part, {})
-            for model in options.model.split(","):
-                for length in options.length.split(","):
-                    for name in (name for name in cases if not options.variant or options.variant in name):
-                        print(f"{part}: {model} {length}: {name}", file=sys.stderr, flush=True)
-                        try:
-                            found[f"{model} {length}: {name}"] = function(model, int(length), chosen=cases[name])
-                        except Failed as problem:
-                            found[f"{model} {length}: {name}"] = dict(error=str(problem))
-                        if options.json:
-                            write_results(options.json, results)
-    if "kernels" in results:
-        print_kernels(results["kernels"])
-    if "techniques" in results:
-        print_techniques(results["techniques"])
-    if "memory" in results:
-        print_memory(results["memory"], results["limit"])
+    results, machine = read_results(options.json), hardware()
+    for part in options.part.split(","):
+        cases, measure, _ = PARTS[part]
+        found = results.setdefault(part, {})
+        for model, length in itertools.product(options.model.split(","), options.length.split(",")):
+            for name in (name for name in cases if not options.variant or options.variant in name):
+                print(f"{part}: {model} {length}: {name}", file=sys.stderr, flush=True)
+                try:
+                    result = measure(options, model, int(length), cases[name])
+                except Failed as problem:
+                    result = dict(error=str(problem))
+                found[f"{model} {length}: {name}"] = result | dict(revision=machine["revision"], flags=options.flags)
+                if options.json:
+                    write_results(options.json, results)
+    for part, (_, _, show) in PARTS.items():
+        if part in results:
+            show(results[part])
 
 
 if __name__ == "__main__":

@@ -12,10 +12,12 @@ import sys
 import tensorflow as tf
 
 # By default XLA takes a conversion to bfloat16 and back for needless, also between two passes, so that what is written between them is
-# float32: on GPUs a quarter more bytes, and more memory. It reads its flags when it first compiles; whoever has set this one has it.
+# float32: on GPUs a quarter more bytes, and more memory. It reads its flags when it first compiles. A user's own word counts, and so does
+# the name of a file of flags, which is what a value without a dash is.
 ROUNDING_FLAG = "--xla_allow_excess_precision"
-if ROUNDING_FLAG not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ROUNDING_FLAG}=false".strip()
+_flags = os.environ.get("XLA_FLAGS", "").strip()
+if ROUNDING_FLAG not in _flags and (not _flags or _flags.startswith("-")):
+    os.environ["XLA_FLAGS"] = f"{_flags} {ROUNDING_FLAG}=false".strip()
 
 
 def fused(function, reduce_retracing=True):

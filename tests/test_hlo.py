@@ -1,4 +1,4 @@
-"""benchmarks/peers/hlo.py: what it counts in a program whose bytes and FLOPs are known."""
+"""What benchmarks count in compiled programs whose bytes and FLOPs are known (peers/hlo.py), and how they search (ahead.py)."""
 
 import sys
 
@@ -6,8 +6,9 @@ import pytest
 
 from tests.test_architecture import ROOT
 
-sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
-import hlo
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import ahead
+from peers import hlo
 
 PROGRAM = """HloModule a_step, is_scheduled=true, entry_computation_layout={(f32[4,8]{1,0})->f32[4]{0}}
 
@@ -67,6 +68,54 @@ def test_kernels_of_a_program():
     assert gemm.num_bytes == (4 * 8 + 100 * 8 + 4 * 100) * 2  # without its workspace
 
 
-def test_what_is_no_program_is_refused():
-    with pytest.raises(ValueError, match="parenthesis"):
-        hlo.read_instruction("  %a = f32[] add(%b, %c")
+IN_PLACE = """
+%fused_update (p0: f32[100,8], p1: f32[4,8], p2: s32[4,1], p3: bf16[50,8]) -> f32[100,8] {
+  %p0 = f32[100,8]{1,0} parameter(0)
+  %p1 = f32[4,8]{1,0} parameter(1)
+  %p2 = s32[4,1]{1,0} parameter(2)
+  %p3 = bf16[50,8]{1,0} parameter(3)
+  %convert.1 = f32[50,8]{1,0} convert(%p3)
+  %gather.1 = f32[4,8]{1,0} gather(%convert.1, %p2), slice_sizes={1,8}
+  %add.1 = f32[4,8]{1,0} add(%p1, %gather.1)
+  ROOT %scatter.1 = f32[100,8]{1,0} scatter(%p0, %p2, %add.1), to_apply=%sum
+}
+
+ENTRY %main (a: f32[100,8], b: f32[4,8], c: s32[4,1], d: bf16[50,8], q: bf16[2,16,4,8]) -> f32[100,8] {
+  %a = f32[100,8]{1,0} parameter(0)
+  %b = f32[4,8]{1,0} parameter(1)
+  %c = s32[4,1]{1,0} parameter(2)
+  %d = bf16[50,8]{1,0} parameter(3)
+  %q = bf16[2,16,4,8]{3,2,1,0} parameter(4)
+  %forward = (bf16[2,4,16,8]{3,1,2,0}, f32[2,4,16]{2,1,0}, u8[0]{0}) custom-call(%q, %q, %q), custom_call_target="__cudnn$fmhaSoftmax", backend_config={"cudnn_fmha_backend_config":{"intermediate_tensor_shape":{"dimensions":["2","4","16","16"]}}}
+  ROOT %update = f32[100,8]{1,0} fusion(%a, %b, %c, %d), kind=kInput, calls=%fused_update
+}
+"""  # noqa: E501
+
+
+def test_parts_that_are_gathered_and_updated_in_place():
+    attention, update = hlo.kernels(IN_PLACE)
+    assert (attention.kind, attention.flops) == ("attention", 2 * 2 * (2 * 4 * 16 * 16) * 8)
+    rows, indices = 4 * 8 * 4, 4 * 4
+    assert update.num_bytes == (rows + rows + indices + 4 * 8 * 2) + rows  # read: of a its updates, b, c, the gathered part of d; written
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("  %a = f32[] add(%b, %c", "parenthesis"),
+        ("  ROOT %a = f32[] conditional(%b, %c), branch_computations={%d, %e}", "not counted"),
+        ("  ROOT %a = f32[4] while(%b), body=%main", "how often"),
+        ("  ROOT %a = f9[4] negate()", "f9: not known"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(line, said):
+    with pytest.raises(ValueError, match=said):
+        hlo.kernels("ENTRY %main () -> f32[] {\n" + line + "\n}")
+
+
+@pytest.mark.parametrize("limit", [99, 107, 108, 1000, 20_000])
+@pytest.mark.parametrize("bytes_of", [lambda n: 100 + 7 * n, lambda n: 100 + n**1.3, lambda n: 100 + 40 * (n // 8) + n**0.5])
+def test_the_most_rows_that_fit(bytes_of, limit):
+    found = ahead.most_rows(bytes_of, limit)
+    assert found == 0 or bytes_of(found) <= limit
+    assert bytes_of(found + max(1, found // 32)) > limit

@@ -1,12 +1,11 @@
 """XLA's GPU compiler as a process for benchmarks: compiles programs for a GPU that need not be there, and says what it made of them.
 
 It is the compiler of jax[cuda12], whose version 0.7.0 has about the XLA of TensorFlow 2.20. Without the GPU it cannot try kernels out, so
-products are cuBLAS calls by its default choice. It writes the optimized program to files when --xla_dump_to is among XLA_FLAGS.
+products are cuBLAS calls by its default choice.
 """
 
 import os
 import pathlib
-import tempfile
 import time
 
 from serve import serve
@@ -28,11 +27,11 @@ device_description_str: "NVIDIA H200"
 
 
 class GpuCompiler:
-    """flags: of XLA, beside those that a compiler without a GPU needs."""
+    """folder: for what it writes. flags: of XLA, beside those that a compiler without a GPU needs."""
 
-    def __init__(self, flags=""):
-        self.folder = tempfile.TemporaryDirectory()
-        needed = f"--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_dump_to={self.folder.name} --xla_dump_hlo_as_text"
+    def __init__(self, folder, flags=""):
+        self.folder = pathlib.Path(folder)
+        needed = f"--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_dump_to={folder} --xla_dump_hlo_as_text"
         os.environ["JAX_PLATFORMS"], os.environ["XLA_FLAGS"] = "cpu", f"{needed} {flags}"
         import jax
         import jax_plugins.xla_cuda12 as plugin
@@ -52,10 +51,10 @@ class GpuCompiler:
         """
         program, options = self.convert(pathlib.Path(path).read_bytes()), self.xla_client.CompileOptions()
         options.num_replicas = options.num_partitions = 1
-        before, started = set(pathlib.Path(self.folder.name).iterdir()), time.perf_counter()
+        before, started = set(self.folder.iterdir()), time.perf_counter()
         compiled = self.device.client.compile(program, self.xla_client.DeviceList((self.device,)), options)
         seconds = time.perf_counter() - started
-        written = set(pathlib.Path(self.folder.name).iterdir()) - before
+        written = set(self.folder.iterdir()) - before
         (text,) = [file for file in written if file.name.endswith("gpu_after_optimizations.txt")]
         memory = compiled.get_compiled_memory_stats()
         return dict(

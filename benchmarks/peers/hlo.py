@@ -1,7 +1,8 @@
 """What a program that XLA compiled for a GPU launches: its kernels, with the bytes that each reads and writes and the FLOPs of products.
 
-Read from the text of the optimized module (HLO), as --xla_dump_to writes it. Bytes are of the arrays that go into and out of a kernel:
-what a kernel must move at least, and what one that is not a product takes its time for. Caches may serve some of it.
+Read from the text of the optimized module (HLO), as --xla_dump_to writes it. Bytes are of the arrays, or the parts of arrays, that go into
+and out of a kernel. On a GPU caches serve some of them, and some are moved more than once: it is a count, not a measurement.
+ValueError for what it cannot count.
 """
 
 import dataclasses
@@ -9,12 +10,14 @@ import json
 import math
 import re
 
-SIZES = dict(pred=1, s8=1, u8=1, s16=2, u16=2, f16=2, bf16=2, s32=4, u32=4, f32=4, s64=8, u64=8, f64=8)  # bytes
+SIZES = dict(token=0, pred=1, s8=1, u8=1, s16=2, u16=2, f16=2, bf16=2, s32=4, u32=4, f32=4, s64=8, u64=8, f64=8)  # bytes
 ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 OPERAND = re.compile(r"%([\w.\-]+)")
 CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations|true_computation)=\{?%([\w.\-]+)")
 FREE = {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier"}  # no kernel
 PARTS = {"slice", "dynamic-slice", "gather"}  # read no more than they give
+LIKE = {"bitcast", "convert", "add", "subtract", "multiply", "divide", "select", "maximum", "exponential"}  # value by value
+UNCOUNTED = {"conditional", "async-start", "all-reduce-start", "copy-start", "send", "recv", "infeed", "outfeed"}
 
 
 @dataclasses.dataclass
@@ -27,8 +30,19 @@ class Instruction:
     rest: str  # of the line
 
     @property
+    def num_values(self):
+        return sum(math.prod(dimensions) for _, dimensions in self.arrays)
+
+    @property
     def num_bytes(self):
-        return sum(SIZES.get(kind, 0) * math.prod(dimensions) for kind, dimensions in self.arrays)
+        return sum(size_of(kind) * math.prod(dimensions) for kind, dimensions in self.arrays)
+
+
+def size_of(kind):
+    """Bytes of a value."""
+    if kind not in SIZES:
+        raise ValueError(f"type {kind}: not known")
+    return SIZES[kind]
 
 
 @dataclasses.dataclass
@@ -83,34 +97,60 @@ def read_module(text):
     return computations, entry
 
 
+def values_read(name, inner):
+    """How many of its values a fused computation uses: all, unless what they go into is cut to parts or updated in place."""
+    users = [part for part in inner.values() if name in part.operands]
+    whole, used = inner[name].num_values, 0
+    for user in users:
+        is_first = user.operands[0] == name
+        if user.opcode in PARTS and is_first:
+            used += user.num_values
+        elif user.opcode in ("dynamic-update-slice", "scatter") and is_first:
+            used += updates_of(user, inner).num_values
+        elif user.opcode in LIKE and user.num_values == whole:
+            used += values_read(user.name, inner)
+        else:
+            return whole
+    return min(whole, used) if users else whole
+
+
+def updates_of(instruction, scope):
+    """What a dynamic-update-slice or a scatter of one array writes."""
+    place = 1 if instruction.opcode == "dynamic-update-slice" else 2
+    return scope[instruction.operands[place]]
+
+
 def bytes_read(instruction, scope, computations):
-    """Bytes that a kernel reads: of a fusion's operand of which only parts are used, those parts."""
-    operands = [scope[name] for name in instruction.operands if name in scope]
+    """Bytes that a kernel reads: of operands of which only parts are used, those parts."""
     if instruction.opcode in PARTS:
         return instruction.num_bytes
+    operands = [scope[name] for name in instruction.operands if name in scope]
     if instruction.opcode != "fusion":
         return sum(operand.num_bytes for operand in operands)
     inner = computations[CALLED.search(instruction.rest).group(1)]
     parameters = sorted((part for part in inner.values() if part.opcode == "parameter"), key=lambda part: int(part.inside))
-    total = 0
-    for parameter, operand in zip(parameters, operands, strict=True):
-        users = [part for part in inner.values() if parameter.name in part.operands]
-        whole = operand.num_bytes
-        if users and all(user.opcode in PARTS and user.operands[0] == parameter.name for user in users):
-            whole = min(whole, sum(user.num_bytes for user in users))
-        elif users and all(user.opcode == "dynamic-update-slice" and user.operands[0] == parameter.name for user in users):
-            whole = 0  # updated in place
-        total += whole
-    return total
+    return sum(
+        operand.num_bytes * values_read(parameter.name, inner) / max(1, operand.num_values)
+        for parameter, operand in zip(parameters, operands, strict=True)
+    )
 
 
 def bytes_written(instruction, computations):
-    if instruction.opcode == "fusion":
-        *_, root = computations[CALLED.search(instruction.rest).group(1)].values()
-        if root.opcode == "dynamic-update-slice":
-            inner = computations[CALLED.search(instruction.rest).group(1)]
-            return inner[root.operands[1]].num_bytes
-    return instruction.num_bytes
+    """Bytes that a kernel writes; of arrays that are updated in place, the updates. s8 of a custom call is its workspace."""
+    if instruction.opcode == "custom-call":
+        return sum(size_of(kind) * math.prod(dimensions) for kind, dimensions in instruction.arrays if kind != "s8")
+    if instruction.opcode != "fusion":
+        return instruction.num_bytes
+    inner = computations[CALLED.search(instruction.rest).group(1)]
+    *_, root = inner.values()
+    total = 0
+    for result in [inner[name] for name in root.operands] if root.opcode == "tuple" else [root]:
+        made = result
+        while made.opcode in ("bitcast", "convert") and made.operands[0] in inner:
+            made = inner[made.operands[0]]
+        in_place = made.opcode in ("dynamic-update-slice", "scatter")
+        total += updates_of(made, inner).num_bytes if in_place else result.num_bytes
+    return total
 
 
 def product_flops(instruction, scope):
@@ -133,7 +173,6 @@ def read_kernel(instruction, scope, computations, times):
     read, written, kind, flops = bytes_read(instruction, scope, computations), bytes_written(instruction, computations), "other", 0.0
     if instruction.opcode == "custom-call":
         target = re.search(r'custom_call_target="([^"]*)"', instruction.rest).group(1)
-        written = sum(SIZES.get(t, 0) * math.prod(d) for t, d in instruction.arrays if t != "s8")  # s8: its workspace
         if "gemm" in target or "matmul" in target:
             kind, flops = "product", product_flops(instruction, scope)
         elif "fmha" in target:
@@ -150,9 +189,13 @@ def kernels(text):
         for instruction in scope.values():
             if instruction.opcode in FREE:
                 continue
-            if instruction.opcode in ("call", "while", "conditional"):
+            if instruction.opcode in UNCOUNTED:
+                raise ValueError(f"{instruction.name}: {instruction.opcode} is not counted")
+            if instruction.opcode in ("call", "while"):
                 count = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', instruction.rest)
-                rounds = int(count.group(1)) if instruction.opcode == "while" and count else 1
+                if instruction.opcode == "while" and count is None:
+                    raise ValueError(f"{instruction.name}: how often the loop runs is not known")
+                rounds = int(count.group(1)) if count else 1
                 yield from walk(CALLED.search(instruction.rest).group(1), times * rounds)
             else:
                 yield read_kernel(instruction, scope, computations, times)

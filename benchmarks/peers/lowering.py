@@ -61,7 +61,7 @@ class Lowering:
         return self.write(self.step.gradients, arguments, path)
 
     def update(self, path):
-        """Writes the program of the optimizer's update; gradients are of the type that the other program gives them."""
+        """Writes the program of the optimizer's update, without the choice to skip it. Gradients have the type that `gradients` gives."""
         from bert_gpu.optim import optimizers
 
         tf = self.tf

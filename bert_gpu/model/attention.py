@@ -145,8 +145,9 @@ def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
         def gradient(upstream):
             marked = stored
             if drop and has_gpu():
-                bits = draw_bits(shape, as_if_unknown(seed), place)
-                marked = _mark_dropped(stored, bits, threshold, share)[1]
+                with tf.control_dependencies([upstream]):  # outside XLA; there the barrier
+                    late = as_if_unknown(seed)
+                marked = _mark_dropped(stored, draw_bits(shape, late, place), threshold, share)[1]
             dv = tf.matmul(_unmark(marked, share) if drop else marked, upstream, transpose_a=True)
             dkept = tf.matmul(upstream, v, transpose_b=True)
             dscores = _softmax_gradient(marked, dkept, mixed, upstream, scale, share)

@@ -121,7 +121,7 @@ DRAW_COLUMNS = 2048  # words of 32 bits
 def mix(x):
     """A bijection of uint32 of which each bit of the input changes each bit of the output half of the time.
 
-    lowbias32 of C. Wellons's hash-prospector (public domain): two multiplications, and the least bias that his search found for so many.
+    lowbias32 of C. Wellons's hash-prospector (public domain): found by a search for hashes of two multiplications with little bias.
     """
     for distance, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(distance, tf.uint32))) * tf.constant(factor, tf.uint32)

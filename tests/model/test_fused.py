@@ -34,12 +34,14 @@ def test_a_row_of_padding_alone_is_finite(dtype):
     assert np.isfinite(tf.cast(mixed, tf.float32)).all() and np.isfinite(tf.cast(tape.gradient(mixed, q), tf.float32)).all()
 
 
-@pytest.mark.parametrize("given, wanted", [("", "false"), ("--xla_allow_excess_precision=true", "true")])
-def test_what_is_rounded_between_passes_stays_rounded(tmp_path, given, wanted):
+@pytest.mark.parametrize("given, is_told", [("", True), ("--xla_allow_excess_precision=true", False), ("FILE", False)])
+def test_what_is_rounded_between_passes_stays_rounded(tmp_path, given, is_told):
     """GPUs show it, by what is written between their kernels; here is only shown that XLA is told, and that a user's word counts."""
     program = "import tensorflow as tf, bert_gpu.fused as f; f.fused(lambda x: x + 1.0)(tf.constant(1.0))"
-    flags = f"{given} --xla_dump_to={tmp_path}".strip()
-    subprocess.run([sys.executable, "-c", program], env=os.environ | dict(XLA_FLAGS=flags), check=True, capture_output=True)
+    flags, dump = tmp_path / "flags", f"--xla_dump_to={tmp_path}"
+    flags.write_text(dump)
+    environment = os.environ | dict(XLA_FLAGS=str(flags) if given == "FILE" else f"{given} {dump}".strip())
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True)
     said = {line.strip() for path in tmp_path.glob("*.debug_options") for line in path.read_text().splitlines()}
     assert f'xla_dump_to: "{tmp_path}"' in said
-    assert ("xla_allow_excess_precision: false" in said) == (wanted == "false")
+    assert ("xla_allow_excess_precision: false" in said) == is_told
