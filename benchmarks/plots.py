@@ -55,6 +55,7 @@ def draw(results, folder):
             "loss",
         ),
     ]
+    folder.mkdir(parents=True, exist_ok=True)
     for name, series, *texts in wanted:
         if series and curves(folder / name, series, *texts):
             written.append(folder / name)
