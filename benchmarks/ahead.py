@@ -125,17 +125,23 @@ def buffers(options, model, length, settings):
 
 
 def most_rows(bytes_of, limit):
-    """The most rows, within 3 %, for which bytes_of(rows), which rises with them, is at most `limit`; 0 when not even one row is."""
-    low, high = 0, 8  # what fits, what does not
-    while bytes_of(high) <= limit:
-        low, high = high, 2 * high
-    while high - low > max(1, low // 32):
-        if low:  # bytes grow by almost the same with every row
-            guess = low + int((limit - bytes_of(low)) * (high - low) / (bytes_of(high) - bytes_of(low)))
+    """The most rows, within 3 %, for which bytes_of(rows), which rises with them, is at most `limit`; 0 when not even one row is.
+
+    Bytes grow by almost the same with every row, so the next try is where a line through the two nearest ones reaches the limit.
+    """
+    low, high, rows, tried = 0, None, 8, []  # what fits, what does not
+    while high is None or high - low > max(1, low // 32):
+        tried.append((rows, bytes_of(rows)))
+        low, high = (rows, high) if tried[-1][1] <= limit else (low, rows)
+        guess = 2 * rows
+        if len(tried) > 1:
+            (first, less), (second, more) = sorted(sorted(tried, key=lambda one: abs(one[1] - limit))[:2])
+            guess = first + int((limit - less) * (second - first) / (more - less)) if more > less else guess
+        if high is None:
+            rows = min(max(guess, low + max(1, low // 32)), 16 * low)
         else:
-            guess = high // 2
-        middle = min(max(guess, low + 1), high - 1)
-        low, high = (middle, high) if bytes_of(middle) <= limit else (low, middle)
+            margin = max(1, (high - low) // 8)  # in case the line is none
+            rows = min(max(guess, low + margin), high - margin) if low else high // 2
     return low
 
 
