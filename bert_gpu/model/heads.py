@@ -65,8 +65,8 @@ def classifier_weights(config, num_classes):
 def select(hidden, positions):
     """The vectors at some places of each row: (B, S, H), int32 (B, P) -> (B, P, H).
 
-    A product with one-hot rows, exact for finite values (float32 on GPUs: as TensorFloat-32, like all products). The gradient of a gather is a scatter, for whose sake XLA on GPUs lays out every hidden
-    state of the model column by column.
+    A product with one-hot rows, exact for finite values (float32 on GPUs: as TensorFloat-32, like all products). The gradient of a gather
+    is a scatter, for whose sake XLA on GPUs lays out every hidden state of the model column by column.
     """
     chosen = tf.one_hot(positions, sizes(hidden)[1], dtype=hidden.dtype)  # (B, P, S)
 
