@@ -13,6 +13,7 @@ by the XLA of JAX (peers/gpu_compiler.py); products are cuBLAS calls, because th
 import argparse
 import itertools
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -173,7 +174,7 @@ def print_kernels(results):
     for name, found in results.items():
         part, variant = name.split(": ")
         if "error" in found:
-            rows.append([part, variant, *["-"] * 8, found["error"][:60]])
+            rows.append([part, variant, *["-"] * 7, found["error"][:60]])
             continue
         model, length = part.split()
         step, update = found["gradients"], found["update"]
@@ -215,7 +216,7 @@ def print_memory(results):
     for name, found in results.items():
         part, technique = name.split(": ")
         if "error" in found:
-            rows.append([part, technique, "-", "-", "-", found["error"][:60]])
+            rows.append([part, technique, "-", "-", found["error"][:60]])
         else:
             taken = f"{found['bytes'] / 1e9:.2f}" if found["bytes"] else "-"
             rows.append([part, technique, f"{found['limit'] / 1e9:g}", found["micro_batch"] or "none", taken])
@@ -240,6 +241,15 @@ def main():
     parser.add_argument("--limit", type=float, default=7.5, help="GB of `memory`")
     parser.add_argument("--json", help="file that results are merged into")
     options = parser.parse_args()
+    unknown = [part for part in options.part.split(",") if part not in PARTS]
+    if unknown:
+        parser.error(f"--part={unknown[0]}: must be among {', '.join(PARTS)}")
+    try:
+        subprocess.run([options.jax_python, "-c", "import jax_plugins.xla_cuda12"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        parser.error(
+            f"--jax_python={options.jax_python}: cannot import jax_plugins.xla_cuda12; --help says how to make one"
+        )
     results, machine = read_results(options.json), hardware()
     for part in options.part.split(","):
         cases, measure, _ = PARTS[part]
