@@ -247,9 +247,7 @@ def main():
     try:
         subprocess.run([options.jax_python, "-c", "import jax_plugins.xla_cuda12"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        parser.error(
-            f"--jax_python={options.jax_python}: cannot import jax_plugins.xla_cuda12; --help says how to make one"
-        )
+        parser.error(f"--jax_python={options.jax_python}: cannot import jax_plugins.xla_cuda12; --help says how to make one")
     results, machine = read_results(options.json), hardware()
     for part in options.part.split(","):
         cases, measure, _ = PARTS[part]
