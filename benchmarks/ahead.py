@@ -241,9 +241,10 @@ def main():
     parser.add_argument("--limit", type=float, default=7.5, help="GB of `memory`")
     parser.add_argument("--json", help="file that results are merged into")
     options = parser.parse_args()
-    unknown = [part for part in options.part.split(",") if part not in PARTS]
-    if unknown:
-        parser.error(f"--part={unknown[0]}: must be among {', '.join(PARTS)}")
+    for flag, known in (("part", PARTS), ("model", TOKENS)):
+        for name in getattr(options, flag).split(","):
+            if name not in known:
+                parser.error(f"--{flag}={name}: must be among {', '.join(known)}")
     try:
         subprocess.run([options.jax_python, "-c", "import jax_plugins.xla_cuda12"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
