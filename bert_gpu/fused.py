@@ -11,14 +11,6 @@ import sys
 
 import tensorflow as tf
 
-# By default XLA takes a conversion to bfloat16 and back for needless, also between two passes, so that what is written between them is
-# float32: on GPUs 1.4 times the bytes outside products, and more memory. It reads its flags when it first compiles. A user's own word
-# counts, and so does the name of a file of flags, which is what a value without a dash is.
-ROUNDING_FLAG = "--xla_allow_excess_precision"
-_flags = os.environ.get("XLA_FLAGS", "").strip()
-if ROUNDING_FLAG not in _flags and (not _flags or _flags.startswith("-")):
-    os.environ["XLA_FLAGS"] = f"{_flags} {ROUNDING_FLAG}=false".strip()
-
 
 def fused(function, reduce_retracing=True):
     """Compiles a function of tensors, a decorator. Each shape is compiled once a process.
