@@ -27,8 +27,9 @@ from bert_gpu.model import heads  # noqa: E402
 from bert_gpu.model.config import preset  # noqa: E402
 from bert_gpu.model.encoder import initialize  # noqa: E402
 from bert_gpu.optim import adamw8bit, optimizers  # noqa: E402
+from bert_gpu.optim.config import ScheduleConfig  # noqa: E402
 from bert_gpu.optim.optimizers import OptimizerConfig  # noqa: E402
-from bert_gpu.optim.schedules import ScheduleConfig, rate_factor  # noqa: E402
+from bert_gpu.optim.schedules import rate_factor  # noqa: E402
 from bert_gpu.text.open_tokenizer import open_tokenizer  # noqa: E402
 
 LENGTH, ROWS, PEAK_RATE, WINDOW, SEED = 64, 32, 1e-3, 25, 1

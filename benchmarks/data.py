@@ -292,7 +292,7 @@ tf.config.threading.set_inter_op_parallelism_threads(1)
 from bert_gpu.data import dataset, pipeline
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 folder = sys.argv[1]
-data = dataset.Dataset(dataset.InputConfig(input_file=folder + "/*.tfrecord"))
+data = dataset.Dataset(InputConfig(input_file=folder + "/*.tfrecord"))
 reader = data.reader("train", WordPieceTokenizer(folder + "/vocab.txt"), 1)
 batches = pipeline.training_batches(reader, batch_size=256, position=0, shuffle=True)
 next(batches)

@@ -13,15 +13,17 @@ from bert_gpu.__main__ import main as command
 from bert_gpu.cli import classify, flags, pretrain, pretrain_start, runs
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import read_manifest
+from bert_gpu.finetune.config import ClassifyConfig
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.heads import pretraining_weights
-from bert_gpu.optim.optimizers import OptimizerConfig
-from bert_gpu.optim.schedules import ScheduleConfig, num_micro_batches_at, rate_factor
+from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
+from bert_gpu.optim.schedules import num_micro_batches_at, rate_factor
+from bert_gpu.pretrain.config import PretrainConfig
 from bert_gpu.recipes import RECIPES, YIELDS, RecipeConfig, differences, resolve
 from bert_gpu.settings import UserError, complaint, value_type
-from bert_gpu.text.formats import TextFormat
-from bert_gpu.train.batching import BatchConfig, plan_batch
-from bert_gpu.train.cadence import CadenceConfig
+from bert_gpu.text.config import TextFormat
+from bert_gpu.train.batching import plan_batch
+from bert_gpu.train.config import BatchConfig, CadenceConfig
 
 CLASSES = dict(data=[DataConfig, RecipeConfig, TextFormat, flags.CommonConfig], pretrain=pretrain.CLASSES, classify=classify.CLASSES)
 FIELDS = {script: {field.name: field for kind in kinds for field in dataclasses.fields(kind)} for script, kinds in CLASSES.items()}
@@ -107,9 +109,9 @@ def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_defaults():
     "recipe, script, given, kind, expected",
     [
         ("crammed", "pretrain", ["--gradient_accumulation_steps=4"], BatchConfig, dict(global_batch_size=None, train_batch_size=128)),
-        ("crammed", "pretrain", ["--bert_config_file=x.json"], pretrain.PretrainConfig, dict(model=None)),
-        ("crammed", "pretrain", ["--encoder=garden:bert"], pretrain.PretrainConfig, dict(model=None)),
-        ("crammed", "pretrain", ["--max_seq_length=64"], pretrain.PretrainConfig, dict(max_predictions_per_seq=None)),
+        ("crammed", "pretrain", ["--bert_config_file=x.json"], PretrainConfig, dict(model=None)),
+        ("crammed", "pretrain", ["--encoder=garden:bert"], PretrainConfig, dict(model=None)),
+        ("crammed", "pretrain", ["--max_seq_length=64"], PretrainConfig, dict(max_predictions_per_seq=None)),
         ("crammed", "data", ["--max_seq_length=64"], DataConfig, dict(max_predictions_per_seq=None, num_predictions=16)),
         ("crammed", "data", ["--use_v2_feature_names"], DataConfig, dict(masking="static")),
         ("crammed", "pretrain", ["--num_train_steps=5"], ScheduleConfig, dict(total_training_time=24.0, lr_schedule="time")),
@@ -132,8 +134,8 @@ def test_a_model_of_the_users_replaces_the_recipes_as_a_whole():
     parsed = parse("pretrain", "--recipe=gpu8gb")
     assert parsed.overrides(ModelConfig) == dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     parsed = parse("pretrain", "--recipe=gpu8gb", "--model=tiny", "--hidden_size=64")
-    assert parsed.make(pretrain.PretrainConfig).model == "tiny" and parsed.overrides(ModelConfig) == dict(hidden_size=64)
-    assert settings("classify", classify.ClassifyConfig, "--recipe=crammed", "--model=tiny").hidden_dropout_prob == 0.1
+    assert parsed.make(PretrainConfig).model == "tiny" and parsed.overrides(ModelConfig) == dict(hidden_size=64)
+    assert settings("classify", ClassifyConfig, "--recipe=crammed", "--model=tiny").hidden_dropout_prob == 0.1
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_sizes_of_a_recipe_fit_those_of_the_user(argv, num_replicas, stored, mic
 
 def test_the_crammed_model_has_the_weights_of_its_description():
     parsed = parse("pretrain", "--recipe=crammed", "--vocab_size=32768")
-    model = pretrain_start.resolve_model(parsed, parsed.make(pretrain.PretrainConfig), 128, None, "CPU")
+    model = pretrain_start.resolve_model(parsed, parsed.make(PretrainConfig), 128, None, "CPU")
     specs = pretraining_weights(model, False)
     hidden, layers, vocabulary, inner = 768, 16, 32768, 3072 // 2
     norm = 2 * hidden

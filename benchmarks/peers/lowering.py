@@ -28,8 +28,9 @@ class Lowering:
         from bert_gpu import fused
         from bert_gpu.model import encoder, heads
         from bert_gpu.model.config import ModelConfig
-        from bert_gpu.optim.optimizers import OptimizerConfig
-        from bert_gpu.train.devices import DeviceConfig, set_up
+        from bert_gpu.optim.config import OptimizerConfig
+        from bert_gpu.train.config import DeviceConfig
+        from bert_gpu.train.devices import set_up
         from bert_gpu.train.state import TrainState, frozen_names
         from bert_gpu.train.step import Objective, TrainStep
 

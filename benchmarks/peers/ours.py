@@ -32,9 +32,9 @@ class Ours(Trainer):
         import tensorflow as tf
 
         from bert_gpu.model.config import ModelConfig
-        from bert_gpu.optim.optimizers import OptimizerConfig
-        from bert_gpu.train.devices import DeviceConfig, set_up
-        from bert_gpu.train.memory import MemoryConfig
+        from bert_gpu.optim.config import OptimizerConfig
+        from bert_gpu.train.config import DeviceConfig, MemoryConfig
+        from bert_gpu.train.devices import set_up
 
         self.OUT_OF_MEMORY = (MemoryError, tf.errors.ResourceExhaustedError)
         self.tf, self.length, self.gpu, self.packed, self.data, self.seed = tf, length, gpu, packed, data, seed
@@ -47,7 +47,8 @@ class Ours(Trainer):
         self.make_state()
 
     def open_data(self):
-        from bert_gpu.data.dataset import Dataset, InputConfig
+        from bert_gpu.data.config import InputConfig
+        from bert_gpu.data.dataset import Dataset
         from bert_gpu.text.open_tokenizer import open_tokenizer
 
         dataset = Dataset(InputConfig(input_file=f"{self.data}/*.tfrecord"))
@@ -147,7 +148,7 @@ class Ours(Trainer):
         """
         from bert_gpu.cli import runs
         from bert_gpu.settings import UserError
-        from bert_gpu.train.batching import BatchConfig
+        from bert_gpu.train.config import BatchConfig
         from bert_gpu.train.monitor import Console
 
         batch = BatchConfig(train_batch_size="auto", global_batch_size=wanted)

@@ -8,21 +8,20 @@ import numpy as np
 
 from bert_gpu.cli import flags, runs
 from bert_gpu.finetune import classifier, results, tasks
+from bert_gpu.finetune.config import ClassifyConfig, StartConfig
 from bert_gpu.finetune.metrics import compute_metrics
-from bert_gpu.finetune.start import StartConfig, check_fits, needs_full_rows, start_trained, start_training
+from bert_gpu.finetune.start import check_fits, needs_full_rows, start_trained, start_training
 from bert_gpu.interop import huggingface
 from bert_gpu.model.heads import encoder_of
-from bert_gpu.optim.optimizers import OptimizerConfig
-from bert_gpu.optim.schedules import ScheduleConfig
+from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.recipes import RecipeConfig
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.settings import UserError
 from bert_gpu.train import loop
-from bert_gpu.train.batching import BatchConfig
-from bert_gpu.train.cadence import CadenceConfig, num_steps_of
+from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.checkpoint import RunFolder
-from bert_gpu.train.devices import DeviceConfig, set_up
-from bert_gpu.train.memory import MemoryConfig
-from bert_gpu.train.monitor import Console, MonitorConfig, check_monitoring
+from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, EndingConfig, MemoryConfig, MonitorConfig
+from bert_gpu.train.devices import set_up
+from bert_gpu.train.monitor import Console, check_monitoring
 from bert_gpu.train.state import TrainState, copies, frozen_names
 from bert_gpu.train.step import TrainStep
 
@@ -36,41 +35,6 @@ EXAMPLE = (
     "python run_classifier.py --init_checkpoint=bert-base-uncased --learning_rate=3e-5 --num_train_epochs=4",
     "python run_classifier.py --do_predict --output_dir=runs/classify",
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassifyConfig(Settings):
-    """The task and the run."""
-
-    task_name: str = setting(
-        "pairs", "The task. pairs: pairs of texts, or single texts, with labels of any kind.", choices=tuple(tasks.TASKS)
-    )
-    data_dir: str = setting("examples/pairs", "Folder with train, dev and test files, .tsv or .csv; test may have no labels.")
-    text_a: str | None = setting(None, "Name of the column of the first text. Default: the task's (pairs: text_a).")
-    text_b: str | None = setting(
-        None, "Name of the column of the second text. Default: the task's (pairs: text_b where there is one). --text_b= means none."
-    )
-    label: str | None = setting(None, "Name of the column of labels. Default: the task's (pairs: label).")
-    output_dir: str = setting(
-        "runs/classify",
-        "Folder of the run: checkpoints, metrics, results and model/. Without training, results go only into such a run or into a folder "
-        "that is new, empty or holds nothing but earlier results of this command.",
-    )
-    do_train: bool | None = setting(
-        None, "Train. With none of --do_train, --do_eval, --do_predict: train, evaluate, and predict if it can."
-    )
-    do_eval: bool | None = setting(None, "Evaluate on the dev file: eval_results.json.")
-    do_predict: bool | None = setting(None, "Predict the test file: test_results.tsv.")
-    max_seq_length: int = setting(128, "Tokens of a row; the longer text of a pair is cut first.", low=8)
-    hidden_dropout_prob: float | None = setting(
-        None, "Share of the hidden values dropped while training. Default: what the model's config.json says.", low=0.0, below=1.0
-    )
-    attention_probs_dropout_prob: float | None = setting(
-        None, "Share of the attention probabilities dropped while training. Default: what the model's config.json says.", low=0.0, below=1.0
-    )
-    eval_batch_size: int = setting(32, "Rows that one GPU evaluates at once.", low=1)
-    predict_batch_size: int = setting(32, "Rows that one GPU predicts at once.", low=1)
-    seed: int = setting(12345, "Seed of fresh weights, order and dropout.", low=0, high=2**62)
 
 
 DEFAULTS = dict(learning_rate=5e-5, num_train_epochs=3.0)  # Google's for classification
@@ -87,7 +51,7 @@ CLASSES = [
     OptimizerConfig,
     ScheduleConfig,
     CadenceConfig,
-    loop.EndingConfig,
+    EndingConfig,
     MonitorConfig,
     DeviceConfig,
     flags.CommonConfig,
@@ -115,12 +79,12 @@ def main(argv):
         if os.path.realpath(starting.init_checkpoint) in (os.path.realpath(folder.path), os.path.realpath(folder.model)):
             raise UserError(f"--init_checkpoint={starting.init_checkpoint}: training writes there; name another --output_dir")
         labels = task.labels or tasks.find_labels(splits["train"])
-        start = start_training(starting, labels, config.seed, huggingface.read_model)
+        start = start_training(starting, labels, config.seed)
         rates = {name: rate for name in DROPOUT if (rate := getattr(config, name)) is not None}
         start = dataclasses.replace(start, model=dataclasses.replace(start.model, **rates))
         configs[BatchConfig] = runs.fit_recipe(parsed, configs[BatchConfig], devices.num_replicas, stored)
     else:
-        start = start_trained(starting, config.output_dir, parsed.given("init_checkpoint"), huggingface.read_model)
+        start = start_trained(starting, config.output_dir, parsed.given("init_checkpoint"))
         if not parsed.given("max_seq_length") and start.path == folder.model:
             config = dataclasses.replace(config, max_seq_length=trained_length(folder, stored, config.max_seq_length))
     check_fits(start, splits.values(), config.max_seq_length, devices.precision)

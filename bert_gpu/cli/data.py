@@ -5,13 +5,13 @@ import time
 
 from bert_gpu.cli import flags
 from bert_gpu.data.build import Job
-from bert_gpu.data.config import DataConfig
-from bert_gpu.data.dataset import Dataset, InputConfig
+from bert_gpu.data.config import DataConfig, InputConfig
+from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import evaluation_batches
 from bert_gpu.recipes import RecipeConfig
 from bert_gpu.settings import Settings, setting
-from bert_gpu.text.formats import TextFormat
+from bert_gpu.text.config import TextFormat
 from bert_gpu.text.open_tokenizer import open_tokenizer
 from bert_gpu.train.monitor import Console, format_seconds
 

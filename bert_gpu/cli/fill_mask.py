@@ -1,17 +1,15 @@
 """python -m bert_gpu fill-mask: the words that a pretrained model puts behind [MASK]."""
 
-import dataclasses
-
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu import fused
 from bert_gpu.cli import flags
-from bert_gpu.finetune import pretrained
 from bert_gpu.finetune.start import needs_full_rows
-from bert_gpu.interop import huggingface
+from bert_gpu.interop import huggingface, pretrained
 from bert_gpu.model.heads import encoder_of, mlm_logits, mlm_weights
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.pretrain.config import FillMaskConfig
+from bert_gpu.settings import UserError
 
 SUMMARY = "Guesses the words behind each [MASK] of a text with a pretrained model."
 EXAMPLE = (
@@ -19,16 +17,6 @@ EXAMPLE = (
     'python -m bert_gpu fill-mask --model=bert-base-uncased --top_k=10 "a [MASK] of [MASK]"',
 )
 MASK = "[MASK]"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FillMaskConfig(Settings):
-    """What to guess with."""
-
-    model: str = setting("runs/pretrain/model", "A model/ folder, a run's folder or a Hugging Face BERT folder.")
-    vocab_file: str | None = setting(None, "Vocabulary. Default: vocab.txt beside the model.")
-    do_lower_case: bool | None = setting(None, "Lower-case the text. Default: what tokenizer_config.json beside the model says, else yes.")
-    top_k: int = setting(5, "Words to print for each [MASK].", low=1)
 
 
 def main(argv):

@@ -13,7 +13,6 @@ import signal
 import sys
 import textwrap
 
-import tensorflow as tf
 from absl import flags as absl_flags
 
 import bert_gpu
@@ -207,13 +206,27 @@ def exit_code(main, argv):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return fail(f"{error.filename or 'a file'}: {error.strerror or error}; check the path, its permissions and the space on the disk")
-    except (tf.errors.NotFoundError, tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError) as error:
-        return fail(f"{error.message}; check the path, its permissions and the space on the disk")
-    except tf.errors.ResourceExhaustedError as error:
-        return fail(f"out of memory: lower --train_batch_size and raise --gradient_accumulation_steps ({error.message})")
+        return fail(f"{error.filename or 'a file'}: {error.strerror or error}; {CHECK_PATH}")
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except Exception as error:
+        problem = tensorflow_problem(error)
+        if problem is None:
+            raise
+        return fail(problem)
+
+
+CHECK_PATH = "check the path, its permissions and the space on the disk"
+
+
+def tensorflow_problem(error):
+    """What a user can do about an error of TensorFlow's, as a line; None for any other error. Does not import TensorFlow."""
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("tensorflow.")]
+    if "ResourceExhaustedError" in kinds:
+        return f"out of memory: lower --train_batch_size and raise --gradient_accumulation_steps ({error.message})"
+    if {"NotFoundError", "PermissionDeniedError", "FailedPreconditionError"} & set(kinds):
+        return f"{error.message}; {CHECK_PATH}"
+    return None
 
 
 def fail(message):

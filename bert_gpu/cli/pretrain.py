@@ -1,26 +1,25 @@
 """run_pretraining_gpu.py: TFRecords -> BERT."""
 
-import dataclasses
 import os
 
 from bert_gpu.cli import flags, pretrain_start, runs
 from bert_gpu.data import pipeline
-from bert_gpu.data.dataset import InputConfig, glob_in_folder
+from bert_gpu.data.config import InputConfig
+from bert_gpu.data.dataset import glob_in_folder
 from bert_gpu.files import write_json
 from bert_gpu.interop import huggingface
 from bert_gpu.model import heads
-from bert_gpu.model.config import PRESETS, ModelConfig
-from bert_gpu.optim.optimizers import OptimizerConfig
-from bert_gpu.optim.schedules import ScheduleConfig
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
+from bert_gpu.pretrain.config import PretrainConfig
 from bert_gpu.recipes import RecipeConfig
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.settings import UserError
 from bert_gpu.train import loop, provenance
-from bert_gpu.train.batching import BatchConfig
-from bert_gpu.train.cadence import CadenceConfig, num_steps_of
-from bert_gpu.train.devices import DeviceConfig, set_up
+from bert_gpu.train.cadence import num_steps_of
+from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, EndingConfig, MemoryConfig, MonitorConfig
+from bert_gpu.train.devices import set_up
 from bert_gpu.train.evaluation import MeanMetrics
-from bert_gpu.train.memory import MemoryConfig
-from bert_gpu.train.monitor import Console, MonitorConfig, check_monitoring
+from bert_gpu.train.monitor import Console, check_monitoring
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import Objective, TrainStep
 from bert_gpu.train.throughput import total_peak_flops
@@ -37,23 +36,6 @@ EXAMPLE = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainConfig(Settings):
-    """The run."""
-
-    output_dir: str = setting("runs/pretrain", "Folder of the run: checkpoints, metrics.jsonl, TensorBoard, and model/ at the end.")
-    model: str | None = setting(None, "Size of the model. Default: base on GPUs, tiny without one.", choices=tuple(PRESETS))
-    bert_config_file: str | None = setting(None, "The model's shape as Google's or Hugging Face's config.json, instead of --model.")
-    init_checkpoint: str | None = setting(None, "Start from these weights: a model/ folder of ours or a Hugging Face BERT folder.")
-    vocab_file: str | None = setting(None, "Vocabulary of records without dataset.json, copied to model/ and checked against the model.")
-    max_predictions_per_seq: int | None = setting(None, "Masked tokens a row that the data must have. Default: what it says.", low=1)
-    seed: int = setting(12345, "Seed of weights, order and dropout.", low=0, high=2**62)
-    do_train: bool | None = setting(None, "Train. Default: yes, unless only --do_eval is given.")
-    do_eval: bool | None = setting(None, "Alone, or with --nodo_train: only evaluate the newest checkpoint on the validation records.")
-    eval_batch_size: int = setting(32, "Sequences that one GPU validates at once.", low=1)
-    max_eval_steps: int | None = setting(None, "Most batches of one validation. Default: all validation records.", low=1)
-
-
 NEED_VALIDATION = (
     *("eval_steps", "validation_epochs", "validation_epochs_begin", "validation_epochs_end", "validation_marks"),
     *("export_best", "max_eval_steps"),
@@ -67,7 +49,7 @@ CLASSES = [
     OptimizerConfig,
     ScheduleConfig,
     CadenceConfig,
-    loop.EndingConfig,
+    EndingConfig,
     MonitorConfig,
     DeviceConfig,
     ModelConfig,
@@ -110,7 +92,7 @@ def main(argv):
     idle = [name for name in NEED_VALIDATION if parsed.given(name)] if dataset.validation is None else []
     if idle:
         raise UserError(f"--{idle[0]}: the data has no validation records; name some with --eval_input_file, or drop the flag")
-    if configs[loop.EndingConfig].early_stop_time is not None and dataset.validation is None:
+    if configs[EndingConfig].early_stop_time is not None and dataset.validation is None:
         problem = "--early_stop_time: the data has no validation records; name some with --eval_input_file"
         if parsed.given("early_stop_time"):
             raise UserError(problem)

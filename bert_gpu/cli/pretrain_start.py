@@ -4,8 +4,8 @@ import dataclasses
 import os
 
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.finetune.pretrained import find_model, find_vocabulary
 from bert_gpu.interop import huggingface
+from bert_gpu.interop.pretrained import find_model, find_vocabulary
 from bert_gpu.model import encoder as own_encoder
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig, preset, read_config

@@ -11,13 +11,13 @@ import numpy as np
 
 from bert_gpu.files import only_writer
 from bert_gpu.model import encoder as own_encoder
-from bert_gpu.optim.optimizers import OptimizerConfig
-from bert_gpu.optim.schedules import ScheduleConfig, mean_batch_share
+from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
+from bert_gpu.optim.schedules import mean_batch_share
 from bert_gpu.settings import UserError
 from bert_gpu.train import checkpoint, loop, memory, monitor, provenance
-from bert_gpu.train.batching import BatchConfig, pad_rows, plan_batch
-from bert_gpu.train.cadence import CadenceConfig
+from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.config import BatchConfig, CadenceConfig, EndingConfig, MonitorConfig
 from bert_gpu.train.signals import watch_signals
 
 GAVE_UP = 3  # exit code
@@ -40,7 +40,7 @@ def run_training(job, configs, folder, stored, content, state, *, overwrite, dev
       job: loop.Job. configs: {settings class: settings}. folder, stored: of `open_run`. content: dict for run.json.
       state: state.TrainState, holding the initial weights. devices: devices.Devices. export(folder, weights): writes the model.
     """
-    cadence, ending, monitoring = (configs[kind] for kind in (CadenceConfig, loop.EndingConfig, monitor.MonitorConfig))
+    cadence, ending, monitoring = (configs[kind] for kind in (CadenceConfig, EndingConfig, MonitorConfig))
     progress = folder.newest_progress() if stored is not None else None
     if progress is not None and job.num_steps is not None and progress.step > job.num_steps:
         raise UserError(f"--output_dir={folder.path}: its run has done {progress.step} steps, more than the {job.num_steps} asked for")

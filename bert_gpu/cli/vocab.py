@@ -1,16 +1,14 @@
 """python -m bert_gpu vocab: learns a WordPiece vocabulary or a SentencePiece model from text."""
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import time
 
 from bert_gpu.cli import flags
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.settings import UserError
 from bert_gpu.text import archives, corpus, counting, sentence_piece, vocab
-from bert_gpu.text.clean import NORMALIZATIONS
-from bert_gpu.text.formats import TextFormat
+from bert_gpu.text.config import TextFormat, VocabConfig
 from bert_gpu.train.monitor import Console, NoProgress, format_seconds
 
 SUMMARY = (
@@ -22,36 +20,6 @@ EXAMPLE = (
     "python -m bert_gpu vocab --input_file=wiki.jsonl.zst --input_format=jsonl --tokenization=SentencePiece --sp_model_file=wiki.model",
 )
 BLOCK_BYTES = 8 << 20  # what a process holds at once, and what a sample is made of
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class VocabConfig(Settings):
-    """What is learnt."""
-
-    input_file: str = setting(
-        "sample_text.txt",
-        "Text, UTF-8, also compressed (.gz, .zst): files, folders or globs, with commas between. Default: the bundled sample.",
-    )
-    tokenization: str = setting("WordPiece", "What kind of vocabulary.", choices=("WordPiece", "SentencePiece"))
-    vocab_size: int = setting(32768, "Pieces; fewer when the text has fewer.", low=7)
-    vocab_file: str | None = setting(
-        None,
-        "Where the pieces go, one a line. Default: vocab.txt for WordPiece; for SentencePiece they are only written when this is given.",
-    )
-    sp_model_file: str = setting("sentencepiece.model", "Where a SentencePiece model goes.")
-    do_lower_case: bool = setting(True, "Lower-case the text (an uncased vocabulary); WordPiece strips accents, too.")
-    normalization: str = setting("none", "Unicode normal form that the text is brought into first.", choices=NORMALIZATIONS)
-    random_seed: int = setting(12345, "Seed of the sample of a large corpus.", low=0, aliases=("seed",))
-    num_workers: int | None = setting(None, "Processes that count words. Default: one for each core.", low=1)
-    overwrite: bool = setting(False, "Replace files that are there already.")
-    quiet: bool = setting(False, "Print warnings and errors only.")
-
-    @property
-    def targets(self):
-        """The files to be written."""
-        if self.tokenization == "WordPiece":
-            return [self.vocab_file or "vocab.txt"]
-        return [self.sp_model_file, *filter(None, [self.vocab_file])]
 
 
 def main(argv):

@@ -22,7 +22,8 @@ from bert_gpu.data.workers import open_pool
 from bert_gpu.files import only_writer
 from bert_gpu.memory import give_back, map_large_things
 from bert_gpu.settings import UserError
-from bert_gpu.text import archives, clean, corpus, counting, formats, sentence_piece, vocab
+from bert_gpu.text import archives, clean, corpus, counting, sentence_piece, vocab
+from bert_gpu.text.config import LINES
 from bert_gpu.text.open_tokenizer import open_tokenizer
 
 SHARD_BYTES = 128 << 20  # aimed at
@@ -36,7 +37,7 @@ class Job:
     Attributes: status ("new", "resumed" or "finished"), inputs (paths), num_bytes (of input).
     """
 
-    def __init__(self, config, overwrite=False, text_format=formats.LINES):
+    def __init__(self, config, overwrite=False, text_format=LINES):
         map_large_things()
         self.config, self.overwrite, self.text_format = config, overwrite, text_format
         self.inputs = corpus.expand_inputs(config.input_file)

@@ -1,15 +1,22 @@
-"""The settings of create_pretraining_data.py."""
+"""The settings of a data set that is built, and of records that are trained on."""
 
 import dataclasses
+import math
 import os
 
-import numpy as np
-
-from bert_gpu.data import packing
 from bert_gpu.settings import Settings, UserError, setting
-from bert_gpu.text.clean import NORMALIZATIONS
+from bert_gpu.text.config import NORMALIZATIONS
+
+CLS_SEP, SEP, NONE = "cls_sep", "sep", "none"  # what frames a packed sequence
+
+
+FRAMES = (CLS_SEP, SEP, NONE)
+
 
 ORDERS = ("shuffled", "as_is", "length", "common")
+
+
+PADDINGS = ("fixed", "dynamic", "uniform")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,9 +65,9 @@ class DataConfig(Settings):
         choices=("nsp", "sop", "full_sentences", "packed"),
     )
     pack_separator: str = setting(
-        packing.CLS_SEP,
+        CLS_SEP,
         "What frames a sequence of a packed row: cls_sep = [CLS] ... [SEP]; sep = [SEP] behind each document (Cramming's stream); none.",
-        choices=packing.FRAMES,
+        choices=FRAMES,
         needs=("objective", ("packed",)),
     )
     masking: str = setting(
@@ -128,7 +135,7 @@ class DataConfig(Settings):
 
     @property
     def num_predictions(self):
-        return self.max_predictions_per_seq or int(np.ceil(self.max_seq_length * self.masked_lm_prob))
+        return self.max_predictions_per_seq or int(math.ceil(self.max_seq_length * self.masked_lm_prob))
 
     @property
     def num_passes(self):
@@ -146,3 +153,27 @@ class DataConfig(Settings):
         """The settings that decide what is written. Where files lie does not; what is in them is compared by content."""
         places = ("num_workers", "input_file", "output_file", "vocab_file", "sp_model_file")
         return {name: value for name, value in self.to_dict().items() if name not in places}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputConfig(Settings):
+    """What to train on."""
+
+    input_file: str = setting(
+        "data/*.tfrecord",
+        "TFRecords to train on: a glob, or several with commas between. Validation shards named in dataset.json are left out even "
+        "when a glob matches them.",
+    )
+    eval_input_file: str | None = setting(
+        None, "TFRecords to validate on, as globs. Default: the validation shards that dataset.json beside the training shards names."
+    )
+    max_seq_length: int | None = setting(None, "Row length that the data must have. Default: what the data says.", low=8)
+    shuffle: bool = setting(True, "Read the records in a new random order each epoch. --noshuffle keeps the order of the files.")
+    padding: str = setting(
+        "fixed",
+        "Length of a batch. fixed: max_seq_length. dynamic: its longest row. uniform: the same, and batches are made of rows of like "
+        "length. The last two compile once for each length under XLA.",
+        choices=PADDINGS,
+    )
+    length_multiple: int = setting(32, "With dynamic and uniform padding, lengths are rounded up to multiples of this.", low=1)
+    skip_corrupt_records: bool = setting(False, "Leave out records that are corrupt, with a warning that names them, instead of stopping.")

@@ -1,6 +1,5 @@
 """The records of a run: opened, checked against each other and against dataset.json, before anything is written."""
 
-import dataclasses
 import fnmatch
 import os
 
@@ -9,33 +8,9 @@ import tensorflow as tf
 
 from bert_gpu.data import examples, manifest
 from bert_gpu.data.masking import MaskingSpec
-from bert_gpu.data.pipeline import PADDINGS, Masking, Reader
+from bert_gpu.data.pipeline import Masking, Reader
 from bert_gpu.data.records import RecordSet
-from bert_gpu.settings import Settings, UserError, setting
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InputConfig(Settings):
-    """What to train on."""
-
-    input_file: str = setting(
-        "data/*.tfrecord",
-        "TFRecords to train on: a glob, or several with commas between. Validation shards named in dataset.json are left out even "
-        "when a glob matches them.",
-    )
-    eval_input_file: str | None = setting(
-        None, "TFRecords to validate on, as globs. Default: the validation shards that dataset.json beside the training shards names."
-    )
-    max_seq_length: int | None = setting(None, "Row length that the data must have. Default: what the data says.", low=8)
-    shuffle: bool = setting(True, "Read the records in a new random order each epoch. --noshuffle keeps the order of the files.")
-    padding: str = setting(
-        "fixed",
-        "Length of a batch. fixed: max_seq_length. dynamic: its longest row. uniform: the same, and batches are made of rows of like "
-        "length. The last two compile once for each length under XLA.",
-        choices=PADDINGS,
-    )
-    length_multiple: int = setting(32, "With dynamic and uniform padding, lengths are rounded up to multiples of this.", low=1)
-    skip_corrupt_records: bool = setting(False, "Leave out records that are corrupt, with a warning that names them, instead of stopping.")
+from bert_gpu.settings import UserError
 
 
 class Dataset:

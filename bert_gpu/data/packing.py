@@ -13,10 +13,9 @@ import dataclasses
 import numba
 import numpy as np
 
+from bert_gpu.data.config import CLS_SEP, FRAMES
 from bert_gpu.data.instances import Tokens
 
-CLS_SEP, SEP, NONE = "cls_sep", "sep", "none"  # what frames a packed sequence
-FRAMES = (CLS_SEP, SEP, NONE)
 ROW = "row"  # full sentences: one frame around the row
 
 

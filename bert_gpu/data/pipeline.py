@@ -19,7 +19,6 @@ from bert_gpu.data import examples, masking
 from bert_gpu.data.chance import derive_key, row_keys
 from bert_gpu.settings import UserError
 
-PADDINGS = ("fixed", "dynamic", "uniform")
 WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of so many batches
 VALIDATION_EPOCH = -1  # validation is masked the same way every time
 WIDE = ("input_ids", "input_mask", "segment_ids", "sequence_ids")  # (B, S)

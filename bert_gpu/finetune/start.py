@@ -1,47 +1,17 @@
-"""The model that fine-tuning starts from, and the fine-tuned model that an evaluation takes: shape, tokenizer, weights, classes.
-
-Reading a folder is handed in: read_model(folder) -> (ModelConfig, {name: float32 array}, notes with labels), as interop.huggingface has it.
-"""
+"""The model that fine-tuning starts from, and the fine-tuned model that an evaluation takes: shape, tokenizer, weights, classes."""
 
 import dataclasses
 import os
 
-from bert_gpu.finetune.pretrained import check_vocabulary, find_model, has_model, load_tokenizer
-from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
+from bert_gpu.interop import huggingface
+from bert_gpu.interop.pretrained import check_vocabulary, find_model, has_model, load_tokenizer
+from bert_gpu.model.config import ModelConfig, preset, read_config
 from bert_gpu.model.encoder import initialize
 from bert_gpu.model.heads import classifier_weights, encoder_of, pooling_of
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import Tokenizer
 
 NONE = "none"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StartConfig(Settings):
-    """The model to start from."""
-
-    init_checkpoint: str = setting(
-        "runs/pretrain/model",
-        "Start from this model: a model/ folder, a run's folder or a Hugging Face BERT folder; none = from random weights.",
-    )
-    model: str | None = setting(None, "Size of the model with --init_checkpoint=none.", choices=tuple(PRESETS))
-    bert_config_file: str | None = setting(
-        None, "The model's shape as Google's or Hugging Face's config.json, with --init_checkpoint=none. Elsewhere it must agree."
-    )
-    vocab_file: str | None = setting(None, "Vocabulary. Default: vocab.txt beside the model.")
-    do_lower_case: bool | None = setting(None, "Lower-case the text. Default: what tokenizer_config.json beside the model says, else yes.")
-    pooling: str | None = setting(
-        None,
-        "What a training makes the sentence vector of: the first token, [CLS], or the mean of all tokens. Default: what the model's "
-        "config.json says, else the first.",
-        choices=("first", "mean"),
-    )
-    pooler_size: int | None = setting(
-        None,
-        "Width of the tanh layer between the pooled tokens and the scores of the classes that a training makes. Default: what the model's "
-        "config.json says, else the model's hidden_size.",
-        low=1,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +30,7 @@ class Start:
     fresh: list[str]
 
 
-def start_training(config, labels, seed, read_model):
+def start_training(config, labels, seed):
     """The Start of a training: --init_checkpoint, with fresh weights for what it lacks.
 
     A classifier of other classes is left behind, and so is a head that pools otherwise than --pooling and --pooler_size say.
@@ -71,7 +41,7 @@ def start_training(config, labels, seed, read_model):
         model = with_head(model, config)
     else:
         path = find_model(config.init_checkpoint, "init_checkpoint")
-        model, stored, notes = read_model(path)
+        model, stored, notes = huggingface.read_model(path)
         lacking = [name for name in encoder_of(model).encoder_weights(model) if name not in stored]
         if lacking:
             raise UserError(
@@ -87,7 +57,7 @@ def start_training(config, labels, seed, read_model):
     return Start(path, model, tokenizer, labels, {name: stored.get(name, value) for name, value in weights.items()}, fresh)
 
 
-def start_trained(config, output_dir, is_given, read_model):
+def start_trained(config, output_dir, is_given):
     """The Start of an evaluation: a given --init_checkpoint that has a classifier, else the model of --output_dir.
 
     is_given: whether the user named --init_checkpoint.
@@ -97,7 +67,7 @@ def start_trained(config, output_dir, is_given, read_model):
     if is_given:
         candidates.insert(0, find_model(config.init_checkpoint, "init_checkpoint"))
     for path in candidates:
-        model, weights, notes = read_model(path)
+        model, weights, notes = huggingface.read_model(path)
         labels = class_names(weights, notes.labels)
         specs = classifier_weights(model, len(labels))
         if len(labels) > 1 and set(specs) <= set(weights):

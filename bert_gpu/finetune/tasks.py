@@ -12,9 +12,10 @@ import io
 import math
 import os
 
-import tensorflow as tf
-
+from bert_gpu.environment import Later
 from bert_gpu.settings import UserError
+
+tf = Later("tensorflow")
 
 CSV_FORMATS = {
     "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),

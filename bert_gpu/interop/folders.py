@@ -2,7 +2,7 @@
 
 The new folder is written under a hidden name, .NAME.PID.partial; then the old one is renamed to .NAME.PID.old and the new one to NAME.
 A process killed between these two renames leaves no NAME: the next write puts the old one back before it begins, and who reads is told
-where it lies (finetune.pretrained.displaced). Object stores, which have no folders to rename, get their files one by one.
+where it lies (interop.pretrained.displaced). Object stores, which have no folders to rename, get their files one by one.
 """
 
 import os
@@ -11,7 +11,7 @@ import shutil
 
 import tensorflow as tf
 
-from bert_gpu.finetune.pretrained import displaced
+from bert_gpu.interop.pretrained import displaced
 from bert_gpu.settings import UserError
 
 

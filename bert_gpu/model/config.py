@@ -9,8 +9,6 @@ that silently differs from the one asked for.
 import dataclasses
 import json
 
-import tensorflow as tf
-
 from bert_gpu.settings import Settings, UserError, setting
 
 GATED = ("geglu", "reglu", "swiglu")
@@ -238,13 +236,12 @@ def read_json(path):
         return dict(pairs)
 
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            text = file.read().decode("utf-8")
-        values = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates)
-    except tf.errors.NotFoundError:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates)
+    except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except tf.errors.OpError as error:
-        raise UserError(f"{path}: cannot be read ({error.message})"[:300]) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})"[:300]) from None
     except ValueError as error:
         raise UserError(f"{path}: not valid JSON ({error})"[:300]) from None
     if not isinstance(values, dict):
@@ -309,9 +306,3 @@ def config_bytes(config, architecture, labels=()):
         values["id2label"] = {str(index): label for index, label in enumerate(labels)}
         values["label2id"] = {label: index for index, label in enumerate(labels)}
     return (json.dumps(values, indent=2, sort_keys=True) + "\n").encode("utf-8")
-
-
-def write_config(path, config, architecture, labels=()):
-    """Writes a config.json (see `config_bytes`)."""
-    with tf.io.gfile.GFile(path, "wb") as file:
-        file.write(config_bytes(config, architecture, labels))

@@ -8,7 +8,10 @@ import re
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
+
+from bert_gpu.environment import Later
+
+tf = Later("tensorflow")
 
 
 class Slot(NamedTuple):

@@ -12,10 +12,12 @@ import functools
 import math
 
 import numpy as np
-import tensorflow as tf
 
+from bert_gpu.environment import Later
 from bert_gpu.optim import adam
 from bert_gpu.optim.adam import Slot
+
+tf = Later("tensorflow")
 
 # bitsandbytes, the paper's own software: min_8bit_size. Smaller tensors save next to nothing.
 MIN_QUANTIZED_SIZE = 4096

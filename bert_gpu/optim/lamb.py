@@ -6,10 +6,11 @@ Model Garden the paper's bound on the norm is the identity, and what is not deca
 
 import re
 
-import tensorflow as tf
-
+from bert_gpu.environment import Later
 from bert_gpu.optim import adam
 from bert_gpu.optim.adam import slots  # noqa: F401  (the same state as AdamW's)
+
+tf = Later("tensorflow")
 
 
 def is_adapted(name, config):

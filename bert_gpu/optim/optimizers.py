@@ -4,60 +4,15 @@ State is a flat dict of tensors named "SLOT/WEIGHT". Every optimizer treats each
 Decoupled weight decay leaves out biases and normalisation, as BERT does (google-research/bert, optimization.py).
 """
 
-import dataclasses
 import functools
 import math
-import re
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.fused import fused
 from bert_gpu.optim import adam, adamw8bit, lamb
-from bert_gpu.settings import Settings, UserError, setting
-
-OPTIMIZERS = {"adamw": adam, "lamb": lamb, "adamw8bit": adamw8bit}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig(Settings):
-    """The optimizer and its constants."""
-
-    optimizer: str = setting(
-        "adamw",
-        "adamw; lamb, for very large batches (You et al. 2020); adamw8bit: both moments in 8 bits, a quarter of AdamW's memory.",
-        choices=tuple(OPTIMIZERS),
-    )
-    learning_rate: float = setting(1e-4, "Peak learning rate of a batch of --lr_reference_batch_size sequences.", above=0.0, high=1e32)
-    adam_beta1: float = setting(0.9, "Decay of the mean of gradients.", low=0.0, below=1.0)
-    adam_beta2: float = setting(0.999, "Decay of the mean of squared gradients.", low=0.0, below=1.0)
-    adam_epsilon: float = setting(1e-6, "Added to the root of the mean square.", above=0.0)
-    adam_bias_correction: bool = setting(True, "Correct the moments' start from 0, as Adam does. Google's BERT does not.")
-    weight_decay_rate: float = setting(0.01, "Decoupled weight decay.", low=0.0)
-    weight_decay_exclude: str = setting(
-        "bias|norm", "Weights without decay: a regular expression searched in their names. Default: biases and normalisation."
-    )
-    layer_adaptation_exclude: str | None = setting(
-        None,
-        "Weights without LAMB's trust ratio: a regular expression searched in their names. Default: --weight_decay_exclude.",
-        needs=("optimizer", ("lamb",)),
-    )
-    quantization_block_size: int = setting(
-        2048,
-        "Elements of a weight that share one scale in adamw8bit; Dettmers et al. 2022 use 2048.",
-        low=64,
-        high=2**24,
-        needs=("optimizer", ("adamw8bit",)),
-    )
-    clip_norm: float = setting(1.0, "Clip gradients to this global norm after the all-reduce; 0 = never.", low=0.0)
-
-    def __post_init__(self):
-        super().__post_init__()
-        for name in ("weight_decay_exclude", "layer_adaptation_exclude"):
-            try:
-                re.compile(getattr(self, name) or "")
-            except re.error as error:
-                raise UserError(f"--{name}={getattr(self, name)[:150]}: not a regular expression: {error}") from error
+from bert_gpu.optim.config import OPTIMIZERS
 
 
 def slot_specs(weights, config):

@@ -4,51 +4,12 @@ A schedule is a shape (--curve) over a clock (--lr_schedule). The shapes are wri
 the time clock seconds out of the budget.
 """
 
-import dataclasses
 import math
 
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.settings import UserError
 
 # Geiping & Goldstein 2022 (budget-triangle2 of the released code): from a quarter of the peak up, and down over the last quarter.
 TRIANGLE_START, TRIANGLE_PEAK_AT = 0.25, 0.75
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ScheduleConfig(Settings):
-    """How the learning rate moves over a run."""
-
-    curve: str = setting(
-        "linear",
-        "Shape of the learning rate. linear, cosine and polynomial fall over the whole run, and warm-up replaces their start, as in "
-        "Google's BERT. constant stays. one_cycle rises during warm-up and falls in a line from there (Smith & Topin 2018). triangle is "
-        "Cramming's: from 1/4 of the peak up to it at 3/4 of the run, with no warm-up.",
-        choices=("linear", "cosine", "polynomial", "constant", "one_cycle", "triangle"),
-    )
-    num_warmup_steps: int | None = setting(None, "Steps of linear warm-up from 0. Wins over --warmup_proportion.", low=0)
-    warmup_proportion: float = setting(0.1, "Share of the run that is linear warm-up from 0.", low=0.0, below=1.0)
-    polynomial_power: float = setting(2.0, "Power of --curve=polynomial; 1 is linear.", above=0.0, needs=("curve", ("polynomial",)))
-    min_lr_ratio: float = setting(0.0, "Share of the peak rate that the decay ends at.", low=0.0, high=1.0)
-    lr_schedule: str = setting(
-        "step", "What measures a run's progress: steps, or time out of --total_training_time.", choices=("step", "time")
-    )
-    total_training_time: float | None = setting(
-        None, "Hours that a run may train, all sessions together; it ends then also when steps are left. Default: no limit.", above=0.0
-    )
-    batch_ramp_proportion: float = setting(
-        0.0, "Share of the run over which accumulation grows from one micro-batch to all; 0 = all from the start.", low=0.0, high=1.0
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        warmup = f"--num_warmup_steps={self.num_warmup_steps}"
-        if self.lr_schedule == "time" and self.total_training_time is None:
-            raise UserError("--lr_schedule=time: there is no budget to measure progress by; add --total_training_time=HOURS")
-        if self.min_lr_ratio and self.curve == "constant":
-            raise UserError(f"--min_lr_ratio={self.min_lr_ratio}: --curve=constant does not decay; drop one of the two")
-        if self.num_warmup_steps and self.curve == "triangle":
-            raise UserError(f"{warmup}: --curve=triangle has a rise of its own; drop one of the two")
-        if self.num_warmup_steps is not None and self.curve == "one_cycle" and self.lr_schedule == "time":
-            raise UserError(f"{warmup}: --curve=one_cycle by --lr_schedule=time peaks at a share of the time; use --warmup_proportion")
 
 
 def rate_factor(step, num_steps, config, progress=None):

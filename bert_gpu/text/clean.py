@@ -17,7 +17,6 @@ from bert_gpu.settings import UserError
 from bert_gpu.text import corpus
 from bert_gpu.text.parallel import map_blocks
 
-NORMALIZATIONS = ("none", "NFC", "NFKC")
 HASHED = np.dtype([("high", "u8"), ("low", "u8"), ("number", "i8")])  # of a document
 ROWS_IN_MEMORY = 1 << 20  # of HASHED, both before they are written and of a file when it is read
 

@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.settings import UserError
-from bert_gpu.text.formats import LINES, BadLine, TextFormat, find_documents, parse_documents
+from bert_gpu.text.config import LINES, TextFormat
+from bert_gpu.text.formats import BadLine, find_documents, parse_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 22  # what the scan holds at once, beside the longest line

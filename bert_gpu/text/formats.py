@@ -5,49 +5,18 @@ JSON object a line with the text in one of its fields; there a splitter finds th
 in UTF-8; corpus.py brings them.
 """
 
-import dataclasses
 import itertools
 import json
 import re
 
 import numpy as np
 
-from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.text.sentences import split_sentences
 
 ASCII_SPACES = b" \t\r\x0b\x0c\x1c\x1d\x1e\x1f"
 # The line before a blank one ends here. What counts as blank is what str.strip takes away, in UTF-8.
 SPACE = rb"(?:[ \t\r\x0b\x0c\x1c-\x1f]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)"
 BLANK_LINE = re.compile(rb"\n" + SPACE + rb"*(?=\n)")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TextFormat(Settings):
-    """What the text files look like."""
-
-    input_format: str = setting(
-        "lines",
-        "lines = one sentence a line, a blank line between documents; documents = one document a line; jsonl = one JSON object a line. "
-        "The last two are split into sentences.",
-        choices=("lines", "documents", "jsonl"),
-    )
-    text_field: str = setting("text", "With jsonl: the field of each object that has the text.")
-    language: str = setting(
-        "en", "With documents and jsonl: language (ISO 639, such as de or zh) whose rules split the text into sentences."
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not re.fullmatch("[a-z]{2,3}(-[a-z]+)?", self.language):
-            raise UserError(f"--language={self.language}: must be an ISO 639 code in small letters, such as en, de or zh"[:300])
-
-    @property
-    def has_sentence_lines(self):
-        """Whether sentences are there to be counted before any are split."""
-        return self.input_format == "lines"
-
-
-LINES = TextFormat()
 
 
 class BadLine(Exception):

@@ -6,40 +6,7 @@ import numpy as np
 
 from bert_gpu.data.pipeline import WIDE
 from bert_gpu.optim.schedules import scale_rate
-from bert_gpu.settings import Settings, UserError, setting
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BatchConfig(Settings):
-    """Batch sizes in sequences, and the scaling of the learning rate."""
-
-    train_batch_size: int = setting(
-        32,
-        "Sequences that one GPU holds at once (the micro-batch). Global batch = GPUs x accumulation x this. auto = the most that fits "
-        "into the GPU's memory, found by trying.",
-        low=1,
-        words=("auto",),
-    )
-    gradient_accumulation_steps: int | None = setting(
-        None,
-        "Micro-batches of one GPU whose gradients are added before an update. Default: 1, or what --global_batch_size asks. A run that "
-        "goes on keeps its global batch and derives this anew.",
-        low=1,
-    )
-    global_batch_size: int | None = setting(
-        None, "Sequences of one update, over all GPUs; accumulation is derived from it. Give this or the accumulation.", low=1
-    )
-    lr_scaling: str = setting(
-        "linear",
-        "How the learning rate follows the global batch when it is not the reference batch.",
-        choices=("linear", "sqrt", "none"),
-    )
-    lr_reference_batch_size: int | None = setting(
-        None,
-        "Sequences that --learning_rate belongs to. Default: one GPU's share of a step, so that linear multiplies by the number of GPUs.",
-        low=1,
-        needs=("lr_scaling", ("linear", "sqrt")),
-    )
+from bert_gpu.settings import UserError
 
 
 @dataclasses.dataclass(frozen=True)

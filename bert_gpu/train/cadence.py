@@ -4,64 +4,9 @@ Progress is the share of the run that is behind: steps of all steps, or seconds 
 is due after a call is what lies between the progress before it and after it, so a run that goes on needs no memory of what was done.
 """
 
-import dataclasses
 import math
 
-from bert_gpu.settings import Settings, UserError, setting
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CadenceConfig(Settings):
-    """How long a run is, and when it logs, saves and validates."""
-
-    num_train_steps: int | None = setting(
-        None, "Optimizer updates of the run. Wins over --num_train_epochs; with --total_training_time whichever comes first.", low=1
-    )
-    num_train_epochs: float | None = setting(
-        None, "Passes over the training records. Default: 40, or as many as --total_training_time allows.", above=0.0
-    )
-    steps_per_loop: int = setting(
-        1, "Steps of one call into TensorFlow. More spares the GPU the wait for Python; never runs past a log or save step.", low=1
-    )
-    log_steps: int = setting(10, "Steps between two lines of metrics.jsonl.", low=1)
-    save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints; one more is written at the end.", low=1)
-    save_checkpoints_minutes: float | None = setting(None, "Also save when so many minutes have passed since the last one.", above=0.0)
-    eval_steps: int | None = setting(None, "Steps between two validations. Default: at every checkpoint. Also before the first.", low=1)
-    validation_epochs: float | None = setting(None, "Epochs between two validations, instead of --eval_steps.", above=0.0)
-    validation_epochs_begin: float | None = setting(
-        None, "Epochs between two validations in the first --validation_begin_proportion of the run.", above=0.0
-    )
-    validation_epochs_end: float | None = setting(
-        None, "Epochs between two validations in the last --validation_end_proportion of the run.", above=0.0
-    )
-    validation_begin_proportion: float = setting(
-        0.05, "Share of the run that counts as its beginning.", low=0.0, high=1.0, needs=("validation_epochs_begin", None)
-    )
-    validation_end_proportion: float = setting(
-        0.01, "Share of the run that counts as its end.", low=0.0, high=1.0, needs=("validation_epochs_end", None)
-    )
-    validation_marks: tuple[str, ...] = setting((), "Shares of the run, with commas between, at which to validate too: 0.1,0.5.")
-    finetune_time_markers: tuple[str, ...] = setting(
-        (), "Shares of the run, with commas between, at which the model is exported to OUTPUT_DIR/marks/SHARE, for fine-tuning: 0.25,0.5."
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.eval_steps is not None and self.validation_epochs is not None:
-            raise UserError(f"--eval_steps={self.eval_steps} and --validation_epochs={self.validation_epochs}: give one of them")
-        for name in ("validation_marks", "finetune_time_markers"):
-            shares(name, getattr(self, name))
-
-
-def shares(name, texts):
-    """The floats, in rising order, of a setting that lists shares of the run."""
-    try:
-        values = sorted({float(text) for text in texts})
-    except ValueError:
-        values = [math.nan]
-    if not all(0 < value <= 1 for value in values):
-        raise UserError(f"--{name}={','.join(texts)}: must be numbers above 0 and at most 1, with commas between")
-    return values
+from bert_gpu.train.config import shares
 
 
 def num_steps_of(config, num_records, records_of_step, has_budget=False):

@@ -23,11 +23,11 @@ from safetensors.numpy import load_file, save_file
 
 from bert_gpu.files import check_writable, read_json, write_json
 from bert_gpu.settings import UserError
+from bert_gpu.train.config import SAVE_ERRORS
 from bert_gpu.train.provenance import differences
 
 VARIABLES, PROGRESS, RUN, METRICS = "variables.safetensors", "progress.json", "run.json", "metrics.jsonl"
 KEEP = "KEEP"  # an empty file of this name in a checkpoint's folder: it stays, whatever --keep_checkpoint_max says
-SAVE_ERRORS = ("continue", "stop")
 
 
 @dataclasses.dataclass

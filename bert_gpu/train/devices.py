@@ -5,47 +5,11 @@ import dataclasses
 import tensorflow as tf
 
 from bert_gpu.fused import hush
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.settings import UserError
 from bert_gpu.train.hardware import visible_gpus
 
 CODES = dict(nccl="NCCL", ring="RING")  # of --all_reduce; TensorFlow chooses for the others
 DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DeviceConfig(Settings):
-    """The devices of a run."""
-
-    num_gpus: int | None = setting(None, "GPUs to train on. Default: all there are; without one, the CPU.", low=0, aliases=("n_gpus",))
-    gpus: str | None = setting(None, "Which GPUs, by number with commas between, for example 0,2.")
-    virtual_replicas: int = setting(
-        1, "Rehearse data parallelism: this many replicas on one device. Same numbers as real GPUs, no speed.", low=1, high=64
-    )
-    precision: str = setting(
-        "auto",
-        "Compute type of the products; weights and optimizer stay float32. auto = bfloat16 on GPUs that have it, float16 on older "
-        "GPUs, float32 on CPUs.",
-        choices=("auto", "bfloat16", "float16", "float32"),
-    )
-    xla: str = setting("auto", "Compile the step with XLA. auto = on for GPUs, off for CPUs.", choices=("auto", "on", "off"))
-    all_reduce: str = setting(
-        "auto",
-        "How gradients are summed over GPUs. auto = NCCL on GPUs, a ring on CPUs and virtual replicas; hierarchical sums inside groups "
-        "of GPUs that are wired to each other first.",
-        choices=("auto", "nccl", "hierarchical", "ring"),
-    )
-    all_reduce_pack_megabytes: float = setting(
-        0.0, "Gradients are joined to packs of this size for the all-reduce; 0 = one for each weight. Not for hierarchical.", low=0.0
-    )
-    all_reduce_dtype: str = setting(
-        "float32",
-        "Type in which gradients travel between GPUs. bfloat16 halves the traffic and rounds each to 8 bits.",
-        choices=("float32", "bfloat16"),
-    )
-    gpu_memory_limit: int | None = setting(None, "Megabytes that TensorFlow may take on each GPU. Default: as it needs.", low=256)
-    deterministic: bool | None = setting(
-        None, "Use deterministic operations only, so that a repeated run gives the same bits. Default: on for CPUs, off for GPUs."
-    )
 
 
 @dataclasses.dataclass(frozen=True)

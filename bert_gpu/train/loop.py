@@ -7,41 +7,13 @@ import time
 from collections.abc import Callable
 
 from bert_gpu.data.pipeline import prefetch
-from bert_gpu.optim.schedules import ScheduleConfig, mean_batch_share, num_micro_batches_at, rate_factor
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.optim.config import ScheduleConfig
+from bert_gpu.optim.schedules import mean_batch_share, num_micro_batches_at, rate_factor
+from bert_gpu.settings import UserError
 from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
-from bert_gpu.train.checkpoint import SAVE_ERRORS, CheckpointWriter, SaveFailed
+from bert_gpu.train.checkpoint import CheckpointWriter, SaveFailed
 from bert_gpu.train.window import Health, Stopwatch, Window
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EndingConfig(Settings):
-    """When a run gives up, and what it keeps."""
-
-    max_bad_steps: int = setting(
-        25, "Steps in a row that are not finite, or whose loss has jumped, before the run counts as diverged.", low=1
-    )
-    max_loss_jump: float = setting(
-        3.0,
-        "A loss has jumped when it is so many nats above the mean of about 100 good steps before it; 0 = only what is not finite.",
-        low=0.0,
-    )
-    on_divergence: str = setting(
-        "stop", "stop: exit code 3. rollback: back to the last good checkpoint, on with later data.", choices=("stop", "rollback")
-    )
-    max_rollbacks: int = setting(3, "Rollbacks before the run gives up.", low=1, needs=("on_divergence", ("rollback",)))
-    early_stop_time: float | None = setting(
-        None, "Minutes after which a validation loss above --early_stop_eval_loss ends the run.", low=0.0
-    )
-    early_stop_eval_loss: float = setting(
-        6.0, "The validation loss that a run must have reached after --early_stop_time.", above=0.0, needs=("early_stop_time", None)
-    )
-    keep_checkpoint_max: int = setting(5, "Newest checkpoints that are kept, beside the one with the lowest validation loss.", low=1)
-    on_save_error: str = setting(
-        "continue", "When a checkpoint cannot be written (disk full): continue, and try again at the next, or stop.", choices=SAVE_ERRORS
-    )
-    export_best: bool = setting(False, "Export the checkpoint with the lowest validation loss as model/, not the last.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,39 +1,9 @@
 """Training in little memory: what is frozen, what is computed again instead of kept, and the largest micro-batch that fits."""
 
-import dataclasses
-
 import tensorflow as tf
 
 from bert_gpu.model import cudnn_attention
-from bert_gpu.settings import Settings, UserError, setting
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MemoryConfig(Settings):
-    """Less memory (see also --precision, --optimizer=adamw8bit and --gradient_accumulation_steps)."""
-
-    recompute: bool = setting(
-        False, "Keep only what goes into each layer and compute the rest again in the backward pass: about a third more work."
-    )
-    recompute_every: int | None = setting(
-        None, "Keep only what goes into every so-manieth layer; more layers, less is kept. Switches --recompute on. Default: 1.", low=1
-    )
-    attention: str = setting(
-        "auto",
-        "How attention is computed in training. cudnn = cuDNN's fused kernels, which keep no scores: on GPUs from compute capability 8.0, "
-        "with XLA, in bfloat16 or float16, and --attention_probs_dropout_prob=0. auto = plain: no GPU has tried cudnn yet.",
-        choices=("auto", "plain", "cudnn"),
-    )
-    freeze: tuple[str, ...] = setting(
-        (),
-        "What is not trained, and so has neither gradients nor optimizer state, with commas between: embeddings, layers:K (the first K "
-        "layers), or a regular expression that is searched in the names of weights, such as attention/.*bias.",
-    )
-
-    @property
-    def layers_recomputed(self):
-        """k: one activation is kept for every k layers; 0 when all are kept."""
-        return self.recompute_every or int(self.recompute)
+from bert_gpu.settings import UserError
 
 
 def choose_attention(config, devices, model, max_seq_length=None, is_packed=False, auto=cudnn_attention.AUTO):

@@ -1,14 +1,12 @@
 """Where numbers go: a progress bar or plain lines on the console, and all sinks of a run (metrics.jsonl, TensorBoard, W&B) as one log."""
 
 import contextlib
-import dataclasses
 import math
 import sys
 import time
 
 import tqdm
 
-from bert_gpu.settings import Settings, setting
 from bert_gpu.train.events import TensorBoard
 from bert_gpu.train.hardware import HardwareSampler
 from bert_gpu.train.sinks import JsonLines, WeightsAndBiases, check_wandb, cut_lines
@@ -82,20 +80,6 @@ class Lines:
 def format_seconds(seconds):
     seconds = int(seconds)
     return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}" if seconds >= 3600 else f"{seconds // 60}:{seconds % 60:02d}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MonitorConfig(Settings):
-    """Where the numbers of a run go, beside metrics.jsonl."""
-
-    tensorboard: bool = setting(True, "Write TensorBoard's event files too.")
-    wandb_project: str | None = setting(None, "Project of Weights & Biases that gets the numbers too. Needs pip install 'bert-gpu[wandb]'.")
-    wandb_mode: str = setting(
-        "online", "offline keeps them in OUTPUT_DIR/wandb, for `wandb sync`.", choices=("online", "offline"), needs=("wandb_project", None)
-    )
-    hardware_seconds: float = setting(
-        5.0, "Seconds between two looks at the GPUs (utilisation, memory, temperature, power). 0 = none.", low=0.0
-    )
 
 
 def check_monitoring(config):

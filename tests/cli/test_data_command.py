@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.data.dataset import Dataset, InputConfig
+from bert_gpu.data.config import InputConfig
+from bert_gpu.data.dataset import Dataset
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 
 # Workers are threads in a short job; with 0 they are processes.

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bert_gpu.data import build, manifest, workers
-from bert_gpu.data.config import DataConfig
-from bert_gpu.data.dataset import Dataset, InputConfig
+from bert_gpu.data.config import DataConfig, InputConfig
+from bert_gpu.data.dataset import Dataset
 from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import WordPieceTokenizer

@@ -9,7 +9,8 @@ import pytest
 import zstandard
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.data.dataset import Dataset, InputConfig
+from bert_gpu.data.config import InputConfig
+from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import training_batches
 from bert_gpu.text.open_tokenizer import open_tokenizer

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bert_gpu.data import build, pipeline, records
-from bert_gpu.data.config import DataConfig
-from bert_gpu.data.dataset import Dataset, InputConfig
+from bert_gpu.data.config import PADDINGS, DataConfig, InputConfig
+from bert_gpu.data.dataset import Dataset
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 from bert_gpu.train.monitor import Console
@@ -122,7 +122,7 @@ def test_padding(made, masking):
     folder = made("nsp", masking, short_seq_prob=1.0, max_seq_length=192)
     tokenizer, shares, orders = tokenizer_of(folder), {}, {}
     whole = read(folder)
-    for padding in pipeline.PADDINGS:
+    for padding in PADDINGS:
         data = open_data(folder, padding=padding, length_multiple=8)
         reader = data.reader("train", tokenizer, 1)
         batches = itertools.islice(pipeline.training_batches(reader, batch_size=8, position=0, shuffle=True), len(reader) // 8)

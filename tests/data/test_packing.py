@@ -7,8 +7,9 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from bert_gpu.data.config import FRAMES
 from bert_gpu.data.instances import Documents
-from bert_gpu.data.packing import FRAMES, full_sentence_rows, packed_rows
+from bert_gpu.data.packing import full_sentence_rows, packed_rows
 
 CLS, SEP, LENGTH = 2, 3, 16
 TOKENIZER = types.SimpleNamespace(cls_id=CLS, sep_id=SEP)

@@ -9,7 +9,7 @@ import pytest
 
 from bert_gpu.data import dataset, examples, pipeline, records
 from bert_gpu.data.build import Job
-from bert_gpu.data.config import DataConfig
+from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.settings import UserError
 from bert_gpu.train.monitor import Console
 
@@ -27,7 +27,7 @@ def data(tmp_path_factory):
         values |= dict(masked_lm_positions=ids[:, :2] * 0, masked_lm_ids=ids[:, :2], masked_lm_weights=np.ones((len(ids), 2), np.float32))
         with records.ShardWriter(str(folder / f"x-{part:05d}-of-00002.tfrecord")) as writer:
             writer.write(*examples.encode_examples(values))
-    return dataset.Dataset(dataset.InputConfig(input_file=str(folder / "*.tfrecord")))
+    return dataset.Dataset(InputConfig(input_file=str(folder / "*.tfrecord")))
 
 
 def stream(data, batch_size, position=0, num_batches=8, seed=1, shuffle=True):
@@ -104,14 +104,14 @@ def test_prefetch_can_be_left_early():
 def test_bad_input(data, changes, complaint):
     settings = dict(input_file=f"{data.folder}/*.tfrecord") | changes
     with pytest.raises(UserError, match=complaint):
-        dataset.Dataset(dataset.InputConfig(**settings))
+        dataset.Dataset(InputConfig(**settings))
 
 
 def test_other_records_are_refused(data, tmp_path):
     with records.ShardWriter(str(tmp_path / "y.tfrecord")) as writer:
         writer.write(*examples.encode_examples(dict(image=np.zeros((3, 2), np.int64))))
     with pytest.raises(UserError, match="no BERT pretraining data"):
-        dataset.Dataset(dataset.InputConfig(input_file=str(tmp_path / "y.tfrecord")))
+        dataset.Dataset(InputConfig(input_file=str(tmp_path / "y.tfrecord")))
 
 
 def test_several_folders(data, tmp_path):
@@ -127,17 +127,17 @@ def test_several_folders(data, tmp_path):
         )
         Job(config).run(Console(quiet=True))
         folders.append(folder)
-    both = dataset.Dataset(dataset.InputConfig(input_file=f"{folders[0]}/*.tfrecord,{folders[1]}/*.tfrecord"))
+    both = dataset.Dataset(InputConfig(input_file=f"{folders[0]}/*.tfrecord,{folders[1]}/*.tfrecord"))
     assert not any("validation" in file.path for file in both.train.files) and len(both.train.files) == 2
     assert all("validation" in file.path for file in both.validation.files) and len(both.validation.files) == 2
     with pytest.raises(UserError, match="differ in max_seq_length"):
-        dataset.Dataset(dataset.InputConfig(input_file=f"{folders[0]}/*.tfrecord,{folders[2]}/*.tfrecord"))
+        dataset.Dataset(InputConfig(input_file=f"{folders[0]}/*.tfrecord,{folders[2]}/*.tfrecord"))
     with pytest.raises(UserError, match="has no dataset.json, but"):
-        dataset.Dataset(dataset.InputConfig(input_file=f"{folders[0]}/*.tfrecord,{data.folder}/*.tfrecord"))
+        dataset.Dataset(InputConfig(input_file=f"{folders[0]}/*.tfrecord,{data.folder}/*.tfrecord"))
     with pytest.raises(UserError, match="is a folder; name the files"):
-        dataset.Dataset(dataset.InputConfig(input_file=str(folders[1])))
+        dataset.Dataset(InputConfig(input_file=str(folders[1])))
     shard = both.train.files[0].path
-    alone = dataset.Dataset(dataset.InputConfig(input_file=f"{folders[1]}/*.tfrecord", eval_input_file=shard))
+    alone = dataset.Dataset(InputConfig(input_file=f"{folders[1]}/*.tfrecord", eval_input_file=shard))
     assert [file.path for file in alone.validation.files] == [shard]
 
 

@@ -11,8 +11,9 @@ from bert_gpu.finetune import classifier
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import encode, initialize
 from bert_gpu.model.heads import classifier_weights
-from bert_gpu.optim.optimizers import OptimizerConfig
-from bert_gpu.train.devices import DeviceConfig, set_up
+from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.train.config import DeviceConfig
+from bert_gpu.train.devices import set_up
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 

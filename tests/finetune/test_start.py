@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from bert_gpu.finetune.start import StartConfig, start_training
+from bert_gpu.finetune.config import StartConfig
+from bert_gpu.finetune.start import start_training
 from bert_gpu.interop import huggingface
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
@@ -49,7 +50,7 @@ def save(folder, *, is_classifier, labels=LABELS, **head):
 )
 def test_a_head_is_taken_over_where_it_was_trained_alike(tmp_path, stored, asked, fresh):
     saved = save(tmp_path / "model", **stored)
-    start = start_training(StartConfig(init_checkpoint=str(tmp_path / "model"), **asked), LABELS, 1, huggingface.read_model)
+    start = start_training(StartConfig(init_checkpoint=str(tmp_path / "model"), **asked), LABELS, 1)
     assert set(start.fresh) == fresh
     assert {name: value.shape for name, value in start.weights.items()} == {
         name: spec.shape for name, spec in heads.classifier_weights(start.model, 2).items()
@@ -63,5 +64,5 @@ def test_random_weights_get_the_head_asked_for(tmp_path):
     (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in VOCAB))
     (tmp_path / "config.json").write_text(json.dumps(MODEL))
     files = dict(bert_config_file=str(tmp_path / "config.json"), vocab_file=str(tmp_path / "vocab.txt"))
-    start = start_training(StartConfig(init_checkpoint="none", pooling="mean", pooler_size=8, **files), LABELS, 1, huggingface.read_model)
+    start = start_training(StartConfig(init_checkpoint="none", pooling="mean", pooler_size=8, **files), LABELS, 1)
     assert start.weights["classifier/kernel"].shape == (8, 2) and start.model.pooling == "mean" and set(start.fresh) == set(start.weights)

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from bert_gpu.finetune.pretrained import displaced
 from bert_gpu.interop.folders import replace_folder
+from bert_gpu.interop.pretrained import displaced
 from bert_gpu.settings import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent.parent

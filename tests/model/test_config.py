@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config, read_labels, write_config
+from bert_gpu.model.config import PRESETS, ModelConfig, config_bytes, preset, read_config, read_labels
 from bert_gpu.settings import UserError
 from tests.model.variants import SWITCHES, VARIANTS
 
@@ -70,8 +70,8 @@ def test_google_and_hugging_face_files_mean_the_same(tmp_path, values):
 
 def test_what_is_written_reads_back_the_same(tmp_path):
     config = preset("tiny", vocab_size=77, hidden_act="gelu_new", layer_norm_eps=1e-7, hidden_dropout_prob=0.0, initializer_range=0.013)
-    path = str(tmp_path / "config.json")
-    write_config(path, config, "BertForSequenceClassification", labels=[f"name {index}" for index in range(12)])
+    path = tmp_path / "config.json"
+    path.write_bytes(config_bytes(config, "BertForSequenceClassification", labels=[f"name {index}" for index in range(12)]))
     assert read_config(path) == config
     assert read_labels(path) == tuple(f"name {index}" for index in range(12))
 
@@ -103,7 +103,7 @@ def test_bad_values_name_file_and_key(tmp_path, change, message):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_architecture_reads_back_and_only_berts_are_called_so(tmp_path, name):
     path = tmp_path / "config.json"
-    write_config(str(path), VARIANTS[name], "BertForPreTraining")
+    path.write_bytes(config_bytes(VARIANTS[name], "BertForPreTraining"))
     assert read_config(str(path)) == VARIANTS[name]
     written = json.loads(path.read_text())
     if VARIANTS[name].is_classic:

@@ -20,7 +20,8 @@ from bert_gpu.cli import runs
 from bert_gpu.model import cudnn_attention, encoder
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.settings import UserError
-from bert_gpu.train.memory import MemoryConfig, choose_attention
+from bert_gpu.train.config import MemoryConfig
+from bert_gpu.train.memory import choose_attention
 from tests.model.variants import VARIANTS, as_tensors, random_batch, random_weights, value_and_gradients
 
 FOLDER = pathlib.Path(__file__).parent

@@ -6,9 +6,10 @@ import tensorflow as tf
 
 from bert_gpu.model import encoder, garden, heads
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.optim.optimizers import OptimizerConfig
+from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.settings import UserError
-from bert_gpu.train.devices import DeviceConfig, set_up
+from bert_gpu.train.config import DeviceConfig
+from bert_gpu.train.devices import set_up
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import Objective, TrainStep
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.data.packing import CLS_SEP, FRAMES, _make_piece_rows
+from bert_gpu.data.config import CLS_SEP, FRAMES
+from bert_gpu.data.packing import _make_piece_rows
 from bert_gpu.model import encoder, heads, packed
 from tests.model.variants import VARIANTS, as_tensors, random_weights, value_and_gradients
 

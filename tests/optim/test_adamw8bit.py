@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_gpu.model import heads
 from bert_gpu.model.config import preset
 from bert_gpu.optim import adamw8bit, optimizers
-from bert_gpu.optim.optimizers import OptimizerConfig
+from bert_gpu.optim.config import OptimizerConfig
 
 # bitsandbytes 0.50.2, the paper's own software: create_dynamic_map(signed)[n] for some n.
 PUBLISHED = {

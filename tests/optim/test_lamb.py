@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.optim import optimizers
-from bert_gpu.optim.optimizers import OptimizerConfig
+from bert_gpu.optim.config import OptimizerConfig
 
 RATES = [0.01, 0.02, 0.03, 0.02, 0.01]
 SHAPES = {"layer_0/kernel": (5, 3), "layer_0/bias": (3,), "layer_0/norm/scale": (3,), "zeros/kernel": (2, 2), "still/kernel": (2, 3)}

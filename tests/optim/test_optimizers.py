@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.optim import optimizers
-from bert_gpu.optim.optimizers import OPTIMIZERS, OptimizerConfig
+from bert_gpu.optim.config import OPTIMIZERS, OptimizerConfig
 from bert_gpu.settings import UserError
 
 GRADIENTS = np.array([[0.5, -1.0, 2.0], [0.1, 0.2, -0.3], [-1.0, 0.0, 1.0], [0.3, 0.3, 0.3], [2.0, -2.0, 0.01]])
@@ -115,7 +115,7 @@ def test_clipping_is_by_the_global_norm():
 
 
 def test_the_factor_scales_gradients_of_any_type():
-    config, rate, one = optimizers.OptimizerConfig(), tf.constant(1e-3), tf.constant(1)
+    config, rate, one = OptimizerConfig(), tf.constant(1e-3), tf.constant(1)
     weights, gradients = {"a": tf.ones((3, 2))}, {"a": tf.constant([[1.0, 2.0]] * 3)}
     slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(weights, config).items()}
     plain = optimizers.update(weights, gradients, slots, rate, one, config)

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from bert_gpu.optim.schedules import ScheduleConfig, mean_batch_share, num_micro_batches_at, rate_factor, scale_rate
+from bert_gpu.optim.config import ScheduleConfig
+from bert_gpu.optim.schedules import mean_batch_share, num_micro_batches_at, rate_factor, scale_rate
 from bert_gpu.settings import UserError
 
 

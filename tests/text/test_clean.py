@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from bert_gpu.settings import UserError
 from bert_gpu.text import clean
-from bert_gpu.text.clean import NORMALIZATIONS, find_duplicates, normalize
+from bert_gpu.text.clean import find_duplicates, normalize
+from bert_gpu.text.config import NORMALIZATIONS
 from bert_gpu.text.corpus import plan_blocks, read_block
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from bert_gpu.settings import UserError
 from bert_gpu.text import corpus
+from bert_gpu.text.config import TextFormat
 from bert_gpu.text.corpus import plan_blocks, read_block
-from bert_gpu.text.formats import TextFormat
 from bert_gpu.text.sentences import split_sentences
 
 DOCUMENTS, JSONL = TextFormat(input_format="documents"), TextFormat(input_format="jsonl")

@@ -6,8 +6,9 @@ from bert_gpu.cli.pretrain import objective
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import initialize
-from bert_gpu.optim.optimizers import OptimizerConfig
-from bert_gpu.train.devices import DeviceConfig, set_up
+from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.train.config import DeviceConfig
+from bert_gpu.train.devices import set_up
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import TrainStep
 

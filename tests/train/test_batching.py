@@ -3,7 +3,8 @@
 import pytest
 
 from bert_gpu.settings import UserError
-from bert_gpu.train.batching import BatchConfig, plan_batch
+from bert_gpu.train.batching import plan_batch
+from bert_gpu.train.config import BatchConfig
 
 
 def plan(num_replicas=1, resumed=None, **settings):

@@ -17,6 +17,7 @@ import pytest
 from bert_gpu.settings import UserError
 from bert_gpu.train import checkpoint
 from bert_gpu.train.checkpoint import CheckpointWriter, Progress, RunFolder, SaveFailed
+from bert_gpu.train.config import SAVE_ERRORS
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def no_space(tensors, path):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("on_error", checkpoint.SAVE_ERRORS)
+@pytest.mark.parametrize("on_error", SAVE_ERRORS)
 def test_a_full_disk_leaves_the_good_ones_alone(folder, monkeypatch, on_error):
     told = []
     writer = CheckpointWriter(folder, keep=2, on_error=on_error, warn=told.append)

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_gpu.optim.schedules import ScheduleConfig, rate_factor
+from bert_gpu.optim.config import ScheduleConfig
+from bert_gpu.optim.schedules import rate_factor
 from bert_gpu.train import batching, loop
 from bert_gpu.train.checkpoint import Progress
 from tests.train.world import SECONDS, World

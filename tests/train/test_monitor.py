@@ -14,7 +14,7 @@ from tensorboard.util.tensor_util import make_ndarray
 
 from bert_gpu.train import monitor, sinks
 from bert_gpu.train.checkpoint import RunFolder
-from bert_gpu.train.monitor import MonitorConfig
+from bert_gpu.train.config import MonitorConfig
 from bert_gpu.train.sinks import JsonLines
 
 QUIET = MonitorConfig(hardware_seconds=0.0)
@@ -184,7 +184,7 @@ from bert_gpu.train import monitor
 from bert_gpu.train.checkpoint import RunFolder
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
-log = monitor.open_log(folder, monitor.MonitorConfig(hardware_seconds=0.0), step=None, settings={}, gpus=[], warn=print)
+log = monitor.open_log(folder, MonitorConfig(hardware_seconds=0.0), step=None, settings={}, gpus=[], warn=print)
 for step in range(200):
     if step == 100:
         resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))

@@ -13,7 +13,7 @@ from wandb.proto import wandb_internal_pb2
 from bert_gpu.settings import UserError
 from bert_gpu.train import monitor
 from bert_gpu.train.checkpoint import RunFolder
-from bert_gpu.train.monitor import MonitorConfig
+from bert_gpu.train.config import MonitorConfig
 
 OFFLINE = MonitorConfig(wandb_project="project", wandb_mode="offline", tensorboard=False, hardware_seconds=0.0)
 BLOCK, HEADER = 32768, struct.Struct("<IHB")  # LevelDB's log: blocks of records (checksum, length, kind: whole, first, middle, last)

@@ -4,11 +4,12 @@ import types
 
 import numpy as np
 
-from bert_gpu.optim.schedules import ScheduleConfig
+from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.train import loop
 from bert_gpu.train.batching import BatchPlan
-from bert_gpu.train.cadence import CadenceConfig, num_steps_of
+from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.checkpoint import Progress, RunFolder
+from bert_gpu.train.config import CadenceConfig, EndingConfig
 from bert_gpu.train.monitor import Console
 
 SECONDS = 10.0  # that a step takes
@@ -37,7 +38,7 @@ class World:
         self.progress = Progress()
         names = {field for field in CadenceConfig.__dataclass_fields__}
         self.cadence = CadenceConfig(**{name: value for name, value in settings.items() if name in names})
-        self.ending = loop.EndingConfig(**{name: value for name, value in settings.items() if name not in names})
+        self.ending = EndingConfig(**{name: value for name, value in settings.items() if name not in names})
         self.schedule = schedule or ScheduleConfig()
         plan = BatchPlan(micro[0], micro[1], 1, 1.0, "none", self.schedule.batch_ramp_proportion > 0)
         self.job = loop.Job(

@@ -1,0 +1,1 @@
+"""Pretraining: records in, a BERT out."""

@@ -1,0 +1,67 @@
+"""The settings of what text looks like and of a vocabulary that is learnt from it."""
+
+import dataclasses
+import re
+
+from bert_gpu.settings import Settings, UserError, setting
+
+NORMALIZATIONS = ("none", "NFC", "NFKC")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextFormat(Settings):
+    """What the text files look like."""
+
+    input_format: str = setting(
+        "lines",
+        "lines = one sentence a line, a blank line between documents; documents = one document a line; jsonl = one JSON object a line. "
+        "The last two are split into sentences.",
+        choices=("lines", "documents", "jsonl"),
+    )
+    text_field: str = setting("text", "With jsonl: the field of each object that has the text.")
+    language: str = setting(
+        "en", "With documents and jsonl: language (ISO 639, such as de or zh) whose rules split the text into sentences."
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not re.fullmatch("[a-z]{2,3}(-[a-z]+)?", self.language):
+            raise UserError(f"--language={self.language}: must be an ISO 639 code in small letters, such as en, de or zh"[:300])
+
+    @property
+    def has_sentence_lines(self):
+        """Whether sentences are there to be counted before any are split."""
+        return self.input_format == "lines"
+
+
+LINES = TextFormat()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VocabConfig(Settings):
+    """What is learnt."""
+
+    input_file: str = setting(
+        "sample_text.txt",
+        "Text, UTF-8, also compressed (.gz, .zst): files, folders or globs, with commas between. Default: the bundled sample.",
+    )
+    tokenization: str = setting("WordPiece", "What kind of vocabulary.", choices=("WordPiece", "SentencePiece"))
+    vocab_size: int = setting(32768, "Pieces; fewer when the text has fewer.", low=7)
+    vocab_file: str | None = setting(
+        None,
+        "Where the pieces go, one a line. Default: vocab.txt for WordPiece; for SentencePiece they are only written when this is given.",
+    )
+    sp_model_file: str = setting("sentencepiece.model", "Where a SentencePiece model goes.")
+    do_lower_case: bool = setting(True, "Lower-case the text (an uncased vocabulary); WordPiece strips accents, too.")
+    normalization: str = setting("none", "Unicode normal form that the text is brought into first.", choices=NORMALIZATIONS)
+    random_seed: int = setting(12345, "Seed of the sample of a large corpus.", low=0, aliases=("seed",))
+    num_workers: int | None = setting(None, "Processes that count words. Default: one for each core.", low=1)
+    overwrite: bool = setting(False, "Replace files that are there already.")
+    quiet: bool = setting(False, "Print warnings and errors only.")
+
+    @property
+    def targets(self):
+        """The files to be written."""
+        if self.tokenization == "WordPiece":
+            return [self.vocab_file or "vocab.txt"]
+        return [self.sp_model_file, *filter(None, [self.vocab_file])]

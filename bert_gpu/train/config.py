@@ -1,0 +1,202 @@
+"""The settings of a training: devices, batch, memory, length and cadence, endings, monitoring."""
+
+import dataclasses
+import math
+
+from bert_gpu.settings import Settings, UserError, setting
+
+SAVE_ERRORS = ("continue", "stop")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceConfig(Settings):
+    """The devices of a run."""
+
+    num_gpus: int | None = setting(None, "GPUs to train on. Default: all there are; without one, the CPU.", low=0, aliases=("n_gpus",))
+    gpus: str | None = setting(None, "Which GPUs, by number with commas between, for example 0,2.")
+    virtual_replicas: int = setting(
+        1, "Rehearse data parallelism: this many replicas on one device. Same numbers as real GPUs, no speed.", low=1, high=64
+    )
+    precision: str = setting(
+        "auto",
+        "Compute type of the products; weights and optimizer stay float32. auto = bfloat16 on GPUs that have it, float16 on older "
+        "GPUs, float32 on CPUs.",
+        choices=("auto", "bfloat16", "float16", "float32"),
+    )
+    xla: str = setting("auto", "Compile the step with XLA. auto = on for GPUs, off for CPUs.", choices=("auto", "on", "off"))
+    all_reduce: str = setting(
+        "auto",
+        "How gradients are summed over GPUs. auto = NCCL on GPUs, a ring on CPUs and virtual replicas; hierarchical sums inside groups "
+        "of GPUs that are wired to each other first.",
+        choices=("auto", "nccl", "hierarchical", "ring"),
+    )
+    all_reduce_pack_megabytes: float = setting(
+        0.0, "Gradients are joined to packs of this size for the all-reduce; 0 = one for each weight. Not for hierarchical.", low=0.0
+    )
+    all_reduce_dtype: str = setting(
+        "float32",
+        "Type in which gradients travel between GPUs. bfloat16 halves the traffic and rounds each to 8 bits.",
+        choices=("float32", "bfloat16"),
+    )
+    gpu_memory_limit: int | None = setting(None, "Megabytes that TensorFlow may take on each GPU. Default: as it needs.", low=256)
+    deterministic: bool | None = setting(
+        None, "Use deterministic operations only, so that a repeated run gives the same bits. Default: on for CPUs, off for GPUs."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchConfig(Settings):
+    """Batch sizes in sequences, and the scaling of the learning rate."""
+
+    train_batch_size: int = setting(
+        32,
+        "Sequences that one GPU holds at once (the micro-batch). Global batch = GPUs x accumulation x this. auto = the most that fits "
+        "into the GPU's memory, found by trying.",
+        low=1,
+        words=("auto",),
+    )
+    gradient_accumulation_steps: int | None = setting(
+        None,
+        "Micro-batches of one GPU whose gradients are added before an update. Default: 1, or what --global_batch_size asks. A run that "
+        "goes on keeps its global batch and derives this anew.",
+        low=1,
+    )
+    global_batch_size: int | None = setting(
+        None, "Sequences of one update, over all GPUs; accumulation is derived from it. Give this or the accumulation.", low=1
+    )
+    lr_scaling: str = setting(
+        "linear",
+        "How the learning rate follows the global batch when it is not the reference batch.",
+        choices=("linear", "sqrt", "none"),
+    )
+    lr_reference_batch_size: int | None = setting(
+        None,
+        "Sequences that --learning_rate belongs to. Default: one GPU's share of a step, so that linear multiplies by the number of GPUs.",
+        low=1,
+        needs=("lr_scaling", ("linear", "sqrt")),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryConfig(Settings):
+    """Less memory (see also --precision, --optimizer=adamw8bit and --gradient_accumulation_steps)."""
+
+    recompute: bool = setting(
+        False, "Keep only what goes into each layer and compute the rest again in the backward pass: about a third more work."
+    )
+    recompute_every: int | None = setting(
+        None, "Keep only what goes into every so-manieth layer; more layers, less is kept. Switches --recompute on. Default: 1.", low=1
+    )
+    attention: str = setting(
+        "auto",
+        "How attention is computed in training. cudnn = cuDNN's fused kernels, which keep no scores: on GPUs from compute capability 8.0, "
+        "with XLA, in bfloat16 or float16, and --attention_probs_dropout_prob=0. auto = plain: no GPU has tried cudnn yet.",
+        choices=("auto", "plain", "cudnn"),
+    )
+    freeze: tuple[str, ...] = setting(
+        (),
+        "What is not trained, and so has neither gradients nor optimizer state, with commas between: embeddings, layers:K (the first K "
+        "layers), or a regular expression that is searched in the names of weights, such as attention/.*bias.",
+    )
+
+    @property
+    def layers_recomputed(self):
+        """k: one activation is kept for every k layers; 0 when all are kept."""
+        return self.recompute_every or int(self.recompute)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CadenceConfig(Settings):
+    """How long a run is, and when it logs, saves and validates."""
+
+    num_train_steps: int | None = setting(
+        None, "Optimizer updates of the run. Wins over --num_train_epochs; with --total_training_time whichever comes first.", low=1
+    )
+    num_train_epochs: float | None = setting(
+        None, "Passes over the training records. Default: 40, or as many as --total_training_time allows.", above=0.0
+    )
+    steps_per_loop: int = setting(
+        1, "Steps of one call into TensorFlow. More spares the GPU the wait for Python; never runs past a log or save step.", low=1
+    )
+    log_steps: int = setting(10, "Steps between two lines of metrics.jsonl.", low=1)
+    save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints; one more is written at the end.", low=1)
+    save_checkpoints_minutes: float | None = setting(None, "Also save when so many minutes have passed since the last one.", above=0.0)
+    eval_steps: int | None = setting(None, "Steps between two validations. Default: at every checkpoint. Also before the first.", low=1)
+    validation_epochs: float | None = setting(None, "Epochs between two validations, instead of --eval_steps.", above=0.0)
+    validation_epochs_begin: float | None = setting(
+        None, "Epochs between two validations in the first --validation_begin_proportion of the run.", above=0.0
+    )
+    validation_epochs_end: float | None = setting(
+        None, "Epochs between two validations in the last --validation_end_proportion of the run.", above=0.0
+    )
+    validation_begin_proportion: float = setting(
+        0.05, "Share of the run that counts as its beginning.", low=0.0, high=1.0, needs=("validation_epochs_begin", None)
+    )
+    validation_end_proportion: float = setting(
+        0.01, "Share of the run that counts as its end.", low=0.0, high=1.0, needs=("validation_epochs_end", None)
+    )
+    validation_marks: tuple[str, ...] = setting((), "Shares of the run, with commas between, at which to validate too: 0.1,0.5.")
+    finetune_time_markers: tuple[str, ...] = setting(
+        (), "Shares of the run, with commas between, at which the model is exported to OUTPUT_DIR/marks/SHARE, for fine-tuning: 0.25,0.5."
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.eval_steps is not None and self.validation_epochs is not None:
+            raise UserError(f"--eval_steps={self.eval_steps} and --validation_epochs={self.validation_epochs}: give one of them")
+        for name in ("validation_marks", "finetune_time_markers"):
+            shares(name, getattr(self, name))
+
+
+def shares(name, texts):
+    """The floats, in rising order, of a setting that lists shares of the run."""
+    try:
+        values = sorted({float(text) for text in texts})
+    except ValueError:
+        values = [math.nan]
+    if not all(0 < value <= 1 for value in values):
+        raise UserError(f"--{name}={','.join(texts)}: must be numbers above 0 and at most 1, with commas between")
+    return values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EndingConfig(Settings):
+    """When a run gives up, and what it keeps."""
+
+    max_bad_steps: int = setting(
+        25, "Steps in a row that are not finite, or whose loss has jumped, before the run counts as diverged.", low=1
+    )
+    max_loss_jump: float = setting(
+        3.0,
+        "A loss has jumped when it is so many nats above the mean of about 100 good steps before it; 0 = only what is not finite.",
+        low=0.0,
+    )
+    on_divergence: str = setting(
+        "stop", "stop: exit code 3. rollback: back to the last good checkpoint, on with later data.", choices=("stop", "rollback")
+    )
+    max_rollbacks: int = setting(3, "Rollbacks before the run gives up.", low=1, needs=("on_divergence", ("rollback",)))
+    early_stop_time: float | None = setting(
+        None, "Minutes after which a validation loss above --early_stop_eval_loss ends the run.", low=0.0
+    )
+    early_stop_eval_loss: float = setting(
+        6.0, "The validation loss that a run must have reached after --early_stop_time.", above=0.0, needs=("early_stop_time", None)
+    )
+    keep_checkpoint_max: int = setting(5, "Newest checkpoints that are kept, beside the one with the lowest validation loss.", low=1)
+    on_save_error: str = setting(
+        "continue", "When a checkpoint cannot be written (disk full): continue, and try again at the next, or stop.", choices=SAVE_ERRORS
+    )
+    export_best: bool = setting(False, "Export the checkpoint with the lowest validation loss as model/, not the last.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MonitorConfig(Settings):
+    """Where the numbers of a run go, beside metrics.jsonl."""
+
+    tensorboard: bool = setting(True, "Write TensorBoard's event files too.")
+    wandb_project: str | None = setting(None, "Project of Weights & Biases that gets the numbers too. Needs pip install 'bert-gpu[wandb]'.")
+    wandb_mode: str = setting(
+        "online", "offline keeps them in OUTPUT_DIR/wandb, for `wandb sync`.", choices=("online", "offline"), needs=("wandb_project", None)
+    )
+    hardware_seconds: float = setting(
+        5.0, "Seconds between two looks at the GPUs (utilisation, memory, temperature, power). 0 = none.", low=0.0
+    )
