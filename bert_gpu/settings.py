@@ -15,6 +15,15 @@ class UserError(Exception):
     """Bad input. The message is one line of at most 300 characters: what is wrong, where, and what to do."""
 
 
+class GaveUp(Exception):
+    """A training that cannot go on: it diverged, stopped early, or cannot save. The message says since when, and what to try.
+
+    is_told: whether the user has read that already.
+    """
+
+    is_told = False
+
+
 def setting(default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(), aliases=(), needs=None):
     """A dataclass field that is also a flag.
 

@@ -13,7 +13,7 @@ from bert_gpu.files import only_writer
 from bert_gpu.model import encoder as own_encoder
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import mean_batch_share
-from bert_gpu.settings import UserError
+from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train import checkpoint, loop, memory, monitor, provenance
 from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.checkpoint import RunFolder
@@ -71,7 +71,7 @@ def run_training(job, configs, folder, stored, content, state, *, overwrite, dev
                     console.say(f"model/ is that of step {folder.best_step()}, whose validation loss is the lowest")
                 export(folder.model, state.read_weights())
                 folder.create(content | dict(exported_step=progress.step))
-        except loop.GaveUp as problem:
+        except GaveUp as problem:
             console.warn(str(problem))
             return GAVE_UP
         except checkpoint.SaveFailed:  # the writer has said so

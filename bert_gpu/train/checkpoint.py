@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bert_gpu.files import check_writable, read_json, write_json
-from bert_gpu.settings import UserError
+from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train.config import SAVE_ERRORS
 from bert_gpu.train.provenance import differences
 
@@ -36,7 +36,7 @@ class Progress:
 
     step: updates tried. records: training records consumed; a rollback sets the step back, never the records. seconds: spent in
     training, all sessions. best_step, best_metric: of the lowest validation loss so far, None before the first validation.
-    num_rollbacks: how often the run went back to a checkpoint because it diverged. health: of window.Health, None at its start.
+    num_rollbacks: how often the run went back to a checkpoint because it diverged. health: of divergence.Health, None at its start.
     """
 
     step: int = 0
@@ -194,8 +194,10 @@ class RunFolder:
             shutil.rmtree(self._hidden(step, "old"), ignore_errors=True)
 
 
-class SaveFailed(Exception):
+class SaveFailed(GaveUp):
     """A checkpoint could not be written. The message says which, why, and which one is the newest good one."""
+
+    is_told = True  # by the writer
 
 
 class CheckpointWriter:

@@ -1,9 +1,10 @@
-"""The loop: calls of steps, and what happens between them (logging, validation, checkpoints, rollback, signals, the clock)."""
+"""The loop: calls of steps, and what is due after each: log, judge, validate, save, export."""
 
 import contextlib
 import dataclasses
 import math
 import time
+import typing
 from collections.abc import Callable
 
 from bert_gpu.data.pipeline import prefetch
@@ -13,17 +14,18 @@ from bert_gpu.settings import UserError
 from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
 from bert_gpu.train.checkpoint import CheckpointWriter, SaveFailed
-from bert_gpu.train.window import Health, Stopwatch, Window
+from bert_gpu.train.divergence import Diverged, Judge, roll_back
+from bert_gpu.train.window import Stopwatch, Window
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
     """What the loop runs.
 
-    step(placed, rates, step) -> step.Metrics. batches_at(records) -> iterator of units, dicts of arrays, from that position on.
+    step(placed, learning_rates, step) -> step.Metrics. batches_at(records) -> iterator of units, dicts of arrays, from that position on.
     place(batches, numbers): puts the batches of a call on the devices; None leaves them as they are.
     validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is its inverse.
-    export(share): exports the model at a mark of progress. flops(batch) -> throughput.Flops; peak_flops of all devices, None = unknown.
+    export(share): exports the model at a mark of progress. flops(batch) -> Flops; peak_flops of all devices, None = unknown.
     A unit is a global batch; with a batch ramp it is one micro-batch of every replica, and a step takes several.
     """
 
@@ -41,9 +43,33 @@ class Job:
     flops: Callable | None = None
     peak_flops: float | None = None
 
+    @property
+    def budget_seconds(self):
+        """Seconds that the run may train, all sessions together; None = no limit."""
+        hours = self.schedule.total_training_time
+        return None if hours is None else 3600 * hours
 
-class GaveUp(Exception):
-    """A run that is not worth going on with: it diverged, or an early stop. The message says since when, and what to try."""
+    def is_finished(self, step, seconds):
+        """Whether a run that has done `step` steps in `seconds` is at its end: by steps or, after one step at least, by time."""
+        by_steps = self.num_steps is not None and step >= self.num_steps
+        return by_steps or (self.budget_seconds is not None and step > 0 and seconds >= self.budget_seconds)
+
+
+class Position(typing.NamedTuple):
+    """Where a run is: finished steps, and the share of the run that is behind."""
+
+    step: int
+    share: float
+
+
+class Due(typing.NamedTuple):
+    """What follows a call of steps. exports: the marks of progress that were passed. is_end: whether the run ends here by itself."""
+
+    log: bool
+    validation: bool
+    save: bool
+    exports: list
+    is_end: bool
 
 
 class Loop:
@@ -52,7 +78,7 @@ class Loop:
     Args of the constructor:
       job: Job. cadence: CadenceConfig. ending: EndingConfig. progress: Progress to start from; kept up to date.
       folder: RunFolder. log: monitor.Log. console: Console. caught: list that signal numbers arrive in, of `watch_signals`.
-      clock: () -> seconds.
+      clock: () -> seconds; everything here that measures time reads this one.
     """
 
     def __init__(self, job, cadence, ending, progress, folder, log, console, caught, clock=time.monotonic):
@@ -61,39 +87,56 @@ class Loop:
         self.steps_per_loop = cadence.steps_per_loop
         share = mean_batch_share(job.plan.num_micro_batches, job.schedule) if job.plan.is_ramped else 1.0
         self.cadence = Cadence(cadence, job.num_steps, job.num_records / (job.plan.global_batch_size * share))
-        self.budget = None if job.schedule.total_training_time is None else 3600 * job.schedule.total_training_time
         self.watch = Stopwatch(progress.seconds, clock)
-        self.window, self.health = Window(self.watch, job.flops, job.peak_flops), Health(ending.max_loss_jump, progress.health)
-        self.is_last, self.share_done = self.is_over(), self.share(progress.step, progress.seconds)
+        self.window, self.judge = Window(self.watch, job.flops, job.peak_flops), Judge(ending, progress.health)
+        self.position = Position(progress.step, self.share(progress.step, progress.seconds))
+        self.is_last = self.is_over()
         self.save_is_late = False
         self.saved_seconds, self.saved_step, self.logged_step = progress.seconds, progress.step, progress.step
         self.writer = CheckpointWriter(folder, ending.keep_checkpoint_max, ending.on_save_error, console.warn)
 
     def run(self):
-        """Trains to the end, and saves there. Raises GaveUp, SaveFailed."""
+        """Trains to the end, and saves there. Raises GaveUp."""
+        job = self.job
         self.bar = self.console.progress(
-            self.job.num_steps or self.budget, self._done(), "training", "step" if self.job.num_steps else "second"
+            job.num_steps or job.budget_seconds, self._done(), "training", "step" if job.num_steps else "second"
         )
         with self.writer, contextlib.closing(self.bar):
             if self.progress.step == 0:
                 self._validate()
             while not self.is_last:
                 with contextlib.closing(self._calls()) as calls:
-                    while not self.is_last and self._call(calls):
-                        pass
+                    try:
+                        while not self.is_last:
+                            self._turn(calls)
+                    except Diverged as problem:
+                        self._go_back(problem)
+
+    def _turn(self, calls):
+        """One call of steps, and what is due after it."""
+        before = self.position
+        self._train(calls)
+        due = self._due(before)
+        if due.log:
+            self._log()
+            self.judge.check_steps(self.progress.step, due.is_end)
+        is_best = due.validation and self._judge(self._validate())
+        if self._saves_now(due.save or is_best):
+            self._save()
+        for mark in due.exports:
+            self._export(mark)
 
     def is_over(self):
         return bool(self.caught) or self.is_finished()
 
     def is_finished(self):
         """Whether all steps are done, or the time is spent."""
-        done = self.job.num_steps is not None and self.progress.step >= self.job.num_steps
-        return done or (self.budget is not None and self.progress.step > 0 and self.watch.seconds >= self.budget)
+        return self.job.is_finished(self.progress.step, self.watch.seconds)
 
     def share(self, step, seconds):
         """Progress: the share of the run that is behind, by the clock that its schedule has; at most 1."""
         if self.job.schedule.lr_schedule == "time":
-            return min(1.0, seconds / self.budget)
+            return min(1.0, seconds / self.job.budget_seconds)
         return step / self.job.num_steps
 
     def _calls(self):
@@ -122,60 +165,62 @@ class Loop:
         steps = range(step, self.cadence.call_ends(step))
         by_time = self.job.schedule.lr_schedule == "time"
         now = self.share(step, self.watch.seconds)
-        shares = [now if by_time else self.share(number, 0) for number in steps]
+        shares = [now if by_time else self.share(index, 0) for index in steps]
         if not self.job.plan.is_ramped:
             return steps, shares, None
         return steps, shares, [num_micro_batches_at(share, self.job.plan.num_micro_batches, self.job.schedule) for share in shares]
 
-    def _call(self, calls):
-        """One call of steps and what is due after it. False when the data must be taken up elsewhere."""
-        progress, job = self.progress, self.job
-        first = progress.step
-        since = time.monotonic()
+    def _next_call(self, calls):
+        """(The next of `calls`, the seconds that it was waited for)."""
+        since = self.watch.seconds
         try:
-            batches, placed, shares = next(calls)
+            return next(calls), self.watch.seconds - since
         except UserError:  # a corrupt record costs no steps that were done
-            self._log(self.share(first, self.watch.seconds))
+            self._log()
             self._save()
             raise
-        waited = time.monotonic() - since
+
+    def _train(self, calls):
+        """One call of steps."""
+        progress, job = self.progress, self.job
+        first = progress.step
+        (batches, placed, shares), waited = self._next_call(calls)
         steps, now, _ = self._plan(first)
-        shares = shares or now
         by_time = job.schedule.lr_schedule == "time"
-        rates = [
+        learning_rates = [
             job.plan.learning_rate * rate_factor(step, job.num_steps, job.schedule, share if by_time else None)
-            for step, share in zip(steps, shares, strict=True)
+            for step, share in zip(steps, shares or now, strict=True)
         ]
-        self.window.add(job.step(placed, rates, first), batches, waited)
+        self.window.add(job.step(placed, learning_rates, first), batches, waited)
         progress.step = steps.stop
         progress.records += sum(len(batch["input_mask"]) for batch in batches)
-        self.records_of_step, self.rate = len(batches[-1]["input_mask"]), rates[-1]
+        self.records_of_step, self.learning_rate = len(batches[-1]["input_mask"]), learning_rates[-1]
+        self.is_last = self.is_over()  # looked at once a call, so that what ends a run is always followed by its last save
+        self.position = Position(progress.step, self.share(progress.step, self.watch.seconds))
 
-        self.is_last = is_last = self.is_over()  # looked at once, so that what ends a run is always followed by its last save
-        before, after = (first, self.share_done), (progress.step, self.share(progress.step, self.watch.seconds))
-        self.share_done = after[1]
-        is_due = self.save_is_late or self.cadence.saves(progress.step, self.watch.seconds - self.saved_seconds)
-        validates = self.cadence.validates(before, after, is_due) or (is_last and not self.caught)
-        if self.cadence.logs(progress.step) or is_due or validates or is_last:
-            self._log(after[1])
-            if self._is_diverged(is_last and not self.caught):
-                self._go_back(f"the last {self.health.num_bad} steps up to {progress.step} were not finite, or their loss jumped")
-                return False
-        is_best = False
-        if validates:
-            loss = self._validate()
-            if not math.isfinite(loss or 0.0):
-                self._go_back(f"the validation loss of step {progress.step} is not finite")
-                return False
-            is_best = progress.improve(loss)
-            self._stop_early(loss)
-        # What is saved amid bad steps would push out what they can go back to: such a save waits for a good step.
-        self.save_is_late = (is_due or is_best) and self.health.num_bad > 0 and not is_last
-        if (is_due or is_best or is_last) and not self.save_is_late:
+    def _due(self, before):
+        """What is due after the call that began at the Position `before`."""
+        is_end = self.is_last and not self.caught
+        save = self.save_is_late or self.cadence.saves(self.progress.step, self.watch.seconds - self.saved_seconds)
+        validation = self.cadence.validates(before, self.position, save) or is_end
+        log = self.cadence.logs(self.progress.step) or save or validation or self.is_last
+        exports = self.cadence.exports(before.share, self.position.share) if self.job.export else []
+        return Due(log, validation, save, exports, is_end)
+
+    def _judge(self, loss):
+        """Whether a validation loss is the lowest so far. Raises Diverged when it is not finite, GaveUp when it is too high."""
+        self.judge.check_validation(self.progress.step, loss)
+        is_best = self.progress.improve(loss)
+        problem = self.judge.gives_up(self.progress.step, self.watch.seconds, loss)
+        if problem is not None:
             self._save()
-        for mark in self.cadence.exports(before[1], after[1]) if job.export else ():
-            self._export(mark)
-        return True
+            raise problem
+        return is_best
+
+    def _saves_now(self, is_due):
+        """Whether to save: what is saved amid bad steps would push out what they can go back to, so it waits for a good step."""
+        self.save_is_late = bool(is_due and self.judge.health.num_bad > 0 and not self.is_last)
+        return (is_due or self.is_last) and not self.save_is_late
 
     def _export(self, mark):
         """Exports the model at a mark of progress; when that fails (disk full), --on_save_error says whether the run goes on."""
@@ -190,16 +235,17 @@ class Loop:
     def _done(self):
         return self.progress.step if self.job.num_steps else int(self.watch.seconds)
 
-    def _log(self, share):
+    def _log(self):
+        """Writes the metrics of the steps since the last line, if there are any, and takes note of the bad ones among them."""
         if self.logged_step >= self.progress.step:
             return
         steps, values = self.window.close()
-        self.health.add(self.logged_step, steps)
+        self.judge.health.add(self.logged_step, steps)
         self.logged_step = self.progress.step
         values |= dict(
-            learning_rate=self.rate,
+            learning_rate=self.learning_rate,
             global_batch_size=self.records_of_step,
-            progress=share,
+            progress=self.position.share,
             epoch=self.progress.records / self.job.num_records,
         )
         self.log.write(self.progress.step, values | self.log.hardware())
@@ -217,51 +263,26 @@ class Loop:
         self.console.say(f"validation at step {step}: " + "  ".join(f"{k} {format_metric(v)}" for k, v in values.items()))
         return values.get("loss")
 
-    def _stop_early(self, loss):
-        """Raises GaveUp when the validation loss is too high after the time that it was given."""
-        minutes, wanted = self.ending.early_stop_time, self.ending.early_stop_eval_loss
-        if minutes is not None and loss is not None and self.watch.seconds >= 60 * minutes and loss > wanted:
-            self._save()
-            step = self.progress.step
-            raise GaveUp(f"early stop at step {step}: the validation loss is {loss:.3f} after {minutes:g} minutes, not {wanted:g}")
-
     def _save(self):
         if self.saved_step == self.progress.step and self.progress.step:
             return
         with self.watch.paused():
             self.writer.wait()
-            self.progress.seconds, self.progress.health = self.watch.seconds, self.health.state()
+            self.progress.seconds, self.progress.health = self.watch.seconds, self.judge.health.state()
             self.writer.save(self.progress, self.job.read())
         self.saved_seconds, self.saved_step = self.watch.seconds, self.progress.step
 
-    def _is_diverged(self, is_last):
-        """Whether there were too many bad steps; a run does not end well on three of them, or without any good step."""
-        health, most = self.health, self.ending.max_bad_steps
-        return health.num_bad >= (min(3, most) if is_last else most) or (is_last and health.num_bad and not health.num_good)
-
-    def _go_back(self, reason):
-        """Goes back to the last checkpoint before the bad steps, on with later data; or raises GaveUp."""
+    def _go_back(self, problem):
+        """Goes back to the last good checkpoint, or raises GaveUp; the calls that follow are made from where the data is."""
         progress = self.progress
-        since = self.health.bad_since if self.health.num_bad else progress.step - 1
-        if self.ending.on_divergence == "stop":
-            raise GaveUp(f"diverged: {reason}; lower --learning_rate, or use --on_divergence=rollback")
-        self.writer.wait()
-        good = [step for step in self.folder.steps() if step <= since]
-        if not good or progress.num_rollbacks >= self.ending.max_rollbacks:
-            limit = "there is no checkpoint before that" if not good else f"--max_rollbacks={self.ending.max_rollbacks} are done"
-            raise GaveUp(f"diverged: {reason}; {limit}; lower --learning_rate")
+        if self.ending.on_divergence == "rollback":
+            self.writer.wait()
         with self.watch.paused():
-            restored = self.folder.progress_of(good[-1])
-            self.job.assign(self.folder.restore(restored.step))
-            self.folder.remove_after(restored.step)
-            self.log.cut(restored.step)
-            progress.step, progress.seconds, progress.num_rollbacks = restored.step, self.watch.seconds, progress.num_rollbacks + 1
-            progress.best_step, progress.best_metric = restored.best_step, restored.best_metric
-            progress.health = None
-            self.folder.write_progress(progress)  # the data moved on: a run killed now goes on with what comes next
-        self.console.warn(f"diverged: {reason}; back to step {progress.step}, on with record {progress.records:,}")
+            roll_back(problem, self.ending, progress, self.folder, self.log, self.job.assign, self.watch.seconds)
+        self.console.warn(f"diverged: {problem}; back to step {progress.step}, on with record {progress.records:,}")
         self.saved_step = self.logged_step = progress.step
-        self.health, self.is_last = Health(self.ending.max_loss_jump), self.is_over()
+        self.position = self.position._replace(step=progress.step)
+        self.judge, self.is_last = Judge(self.ending), self.is_over()
         self.window.clear()
 
 

@@ -1,10 +1,9 @@
-"""What a run measures between two log lines: means of metrics, rates, and whether the numbers are still good.
+"""What a run measures between two log lines: means of metrics, and rates.
 
 Steps are not waited for until a window closes; only then do values come from the device.
 """
 
 import contextlib
-import math
 import time
 
 import numpy as np
@@ -93,31 +92,3 @@ class Window:
             rates |= {name: value for name, value in used.items() if value is not None}
         self.clear()
         return steps, means | dict(skipped_steps=int(np.sum(~is_finite)), seconds=self.watch.seconds) | rates
-
-
-class Health:
-    """Counts the bad steps in a row, up to now: those that were not finite, and those whose loss has jumped.
-
-    A loss has jumped when it is more than `max_jump` nats above the mean of the good steps before it, which forgets with a horizon of
-    100 steps; with max_jump 0 none has.
-    """
-
-    HORIZON, NAMES = 100, ("mean", "num_good", "num_bad", "bad_since")
-
-    def __init__(self, max_jump, state=None):
-        self.max_jump = max_jump
-        self.mean, self.num_good, self.num_bad, self.bad_since = (state or dict(zip(self.NAMES, (0.0, 0, 0, None), strict=True))).values()
-
-    def state(self):
-        """What a checkpoint holds, for the constructor of a run that goes on."""
-        return {name: getattr(self, name) for name in self.NAMES}
-
-    def add(self, first_step, steps):
-        """Metrics of the steps from `first_step` (number of finished steps before them) on, {name: (n,)}."""
-        for number, (loss, skipped) in enumerate(zip(steps["loss"], steps["skipped"], strict=True)):
-            if skipped or not math.isfinite(loss) or (self.max_jump and self.num_good and loss > self.mean + self.max_jump):
-                self.bad_since = first_step + number if self.num_bad == 0 else self.bad_since
-                self.num_bad += 1
-                continue
-            self.num_bad, self.num_good = 0, self.num_good + 1
-            self.mean += (loss - self.mean) / min(self.num_good, self.HORIZON)

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_gpu.settings import UserError
-from bert_gpu.train import loop
+from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train.checkpoint import SaveFailed
 from tests.train.world import World
 
@@ -14,7 +13,7 @@ from tests.train.world import World
 @pytest.mark.parametrize("bad", [np.nan, 9.0])
 def test_bad_steps_stop_a_run(tmp_path, bad):
     world = World(tmp_path, losses=lambda step, _: bad if step >= 7 else 2.0, num_train_steps=100, log_steps=1, max_bad_steps=5)
-    with pytest.raises(loop.GaveUp, match="last 5 steps up to 12"):
+    with pytest.raises(GaveUp, match="last 5 steps up to 12"):
         world.run()
 
 
@@ -29,7 +28,7 @@ def test_a_validation_that_is_not_finite_goes_back_too(tmp_path):
     world = World(tmp_path / "a", eval_losses=eval_losses, on_divergence="rollback", **settings)
     world.run()
     assert calls == [0, 4, 8, 12, 12, 16, 20] and world.log.cuts == [8] and world.weight == 20
-    with pytest.raises(loop.GaveUp, match="validation loss of step 4 is not finite"):
+    with pytest.raises(GaveUp, match="validation loss of step 4 is not finite"):
         World(tmp_path / "b", eval_losses=lambda step: np.inf, **settings).run()
 
 
@@ -76,12 +75,12 @@ def test_a_diverged_run_given_again_diverges_again(tmp_path):
     """What it was compared with before is in the checkpoint, so a jumped loss does not become the norm."""
     settings = dict(losses=lambda step, _: 9.0 if step >= 21 else 2.0, num_train_steps=100, save_checkpoints_steps=5, log_steps=5)
     world = World(tmp_path, **settings)
-    with pytest.raises(loop.GaveUp):
+    with pytest.raises(GaveUp):
         world.run()
     assert world.saved[-1] == 20
     again = World(tmp_path, **settings)
     again.progress = again.folder.newest_progress()
-    with pytest.raises(loop.GaveUp):
+    with pytest.raises(GaveUp):
         again.run()
 
 
@@ -158,8 +157,8 @@ def test_a_run_killed_after_a_rollback_does_not_meet_the_same_data(tmp_path):
 def test_rollback_gives_up(tmp_path):
     settings = dict(num_train_steps=300, log_steps=1, save_checkpoints_steps=4, max_bad_steps=5, on_divergence="rollback", max_rollbacks=2)
     world = World(tmp_path / "a", losses=lambda step, record: np.nan if record >= 30 else 2.0, **settings)
-    with pytest.raises(loop.GaveUp, match="max_rollbacks=2"):
+    with pytest.raises(GaveUp, match="max_rollbacks=2"):
         world.run()
     world = World(tmp_path / "b", losses=lambda step, record: np.nan, **settings)
-    with pytest.raises(loop.GaveUp, match="no checkpoint before"):
+    with pytest.raises(GaveUp, match="no checkpoint before"):
         world.run()
