@@ -8,6 +8,15 @@ import os
 from bert_gpu.settings import UserError
 
 
+def exists(path):
+    """Whether there is a file or folder; a path with a scheme, such as gs://, is TensorFlow's to look at."""
+    if "://" not in str(path):
+        return os.path.exists(path)
+    import tensorflow as tf
+
+    return tf.io.gfile.exists(path)
+
+
 def write_text(path, text):
     """Writes a text file under a temporary name beside it, then renames."""
     partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.partial")

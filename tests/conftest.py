@@ -13,17 +13,6 @@ tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU"
 # experimental_get_compiler_ir draws a random number, which deterministic ops, switched on by other tests, allow with a seed only.
 tf.random.set_seed(1)
 
-create = tf.distribute.MirroredStrategy.__init__
-
-
-def create_with_own_keys(self, devices=None, **settings):
-    """Strategies in one process must not share collective keys; TensorFlow keeps this knob for tests."""
-    tf.distribute.MirroredStrategy._collective_key_base += 1000
-    create(self, devices, **settings)
-
-
-tf.distribute.MirroredStrategy.__init__ = create_with_own_keys
-
 
 @pytest.fixture(scope="session")
 def sample_text():

@@ -10,20 +10,21 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.cli import classify, flags, pretrain, pretrain_start, runs
+from bert_gpu.cli import classify, flags, pretrain
+from bert_gpu.cli.training import read_settings
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import read_manifest
-from bert_gpu.finetune.config import ClassifyConfig
+from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import num_micro_batches_at, rate_factor
-from bert_gpu.pretrain.config import PretrainConfig
+from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
 from bert_gpu.recipes import RECIPES, YIELDS, RecipeConfig, differences, resolve
 from bert_gpu.settings import UserError, complaint, value_type
 from bert_gpu.text.config import TextFormat
 from bert_gpu.train.batching import plan_batch
-from bert_gpu.train.config import BatchConfig, CadenceConfig
+from bert_gpu.train.config import BatchConfig, CadenceConfig, fit_sizes
 
 CLASSES = dict(data=[DataConfig, RecipeConfig, TextFormat, flags.CommonConfig], pretrain=pretrain.CLASSES, classify=classify.CLASSES)
 FIELDS = {script: {field.name: field for kind in kinds for field in dataclasses.fields(kind)} for script, kinds in CLASSES.items()}
@@ -135,7 +136,7 @@ def test_a_model_of_the_users_replaces_the_recipes_as_a_whole():
     assert parsed.overrides(ModelConfig) == dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     parsed = parse("pretrain", "--recipe=gpu8gb", "--model=tiny", "--hidden_size=64")
     assert parsed.make(PretrainConfig).model == "tiny" and parsed.overrides(ModelConfig) == dict(hidden_size=64)
-    assert settings("classify", ClassifyConfig, "--recipe=crammed", "--model=tiny").hidden_dropout_prob == 0.1
+    assert settings("classify", FinetuneConfig, "--recipe=crammed", "--model=tiny").hidden_dropout_prob == 0.1
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_model_of_the_users_replaces_the_recipes_as_a_whole():
 )
 def test_sizes_of_a_recipe_fit_those_of_the_user(argv, num_replicas, stored, micro, wanted):
     parsed = parse("pretrain", *argv)
-    batch = runs.fit_recipe(parsed, parsed.make(BatchConfig), num_replicas, stored)
+    batch = fit_sizes(parsed.make(BatchConfig), tuple(parsed.recipe), num_replicas, stored)
     assert (batch.train_batch_size, batch.global_batch_size) == (micro, wanted)
     if parsed.recipe_name and "auto" not in (micro,) and not (stored and wanted):
         plan_batch(batch, 1.0, num_replicas, stored and stored | dict(learning_rate=1.0))
@@ -165,7 +166,8 @@ def test_sizes_of_a_recipe_fit_those_of_the_user(argv, num_replicas, stored, mic
 
 def test_the_crammed_model_has_the_weights_of_its_description():
     parsed = parse("pretrain", "--recipe=crammed", "--vocab_size=32768")
-    model = pretrain_start.resolve_model(parsed, parsed.make(PretrainConfig), 128, None, "CPU")
+    settings = read_settings(parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig))
+    model = resolve_model(settings, 128, None, "CPU")
     specs = pretraining_weights(model, False)
     hidden, layers, vocabulary, inner = 768, 16, 32768, 3072 // 2
     norm = 2 * hidden

@@ -64,10 +64,10 @@ class Ours(Trainer):
         self.state = TrainState(self.devices.strategy, weights, self.optimizer)
 
     def make_step(self, num_micro_batches):
-        from bert_gpu.cli.pretrain import objective
+        from bert_gpu.pretrain.objective import pretraining_objective
         from bert_gpu.train.step import TrainStep
 
-        goal = objective(self.model, self.memory, self.devices)
+        goal = pretraining_objective(self.model, self.memory, self.devices)
         sizes = dict(num_micro_batches=num_micro_batches, seed=self.seed)
         return TrainStep(self.devices, self.state, goal, self.optimizer, **sizes)
 
@@ -146,10 +146,10 @@ class Ours(Trainer):
 
         rows: of the batch to try with where there is no GPU to fill. wanted: of --global_batch_size.
         """
-        from bert_gpu.cli import runs
         from bert_gpu.settings import UserError
         from bert_gpu.train.config import BatchConfig
         from bert_gpu.train.monitor import Console
+        from bert_gpu.train.run import fill_memory
 
         batch = BatchConfig(train_batch_size="auto", global_batch_size=wanted)
         sample = make_batch(8, self.length)
@@ -157,7 +157,7 @@ class Ours(Trainer):
             if self.gpu:
                 make = lambda plan: self.make_step(plan.num_micro_batches)  # noqa: E731
                 console = Console(stream=sys.stderr)
-                size = runs.fill_memory(batch, self.devices, self.state, make, sample, self.length, wanted, console)
+                size = fill_memory(batch, self.devices, self.state, make, sample, self.length, wanted, console)
             else:
                 size = rows
         except UserError as error:

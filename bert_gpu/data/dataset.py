@@ -1,12 +1,11 @@
 """The records of a run: opened, checked against each other and against dataset.json, before anything is written."""
 
-import fnmatch
 import os
 
 import numpy as np
-import tensorflow as tf
 
-from bert_gpu.data import examples, manifest
+from bert_gpu.data import examples
+from bert_gpu.data.inputs import expand_globs, read_manifests
 from bert_gpu.data.masking import MaskingSpec
 from bert_gpu.data.pipeline import Masking, Reader
 from bert_gpu.data.records import RecordSet
@@ -23,13 +22,13 @@ class Dataset:
     def __init__(self, config, warn=print):
         self.config, self.warn = config, warn
         paths = expand_globs(config.input_file, "--input_file")
-        infos = {folder: manifest.read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
+        infos = read_manifests(paths)
         self.folder = os.path.dirname(paths[0])
         self.info = infos[self.folder]
         check_equal(infos)
         held_out = [path for folder, info in infos.items() if info for path in info.paths(folder, "validation")]
         shards = [path for folder, info in infos.items() if info for path in info.paths(folder, "train")] + held_out
-        missing = [path for path in shards if not tf.io.gfile.exists(path)]
+        missing = [path for path in shards if not os.path.exists(path)]
         if missing:
             raise UserError(f"{missing[0]}: named in dataset.json but not there; run create_pretraining_data.py again")
         validation = held_out if config.eval_input_file is None else expand_globs(config.eval_input_file, "--eval_input_file")
@@ -118,29 +117,6 @@ def check_equal(infos):
         for name in ("schema", "objective", "max_seq_length", "max_predictions_per_seq", "tokenizer"):
             if getattr(info, name) != getattr(first, name):
                 raise UserError(f"--input_file: {folder} and {next(iter(described))} differ in {name}; data sets of one run must be alike")
-
-
-def expand_globs(patterns, flag):
-    """Files that match comma-separated names and globs, sorted, each once; UserError when one matches nothing."""
-    paths = set()
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        if tf.io.gfile.isdir(pattern):
-            raise UserError(f"{flag}={pattern}: is a folder; name the files in it, for example {pattern.rstrip('/')}/*.tfrecord")
-        found = [pattern] if tf.io.gfile.exists(pattern) else glob_in_folder(pattern)
-        if not found:
-            raise UserError(f"{flag}={pattern}: no file matches; write one with create_pretraining_data.py, or name another")
-        paths.update(found)
-    if not paths:
-        raise UserError(f"{flag}: names no file")
-    return sorted(paths)
-
-
-def glob_in_folder(pattern):
-    """Files that match a glob. A folder that exists under its literal name is taken as that, also with glob characters in it."""
-    folder, name = os.path.split(pattern)
-    if folder and tf.io.gfile.isdir(folder):
-        return [os.path.join(folder, found) for found in tf.io.gfile.listdir(folder) if fnmatch.fnmatchcase(found, name)]
-    return [path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path)]
 
 
 def schema_of(files):

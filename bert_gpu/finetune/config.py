@@ -4,11 +4,15 @@ import dataclasses
 
 from bert_gpu.finetune import tasks
 from bert_gpu.model.config import PRESETS
-from bert_gpu.settings import Settings, setting
+from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.train.config import CadenceConfig, RunSettings
+
+FILES = dict(train="train", eval="dev", predict="test")  # which file each phase reads
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassifyConfig(Settings):
+class FinetuneConfig(Settings):
     """The task and the run."""
 
     task_name: str = setting(
@@ -30,7 +34,11 @@ class ClassifyConfig(Settings):
     )
     do_eval: bool | None = setting(None, "Evaluate on the dev file: eval_results.json.")
     do_predict: bool | None = setting(None, "Predict the test file: test_results.tsv.")
-    max_seq_length: int = setting(128, "Tokens of a row; the longer text of a pair is cut first.", low=8)
+    max_seq_length: int | None = setting(
+        None,
+        "Tokens of a row; the longer text of a pair is cut first. Default: 128; without training, what the model was trained with.",
+        low=8,
+    )
     hidden_dropout_prob: float | None = setting(
         None, "Share of the hidden values dropped while training. Default: what the model's config.json says.", low=0.0, below=1.0
     )
@@ -46,9 +54,10 @@ class ClassifyConfig(Settings):
 class StartConfig(Settings):
     """The model to start from."""
 
-    init_checkpoint: str = setting(
-        "runs/pretrain/model",
-        "Start from this model: a model/ folder, a run's folder or a Hugging Face BERT folder; none = from random weights.",
+    init_checkpoint: str | None = setting(
+        None,
+        "Start from this model: a model/ folder, a run's folder or a Hugging Face BERT folder; none = from random weights. Default: "
+        "runs/pretrain/model; without training, the model of --output_dir.",
     )
     model: str | None = setting(None, "Size of the model with --init_checkpoint=none.", choices=tuple(PRESETS))
     bert_config_file: str | None = setting(
@@ -68,3 +77,34 @@ class StartConfig(Settings):
         "config.json says, else the model's hidden_size.",
         low=1,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneSettings(RunSettings):
+    """All settings of a fine-tuning. Learning rate and epochs are Google's for classification."""
+
+    run: FinetuneConfig = FinetuneConfig()
+    start: StartConfig = StartConfig()
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=5e-5)
+    cadence: CadenceConfig = CadenceConfig(num_train_epochs=3.0)
+
+
+def resolve_phases(config):
+    """The phases of a FinetuneConfig, in order: those asked for; when none is, all that are not refused and have a file."""
+    asked = {phase: getattr(config, f"do_{phase}") for phase in FILES}
+    phases = [phase for phase in FILES if asked[phase]]
+    if not phases:
+        phases = [phase for phase in FILES if asked[phase] is None]
+        if "predict" in phases and tasks.find_split(config.data_dir, FILES["predict"]) is None:
+            phases.remove("predict")
+    if not phases:
+        raise UserError("--nodo_train --nodo_eval --nodo_predict: leave nothing to do; drop one of them")
+    return phases
+
+
+def resolve_task(config):
+    """The TaskSpec of a FinetuneConfig, with the columns that it names."""
+    named = {name: getattr(config, name) for name in ("text_a", "text_b", "label") if getattr(config, name) is not None}
+    if "text_b" in named:
+        named |= dict(text_b=named["text_b"] or None, requires_text_b=bool(named["text_b"]))
+    return dataclasses.replace(tasks.TASKS[config.task_name], **named)

@@ -7,11 +7,11 @@ from bert_gpu.interop import huggingface
 from bert_gpu.interop.pretrained import check_vocabulary, find_model, has_model, load_tokenizer
 from bert_gpu.model.config import ModelConfig, preset, read_config
 from bert_gpu.model.encoder import initialize
-from bert_gpu.model.heads import classifier_weights, encoder_of, pooling_of
+from bert_gpu.model.heads import classifier_weights, encoder_of, needs_full_rows, pooling_of
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import Tokenizer
 
-NONE = "none"
+NONE, DEFAULT_START = "none", "runs/pretrain/model"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,18 +35,17 @@ def start_training(config, labels, seed):
 
     A classifier of other classes is left behind, and so is a head that pools otherwise than --pooling and --pooler_size say.
     """
-    if config.init_checkpoint == NONE:
+    init_checkpoint = config.init_checkpoint or DEFAULT_START
+    if init_checkpoint == NONE:
         path, stored = NONE, {}
         model, tokenizer = fresh_model(config)
         model = with_head(model, config)
     else:
-        path = find_model(config.init_checkpoint, "init_checkpoint")
+        path = find_model(init_checkpoint, "init_checkpoint")
         model, stored, notes = huggingface.read_model(path)
         lacking = [name for name in encoder_of(model).encoder_weights(model) if name not in stored]
         if lacking:
-            raise UserError(
-                f"--init_checkpoint={config.init_checkpoint}: has no weights {lacking[0]}; a model with the whole encoder is needed"
-            )
+            raise UserError(f"--init_checkpoint={init_checkpoint}: has no weights {lacking[0]}; a model with the whole encoder is needed")
         tokenizer = open_tokenizer(config, path, model)
         pooled_by, model = pooling_of(model, stored), with_head(model, config)
         left = () if class_names(stored, notes.labels) == labels else ("classifier/",)
@@ -57,14 +56,11 @@ def start_training(config, labels, seed):
     return Start(path, model, tokenizer, labels, {name: stored.get(name, value) for name, value in weights.items()}, fresh)
 
 
-def start_trained(config, output_dir, is_given):
-    """The Start of an evaluation: a given --init_checkpoint that has a classifier, else the model of --output_dir.
-
-    is_given: whether the user named --init_checkpoint.
-    """
+def start_trained(config, output_dir):
+    """The Start of an evaluation: a given --init_checkpoint that has a classifier, else the model of --output_dir."""
     trained = os.path.join(output_dir, "model")
     candidates = [trained] if has_model(trained) else []
-    if is_given:
+    if config.init_checkpoint is not None:
         candidates.insert(0, find_model(config.init_checkpoint, "init_checkpoint"))
     for path in candidates:
         model, weights, notes = huggingface.read_model(path)
@@ -72,7 +68,7 @@ def start_trained(config, output_dir, is_given):
         specs = classifier_weights(model, len(labels))
         if len(labels) > 1 and set(specs) <= set(weights):
             return Start(path, model, open_tokenizer(config, path, model), labels, {name: weights[name] for name in specs}, [])
-    where = f"--init_checkpoint={config.init_checkpoint} and {trained}" if is_given else trained
+    where = f"--init_checkpoint={config.init_checkpoint} and {trained}" if config.init_checkpoint else trained
     raise UserError(f"{where}: no fine-tuned classifier there; train one first (--do_train), or name one with --init_checkpoint")
 
 
@@ -117,15 +113,6 @@ def class_names(weights, names):
     if len(set(names)) != num_classes or all(name == f"LABEL_{number}" for number, name in enumerate(names)):
         return tuple(str(number) for number in range(num_classes))
     return names
-
-
-def needs_full_rows(model):
-    """Whether the model's encoder takes rows of one length alone, that of its positions."""
-    if model.encoder is None:
-        return False
-    from bert_gpu.model import garden  # as in heads.encoder_of
-
-    return encoder_of(model).name in garden.FIXED_LENGTH
 
 
 def check_fits(start, examples, max_seq_length, precision):

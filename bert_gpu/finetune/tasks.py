@@ -12,6 +12,7 @@ import io
 import math
 import os
 
+from bert_gpu import files
 from bert_gpu.environment import Later
 from bert_gpu.settings import UserError
 
@@ -70,7 +71,7 @@ class Examples:
 def find_split(data_dir, split):
     """The path of a split's file, None when there is none; UserError when there are two."""
     paths = [os.path.join(data_dir, f"{split}.{extension}") for extension in CSV_FORMATS]
-    found = [path for path in paths if tf.io.gfile.exists(path)]
+    found = [path for path in paths if files.exists(path)]
     if len(found) > 1:
         raise UserError(f"{found[0]} and {found[1]}: both are there; keep the one that is meant")
     return found[0] if found else None

@@ -1,5 +1,6 @@
 """A folder with a model (config.json, model.safetensors, vocab.txt) as the start of something: finding it, and its tokenizer."""
 
+import json
 import os
 import re
 
@@ -62,6 +63,14 @@ def find_vocabulary(folder):
     """The vocabulary file in a model's folder, of ours or of Hugging Face; None when there is none."""
     paths = [os.path.join(folder, name) for name in ("vocab.txt", "sentencepiece.model", "spiece.model")]
     return next((path for path in paths if tf.io.gfile.exists(path)), None)
+
+
+def tokenizer_files(tokenizer):
+    """{name: bytes} that a model's folder needs beside its weights: the vocabulary, and how `transformers` and we are to use it."""
+    if tokenizer is None:
+        return {}
+    settings = dict(tokenizer_class="BertTokenizer", do_lower_case=tokenizer.do_lower_case)
+    return tokenizer.files() | {"tokenizer_config.json": (json.dumps(settings, indent=1) + "\n").encode()}
 
 
 def check_vocabulary(tokenizer, model, source):

@@ -29,6 +29,15 @@ def encoder_of(config):
     return garden.open_encoder(config.encoder)
 
 
+def needs_full_rows(model):
+    """Whether the model's encoder takes rows of one length alone, that of its positions."""
+    if model.encoder is None:
+        return False
+    from bert_gpu.model import garden  # as in heads.encoder_of
+
+    return encoder_of(model).name in garden.FIXED_LENGTH
+
+
 def mlm_weights(config):
     """Transform and output bias of the masked-word head; its output kernel is the word embeddings, of width E."""
     specs = {}

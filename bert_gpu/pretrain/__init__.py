@@ -1,1 +1,23 @@
-"""Pretraining: records in, a BERT out."""
+"""Pretraining: records in, a BERT out. `pretrain` does what run_pretraining_gpu.py does."""
+
+from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings
+
+__all__ = ["PretrainConfig", "PretrainSettings", "pretrain"]
+
+
+def pretrain(settings, console=None):
+    """Pretrains a BERT, or goes on with a run that was stopped. May be called several times in a process.
+
+    Args:
+      settings: PretrainSettings. console: train.monitor.Console; by default what is said goes to Python's logger "bert_gpu".
+
+    Returns:
+      train.run.Outcome: the run's folder, where it stands, the signal that stopped it, if one did.
+
+    Raises:
+      settings.UserError: a setting, or a file, that is wrong; one line says what to do.
+      settings.GaveUp: the run diverged, stopped early or could not save.
+    """
+    from bert_gpu.pretrain import run  # brings TensorFlow
+
+    return run.pretrain(settings, console)

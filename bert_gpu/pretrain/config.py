@@ -1,9 +1,12 @@
-"""The settings of a pretraining, and of looking at what came out of it."""
+"""The settings of a pretraining and of looking at what came out of it; and the model that follows from them."""
 
 import dataclasses
 
-from bert_gpu.model.config import PRESETS
-from bert_gpu.settings import Settings, setting
+from bert_gpu.data.config import InputConfig
+from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
+from bert_gpu.recipes import differences
+from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.train.config import RunSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,6 +24,55 @@ class PretrainConfig(Settings):
     do_eval: bool | None = setting(None, "Alone, or with --nodo_train: only evaluate the newest checkpoint on the validation records.")
     eval_batch_size: int = setting(32, "Sequences that one GPU validates at once.", low=1)
     max_eval_steps: int | None = setting(None, "Most batches of one validation. Default: all validation records.", low=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainSettings(RunSettings):
+    """All settings of a pretraining. architecture: {field of ModelConfig: value} that win over --model and --bert_config_file."""
+
+    run: PretrainConfig = PretrainConfig()
+    inputs: InputConfig = InputConfig()
+    architecture: dict = dataclasses.field(default_factory=dict)
+
+
+def recipe_problem(recipe, info):
+    """In what a data set, a Manifest, is not what a recipe's would be, as a warning; None where it is, or where one of both is None."""
+    if recipe is None or info is None:
+        return None
+    odd = differences(recipe, info.settings)
+    return f"--recipe={recipe}: the data is not what create_pretraining_data.py makes with it: {'; '.join(odd)}" if odd else None
+
+
+def resolve_model(settings, max_seq_length, vocab_size, kind):
+    """The ModelConfig of PretrainSettings: a preset or a file, what the data says, and what is set beside them.
+
+    Args:
+      max_seq_length: of the data's rows. vocab_size: of the data, None where it is not known. kind: "GPU" or "CPU", which decides about
+        the size when none is named.
+    """
+    run, architecture = settings.run, settings.architecture
+    if run.model is not None and run.bert_config_file is not None:
+        raise UserError(f"--model={run.model} and --bert_config_file={run.bert_config_file}: give one of them")
+    if run.bert_config_file is not None:
+        source = run.bert_config_file
+        model = dataclasses.replace(read_config(source), **architecture)
+    else:
+        name = run.model or ("base" if kind == "GPU" else "tiny")
+        source = f"--model={name}"
+        sizes = {} if vocab_size is None else dict(vocab_size=vocab_size)
+        if max_seq_length > ModelConfig().max_position_embeddings:
+            sizes["max_position_embeddings"] = max_seq_length
+        model = preset(name, **sizes | architecture)
+    if "vocab_size" in architecture:
+        source = f"--vocab_size={model.vocab_size}"
+    if vocab_size is not None and model.vocab_size != vocab_size:
+        raise UserError(f"{source}: a vocabulary of {model.vocab_size}, but that of the data has {vocab_size} pieces; they must be equal")
+    if max_seq_length > model.max_position_embeddings:
+        raise UserError(
+            f"max_position_embeddings={model.max_position_embeddings}: fewer than the {max_seq_length} tokens of the data's "
+            "rows; raise it, or build the data with a smaller --max_seq_length"
+        )
+    return model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -92,11 +92,11 @@ class RunFolder:
         os.makedirs(self.checkpoints, exist_ok=True)
         write_json(os.path.join(self.path, RUN), content)
 
-    def clear(self):
-        """Removes what a run writes, and nothing else."""
+    def clear(self, results=()):
+        """Removes what a run writes, and nothing else. results: names of files that the run's owner writes beside."""
         for name in ("checkpoints", "tensorboard", "model", "marks", "wandb"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
-        for name in (METRICS, "eval_results.json", "test_results.tsv", RUN):  # by the last one the folder is known as a run's
+        for name in (METRICS, *results, RUN):  # by the last one the folder is known as a run's
             path = os.path.join(self.path, name)
             if os.path.exists(path):
                 os.remove(path)
@@ -106,7 +106,7 @@ class RunFolder:
         names = os.listdir(self.checkpoints) if os.path.isdir(self.checkpoints) else []
         return sorted(int(match[1]) for match in (re.fullmatch(r"step-(\d+)", name) for name in names) if match)
 
-    def save(self, progress, values, keep, pin=False):
+    def save(self, progress, values, keep):
         """Writes a checkpoint of `values` {name: array}, then removes old ones: the newest `keep`, the best and the pinned ones stay.
 
         Nothing is removed before the new one is whole and on the disk. When it cannot be written (OSError), nothing is left of it and the
@@ -120,8 +120,6 @@ class RunFolder:
             write_variables(values, os.path.join(partial, VARIABLES))
             with open(os.path.join(partial, PROGRESS), "w", encoding="utf-8") as file:
                 json.dump(dataclasses.asdict(progress), file)
-            if pin:
-                open(os.path.join(partial, KEEP), "w").close()
             sync(os.path.join(partial, VARIABLES), os.path.join(partial, PROGRESS), partial)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -159,10 +157,6 @@ class RunFolder:
                 if self.progress_of(step).best_step == step:
                     return step
         return None
-
-    def pin(self, step):
-        """Makes a checkpoint stay, whatever comes after it."""
-        open(os.path.join(self._checkpoint(step), KEEP), "w").close()
 
     def is_pinned(self, step):
         return os.path.exists(os.path.join(self._checkpoint(step), KEEP))
@@ -217,15 +211,14 @@ class CheckpointWriter:
         self.thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self.pending = self.failure = None
 
-    def save(self, progress, values, pin=False):
+    def save(self, progress, values):
         """Begins to write a checkpoint, once the one before is written.
 
         Args:
           progress: Progress, copied. values: {name: NumPy array}, not copied: they must stay as they are until it is written.
-          pin: it stays, whatever comes after it.
         """
         self.wait()
-        self.pending = self.thread.submit(self._write, dataclasses.replace(progress), values, pin)
+        self.pending = self.thread.submit(self._write, dataclasses.replace(progress), values)
 
     def wait(self):
         """Returns when all is written. Called before the next values are fetched, it makes that one copy in memory and not two."""
@@ -254,10 +247,10 @@ class CheckpointWriter:
             if kind is None:  # otherwise what passes through matters more; the failure has been told
                 raise
 
-    def _write(self, progress, values, pin):
+    def _write(self, progress, values):
         """None, or the SaveFailed. It is made, not raised: a traceback would hold on to the values."""
         try:
-            self.folder.save(progress, values, self.keep, pin)
+            self.folder.save(progress, values, self.keep)
             return None
         except OSError as error:
             reason = error.strerror or str(error)

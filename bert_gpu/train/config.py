@@ -1,8 +1,9 @@
-"""The settings of a training: devices, batch, memory, length and cadence, endings, monitoring."""
+"""The settings of a training: devices, batch, memory, length and cadence, endings, monitoring; and what follows from them alone."""
 
 import dataclasses
 import math
 
+from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.settings import Settings, UserError, setting
 
 SAVE_ERRORS = ("continue", "stop")
@@ -200,3 +201,76 @@ class MonitorConfig(Settings):
     hardware_seconds: float = setting(
         5.0, "Seconds between two looks at the GPUs (utilisation, memory, temperature, power). 0 = none.", low=0.0
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """All settings of a training, whatever is trained.
+
+    overwrite: remove what an earlier run left in the output folder, and start anew.
+    recipe: name of the recipe that settings come from, for run.json.
+    flexible: names of fields of `batch` that may change so that the global batch divides among GPUs and micro-batches.
+    """
+
+    batch: BatchConfig = BatchConfig()
+    memory: MemoryConfig = MemoryConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    cadence: CadenceConfig = CadenceConfig()
+    ending: EndingConfig = EndingConfig()
+    monitor: MonitorConfig = MonitorConfig()
+    devices: DeviceConfig = DeviceConfig()
+    overwrite: bool = False
+    recipe: str | None = None
+    flexible: tuple[str, ...] = ()
+
+    @classmethod
+    def kinds(cls):
+        """{name: settings class} of the fields that are settings."""
+        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+
+    def values(self):
+        """{setting: value} of all of them."""
+        return {name: value for field in self.kinds() for name, value in getattr(self, field).to_dict().items()}
+
+
+def choose_gpus(config, num_present, finder="TensorFlow"):
+    """Numbers of the GPUs that a DeviceConfig asks for, [] for the CPU. UserError when they are not among the `num_present`.
+
+    finder: who has counted them, for the error.
+    """
+    found = f"{finder} found {num_present or 'none'} here"
+    if config.gpus is not None:
+        numbers = [part.strip() for part in config.gpus.split(",")]
+        if not all(part.isdecimal() and int(part) < num_present for part in numbers) or len(set(numbers)) < len(numbers):
+            raise UserError(f"--gpus={config.gpus}: must be different GPU numbers from 0 with commas between; {found}")
+        if config.num_gpus not in (None, len(numbers)):
+            raise UserError(f"--num_gpus={config.num_gpus} and --gpus={config.gpus}: the two disagree; give one of them")
+        return [int(part) for part in numbers]
+    if config.num_gpus is not None and config.num_gpus > num_present:
+        hint = f"use --num_gpus={num_present}" if num_present else "use --num_gpus=0 for the CPU"
+        raise UserError(f"--num_gpus={config.num_gpus}: {found}; {hint}, or see `nvidia-smi` and pip install 'bert-gpu[gpu]'")
+    return list(range(num_present if config.num_gpus is None else config.num_gpus))
+
+
+def fit_sizes(batch, flexible, num_replicas, stored=None):
+    """A BatchConfig whose flexible sizes fit the others and the number of GPUs.
+
+    The micro-batch gets smaller where it does not divide the global batch; a global batch that no micro-batch divides is rounded.
+
+    Args:
+      batch: BatchConfig. flexible: names of the sizes that may change. num_replicas: GPUs or virtual replicas.
+      stored: content of run.json of a run that goes on, whose global batch then counts; None for a new run.
+    """
+    micro_batch, wanted = batch.train_batch_size, stored["global_batch_size"] if stored else batch.global_batch_size
+    if wanted is None:
+        return batch
+    if "train_batch_size" in flexible and micro_batch != "auto" and wanted % num_replicas == 0:
+        share = wanted // num_replicas
+        micro_batch = next(size for size in range(min(micro_batch, share), 0, -1) if share % size == 0)
+        batch = dataclasses.replace(batch, train_batch_size=micro_batch)
+    if "global_batch_size" not in flexible:
+        return batch
+    held = num_replicas * (1 if micro_batch == "auto" else micro_batch)
+    return dataclasses.replace(batch, global_batch_size=None if stored else max(1, round(wanted / held)) * held)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from bert_gpu.fused import hush
 from bert_gpu.settings import UserError
+from bert_gpu.train.config import choose_gpus
 from bert_gpu.train.hardware import visible_gpus
 
 CODES = dict(nccl="NCCL", ring="RING")  # of --all_reduce; TensorFlow chooses for the others
@@ -31,16 +32,28 @@ class Devices:
     def dtype(self):
         return DTYPES[self.precision]
 
+    @property
+    def unit(self):
+        """What a replica is, for people."""
+        return "GPU" if self.kind == "GPU" else "replica"
+
+    def describe(self):
+        return f"devices: {self.summary}; precision {self.precision}; XLA {'on' if self.xla else 'off'}"
+
 
 def set_up(config):
     """Chooses the devices and prepares TensorFlow for them. UserError when they are not there."""
-    gpus = chosen_gpus(config)
+    present = tf.config.list_physical_devices("GPU")
+    gpus = [present[number] for number in choose_gpus(config, len(present))]
     kind = "GPU" if gpus else "CPU"
     physical = gpus or tf.config.list_physical_devices("CPU")[:1]
-    tf.config.set_visible_devices(gpus, "GPU")  # none, for a run on the CPU: TensorFlow would take their memory
-    if config.virtual_replicas == 1:
-        for gpu in gpus:
-            limit_memory(gpu, config.gpu_memory_limit)
+    try:
+        tf.config.set_visible_devices(gpus, "GPU")  # none, for a run on the CPU: TensorFlow would take their memory
+        if config.virtual_replicas == 1:
+            for gpu in gpus:
+                limit_memory(gpu, config.gpu_memory_limit)
+    except RuntimeError as error:
+        raise UserError(f"--num_gpus={len(gpus)}: TensorFlow has started with other GPUs or memory limits in this process") from error
     if config.virtual_replicas > 1:
         if len(physical) > 1:
             raise UserError(f"--virtual_replicas={config.virtual_replicas}: rehearses on one device; choose it with --num_gpus=1")
@@ -54,9 +67,7 @@ def set_up(config):
     hush()
     implementation = getattr(tf.distribute.experimental.CommunicationImplementation, CODES.get(config.all_reduce, "AUTO"))
     return Devices(
-        strategy=tf.distribute.MirroredStrategy(
-            names, cross_device_ops=tf.distribute.HierarchicalCopyAllReduce() if config.all_reduce == "hierarchical" else None
-        ),
+        strategy=make_strategy(names, config.all_reduce),
         kind=kind,
         num_replicas=len(names),
         precision=precision,
@@ -69,6 +80,13 @@ def set_up(config):
         nvml=tuple(visible_gpus([int(gpu.name.rsplit(":", 1)[1]) for gpu in gpus])),
         summary=describe(gpus, config.virtual_replicas),
     )
+
+
+def make_strategy(names, all_reduce):
+    """A MirroredStrategy over devices. Each has collective keys of its own, so that several runs of one process do not meet."""
+    tf.distribute.MirroredStrategy._collective_key_base += 1000  # TensorFlow counts keys from here, for each strategy anew
+    cross_device_ops = tf.distribute.HierarchicalCopyAllReduce() if all_reduce == "hierarchical" else None
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=cross_device_ops)
 
 
 def check_all_reduce(config, kind):
@@ -87,23 +105,6 @@ def limit_memory(gpu, limit):
     if limit > gpu_memory_mib(gpu):
         raise UserError(f"--gpu_memory_limit={limit}: the GPU has {gpu_memory_mib(gpu):.0f} megabytes; lower it")
     tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)])
-
-
-def chosen_gpus(config):
-    """The physical GPUs that the settings ask for; [] means the CPU."""
-    present = tf.config.list_physical_devices("GPU")
-    found = f"TensorFlow found {len(present)} here" if present else "TensorFlow found none here"
-    if config.gpus is not None:
-        numbers = [part.strip() for part in config.gpus.split(",")]
-        if not all(part.isdecimal() and int(part) < len(present) for part in numbers) or len(set(numbers)) < len(numbers):
-            raise UserError(f"--gpus={config.gpus}: must be different GPU numbers from 0 with commas between; {found}")
-        if config.num_gpus not in (None, len(numbers)):
-            raise UserError(f"--num_gpus={config.num_gpus} and --gpus={config.gpus}: the two disagree; give one of them")
-        return [present[int(part)] for part in numbers]
-    if config.num_gpus is not None and config.num_gpus > len(present):
-        hint = "use --num_gpus=0 for the CPU" if not present else f"use --num_gpus={len(present)}"
-        raise UserError(f"--num_gpus={config.num_gpus}: {found}; {hint}, or see `nvidia-smi` and pip install 'bert-gpu[gpu]'")
-    return present if config.num_gpus is None else present[: config.num_gpus]
 
 
 def split_device(device, count, memory_limit=None):

@@ -98,3 +98,19 @@ def visible_gpus(numbers, environ=os.environ):
         return list(numbers)
     names = [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",")]
     return [int(names[number]) if names[number].isdecimal() else names[number] for number in numbers]
+
+
+def count_gpus(environ=os.environ):
+    """How many GPUs CUDA would find, as NVML says it, without starting CUDA; 0 where NVML does not answer."""
+    try:
+        pynvml.nvmlInit()
+        number = pynvml.nvmlDeviceGetCount()
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return 0
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return number
+    names = [name.strip() for name in visible.split(",")]
+    is_there = [not name.lstrip("-").isdecimal() or 0 <= int(name) < number for name in names]
+    return (is_there + [False]).index(False) if visible.strip() else 0  # CUDA stops at the first that is not there

@@ -1,8 +1,10 @@
 """Training in little memory: what is frozen, what is computed again instead of kept, and the largest micro-batch that fits."""
 
+import functools
+
 import tensorflow as tf
 
-from bert_gpu.model import cudnn_attention
+from bert_gpu.model import cudnn_attention, encoder
 from bert_gpu.settings import UserError
 
 
@@ -28,6 +30,17 @@ def choose_attention(config, devices, model, max_seq_length=None, is_packed=Fals
     if problem and config.attention == "cudnn":
         raise UserError(f"--attention=cudnn: {problem}, or give --attention=plain")
     return "plain" if problem else "cudnn"
+
+
+def training_encode(config, devices, model, max_seq_length=None, is_packed=False):
+    """The encode function with the recomputation and the attention that a MemoryConfig asks for; with None, neither.
+
+    model: ModelConfig. max_seq_length, is_packed: of the data's rows. UserError when that attention cannot be.
+    """
+    if config is None:
+        return encoder.encode
+    attention = choose_attention(config, devices, model, max_seq_length, is_packed)
+    return functools.partial(encoder.encode, recompute_every=config.layers_recomputed, xla=devices.xla, attention=attention)
 
 
 def lowest_capability():

@@ -1,6 +1,7 @@
 """Where numbers go: a progress bar or plain lines on the console, and all sinks of a run (metrics.jsonl, TensorBoard, W&B) as one log."""
 
 import contextlib
+import logging
 import math
 import sys
 import time
@@ -29,6 +30,20 @@ class Console:
         if self.quiet:
             return NoProgress()
         return Bar(total, start, what, unit) if sys.stderr.isatty() else Lines(self, total, start, what, unit)
+
+
+class LogConsole(Console):
+    """For a program that uses the library: what would be printed goes to Python's logger "bert_gpu", and there are no bars."""
+
+    def __init__(self):
+        super().__init__(quiet=True)
+        self.logger = logging.getLogger("bert_gpu")
+
+    def say(self, text):
+        self.logger.info(text)
+
+    def warn(self, text):
+        self.logger.warning(text)
 
 
 class NoProgress:

@@ -51,6 +51,15 @@ def file_hash(path):
     return digest.hexdigest()
 
 
+def weights_hash(weights):
+    """A short hash of the values of {name: array}, so that a run knows whether the model it started from has changed."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(weights[name]))
+    return digest.hexdigest()[:12]
+
+
 def differences(stored, settings, prefix="--"):
     """['--name.part: OLD -> NEW'] of the settings in which a run and a command differ, leaf by leaf; both are dicts (or lists in them)."""
     if prefix == "--":

@@ -59,9 +59,17 @@ class TrainState:
 
     def assign(self, values):
         """Sets all values on all replicas; KeyError when one is missing."""
-        for name, variable in self.variables().items():
-            for copy in copies(variable):
-                copy.assign(values[name])
+        assign_all(self.variables(), values)
+
+    def assign_weights(self, weights):
+        """Sets the weights {name: array} on all replicas; slots and counters stay."""
+        assign_all(self.weights, weights)
+
+
+def assign_all(variables, values):
+    for name, variable in variables.items():
+        for copy in copies(variable):
+            copy.assign(values[name])
 
 
 def copies(variable):

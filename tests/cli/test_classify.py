@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_gpu.cli import classify, flags, runs
+from bert_gpu.cli import classify, flags
 from bert_gpu.interop import huggingface
+from bert_gpu.interop.pretrained import tokenizer_files
 from bert_gpu.model.config import ModelConfig, read_labels
 from bert_gpu.model.encoder import initialize
 from bert_gpu.model.heads import pretraining_weights
@@ -41,7 +42,7 @@ def workplace(tmp_path_factory):
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     weights = initialize(pretraining_weights(MODEL), 1)
     vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
-    huggingface.write_model(str(folder / "model"), MODEL, weights, "BertForPreTraining", files=runs.tokenizer_files(vocab))
+    huggingface.write_model(str(folder / "model"), MODEL, weights, "BertForPreTraining", files=tokenizer_files(vocab))
     (folder / "data").mkdir()
     for seed, (split, count) in enumerate(dict(train=128, dev=30, test=21).items()):
         write_split(folder / "data", split, count, seed)
@@ -125,7 +126,7 @@ def test_other_settings_other_data_and_another_start_are_refused(trained, workpl
         MODEL,
         initialize(pretraining_weights(MODEL), 2),
         "BertForPreTraining",
-        files=runs.tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt"))),
+        files=tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt"))),
     )
     code, _, err = call(capsys, *inputs(workplace, trained), f"--init_checkpoint={tmp_path / 'model'}")
     assert code == 2 and "--init_checkpoint: " in err
@@ -209,7 +210,7 @@ def test_a_head_of_its_own_and_dropout_are_stored_and_fixed(workplace, capsys, t
 
 
 def test_pairs_need_segments_only_where_there_are_some(workplace, capsys, tmp_path):
-    vocab = runs.tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt")))
+    vocab = tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt")))
     for num_types in (0, 1):
         model = ModelConfig(**MODEL.to_dict() | dict(type_vocab_size=num_types))
         huggingface.write_model(str(tmp_path / str(num_types)), model, initialize(pretraining_weights(model), 1), files=vocab)

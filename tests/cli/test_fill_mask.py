@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.cli import fill_mask, flags, runs
+from bert_gpu.cli import fill_mask, flags
 from bert_gpu.interop import huggingface
+from bert_gpu.interop.pretrained import tokenizer_files
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import encode, initialize
@@ -26,7 +27,7 @@ def pretrained(tmp_path_factory):
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     weights = {n: v * 20 if v.ndim == 2 else v for n, v in initialize(heads.pretraining_weights(MODEL), 1).items()}
     vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
-    huggingface.write_model(str(folder / "model"), MODEL, weights, "BertForPreTraining", files=runs.tokenizer_files(vocab))
+    huggingface.write_model(str(folder / "model"), MODEL, weights, "BertForPreTraining", files=tokenizer_files(vocab))
     return folder, weights
 
 
@@ -113,6 +114,6 @@ def test_a_model_whose_writing_was_killed_is_found_by_the_message(pretrained, ca
 def test_a_classifier_cannot_guess_words(pretrained, capsys, tmp_path):
     weights = initialize(heads.classifier_weights(MODEL, 2), 1)
     vocab = WordPieceTokenizer(str(pretrained[0] / "vocab.txt"))
-    huggingface.write_model(str(tmp_path), MODEL, weights, "BertForSequenceClassification", ("no", "yes"), runs.tokenizer_files(vocab))
+    huggingface.write_model(str(tmp_path), MODEL, weights, "BertForSequenceClassification", ("no", "yes"), tokenizer_files(vocab))
     code, _, err = call(capsys, f"--model={tmp_path}", "[MASK]")
     assert code == 2 and "cannot guess words" in err

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from bert_gpu.cli.pretrain import objective
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import initialize
 from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.pretrain.objective import pretraining_objective
 from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.devices import set_up
 from bert_gpu.train.state import TrainState, frozen_names
@@ -68,7 +68,7 @@ class Trainer:
         config = OptimizerConfig(**optimizer)
         self.state = TrainState(self.devices.strategy, weights, config, frozen_names(weights, freeze))
         self.step = TrainStep(
-            self.devices, self.state, objective(model), config, num_micro_batches=accumulation, seed=seed, is_ramped=is_ramped
+            self.devices, self.state, pretraining_objective(model), config, num_micro_batches=accumulation, seed=seed, is_ramped=is_ramped
         )
 
     def run(self, steps, rate=1e-2, start=0, steps_per_call=1):

@@ -96,6 +96,11 @@ def test_the_values_are_let_go_when_written_or_not(folder, monkeypatch):
         writer.thread.shutdown()
 
 
+def keep(folder, step):
+    """Marks a checkpoint as a user does."""
+    open(os.path.join(folder.checkpoints, f"step-{step:08d}", checkpoint.KEEP), "w").close()
+
+
 def test_the_newest_the_best_and_the_pinned_stay(folder):
     progress = Progress()
     losses = {10: 3.0, 20: 2.0, 30: 2.5, 40: float("nan"), 50: 2.25, 60: 2.75}
@@ -103,11 +108,14 @@ def test_the_newest_the_best_and_the_pinned_stay(folder):
         for step, loss in losses.items():
             progress.step = step
             assert progress.improve(loss) == (step in (10, 20))
-            writer.save(progress, values(step), pin=step == 30)
+            writer.save(progress, values(step))
+            if step == 30:
+                writer.wait()
+                keep(folder, step)
     assert (progress.best_step, progress.best_metric) == (20, 2.0)
     assert folder.steps() == [20, 30, 50, 60] and folder.best_step() == 20
     assert folder.is_pinned(30) and not folder.is_pinned(20)
-    folder.pin(50)
+    keep(folder, 50)
     for step in (70, 80):
         folder.save(Progress(step=step, best_step=70, best_metric=1.0), values(step), keep=1)
     assert folder.steps() == [30, 50, 70, 80] and folder.best_step() == 70

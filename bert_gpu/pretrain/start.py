@@ -1,6 +1,5 @@
-"""What a pretraining starts from: the vocabulary of the data, the shape of the model, the first weights."""
+"""What a pretraining starts from: the data and its vocabulary, the model, the first weights."""
 
-import dataclasses
 import os
 
 from bert_gpu.data.dataset import Dataset
@@ -8,8 +7,7 @@ from bert_gpu.interop import huggingface
 from bert_gpu.interop.pretrained import find_model, find_vocabulary
 from bert_gpu.model import encoder as own_encoder
 from bert_gpu.model import heads
-from bert_gpu.model.config import ModelConfig, preset, read_config
-from bert_gpu.recipes import differences
+from bert_gpu.pretrain.config import recipe_problem
 from bert_gpu.settings import UserError
 from bert_gpu.text.open_tokenizer import open_tokenizer
 from bert_gpu.train.throughput import FlopsCounter
@@ -24,64 +22,58 @@ MAY_DIFFER = (
     "pooler_size",
 )
 
+# Settings that are of no use without validation records.
+NEED_VALIDATION = (
+    *("eval_steps", "validation_epochs", "validation_epochs_begin", "validation_epochs_end", "validation_marks"),
+    *("export_best", "max_eval_steps", "early_stop_time"),
+)
 
-def open_data(parsed, config, inputs, console):
-    """The Dataset of an InputConfig, held against what the user asks for, and against what the recipe would have made."""
-    with parsed.blaming_recipe():
-        dataset = Dataset(inputs, console.warn)
-        if dataset.num_predictions != (config.max_predictions_per_seq or dataset.num_predictions):
-            flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
-            raise UserError(f"{flag}: the data has {dataset.num_predictions} a row; drop the flag or build the data anew")
-    if parsed.recipe_name is not None and dataset.info is not None:
-        odd = differences(parsed.recipe_name, dataset.info.settings)
-        if odd:
-            console.warn(f"--recipe={parsed.recipe_name}: the data is not what create_pretraining_data.py makes with it: {'; '.join(odd)}")
+
+def open_data(settings, console):
+    """The Dataset of PretrainSettings, held against what they ask for, and against what their recipe would have made."""
+    dataset = Dataset(settings.inputs, console.warn)
+    wanted = settings.run.max_predictions_per_seq
+    if dataset.num_predictions != (wanted or dataset.num_predictions):
+        flag = f"--max_predictions_per_seq={wanted}"
+        raise UserError(f"{flag}: the data has {dataset.num_predictions} a row; drop the flag or build the data anew")
+    if problem := recipe_problem(settings.recipe, dataset.info):
+        console.warn(problem)
     return dataset
 
 
-def vocabulary(config, dataset):
+def check_validation(settings, dataset, console):
+    """UserError when the data has no validation records, but settings need some; those of a recipe give way."""
+    if dataset.validation is not None:
+        return
+    values = settings.values()
+    defaults = type(settings)().values()
+    needed = [name for name in NEED_VALIDATION if values[name] != defaults[name]]
+    for name in needed:
+        problem = f"--{name}: the data has no validation records; name some with --eval_input_file"
+        if name not in settings.flexible:
+            raise UserError(f"{problem}, or drop the flag")
+    if "early_stop_time" in needed:
+        console.warn("--early_stop_time: the data has no validation records; name some with --eval_input_file. There is no early stop")
+
+
+def open_vocabulary(settings, dataset):
     """The tokenizer of the data, None for foreign records without --vocab_file."""
-    info = dataset.info
+    info, vocab_file = dataset.info, settings.run.vocab_file
     if info is None:
-        return open_tokenizer(config.vocab_file, True) if config.vocab_file else None
-    tokenizer = open_tokenizer(config.vocab_file or os.path.join(dataset.folder, info.vocab_file), info.do_lower_case)
+        return open_tokenizer(vocab_file, True) if vocab_file else None
+    path = vocab_file or os.path.join(dataset.folder, info.vocab_file)
+    tokenizer = open_tokenizer(path, info.do_lower_case)
     if tokenizer.identity != info.tokenizer:
-        path = config.vocab_file or os.path.join(dataset.folder, info.vocab_file)
         raise UserError(f"{path}: not the vocabulary that {dataset.folder} was built with; rebuild the data, or name the right one")
     return tokenizer
 
 
-def resolve_model(parsed, config, max_seq_length, vocab, kind):
-    """The ModelConfig: a preset or a file, what the data says, and what the user or the recipe sets beside them.
-
-    Args:
-      max_seq_length: of the data's rows. vocab: tokenizer of the data, or None. kind: "GPU" or "CPU", which decides about the size.
-    """
-    overrides = parsed.overrides(ModelConfig)
-    if config.model is not None and config.bert_config_file is not None:
-        raise UserError(f"--model={config.model} and --bert_config_file={config.bert_config_file}: give one of them")
-    data_size = vocab.vocab_size if vocab else None
-    if config.bert_config_file is not None:
-        base = read_config(config.bert_config_file)
-        source = config.bert_config_file
-        model = dataclasses.replace(base, **overrides)
-    else:
-        name = config.model or ("base" if kind == "GPU" else "tiny")
-        source = f"--model={name}"
-        sizes = {} if data_size is None else dict(vocab_size=data_size)
-        if max_seq_length > ModelConfig().max_position_embeddings:
-            sizes["max_position_embeddings"] = max_seq_length
-        model = preset(name, **sizes | overrides)
-    if "vocab_size" in overrides:
-        source = f"--vocab_size={model.vocab_size}"
-    if data_size is not None and model.vocab_size != data_size:
-        raise UserError(f"{source}: a vocabulary of {model.vocab_size}, but that of the data has {data_size} pieces; they must be equal")
-    if max_seq_length > model.max_position_embeddings:
-        raise UserError(
-            f"max_position_embeddings={model.max_position_embeddings}: fewer than the {max_seq_length} tokens of the data's "
-            "rows; raise it, or build the data with a smaller --max_seq_length"
-        )
-    return model
+def open_readers(settings, dataset, vocab, model):
+    """{split: Reader} of "train" and, where there are validation records, "validation"."""
+    limits = dict(input_ids=model.vocab_size, masked_lm_ids=model.vocab_size)
+    limits |= dict(segment_ids=model.type_vocab_size) if model.type_vocab_size else {}
+    splits = ["train"] if dataset.validation is None else ["train", "validation"]
+    return {split: dataset.reader(split, vocab, settings.run.seed, limits) for split in splits}
 
 
 def open_garden(memory, inputs, dataset, model, devices):
@@ -108,14 +100,15 @@ def flops_counter(model, garden, dataset, memory, frozen):
     return FlopsCounter(model, dataset.schema.has_next_sentence_labels, memory.layers_recomputed).per_batch
 
 
-def initial_weights(config, model, garden, dataset, vocab, goes_on, console):
+def initial_weights(settings, model, garden, dataset, vocab, goes_on, console):
     """Fresh weights, replaced by those of --init_checkpoint where it has them; a run that goes on has its own."""
     specs = own_encoder.encoder_weights if garden is None else garden.encoder_weights
-    weights = own_encoder.initialize(heads.pretraining_weights(model, dataset.schema.has_next_sentence_labels, specs), config.seed)
-    if config.init_checkpoint is None or goes_on:
+    weights = own_encoder.initialize(heads.pretraining_weights(model, dataset.schema.has_next_sentence_labels, specs), settings.run.seed)
+    init_checkpoint = settings.run.init_checkpoint
+    if init_checkpoint is None or goes_on:
         return weights
-    flag = f"--init_checkpoint={config.init_checkpoint}"
-    source = find_model(config.init_checkpoint, "init_checkpoint")
+    flag = f"--init_checkpoint={init_checkpoint}"
+    source = find_model(init_checkpoint, "init_checkpoint")
     stored_config, stored, _ = huggingface.read_model(source)
     for name, value in stored_config.to_dict().items():
         if name not in MAY_DIFFER and value != getattr(model, name):

@@ -1,0 +1,131 @@
+"""A pretraining from its settings to its end: data, model, weights and losses for the engine; or an evaluation of what it left."""
+
+import dataclasses
+import os
+import time
+
+from bert_gpu.data import pipeline
+from bert_gpu.files import write_json
+from bert_gpu.interop import huggingface
+from bert_gpu.interop.pretrained import tokenizer_files
+from bert_gpu.pretrain import start
+from bert_gpu.pretrain.config import resolve_model
+from bert_gpu.pretrain.objective import pretraining_objective, pretraining_validation
+from bert_gpu.settings import UserError
+from bert_gpu.train import provenance
+from bert_gpu.train import run as engine
+from bert_gpu.train.config import fit_sizes
+from bert_gpu.train.devices import set_up
+from bert_gpu.train.loop import format_metric
+from bert_gpu.train.monitor import LogConsole, check_monitoring
+from bert_gpu.train.state import TrainState, frozen_names
+from bert_gpu.train.throughput import total_peak_flops
+
+RESULTS = "eval_results.json"
+
+
+def pretrain(settings, console=None, clock=time.monotonic):
+    """Pretrains as PretrainSettings say, or goes on with what was stopped; see the package's `pretrain`."""
+    console = console or LogConsole()
+    check_monitoring(settings.monitor)
+    dataset = start.open_data(settings, console)
+    folder, stored = engine.open_run(settings.run.output_dir, settings.overwrite)
+    devices = set_up(settings.devices)
+    settings = dataclasses.replace(settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored))
+    vocab = start.open_vocabulary(settings, dataset)
+    model = resolve_model(settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind)
+    garden = start.open_garden(settings.memory, settings.inputs, dataset, model, devices)
+    if settings.run.do_train is False and not settings.run.do_eval:
+        raise UserError("--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest checkpoint")
+    if settings.run.do_eval and not settings.run.do_train:
+        return evaluate(settings, dataset, vocab, devices, model, garden, folder, stored, console)
+
+    fixed = fixed_settings(settings, model, devices, dataset)
+    engine.check_settings(folder, stored, fixed)
+    start.check_validation(settings, dataset, console)
+    goes_on = stored is not None and folder.newest_progress() is not None
+    weights = start.initial_weights(settings, model, garden, dataset, vocab, goes_on, console)
+    frozen = frozen_names(weights, settings.memory.freeze)
+    readers = start.open_readers(settings, dataset, vocab, model)
+    state = TrainState(devices.strategy, weights, settings.optimizer, frozen)
+
+    def batches_at(position, batch_size):
+        return pipeline.training_batches(readers["train"], batch_size=batch_size, position=position, shuffle=settings.inputs.shuffle)
+
+    def export(path, trained):
+        kind = "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM"
+        huggingface.write_model(path, model, trained, kind, files=tokenizer_files(vocab))
+
+    validate = None
+    if dataset.validation is not None:
+        validate = pretraining_validation(settings.run, readers["validation"], devices, state, model, garden)
+    training = engine.Training(
+        objective=pretraining_objective(model, settings.memory, devices, garden, dataset),
+        seed=settings.run.seed,
+        batches_at=batches_at,
+        num_records=len(dataset.train),
+        max_seq_length=dataset.max_seq_length,
+        has_lengths=settings.inputs.padding != "fixed",
+        validate=validate,
+        export=export,
+        fixed=fixed,
+        hashes=dict(
+            dataset=None if dataset.info is None else provenance.file_hash(os.path.join(dataset.folder, "dataset.json")),
+            vocabulary=None if vocab is None else vocab.identity,
+        ),
+        results=(RESULTS,),
+        summary=describe(model, weights, frozen, dataset),
+        flops=start.flops_counter(model, garden, dataset, settings.memory, frozen),
+        peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
+    )
+    console.say(devices.describe())
+    outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
+    if outcome.signal is None:
+        console.say(f"model: {folder.model}")
+    return outcome
+
+
+def fixed_settings(settings, model, devices, dataset):
+    """{name: value} of what a run in progress may not change."""
+    init_checkpoint = settings.run.init_checkpoint
+    return (
+        model.to_dict()
+        | engine.fixed_settings(settings, devices.precision)
+        | dict(
+            seed=settings.run.seed,
+            shuffle=settings.inputs.shuffle,
+            init_checkpoint=init_checkpoint and os.path.realpath(init_checkpoint),
+            padding=settings.inputs.padding,
+            training_data=dataset.identity(),
+        )
+    )
+
+
+def describe(model, weights, frozen, dataset):
+    """The model and the data, for the log."""
+    num_frozen = sum(weights[name].size for name in frozen)
+    num_validation = 0 if dataset.validation is None else len(dataset.validation)
+    return (
+        f"model: {model.num_hidden_layers} layers x {model.hidden_size}, {sum(w.size for w in weights.values()) / 1e6:.1f} M parameters"
+        f"{f' ({num_frozen / 1e6:.1f} M frozen)' if frozen else ''}; "
+        f"data: {len(dataset.train):,} training and {num_validation:,} validation records of {dataset.max_seq_length} tokens"
+    )
+
+
+def evaluate(settings, dataset, vocab, devices, model, garden, folder, stored, console):
+    """Evaluates the newest checkpoint of the run on the validation records and writes eval_results.json. Returns an Outcome."""
+    if stored is not None:
+        engine.check_settings(folder, {"settings": {name: stored["settings"].get(name) for name in model.to_dict()}}, model.to_dict())
+    progress = folder.newest_progress() if stored else None
+    if progress is None:
+        raise UserError(f"--output_dir={settings.run.output_dir}: holds no checkpoint to evaluate; train first")
+    if dataset.validation is None:
+        raise UserError("--do_eval: the data has no validation records; name some with --eval_input_file")
+    values = folder.restore(progress.step)
+    state = TrainState(devices.strategy, {n.removeprefix("weights/"): v for n, v in values.items() if n.startswith("weights/")})
+    engine.restore(state, folder, progress)
+    reader = dataset.reader("validation", vocab, settings.run.seed)
+    results = pretraining_validation(settings.run, reader, devices, state, model, garden)() | dict(step=progress.step)
+    write_json(os.path.join(folder.path, RESULTS), results)
+    console.say("\n".join(f"  {name:<14}{format_metric(value)}" for name, value in results.items() if name != "step"))
+    return engine.Outcome(folder, progress)

@@ -1,0 +1,284 @@
+"""A run from its folder to its end: opened, planned, trained from the newest checkpoint or from the beginning, exported.
+
+Pretraining and fine-tuning hand in what differs, a `Training`; everything else about a run is here.
+"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+import typing
+from collections.abc import Callable
+
+import numpy as np
+
+from bert_gpu.files import only_writer
+from bert_gpu.optim.schedules import mean_batch_share
+from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.train import checkpoint, memory, monitor, provenance
+from bert_gpu.train.batching import pad_rows, plan_batch
+from bert_gpu.train.cadence import num_steps_of
+from bert_gpu.train.checkpoint import Progress, RunFolder
+from bert_gpu.train.config import BatchConfig
+from bert_gpu.train.loop import Job, Loop
+from bert_gpu.train.signals import watch_signals
+from bert_gpu.train.step import Objective, TrainStep
+
+NO_GPU_BATCH = 32  # of --train_batch_size=auto where there is no memory of a GPU to fill
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is trained, and on what.
+
+    Attributes:
+      objective: step.Objective. seed: of dropout.
+      batches_at: function of (position, batch_size) -> endless iterator of batches from that many consumed records on.
+      num_records: of an epoch. max_seq_length: of the longest row. has_lengths: whether the rows of different calls differ in length.
+      validate: () -> {name: value}, or None. export: function of (folder, weights), which writes the model.
+      fixed: {setting: value} of the task and the model that a run in progress may not change. hashes: {name: hash} for run.json.
+      results: names of files that the owner of the run writes into its folder.
+      summary: what is trained, for the log; "" when it has been said. flops: function of a batch -> Flops, None = not counted.
+      peak_flops: of all GPUs a second, None = unknown.
+    """
+
+    objective: Objective
+    seed: int
+    batches_at: Callable
+    num_records: int
+    max_seq_length: int
+    has_lengths: bool
+    validate: Callable | None
+    export: Callable
+    fixed: dict
+    hashes: dict
+    results: tuple[str, ...] = ()
+    summary: str = ""
+    flops: Callable | None = None
+    peak_flops: float | None = None
+
+
+class Outcome(typing.NamedTuple):
+    """How a run ended: its folder, where it stands, and the number of the signal that stopped it before its end, if one did."""
+
+    folder: RunFolder
+    progress: Progress
+    signal: int | None = None
+
+
+def open_run(output_dir, overwrite):
+    """(RunFolder, content of its run.json or None for a new run). Writes nothing. UserError for a folder that holds something else."""
+    folder = RunFolder(output_dir)
+    if overwrite:
+        folder.exists()
+        return folder, None
+    return folder, folder.stored()
+
+
+def fixed_settings(settings, precision):
+    """{setting: value} of RunSettings that a run in progress may not change; of the schedule all but the clock."""
+    schedule = settings.schedule.to_dict()
+    return (
+        settings.optimizer.to_dict()
+        | {name: value for name, value in schedule.items() if name not in ("lr_schedule", "total_training_time")}
+        | dict(
+            freeze=list(settings.memory.freeze),
+            lr_scaling=settings.batch.lr_scaling,
+            lr_reference_batch_size=settings.batch.lr_reference_batch_size,
+            precision=precision,
+        )
+    )
+
+
+def check_settings(folder, stored, fixed):
+    """Refuses to go on with a run whose fixed settings are others."""
+    if stored is not None:
+        checkpoint.check_resumable(folder, stored, fixed)
+
+
+def train(training, settings, folder, stored, devices, state, console, clock=time.monotonic):
+    """Trains from the newest checkpoint, or from the beginning, and leaves model/ in the run's folder.
+
+    Args:
+      training: Training. settings: RunSettings. folder, stored: of `open_run`. devices: devices.Devices.
+      state: state.TrainState, with the first weights. console: monitor.Console. clock: () -> seconds.
+
+    Returns:
+      Outcome.
+
+    Raises:
+      GaveUp: the run diverged, stopped early or could not save. UserError.
+    """
+
+    def make_step(plan):
+        sizes = dict(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped, has_lengths=training.has_lengths)
+        return TrainStep(devices, state, training.objective, settings.optimizer, seed=training.seed, **sizes)
+
+    plan = plan_run(training, settings, folder, stored, devices, state, make_step, console)
+    has_budget = settings.schedule.lr_schedule == "time"
+    num_steps = num_steps_of(settings.cadence, training.num_records, records_of_step(plan, settings.schedule), has_budget)
+    length = describe_length(num_steps, plan, training.num_records, settings.schedule)
+    console.say(plan.describe(devices.unit))
+    console.say("; ".join(filter(None, [training.summary, length])))
+    step = make_step(plan)
+    job = Job(
+        step=step,
+        place=step.place,
+        batches_at=lambda position: training.batches_at(position, plan.unit_size),
+        validate=training.validate,
+        read=state.read,
+        assign=state.assign,
+        num_steps=num_steps,
+        num_records=training.num_records,
+        plan=plan,
+        schedule=settings.schedule,
+        export=lambda mark: export_mark(folder, mark, training.export, state),
+        flops=training.flops,
+        peak_flops=training.peak_flops,
+    )
+    return run_job(job, training, settings, folder, stored, devices, state, console, clock)
+
+
+def run_job(job, training, settings, folder, stored, devices, state, console, clock):
+    """Runs a job to its end in the run's folder, of which this process is the only writer; arguments and results of `train`."""
+    progress = folder.newest_progress() if stored is not None else None
+    if progress is not None and job.num_steps is not None and progress.step > job.num_steps:
+        raise UserError(f"--output_dir={folder.path}: its run has done {progress.step} steps, more than the {job.num_steps} asked for")
+    is_over = progress is not None and job.is_finished(progress.step, progress.seconds)
+    if is_over and stored.get("exported_step") == progress.step and os.path.isdir(folder.model):
+        console.say(f"{folder.path}: this run is finished ({progress.step} steps); nothing to do (--overwrite starts anew)")
+        return Outcome(folder, progress)
+    content = describe_run(job, training, settings)
+    with only_writer(folder.path, "run", f"--output_dir={folder.path}"), watch_signals() as caught:
+        if progress is not None:
+            restore(state, folder, progress)
+            total = "" if job.num_steps is None else f" of {job.num_steps}"
+            console.say(f"going on from step {progress.step}{total} ({progress.records:,} records consumed)")
+        if settings.overwrite:
+            folder.clear(training.results)
+        step = progress.step if progress is not None else None
+        progress = progress or Progress()
+        try:
+            folder.create(content)
+            shown = content["settings"] | content["free"]
+            log = monitor.open_log(folder, settings.monitor, step=step, settings=shown, gpus=devices.nvml, warn=console.warn)
+            with contextlib.closing(log):
+                loop = Loop(job, settings.cadence, settings.ending, progress, folder, log, console, caught, clock)
+                loop.run()
+            if not caught or loop.is_finished():
+                export_end(settings.ending, training.export, folder, state, console)
+                folder.create(content | dict(exported_step=progress.step))
+        except OSError as error:
+            problem = f"{error.filename or folder.path}: {error.strerror or error}; make room, then the same command goes on"
+            raise GaveUp(problem) from error
+    if caught and not loop.is_finished():
+        console.warn(f"stopped by {signal.Signals(caught[0]).name} after step {progress.step}; the same command goes on from there")
+        return Outcome(folder, progress, caught[0])
+    return Outcome(folder, progress)
+
+
+def export_end(ending, export, folder, state, console):
+    """Writes model/ at the end of a run: the last weights, or the best ones with --export_best."""
+    if ending.export_best and folder.best_step() is not None:
+        state.assign(folder.restore(folder.best_step()))
+        console.say(f"model/ is that of step {folder.best_step()}, whose validation loss is the lowest")
+    export(folder.model, state.read_weights())
+
+
+def export_mark(folder, mark, export, state):
+    """Exports the model as it is now to OUTPUT_DIR/marks/SHARE; returns that folder."""
+    path = os.path.join(folder.path, "marks", f"{mark:g}")
+    export(path, state.read_weights())
+    return path
+
+
+def restore(state, folder, progress):
+    """Loads the newest checkpoint into the variables."""
+    try:
+        state.assign(folder.restore(progress.step))
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{folder.path}: the checkpoint of step {progress.step} does not fit the model ({error})") from error
+
+
+def describe_run(job, training, settings):
+    """The content of run.json."""
+    fixed = training.fixed
+    free = {name: value for name, value in settings.values().items() if name not in fixed}
+    return dict(
+        settings=fixed,
+        global_batch_size=job.plan.global_batch_size,
+        unit_size=job.plan.unit_size,
+        learning_rate=job.plan.learning_rate,
+        num_steps=job.num_steps,
+        free=free | dict(recipe=settings.recipe),
+        versions=provenance.versions(),
+        git_commit=provenance.git_commit(),
+        hashes=training.hashes,
+    )
+
+
+def plan_run(training, settings, folder, stored, devices, state, make_step, console):
+    """The BatchPlan of a run, after --train_batch_size=auto has found its number.
+
+    Args: as of `train`. make_step: function of a BatchPlan -> TrainStep. Trying leaves the state as it was.
+    """
+    batch, is_ramped = settings.batch, settings.schedule.batch_ramp_proportion > 0
+    rows = next(training.batches_at(0, 8))  # complains early
+    if batch.train_batch_size == "auto":
+        wanted = stored["global_batch_size"] if stored else batch.global_batch_size
+        if devices.kind == "CPU":
+            size = memory.choose_micro_batch(lambda size: size <= NO_GPU_BATCH, devices.num_replicas, wanted)
+            console.say(f"--train_batch_size=auto: no GPU whose memory is to be filled; {size}")
+        else:
+            size = fill_memory(batch, devices, state, make_step, rows, training.max_seq_length, wanted, console)
+        batch = dataclasses.replace(batch, train_batch_size=size)
+    plan = plan_batch(batch, settings.optimizer.learning_rate, devices.num_replicas, stored, is_ramped)
+    if stored and batch.global_batch_size not in (None, plan.global_batch_size):
+        raise UserError(f"--global_batch_size={batch.global_batch_size}: the run in {folder.path} has {plan.global_batch_size}")
+    unit = plan.micro_batch_size * plan.num_replicas
+    if stored and is_ramped and stored.get("unit_size", unit) != unit:
+        raise UserError(
+            f"--train_batch_size={plan.micro_batch_size}: a run with a batch ramp goes on with GPUs x micro-batch = {stored['unit_size']}"
+        )
+    return plan
+
+
+def fill_memory(batch, devices, state, make_step, rows, length, wanted, console):
+    """The largest micro-batch that fits, found by running steps on rows of full length; UserError when none does.
+
+    Args:
+      batch: BatchConfig. make_step: function of a BatchPlan -> TrainStep. wanted: global batch that it must divide, or None.
+      rows: a batch of a few rows, which are repeated, and padded to `length` tokens.
+    """
+    console.say("--train_batch_size=auto: trying what fits")
+    first = state.read()
+    rows = pad_rows(rows, length)
+    accumulates = wanted is not None or (batch.gradient_accumulation_steps or 1) > 1
+
+    def make_trial(size):
+        accumulation = 2 if accumulates else 1
+        plan = plan_batch(BatchConfig(train_batch_size=size, gradient_accumulation_steps=accumulation), 1.0, devices.num_replicas)
+        step = make_step(plan)
+        indices = np.arange(plan.global_batch_size) % len(rows["input_mask"])
+        return lambda: step([{name: value[indices] for name, value in rows.items()}], [0.0], 0).read()
+
+    trial = memory.Trial(make_trial, "GPU:0", console.say)
+    size = memory.choose_micro_batch(trial, devices.num_replicas, wanted)
+    state.assign(first)
+    console.say(f"--train_batch_size=auto: {size}" + (f", {trial.peak_bytes / 2**30:.2f} GB at most" if trial.peak_bytes else ""))
+    return size
+
+
+def describe_length(num_steps, plan, num_records, schedule):
+    """How long a run is, for the log."""
+    hours = schedule.total_training_time
+    limit = "" if hours is None else f"{hours:g} hours" if num_steps is None else f", at most {hours:g} hours"
+    if num_steps is None:
+        return limit
+    return f"{num_steps:,} steps = {num_steps * records_of_step(plan, schedule) / num_records:.1f} epochs{limit}"
+
+
+def records_of_step(plan, schedule):
+    """Records that a step consumes, the mean over a run: the global batch, or less with a batch ramp."""
+    return plan.global_batch_size * (mean_batch_share(plan.num_micro_batches, schedule) if plan.is_ramped else 1.0)
