@@ -16,7 +16,8 @@ from bert_gpu.data.records import index_path
 from bert_gpu.data.shards import scores_path, stats_path
 from bert_gpu.files import check_writable, read_json, write_json
 from bert_gpu.settings import UserError
-from bert_gpu.text.open_tokenizer import FILE_NAMES, open_tokenizer
+from bert_gpu.text.config import FILE_NAMES
+from bert_gpu.text.open_tokenizer import open_tokenizer
 from bert_gpu.text.vocab import write_whole_file
 
 # What a process that was killed may leave: PID.partial of shards (records.py) and of JSON (files.py), PID.unfinished of the rest.

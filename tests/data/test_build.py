@@ -149,7 +149,7 @@ def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
 def test_a_killed_rebuild_learns_its_own_vocabulary(tmp_path, sample_text, monkeypatch):
     run(tmp_path, sample_text, vocab_size=300, dupe_factor=1)
     write = build.Worker.write_shard
-    monkeypatch.setattr(build.vocab, "learn_wordpiece", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(build.learning, "learn", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, sample_text, vocab_size=600, dupe_factor=1, overwrite=True)
     assert build.Job(config(tmp_path, sample_text, vocab_size=300, dupe_factor=1)).status == "finished", "nothing is cleared too early"
