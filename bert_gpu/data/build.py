@@ -95,13 +95,17 @@ class Job:
         return shards
 
     def run(self, console):
-        """Writes what is missing; returns (Manifest, Counts, number of duplicate documents dropped)."""
+        """Writes what is missing; returns (Manifest, Counts, number of duplicate documents dropped).
+
+        Bad input ends it with a UserError. What it has made by then in a folder that was empty is removed, unless a shard is whole.
+        """
         config, target = self.config, self.target
-        is_new = not os.path.exists(config.folder)
-        try:
-            # What can go wrong with the text does so before an earlier data set is cleared.
-            content = None if self.is_compressed else self._vocabulary(console)
-            with only_writer(config.folder, config.name, f"--output_file={config.output_file}"):
+        # What can go wrong with the text does so before a folder is made or an earlier data set is cleared.
+        content = None if self.is_compressed else self._vocabulary(console)
+        with only_writer(config.folder, config.name, target.flag):
+            target.check_unchanged(self.status, self.overwrite)
+            was_empty = target.is_empty()
+            try:
                 if self.is_compressed:
                     self._plan(learning.unpack(self.inputs, target.spool, console))  # beside the output: it may be as large
                     content = self._vocabulary(console)
@@ -110,10 +114,10 @@ class Job:
                 target.begin(content)
                 num_duplicates = self._drop_duplicates(console)
                 result = self._write_shards(console)
-        except UserError:
-            if is_new and not target.has_shards():
-                shutil.rmtree(config.folder, ignore_errors=True)
-            raise
+            except UserError:
+                if was_empty and not target.has_shards():
+                    target.undo()
+                raise
         return *result, num_duplicates
 
     def _vocabulary(self, console):

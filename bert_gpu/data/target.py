@@ -73,6 +73,15 @@ class Target:
             text = f"{self.flag}: holds a data set made otherwise ({'; '.join(changed)})"
             raise UserError(text[:220] + "; choose another folder, or --overwrite")
 
+    def check_unchanged(self, status, overwrite):
+        """UserError when the folder's status is another one than before its lock was taken."""
+        if self.status(overwrite) != status:
+            raise UserError(f"{self.flag}: another process has just written to {self.config.folder}; give the same command again")
+
+    def is_empty(self):
+        """Whether nothing but the lock is in the folder."""
+        return os.listdir(self.config.folder) == [f".{self.config.name}.lock"]
+
     def kept_vocabulary(self):
         """Whether the vocabulary that an interrupted job used is still there, unchanged."""
         present = read_manifest(self.config.folder)
@@ -96,6 +105,12 @@ class Target:
         else:
             self._remove(".{name}.building.json")
         self._remove(FILE_NAME, "{name}-*.tfrecord", "{name}-*.index", "{name}.order")
+
+    def undo(self):
+        """Removes all that a job makes, from a folder in which nothing was before; the lock stays."""
+        self.clear()
+        self.sweep()
+        self._remove(os.path.basename(self.vocab_file))
 
     def begin(self, content):
         """Marks the folder as under way and writes the vocabulary file's `content`; None = the one that is there is used."""
