@@ -7,6 +7,9 @@ has set wins. Nothing here imports a heavy package.
 import contextlib
 import gc
 import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import os
 import sys
 import tempfile
@@ -48,9 +51,10 @@ def cache_folder(name, environ=os.environ):
 
 
 class KerasLater:
-    """Spares `import tensorflow` the import of Keras, which takes as long as all the rest of it; `tf.keras` imports it when it is used.
+    """Spares `import tensorflow` and `import tensorflow_text` the import of Keras, which takes as long as all the rest of them.
 
-    TensorFlow imports Keras' optimizers at its end and goes on without them where that fails, which this import finder sees to.
+    TensorFlow imports Keras' optimizers at its end and goes on without them where that fails, which this import finder sees to; `tf.keras`
+    imports Keras when it is used. So does `tensorflow_text.keras`: until then it is a package without content.
     """
 
     def find_spec(self, name, path=None, target=None):
@@ -58,7 +62,25 @@ class KerasLater:
         is_starting = tensorflow is not None and getattr(tensorflow.__spec__, "_initializing", False)
         if is_starting and name.startswith(("keras.", "tf_keras.")):
             raise ImportError(f"{name} is imported when it is used")
+        if name == "tensorflow_text.python.keras":
+            spec = importlib.machinery.PathFinder.find_spec(name, path)
+            if spec is not None:
+                spec.loader = PartsLater()
+            return spec
         return None
+
+
+class PartsLater(importlib.abc.Loader):
+    """Loads a package without running it; its modules are imported when they are used."""
+
+    def exec_module(self, module):
+        def part(name):
+            full_name = f"{module.__name__}.{name}"
+            if name.startswith("__") or importlib.util.find_spec(full_name) is None:
+                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            return importlib.import_module(full_name)
+
+        module.__getattr__ = part
 
 
 class Later:

@@ -1,9 +1,10 @@
 """Files that others rely on: written whole or not at all, read with errors that say what to do, one writer a folder."""
 
 import contextlib
-import fcntl
 import json
 import os
+
+import filelock
 
 from bert_gpu.settings import UserError
 
@@ -61,24 +62,22 @@ def check_writable(folder, flag):
 
 @contextlib.contextmanager
 def only_writer(folder, name, flag):
-    """Holds `folder` for this process, by a lock on the hidden file .NAME.lock; UserError when another process holds it."""
+    """Holds `folder`, which is made when it is needed, for this process, by a lock on the hidden file .NAME.lock.
+
+    That file stays: were it removed, a process that has opened it already and one that makes it anew could both hold their lock.
+
+    Raises:
+      UserError: another process holds the folder, or it cannot be written to. `flag` is named in the message.
+    """
+    lock = filelock.FileLock(os.path.join(folder, f".{name}.lock"), timeout=0, preserve_lock_file=True)
     try:
         os.makedirs(folder, exist_ok=True)
-        path = os.path.join(folder, f".{name}.lock")
-        file = open(path, "a+", encoding="utf-8")
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise UserError(f"{flag}: another process writes to {folder}; wait until it has ended, or choose another folder") from error
     except OSError as error:
         raise UserError(f"{flag}: cannot write to {folder} ({error.strerror}); choose another folder") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            raise UserError(f"{flag}: another process ({file.read().strip() or 'unknown'}) writes to {folder}; wait, or end it") from error
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                os.remove(path)
+    try:
+        yield
+    finally:
+        lock.release()

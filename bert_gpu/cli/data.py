@@ -3,17 +3,12 @@
 import dataclasses
 import time
 
+from bert_gpu import environment
 from bert_gpu.cli import flags
-from bert_gpu.data.build import Job
 from bert_gpu.data.config import DataConfig, InputConfig
-from bert_gpu.data.dataset import Dataset
-from bert_gpu.data.manifest import read_manifest
-from bert_gpu.data.pipeline import evaluation_batches
 from bert_gpu.recipes import RecipeConfig
 from bert_gpu.settings import Settings, setting
 from bert_gpu.text.config import TextFormat
-from bert_gpu.text.open_tokenizer import open_tokenizer
-from bert_gpu.train.monitor import Console, format_seconds
 
 SUMMARY = (
     "Turns text (one sentence a line, a blank line between documents) into TFRecords for BERT pretraining. Learns a WordPiece vocabulary "
@@ -42,6 +37,9 @@ def main(argv):
     if common.show_config:
         print(flags.describe(parsed, [config, parsed.make(RecipeConfig), text_format, show, common]))
         return
+    with environment.quick_imports():
+        from bert_gpu.data.build import Job
+        from bert_gpu.train.monitor import Console, format_seconds
     console = Console(common.quiet)
     job = Job(config, common.overwrite, text_format)
     folder = config.folder
@@ -52,12 +50,13 @@ def main(argv):
         console.say(f"{len(job.inputs)} file{'s' if len(job.inputs) > 1 else ''}, {job.num_bytes / 1e6:.1f} MB")
         started = time.monotonic()
         manifest, counts, num_duplicates = job.run(console)
-        summarize(console, manifest, counts, num_duplicates, config, time.monotonic() - started)
+        console.say(summary(manifest, counts, num_duplicates, config, format_seconds(time.monotonic() - started)))
     if show.show:
         show_instances(config, show.show)
 
 
-def summarize(console, manifest, counts, num_duplicates, config, seconds):
+def summary(manifest, counts, num_duplicates, config, duration):
+    """What was written, as lines. manifest, counts, num_duplicates: of Job.run. duration: as people read it."""
     share = counts.num_random_next / max(1, counts.num_instances)
     num_shards = len(manifest.train_shards) + len(manifest.validation_shards)
     padding = 1 - counts.num_row_tokens / max(1, counts.num_instances * config.max_seq_length)
@@ -71,13 +70,18 @@ def summarize(console, manifest, counts, num_duplicates, config, seconds):
         ("instances", f"{manifest.num_train_instances:,} training, {manifest.num_validation_instances:,} validation"),
         *([("random next" if config.objective == "nsp" else "swapped", f"{share:.1%}")] if config.objective in ("nsp", "sop") else []),
         ("padding", f"{padding:.1%} of all positions"),
-        ("written", f"{counts.num_bytes / 1e6:.1f} MB in {num_shards} shards to {config.folder}/ in {format_seconds(seconds)}"),
+        ("written", f"{counts.num_bytes / 1e6:.1f} MB in {num_shards} shards to {config.folder}/ in {duration}"),
     ]
-    console.say("\n".join(f"  {name:<12}{text}" for name, text in rows))
+    return "\n".join(f"  {name:<12}{text}" for name, text in rows)
 
 
 def show_instances(config, number):
     """Prints instances of the data set as pieces, with what is predicted."""
+    from bert_gpu.data.dataset import Dataset
+    from bert_gpu.data.manifest import read_manifest
+    from bert_gpu.data.pipeline import evaluation_batches
+    from bert_gpu.text.open_tokenizer import open_tokenizer
+
     manifest = read_manifest(config.folder)
     tokenizer = open_tokenizer(f"{config.folder}/{manifest.vocab_file}", manifest.do_lower_case)
     data = Dataset(InputConfig(input_file=",".join(manifest.paths(config.folder, "train"))))

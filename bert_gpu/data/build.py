@@ -6,8 +6,6 @@ holds one block at a time. Any number of workers writes the same bytes, and a ki
 
 import os
 import shutil
-import tempfile
-import time
 
 import google_crc32c
 import numpy as np
@@ -22,9 +20,10 @@ from bert_gpu.data.workers import open_pool
 from bert_gpu.files import only_writer
 from bert_gpu.memory import give_back, map_large_things
 from bert_gpu.settings import UserError
-from bert_gpu.text import archives, clean, corpus, counting, sentence_piece, vocab
+from bert_gpu.text import archives, clean, corpus, learning
 from bert_gpu.text.config import LINES
 from bert_gpu.text.open_tokenizer import open_tokenizer
+from bert_gpu.text.progress import Progress
 
 SHARD_BYTES = 128 << 20  # aimed at
 # Measured on English: only predictions, and so the number of shards, depend on them.
@@ -96,32 +95,30 @@ class Job:
         return shards
 
     def run(self, console):
-        """Writes what is missing; returns (Manifest, Counts, number of duplicate documents dropped)."""
+        """Writes what is missing; returns (Manifest, Counts, number of duplicate documents dropped).
+
+        Bad input ends it with a UserError. What it has made by then in a folder that was empty is removed, unless a shard is whole.
+        """
         config, target = self.config, self.target
-        is_new = not os.path.exists(config.folder)
-        try:
-            # What can go wrong with the text does so before an earlier data set is cleared.
-            content = None if self.is_compressed else self._vocabulary(console)
-            with only_writer(config.folder, config.name, f"--output_file={config.output_file}"):
+        # What can go wrong with the text does so before a folder is made or an earlier data set is cleared.
+        content = None if self.is_compressed else self._vocabulary(console)
+        with only_writer(config.folder, config.name, target.flag):
+            target.check_unchanged(self.status, self.overwrite)
+            was_empty = target.is_empty()
+            try:
                 if self.is_compressed:
-                    self._plan(self._unpack(console))
+                    self._plan(learning.unpack(self.inputs, target.spool, console))  # beside the output: it may be as large
                     content = self._vocabulary(console)
                 if self.overwrite:
                     target.clear(anew=True)
                 target.begin(content)
                 num_duplicates = self._drop_duplicates(console)
                 result = self._write_shards(console)
-        except UserError:
-            if is_new and not target.has_shards():
-                shutil.rmtree(config.folder, ignore_errors=True)
-            raise
+            except UserError:
+                if was_empty and not target.has_shards():
+                    target.undo()
+                raise
         return *result, num_duplicates
-
-    def _unpack(self, console):
-        """Unpacks compressed input beside the output, since only plain text can be read from its middle. Returns the paths."""
-        total = archives.compressed_bytes(self.inputs)
-        with Progress(console, total, "unpacking") as progress:
-            return archives.unpack(self.inputs, self.target.spool, progress.add)
 
     def _vocabulary(self, console):
         """The content of the vocabulary file, given or learnt; None = that of an interrupted job is kept."""
@@ -132,28 +129,7 @@ class Job:
                 return file.read()
         if self.status == "resumed" and self.target.kept_vocabulary():
             return None
-        size = sum(block.end - block.start for block in self.blocks)
-        counted = min(size, counting.SAMPLE_BYTES)
-        console.say(f"learning a {config.tokenization} vocabulary of {config.vocab_size} pieces from {counted / 1e6:.1f} MB of text")
-        with Progress(console, counted, "counting words") as progress:
-            counts = counting.count_words_of_blocks(
-                self.blocks,
-                config.do_lower_case,
-                config.num_workers,
-                seed=config.random_seed,
-                tokenization=config.tokenization,
-                normalization=config.normalization,
-                report=progress.add,
-            )
-        if not counts:
-            raise UserError(f"--input_file={config.input_file}: has no word in it, so there is nothing to write")
-        if config.tokenization == "WordPiece":
-            return "".join(f"{piece}\n" for piece in vocab.learn_wordpiece(counts, config.vocab_size)).encode()
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "learnt.model")
-            sentence_piece.learn_sentencepiece(counts, config.vocab_size, path, config.do_lower_case)
-            with open(path, "rb") as file:
-                return file.read()
+        return learning.learn(self.blocks, config, console).content
 
     def _check_words(self):
         """UserError when no block has a word that the given vocabulary could be used on."""
@@ -162,7 +138,7 @@ class Job:
             lines = [line for document in corpus.read_block(block) for line in document]
             if any(len(tokenizer.tokenize(lines[start : start + 1000])[0]) for start in range(0, len(lines), 1000)):
                 return
-        raise UserError(f"--input_file={self.config.input_file}: has no word in it, so there is nothing to write")
+        raise learning.no_words(self.config.input_file)
 
     def _drop_duplicates(self, console):
         """Marks documents that are equal to an earlier one; returns how many."""
@@ -245,31 +221,6 @@ class Job:
                     progress.set(*done[:])
                 for result in results:
                     result.get()
-
-
-class Progress:
-    """A bar in megabytes of text, with MB/s and tokens/s."""
-
-    def __init__(self, console, total, what):
-        self.bar, self.total = console.progress(round(total / 1e6, 1), 0, what, "MB"), total
-        self.started, self.num_bytes, self.num_tokens = time.monotonic(), 0, 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, error, *_):
-        if error is None:
-            self.set(self.total, self.num_tokens)
-        self.bar.close()
-
-    def add(self, num_bytes, num_tokens=0):
-        self.set(self.num_bytes + num_bytes, self.num_tokens + num_tokens)
-
-    def set(self, num_bytes, num_tokens):
-        self.num_bytes, self.num_tokens = num_bytes, num_tokens
-        seconds = max(time.monotonic() - self.started, 1e-3)
-        text = f"{num_bytes / seconds / 1e6:.1f} MB/s" + (f"  {num_tokens / seconds:,.0f} tokens/s" if num_tokens else "")
-        self.bar.update(round(num_bytes / 1e6, 1), text)
 
 
 def choose_validation(num_documents, share, seed):

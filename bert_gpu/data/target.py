@@ -16,7 +16,8 @@ from bert_gpu.data.records import index_path
 from bert_gpu.data.shards import scores_path, stats_path
 from bert_gpu.files import check_writable, read_json, write_json
 from bert_gpu.settings import UserError
-from bert_gpu.text.open_tokenizer import FILE_NAMES, open_tokenizer
+from bert_gpu.text.config import FILE_NAMES
+from bert_gpu.text.open_tokenizer import open_tokenizer
 from bert_gpu.text.vocab import write_whole_file
 
 # What a process that was killed may leave: PID.partial of shards (records.py) and of JSON (files.py), PID.unfinished of the rest.
@@ -72,6 +73,15 @@ class Target:
             text = f"{self.flag}: holds a data set made otherwise ({'; '.join(changed)})"
             raise UserError(text[:220] + "; choose another folder, or --overwrite")
 
+    def check_unchanged(self, status, overwrite):
+        """UserError when the folder's status is another one than before its lock was taken."""
+        if self.status(overwrite) != status:
+            raise UserError(f"{self.flag}: another process has just written to {self.config.folder}; give the same command again")
+
+    def is_empty(self):
+        """Whether nothing but the lock is in the folder."""
+        return os.listdir(self.config.folder) == [f".{self.config.name}.lock"]
+
     def kept_vocabulary(self):
         """Whether the vocabulary that an interrupted job used is still there, unchanged."""
         present = read_manifest(self.config.folder)
@@ -95,6 +105,12 @@ class Target:
         else:
             self._remove(".{name}.building.json")
         self._remove(FILE_NAME, "{name}-*.tfrecord", "{name}-*.index", "{name}.order")
+
+    def undo(self):
+        """Removes all that a job makes, from a folder in which nothing was before; the lock stays."""
+        self.clear()
+        self.sweep()
+        self._remove(os.path.basename(self.vocab_file))
 
     def begin(self, content):
         """Marks the folder as under way and writes the vocabulary file's `content`; None = the one that is there is used."""

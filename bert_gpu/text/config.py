@@ -6,6 +6,7 @@ import re
 from bert_gpu.settings import Settings, UserError, setting
 
 NORMALIZATIONS = ("none", "NFC", "NFKC")
+FILE_NAMES = {"WordPiece": "vocab.txt", "SentencePiece": "sentencepiece.model"}  # of vocabularies, as they stand beside data and models
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class VocabConfig(Settings):
         None,
         "Where the pieces go, one a line. Default: vocab.txt for WordPiece; for SentencePiece they are only written when this is given.",
     )
-    sp_model_file: str = setting("sentencepiece.model", "Where a SentencePiece model goes.")
+    sp_model_file: str | None = setting(None, "Where a SentencePiece model goes. Default: sentencepiece.model.")
     do_lower_case: bool = setting(True, "Lower-case the text (an uncased vocabulary); WordPiece strips accents, too.")
     normalization: str = setting("none", "Unicode normal form that the text is brought into first.", choices=NORMALIZATIONS)
     random_seed: int = setting(12345, "Seed of the sample of a large corpus.", low=0, aliases=("seed",))
@@ -59,9 +60,17 @@ class VocabConfig(Settings):
     overwrite: bool = setting(False, "Replace files that are there already.")
     quiet: bool = setting(False, "Print warnings and errors only.")
 
+    def __post_init__(self):
+        super().__post_init__()
+        for flag, path in (("vocab_file", self.vocab_file), ("sp_model_file", self.sp_model_file)):
+            if path == "":
+                raise UserError(f"--{flag}=: needs the name of a file")
+        if self.sp_model_file is not None and self.tokenization != "SentencePiece":
+            raise UserError(f"--sp_model_file={self.sp_model_file}: is for --tokenization=SentencePiece; give that too, or leave it out")
+
     @property
     def targets(self):
-        """The files to be written."""
+        """The files to be written; the first has what is learnt, the second, if there is one, the pieces of a SentencePiece model."""
         if self.tokenization == "WordPiece":
-            return [self.vocab_file or "vocab.txt"]
-        return [self.sp_model_file, *filter(None, [self.vocab_file])]
+            return [self.vocab_file or FILE_NAMES["WordPiece"]]
+        return [self.sp_model_file or FILE_NAMES["SentencePiece"], *filter(None, [self.vocab_file])]

@@ -28,35 +28,23 @@ def sample_blocks(blocks, max_bytes, seed):
     return [blocks[number] for number in sorted(chosen)]
 
 
-def count_words_of_blocks(
-    blocks,
-    do_lower_case,
-    num_workers=None,
-    max_bytes=SAMPLE_BYTES,
-    seed=0,
-    *,
-    tokenization="WordPiece",
-    normalization="none",
-    report=None,
-):
+def count_words_of_blocks(blocks, do_lower_case, num_workers=None, *, tokenization="WordPiece", normalization="none", report=None):
     """Counts words for `vocab.learn_wordpiece` or `sentence_piece.learn_sentencepiece`.
 
     Args:
       blocks: list of Block.
       do_lower_case: as of the tokenizer. For SentencePiece it does not matter here.
       num_workers: processes; None = one for each core.
-      max_bytes: of text; when there is more, a sample of whole blocks is counted.
-      seed: int, of the sample.
       tokenization: WordPiece or SentencePiece, which differ in what is a word.
       normalization: as of `clean.normalize`.
       report: called with the bytes of text that are done since the last call.
 
     Returns:
-      collections.Counter of str: a function of the blocks, max_bytes, seed and what defines a word.
+      collections.Counter of str: a function of the blocks and what defines a word.
     """
     function = functools.partial(count_group, do_lower_case=do_lower_case, tokenization=tokenization, normalization=normalization)
     counts = collections.Counter()
-    for part in map_blocks(function, sample_blocks(blocks, max_bytes, seed), num_workers, report):
+    for part in map_blocks(function, blocks, num_workers, report):
         counts.update(part)
     return counts
 

@@ -3,8 +3,6 @@
 from bert_gpu.text.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 
-FILE_NAMES = {"WordPiece": "vocab.txt", "SentencePiece": "sentencepiece.model"}  # as they stand beside data and models
-
 
 def open_tokenizer(path, do_lower_case):
     """The tokenizer of a file: SentencePiece when its name ends in .model, WordPiece otherwise."""

@@ -20,7 +20,7 @@ import tensorflow as tf
 from bert_gpu.settings import UserError
 from bert_gpu.text import basic
 from bert_gpu.text.tokenizer import SPECIAL_PIECES, as_bytes
-from bert_gpu.text.vocab import CHARACTER_COVERAGE, MIN_PIECE_COUNT, write_whole_file
+from bert_gpu.text.vocab import CHARACTER_COVERAGE, MIN_PIECE_COUNT
 
 SPACE = "▁"  # U+2581, how a piece writes the space before it
 OTHER_NAMES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}  # what ALBERT's models call them
@@ -149,20 +149,19 @@ def count_words(documents):
     return collections.Counter({word.decode("utf-8", "ignore"): count for word, count in counts.items()})
 
 
-def learn_sentencepiece(word_counts, vocab_size, path, do_lower_case=True):
-    """Learns a unigram model and writes it to a file, which has its name only when it is whole.
+def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
+    """Learns a unigram model.
 
     Args:
       word_counts: mapping of word (str) to count, from `count_words`.
       vocab_size: the most pieces wanted, special ones included. There are fewer where the text supports no more.
-      path: of the model.
       do_lower_case: fold case.
 
     Returns:
-      The number of pieces. The model is a function of the arguments alone.
+      The bytes of the model file, a function of the arguments alone.
 
     Raises:
-      UserError: there are no words, vocab_size leaves no room for characters, or the file cannot be written.
+      UserError: there are no words, or vocab_size leaves no room for characters.
     """
     nothing = "the text has no words to learn a vocabulary from; check the input files"
     words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
@@ -199,8 +198,13 @@ def learn_sentencepiece(word_counts, vocab_size, path, do_lower_case=True):
         if "sentences_.empty" in str(error) or "all_chars_count" in str(error):
             raise UserError(nothing) from None
         raise UserError(f"SentencePiece cannot learn from this text: {' '.join(str(error).split())}"[:300]) from None
-    write_whole_file(path, model.getvalue(), "the model")
-    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).get_piece_size()
+    return model.getvalue()
+
+
+def pieces_of(content):
+    """The pieces (list of str, by id) of the bytes of a model file."""
+    model = sentencepiece.SentencePieceProcessor(model_proto=content)
+    return [model.id_to_piece(index) for index in range(model.get_piece_size())]
 
 
 def ascii_characters(words, do_lower_case):

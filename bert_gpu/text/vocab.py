@@ -157,7 +157,12 @@ def learner_params(size):
 
 def write_vocab(path, vocab):
     """Writes one piece a line. The file has its name only when it is whole."""
-    write_whole_file(path, "".join(piece + "\n" for piece in vocab).encode(), "the vocabulary")
+    write_whole_file(path, file_content(vocab), "the vocabulary")
+
+
+def file_content(vocab):
+    """The bytes of vocab.txt for a list of pieces."""
+    return "".join(f"{piece}\n" for piece in vocab).encode()
 
 
 def write_whole_file(path, content, what):

@@ -191,7 +191,7 @@ def test_random_weights_single_sentences_three_labels_and_no_test_file(workplace
 def test_what_the_checkpoint_lacks_is_named(workplace, capsys, tmp_path):
     code, out, _ = call(capsys, *inputs(workplace, tmp_path / "run", "--num_train_steps=1", "--do_train"))
     assert code == 0 and "fresh weights: classifier/bias, classifier/kernel" in out
-    assert sorted(os.listdir(tmp_path / "run")) == ["checkpoints", "metrics.jsonl", "model", "run.json", "tensorboard"]
+    assert sorted(os.listdir(tmp_path / "run")) == [".run.lock", "checkpoints", "metrics.jsonl", "model", "run.json", "tensorboard"]
 
 
 def test_a_head_of_its_own_and_dropout_are_stored_and_fixed(workplace, capsys, tmp_path):

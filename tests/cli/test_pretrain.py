@@ -18,7 +18,7 @@ from tests.cli.pretraining import ROOT, SMALL, lines, pretrain, same, weights
 
 
 def test_what_a_run_leaves_behind(data, finished):
-    assert sorted(os.listdir(finished)) == ["checkpoints", "metrics.jsonl", "model", "run.json", "tensorboard"]
+    assert sorted(os.listdir(finished)) == [".run.lock", "checkpoints", "metrics.jsonl", "model", "run.json", "tensorboard"]
     assert RunFolder(str(finished)).steps() == [5, 10, 12]
     assert {"config.json", "model.safetensors", "vocab.txt"} <= set(os.listdir(finished / "model"))
     assert (finished / "model" / "vocab.txt").read_bytes() == (data / "vocab.txt").read_bytes()

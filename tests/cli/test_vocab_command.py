@@ -8,7 +8,7 @@ import pytest
 
 from bert_gpu.cli import flags
 from bert_gpu.cli import vocab as command
-from bert_gpu.text import counting, vocab
+from bert_gpu.text import counting, learning, vocab
 from bert_gpu.text.corpus import plan_blocks
 from bert_gpu.text.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.tokenizer import WordPieceTokenizer
@@ -79,7 +79,7 @@ def test_normalisation_comes_before_learning(folder, capsys):
 
 def test_a_large_corpus_is_sampled(folder, capsys, monkeypatch):
     monkeypatch.setattr(counting, "SAMPLE_BYTES", 600)
-    monkeypatch.setattr(command, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(learning, "BLOCK_BYTES", 200)
     code, out, _ = call(capsys, "--input_file=text.txt", "--vocab_file=a.txt", "--vocab_size=60")
     assert code == 0 and "from a sample of 0.0 MB of 0.0 MB of text" in out
 

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -46,6 +48,7 @@ def test_the_data_set_is_what_it_says(tmp_path, sample_text, vocab_file):
     made, counts, _ = run(tmp_path, sample_text, vocab_file=vocab_file, num_shards=3, validation_share=0.1)
     assert sorted(os.listdir(tmp_path)) == sorted(
         [
+            ".x.lock",
             "dataset.json",
             "vocab.txt",
             *(f"x-{i:05d}-of-00003.{kind}" for i in range(3) for kind in ("tfrecord", "index")),
@@ -149,7 +152,7 @@ def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
 def test_a_killed_rebuild_learns_its_own_vocabulary(tmp_path, sample_text, monkeypatch):
     run(tmp_path, sample_text, vocab_size=300, dupe_factor=1)
     write = build.Worker.write_shard
-    monkeypatch.setattr(build.vocab, "learn_wordpiece", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(build.learning, "learn", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, sample_text, vocab_size=600, dupe_factor=1, overwrite=True)
     assert build.Job(config(tmp_path, sample_text, vocab_size=300, dupe_factor=1)).status == "finished", "nothing is cleared too early"
@@ -161,9 +164,62 @@ def test_a_killed_rebuild_learns_its_own_vocabulary(tmp_path, sample_text, monke
     assert run(tmp_path, sample_text, vocab_size=600, dupe_factor=1)[0].vocab_size == 600
 
 
-def test_two_jobs_at_once(tmp_path, sample_text, vocab_file):
-    with only_writer(str(tmp_path), "x", "--output_file"), pytest.raises(UserError, match=f"another process .{os.getpid()}. writes to"):
-        run(tmp_path, sample_text, vocab_file=vocab_file)
+def test_two_jobs_in_one_new_folder(tmp_path, sample_text, vocab_file, monkeypatch):
+    """Both are planned before there is a folder. The second is refused while the first writes, and touches nothing then or later."""
+    run(tmp_path / "alone", sample_text, vocab_file=vocab_file)
+    first, second = (build.Job(config(tmp_path / "shared", sample_text, vocab_file=vocab_file)) for _ in range(2))
+    write, seen = build.Worker.write_shard, []
+
+    def disturbed(worker, shard, report):
+        before = content(tmp_path / "shared")
+        with pytest.raises(UserError, match="--output_file=.*another process writes to .*shared"):
+            second.run(QUIET)
+        assert content(tmp_path / "shared") == before
+        seen.append(shard)
+        write(worker, shard, report)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build.Worker, "write_shard", disturbed)
+        first.run(QUIET)
+    assert seen and content(tmp_path / "shared") == content(tmp_path / "alone")
+    with pytest.raises(UserError, match="another process has just written to .*shared"):
+        second.run(QUIET)
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
+
+
+def test_the_lock_outlives_its_holder(tmp_path):
+    """Were it removed, one process could hold the file that was, and another the one that is."""
+    lock = tmp_path / ".x.lock"
+    with only_writer(str(tmp_path), "x", "--output_file"):
+        held = lock.stat().st_ino
+    with only_writer(str(tmp_path), "x", "--output_file"), pytest.raises(UserError, match="^--output_file: another process writes to"):
+        assert lock.stat().st_ino == held
+        with only_writer(str(tmp_path), "x", "--output_file"):
+            pass
+    assert lock.stat().st_ino == held
+
+
+def test_a_lock_ends_with_its_process(tmp_path):
+    code = "import sys; from bert_gpu.files import only_writer\nwith only_writer(sys.argv[1], 'x', ''): print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        with pytest.raises(UserError, match="another process"), only_writer(str(tmp_path), "x", "--output_file"):
+            pass
+        process.kill()
+    with only_writer(str(tmp_path), "x", "--output_file"):
+        pass
+
+
+def test_what_is_not_the_jobs_own_stays_when_it_fails(tmp_path, sample_text, vocab_file):
+    """An empty folder is left with the lock alone; of another one only what was there is known not to be the job's."""
+    for name, others in (("empty", []), ("used", ["mine.txt"])):
+        (tmp_path / name).mkdir()
+        for other in others:
+            (tmp_path / name / other).write_text("mine")
+        with pytest.raises(UserError, match="nothing is left of the text"):
+            run(tmp_path / name, sample_text, vocab_file=vocab_file, max_tokens_per_character=0.001)
+        assert set(os.listdir(tmp_path / name)) >= {".x.lock", *others}
+    assert os.listdir(tmp_path / "empty") == [".x.lock"] and (tmp_path / "used" / "mine.txt").read_text() == "mine"
 
 
 def test_a_shard_without_instances_is_left_out(tmp_path, vocab_file):

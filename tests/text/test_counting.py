@@ -53,13 +53,6 @@ def test_a_sample_is_whole_blocks_of_about_the_size(blocks):
     assert sample_blocks(sample, size // 3, 1) == sample
 
 
-def test_only_the_sample_is_counted(blocks):
-    size = sum(block.end - block.start for block in blocks)
-    sample = sample_blocks(blocks, size // 3, 5)
-    expected = vocab.count_words([document for block in sample for document in read_block(block)], True)
-    assert count_words_of_blocks(blocks, True, max_bytes=size // 3, seed=5) == expected
-
-
 def test_every_block_is_drawn_about_as_often(blocks):
     size = sum(block.end - block.start for block in blocks)
     drawn = collections.Counter(block for seed in range(200) for block in sample_blocks(blocks, size // 2, seed))

@@ -1,0 +1,104 @@
+"""Text in, a vocabulary out: for `python -m bert_gpu vocab`, and for a data job that is given none.
+
+Words are counted block by block, on all cores and from a sample where the corpus is large; a learner makes pieces of the counts. What is
+learnt is the content of a file, so that a job can learn before it touches its folder.
+"""
+
+import dataclasses
+import os
+import shutil
+
+from bert_gpu.settings import UserError
+from bert_gpu.text import archives, corpus, counting, sentence_piece, vocab
+from bert_gpu.text.progress import Progress
+
+BLOCK_BYTES = 8 << 20  # what a process holds at once, and what a sample is made of
+
+
+@dataclasses.dataclass(frozen=True)
+class Learnt:
+    """content: bytes of vocab.txt or of a SentencePiece model. pieces: list of str, by id. num_bytes: of the text that was counted."""
+
+    content: bytes
+    pieces: list
+    num_bytes: int
+
+
+def unpack(inputs, spool, console):
+    """Paths of plain text, one for each of `inputs`: what is compressed is unpacked into the folder `spool`, as of `archives.unpack`."""
+    if not any(map(archives.is_compressed, inputs)):
+        return list(inputs)
+    with Progress(console, archives.compressed_bytes(inputs), "unpacking") as progress:
+        return archives.unpack(inputs, spool, progress.add)
+
+
+def learn(blocks, config, console):
+    """Learns a vocabulary from blocks of text.
+
+    Args:
+      blocks: list of corpus.Block. config: VocabConfig, or other settings with its fields on what is learnt. console: shows progress.
+
+    Returns: Learnt. Raises UserError: the text has no words, or --vocab_size leaves no room for characters.
+    """
+    blocks = counting.sample_blocks(blocks, counting.SAMPLE_BYTES, config.random_seed)
+    num_bytes = sum(block.end - block.start for block in blocks)
+    console.say(f"learning a {config.tokenization} vocabulary of {config.vocab_size} pieces from {num_bytes / 1e6:.1f} MB of text")
+    with Progress(console, num_bytes, "counting words") as progress:
+        counts = counting.count_words_of_blocks(
+            blocks,
+            config.do_lower_case,
+            config.num_workers,
+            tokenization=config.tokenization,
+            normalization=config.normalization,
+            report=progress.add,
+        )
+    if not counts:
+        raise no_words(config.input_file)
+    if config.tokenization == "WordPiece":
+        pieces = vocab.learn_wordpiece(counts, config.vocab_size)
+        return Learnt(vocab.file_content(pieces), pieces, num_bytes)
+    content = sentence_piece.learn_sentencepiece(counts, config.vocab_size, config.do_lower_case)
+    return Learnt(content, sentence_piece.pieces_of(content), num_bytes)
+
+
+def no_words(input_file):
+    return UserError(f"--input_file={input_file[:200]}: has no word in it, so there is nothing to write; name files with text")
+
+
+def learn_files(config, text_format, console):
+    """Learns a vocabulary and writes it to the files that the settings name.
+
+    Args:
+      config: VocabConfig. text_format: TextFormat. console: shows progress.
+
+    Returns: what was done, as a line. Raises UserError for what is wrong with the text or with the names of files.
+    """
+    check_targets(config)
+    inputs = corpus.expand_inputs(config.input_file)
+    spool = f"{config.targets[0]}.unpacked"  # stays when this is killed, and is used again then
+    try:
+        blocks = corpus.plan_blocks(unpack(inputs, spool, console), BLOCK_BYTES, text_format, names=inputs)
+        learnt = learn(blocks, config, console)
+    finally:
+        if any(map(archives.is_compressed, inputs)):
+            shutil.rmtree(spool, ignore_errors=True)
+    vocab.write_whole_file(config.targets[0], learnt.content, "the vocabulary")
+    for path in config.targets[1:]:
+        vocab.write_vocab(path, learnt.pieces)
+    num_bytes = sum(block.end - block.start for block in blocks)
+    of_text = f"{num_bytes / 1e6:,.1f} MB of text"
+    if learnt.num_bytes < num_bytes:
+        of_text = f"a sample of {learnt.num_bytes / 1e6:,.1f} MB of {of_text}"
+    return f"{' and '.join(config.targets)}: {len(learnt.pieces):,} pieces from {of_text}"
+
+
+def check_targets(config):
+    """Refuses what cannot be written before hours are spent on it."""
+    for path in config.targets:
+        folder = os.path.dirname(path) or "."
+        if os.path.isdir(path):
+            raise UserError(f"{path}: is a folder; name the file to be written in it"[:300])
+        if os.path.exists(path) and not config.overwrite:
+            raise UserError(f"{path}: is there already; name another file, or --overwrite"[:300])
+        if "://" not in path and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+            raise UserError(f"{path}: {folder} is no folder that can be written to; make it first"[:300])

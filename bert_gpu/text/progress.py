@@ -1,0 +1,33 @@
+"""Progress through a text, in bytes, on the console that a command hands in."""
+
+import time
+
+
+class Progress:
+    """A bar in megabytes of text, with MB/s and, where tokens are counted, tokens/s. A context that ends at the total.
+
+    console: gives bars by progress(total, start, what, unit). total: bytes.
+    """
+
+    def __init__(self, console, total, what):
+        self.bar, self.total = console.progress(round(total / 1e6, 1), 0, what, "MB"), total
+        self.started, self.num_bytes, self.num_tokens = time.monotonic(), 0, 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, error, *_):
+        if error is None:
+            self.set(self.total, self.num_tokens)
+        self.bar.close()
+
+    def add(self, num_bytes, num_tokens=0):
+        """Counts what is done since the last call."""
+        self.set(self.num_bytes + num_bytes, self.num_tokens + num_tokens)
+
+    def set(self, num_bytes, num_tokens):
+        """Says what is done in all."""
+        self.num_bytes, self.num_tokens = num_bytes, num_tokens
+        seconds = max(time.monotonic() - self.started, 1e-3)
+        text = f"{num_bytes / seconds / 1e6:.1f} MB/s" + (f"  {num_tokens / seconds:,.0f} tokens/s" if num_tokens else "")
+        self.bar.update(round(num_bytes / 1e6, 1), text)
