@@ -24,7 +24,8 @@ BELOW = {
     "finetune": {"interop", "train", "data", "text", "model", "optim"},
     "cli": {"pretrain", "finetune", "interop", "train", "data", "text", "model", "optim"},
 }
-GROUND = {"environment", "settings", "recipes", "files", "memory", "fused"}  # modules on top of the package that every room may import
+# Modules on top of the package, which every room may import.
+GROUND = {"environment", "settings", "recipes", "console", "files", "memory", "fused"}
 HEAVY = ("tensorflow", "numba", "sklearn")
 LIGHT = [
     "settings",

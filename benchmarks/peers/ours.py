@@ -146,9 +146,9 @@ class Ours(Trainer):
 
         rows: of the batch to try with where there is no GPU to fill. wanted: of --global_batch_size.
         """
+        from bert_gpu.console import Console
         from bert_gpu.settings import UserError
         from bert_gpu.train.config import BatchConfig
-        from bert_gpu.train.monitor import Console
         from bert_gpu.train.run import fill_memory
 
         batch = BatchConfig(train_batch_size="auto", global_batch_size=wanted)

@@ -30,7 +30,7 @@ def main(argv):
         print(flags.describe(parsed, [run if kind is FinetuneConfig else parsed.make(kind) for kind in CLASSES]))
         return 0
     with quick_imports():
+        from bert_gpu.console import Console
         from bert_gpu.finetune.run import finetune
-        from bert_gpu.train.monitor import Console
     with parsed.blaming_recipe():
         return training.exit_code(finetune(settings, Console(common.quiet)))

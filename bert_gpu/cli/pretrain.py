@@ -36,8 +36,8 @@ def main(argv):
             print(show_config(parsed, settings))
         return 0
     with quick_imports():
+        from bert_gpu.console import Console
         from bert_gpu.pretrain.run import pretrain
-        from bert_gpu.train.monitor import Console
     with parsed.blaming_recipe():
         return training.exit_code(pretrain(settings, Console(common.quiet)))
 
@@ -65,8 +65,8 @@ def look_at_data(settings):
         if problem := recipe_problem(settings.recipe, info):
             print(f"warning: {problem}", file=sys.stderr)
         return info.max_seq_length, info.vocab_size
+    from bert_gpu.console import Console
     from bert_gpu.pretrain import start
-    from bert_gpu.train.monitor import Console
 
     dataset = start.open_data(settings, Console(quiet=True))
     vocab = start.open_vocabulary(settings, dataset)

@@ -22,8 +22,8 @@ def main(argv):
     config = parsed.make(VocabConfig, **{} if parsed.given("input_file") else dict(input_file=flags.bundled("sample_text.txt")))
     started = time.monotonic()
     with environment.quick_imports():
+        from bert_gpu.console import Console, format_seconds
         from bert_gpu.text.learning import learn_files
-        from bert_gpu.train.monitor import Console, format_seconds
     console = Console(config.quiet)
     done = learn_files(config, text_format, console)
     console.say(f"{done} in {format_seconds(time.monotonic() - started)}")

@@ -1,1 +1,24 @@
-"""Documents in, batches out: instances, masking, records, the input pipeline and the job that writes data sets."""
+"""Documents in, batches out. `create_pretraining_data` does what create_pretraining_data.py does."""
+
+from bert_gpu.data.config import DataConfig, InputConfig
+from bert_gpu.text.config import LINES, TextFormat
+
+__all__ = ["DataConfig", "InputConfig", "TextFormat", "create_pretraining_data"]
+
+
+def create_pretraining_data(config, text_format=LINES, overwrite=False, console=None):
+    """Turns text into TFRecords, or goes on with a job that was stopped.
+
+    Args:
+      config: DataConfig. text_format: TextFormat. overwrite: build a data set that is there anew.
+      console: console.Console; by default what is said goes to Python's logger "bert_gpu".
+
+    Returns:
+      data.manifest.Manifest, the content of dataset.json.
+
+    Raises:
+      settings.UserError: a setting, or the text, that is wrong; one line says what to do.
+    """
+    from bert_gpu.data.build import build  # brings TensorFlow
+
+    return build(config, text_format, overwrite, console)

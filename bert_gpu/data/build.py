@@ -6,15 +6,18 @@ holds one block at a time. Any number of workers writes the same bytes, and a ki
 
 import os
 import shutil
+import time
 
 import google_crc32c
 import numpy as np
 
+from bert_gpu.console import LogConsole, format_seconds
 from bert_gpu.data import examples
 from bert_gpu.data.chance import derive_key, row_keys
-from bert_gpu.data.manifest import Manifest
+from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import DROPPED, SCORED_ORDERS, TRAIN, VALIDATION, Counts, Shard, Worker, block_range, read_stats
+from bert_gpu.data.summary import summary
 from bert_gpu.data.target import Target
 from bert_gpu.data.workers import open_pool
 from bert_gpu.files import only_writer
@@ -28,6 +31,21 @@ from bert_gpu.text.progress import Progress
 SHARD_BYTES = 128 << 20  # aimed at
 # Measured on English: only predictions, and so the number of shards, depend on them.
 TEXT_BYTES_PER_TOKEN, STATIC_BYTES_PER_POSITION, COMPACT_BYTES_PER_TOKEN, REAL_SHARE = 5.0, 6.0, 2.2, 0.86
+
+
+def build(config, text_format=LINES, overwrite=False, console=None):
+    """Writes the data set of a DataConfig, or what is missing of it; see the package's `create_pretraining_data`."""
+    console = console or LogConsole()
+    job = Job(config, overwrite, text_format)
+    if job.status == "finished":
+        job.target.sweep()
+        console.say(f"{config.folder}: this data set is already there; nothing to do (--overwrite builds it again)")
+        return read_manifest(config.folder)
+    console.say(f"{len(job.inputs)} file{'s' if len(job.inputs) > 1 else ''}, {job.num_bytes / 1e6:.1f} MB")
+    started = time.monotonic()
+    manifest, counts, num_duplicates = job.run(console)
+    console.say(summary(manifest, counts, num_duplicates, config, format_seconds(time.monotonic() - started)))
+    return manifest
 
 
 class Job:

@@ -7,6 +7,7 @@ import typing
 
 import numpy as np
 
+from bert_gpu.console import LogConsole
 from bert_gpu.finetune import classifier, results, tasks
 from bert_gpu.finetune.config import FILES, resolve_phases, resolve_task
 from bert_gpu.finetune.metrics import compute_metrics
@@ -20,7 +21,7 @@ from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MemoryConfig, fit_sizes
 from bert_gpu.train.devices import set_up
 from bert_gpu.train.memory import training_encode
-from bert_gpu.train.monitor import LogConsole, check_monitoring
+from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
 from bert_gpu.train.state import TrainState, frozen_names
 

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import time
 
+from bert_gpu.console import LogConsole
 from bert_gpu.data import pipeline
 from bert_gpu.files import write_json
 from bert_gpu.interop import huggingface
@@ -17,7 +18,7 @@ from bert_gpu.train import run as engine
 from bert_gpu.train.config import fit_sizes
 from bert_gpu.train.devices import set_up
 from bert_gpu.train.loop import format_metric
-from bert_gpu.train.monitor import LogConsole, check_monitoring
+from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.throughput import total_peak_flops
 

@@ -102,7 +102,7 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
 
     Args:
       training: Training. settings: RunSettings. folder, stored: of `open_run`. devices: devices.Devices.
-      state: state.TrainState, with the first weights. console: monitor.Console. clock: () -> seconds.
+      state: state.TrainState, with the first weights. console: console.Console. clock: () -> seconds.
 
     Returns:
       Outcome.

@@ -9,13 +9,13 @@ import sys
 import numpy as np
 import pytest
 
+from bert_gpu.console import Console
 from bert_gpu.data import build, manifest, workers
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import WordPieceTokenizer
-from bert_gpu.train.monitor import Console
 
 QUIET = Console(quiet=True)
 

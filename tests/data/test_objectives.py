@@ -7,12 +7,12 @@ import os
 import numpy as np
 import pytest
 
+from bert_gpu.console import Console
 from bert_gpu.data import build, pipeline, records
 from bert_gpu.data.config import PADDINGS, DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import WordPieceTokenizer
-from bert_gpu.train.monitor import Console
 
 LENGTH = 64
 OBJECTIVES = ("nsp", "sop", "full_sentences", "packed")

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from bert_gpu.console import Console
 from bert_gpu.data import build
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.settings import UserError
 from bert_gpu.text.open_tokenizer import open_tokenizer
-from bert_gpu.train.monitor import Console
 
 LENGTH = 32
 QUIET = Console(quiet=True)

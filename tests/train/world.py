@@ -4,13 +4,13 @@ import types
 
 import numpy as np
 
+from bert_gpu.console import Console
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.train import loop
 from bert_gpu.train.batching import BatchPlan
 from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.checkpoint import Progress, RunFolder
 from bert_gpu.train.config import CadenceConfig, EndingConfig
-from bert_gpu.train.monitor import Console
 
 SECONDS = 10.0  # that a step takes
 

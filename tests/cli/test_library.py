@@ -1,0 +1,68 @@
+"""The library does what the scripts do, without flags, prints or exits, as often as a program likes."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bert_gpu import pretrain
+from bert_gpu.data import InputConfig
+from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, EndingConfig
+from tests.cli.pretraining import ROOT, lines, same, weights
+from tests.cli.pretraining import pretrain as pretrain_by_script
+
+
+def settings(data, output, **others):
+    """What tests.cli.pretraining.pretrain gives as flags."""
+    return dataclasses.replace(
+        pretrain.PretrainSettings(
+            run=pretrain.PretrainConfig(output_dir=str(output), model="tiny"),
+            inputs=InputConfig(input_file=f"{data}/*.tfrecord"),
+            batch=BatchConfig(train_batch_size=8),
+            optimizer=OptimizerConfig(learning_rate=1e-3),
+            cadence=CadenceConfig(num_train_steps=4, log_steps=1),
+            architecture=dict(hidden_size=16, intermediate_size=32, num_attention_heads=2),
+        ),
+        **others,
+    )
+
+
+def test_same_bits_as_the_script_several_times_in_a_process(data, tmp_path, capsys):
+    assert pretrain_by_script(data, tmp_path / "script", "--num_attention_heads=2", steps=4) == 0
+    capsys.readouterr()
+    for name, replicas in (("one", 1), ("two", 2), ("again", 1)):
+        devices = DeviceConfig(virtual_replicas=replicas)
+        outcome = pretrain.pretrain(settings(data, tmp_path / name, devices=devices, batch=BatchConfig(train_batch_size=8 // replicas)))
+        assert outcome.signal is None and outcome.progress.step == 4 and outcome.folder.path == str(tmp_path / name)
+    assert same(weights(tmp_path / "one"), weights(tmp_path / "script"))
+    assert same(weights(tmp_path / "one"), weights(tmp_path / "again"))
+    assert lines(tmp_path / "one") == lines(tmp_path / "script")
+    stored = [json.loads((tmp_path / name / "run.json").read_text())["settings"] for name in ("one", "script")]
+    assert stored[0] == stored[1]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_goes_wrong_is_raised(data, tmp_path, capsys, caplog):
+    with pytest.raises(UserError, match="no file matches"):
+        pretrain.pretrain(settings(tmp_path, tmp_path / "run"))
+    ending = EndingConfig(early_stop_time=0.0, early_stop_eval_loss=0.1)
+    with pytest.raises(GaveUp, match="early stop at step 4"):
+        pretrain.pretrain(settings(data, tmp_path / "run", ending=ending))
+    with caplog.at_level("INFO", logger="bert_gpu"):
+        pretrain.pretrain(settings(data, tmp_path / "run", ending=EndingConfig()))
+    assert any("going on from step 4" in record.message or "finished" in record.message for record in caplog.records)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_example(tmp_path):
+    command = [sys.executable, str(ROOT / "examples" / "library.py"), str(tmp_path / "library"), "3"]
+    for _ in range(2):  # the second time there is nothing to do
+        result = subprocess.run(command, capture_output=True, text=True)
+        assert result.returncode == 0 and result.stderr == ""
+        title, *rows = result.stdout.splitlines()
+        assert "validation loss" in title and [row.split()[0] for row in rows] == ["0.0003", "0.001"]
+    assert (tmp_path / "library" / "pairs-0.001" / "eval_results.json").exists()
