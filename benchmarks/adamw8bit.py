@@ -22,17 +22,17 @@ from measure import print_table  # noqa: E402
 
 from bert_gpu.cli import data as data_command  # noqa: E402
 from bert_gpu.data import pipeline  # noqa: E402
-from bert_gpu.data.dataset import Dataset, InputConfig  # noqa: E402
+from bert_gpu.data.config import InputConfig  # noqa: E402
+from bert_gpu.data.dataset import Dataset  # noqa: E402
 from bert_gpu.model import heads  # noqa: E402
 from bert_gpu.model.config import preset  # noqa: E402
 from bert_gpu.model.encoder import initialize  # noqa: E402
 from bert_gpu.optim import adamw8bit, optimizers  # noqa: E402
-from bert_gpu.optim.config import ScheduleConfig  # noqa: E402
-from bert_gpu.optim.optimizers import OptimizerConfig  # noqa: E402
+from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig  # noqa: E402
 from bert_gpu.optim.schedules import rate_factor  # noqa: E402
 from bert_gpu.text.open_tokenizer import open_tokenizer  # noqa: E402
 
-LENGTH, ROWS, PEAK_RATE, WINDOW, SEED = 64, 32, 1e-3, 25, 1
+LENGTH, ROWS, PEAK_LEARNING_RATE, WINDOW, SEED = 64, 32, 1e-3, 25, 1
 
 
 def read_batches(text, folder, num_steps):
@@ -50,32 +50,34 @@ def train(model, batches, config):
     """The loss of every step; float64 (steps,)."""
 
     @tf.function(jit_compile=True)
-    def step(weights, slots, batch, rate, number):
+    def step(weights, slots, batch, learning_rate, number):
         counts = heads.pretraining_counts(batch)
         with tf.GradientTape() as tape:
             tape.watch(weights)
             sums = heads.pretraining_losses(weights, batch, model, seed=tf.stack([SEED, number]))
             loss = tf.add_n([sums[name] / counts[name] for name in sums])
-        gradients, _ = optimizers.clip(tape.gradient(loss, weights), config.clip_norm)
-        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()}
-        return loss, *optimizers.update(weights, gradients, slots, rate, number, config)
+        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in tape.gradient(loss, weights).items()}
+        factor, _ = optimizers.clip_factor(gradients, config.clip_norm)
+        return loss, *optimizers.update(weights, gradients, slots, learning_rate, number, config, factor)
 
     weights = {name: tf.constant(value) for name, value in initialize(heads.pretraining_weights(model), SEED).items()}
     slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(weights, config).items()}
     losses = []
     for number, batch in enumerate(batches, start=1):
-        rate = PEAK_RATE * rate_factor(number - 1, len(batches), ScheduleConfig())
-        loss, weights, slots = step(weights, slots, batch, tf.constant(rate, tf.float32), tf.constant(number))
+        learning_rate = PEAK_LEARNING_RATE * rate_factor(number - 1, len(batches), ScheduleConfig())
+        loss, weights, slots = step(weights, slots, batch, tf.constant(learning_rate, tf.float32), tf.constant(number))
         losses.append(float(loss))
     return np.array(losses)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=500, help=f"updates of each optimizer, rounded down to a multiple of {WINDOW}")
     parser.add_argument("--text", help="one sentence a line, a blank line between documents; default: the bundled sample")
     options = parser.parse_args()
     num_steps = options.steps // WINDOW * WINDOW
+    if num_steps < WINDOW:
+        parser.error(f"--steps={options.steps}: the curves are means of {WINDOW} steps; give at least as many")
     with tempfile.TemporaryDirectory() as folder:
         batches, vocab_size = read_batches(options.text, folder, num_steps)
     model = preset("tiny", vocab_size=vocab_size)
@@ -95,7 +97,7 @@ def main():
 
     for name, shape in (("this model", model), ("BERT-base", preset("base"))):
         weights = heads.pretraining_weights(shape)
-        quantized = {key: spec for key, spec in weights.items() if adamw8bit.is_quantized(key, spec.shape)}
+        quantized = {key: spec for key, spec in weights.items() if adamw8bit.traits(key, spec.shape, configs["adamw8bit"]).is_quantized}
         for label, some in (("all weights", weights), ("what is quantised", quantized)):
             full, small = (optimizers.state_bytes(some, config) for config in configs.values())
             print(f"{name}, state of {label}, from shapes: {full:,} bytes -> {small:,}, a share of {small / full:.4f}")

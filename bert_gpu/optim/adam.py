@@ -1,67 +1,59 @@
-"""What AdamW, LAMB and the 8-bit AdamW share: Adam's moments, the direction that they give, and AdamW itself.
+"""What AdamW, LAMB and the 8-bit AdamW share: Adam's two moments and the direction that they give.
 
-An optimizer is two functions on one weight. `slots` says what state the weight needs; `step` takes (weight, gradient, that state) to
-(weight, state). `optimizers.update` calls them for every weight.
+Kingma & Ba 2015, Algorithm 1, with decoupled weight decay (Loshchilov & Hutter 2019, Algorithm 2).
+Not an optimizer itself; the functions that bear names of interface.py are for modules that are.
 """
 
-import re
-from typing import NamedTuple
+import dataclasses
 
-import numpy as np
-
+from bert_gpu import settings
 from bert_gpu.environment import Later
+from bert_gpu.optim.interface import Slot
+from bert_gpu.settings import setting
 
 tf = Later("tensorflow")
 
 
-class Slot(NamedTuple):
-    """One array of an optimizer's state: its shape, type, and the value that it starts with everywhere."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(settings.Settings):
+    """Adam's constants."""
 
-    shape: tuple
-    dtype: type = np.float32
-    start: int = 0
-
-
-def is_decayed(name, config):
-    """Whether weight decay applies to the weight `name`."""
-    return not re.search(config.weight_decay_exclude, name) if config.weight_decay_exclude else True
+    adam_beta1: float = setting(0.9, "Decay of the mean of gradients.", low=0.0, below=1.0)
+    adam_beta2: float = setting(0.999, "Decay of the mean of squared gradients.", low=0.0, below=1.0)
+    adam_epsilon: float = setting(1e-6, "Added to the root of the mean square.", above=0.0)
+    adam_bias_correction: bool = setting(True, "Correct the moments' start from 0, as Adam does. Google's BERT does not.")
 
 
-def bias_corrections(num_updates, config):
-    """What the two moments of update number `num_updates` (int32, from 1) are divided by: (float32, float32) scalars, or 1s."""
+def slots(traits, shape, config):
+    """{slot: Slot} of one weight: its first moment ("mean") and its second ("square")."""
+    return {"mean": Slot(shape), "square": Slot(shape)}
+
+
+def corrections(num_updates, config):
+    """What the two moments of an update are divided by: (float32, float32) scalars, or 1s.
+
+    Args:
+      num_updates: int32 scalar, the update's number, from 1. config: OptimizerConfig.
+    """
     if not config.adam_bias_correction:
         return 1.0, 1.0
     time = tf.cast(num_updates, tf.float32)
     return 1.0 - tf.pow(config.adam_beta1, time), 1.0 - tf.pow(config.adam_beta2, time)
 
 
-def moments(mean, square, gradient, config):
-    """The moments with one more gradient; all of one shape."""
+def moments(first_moment, second_moment, gradient, config):
+    """(first moment, second moment) with one more gradient; all of one shape."""
     beta1, beta2 = config.adam_beta1, config.adam_beta2
-    return beta1 * mean + (1.0 - beta1) * gradient, beta2 * square + (1.0 - beta2) * tf.square(gradient)
+    return beta1 * first_moment + (1.0 - beta1) * gradient, beta2 * second_moment + (1.0 - beta2) * tf.square(gradient)
 
 
-def direction(name, weight, mean, square, corrections, config):
-    """Where Adam goes for a rate of 1, weight decay included (Loshchilov & Hutter 2019, Algorithm 2); the shape of the weight."""
-    update = (mean / corrections[0]) / (tf.sqrt(square / corrections[1]) + config.adam_epsilon)
-    if config.weight_decay_rate and is_decayed(name, config):
-        update += config.weight_decay_rate * weight
-    return update
-
-
-def slots(name, shape, config):
-    """{slot: Slot} of one weight."""
-    return {"mean": Slot(shape), "square": Slot(shape)}
-
-
-def step(name, weight, gradient, state, rate, corrections, config):
-    """One AdamW update of one weight, with the rate as the schedule's multiplier.
+def direction(traits, weight, first_moment, second_moment, corrections, config):
+    """Adam's step for a learning rate of 1, weight decay included; the shape of the weight.
 
     Args:
-      weight, gradient: float32 tensors of one shape. state: {slot: tensor}, as `slots`.
-      rate: float32 scalar. corrections: of `bias_corrections`. config: OptimizerConfig.
-
-    Returns: (weight, state) after the update.
+      traits: anything with `is_decayed`. corrections: of the function of that name.
     """
-    mean, square = moments(state["mean"], state["square"], gradient, config)
-    return weight - rate * direction(name, weight, mean, square, corrections, config), {"mean": mean, "square": square}
+    update = (first_moment / corrections[0]) / (tf.sqrt(second_moment / corrections[1]) + config.adam_epsilon)
+    if traits.is_decayed:
+        update += config.weight_decay_rate * weight
+    return update

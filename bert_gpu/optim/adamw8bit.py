@@ -8,16 +8,21 @@ Embeddings stay in 32 bits, as the paper recommends (section 2.3), and so do wei
 Legend: N elements of a weight, B elements of a block, K = ceil(N / B) blocks.
 """
 
+import dataclasses
 import functools
 import math
 
 import numpy as np
 
 from bert_gpu.environment import Later
-from bert_gpu.optim import adam
-from bert_gpu.optim.adam import Slot
+from bert_gpu.optim import adam, adamw
+from bert_gpu.optim.interface import Slot, is_decayed
+from bert_gpu.settings import setting
 
 tf = Later("tensorflow")
+
+SUMMARY = "AdamW with both moments in 8 bits, a quarter of its memory (Dettmers et al. 2022)"
+corrections = adam.corrections
 
 # bitsandbytes, the paper's own software: min_8bit_size. Smaller tensors save next to nothing.
 MIN_QUANTIZED_SIZE = 4096
@@ -27,9 +32,30 @@ SMALLEST = np.float32(np.finfo(np.float32).tiny)  # stands in for a block's magn
 CELL_SHIFT, FIRST_BINADE, ONE = 16, np.float32(2.0**-23).view(np.int32), np.float32(1.0).view(np.int32)
 
 
-def is_quantized(name, shape):
-    """Whether the moments of this weight are kept in 8 bits: matrices of some size that are no embeddings."""
-    return len(shape) >= 2 and math.prod(shape) >= MIN_QUANTIZED_SIZE and "embedding" not in name
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(adam.Settings):
+    """Adam's constants, and how finely its moments are quantised."""
+
+    quantization_block_size: int = setting(
+        2048,
+        "Elements of a weight that share one scale in adamw8bit; Dettmers et al. 2022 use 2048.",
+        low=64,
+        high=2**24,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """is_decayed: whether weight decay applies. is_quantized: whether the moments are kept in 8 bits."""
+
+    is_decayed: bool
+    is_quantized: bool
+
+
+def traits(name, shape, config):
+    """Traits of the weight `name`; matrices of some size that are no embeddings are quantised."""
+    is_quantized = len(shape) >= 2 and math.prod(shape) >= MIN_QUANTIZED_SIZE and "embedding" not in name
+    return Traits(is_decayed(name, config), is_quantized)
 
 
 @functools.lru_cache
@@ -97,10 +123,10 @@ def from_blocks(blocks, shape):
     return tf.reshape(flat if flat.shape[0] == size else flat[:size], shape)
 
 
-def slots(name, shape, config):
-    """{slot: Slot} of one weight: codes in its shape and a magnitude for each block; float32 moments where nothing is quantised."""
-    if not is_quantized(name, shape):
-        return adam.slots(name, shape, config)
+def slots(traits, shape, config):
+    """{slot: Slot} of one weight: codes in its shape and a magnitude for each block; AdamW's where nothing is quantised."""
+    if not traits.is_quantized:
+        return adamw.slots(traits, shape, config)
     num_blocks = math.ceil(math.prod(shape) / config.quantization_block_size)
     return {
         "mean_codes": Slot(shape, np.uint8, 127),
@@ -110,11 +136,11 @@ def slots(name, shape, config):
     }
 
 
-def step(name, weight, gradient, state, rate, corrections, config):
-    """One AdamW update of one weight; arguments and results of `adam.step`."""
+def step(traits, weight, gradient, state, learning_rate, corrections, config):
+    """One AdamW update of one weight; arguments and results as in interface.py."""
+    if not traits.is_quantized:
+        return adamw.step(traits, weight, gradient, state, learning_rate, corrections, config)
     shape = tuple(weight.shape)
-    if not is_quantized(name, shape):
-        return adam.step(name, weight, gradient, state, rate, corrections, config)
 
     def read(moment, signed):
         blocks = decode(to_blocks(state[f"{moment}_codes"], config.quantization_block_size), state[f"{moment}_absmax"], signed)
@@ -124,6 +150,6 @@ def step(name, weight, gradient, state, rate, corrections, config):
         codes, absmax = encode(to_blocks(values, config.quantization_block_size), signed)
         return {f"{moment}_codes": from_blocks(codes, shape), f"{moment}_absmax": absmax}
 
-    mean, square = adam.moments(read("mean", True), read("square", False), gradient, config)
-    weight = weight - rate * adam.direction(name, weight, mean, square, corrections, config)
-    return weight, written("mean", mean, True) | written("square", square, False)
+    first_moment, second_moment = adam.moments(read("mean", True), read("square", False), gradient, config)
+    weight = weight - learning_rate * adam.direction(traits, weight, first_moment, second_moment, corrections, config)
+    return weight, written("mean", first_moment, True) | written("square", second_moment, False)

@@ -1,9 +1,9 @@
-"""The settings of the learning rate's schedule and of the optimizer."""
+"""The settings of the learning rate's schedule and of the optimizer, and the table of optimizers."""
 
 import dataclasses
-import re
 
-from bert_gpu.optim import adam, adamw8bit, lamb
+from bert_gpu.optim import adamw, adamw8bit, lamb
+from bert_gpu.optim.interface import check_expression
 from bert_gpu.settings import Settings, UserError, setting
 
 
@@ -45,45 +45,64 @@ class ScheduleConfig(Settings):
             raise UserError(f"{warmup}: --curve=one_cycle by --lr_schedule=time peaks at a share of the time; use --warmup_proportion")
 
 
-OPTIMIZERS = {"adamw": adam, "lamb": lamb, "adamw8bit": adamw8bit}
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig(Settings):
-    """The optimizer and its constants."""
+class CommonSettings(Settings):
+    """What every optimizer reads."""
 
-    optimizer: str = setting(
-        "adamw",
-        "adamw; lamb, for very large batches (You et al. 2020); adamw8bit: both moments in 8 bits, a quarter of AdamW's memory.",
-        choices=tuple(OPTIMIZERS),
-    )
+    optimizer: str = setting("adamw", "")  # `make_config` adds what the table knows
     learning_rate: float = setting(1e-4, "Peak learning rate of a batch of --lr_reference_batch_size sequences.", above=0.0, high=1e32)
-    adam_beta1: float = setting(0.9, "Decay of the mean of gradients.", low=0.0, below=1.0)
-    adam_beta2: float = setting(0.999, "Decay of the mean of squared gradients.", low=0.0, below=1.0)
-    adam_epsilon: float = setting(1e-6, "Added to the root of the mean square.", above=0.0)
-    adam_bias_correction: bool = setting(True, "Correct the moments' start from 0, as Adam does. Google's BERT does not.")
     weight_decay_rate: float = setting(0.01, "Decoupled weight decay.", low=0.0)
     weight_decay_exclude: str = setting(
         "bias|norm", "Weights without decay: a regular expression searched in their names. Default: biases and normalisation."
-    )
-    layer_adaptation_exclude: str | None = setting(
-        None,
-        "Weights without LAMB's trust ratio: a regular expression searched in their names. Default: --weight_decay_exclude.",
-        needs=("optimizer", ("lamb",)),
-    )
-    quantization_block_size: int = setting(
-        2048,
-        "Elements of a weight that share one scale in adamw8bit; Dettmers et al. 2022 use 2048.",
-        low=64,
-        high=2**24,
-        needs=("optimizer", ("adamw8bit",)),
     )
     clip_norm: float = setting(1.0, "Clip gradients to this global norm after the all-reduce; 0 = never.", low=0.0)
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("weight_decay_exclude", "layer_adaptation_exclude"):
-            try:
-                re.compile(getattr(self, name) or "")
-            except re.error as error:
-                raise UserError(f"--{name}={getattr(self, name)[:150]}: not a regular expression: {error}") from error
+        check_expression(self, "weight_decay_exclude")
+
+
+def make_config(optimizers):
+    """The settings class of a table of optimizers: the common settings, then those of each row.
+
+    A setting that is not common has an effect with those optimizers whose `Settings` have it.
+
+    Args:
+      optimizers: {name: module as in interface.py}.
+
+    Returns: a subclass of CommonSettings and of every module's Settings, whose objects have the
+    attribute `module`, that of the chosen optimizer.
+    """
+    fields, readers = {}, {}
+    for name, module in optimizers.items():
+        for field in dataclasses.fields(module.Settings):
+            assert fields.setdefault(field.name, field) is field, f"two settings are named {field.name}"
+            readers.setdefault(field.name, []).append(name)
+    common = {field.name: field for field in dataclasses.fields(CommonSettings)}
+    assert not fields.keys() & common.keys(), f"common settings are {', '.join(common)}"
+
+    summaries = "; ".join(f"{name}: {module.SUMMARY}" for name, module in optimizers.items())
+    rules = {"optimizer": dict(help=f"{summaries}.", choices=tuple(optimizers))}
+    rules |= {name: dict(needs=field.metadata["needs"] or ("optimizer", tuple(readers[name]))) for name, field in fields.items()}
+    kinds = sorted({module.Settings: None for module in optimizers.values()}, key=lambda kind: -len(kind.__mro__))
+    return dataclasses.make_dataclass(
+        "OptimizerConfig",
+        [(name, field.type, with_rules(field, **rules[name])) for name, field in (common | fields).items() if name in rules],
+        bases=(*kinds, CommonSettings),  # each before those that it inherits from
+        namespace=dict(
+            __doc__="The optimizer and its constants.",
+            __module__=__name__,
+            module=property(lambda config: optimizers[config.optimizer]),
+        ),
+        frozen=True,
+        kw_only=True,
+    )
+
+
+def with_rules(field, **rules):
+    """A copy of a settings field with some of its rules replaced, those of settings.setting."""
+    return dataclasses.field(default=field.default, metadata=dict(field.metadata) | rules)
+
+
+OPTIMIZERS = {"adamw": adamw, "lamb": lamb, "adamw8bit": adamw8bit}
+OptimizerConfig = make_config(OPTIMIZERS)

@@ -1,22 +1,47 @@
 """LAMB (You et al. 2020, arXiv 1904.00962, Algorithm 2): Adam's direction, with the length of its step set anew for every weight.
 
-The step of a weight is as long as the weight itself times the rate, which keeps very large batches stable. As in NVIDIA's BERT and
-Model Garden the paper's bound on the norm is the identity, and what is not decayed keeps Adam's length, unless told otherwise.
+The step of a weight is as long as the weight itself times the learning rate, which keeps very large batches stable. As in NVIDIA's BERT
+and Model Garden the paper's bound on the norm is the identity, and what is not decayed keeps Adam's length, unless told otherwise.
 """
 
-import re
+import dataclasses
 
 from bert_gpu.environment import Later
 from bert_gpu.optim import adam
-from bert_gpu.optim.adam import slots  # noqa: F401  (the same state as AdamW's)
+from bert_gpu.optim.interface import check_expression, is_decayed, is_excluded
+from bert_gpu.settings import setting
 
 tf = Later("tensorflow")
 
+SUMMARY = "for very large batches (You et al. 2020)"
+slots, corrections = adam.slots, adam.corrections
 
-def is_adapted(name, config):
-    """Whether the weight `name` gets a trust ratio."""
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(adam.Settings):
+    """Adam's constants, and which weights are adapted."""
+
+    layer_adaptation_exclude: str | None = setting(
+        None, "Weights without LAMB's trust ratio: a regular expression searched in their names. Default: --weight_decay_exclude."
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_expression(self, "layer_adaptation_exclude")
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """is_decayed: whether weight decay applies. is_adapted: whether the step is multiplied by the trust ratio."""
+
+    is_decayed: bool
+    is_adapted: bool
+
+
+def traits(name, shape, config):
+    """Traits of the weight `name`."""
     exclude = config.weight_decay_exclude if config.layer_adaptation_exclude is None else config.layer_adaptation_exclude
-    return not re.search(exclude, name) if exclude else True
+    return Traits(is_decayed(name, config), not is_excluded(name, exclude))
 
 
 def trust_ratio(weight, update):
@@ -25,10 +50,10 @@ def trust_ratio(weight, update):
     return tf.where((weight_norm > 0.0) & (update_norm > 0.0), weight_norm / tf.where(update_norm > 0.0, update_norm, 1.0), 1.0)
 
 
-def step(name, weight, gradient, state, rate, corrections, config):
-    """One LAMB update of one weight; arguments and results of `adam.step`."""
-    mean, square = adam.moments(state["mean"], state["square"], gradient, config)
-    update = adam.direction(name, weight, mean, square, corrections, config)
-    if is_adapted(name, config):
-        rate = rate * trust_ratio(weight, update)
-    return weight - rate * update, {"mean": mean, "square": square}
+def step(traits, weight, gradient, state, learning_rate, corrections, config):
+    """One LAMB update of one weight; arguments and results as in interface.py."""
+    first_moment, second_moment = adam.moments(state["mean"], state["square"], gradient, config)
+    update = adam.direction(traits, weight, first_moment, second_moment, corrections, config)
+    if traits.is_adapted:
+        learning_rate = learning_rate * trust_ratio(weight, update)
+    return weight - learning_rate * update, {"mean": first_moment, "square": second_moment}

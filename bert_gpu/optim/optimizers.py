@@ -1,7 +1,7 @@
 """Optimizers as functions on state: tensors in, tensors out; the training step owns the variables.
 
 State is a flat dict of tensors named "SLOT/WEIGHT". Every optimizer treats each weight by itself, so the update is a loop over weights.
-Decoupled weight decay leaves out biases and normalisation, as BERT does (google-research/bert, optimization.py).
+What happens to a weight is up to the module of the chosen optimizer (interface.py), of which nothing here knows more than the interface.
 """
 
 import functools
@@ -11,15 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.fused import fused
-from bert_gpu.optim import adam, adamw8bit, lamb
-from bert_gpu.optim.config import OPTIMIZERS
 
 
 def slot_specs(weights, config):
     """{"SLOT/WEIGHT": Slot} of these weights, {name: object with a shape}."""
-    kind = OPTIMIZERS[config.optimizer]
-    specs = {name: kind.slots(name, tuple(weight.shape), config) for name, weight in weights.items()}
-    return {f"{slot}/{name}": spec for name, named in specs.items() for slot, spec in named.items()}
+    specs = {}
+    for name, weight in weights.items():
+        shape = tuple(weight.shape)
+        slots = config.module.slots(config.module.traits(name, shape, config), shape, config)
+        specs |= {f"{slot}/{name}": spec for slot, spec in slots.items()}
+    return specs
 
 
 def initial_slots(weights, config):
@@ -36,36 +37,44 @@ def state_bytes(weights, config):
     return sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in slot_specs(weights, config).values())
 
 
-def update(weights, gradients, slots, rate, num_updates, config, gradient_factor=1.0):
+def update(weights, gradients, slots, learning_rate, num_updates, config, gradient_factor=1.0):
     """One update of all weights by the optimizer of `config`; what happens to one weight is one compiled pass over it.
 
     Args:
       weights: {name: float32 tensor}, of the weights that are trained. gradients: the same, of any float type; computed with as float32.
       slots: state, as of `initial_slots`.
-      rate: float32 scalar. num_updates: int32 scalar, this update's number, from 1.
+      learning_rate: float32 scalar. num_updates: int32 scalar, this update's number, from 1.
       config: OptimizerConfig. gradient_factor: what gradients are multiplied by first, such as that of `clip_factor`.
 
     Returns: (weights, slots) after the update.
     """
-    kind, corrections = OPTIMIZERS[config.optimizer], adam.bias_corrections(num_updates, config)
-    scalars = [tf.cast(value, tf.float32) for value in (rate, gradient_factor, *corrections)]
+    corrections = config.module.corrections(num_updates, config)
+    scalars = [tf.cast(value, tf.float32) for value in (learning_rate, gradient_factor, *corrections)]
     new_weights, new_slots = {}, {}
     for name, weight in weights.items():
-        state = {slot: slots[f"{slot}/{name}"] for slot in kind.slots(name, tuple(weight.shape), config)}
-        traits = adam.is_decayed(name, config), lamb.is_adapted(name, config), adamw8bit.is_quantized(name, tuple(weight.shape))
-        if (config, traits) not in _STEPS:
-            _STEPS[config, traits] = fused(functools.partial(_step, name, config), reduce_retracing=False)
-        new_weights[name], state = _STEPS[config, traits](weight, gradients[name], state, *scalars)
+        shape = tuple(weight.shape)
+        traits = config.module.traits(name, shape, config)
+        state = {slot: slots[f"{slot}/{name}"] for slot in config.module.slots(traits, shape, config)}
+        new_weights[name], state = compiled_step(traits, config)(weight, gradients[name], state, *scalars)
         new_slots |= {f"{slot}/{name}": value for slot, value in state.items()}
     return new_weights, new_slots
 
 
-_STEPS = {}  # compiled, for all weights of the same treatment: its name decides about it, and nothing else does
+@functools.cache
+def compiled_step(traits, config):
+    """The step of all weights of these traits, compiled once for each of their shapes.
+
+    Args:
+      traits: of the chosen optimizer's `traits`. config: OptimizerConfig.
+
+    Returns: (weight, gradient of any float type, state, learning_rate, gradient_factor, *corrections) -> (weight, state).
+    """
+    return fused(functools.partial(_step, traits, config), reduce_retracing=False)
 
 
-def _step(name, config, weight, gradient, state, rate, gradient_factor, *corrections):
+def _step(traits, config, weight, gradient, state, learning_rate, gradient_factor, *corrections):
     gradient = tf.cast(gradient, tf.float32) * gradient_factor
-    return OPTIMIZERS[config.optimizer].step(name, weight, gradient, state, rate, corrections, config)
+    return config.module.step(traits, weight, gradient, state, learning_rate, corrections, config)
 
 
 def clip_factor(gradients, clip_norm, scale=1.0):

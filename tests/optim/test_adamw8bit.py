@@ -148,7 +148,7 @@ def test_bytes(block_size):
     """At most 0.27 of AdamW's for what is quantised, also with the smallest block: 99.8 % of a BERT-base without its embeddings."""
     weights = heads.pretraining_weights(preset("base"))
     config, full = OptimizerConfig(optimizer="adamw8bit", quantization_block_size=block_size), OptimizerConfig()
-    matrices = {name: spec for name, spec in weights.items() if adamw8bit.is_quantized(name, spec.shape)}
+    matrices = {name: spec for name, spec in weights.items() if adamw8bit.traits(name, spec.shape, config).is_quantized}
     assert optimizers.state_bytes(matrices, config) <= 0.27 * optimizers.state_bytes(matrices, full)
     left = {name: spec for name, spec in weights.items() if name not in matrices}
     sizes = {name: math.prod(spec.shape) for name, spec in weights.items() if not name.startswith("embeddings/")}
