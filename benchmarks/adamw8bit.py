@@ -25,7 +25,8 @@ from bert_gpu.data import pipeline  # noqa: E402
 from bert_gpu.data.dataset import Dataset, InputConfig  # noqa: E402
 from bert_gpu.model import heads  # noqa: E402
 from bert_gpu.model.config import preset  # noqa: E402
-from bert_gpu.model.encoder import initialize  # noqa: E402
+from bert_gpu.model.encoder import BertEncoder  # noqa: E402
+from bert_gpu.model.weights import initialize  # noqa: E402
 from bert_gpu.optim import adamw8bit, optimizers  # noqa: E402
 from bert_gpu.optim.config import ScheduleConfig  # noqa: E402
 from bert_gpu.optim.optimizers import OptimizerConfig  # noqa: E402
@@ -54,13 +55,13 @@ def train(model, batches, config):
         counts = heads.pretraining_counts(batch)
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            sums = heads.pretraining_losses(weights, batch, model, seed=tf.stack([SEED, number]))
+            sums = heads.pretraining_losses(weights, batch, BertEncoder(model), seed=tf.stack([SEED, number]))
             loss = tf.add_n([sums[name] / counts[name] for name in sums])
         gradients, _ = optimizers.clip(tape.gradient(loss, weights), config.clip_norm)
         gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()}
         return loss, *optimizers.update(weights, gradients, slots, rate, number, config)
 
-    weights = {name: tf.constant(value) for name, value in initialize(heads.pretraining_weights(model), SEED).items()}
+    weights = {name: tf.constant(value) for name, value in initialize(heads.pretraining_weights(BertEncoder(model)), SEED).items()}
     slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(weights, config).items()}
     losses = []
     for number, batch in enumerate(batches, start=1):
@@ -94,7 +95,7 @@ def main():
     )
 
     for name, shape in (("this model", model), ("BERT-base", preset("base"))):
-        weights = heads.pretraining_weights(shape)
+        weights = heads.pretraining_weights(BertEncoder(shape))
         quantized = {key: spec for key, spec in weights.items() if adamw8bit.is_quantized(key, spec.shape)}
         for label, some in (("all weights", weights), ("what is quantised", quantized)):
             full, small = (optimizers.state_bytes(some, config) for config in configs.values())

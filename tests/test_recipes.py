@@ -15,6 +15,7 @@ from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.finetune.config import ClassifyConfig
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import num_micro_batches_at, rate_factor
@@ -166,7 +167,7 @@ def test_sizes_of_a_recipe_fit_those_of_the_user(argv, num_replicas, stored, mic
 def test_the_crammed_model_has_the_weights_of_its_description():
     parsed = parse("pretrain", "--recipe=crammed", "--vocab_size=32768")
     model = pretrain_start.resolve_model(parsed, parsed.make(PretrainConfig), 128, None, "CPU")
-    specs = pretraining_weights(model, False)
+    specs = pretraining_weights(BertEncoder(model), False)
     hidden, layers, vocabulary, inner = 768, 16, 32768, 3072 // 2
     norm = 2 * hidden
     layer = 4 * hidden * hidden + hidden * 2 * inner + inner * hidden + 2 * norm  # queries, keys, values, output; gated; two norms

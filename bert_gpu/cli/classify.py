@@ -10,9 +10,8 @@ from bert_gpu.cli import flags, runs
 from bert_gpu.finetune import classifier, results, tasks
 from bert_gpu.finetune.config import ClassifyConfig, StartConfig
 from bert_gpu.finetune.metrics import compute_metrics
-from bert_gpu.finetune.start import check_fits, needs_full_rows, start_trained, start_training
+from bert_gpu.finetune.start import check_fits, start_trained, start_training
 from bert_gpu.interop import huggingface
-from bert_gpu.model.heads import encoder_of
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.recipes import RecipeConfig
 from bert_gpu.settings import UserError
@@ -21,6 +20,7 @@ from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, EndingConfig, MemoryConfig, MonitorConfig
 from bert_gpu.train.devices import set_up
+from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import Console, check_monitoring
 from bert_gpu.train.state import TrainState, copies, frozen_names
 from bert_gpu.train.step import TrainStep
@@ -102,7 +102,7 @@ def main(argv):
 
     memory, optimizer = (configs[MemoryConfig], configs[OptimizerConfig]) if "train" in phases else (MemoryConfig(), None)
     state = TrainState(devices.strategy, start.weights, optimizer, frozen_names(start.weights, memory.freeze))
-    predict = classifier.Predictor(devices, state, start.model)
+    predict = classifier.Predictor(devices, state, start.encoder)
     num_rows = config.eval_batch_size * devices.num_replicas
 
     def evaluate():
@@ -176,7 +176,7 @@ def trained_length(folder, stored, default):
 def encode_split(start, examples, max_seq_length):
     """The classifier.Rows of Examples, labels as numbers."""
     labels = None if examples.labels is None else tasks.number_labels(examples, start.labels)
-    multiple = max_seq_length if needs_full_rows(start.model) else classifier.LENGTH_MULTIPLE
+    multiple = max_seq_length if start.encoder.fixed_length else classifier.LENGTH_MULTIPLE
     return classifier.encode_rows(start.tokenizer, examples.texts_a, examples.texts_b, labels, max_seq_length, multiple)
 
 
@@ -215,7 +215,7 @@ def train(configs, fixed, folder, stored, devices, start, rows, state, validate,
       state: TrainState that holds the weights of `start`. validate: () -> {name: value}, or None.
     """
     config, schedule, optimizer = configs[ClassifyConfig], configs[ScheduleConfig], configs[OptimizerConfig]
-    goal = classifier.classification_objective(start.model, encode_of(start.model, configs[MemoryConfig], devices))
+    goal = classifier.classification_objective(training_encoder(start.encoder, configs[MemoryConfig], devices))
 
     def make_step(plan):
         sizes = dict(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped, has_lengths=True)
@@ -256,16 +256,6 @@ def train(configs, fixed, folder, stored, devices, start, rows, state, validate,
     return runs.run_training(
         job, configs, folder, stored, content, state, overwrite=overwrite, devices=devices, export=export, console=console
     )
-
-
-def encode_of(model, memory, devices):
-    """The encode function of a training, with the recomputation that a MemoryConfig asks for."""
-    if model.encoder is None:
-        return runs.encoder(memory, devices, model)
-    if memory.layers_recomputed or memory.attention == "cudnn":
-        flag = "--recompute" if memory.layers_recomputed else "--attention=cudnn"
-        raise UserError(f"{flag}: is for our own encoder, not the model's --encoder={model.encoder}; drop the flag")
-    return encoder_of(model).encode
 
 
 def digest_of(weights):

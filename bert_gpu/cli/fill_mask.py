@@ -5,9 +5,9 @@ import tensorflow as tf
 
 from bert_gpu import fused
 from bert_gpu.cli import flags
-from bert_gpu.finetune.start import needs_full_rows
 from bert_gpu.interop import huggingface, pretrained
-from bert_gpu.model.heads import encoder_of, mlm_logits, mlm_weights
+from bert_gpu.model.encoders import open_encoder
+from bert_gpu.model.heads import mlm_logits, mlm_weights
 from bert_gpu.pretrain.config import FillMaskConfig
 from bert_gpu.settings import UserError
 
@@ -30,7 +30,8 @@ def main(argv):
         raise UserError(f"{text[:100]!r}: has no {MASK}; write {MASK}, in capitals, for each word to guess")
     folder = pretrained.find_model(config.model, "model")
     model, weights, _ = huggingface.read_model(folder)
-    missing = [name for name in {**encoder_of(model).encoder_weights(model), **mlm_weights(model)} if name not in weights]
+    encoder = open_encoder(model)
+    missing = [name for name in {**encoder.weights(), **mlm_weights(model)} if name not in weights]
     if missing:
         raise UserError(f"--model={config.model}: has no {missing[0]}, so it cannot guess words; name a pretrained model, not a classifier")
     tokenizer = pretrained.load_tokenizer(folder, config.vocab_file, config.do_lower_case)
@@ -38,7 +39,7 @@ def main(argv):
     ids = encode_text(tokenizer, text)
     if len(ids) > model.max_position_embeddings:
         raise UserError(f"the text has {len(ids)} tokens, the model {model.max_position_embeddings} positions; shorten it")
-    for number, probabilities in enumerate(mask_probabilities(weights, model, ids, np.flatnonzero(ids == tokenizer.mask_id)), 1):
+    for number, probabilities in enumerate(mask_probabilities(weights, encoder, ids, np.flatnonzero(ids == tokenizer.mask_id)), 1):
         print(f"{MASK} {number}")
         for piece in np.argsort(-probabilities, kind="stable")[: config.top_k]:
             print(f"  {probabilities[piece]:.4f}  {tokenizer.vocab[piece]}")
@@ -55,12 +56,12 @@ def encode_text(tokenizer, text):
     return np.concatenate([*parts, [tokenizer.sep_id]]).astype(np.int32)
 
 
-def mask_probabilities(weights, model, ids, positions):
+def mask_probabilities(weights, encoder, ids, positions):
     """Probabilities of all words at some positions of one row: (S,), (P,) -> float32 (P, V)."""
-    length = model.max_position_embeddings if needs_full_rows(model) else len(ids)
+    length = encoder.fixed_length or len(ids)
     row = tf.constant(np.pad(ids, (0, length - len(ids)))[None])
     mask = tf.constant((np.arange(length) < len(ids))[None], tf.int32)
     batch = dict(input_ids=row, input_mask=mask, segment_ids=tf.zeros_like(row))
     weights = {name: tf.constant(value) for name, value in weights.items()}
-    logits = mlm_logits(weights, encoder_of(model).encode(weights, batch, model), tf.constant(positions[None], tf.int32), model)
+    logits = mlm_logits(weights, encoder.encode(weights, batch), tf.constant(positions[None], tf.int32), encoder.config)
     return tf.nn.softmax(logits[0]).numpy()

@@ -19,6 +19,7 @@ from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, EndingConfig, MemoryConfig, MonitorConfig
 from bert_gpu.train.devices import set_up
 from bert_gpu.train.evaluation import MeanMetrics
+from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import Console, check_monitoring
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import Objective, TrainStep
@@ -77,7 +78,7 @@ def main(argv):
     vocab = pretrain_start.vocabulary(config, dataset)
     model = pretrain_start.resolve_model(parsed, config, dataset.max_seq_length, vocab, devices.kind)
     configs[ModelConfig] = model
-    garden = pretrain_start.open_garden(configs[MemoryConfig], inputs, dataset, model, devices)
+    encoder = pretrain_start.checked_encoder(inputs, dataset, model, devices)
     if common.show_config:
         print(flags.describe(parsed, [configs[kind] for kind in CLASSES]))
         return 0
@@ -87,7 +88,8 @@ def main(argv):
     if config.do_eval and not config.do_train:
         if stored is not None:
             runs.check_settings(folder, {"settings": {name: stored["settings"].get(name) for name in model.to_dict()}}, model.to_dict())
-        return evaluate_only(config, dataset, vocab, devices, model, garden, folder, stored, console)
+        return evaluate_only(config, dataset, vocab, devices, encoder, folder, stored, console)
+    trained = training_encoder(encoder, configs[MemoryConfig], devices, dataset.max_seq_length, dataset.schema.is_packed)
     runs.check_settings(folder, stored, fixed)
     idle = [name for name in NEED_VALIDATION if parsed.given(name)] if dataset.validation is None else []
     if idle:
@@ -98,13 +100,13 @@ def main(argv):
             raise UserError(problem)
         console.warn(f"{problem}. There is no early stop")
     goes_on = stored is not None and folder.newest_progress() is not None
-    weights = pretrain_start.initial_weights(config, model, garden, dataset, vocab, goes_on, console)
+    weights = pretrain_start.initial_weights(config, encoder, dataset, vocab, goes_on, console)
     frozen = frozen_names(weights, configs[MemoryConfig].freeze)
     limits = dict(input_ids=model.vocab_size, masked_lm_ids=model.vocab_size)
     limits |= dict(segment_ids=model.type_vocab_size) if model.type_vocab_size else {}
     readers = {split: dataset.reader(split, vocab, config.seed, limits) for split in ("train", "validation")}
     state = TrainState(devices.strategy, weights, optimizer, frozen)
-    goal = objective(model, configs[MemoryConfig], devices, garden, dataset)
+    goal = objective(trained)
 
     def make_step(plan):
         sizes = dict(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped, has_lengths=inputs.padding != "fixed")
@@ -129,16 +131,16 @@ def main(argv):
         + runs.describe_length(num_steps, plan, len(dataset.train), schedule)
     )
 
-    def export(path, trained):
+    def export(path, values):
         kind = "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM"
-        huggingface.write_model(path, model, trained, kind, files=runs.tokenizer_files(vocab))
+        huggingface.write_model(path, model, values, kind, files=runs.tokenizer_files(vocab))
 
     step = make_step(plan)
     job = loop.Job(
         step=step,
         place=step.place,
         batches_at=lambda position: batches_at(position, plan.unit_size),
-        validate=None if dataset.validation is None else validation(config, readers["validation"], devices, state, model, garden),
+        validate=None if dataset.validation is None else validation(config, readers["validation"], devices, state, encoder),
         read=state.read,
         assign=state.assign,
         num_steps=num_steps,
@@ -146,7 +148,7 @@ def main(argv):
         plan=plan,
         schedule=schedule,
         export=lambda mark: runs.export_mark(folder, mark, export, state),
-        flops=pretrain_start.flops_counter(model, garden, dataset, configs[MemoryConfig], frozen),
+        flops=pretrain_start.flops_counter(trained, dataset, configs[MemoryConfig], frozen),
         peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
     hashes = dict(
@@ -183,25 +185,17 @@ def fixed_settings(configs, devices, dataset):
     )
 
 
-def objective(model, memory=None, devices=None, garden=None, dataset=None):
-    """The pretraining Objective of a ModelConfig.
-
-    memory: MemoryConfig, devices: Devices, dataset: Dataset, for recomputation and attention. garden: its encoder.
-    """
-    rows = {} if dataset is None else dict(max_seq_length=dataset.max_seq_length, is_packed=dataset.schema.is_packed)
-    encode = runs.encoder(memory, devices, model, **rows) if garden is None else garden.encode
+def objective(encoder):
+    """The pretraining Objective of an Encoder."""
     return Objective(
         counts=heads.pretraining_counts,
-        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(weights, batch, model, dtype=dtype, seed=seed, encode=encode),
+        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(weights, batch, encoder, dtype=dtype, seed=seed),
     )
 
 
-def validation(config, reader, devices, state, model, garden=None):
+def validation(config, reader, devices, state, encoder):
     """() -> {name: mean over the validation records}, with "loss" the sum of the objectives' losses."""
-    encode = runs.encoder(None, devices) if garden is None else garden.encode
-    means = MeanMetrics(
-        devices, state, lambda weights, batch, dtype: heads.pretraining_metrics(weights, batch, model, dtype, encode=encode)
-    )
+    means = MeanMetrics(devices, state, lambda weights, batch, dtype: heads.pretraining_metrics(weights, batch, encoder, dtype))
 
     def validate():
         batch_size = config.eval_batch_size * devices.num_replicas
@@ -212,7 +206,7 @@ def validation(config, reader, devices, state, model, garden=None):
     return validate
 
 
-def evaluate_only(config, dataset, vocab, devices, model, garden, folder, stored, console):
+def evaluate_only(config, dataset, vocab, devices, encoder, folder, stored, console):
     """Evaluates the newest checkpoint of the run on the validation records and writes eval_results.json."""
     progress = folder.newest_progress() if stored else None
     if progress is None:
@@ -223,7 +217,7 @@ def evaluate_only(config, dataset, vocab, devices, model, garden, folder, stored
     state = TrainState(devices.strategy, {n.removeprefix("weights/"): v for n, v in values.items() if n.startswith("weights/")})
     runs.restore(state, folder, progress)
     reader = dataset.reader("validation", vocab, config.seed)
-    results = validation(config, reader, devices, state, model, garden)() | dict(step=progress.step)
+    results = validation(config, reader, devices, state, encoder)() | dict(step=progress.step)
     write_json(os.path.join(folder.path, "eval_results.json"), results)
     console.say("\n".join(f"  {name:<14}{loop.format_metric(value)}" for name, value in results.items() if name != "step"))
     return 0

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import signal
@@ -10,7 +9,6 @@ import signal
 import numpy as np
 
 from bert_gpu.files import only_writer
-from bert_gpu.model import encoder as own_encoder
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import mean_batch_share
 from bert_gpu.settings import UserError
@@ -157,17 +155,6 @@ def fill_memory(batch, devices, state, make_step, rows, length, wanted, console)
     state.assign(first)
     console.say(f"--train_batch_size=auto: {size}" + (f", {trial.peak_bytes / 2**30:.2f} GB at most" if trial.peak_bytes else ""))
     return size
-
-
-def encoder(config, devices, model=None, max_seq_length=None, is_packed=False):
-    """The encode function with the recomputation and the attention that a MemoryConfig asks for; with None, neither.
-
-    model: ModelConfig. max_seq_length, is_packed: of the data's rows. UserError when that attention cannot be.
-    """
-    if config is None:
-        return own_encoder.encode
-    attention = memory.choose_attention(config, devices, model, max_seq_length, is_packed)
-    return functools.partial(own_encoder.encode, recompute_every=config.layers_recomputed, xla=devices.xla, attention=attention)
 
 
 def fixed_schedule(schedule):

@@ -6,8 +6,9 @@ import os
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.pretrained import check_vocabulary, find_model, has_model, load_tokenizer
 from bert_gpu.model.config import ModelConfig, preset, read_config
-from bert_gpu.model.encoder import initialize
-from bert_gpu.model.heads import classifier_weights, encoder_of, pooling_of
+from bert_gpu.model.encoders import open_encoder
+from bert_gpu.model.heads import classifier_weights, pooling_of
+from bert_gpu.model.weights import initialize
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import Tokenizer
 
@@ -29,6 +30,10 @@ class Start:
     weights: dict
     fresh: list[str]
 
+    @property
+    def encoder(self):
+        return open_encoder(self.model)
+
 
 def start_training(config, labels, seed):
     """The Start of a training: --init_checkpoint, with fresh weights for what it lacks.
@@ -42,7 +47,7 @@ def start_training(config, labels, seed):
     else:
         path = find_model(config.init_checkpoint, "init_checkpoint")
         model, stored, notes = huggingface.read_model(path)
-        lacking = [name for name in encoder_of(model).encoder_weights(model) if name not in stored]
+        lacking = [name for name in open_encoder(model).weights() if name not in stored]
         if lacking:
             raise UserError(
                 f"--init_checkpoint={config.init_checkpoint}: has no weights {lacking[0]}; a model with the whole encoder is needed"
@@ -52,7 +57,7 @@ def start_training(config, labels, seed):
         left = () if class_names(stored, notes.labels) == labels else ("classifier/",)
         left += () if (model.pooling, model.pooled_size) == pooled_by else ("pooler/", "classifier/")
         stored = {name: value for name, value in stored.items() if not name.startswith(left)}
-    weights = initialize(classifier_weights(model, len(labels)), seed)
+    weights = initialize(classifier_weights(open_encoder(model), len(labels)), seed)
     fresh = sorted(set(weights) - set(stored))
     return Start(path, model, tokenizer, labels, {name: stored.get(name, value) for name, value in weights.items()}, fresh)
 
@@ -69,7 +74,7 @@ def start_trained(config, output_dir, is_given):
     for path in candidates:
         model, weights, notes = huggingface.read_model(path)
         labels = class_names(weights, notes.labels)
-        specs = classifier_weights(model, len(labels))
+        specs = classifier_weights(open_encoder(model), len(labels))
         if len(labels) > 1 and set(specs) <= set(weights):
             return Start(path, model, open_tokenizer(config, path, model), labels, {name: weights[name] for name in specs}, [])
     where = f"--init_checkpoint={config.init_checkpoint} and {trained}" if is_given else trained
@@ -119,28 +124,18 @@ def class_names(weights, names):
     return names
 
 
-def needs_full_rows(model):
-    """Whether the model's encoder takes rows of one length alone, that of its positions."""
-    if model.encoder is None:
-        return False
-    from bert_gpu.model import garden  # as in heads.encoder_of
-
-    return encoder_of(model).name in garden.FIXED_LENGTH
-
-
 def check_fits(start, examples, max_seq_length, precision):
     """UserError when rows of `max_seq_length` tokens, the pairs among the Examples, or the precision would not fit the model.
 
     A model without segment embeddings (type_vocab_size=0, Cramming) tells the texts of a pair apart by [SEP].
     """
-    model, where = start.model, f"the model ({start.path})"
+    model, encoder, where = start.model, start.encoder, f"the model ({start.path})"
     if max_seq_length > model.max_position_embeddings:
         raise UserError(f"--max_seq_length={max_seq_length}: {where} has {model.max_position_embeddings} positions; at most that many")
-    if needs_full_rows(model) and max_seq_length != model.max_position_embeddings:
-        problem = f"{where} takes rows of exactly {model.max_position_embeddings} tokens"
-        raise UserError(f"--max_seq_length={max_seq_length}: {problem}; give --max_seq_length={model.max_position_embeddings}")
-    if model.encoder is not None:
-        encoder_of(model).check(model, max_seq_length, precision)
+    if encoder.fixed_length not in (None, max_seq_length):
+        problem = f"{where} takes rows of exactly {encoder.fixed_length} tokens"
+        raise UserError(f"--max_seq_length={max_seq_length}: {problem}; give --max_seq_length={encoder.fixed_length}")
+    encoder.check(max_seq_length, precision)
     pairs = [part.path for part in examples if part.texts_b is not None]
     if pairs and model.type_vocab_size == 1:
         raise UserError(f"{pairs[0]}: has pairs, but {where} knows one segment (type_vocab_size=1); --text_b= takes the first texts alone")

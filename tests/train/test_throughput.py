@@ -1,14 +1,16 @@
 """Laws of the counting: the formula agrees with the products of the compiled program, and no device's rate is guessed."""
 
-import functools
+import dataclasses
 import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.model import encoder, heads
+from bert_gpu.model import heads
 from bert_gpu.model.config import preset
+from bert_gpu.model.encoder import BertEncoder, encoder_weights
+from bert_gpu.model.encoders import open_encoder
 from bert_gpu.train import throughput
 from bert_gpu.train.throughput import FlopsCounter
 
@@ -40,7 +42,7 @@ def products_of(program):
     return total
 
 
-def compiled_products(config, next_sentence, batch_size, length, num_predictions, recompute_every=0, packed=False, encode=None, specs=None):
+def compiled_products(encoder, next_sentence, batch_size, length, num_predictions, packed=False):
     """FLOPs of the products in the compiled program of loss and gradients, and of the one-hot ones that look up segments and places."""
     batch = {name: tf.ones([batch_size, length], tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
     if packed:
@@ -49,15 +51,14 @@ def compiled_products(config, next_sentence, batch_size, length, num_predictions
     batch["masked_lm_weights"] = tf.ones([batch_size, num_predictions])
     if next_sentence:
         batch["next_sentence_labels"] = tf.ones([batch_size], tf.int32)
-    specs = specs or heads.pretraining_weights(config, next_sentence)
-    weights = {name: tf.zeros(spec.shape) for name, spec in specs.items()}
-    encode = encode or functools.partial(encoder.encode, recompute_every=recompute_every, xla=True)
+    config = encoder.config
+    weights = {name: tf.zeros(spec.shape) for name, spec in heads.pretraining_weights(encoder, next_sentence).items()}
 
     @tf.function(jit_compile=True)
     def gradients(weights):
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            losses = heads.pretraining_losses(weights, batch, config, seed=tf.constant([1, 2]), encode=encode)
+            losses = heads.pretraining_losses(weights, batch, encoder, seed=tf.constant([1, 2]))
             loss = tf.add_n(list(losses.values()))
         return tape.gradient(loss, weights)
 
@@ -70,7 +71,7 @@ def compiled_products(config, next_sentence, batch_size, length, num_predictions
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_formula_agrees_with_the_compiled_program(name, next_sentence):
     config, rows, length, num_predictions = VARIANTS[name], 3, 48, 8
-    counted, lookups = compiled_products(config, next_sentence, rows, length, num_predictions)
+    counted, lookups = compiled_products(BertEncoder(config), next_sentence, rows, length, num_predictions)
     flops = FlopsCounter(config, next_sentence).per_row(length, num_predictions)
     assert flops.model == flops.hardware
     assert rows * flops.model == pytest.approx(counted, rel=0.03)
@@ -80,12 +81,10 @@ def test_the_formula_agrees_with_the_compiled_program(name, next_sentence):
 
 @pytest.mark.parametrize("name, variant", [("bert", "tiny"), ("albert", "factorised")])
 def test_the_formula_holds_for_encoders_of_the_garden_that_say_so(name, variant):
-    from bert_gpu.model import garden
-
-    model, config = garden.open_encoder(f"garden:{name}"), VARIANTS[variant]
-    assert model.has_bert_products and not garden.open_encoder("garden:fnet").has_bert_products
-    specs = heads.pretraining_weights(config, True, encoder_weights=model.encoder_weights)
-    counted, lookups = compiled_products(config, True, 2, 32, 4, encode=model.encode, specs=specs)
+    config = VARIANTS[variant]
+    model, other = (open_encoder(dataclasses.replace(config, encoder=f"garden:{name}")) for name in (name, "fnet"))
+    assert model.has_bert_products and not other.has_bert_products
+    counted, lookups = compiled_products(model, True, 2, 32, 4)
     # What is left are products by which they repeat masks and position embeddings.
     assert 2 * FlopsCounter(config, True).per_row(32, 4).model == pytest.approx(counted - lookups, rel=1e-3)
 
@@ -93,7 +92,7 @@ def test_the_formula_holds_for_encoders_of_the_garden_that_say_so(name, variant)
 @pytest.mark.parametrize("name, every", [("mini", 1), ("mini", 3), ("crammed", 1), ("crammed", 2)])
 def test_recomputed_layers_are_hardware_flops_alone(name, every):
     config, rows, length, num_predictions = VARIANTS[name], 2, 32, 4
-    counted, lookups = compiled_products(config, True, rows, length, num_predictions, recompute_every=every)
+    counted, lookups = compiled_products(BertEncoder(config, recompute_every=every, xla=True), True, rows, length, num_predictions)
     flops = FlopsCounter(config, True, recompute_every=every).per_row(length, num_predictions)
     assert flops.model == FlopsCounter(config, True).per_row(length, num_predictions).model
     assert rows * flops.hardware == pytest.approx(counted - lookups, rel=1e-6)
@@ -103,7 +102,7 @@ def test_recomputed_layers_are_hardware_flops_alone(name, every):
 def test_large_models_take_six_flops_a_weight_and_token():
     """The rule of thumb of Kaplan et al. 2020 holds where the weights of the layers dominate."""
     config = preset("large", vocab_size=2)
-    layers = [spec for name, spec in encoder.encoder_weights(config).items() if name.startswith("layer_") and name.endswith("kernel")]
+    layers = [spec for name, spec in encoder_weights(config).items() if name.startswith("layer_") and name.endswith("kernel")]
     num_weights = sum(np.prod(spec.shape) for spec in layers)
     flops = FlopsCounter(config, False).per_row(128, 1).model
     assert flops / 128 == pytest.approx(6 * num_weights, rel=0.03)
@@ -120,7 +119,7 @@ def test_packed_rows_need_their_own_pairs_and_compute_all():
     alone = [FlopsCounter(config, False).per_row(size, 0).model for size in [12] * 6 + [24]]
     words = FlopsCounter(config, False).per_row(0, num_predictions).model
     assert flops.model == pytest.approx(sum(alone) + 2 * words) and flops.hardware == whole.hardware > flops.model
-    counted, lookups = compiled_products(config, False, 2, length, num_predictions, packed=True)
+    counted, lookups = compiled_products(BertEncoder(config), False, 2, length, num_predictions, packed=True)
     assert flops.hardware == pytest.approx(counted - lookups, rel=1e-6)
 
 
