@@ -148,7 +148,7 @@ def main(argv):
         plan=plan,
         schedule=schedule,
         export=lambda mark: runs.export_mark(folder, mark, export, state),
-        flops=pretrain_start.flops_counter(trained, dataset, configs[MemoryConfig], frozen),
+        flops=pretrain_start.flops_counter(trained, dataset, frozen),
         peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
     hashes = dict(

@@ -9,11 +9,11 @@ from bert_gpu.interop.pretrained import find_model, find_vocabulary
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig, preset, read_config
 from bert_gpu.model.encoders import open_encoder
+from bert_gpu.model.flops import FlopsCounter
 from bert_gpu.model.weights import initialize
 from bert_gpu.recipes import differences
 from bert_gpu.settings import UserError
 from bert_gpu.text.open_tokenizer import open_tokenizer
-from bert_gpu.train.throughput import FlopsCounter
 
 # Dropout and the spread of fresh weights may change, and so may what is only noted for fine-tuning; more positions are made of fresh ones.
 MAY_DIFFER = (
@@ -94,11 +94,11 @@ def checked_encoder(inputs, dataset, model, devices):
     return encoder
 
 
-def flops_counter(encoder, dataset, memory, frozen):
-    """Function of a batch -> throughput.Flops, None where the products are not known: in some encoders, and with frozen weights."""
-    if frozen or not encoder.has_bert_products:
+def flops_counter(encoder, dataset, frozen):
+    """Function of a batch -> model.flops.Flops, None where the products are not known: in some encoders, and with frozen weights."""
+    if frozen or encoder.token_products(0) is None:
         return None
-    return FlopsCounter(encoder.config, dataset.schema.has_next_sentence_labels, memory.layers_recomputed).per_batch
+    return FlopsCounter(encoder, dataset.schema.has_next_sentence_labels).per_batch
 
 
 def initial_weights(config, encoder, dataset, vocab, goes_on, console):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_gpu.model.layers import dense, dropout, layer_norm, sizes
 from bert_gpu.model.packed import restarted_positions
-from bert_gpu.model.weights import WeightSpec, dense_weights, norm_weights
+from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 
 
 def embedding_weights(config):
@@ -28,6 +28,11 @@ def embedding_weights(config):
     if width != config.hidden_size:
         specs.update(dense_weights(config, "embeddings/projection", width, config.hidden_size, config.use_bias))
     return specs
+
+
+def embedding_products(config):
+    """Multiply-adds of `embed` for one token: E H where the embeddings are made wider. A lookup counts none, also that of segments."""
+    return dense_products(embedding_weights(config))
 
 
 @tf.custom_gradient

@@ -17,23 +17,29 @@ import tensorflow as tf
 from bert_gpu.model import cudnn_attention
 from bert_gpu.model.attention import mask_bias, rotation, self_attention
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.model.embeddings import embed, embedding_weights
+from bert_gpu.model.embeddings import embed, embedding_products, embedding_weights
 from bert_gpu.model.layers import activate, add_dropped, layer_norm, project, sizes
 from bert_gpu.model.packed import sequence_bias
 from bert_gpu.model.recompute import recompute
-from bert_gpu.model.weights import dense_weights, norm_weights
+from bert_gpu.model.weights import dense_products, dense_weights, norm_weights
 from bert_gpu.settings import UserError
 
 
-def layer_weights(config, name):
+def attention_weights(config, name):
     hidden, use_bias = config.hidden_size, config.use_bias
     return {
-        **dense_weights(config, f"{name}/attention/qkv", hidden, 3 * hidden, use_bias),
-        **dense_weights(config, f"{name}/attention/output", hidden, hidden, use_bias),
-        **norm_weights(f"{name}/attention/norm", hidden),
-        **dense_weights(config, f"{name}/feed_forward/in", hidden, config.intermediate_size, use_bias),
-        **dense_weights(config, f"{name}/feed_forward/output", config.inner_size, hidden, use_bias),
-        **norm_weights(f"{name}/feed_forward/norm", hidden),
+        **dense_weights(config, f"{name}/qkv", hidden, 3 * hidden, use_bias),
+        **dense_weights(config, f"{name}/output", hidden, hidden, use_bias),
+        **norm_weights(f"{name}/norm", hidden),
+    }
+
+
+def feed_forward_weights(config, name):
+    hidden, use_bias = config.hidden_size, config.use_bias
+    return {
+        **dense_weights(config, f"{name}/in", hidden, config.intermediate_size, use_bias),
+        **dense_weights(config, f"{name}/output", config.inner_size, hidden, use_bias),
+        **norm_weights(f"{name}/norm", hidden),
     }
 
 
@@ -44,7 +50,8 @@ def encoder_weights(config):
     """
     specs = embedding_weights(config)
     for group in range(config.num_groups):
-        specs.update(layer_weights(config, f"layer_{group}"))
+        specs.update(attention_weights(config, f"layer_{group}/attention"))
+        specs.update(feed_forward_weights(config, f"layer_{group}/feed_forward"))
     return specs | (norm_weights("final_norm", config.hidden_size) if config.norm_first else {})
 
 
@@ -72,10 +79,37 @@ def attention_block(weights, x, rows, config, seed, place):
     return project(weights, "attention/output", tf.reshape(mixed, [-1, config.hidden_size]))
 
 
+def attention_products(config, num_attended):
+    """Multiply-adds of `attention_block` for a token that attends to T: 4 H^2 of its dense layers, and T H each of scores and mixing."""
+    return dense_products(attention_weights(config, "attention")) + 2 * num_attended * config.hidden_size
+
+
 def feed_forward_block(weights, x, config):
     """Two dense layers with an activation between them: (R, H) -> (R, H) and its bias, as `project`."""
     inner, bias = project(weights, "feed_forward/in", x)
     return project(weights, "feed_forward/output", activate(config.hidden_act, inner, *bias))
+
+
+def feed_forward_products(config):
+    """Multiply-adds of `feed_forward_block` for one token: H I + I' H, where a gate makes I' half of I."""
+    return dense_products(feed_forward_weights(config, "feed_forward"))
+
+
+class Products(typing.NamedTuple):
+    """Multiply-adds of one token in a training step.
+
+    embeddings: forward, before the layers. layers: forward, in all layers. recomputed: forward once more, in the backward pass.
+    """
+
+    embeddings: float
+    layers: float
+    recomputed: float = 0
+
+
+def token_products(config, num_attended):
+    """The Products of `encode` for a token that attends to `num_attended`, where all activations are kept."""
+    layer = attention_products(config, num_attended) + feed_forward_products(config)
+    return Products(embedding_products(config), config.num_hidden_layers * layer)
 
 
 def weights_of(weights, index, config):
@@ -166,10 +200,6 @@ class BertEncoder:
     def fixed_length(self):
         return None
 
-    @property
-    def has_bert_products(self):
-        return True
-
     def weights(self):
         return encoder_weights(self.config)
 
@@ -185,6 +215,10 @@ class BertEncoder:
     def cudnn_obstacle(self, **conditions):
         size = self.config.hidden_size // self.config.num_attention_heads
         return cudnn_attention.obstacle(size=size, dropout=self.config.attention_probs_dropout_prob, **conditions)
+
+    def token_products(self, num_attended):
+        products = token_products(self.config, num_attended)
+        return products._replace(recomputed=products.layers) if self.recompute_every else products
 
     def for_training(self, *, recompute_every=0, attention="plain", xla=False):
         return dataclasses.replace(self, recompute_every=recompute_every, attention=attention, xla=xla)

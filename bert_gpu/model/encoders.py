@@ -11,7 +11,7 @@ import typing
 import tensorflow as tf
 
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.encoder import BertEncoder, Products
 from bert_gpu.model.weights import WeightSpec
 
 
@@ -52,6 +52,9 @@ class Encoder(typing.Protocol):
 
         conditions: those of `cudnn_attention.obstacle` that are not the model's.
         """
+
+    def token_products(self, num_attended: float) -> Products | None:
+        """Multiply-adds for a token that attends to `num_attended`; None when they are not known."""
 
     def for_training(self, *, recompute_every: int = 0, attention: str = "plain", xla: bool = False) -> "Encoder":
         """The encoder that trains so; arguments as for `encoder.encode`. Raises UserError when it cannot."""

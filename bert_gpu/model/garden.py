@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.model.config import ENCODER_PREFIX, ModelConfig
+from bert_gpu.model.encoder import token_products
 from bert_gpu.model.garden_settings import activation_name, read_options, transfer
 from bert_gpu.model.layers import ACTIVATIONS, dropout
 from bert_gpu.model.weights import WeightSpec
@@ -39,6 +40,7 @@ REFUSED = {
 FIXED_LENGTH = ("fnet", "sparse_mixer", "bigbird")
 FLOAT32_ONLY = ("mobilebert", "kernel")  # add float32 to lower precision inside, which fails
 IMPURE = ("redraw", "use_gradient_checkpointing")  # options that draw numbers, or own variables, where no seed and no weight can reach
+BERT_PRODUCTS = ("bert", "bert_v2", "albert")  # multiply the matrices that our encoder does
 POOLERS = ("pooler_transform", "cls_transform", "pooler")  # theirs; sentence vectors are made by our own heads
 
 
@@ -52,11 +54,6 @@ class GardenEncoder:
     config: ModelConfig
     name: str
     options: tuple = ()
-
-    @property
-    def has_bert_products(self):
-        """Whether train.throughput's formula, made for our encoder, counts the matrix products of this one."""
-        return self.name in ("bert", "bert_v2", "albert") and not self.options
 
     @property
     def flag(self):
@@ -113,6 +110,9 @@ class GardenEncoder:
 
     def cudnn_obstacle(self, **conditions):
         return f"is for our own encoder, not for {self.flag}; name another"
+
+    def token_products(self, num_attended):
+        return token_products(self.config, num_attended) if self.name in BERT_PRODUCTS and not self.options else None
 
     def for_training(self, *, recompute_every=0, attention="plain", xla=False):
         if recompute_every or attention != "plain":

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert_gpu.fused import column_sums, fused, widened
 from bert_gpu.model.layers import dense, dropout, layer_norm, project, sizes, ungated
-from bert_gpu.model.weights import WeightSpec, dense_weights, norm_weights
+from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 
 
 def mlm_weights(config):
@@ -77,6 +77,14 @@ def mlm_product(weights, hidden, positions, config, dtype=tf.float32):
     return logits, [weights["mlm/bias"]] if config.decoder_bias else []
 
 
+def mlm_products(config):
+    """Multiply-adds of `mlm_product` for one masked word: H E of the transform, where there is one, and E V of the scores.
+
+    Selecting the masked places is a lookup, and counts none.
+    """
+    return dense_products(mlm_weights(config)) + config.embedding_width * config.vocab_size
+
+
 def mlm_logits(weights, hidden, positions, config, dtype=tf.float32):
     """Scores of every word at the masked positions only: (B, S, H), (B, P) -> (B, P, V)."""
     logits, bias = mlm_product(weights, hidden, positions, config, dtype)
@@ -113,6 +121,11 @@ def pool(weights, hidden, starts=None):
         return tf.tanh(dense(weights, "pooler", hidden[:, 0]))
     first = tf.gather(hidden, starts, batch_dims=1)  # (B, K, H)
     return tf.reshape(tf.tanh(dense(weights, "pooler", tf.reshape(first, [-1, hidden.shape[-1]]))), tf.shape(first))
+
+
+def nsp_products(config):
+    """Multiply-adds of the next-sentence head for one sentence vector: H^2 of the pooler, 2 H of the scores."""
+    return dense_products(nsp_weights(config))
 
 
 def pooling_of(config, weights):

@@ -24,6 +24,11 @@ def dense_weights(config, name, num_inputs, num_outputs, use_bias=True):
     return kernel | ({f"{name}/bias": WeightSpec((num_outputs,), "zeros")} if use_bias else {})
 
 
+def dense_products(specs):
+    """Multiply-adds of the dense layers among specifications, for one row each: the entries of their kernels."""
+    return sum(int(np.prod(spec.shape)) for name, spec in specs.items() if name.endswith("/kernel"))
+
+
 def norm_weights(name, size):
     return {f"{name}/scale": WeightSpec((size,), "ones"), f"{name}/bias": WeightSpec((size,), "zeros")}
 

@@ -23,7 +23,7 @@ class Job:
     step(placed, rates, step) -> step.Metrics. batches_at(records) -> iterator of units, dicts of arrays, from that position on.
     place(batches, numbers): puts the batches of a call on the devices; None leaves them as they are.
     validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is its inverse.
-    export(share): exports the model at a mark of progress. flops(batch) -> throughput.Flops; peak_flops of all devices, None = unknown.
+    export(share): exports the model at a mark of progress. flops(batch) -> model.flops.Flops; peak_flops of all devices, None = unknown.
     A unit is a global batch; with a batch ramp it is one micro-batch of every replica, and a step takes several.
     """
 
