@@ -26,7 +26,8 @@ from bert_gpu.data.config import InputConfig  # noqa: E402
 from bert_gpu.data.dataset import Dataset  # noqa: E402
 from bert_gpu.model import heads  # noqa: E402
 from bert_gpu.model.config import preset  # noqa: E402
-from bert_gpu.model.encoder import initialize  # noqa: E402
+from bert_gpu.model.encoder import BertEncoder  # noqa: E402
+from bert_gpu.model.weights import initialize  # noqa: E402
 from bert_gpu.optim import adamw8bit, optimizers  # noqa: E402
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig  # noqa: E402
 from bert_gpu.optim.schedules import rate_factor  # noqa: E402
@@ -54,13 +55,13 @@ def train(model, batches, config):
         counts = heads.pretraining_counts(batch)
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            sums = heads.pretraining_losses(weights, batch, model, seed=tf.stack([SEED, number]))
+            sums = heads.pretraining_losses(weights, batch, BertEncoder(model), seed=tf.stack([SEED, number]))
             loss = tf.add_n([sums[name] / counts[name] for name in sums])
         gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in tape.gradient(loss, weights).items()}
         factor, _ = optimizers.clip_factor(gradients, config.clip_norm)
         return loss, *optimizers.update(weights, gradients, slots, learning_rate, number, config, factor)
 
-    weights = {name: tf.constant(value) for name, value in initialize(heads.pretraining_weights(model), SEED).items()}
+    weights = {name: tf.constant(value) for name, value in initialize(heads.pretraining_weights(BertEncoder(model)), SEED).items()}
     slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(weights, config).items()}
     losses = []
     for number, batch in enumerate(batches, start=1):
@@ -96,7 +97,7 @@ def main():
     )
 
     for name, shape in (("this model", model), ("BERT-base", preset("base"))):
-        weights = heads.pretraining_weights(shape)
+        weights = heads.pretraining_weights(BertEncoder(shape))
         quantized = {key: spec for key, spec in weights.items() if adamw8bit.traits(key, spec.shape, configs["adamw8bit"]).is_quantized}
         for label, some in (("all weights", weights), ("what is quantised", quantized)):
             full, small = (optimizers.state_bytes(some, config) for config in configs.values())

@@ -8,6 +8,7 @@ of its settings give way because they would contradict that flag, or make it cou
 import dataclasses
 from collections.abc import Callable
 
+from bert_gpu.model.config import ModelConfig
 from bert_gpu.settings import Settings, setting
 
 OURS = "chosen by us"
@@ -232,11 +233,14 @@ def rises_by_itself(values):
     return values.get("curve") == "triangle" and bool(values.get("num_warmup_steps"))
 
 
-SHAPE = ("model", "hidden_dropout_prob", "attention_probs_dropout_prob")  # what recipes say about the model
+# What recipes say about the model's fields, which stands or falls with the model as a whole.
+MODEL_FIELDS = tuple(
+    field.name for field in dataclasses.fields(ModelConfig) if any(field.name in recipe.settings("pretrain") for recipe in RECIPES.values())
+)
 YIELDS = (
-    Yield(("model",), SHAPE[1:], script="pretrain"),
-    Yield(("bert_config_file",), SHAPE, script="pretrain"),
-    Yield(("encoder",), SHAPE, script="pretrain"),
+    Yield(("model",), MODEL_FIELDS, script="pretrain"),
+    Yield(("bert_config_file",), ("model", *MODEL_FIELDS), script="pretrain"),
+    Yield(("encoder",), ("model", *MODEL_FIELDS), script="pretrain"),
     Yield(("gradient_accumulation_steps",), ("global_batch_size",)),
     Yield(("max_seq_length",), ("max_predictions_per_seq",)),
     Yield(("masked_lm_prob",), ("max_predictions_per_seq",)),

@@ -10,6 +10,8 @@ import math
 import types
 import typing
 
+ROLES = ("size", "rate", "departure")
+
 
 class UserError(Exception):
     """Bad input. The message is one line of at most 300 characters: what is wrong, where, and what to do."""
@@ -24,7 +26,10 @@ class GaveUp(Exception):
     is_told = False
 
 
-def setting(default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(), aliases=(), needs=None):
+def setting(
+    default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(), aliases=(), needs=None,
+    role=None, bert_values=None, none_means=None,
+):  # fmt: skip
     """A dataclass field that is also a flag.
 
     Args:
@@ -34,9 +39,14 @@ def setting(default, help, *, low=None, high=None, above=None, below=None, choic
       choices: the allowed strings. words: strings that a number may also be, such as "auto".
       aliases: other flag names that users know for the same thing.
       needs: (field, values) of the same class without which this one has no effect; values None = whichever, but set.
+      role: of the model's fields alone: "size" or "rate", which BERT has, or "departure" from BERT.
+      bert_values: what supports `in`: the values with which BERT has the field. None = a size or rate of any value; a departure that BERT
+        has no field for, so that its default is BERT.
+      none_means: of a departure that may be None, the field whose value it then has.
     """
+    assert role in (None, *ROLES), role
     rules = dict(help=help, low=low, high=high, above=above, below=below, choices=choices, words=tuple(words), aliases=tuple(aliases))
-    return dataclasses.field(default=default, metadata=rules | dict(needs=needs))
+    return dataclasses.field(default=default, metadata=rules | dict(needs=needs, role=role, bert_values=bert_values, none_means=none_means))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

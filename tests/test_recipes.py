@@ -16,6 +16,7 @@ from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import num_micro_batches_at, rate_factor
@@ -168,7 +169,7 @@ def test_the_crammed_model_has_the_weights_of_its_description():
     parsed = parse("pretrain", "--recipe=crammed", "--vocab_size=32768")
     settings = read_settings(parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig))
     model = resolve_model(settings, 128, None, "CPU")
-    specs = pretraining_weights(model, False)
+    specs = pretraining_weights(BertEncoder(model), False)
     hidden, layers, vocabulary, inner = 768, 16, 32768, 3072 // 2
     norm = 2 * hidden
     layer = 4 * hidden * hidden + hidden * 2 * inner + inner * hidden + 2 * norm  # queries, keys, values, output; gated; two norms

@@ -1,6 +1,5 @@
 """The training step as programs for XLA on a GPU, written by TensorFlow where there is none; a process of serve.py's kind."""
 
-import functools
 import os
 import pathlib
 import sys
@@ -26,8 +25,9 @@ class Lowering:
         import tensorflow as tf
 
         from bert_gpu import fused
-        from bert_gpu.model import encoder, heads
+        from bert_gpu.model import heads
         from bert_gpu.model.config import ModelConfig
+        from bert_gpu.model.encoder import BertEncoder
         from bert_gpu.optim.config import OptimizerConfig
         from bert_gpu.train.config import DeviceConfig
         from bert_gpu.train.devices import set_up
@@ -41,11 +41,11 @@ class Lowering:
             fused.has_gpu.cache_clear()
             assert fused.has_gpu()  # and remembered: what depends on it is lowered for a GPU
         config = ModelConfig(vocab_size=VOCAB_SIZE, **shape)
-        specs = heads.pretraining_weights(config, next_sentence=not packed)
+        encoder = BertEncoder(config, recompute_every=recompute_every, attention=attention, xla=True)
+        specs = heads.pretraining_weights(encoder, next_sentence=not packed)
         self.weights = {name: np.zeros(spec.shape, np.float32) for name, spec in specs.items()}
-        encode = functools.partial(encoder.encode, recompute_every=recompute_every, xla=True, attention=attention)
         losses = lambda weights, batch, dtype, seed: heads.pretraining_losses(  # noqa: E731
-            weights, batch, config, dtype=dtype, seed=seed, encode=encode
+            weights, batch, encoder, dtype=dtype, seed=seed
         )
         freeze = [part.replace("HALF", str(config.num_hidden_layers // 2)) for part in freeze]
         self.state = TrainState(self.devices.strategy, self.weights, None, frozen_names(self.weights, freeze))

@@ -57,17 +57,20 @@ class Ours(Trainer):
 
     def make_state(self):
         from bert_gpu.model import heads
-        from bert_gpu.model.encoder import initialize
+        from bert_gpu.model.encoder import BertEncoder
+        from bert_gpu.model.weights import initialize
         from bert_gpu.train.state import TrainState
 
-        weights = initialize(heads.pretraining_weights(self.model, next_sentence=not self.packed), self.seed)
+        weights = initialize(heads.pretraining_weights(BertEncoder(self.model), next_sentence=not self.packed), self.seed)
         self.state = TrainState(self.devices.strategy, weights, self.optimizer)
 
     def make_step(self, num_micro_batches):
+        from bert_gpu.model.encoder import BertEncoder
         from bert_gpu.pretrain.objective import pretraining_objective
+        from bert_gpu.train.memory import training_encoder
         from bert_gpu.train.step import TrainStep
 
-        goal = pretraining_objective(self.model, self.memory, self.devices)
+        goal = pretraining_objective(training_encoder(BertEncoder(self.model), self.memory, self.devices))
         sizes = dict(num_micro_batches=num_micro_batches, seed=self.seed)
         return TrainStep(self.devices, self.state, goal, self.optimizer, **sizes)
 

@@ -12,7 +12,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent))
 import numpy as np
 
 from bert_gpu.model.config import PRESETS, ModelConfig
-from bert_gpu.train.throughput import FlopsCounter
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.flops import FlopsCounter
 
 from .serve import VOCAB_SIZE, make_batch, num_predictions
 
@@ -27,12 +28,12 @@ def shape_of(name):
 
 
 def flops_per_token(name, length, packed=False):
-    """Model FLOPs of a training step for each place of its rows (throughput.py has the formula)."""
-    config = ModelConfig(vocab_size=VOCAB_SIZE, **shape_of(name))
+    """Model FLOPs of a training step for each place of its rows (bert_gpu/model/flops.py)."""
+    encoder = BertEncoder(ModelConfig(vocab_size=VOCAB_SIZE, **shape_of(name)))
     if packed:
         batch = make_batch(64, length, packed=True)
-        return FlopsCounter(config, next_sentence=False).per_batch(batch).model / batch["input_mask"].size
-    return FlopsCounter(config, next_sentence=True).per_row(length, num_predictions(length)).model / length
+        return FlopsCounter(encoder, next_sentence=False).per_batch(batch).model / batch["input_mask"].size
+    return FlopsCounter(encoder, next_sentence=True).per_row(length, num_predictions(length)).model / length
 
 
 def real_share(rows, length):

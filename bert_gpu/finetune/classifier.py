@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data.pipeline import consume, epoch_order
-from bert_gpu.model.heads import classifier_logits, cross_entropy, encoder_of, sentence_vector
+from bert_gpu.model.heads import classifier_logits, cross_entropy, sentence_vector
 from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.step import Objective
 
@@ -121,17 +121,17 @@ def evaluation_batches(rows, *, batch_size):
         yield make_batch(rows, np.where(is_real, numbers, start), is_real.astype(np.float32))
 
 
-def class_logits(weights, batch, config, dtype, seed=None, encode=None):
+def class_logits(weights, batch, encoder, dtype, seed=None):
     """(B, C) in the compute dtype. Dropout of the sentence vector has the rate of the hidden states, as in Google's BERT."""
-    hidden = (encode or encoder_of(config).encode)(weights, batch, config, dtype=dtype, seed=seed)
+    config, hidden = encoder.config, encoder.encode(weights, batch, dtype=dtype, seed=seed)
     return classifier_logits(weights, sentence_vector(weights, hidden, batch["input_mask"], config), seed, config.hidden_dropout_prob)
 
 
-def classification_objective(config, encode=None):
-    """The Objective of a classifier: cross-entropy of the labels, over the rows that count. encode: as in heads.py."""
+def classification_objective(encoder):
+    """The Objective of a classifier on an Encoder: cross-entropy of the labels, over the rows that count."""
 
     def losses(weights, batch, dtype, seed):
-        logits = class_logits(weights, batch, config, dtype, seed, encode)
+        logits = class_logits(weights, batch, encoder, dtype, seed)
         return {"classifier": tf.reduce_sum(cross_entropy(logits, batch["labels"]) * batch["row_weights"])}
 
     return Objective(counts=lambda batch: {"classifier": tf.reduce_sum(batch["row_weights"])}, losses=losses)
@@ -143,10 +143,10 @@ class Predictor:
     The softmax is taken in float64, so that a class that is all but excluded still has a probability above 0.
     """
 
-    def __init__(self, devices, state, config):
+    def __init__(self, devices, state, encoder):
         self.num_replicas = devices.num_replicas
         self.forward = ForwardPass(
-            devices, state, lambda weights, batch, dtype: {"logits": tf.cast(class_logits(weights, batch, config, dtype), tf.float32)}
+            devices, state, lambda weights, batch, dtype: {"logits": tf.cast(class_logits(weights, batch, encoder, dtype), tf.float32)}
         )
 
     def __call__(self, rows, batch_size):

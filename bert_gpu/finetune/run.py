@@ -14,13 +14,12 @@ from bert_gpu.finetune.metrics import compute_metrics
 from bert_gpu.finetune.start import DEFAULT_START, check_fits, start_trained, start_training
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.pretrained import tokenizer_files
-from bert_gpu.model.heads import encoder_of, needs_full_rows
 from bert_gpu.settings import UserError
 from bert_gpu.train import run as engine
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MemoryConfig, fit_sizes
 from bert_gpu.train.devices import set_up
-from bert_gpu.train.memory import training_encode
+from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
 from bert_gpu.train.state import TrainState, frozen_names
@@ -67,7 +66,7 @@ def finetune(settings, console=None, clock=time.monotonic):
 
     memory, optimizer = (settings.memory, settings.optimizer) if trains else (MemoryConfig(), None)
     state = TrainState(devices.strategy, start.weights, optimizer, frozen_names(start.weights, memory.freeze))
-    predict = classifier.Predictor(devices, state, start.model)
+    predict = classifier.Predictor(devices, state, start.encoder)
 
     def evaluate():
         return compute_metrics(predict(rows["dev"], settings.run.eval_batch_size * devices.num_replicas), rows["dev"].labels, task.metrics)
@@ -134,7 +133,7 @@ def choose_length(settings, start, folder, stored, trains):
 def encode_split(start, examples, max_seq_length):
     """The classifier.Rows of Examples, labels as numbers."""
     labels = None if examples.labels is None else tasks.number_labels(examples, start.labels)
-    multiple = max_seq_length if needs_full_rows(start.model) else classifier.LENGTH_MULTIPLE
+    multiple = max_seq_length if start.encoder.fixed_length else classifier.LENGTH_MULTIPLE
     return classifier.encode_rows(start.tokenizer, examples.texts_a, examples.texts_b, labels, max_seq_length, multiple)
 
 
@@ -182,7 +181,7 @@ def make_training(settings, fixed, devices, start, rows, validate):
         huggingface.write_model(path, start.model, weights, "BertForSequenceClassification", start.labels, files)
 
     return engine.Training(
-        objective=classifier.classification_objective(start.model, encode_of(start.model, settings.memory, devices)),
+        objective=classifier.classification_objective(training_encoder(start.encoder, settings.memory, devices)),
         seed=settings.run.seed,
         batches_at=batches_at,
         num_records=len(rows),
@@ -194,13 +193,3 @@ def make_training(settings, fixed, devices, start, rows, validate):
         hashes=dict(init_checkpoint=fixed["init_checkpoint"], vocabulary=start.tokenizer.identity),
         results=(results.RESULTS, results.PREDICTIONS),
     )
-
-
-def encode_of(model, memory, devices):
-    """The encode function of a training, with the recomputation that a MemoryConfig asks for."""
-    if model.encoder is None:
-        return training_encode(memory, devices, model)
-    if memory.layers_recomputed or memory.attention == "cudnn":
-        flag = "--recompute" if memory.layers_recomputed else "--attention=cudnn"
-        raise UserError(f"{flag}: is for our own encoder, not the model's --encoder={model.encoder}; drop the flag")
-    return encoder_of(model).encode

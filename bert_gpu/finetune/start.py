@@ -6,8 +6,9 @@ import os
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.pretrained import check_vocabulary, find_model, has_model, load_tokenizer
 from bert_gpu.model.config import ModelConfig, preset, read_config
-from bert_gpu.model.encoder import initialize
-from bert_gpu.model.heads import classifier_weights, encoder_of, needs_full_rows, pooling_of
+from bert_gpu.model.encoders import open_encoder
+from bert_gpu.model.heads import classifier_weights, pooling_of
+from bert_gpu.model.weights import initialize
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import Tokenizer
 
@@ -29,6 +30,10 @@ class Start:
     weights: dict
     fresh: list[str]
 
+    @property
+    def encoder(self):
+        return open_encoder(self.model)
+
 
 def start_training(config, labels, seed):
     """The Start of a training: --init_checkpoint, with fresh weights for what it lacks.
@@ -43,7 +48,7 @@ def start_training(config, labels, seed):
     else:
         path = find_model(init_checkpoint, "init_checkpoint")
         model, stored, notes = huggingface.read_model(path)
-        lacking = [name for name in encoder_of(model).encoder_weights(model) if name not in stored]
+        lacking = [name for name in open_encoder(model).weights() if name not in stored]
         if lacking:
             raise UserError(f"--init_checkpoint={init_checkpoint}: has no weights {lacking[0]}; a model with the whole encoder is needed")
         tokenizer = open_tokenizer(config, path, model)
@@ -51,7 +56,7 @@ def start_training(config, labels, seed):
         left = () if class_names(stored, notes.labels) == labels else ("classifier/",)
         left += () if (model.pooling, model.pooled_size) == pooled_by else ("pooler/", "classifier/")
         stored = {name: value for name, value in stored.items() if not name.startswith(left)}
-    weights = initialize(classifier_weights(model, len(labels)), seed)
+    weights = initialize(classifier_weights(open_encoder(model), len(labels)), seed)
     fresh = sorted(set(weights) - set(stored))
     return Start(path, model, tokenizer, labels, {name: stored.get(name, value) for name, value in weights.items()}, fresh)
 
@@ -65,7 +70,7 @@ def start_trained(config, output_dir):
     for path in candidates:
         model, weights, notes = huggingface.read_model(path)
         labels = class_names(weights, notes.labels)
-        specs = classifier_weights(model, len(labels))
+        specs = classifier_weights(open_encoder(model), len(labels))
         if len(labels) > 1 and set(specs) <= set(weights):
             return Start(path, model, open_tokenizer(config, path, model), labels, {name: weights[name] for name in specs}, [])
     where = f"--init_checkpoint={config.init_checkpoint} and {trained}" if config.init_checkpoint else trained
@@ -120,14 +125,13 @@ def check_fits(start, examples, max_seq_length, precision):
 
     A model without segment embeddings (type_vocab_size=0, Cramming) tells the texts of a pair apart by [SEP].
     """
-    model, where = start.model, f"the model ({start.path})"
+    model, encoder, where = start.model, start.encoder, f"the model ({start.path})"
     if max_seq_length > model.max_position_embeddings:
         raise UserError(f"--max_seq_length={max_seq_length}: {where} has {model.max_position_embeddings} positions; at most that many")
-    if needs_full_rows(model) and max_seq_length != model.max_position_embeddings:
-        problem = f"{where} takes rows of exactly {model.max_position_embeddings} tokens"
-        raise UserError(f"--max_seq_length={max_seq_length}: {problem}; give --max_seq_length={model.max_position_embeddings}")
-    if model.encoder is not None:
-        encoder_of(model).check(model, max_seq_length, precision)
+    if encoder.fixed_length not in (None, max_seq_length):
+        problem = f"{where} takes rows of exactly {encoder.fixed_length} tokens"
+        raise UserError(f"--max_seq_length={max_seq_length}: {problem}; give --max_seq_length={encoder.fixed_length}")
+    encoder.check(max_seq_length, precision)
     pairs = [part.path for part in examples if part.texts_b is not None]
     if pairs and model.type_vocab_size == 1:
         raise UserError(f"{pairs[0]}: has pairs, but {where} knows one segment (type_vocab_size=1); --text_b= takes the first texts alone")

@@ -6,6 +6,7 @@ value projections are one matrix (H, 3H), in this order. An architecture that is
 Model Garden, has a model_type of its own, and its tensors are ours under our names.
 """
 
+import contextlib
 import re
 import typing
 
@@ -16,6 +17,7 @@ from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.tensors import join, read_tensors
 from bert_gpu.model import config as model_config
 from bert_gpu.model import heads
+from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
 
 
@@ -152,10 +154,19 @@ def _read_labels(path):
     return names
 
 
-def _specs(config, num_classes, architecture):
+def _specs(encoder, num_classes, architecture):
     """Every weight that we know a place for. A classifier's pooler may be another than that of next sentences."""
-    parts = [heads.classifier_weights(config, num_classes), heads.pretraining_weights(config)]
+    parts = [heads.classifier_weights(encoder, num_classes), heads.pretraining_weights(encoder)]
     return {**parts[0], **parts[1]} if architecture != "BertForSequenceClassification" else {**parts[1], **parts[0]}
+
+
+@contextlib.contextmanager
+def _blaming(path):
+    """Errors about an encoder that cannot be, or not with these settings, name the file that asks for it."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
 
 
 def read_model(folder):
@@ -174,8 +185,9 @@ def read_model(folder):
     if config.is_classic:
         tensors = {_canonical(name): tensor for name, tensor in tensors.items()}
         _pop_decoder(folder, tensors)
-    shares_layers = config.encoder is not None and config.encoder.startswith("garden:albert")
-    if config.num_groups > len(tensors) and not shares_layers:  # before a table of that many layers is made
+    with _blaming(config_path):
+        encoder = open_encoder(config)
+    if encoder.num_groups > len(tensors):  # before a table of that many layers is made
         raise UserError(f"{folder}: config.json says num_hidden_layers={config.num_hidden_layers}, the file has {len(tensors)} tensors")
     stated = _stated_architecture(config_path)
     architecture = stated if stated in ARCHITECTURES else _guess_architecture(tensors)
@@ -183,10 +195,8 @@ def read_model(folder):
     num_classes = len(classifier) if np.ndim(classifier) == 2 else 1
 
     weights, missing = {}, []
-    try:
-        specs = _specs(config, num_classes, architecture)
-    except UserError as error:  # about an encoder of Model Garden
-        raise UserError(f"{config_path}: {str(error).removeprefix('--')}"[:300]) from None
+    with _blaming(config_path):
+        specs = _specs(encoder, num_classes, architecture)
     names = weight_names(config, specs)
     for name, spec in specs.items():
         theirs = names[name]
@@ -236,7 +246,7 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
     else:
         labels = ()
 
-    specs = _specs(config, num_classes, architecture)
+    specs = _specs(open_encoder(config), num_classes, architecture)
     tensors, names = {}, weight_names(config, specs)
     for name, spec in specs.items():
         if name.startswith(_HEADS) and not name.startswith(ARCHITECTURES[architecture]):

@@ -8,92 +8,126 @@ that silently differs from the one asked for.
 
 import dataclasses
 import json
+import sys
 
 from bert_gpu.settings import Settings, UserError, setting
 
 GATED = ("geglu", "reglu", "swiglu")
 ENCODER_PREFIX = "garden:"
-_BEYOND_BERT = ("norm_first", "embedding_norm", "position_embedding_type", "use_bias", "embedding_size", "num_hidden_groups",
-                "mlm_transform", "decoder_bias", "pooling", "pooler_size", "encoder")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Settings):
-    """Everything that decides the shape and the function of the encoder; B, S and the heads' number of classes are not part of it."""
+    """Everything that decides the shape and the function of the encoder; B, S and the heads' number of classes are not part of it.
 
-    vocab_size: int = setting(30522, "Number of entries of the vocabulary; the rows of the word embeddings.", low=1)
-    hidden_size: int = setting(768, "Width H of the vectors that flow through the encoder; a multiple of the number of heads.", low=1)
-    num_hidden_layers: int = setting(12, "Number of transformer layers: one attention and one feed-forward block each.", low=1)
-    num_attention_heads: int = setting(12, "Number of attention heads N; each sees hidden_size / N dimensions.", low=1)
+    The role of each field says whether BERT has it; what is a BERT, and what a BERT's config.json holds, follows from that.
+    """
+
+    vocab_size: int = setting(30522, "Number of entries of the vocabulary; the rows of the word embeddings.", low=1, role="size")
+    hidden_size: int = setting(
+        768, "Width H of the vectors that flow through the encoder; a multiple of the number of heads.", low=1, role="size"
+    )
+    num_hidden_layers: int = setting(12, "Number of transformer layers: one attention and one feed-forward block each.", low=1, role="size")
+    num_attention_heads: int = setting(12, "Number of attention heads N; each sees hidden_size / N dimensions.", low=1, role="size")
     intermediate_size: int = setting(
         3072,
         "Width of the feed-forward block behind its first product, usually 4 x hidden_size. A gated activation halves it: of 3072, 1536 "
         "gate the others, so that the second product is from 1536.",
         low=1,
+        role="size",
     )
     hidden_act: str = setting(
         "gelu",
         "Activation of the feed-forward block: gelu (exact, with erf), gelu_new (its tanh approximation) or relu; or a gate: geglu, reglu "
         "and swiglu multiply one half of the values by gelu, relu or silu of the other half (Shazeer 2020).",
         choices=("gelu", "gelu_new", "relu", *GATED),
+        role="departure",
+        bert_values=("gelu", "gelu_new", "relu"),
     )
     hidden_dropout_prob: float = setting(
-        0.1, "Share of the hidden values dropped after the embeddings and after every block while training.", low=0.0, below=1.0
+        0.1,
+        "Share of the hidden values dropped after the embeddings and after every block while training.",
+        low=0.0,
+        below=1.0,
+        role="rate",
     )
-    attention_probs_dropout_prob: float = setting(0.1, "Share of the attention probabilities dropped while training.", low=0.0, below=1.0)
-    max_position_embeddings: int = setting(512, "Longest sequence, in tokens, that the positions reach.", low=1)
+    attention_probs_dropout_prob: float = setting(
+        0.1, "Share of the attention probabilities dropped while training.", low=0.0, below=1.0, role="rate"
+    )
+    max_position_embeddings: int = setting(512, "Longest sequence, in tokens, that the positions reach.", low=1, role="size")
     type_vocab_size: int = setting(
-        2, "Number of segment types: 2 tells the first text of a pair from the second; 0 = no segment embeddings.", low=0
+        2,
+        "Number of segment types: 2 tells the first text of a pair from the second; 0 = no segment embeddings.",
+        low=0,
+        role="size",
+        bert_values=range(1, sys.maxsize),
     )
     initializer_range: float = setting(
-        0.02, "Standard deviation of the truncated normal that kernels and embeddings start from.", above=0.0
+        0.02, "Standard deviation of the truncated normal that kernels and embeddings start from.", above=0.0, role="rate"
     )
-    layer_norm_eps: float = setting(1e-12, "Added to the variance in layer normalisation, against division by zero.", above=0.0)
+    layer_norm_eps: float = setting(
+        1e-12, "Added to the variance in layer normalisation, against division by zero.", above=0.0, role="rate"
+    )
     norm_first: bool = setting(
         False,
         "Normalise what goes into each block (pre-LN) and once more behind the last layer, instead of the sum behind each block (post-LN, "
         "BERT). Pre-LN bears higher learning rates and many layers.",
+        role="departure",
     )
-    embedding_norm: bool = setting(True, "Normalise the sum of the embeddings.")
+    embedding_norm: bool = setting(True, "Normalise the sum of the embeddings.", role="departure")
     position_embedding_type: str = setting(
         "absolute",
         "Where word order comes from: absolute (a learnt vector for each position, BERT), scaled_sinusoidal (sines and cosines times one "
         "learnt scale, Cramming) or rotary (queries and keys turned by an angle that grows with the position, RoFormer).",
         choices=("absolute", "scaled_sinusoidal", "rotary"),
+        role="departure",
+        bert_values=("absolute",),
     )
     use_bias: bool = setting(
-        True, "Biases in the dense layers of the encoder and of the masked-word head; normalisation, pooler and classifier keep theirs."
+        True,
+        "Biases in the dense layers of the encoder and of the masked-word head; normalisation, pooler and classifier keep theirs.",
+        role="departure",
     )
     embedding_size: int | None = setting(
         None,
         "Width of the embeddings; when smaller than hidden_size, one product makes them wider (ALBERT), which saves "
         "vocab_size x (hidden_size - embedding_size) weights. Default: hidden_size.",
         low=1,
+        role="departure",
+        none_means="hidden_size",
     )
     num_hidden_groups: int | None = setting(
         None,
         "Number of groups of consecutive layers that share one set of weights (ALBERT: 1). It saves weights and optimizer state, not time. "
         "Default: each layer has its own.",
         low=1,
+        role="departure",
+        none_means="num_hidden_layers",
     )
-    mlm_transform: bool = setting(True, "A dense layer, activation and normalisation between the encoder and the scores of masked words.")
-    decoder_bias: bool = setting(True, "A bias for each word of the vocabulary in the scores of masked words.")
+    mlm_transform: bool = setting(
+        True, "A dense layer, activation and normalisation between the encoder and the scores of masked words.", role="departure"
+    )
+    decoder_bias: bool = setting(True, "A bias for each word of the vocabulary in the scores of masked words.", role="departure")
     pooling: str = setting(
         "first",
         "What the sentence vector of a classifier is made of: the first token, [CLS], or the mean of all tokens. Pretraining only notes "
         "it for fine-tuning; next sentences are told from the first token.",
         choices=("first", "mean"),
+        role="departure",
     )
     pooler_size: int | None = setting(
         None,
         "Width of the tanh layer between the pooled tokens and the scores of a classifier; pretraining only notes it for fine-tuning. "
         "Default: hidden_size.",
         low=1,
+        role="departure",
+        none_means="hidden_size",
     )
     encoder: str | None = setting(
         None,
         "An encoder of TF Model Garden instead of ours: garden:NAME with NAME bert, albert, bigbird, fnet, mobilebert and others, of "
         "the shape that the other flags of the model say; garden:bigbird,block_size=16 sets what only they have.",
+        role="departure",
     )
 
     def __post_init__(self):
@@ -148,14 +182,19 @@ class ModelConfig(Settings):
     @property
     def is_classic(self):
         """Whether this is a BERT of Devlin et al., which `transformers` opens as such; sizes and rates do not matter."""
-        switches = (field for field in dataclasses.fields(self) if field.name in _BEYOND_BERT and type(field.default) in (bool, str))
-        return (
-            all(getattr(self, field.name) == field.default for field in switches)
-            and (self.embedding_width, self.num_groups) == (self.hidden_size, self.num_hidden_layers)
-            and (self.pooled_size, self.encoder) == (self.hidden_size, None)
-            and self.hidden_act not in GATED
-            and self.type_vocab_size > 0
-        )
+        return not self.departures()
+
+    def departures(self):
+        """Names of the fields whose values are not BERT's."""
+        return [field.name for field in dataclasses.fields(self) if not self._is_berts(field)]
+
+    def _is_berts(self, field):
+        value, rules = getattr(self, field.name), field.metadata
+        if rules["bert_values"] is not None:
+            return value in rules["bert_values"]
+        if rules["role"] != "departure" or value == field.default:
+            return True
+        return rules["none_means"] is not None and value == getattr(self, rules["none_means"])
 
 
 # The sizes that Google published (Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et al. 2018), and two recipes' models.
@@ -269,9 +308,8 @@ def read_config(path):
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
     if values.get("model_type") == "bert" and not config.is_classic:
-        switches = {name: getattr(config, name) for name in (*_BEYOND_BERT, "hidden_act") if name in values}
-        said = ", ".join(f"{name}={value!r}" for name, value in switches.items() if value != getattr(ModelConfig, name))
-        raise UserError(f"{path}: model_type='bert' has no {said or 'such architecture'}; remove model_type, or make it '{OWN_TYPE}'"[:300])
+        said = ", ".join(f"{name}={getattr(config, name)!r}" for name in config.departures())
+        raise UserError(f"{path}: model_type='bert' has no {said}; remove model_type, or make it '{OWN_TYPE}'"[:300])
     return config
 
 
@@ -294,7 +332,8 @@ def config_bytes(config, architecture, labels=()):
     """
     fields = config.to_dict()
     if config.is_classic:
-        fields = {name: value for name, value in fields.items() if name not in _BEYOND_BERT} | {"position_embedding_type": "absolute"}
+        known = [field for field in dataclasses.fields(config) if field.metadata["role"] != "departure" or field.metadata["bert_values"]]
+        fields = {field.name: fields[field.name] for field in known}
     values = {
         "architectures": [architecture if config.is_classic else architecture.replace("Bert", "BertGpu", 1)],
         "model_type": "bert" if config.is_classic else OWN_TYPE,

@@ -8,6 +8,31 @@ import tensorflow as tf
 
 from bert_gpu.model.layers import dense, dropout, layer_norm, sizes
 from bert_gpu.model.packed import restarted_positions
+from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
+
+
+def embedding_weights(config):
+    width = config.embedding_width
+    tables = {"word": config.vocab_size, "position": config.max_position_embeddings, "segment": config.type_vocab_size}
+    if config.position_embedding_type != "absolute":
+        del tables["position"]
+    specs = {
+        f"embeddings/{name}": WeightSpec((num_rows, width), "normal", config.initializer_range)
+        for name, num_rows in tables.items()
+        if num_rows
+    }
+    if config.position_embedding_type == "scaled_sinusoidal":
+        specs["embeddings/position_scale"] = WeightSpec((1,), "constant", width**-0.5)
+    if config.embedding_norm:
+        specs.update(norm_weights("embeddings/norm", width))
+    if width != config.hidden_size:
+        specs.update(dense_weights(config, "embeddings/projection", width, config.hidden_size, config.use_bias))
+    return specs
+
+
+def embedding_products(config):
+    """Multiply-adds of `embed` for one token: E H where the embeddings are made wider. A lookup counts none, also that of segments."""
+    return dense_products(embedding_weights(config))
 
 
 @tf.custom_gradient

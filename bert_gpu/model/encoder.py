@@ -4,71 +4,42 @@ BERT's (Devlin et al. 2018) unless the config says otherwise: each departure fro
 
 Legend: B batch, S sequence, H hidden, N heads, D dimensions per head, R = B x S rows, K sequences of a packed row.
 
-A model's weights are one flat dict {name: tensor}, names separated by slashes. Nothing here holds state: whoever trains owns the
-variables, reads them to tensors, casts those of rank 2 and more to the compute dtype and calls `encode`. Which layers there are is
-decided once, in `encoder_weights`; `encode` finds what it needs by name.
+Nothing here holds state: whoever trains owns the variables, reads them to tensors, casts those of rank 2 and more to the compute dtype
+and calls `encode`. Which layers there are is decided once, in `encoder_weights`; `encode` finds what it needs by name. BertEncoder is
+these functions behind the protocol of encoders.py.
 """
 
-import hashlib
+import dataclasses
 import typing
 
-import numpy as np
 import tensorflow as tf
 
 from bert_gpu.model import cudnn_attention
 from bert_gpu.model.attention import mask_bias, rotation, self_attention
-from bert_gpu.model.embeddings import embed
-from bert_gpu.model.layers import activate, add_dropped, dense, layer_norm, project, sizes
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.embeddings import embed, embedding_products, embedding_weights
+from bert_gpu.model.layers import activate, add_dropped, layer_norm, project, sizes
 from bert_gpu.model.packed import sequence_bias
 from bert_gpu.model.recompute import recompute
+from bert_gpu.model.weights import dense_products, dense_weights, norm_weights
+from bert_gpu.settings import UserError
 
 
-class WeightSpec(typing.NamedTuple):
-    """Shape of a weight and where it starts: "normal" (truncated, of deviation `value`), "constant" (`value`), "zeros" or "ones"."""
-
-    shape: tuple[int, ...]
-    initializer: str
-    value: float = 0.0
-
-
-def dense_weights(config, name, num_inputs, num_outputs, use_bias=True):
-    """Specifications of a dense layer: kernel (in, out) and bias (out,)."""
-    kernel = {f"{name}/kernel": WeightSpec((num_inputs, num_outputs), "normal", config.initializer_range)}
-    return kernel | ({f"{name}/bias": WeightSpec((num_outputs,), "zeros")} if use_bias else {})
-
-
-def norm_weights(name, size):
-    return {f"{name}/scale": WeightSpec((size,), "ones"), f"{name}/bias": WeightSpec((size,), "zeros")}
-
-
-def embedding_weights(config):
-    width = config.embedding_width
-    tables = {"word": config.vocab_size, "position": config.max_position_embeddings, "segment": config.type_vocab_size}
-    if config.position_embedding_type != "absolute":
-        del tables["position"]
-    specs = {
-        f"embeddings/{name}": WeightSpec((num_rows, width), "normal", config.initializer_range)
-        for name, num_rows in tables.items()
-        if num_rows
-    }
-    if config.position_embedding_type == "scaled_sinusoidal":
-        specs["embeddings/position_scale"] = WeightSpec((1,), "constant", width**-0.5)
-    if config.embedding_norm:
-        specs.update(norm_weights("embeddings/norm", width))
-    if width != config.hidden_size:
-        specs.update(dense_weights(config, "embeddings/projection", width, config.hidden_size, config.use_bias))
-    return specs
-
-
-def layer_weights(config, name):
+def attention_weights(config, name):
     hidden, use_bias = config.hidden_size, config.use_bias
     return {
-        **dense_weights(config, f"{name}/attention/qkv", hidden, 3 * hidden, use_bias),
-        **dense_weights(config, f"{name}/attention/output", hidden, hidden, use_bias),
-        **norm_weights(f"{name}/attention/norm", hidden),
-        **dense_weights(config, f"{name}/feed_forward/in", hidden, config.intermediate_size, use_bias),
-        **dense_weights(config, f"{name}/feed_forward/output", config.inner_size, hidden, use_bias),
-        **norm_weights(f"{name}/feed_forward/norm", hidden),
+        **dense_weights(config, f"{name}/qkv", hidden, 3 * hidden, use_bias),
+        **dense_weights(config, f"{name}/output", hidden, hidden, use_bias),
+        **norm_weights(f"{name}/norm", hidden),
+    }
+
+
+def feed_forward_weights(config, name):
+    hidden, use_bias = config.hidden_size, config.use_bias
+    return {
+        **dense_weights(config, f"{name}/in", hidden, config.intermediate_size, use_bias),
+        **dense_weights(config, f"{name}/output", config.inner_size, hidden, use_bias),
+        **norm_weights(f"{name}/norm", hidden),
     }
 
 
@@ -79,27 +50,9 @@ def encoder_weights(config):
     """
     specs = embedding_weights(config)
     for group in range(config.num_groups):
-        specs.update(layer_weights(config, f"layer_{group}"))
+        specs.update(attention_weights(config, f"layer_{group}/attention"))
+        specs.update(feed_forward_weights(config, f"layer_{group}/feed_forward"))
     return specs | (norm_weights("final_norm", config.hidden_size) if config.norm_first else {})
-
-
-def initialize(specs, seed):
-    """First values, {name: float32 array}. The numbers of a weight depend on (seed, its name) alone: adding a head changes no other.
-
-    The normal distribution is cut at two deviations, not rescaled, as in Google's BERT.
-    """
-
-    def draw(name, spec):
-        if spec.initializer != "normal":
-            return np.full(spec.shape, {"zeros": 0, "ones": 1, "constant": spec.value}[spec.initializer], np.float32)
-        key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16], "little")
-        generator = np.random.Generator(np.random.Philox(key=key))
-        values = generator.standard_normal(int(np.prod(spec.shape)), dtype=np.float32)
-        while len(outside := np.flatnonzero(np.abs(values) > 2)):
-            values[outside] = generator.standard_normal(len(outside), dtype=np.float32)
-        return (values * np.float32(spec.value)).reshape(spec.shape)
-
-    return {name: draw(name, spec) for name, spec in specs.items()}
 
 
 class Rows(typing.NamedTuple):
@@ -126,10 +79,37 @@ def attention_block(weights, x, rows, config, seed, place):
     return project(weights, "attention/output", tf.reshape(mixed, [-1, config.hidden_size]))
 
 
+def attention_products(config, num_attended):
+    """Multiply-adds of `attention_block` for a token that attends to T: 4 H^2 of its dense layers, and T H each of scores and mixing."""
+    return dense_products(attention_weights(config, "attention")) + 2 * num_attended * config.hidden_size
+
+
 def feed_forward_block(weights, x, config):
     """Two dense layers with an activation between them: (R, H) -> (R, H) and its bias, as `project`."""
     inner, bias = project(weights, "feed_forward/in", x)
     return project(weights, "feed_forward/output", activate(config.hidden_act, inner, *bias))
+
+
+def feed_forward_products(config):
+    """Multiply-adds of `feed_forward_block` for one token: H I + I' H, where a gate makes I' half of I."""
+    return dense_products(feed_forward_weights(config, "feed_forward"))
+
+
+class Products(typing.NamedTuple):
+    """Multiply-adds of one token in a training step.
+
+    embeddings: forward, before the layers. layers: forward, in all layers. recomputed: forward once more, in the backward pass.
+    """
+
+    embeddings: float
+    layers: float
+    recomputed: float = 0
+
+
+def token_products(config, num_attended):
+    """The Products of `encode` for a token that attends to `num_attended`, where all activations are kept."""
+    layer = attention_products(config, num_attended) + feed_forward_products(config)
+    return Products(embedding_products(config), config.num_hidden_layers * layer)
 
 
 def weights_of(weights, index, config):
@@ -203,17 +183,42 @@ def encode(weights, batch, config, *, dtype=tf.float32, seed=None, recompute_eve
     return tf.reshape(x, [batch_size, length, config.hidden_size])
 
 
-def pool(weights, hidden, starts=None):
-    """The sentence vector: tanh of a dense layer over [CLS], the first token.
+@dataclasses.dataclass(frozen=True)
+class BertEncoder:
+    """Our own encoder behind the protocol of encoders.py; recompute_every, attention and xla are those of `encode`."""
 
-    Args:
-      hidden: (B, S, H).
-      starts: int32 (B, K), where the sequences of packed rows begin, from `packed.sequence_starts`; None = at 0 alone.
+    config: ModelConfig
+    recompute_every: int = 0
+    attention: str = "plain"
+    xla: bool = False
 
-    Returns:
-      (B, H), or (B, K, H) with starts.
-    """
-    if starts is None:
-        return tf.tanh(dense(weights, "pooler", hidden[:, 0]))
-    first = tf.gather(hidden, starts, batch_dims=1)  # (B, K, H)
-    return tf.reshape(tf.tanh(dense(weights, "pooler", tf.reshape(first, [-1, hidden.shape[-1]]))), tf.shape(first))
+    @property
+    def num_groups(self):
+        return self.config.num_groups
+
+    @property
+    def fixed_length(self):
+        return None
+
+    def weights(self):
+        return encoder_weights(self.config)
+
+    def encode(self, weights, batch, *, dtype=tf.float32, seed=None):
+        how = dict(recompute_every=self.recompute_every, attention=self.attention, xla=self.xla)
+        return encode(weights, batch, self.config, dtype=dtype, seed=seed, **how)
+
+    def check(self, length, precision, is_packed=False):
+        positions = self.config.max_position_embeddings
+        if length is not None and length > positions:
+            raise UserError(f"rows of {length} tokens, but --max_position_embeddings={positions}; raise it")
+
+    def cudnn_obstacle(self, **conditions):
+        size = self.config.hidden_size // self.config.num_attention_heads
+        return cudnn_attention.obstacle(size=size, dropout=self.config.attention_probs_dropout_prob, **conditions)
+
+    def token_products(self, num_attended):
+        products = token_products(self.config, num_attended)
+        return products._replace(recomputed=products.layers) if self.recompute_every else products
+
+    def for_training(self, *, recompute_every=0, attention="plain", xla=False):
+        return dataclasses.replace(self, recompute_every=recompute_every, attention=attention, xla=xla)

@@ -18,9 +18,11 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.model.encoder import WeightSpec
+from bert_gpu.model.config import ENCODER_PREFIX, ModelConfig
+from bert_gpu.model.encoder import token_products
 from bert_gpu.model.garden_settings import activation_name, read_options, transfer
 from bert_gpu.model.layers import ACTIVATIONS, dropout
+from bert_gpu.model.weights import WeightSpec
 from bert_gpu.settings import UserError
 
 with warnings.catch_warnings():
@@ -28,7 +30,6 @@ with warnings.catch_warnings():
     import tf_keras
     from official.nlp.configs import encoders
 
-PREFIX = "garden:"
 WORKING = ("bert", "bert_v2", "query_bert", "albert", "mobilebert", "reuse", "kernel", "bigbird", "fnet", "sparse_mixer")
 REFUSED = {
     "funnel": "it shortens the sequence, and masked words need a state each",
@@ -39,81 +40,94 @@ REFUSED = {
 FIXED_LENGTH = ("fnet", "sparse_mixer", "bigbird")
 FLOAT32_ONLY = ("mobilebert", "kernel")  # add float32 to lower precision inside, which fails
 IMPURE = ("redraw", "use_gradient_checkpointing")  # options that draw numbers, or own variables, where no seed and no weight can reach
+BERT_PRODUCTS = ("bert", "bert_v2", "albert")  # multiply the matrices that our encoder does
 POOLERS = ("pooler_transform", "cls_transform", "pooler")  # theirs; sentence vectors are made by our own heads
 
 
 @dataclasses.dataclass(frozen=True)
 class GardenEncoder:
-    """An encoder of Model Garden behind the interface of encoder.py.
+    """An encoder of Model Garden behind the protocol of encoders.py, which describes the methods.
 
     name: the type in `official.nlp.configs.encoders`. options: (field, value) pairs of its own configuration.
     """
 
+    config: ModelConfig
     name: str
     options: tuple = ()
 
     @property
-    def has_bert_products(self):
-        """Whether train.throughput's formula, made for our encoder, counts the matrix products of this one."""
-        return self.name in ("bert", "bert_v2", "albert") and not self.options
+    def flag(self):
+        return f"--encoder={ENCODER_PREFIX}" + ",".join([self.name, *(f"{field}={value}" for field, value in self.options)])
 
     @property
-    def flag(self):
-        return f"--encoder={PREFIX}" + ",".join([self.name, *(f"{field}={value}" for field, value in self.options)])
+    def shares_layers(self):
+        """Whether all layers have the weights of one."""
+        return self.name == "albert"
 
-    def encoder_weights(self, config):
+    @property
+    def num_groups(self):
+        return 1 if self.shares_layers else self.config.num_hidden_layers
+
+    @property
+    def fixed_length(self):
+        return self.config.max_position_embeddings if self.name in FIXED_LENGTH else None
+
+    def weights(self):
         """{name: WeightSpec}: "embeddings/word", and "encoder/..." as Model Garden names them, without its pooler."""
-        return dict(build(self, config, "float32").specs)
+        return dict(build(self, "float32").specs)
 
-    def encode(self, weights, batch, config, *, dtype=tf.float32, seed=None):
-        """Hidden states of the last layer, (B, S, H) in the compute dtype. Arguments as for `encoder.encode`.
-
-        Raises UserError for rows that the encoder cannot take: packed ones, and lengths that it was not made for.
-        """
-        self.check(config, batch["input_ids"].shape[1], tf.as_dtype(dtype).name, is_packed="sequence_ids" in batch)
+    def encode(self, weights, batch, *, dtype=tf.float32, seed=None):
+        """Raises UserError for rows that the encoder cannot take: packed ones, and lengths that it was not made for."""
+        self.check(batch["input_ids"].shape[1], tf.as_dtype(dtype).name, is_packed="sequence_ids" in batch)
         features = dict(input_word_ids=batch["input_ids"], input_mask=batch["input_mask"], input_type_ids=batch["segment_ids"])
-        if self.name in FIXED_LENGTH:
-            features = {name: tf.ensure_shape(x, [None, config.max_position_embeddings]) for name, x in features.items()}
-        built = build(self, config, tf.as_dtype(dtype).name)
+        if self.fixed_length is not None:
+            features = {name: tf.ensure_shape(x, [None, self.fixed_length]) for name, x in features.items()}
+        built = build(self, tf.as_dtype(dtype).name)
         with built.given(weights, seed):
             hidden = built.model(features, training=seed is not None)["sequence_output"]
         return tf.cast(hidden, dtype)
 
-    def check(self, config, length, precision, is_packed=False):
-        """Raises UserError when the encoder cannot take such rows. `encode` checks too, but TensorFlow adds its own lines to errors.
-
-        Args:
-          config: ModelConfig. length: tokens of a row, None when not known. precision: "float32", "bfloat16" or "float16".
-          is_packed: whether batches have sequence_ids.
-        """
-        positions = config.max_position_embeddings
+    def check(self, length, precision, is_packed=False):
+        positions = self.config.max_position_embeddings
         if is_packed:
             raise UserError(f"{self.flag}: attends across the sequences of packed rows; use data of another --objective, or our encoder")
         if precision != "float32" and self.name in FLOAT32_ONLY:
             raise UserError(f"--precision={precision}: {self.flag} works in float32 alone; give --precision=float32")
         if length is None:
             return
-        if self.name in FIXED_LENGTH and length != positions:
+        if self.fixed_length not in (None, length):
             raise UserError(
                 f"{self.flag}: takes rows of exactly --max_position_embeddings={positions} tokens, these have {length}; set it to "
                 "the data's length, with --padding=fixed"
             )
         if length > positions:
             raise UserError(f"{self.flag}: rows of {length} tokens, but --max_position_embeddings={positions}; raise it")
-        if self.name == "bigbird" and length % (block := garden_config(self, config).get().block_size):
+        if self.name == "bigbird" and length % (block := garden_config(self).get().block_size):
             raise UserError(
                 f"{self.flag}: takes rows of a multiple of {block} tokens, these have {length}; give "
-                f"--encoder={PREFIX}bigbird,block_size=N, or data of another length"
+                f"--encoder={ENCODER_PREFIX}bigbird,block_size=N, or data of another length"
             )
 
+    def cudnn_obstacle(self, **conditions):
+        return f"is for our own encoder, not for {self.flag}; name another"
 
-def open_encoder(text):
-    """The GardenEncoder that --encoder=garden:NAME[,FIELD=VALUE...] asks for; FIELDs are those of Model Garden's configuration.
+    def token_products(self, num_attended):
+        return token_products(self.config, num_attended) if self.name in BERT_PRODUCTS and not self.options else None
+
+    def for_training(self, *, recompute_every=0, attention="plain", xla=False):
+        if recompute_every or attention != "plain":
+            asked = "--recompute" if recompute_every else f"--attention={attention}"
+            raise UserError(f"{asked}: is for our own encoder, not for {self.flag}; drop the flag")
+        return self
+
+
+def open_encoder(config):
+    """The GardenEncoder of a ModelConfig with --encoder=garden:NAME[,FIELD=VALUE...]; FIELDs are those of Model Garden's configuration.
 
     Raises UserError for unknown names and fields.
     """
-    name, *options = re.split(r",(?![^(\[]*[)\]])", text.removeprefix(PREFIX))  # at commas outside of brackets
-    flag = f"--encoder={text}"
+    name, *options = re.split(r",(?![^(\[]*[)\]])", config.encoder.removeprefix(ENCODER_PREFIX))  # at commas outside of brackets
+    flag = f"--encoder={config.encoder}"
     if name in REFUSED:
         raise UserError(f"{flag}: cannot be trained here, because {REFUSED[name]}; these can: {', '.join(WORKING)}")
     if name not in WORKING:
@@ -122,14 +136,14 @@ def open_encoder(text):
     for field, value in pairs:
         if field in IMPURE and value:
             raise UserError(f"{flag}: {field} is not supported here; leave it out")
-    return GardenEncoder(name, pairs)
+    return GardenEncoder(config, name, pairs)
 
 
-def garden_config(encoder, config):
-    """Model Garden's EncoderConfig of a ModelConfig. UserError when the ModelConfig asks for what the encoder does not have."""
-    result = encoders.EncoderConfig(type=encoder.name)
+def garden_config(encoder):
+    """Model Garden's EncoderConfig of a GardenEncoder. UserError when its ModelConfig asks for what the encoder does not have."""
+    config, result = encoder.config, encoders.EncoderConfig(type=encoder.name)
     theirs = result.get()
-    transfer(config, theirs, encoder.flag, shares_layers=encoder.name == "albert")
+    transfer(config, theirs, encoder.flag, shares_layers=encoder.shares_layers)
     if encoder.name == "mobilebert":  # its inner width, which ModelConfig does not have
         theirs.intra_bottleneck_size = config.hidden_size
     if encoder.name == "query_bert":  # always factorises
@@ -217,8 +231,8 @@ class Built:
 
 
 @functools.lru_cache(maxsize=8)
-def build(encoder, config, dtype):
-    """Builds an encoder for a compute dtype ("float32", "bfloat16", "float16").
+def build(encoder, dtype):
+    """The Built of a GardenEncoder for a compute dtype ("float32", "bfloat16", "float16").
 
     In a thread of its own: that has neither the graph nor the replica in which the caller may be tracing.
     """
@@ -226,7 +240,7 @@ def build(encoder, config, dtype):
 
     def run():
         try:
-            results.append(_build(encoder, config, dtype))
+            results.append(_build(encoder, dtype))
         except Exception as error:  # raised again below, in the caller's thread
             results.append(error)
 
@@ -238,9 +252,8 @@ def build(encoder, config, dtype):
     return results[0]
 
 
-def _build(encoder, config, dtype):
-    theirs = garden_config(encoder, config)
-    initializers = {}
+def _build(encoder, dtype):
+    config, theirs, initializers = encoder.config, garden_config(encoder), {}
 
     def create(next_creator, **settings):
         initializer = getattr(settings["initial_value"], "func", None)  # of tf_keras: partial(initializer, shape, dtype=...)

@@ -2,8 +2,7 @@
 
 Legend: B batch, S sequence, P predictions, H hidden, V vocabulary, C classes.
 
-The encoder is a parameter of what runs it: `encode(weights, batch, config, *, dtype, seed)` gives hidden states (B, S, H), and
-`encoder_weights(config)` the specifications of its weights; by default those of the encoder that the config names (`encoder_of`).
+What runs the encoder, or specifies its weights too, takes it as an Encoder (encoders.py); what has its output needs its config alone.
 
 Losses come as sums, counts apart: the mean over a step is a sum over every micro-batch and replica divided by the global count,
 and the counts need no forward pass, so that they are known before the first backward pass.
@@ -12,30 +11,8 @@ and the counts need no forward pass, so that they are known before the first bac
 import tensorflow as tf
 
 from bert_gpu.fused import column_sums, fused, widened
-from bert_gpu.model import encoder
-from bert_gpu.model.encoder import WeightSpec, dense_weights, norm_weights, pool
 from bert_gpu.model.layers import dense, dropout, layer_norm, project, sizes, ungated
-
-
-def encoder_of(config):
-    """What has `encode` and `encoder_weights` for a ModelConfig: the module encoder.py, or a garden.GardenEncoder.
-
-    Raises UserError when the config names an encoder that there is not.
-    """
-    if config.encoder is None:
-        return encoder
-    from bert_gpu.model import garden  # brings tf_keras and Model Garden, which other models need not wait for
-
-    return garden.open_encoder(config.encoder)
-
-
-def needs_full_rows(model):
-    """Whether the model's encoder takes rows of one length alone, that of its positions."""
-    if model.encoder is None:
-        return False
-    from bert_gpu.model import garden  # as in heads.encoder_of
-
-    return encoder_of(model).name in garden.FIXED_LENGTH
+from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 
 
 def mlm_weights(config):
@@ -54,18 +31,22 @@ def pooler_weights(config, width=None):
     return dense_weights(config, "pooler", config.hidden_size, width or config.hidden_size)
 
 
-def pretraining_weights(config, next_sentence=True, encoder_weights=None):
-    """{name: WeightSpec} of encoder and pretraining heads; without next sentences there is neither pooler nor "nsp"."""
-    specs = {**(encoder_weights or encoder_of(config).encoder_weights)(config), **mlm_weights(config)}
-    if next_sentence:
-        specs.update({**pooler_weights(config), **dense_weights(config, "nsp", config.hidden_size, 2)})
-    return specs
+def nsp_weights(config):
+    """Pooler and scores of the next-sentence head."""
+    return {**pooler_weights(config), **dense_weights(config, "nsp", config.hidden_size, 2)}
 
 
-def classifier_weights(config, num_classes):
-    """{name: WeightSpec} of encoder, pooler and a classifier; one class makes it a regressor."""
+def pretraining_weights(encoder, next_sentence=True):
+    """{name: WeightSpec} of an Encoder and pretraining heads; without next sentences there is neither pooler nor "nsp"."""
+    config = encoder.config
+    return {**encoder.weights(), **mlm_weights(config), **(nsp_weights(config) if next_sentence else {})}
+
+
+def classifier_weights(encoder, num_classes):
+    """{name: WeightSpec} of an Encoder, pooler and a classifier; one class makes it a regressor."""
+    config = encoder.config
     return {
-        **encoder_of(config).encoder_weights(config),
+        **encoder.weights(),
         **pooler_weights(config, config.pooled_size),
         **dense_weights(config, "classifier", config.pooled_size, num_classes),
     }
@@ -96,6 +77,14 @@ def mlm_product(weights, hidden, positions, config, dtype=tf.float32):
     return logits, [weights["mlm/bias"]] if config.decoder_bias else []
 
 
+def mlm_products(config):
+    """Multiply-adds of `mlm_product` for one masked word: H E of the transform, where there is one, and E V of the scores.
+
+    Selecting the masked places is a lookup, and counts none.
+    """
+    return dense_products(mlm_weights(config)) + config.embedding_width * config.vocab_size
+
+
 def mlm_logits(weights, hidden, positions, config, dtype=tf.float32):
     """Scores of every word at the masked positions only: (B, S, H), (B, P) -> (B, P, V)."""
     logits, bias = mlm_product(weights, hidden, positions, config, dtype)
@@ -116,6 +105,27 @@ def twice(table):
 def nsp_logits(weights, pooled):
     """(B, H) -> (B, 2); class 0 is "is next", 1 is "random", as in Google's and Hugging Face's BERT."""
     return dense(weights, "nsp", pooled)
+
+
+def pool(weights, hidden, starts=None):
+    """The sentence vector: tanh of a dense layer over [CLS], the first token.
+
+    Args:
+      hidden: (B, S, H).
+      starts: int32 (B, K), where the sequences of packed rows begin, from `packed.sequence_starts`; None = at 0 alone.
+
+    Returns:
+      (B, H), or (B, K, H) with starts.
+    """
+    if starts is None:
+        return tf.tanh(dense(weights, "pooler", hidden[:, 0]))
+    first = tf.gather(hidden, starts, batch_dims=1)  # (B, K, H)
+    return tf.reshape(tf.tanh(dense(weights, "pooler", tf.reshape(first, [-1, hidden.shape[-1]]))), tf.shape(first))
+
+
+def nsp_products(config):
+    """Multiply-adds of the next-sentence head for one sentence vector: H^2 of the pooler, 2 H of the scores."""
+    return dense_products(nsp_weights(config))
 
 
 def pooling_of(config, weights):
@@ -179,35 +189,18 @@ def cross_entropy(logits, labels, *bias):
     return logarithms - chosen, gradient
 
 
-def _weighted_loss(logits, labels, weights, bias=()):
+def summed_loss(logits, labels, weights, bias=()):
+    """Summed cross-entropy, and the sum of the weights: (..., C), (...), (...), [(C,)] or [] -> two float32 scalars."""
     logits = tf.reshape(logits, [-1, logits.shape[-1]])
     labels, weights = tf.reshape(tf.cast(labels, tf.int32), [-1]), tf.reshape(tf.cast(weights, tf.float32), [-1])
     return tf.reduce_sum(cross_entropy(logits, labels, *bias) * weights), tf.reduce_sum(weights)
 
 
-def _weighted_accuracy(logits, labels, weights):
+def summed_hits(logits, labels, weights):
+    """How many of the best-scored classes are right, and the sum of the weights; arguments as for `summed_loss`."""
     right = tf.cast(tf.reshape(tf.argmax(logits, -1, tf.int32), [-1]) == tf.reshape(tf.cast(labels, tf.int32), [-1]), tf.float32)
     weights = tf.reshape(tf.cast(weights, tf.float32), [-1])
     return tf.reduce_sum(right * weights), tf.reduce_sum(weights)
-
-
-def mlm_loss(logits, ids, weights, bias=()):
-    """Summed cross-entropy of masked words, and their number: (B, P, V), (B, P), (B, P), [(V,)] or [] -> two float32 scalars."""
-    return _weighted_loss(logits, ids, weights, bias)
-
-
-def mlm_accuracy(logits, ids, weights):
-    """Number of masked words whose best-scored word is right, and their number; shapes of `mlm_loss`."""
-    return _weighted_accuracy(logits, ids, weights)
-
-
-def nsp_loss(logits, labels, weights):
-    """Summed cross-entropy of next-sentence labels, and their number: (B, 2), (B,) or (B, 1), (B,) -> two float32 scalars."""
-    return _weighted_loss(logits, labels, weights)
-
-
-def nsp_accuracy(logits, labels, weights):
-    return _weighted_accuracy(logits, labels, weights)
 
 
 def _prediction_weights(batch):
@@ -229,37 +222,37 @@ def pretraining_counts(batch):
     return counts
 
 
-def pretraining_losses(weights, batch, config, *, dtype=tf.float32, seed=None, encode=None):
+def pretraining_losses(weights, batch, encoder, *, dtype=tf.float32, seed=None):
     """Summed losses of a batch: {"mlm": scalar, "nsp": scalar}, float32.
 
     Args:
       weights: {name: tensor} with the names of `pretraining_weights`.
       batch: Google's features: input_ids, input_mask, segment_ids (B, S); masked_lm_positions, masked_lm_ids, masked_lm_weights (B, P);
         optionally next_sentence_labels (B,) or (B, 1), and row_weights (B,), 0 for rows that only fill up a batch.
+      encoder: Encoder.
       seed: int32 (2,) for dropout; None switches it off.
-      encode: the encoder, for example functools.partial(encoder.encode, recompute_every=1); by default that of the config.
     """
     table, kernel = twice(weights["embeddings/word"])
-    hidden = (encode or encoder_of(config).encode)({**weights, "embeddings/word": table}, batch, config, dtype=dtype, seed=seed)
+    hidden = encoder.encode({**weights, "embeddings/word": table}, batch, dtype=dtype, seed=seed)
     words, rows = _prediction_weights(batch)
-    logits, bias = mlm_product({**weights, "embeddings/word": kernel}, hidden, batch["masked_lm_positions"], config, dtype)
-    losses = {"mlm": mlm_loss(logits, batch["masked_lm_ids"], words, bias)[0]}
+    logits, bias = mlm_product({**weights, "embeddings/word": kernel}, hidden, batch["masked_lm_positions"], encoder.config, dtype)
+    losses = {"mlm": summed_loss(logits, batch["masked_lm_ids"], words, bias)[0]}
     if "next_sentence_labels" in batch:
-        losses["nsp"] = nsp_loss(nsp_logits(weights, pool(weights, hidden)), batch["next_sentence_labels"], rows)[0]
+        losses["nsp"] = summed_loss(nsp_logits(weights, pool(weights, hidden)), batch["next_sentence_labels"], rows)[0]
     return losses
 
 
-def pretraining_metrics(weights, batch, config, dtype=tf.float32, encode=None):
+def pretraining_metrics(weights, batch, encoder, dtype=tf.float32):
     """{"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}: (sum, count) each, without dropout."""
-    hidden = (encode or encoder_of(config).encode)(weights, batch, config, dtype=dtype, seed=None)
+    hidden = encoder.encode(weights, batch, dtype=dtype)
     words, rows = _prediction_weights(batch)
-    logits = {"mlm": mlm_logits(weights, hidden, batch["masked_lm_positions"], config, dtype)}
+    logits = {"mlm": mlm_logits(weights, hidden, batch["masked_lm_positions"], encoder.config, dtype)}
     targets = {"mlm": (batch["masked_lm_ids"], words)}
     if "next_sentence_labels" in batch:
         logits["nsp"] = nsp_logits(weights, pool(weights, hidden))
         targets["nsp"] = (batch["next_sentence_labels"], rows)
     metrics = {}
     for name, (labels, label_weights) in targets.items():
-        metrics[f"{name}_loss"] = _weighted_loss(logits[name], labels, label_weights)
-        metrics[f"{name}_accuracy"] = _weighted_accuracy(logits[name], labels, label_weights)
+        metrics[f"{name}_loss"] = summed_loss(logits[name], labels, label_weights)
+        metrics[f"{name}_accuracy"] = summed_hits(logits[name], labels, label_weights)
     return metrics

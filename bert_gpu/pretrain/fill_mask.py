@@ -5,7 +5,8 @@ import tensorflow as tf
 
 from bert_gpu import fused
 from bert_gpu.interop import huggingface, pretrained
-from bert_gpu.model.heads import encoder_of, mlm_logits, mlm_weights, needs_full_rows
+from bert_gpu.model.encoders import open_encoder
+from bert_gpu.model.heads import mlm_logits, mlm_weights
 from bert_gpu.settings import UserError
 
 MASK = "[MASK]"
@@ -22,7 +23,8 @@ def fill_mask(config, text):
     fused.hush()
     folder = pretrained.find_model(config.model, "model")
     model, weights, _ = huggingface.read_model(folder)
-    missing = [name for name in {**encoder_of(model).encoder_weights(model), **mlm_weights(model)} if name not in weights]
+    encoder = open_encoder(model)
+    missing = [name for name in {**encoder.weights(), **mlm_weights(model)} if name not in weights]
     if missing:
         raise UserError(f"--model={config.model}: has no {missing[0]}, so it cannot guess words; name a pretrained model, not a classifier")
     tokenizer = pretrained.load_tokenizer(folder, config.vocab_file, config.do_lower_case)
@@ -30,7 +32,7 @@ def fill_mask(config, text):
     ids = encode_text(tokenizer, text)
     if len(ids) > model.max_position_embeddings:
         raise UserError(f"the text has {len(ids)} tokens, the model {model.max_position_embeddings} positions; shorten it")
-    rows = mask_probabilities(weights, model, ids, np.flatnonzero(ids == tokenizer.mask_id))
+    rows = mask_probabilities(weights, encoder, ids, np.flatnonzero(ids == tokenizer.mask_id))
     best = [np.argsort(-probabilities, kind="stable")[: config.top_k] for probabilities in rows]
     return [[(row[piece], tokenizer.vocab[piece]) for piece in pieces] for row, pieces in zip(rows, best, strict=True)]
 
@@ -45,12 +47,12 @@ def encode_text(tokenizer, text):
     return np.concatenate([*parts, [tokenizer.sep_id]]).astype(np.int32)
 
 
-def mask_probabilities(weights, model, ids, positions):
+def mask_probabilities(weights, encoder, ids, positions):
     """Probabilities of all words at some positions of one row: (S,), (P,) -> float32 (P, V)."""
-    length = model.max_position_embeddings if needs_full_rows(model) else len(ids)
+    length = encoder.fixed_length or len(ids)
     row = tf.constant(np.pad(ids, (0, length - len(ids)))[None])
     mask = tf.constant((np.arange(length) < len(ids))[None], tf.int32)
     batch = dict(input_ids=row, input_mask=mask, segment_ids=tf.zeros_like(row))
     weights = {name: tf.constant(value) for name, value in weights.items()}
-    logits = mlm_logits(weights, encoder_of(model).encode(weights, batch, model), tf.constant(positions[None], tf.int32), model)
+    logits = mlm_logits(weights, encoder.encode(weights, batch), tf.constant(positions[None], tf.int32), encoder.config)
     return tf.nn.softmax(logits[0]).numpy()

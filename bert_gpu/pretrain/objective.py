@@ -1,32 +1,22 @@
 """What a BERT is pretrained for: masked words and, where the data has them, next sentences; and how good it is at them."""
 
 from bert_gpu.data import pipeline
-from bert_gpu.model import encoder as own_encoder
 from bert_gpu.model import heads
 from bert_gpu.train.evaluation import MeanMetrics
-from bert_gpu.train.memory import training_encode
 from bert_gpu.train.step import Objective
 
 
-def pretraining_objective(model, memory=None, devices=None, garden=None, dataset=None):
-    """The pretraining Objective of a ModelConfig.
-
-    memory: MemoryConfig, devices: Devices, dataset: Dataset, for recomputation and attention. garden: its encoder.
-    """
-    rows = {} if dataset is None else dict(max_seq_length=dataset.max_seq_length, is_packed=dataset.schema.is_packed)
-    encode = training_encode(memory, devices, model, **rows) if garden is None else garden.encode
+def pretraining_objective(encoder):
+    """The pretraining Objective of an Encoder."""
     return Objective(
         counts=heads.pretraining_counts,
-        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(weights, batch, model, dtype=dtype, seed=seed, encode=encode),
+        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(weights, batch, encoder, dtype=dtype, seed=seed),
     )
 
 
-def pretraining_validation(config, reader, devices, state, model, garden=None):
+def pretraining_validation(config, reader, devices, state, encoder):
     """() -> {name: mean over the validation records}, with "loss" the sum of the objectives' losses. config: PretrainConfig."""
-    encode = own_encoder.encode if garden is None else garden.encode
-    means = MeanMetrics(
-        devices, state, lambda weights, batch, dtype: heads.pretraining_metrics(weights, batch, model, dtype, encode=encode)
-    )
+    means = MeanMetrics(devices, state, lambda weights, batch, dtype: heads.pretraining_metrics(weights, batch, encoder, dtype))
 
     def validate():
         batch_size = config.eval_batch_size * devices.num_replicas

@@ -18,6 +18,7 @@ from bert_gpu.train import run as engine
 from bert_gpu.train.config import fit_sizes
 from bert_gpu.train.devices import set_up
 from bert_gpu.train.loop import format_metric
+from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.throughput import total_peak_flops
@@ -35,17 +36,18 @@ def pretrain(settings, console=None, clock=time.monotonic):
     settings = dataclasses.replace(settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored))
     vocab = start.open_vocabulary(settings, dataset)
     model = resolve_model(settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind)
-    garden = start.open_garden(settings.memory, settings.inputs, dataset, model, devices)
+    encoder = start.checked_encoder(settings.inputs, dataset, model, devices)
     if settings.run.do_train is False and not settings.run.do_eval:
         raise UserError("--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest checkpoint")
     if settings.run.do_eval and not settings.run.do_train:
-        return evaluate(settings, dataset, vocab, devices, model, garden, folder, stored, console)
+        return evaluate(settings, dataset, vocab, devices, encoder, folder, stored, console)
+    trained = training_encoder(encoder, settings.memory, devices, dataset.max_seq_length, dataset.schema.is_packed)
 
     fixed = fixed_settings(settings, model, devices, dataset)
     engine.check_settings(folder, stored, fixed)
     start.check_validation(settings, dataset, console)
     goes_on = stored is not None and folder.newest_progress() is not None
-    weights = start.initial_weights(settings, model, garden, dataset, vocab, goes_on, console)
+    weights = start.initial_weights(settings, encoder, dataset, vocab, goes_on, console)
     frozen = frozen_names(weights, settings.memory.freeze)
     readers = start.open_readers(settings, dataset, vocab, model)
     state = TrainState(devices.strategy, weights, settings.optimizer, frozen)
@@ -53,15 +55,15 @@ def pretrain(settings, console=None, clock=time.monotonic):
     def batches_at(position, batch_size):
         return pipeline.training_batches(readers["train"], batch_size=batch_size, position=position, shuffle=settings.inputs.shuffle)
 
-    def export(path, trained):
+    def export(path, values):
         kind = "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM"
-        huggingface.write_model(path, model, trained, kind, files=tokenizer_files(vocab))
+        huggingface.write_model(path, model, values, kind, files=tokenizer_files(vocab))
 
     validate = None
     if dataset.validation is not None:
-        validate = pretraining_validation(settings.run, readers["validation"], devices, state, model, garden)
+        validate = pretraining_validation(settings.run, readers["validation"], devices, state, encoder)
     training = engine.Training(
-        objective=pretraining_objective(model, settings.memory, devices, garden, dataset),
+        objective=pretraining_objective(trained),
         seed=settings.run.seed,
         batches_at=batches_at,
         num_records=len(dataset.train),
@@ -76,7 +78,7 @@ def pretrain(settings, console=None, clock=time.monotonic):
         ),
         results=(RESULTS,),
         summary=describe(model, weights, frozen, dataset),
-        flops=start.flops_counter(model, garden, dataset, settings.memory, frozen),
+        flops=start.flops_counter(trained, dataset, frozen),
         peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
     console.say(devices.describe())
@@ -113,8 +115,9 @@ def describe(model, weights, frozen, dataset):
     )
 
 
-def evaluate(settings, dataset, vocab, devices, model, garden, folder, stored, console):
+def evaluate(settings, dataset, vocab, devices, encoder, folder, stored, console):
     """Evaluates the newest checkpoint of the run on the validation records and writes eval_results.json. Returns an Outcome."""
+    model = encoder.config
     if stored is not None:
         engine.check_settings(folder, {"settings": {name: stored["settings"].get(name) for name in model.to_dict()}}, model.to_dict())
     progress = folder.newest_progress() if stored else None
@@ -126,7 +129,7 @@ def evaluate(settings, dataset, vocab, devices, model, garden, folder, stored, c
     state = TrainState(devices.strategy, {n.removeprefix("weights/"): v for n, v in values.items() if n.startswith("weights/")})
     engine.restore(state, folder, progress)
     reader = dataset.reader("validation", vocab, settings.run.seed)
-    results = pretraining_validation(settings.run, reader, devices, state, model, garden)() | dict(step=progress.step)
+    results = pretraining_validation(settings.run, reader, devices, state, encoder)() | dict(step=progress.step)
     write_json(os.path.join(folder.path, RESULTS), results)
     console.say("\n".join(f"  {name:<14}{format_metric(value)}" for name, value in results.items() if name != "step"))
     return engine.Outcome(folder, progress)

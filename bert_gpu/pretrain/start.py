@@ -5,12 +5,13 @@ import os
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.pretrained import find_model, find_vocabulary
-from bert_gpu.model import encoder as own_encoder
 from bert_gpu.model import heads
+from bert_gpu.model.encoders import open_encoder
+from bert_gpu.model.flops import FlopsCounter
+from bert_gpu.model.weights import initialize
 from bert_gpu.pretrain.config import recipe_problem
 from bert_gpu.settings import UserError
 from bert_gpu.text.open_tokenizer import open_tokenizer
-from bert_gpu.train.throughput import FlopsCounter
 
 # Dropout and the spread of fresh weights may change, and so may what is only noted for fine-tuning; more positions are made of fresh ones.
 MAY_DIFFER = (
@@ -76,35 +77,26 @@ def open_readers(settings, dataset, vocab, model):
     return {split: dataset.reader(split, vocab, settings.run.seed, limits) for split in splits}
 
 
-def open_garden(memory, inputs, dataset, model, devices):
-    """The encoder of Model Garden that --encoder names, None without one; UserError when it cannot train as asked."""
-    if model.encoder is None:
-        return None
-    from bert_gpu.model import garden  # brings tf_keras and Model Garden, which other runs need not wait for
-
-    encoder = garden.open_encoder(model.encoder)
-    encoder.check(model, dataset.max_seq_length, devices.precision, is_packed=dataset.schema.is_packed)
-    if encoder.name in garden.FIXED_LENGTH and inputs.padding != "fixed":
+def checked_encoder(inputs, dataset, model, devices):
+    """The Encoder of a ModelConfig; UserError when it cannot take the data's rows."""
+    encoder = open_encoder(model)
+    encoder.check(dataset.max_seq_length, devices.precision, is_packed=dataset.schema.is_packed)
+    if encoder.fixed_length is not None and inputs.padding != "fixed":
         raise UserError(f"--encoder={model.encoder}: takes rows of one length only; use --padding=fixed, not --padding={inputs.padding}")
-    if memory.layers_recomputed:
-        raise UserError(f"--encoder={model.encoder}: --recompute is for our own encoder; drop one of them")
-    if memory.attention == "cudnn":
-        raise UserError(f"--encoder={model.encoder}: --attention=cudnn is for our own encoder; drop one of them")
     return encoder
 
 
-def flops_counter(model, garden, dataset, memory, frozen):
-    """Function of a batch -> throughput.Flops, None where the products are not known: in some encoders, and with frozen weights."""
-    if frozen or (garden is not None and not garden.has_bert_products):
+def flops_counter(encoder, dataset, frozen):
+    """Function of a batch -> model.flops.Flops, None where the products are not known: in some encoders, and with frozen weights."""
+    if frozen or encoder.token_products(0) is None:
         return None
-    return FlopsCounter(model, dataset.schema.has_next_sentence_labels, memory.layers_recomputed).per_batch
+    return FlopsCounter(encoder, dataset.schema.has_next_sentence_labels).per_batch
 
 
-def initial_weights(settings, model, garden, dataset, vocab, goes_on, console):
+def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
     """Fresh weights, replaced by those of --init_checkpoint where it has them; a run that goes on has its own."""
-    specs = own_encoder.encoder_weights if garden is None else garden.encoder_weights
-    weights = own_encoder.initialize(heads.pretraining_weights(model, dataset.schema.has_next_sentence_labels, specs), settings.run.seed)
-    init_checkpoint = settings.run.init_checkpoint
+    model, init_checkpoint = encoder.config, settings.run.init_checkpoint
+    weights = initialize(heads.pretraining_weights(encoder, dataset.schema.has_next_sentence_labels), settings.run.seed)
     if init_checkpoint is None or goes_on:
         return weights
     flag = f"--init_checkpoint={init_checkpoint}"

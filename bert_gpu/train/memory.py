@@ -1,46 +1,37 @@
 """Training in little memory: what is frozen, what is computed again instead of kept, and the largest micro-batch that fits."""
 
-import functools
-
 import tensorflow as tf
 
-from bert_gpu.model import cudnn_attention, encoder
+from bert_gpu.model import cudnn_attention
 from bert_gpu.settings import UserError
 
 
-def choose_attention(config, devices, model, max_seq_length=None, is_packed=False, auto=cudnn_attention.AUTO):
-    """The `attention` that encoder.encode trains with: "plain" or "cudnn". UserError where cuDNN is asked for and cannot be.
+def training_encoder(encoder, config, devices, max_seq_length=None, is_packed=False):
+    """The Encoder with the recomputation and the attention that a MemoryConfig asks for; arguments and errors as of `choose_attention`."""
+    attention = choose_attention(encoder, config, devices, max_seq_length, is_packed)
+    return encoder.for_training(recompute_every=config.layers_recomputed, attention=attention, xla=devices.xla)
+
+
+def choose_attention(encoder, config, devices, max_seq_length=None, is_packed=False, auto=cudnn_attention.AUTO):
+    """The attention that an encoder trains with: "plain" or "cudnn". UserError where cuDNN is asked for and cannot be.
 
     Args:
-      config: MemoryConfig. devices: devices.Devices. model: ModelConfig. max_seq_length, is_packed: of the data's rows; None = any length.
+      encoder: Encoder. config: MemoryConfig. devices: devices.Devices. max_seq_length, is_packed: of the data's rows; None = any length.
       auto: whether --attention=auto takes cuDNN where nothing is in the way.
     """
     if config.attention == "plain" or (config.attention == "auto" and not auto):
         return "plain"
-    problem = cudnn_attention.obstacle(
+    problem = encoder.cudnn_obstacle(
         kind=devices.kind,
         xla=devices.xla,
         precision=devices.precision,
         capability=lowest_capability(),
-        size=model.hidden_size // model.num_attention_heads,
-        dropout=model.attention_probs_dropout_prob,
         is_packed=is_packed,
         length=max_seq_length,
     )
     if problem and config.attention == "cudnn":
         raise UserError(f"--attention=cudnn: {problem}, or give --attention=plain")
     return "plain" if problem else "cudnn"
-
-
-def training_encode(config, devices, model, max_seq_length=None, is_packed=False):
-    """The encode function with the recomputation and the attention that a MemoryConfig asks for; with None, neither.
-
-    model: ModelConfig. max_seq_length, is_packed: of the data's rows. UserError when that attention cannot be.
-    """
-    if config is None:
-        return encoder.encode
-    attention = choose_attention(config, devices, model, max_seq_length, is_packed)
-    return functools.partial(encoder.encode, recompute_every=config.layers_recomputed, xla=devices.xla, attention=attention)
 
 
 def lowest_capability():

@@ -1,94 +1,10 @@
-"""How much arithmetic a training step takes, and which share of the hardware's rate that is.
+"""The highest rates of devices, and which share of one a training reaches; model/flops.py counts the arithmetic of a step."""
 
-FLOPs are counted as PaLM does it (Chowdhery et al. 2022, appendix B; Kaplan et al. 2020, 2.1, with the attention products added): products
-of matrices alone, two for each multiply-add, and a backward pass of twice the forward one. Lookups (also those that are done as
-products), normalisation, softmax, dropout and the optimizer count nothing, and the masked-word head counts at the P places where it is
-computed, not at all S.
-
-Per row of S tokens, forward, in multiply-adds, with H hidden, E embedding width, I and I' the widths of the feed-forward block before and
-behind its activation (I' = I / 2 for gated ones), V vocabulary, L layers, T tokens that a token attends to, K sentence vectors:
-
-    S E H                                    embeddings made wider, where E < H
-    L S (4 H^2 + 2 T H + H I + I' H)         attention: q, k, v and output; scores and mixing; feed-forward
-    P (H E + E V)                            masked words: transform (where there is one) and scores
-    K (H^2 + 2 H)                            pooler and next-sentence head (where there is one)
-
-Model FLOPs are what the mathematics asks for; hardware FLOPs are what is computed: layers run forward once more where activations are
-recomputed (all of it, though a compiler may find a product of theirs that nobody reads), and packed rows are multiplied over all their S^2
-pairs, of which T S are within a sequence. Padding is computed, so it counts in both; what real tokens get of it is said apart.
-"""
-
-import dataclasses
 import re
 import time
 
 import numpy as np
 import tensorflow as tf
-
-
-@dataclasses.dataclass(frozen=True)
-class Flops:
-    """Floating-point operations of forward and backward passes: `model` needed, `hardware` computed."""
-
-    model: float
-    hardware: float
-
-
-@dataclasses.dataclass(frozen=True)
-class FlopsCounter:
-    """Counts the FLOPs of pretraining.
-
-    config: ModelConfig. next_sentence: whether there is a pooler with a head of two classes. recompute_every: as in `encoder.encode`.
-    """
-
-    config: object
-    next_sentence: bool
-    recompute_every: int = 0
-
-    def per_row(self, length, num_predictions, *, attended=None, num_sequences=1):
-        """Flops of one row.
-
-        Args:
-          length: S. num_predictions: P.
-          attended: T, the mean over the places of a row of how many tokens they attend to; None = S, rows of one sequence.
-          num_sequences: K, sentence vectors of a row.
-        """
-        config = self.config
-        hidden, width = config.hidden_size, config.embedding_width
-        layers, computed_layers = (
-            config.num_hidden_layers
-            * length
-            * (4 * hidden**2 + 2 * tokens * hidden + hidden * config.intermediate_size + config.inner_size * hidden)
-            for tokens in (length if attended is None else attended, length)
-        )
-        others = num_predictions * (width * config.vocab_size + (hidden * width if config.mlm_transform else 0))
-        if width != hidden:
-            others += length * width * hidden
-        if self.next_sentence:
-            others += num_sequences * (hidden**2 + 2 * hidden)
-        again = computed_layers if self.recompute_every else 0
-        return Flops(model=6.0 * (layers + others), hardware=6.0 * (computed_layers + others) + 2.0 * again)
-
-    def per_batch(self, batch):
-        """Flops of a batch of arrays (or tensors) in Google's features, with or without "sequence_ids" for packed rows."""
-        num_rows, length = np.shape(batch["input_mask"])
-        attended, num_sequences = None, 1
-        if "sequence_ids" in batch:
-            attended, num_sequences = packed_means(np.asarray(batch["sequence_ids"]))
-        row = self.per_row(length, np.shape(batch["masked_lm_positions"])[1], attended=attended, num_sequences=num_sequences)
-        return Flops(model=num_rows * row.model, hardware=num_rows * row.hardware)
-
-
-def packed_means(sequence_ids):
-    """(mean over all places of how many places their sequence has, mean number of sequences in a row) of packed rows: int (B, S).
-
-    Padding (0) counts as one sequence for the first: attention computes it too.
-    """
-    starts = np.ones_like(sequence_ids, bool)
-    starts[:, 1:] = sequence_ids[:, 1:] != sequence_ids[:, :-1]
-    sizes = np.diff(np.append(np.flatnonzero(starts), sequence_ids.size)).astype(np.float64)
-    return float(np.sum(sizes**2) / sequence_ids.size), float(np.sum(starts & (sequence_ids > 0)) / len(sequence_ids))
-
 
 # Highest rates of matrix products in TFLOP/s, without sparsity: (16 bits in, summed in float32; TensorFloat-32; float32 without matrix
 # units). 16 bits are float16 and bfloat16 alike, but float16 alone where there is no TensorFloat-32 (Volta, Turing). GeForce cards

@@ -45,7 +45,7 @@ class Window:
     together: steps, sequences, tokens (real ones) and padded_tokens (all places of the rows) a second, and input_wait, the share of the
     time in which the loop waited for data.
 
-    Args of the constructor: watch: Stopwatch. flops: function of a host batch -> throughput.Flops of its step, None = not counted.
+    Args of the constructor: watch: Stopwatch. flops: function of a host batch -> model.flops.Flops of its step, None = not counted.
       peak_flops: of all GPUs a second, None = unknown; then there is no "mfu".
     """
 

@@ -12,8 +12,9 @@ from bert_gpu.cli import classify, flags
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.pretrained import tokenizer_files
 from bert_gpu.model.config import ModelConfig, read_labels
-from bert_gpu.model.encoder import initialize
+from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import pretraining_weights
+from bert_gpu.model.weights import initialize
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 
 WORDS = "red green blue cat dog bird runs sits the a".split()
@@ -40,7 +41,7 @@ def workplace(tmp_path_factory):
     """A folder with model/ (pretrained, in name) and data/ (train, dev, test)."""
     folder = tmp_path_factory.mktemp("classify")
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    weights = initialize(pretraining_weights(MODEL), 1)
+    weights = initialize(pretraining_weights(BertEncoder(MODEL)), 1)
     vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
     huggingface.write_model(str(folder / "model"), MODEL, weights, "BertForPreTraining", files=tokenizer_files(vocab))
     (folder / "data").mkdir()
@@ -124,7 +125,7 @@ def test_other_settings_other_data_and_another_start_are_refused(trained, workpl
     huggingface.write_model(
         str(tmp_path / "model"),
         MODEL,
-        initialize(pretraining_weights(MODEL), 2),
+        initialize(pretraining_weights(BertEncoder(MODEL)), 2),
         "BertForPreTraining",
         files=tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt"))),
     )
@@ -213,7 +214,7 @@ def test_pairs_need_segments_only_where_there_are_some(workplace, capsys, tmp_pa
     vocab = tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt")))
     for num_types in (0, 1):
         model = ModelConfig(**MODEL.to_dict() | dict(type_vocab_size=num_types))
-        huggingface.write_model(str(tmp_path / str(num_types)), model, initialize(pretraining_weights(model), 1), files=vocab)
+        huggingface.write_model(str(tmp_path / str(num_types)), model, initialize(pretraining_weights(BertEncoder(model)), 1), files=vocab)
     start = ["--num_train_steps=1", "--do_train"]
     code, _, err = call(capsys, *inputs(workplace, tmp_path / "run", *start), f"--init_checkpoint={tmp_path / '0'}")
     assert code == 0, err

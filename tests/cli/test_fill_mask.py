@@ -11,7 +11,8 @@ from bert_gpu.interop import huggingface
 from bert_gpu.interop.pretrained import tokenizer_files
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.model.encoder import encode, initialize
+from bert_gpu.model.encoder import BertEncoder, encode
+from bert_gpu.model.weights import initialize
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "un", "##able", "mask", "[", "]", "."]
@@ -25,7 +26,7 @@ def pretrained(tmp_path_factory):
     """(folder of a run with model/, its weights)."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    weights = {n: v * 20 if v.ndim == 2 else v for n, v in initialize(heads.pretraining_weights(MODEL), 1).items()}
+    weights = {n: v * 20 if v.ndim == 2 else v for n, v in initialize(heads.pretraining_weights(BertEncoder(MODEL)), 1).items()}
     vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
     huggingface.write_model(str(folder / "model"), MODEL, weights, "BertForPreTraining", files=tokenizer_files(vocab))
     return folder, weights
@@ -112,7 +113,7 @@ def test_a_model_whose_writing_was_killed_is_found_by_the_message(pretrained, ca
 
 
 def test_a_classifier_cannot_guess_words(pretrained, capsys, tmp_path):
-    weights = initialize(heads.classifier_weights(MODEL, 2), 1)
+    weights = initialize(heads.classifier_weights(BertEncoder(MODEL), 2), 1)
     vocab = WordPieceTokenizer(str(pretrained[0] / "vocab.txt"))
     huggingface.write_model(str(tmp_path), MODEL, weights, "BertForSequenceClassification", ("no", "yes"), tokenizer_files(vocab))
     code, _, err = call(capsys, f"--model={tmp_path}", "[MASK]")

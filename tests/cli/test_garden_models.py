@@ -8,9 +8,8 @@ import pytest
 
 from bert_gpu.cli import classify, fill_mask, flags
 from bert_gpu.interop import huggingface
-from bert_gpu.model import garden
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.model.heads import encoder_of
+from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.state import frozen_names
@@ -65,7 +64,7 @@ def test_its_folder_says_what_it_is_and_reads_back(albert):
     assert (config["encoder"], config["embedding_size"]) == ("garden:albert", 8)
     model, stored, notes = huggingface.read_model(str(albert / "model"))
     assert model.encoder == "garden:albert" and notes.missing == notes.unused == []
-    assert set(encoder_of(model).encoder_weights(model)) < set(stored)
+    assert set(open_encoder(model).weights()) < set(stored)
     kept = RunFolder(str(albert)).restore(4)
     assert all(np.array_equal(kept[f"weights/{name}"], stored[name]) for name in stored)
 
@@ -142,8 +141,8 @@ def test_what_fine_tuning_it_cannot_do_is_named(albert, pairs, capsys, tmp_path,
 def test_freezing_counts_its_layers_too(name):
     """Each weight of the encoder is of the embeddings or of one layer; K layers are the first K numbers. ALBERT's three are one."""
     num_layers, num_own = 3, 1 if name == "albert" else 3
-    model = ModelConfig(vocab_size=20, hidden_size=16, num_hidden_layers=num_layers, num_attention_heads=2, intermediate_size=24)
-    names = set(garden.open_encoder(f"garden:{name}").encoder_weights(model)) | {"mlm/bias"}
+    sizes = dict(vocab_size=20, hidden_size=16, num_hidden_layers=num_layers, num_attention_heads=2, intermediate_size=24)
+    names = set(open_encoder(ModelConfig(**sizes, encoder=f"garden:{name}")).weights()) | {"mlm/bias"}
     embeddings = frozen_names(names, ["embeddings"])
     layers = [frozen_names(names, [f"layers:{number}"]) for number in range(1, num_own + 1)]
     assert {"embeddings/word"} < embeddings and not embeddings & layers[-1]

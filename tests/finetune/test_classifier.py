@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from bert_gpu.finetune import classifier
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.model.encoder import encode, initialize
+from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.heads import classifier_weights
+from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.devices import set_up
@@ -114,7 +115,7 @@ def rows():
 
 def random_state(devices, num_classes=3, seed=0, model=MODEL):
     """Weights large enough that probabilities differ between rows."""
-    weights = initialize(classifier_weights(model, num_classes), seed)
+    weights = initialize(classifier_weights(BertEncoder(model), num_classes), seed)
     return TrainState(
         devices.strategy, {name: value * 20 if value.ndim == 2 else value for name, value in weights.items()}, OptimizerConfig()
     )
@@ -124,7 +125,7 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
     results = []
     for replicas, batch_size in [(1, 1), (1, 4), (1, 32), (2, 2), (2, 8), (4, 4)]:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
-        results.append(classifier.Predictor(devices, random_state(devices), MODEL)(rows, batch_size))
+        results.append(classifier.Predictor(devices, random_state(devices), BertEncoder(MODEL))(rows, batch_size))
     assert results[0].shape == (13, 3) and results[0].dtype == np.float64
     np.testing.assert_allclose(results[0].sum(-1), 1, rtol=1e-12)
     assert np.ptp(results[0], axis=0).min() > 0.05
@@ -138,7 +139,9 @@ def test_logits_are_those_of_each_row_alone_whatever_is_padded(rows, pooling, po
     """Against the head written out in NumPy, over the tokens of one row at a time; also with rubbish in a longer padding."""
     model = dataclasses.replace(MODEL, pooling=pooling, pooler_size=pooler_size)
     generator = np.random.default_rng(3)
-    weights = {name: value * 20 if value.ndim == 2 else value for name, value in initialize(classifier_weights(model, 3), 0).items()}
+    weights = {
+        name: value * 20 if value.ndim == 2 else value for name, value in initialize(classifier_weights(BertEncoder(model), 3), 0).items()
+    }
     weights |= {name: generator.standard_normal(weights[name].shape).astype(np.float32) for name in ("pooler/bias", "classifier/bias")}
     assert weights["pooler/kernel"].shape == (32, pooler_size or 32) and weights["classifier/kernel"].shape == (pooler_size or 32, 3)
     tensors = {name: tf.constant(value) for name, value in weights.items()}
@@ -156,7 +159,7 @@ def test_logits_are_those_of_each_row_alone_whatever_is_padded(rows, pooling, po
     for batch in (classifier.make_batch(rows, np.arange(len(rows))), padded):
         batch = {name: tf.constant(value) for name, value in batch.items()}
         for run in (classifier.class_logits, tf.function(classifier.class_logits, jit_compile=True)):
-            np.testing.assert_allclose(run(tensors, batch, model, tf.float32), expected, rtol=1e-4, atol=2e-5)
+            np.testing.assert_allclose(run(tensors, batch, BertEncoder(model), tf.float32), expected, rtol=1e-4, atol=2e-5)
     assert padded["input_ids"].shape[1] == 40 and np.ptp(expected, axis=0).min() > 0.1
 
 
@@ -165,7 +168,7 @@ def one_step(rows, replicas, micro_batches, weights_of_rows=None):
     model = ModelConfig(**MODEL.to_dict() | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     devices = set_up(DeviceConfig(virtual_replicas=replicas))
     state = random_state(devices, model=model)
-    objective = classifier.classification_objective(model)
+    objective = classifier.classification_objective(BertEncoder(model))
     step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=micro_batches, seed=1)
     metrics = step([classifier.make_batch(rows, np.arange(12), weights_of_rows)], [1e-3], 0).read()
     return {name: float(value[0]) for name, value in metrics.items()}, state.read_weights()
@@ -186,7 +189,7 @@ def test_the_loss_is_the_cross_entropy_of_the_rows_that_count(rows):
     weights_of_rows = np.array([1, 0] * 6, np.float32)
     metrics, _ = one_step(rows, 1, 1, weights_of_rows)
     devices = set_up(DeviceConfig())
-    probabilities = classifier.Predictor(devices, random_state(devices), MODEL)(rows, 13)[:12]
+    probabilities = classifier.Predictor(devices, random_state(devices), BertEncoder(MODEL))(rows, 13)[:12]
     losses = -np.log(probabilities[np.arange(12), rows.labels[:12]])
     assert metrics["loss"] == metrics["classifier"] == pytest.approx(np.sum(losses * weights_of_rows) / 6, rel=1e-5)
 
@@ -198,11 +201,11 @@ def test_a_tiny_bert_learns_an_easy_task():
     texts_b = [text + " 5" if label else text + " 6" for text, label in zip(texts_b, labels, strict=True)]
     rows = classifier.encode_rows(Numbers(), texts_a, texts_b, labels, 24)
     devices = set_up(DeviceConfig())
-    state = TrainState(devices.strategy, initialize(classifier_weights(MODEL, 2), 1), OptimizerConfig())
-    objective = classifier.classification_objective(MODEL)
+    state = TrainState(devices.strategy, initialize(classifier_weights(BertEncoder(MODEL), 2), 1), OptimizerConfig())
+    objective = classifier.classification_objective(BertEncoder(MODEL))
     step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=1, seed=1)
     batches = classifier.training_batches(rows, batch_size=32, position=0, seed=1)
     for number, batch in enumerate(itertools.islice(batches, 80)):
         step([batch], [2e-3 * (1 - number / 80)], number)
-    probabilities = classifier.Predictor(devices, state, MODEL)(rows, 64)
+    probabilities = classifier.Predictor(devices, state, BertEncoder(MODEL))(rows, 64)
     assert np.mean(np.argmax(probabilities, -1) == labels) > 0.95

@@ -9,7 +9,8 @@ from bert_gpu.finetune.start import start_training
 from bert_gpu.interop import huggingface
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.model.encoder import initialize
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.weights import initialize
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green"]
 MODEL = dict(
@@ -22,7 +23,7 @@ POOLER, CLASSIFIER = {"pooler/kernel", "pooler/bias"}, {"classifier/kernel", "cl
 def save(folder, *, is_classifier, labels=LABELS, **head):
     """A model's folder; returns its weights."""
     model = ModelConfig(**MODEL, **head)
-    specs = heads.classifier_weights(model, len(labels)) if is_classifier else heads.pretraining_weights(model)
+    specs = heads.classifier_weights(BertEncoder(model), len(labels)) if is_classifier else heads.pretraining_weights(BertEncoder(model))
     weights = initialize(specs, 7)
     kind = "BertForSequenceClassification" if is_classifier else "BertForPreTraining"
     vocab = {"vocab.txt": "".join(f"{word}\n" for word in VOCAB).encode()}
@@ -53,7 +54,7 @@ def test_a_head_is_taken_over_where_it_was_trained_alike(tmp_path, stored, asked
     start = start_training(StartConfig(init_checkpoint=str(tmp_path / "model"), **asked), LABELS, 1)
     assert set(start.fresh) == fresh
     assert {name: value.shape for name, value in start.weights.items()} == {
-        name: spec.shape for name, spec in heads.classifier_weights(start.model, 2).items()
+        name: spec.shape for name, spec in heads.classifier_weights(BertEncoder(start.model), 2).items()
     }
     assert all((start.weights[name] == saved[name]).all() for name in set(start.weights) - fresh)
     wanted = {"pooling": "first", "pooler_size": None} | {k: v for k, v in stored.items() if k.startswith("pool")} | asked

@@ -19,6 +19,8 @@ import tensorflow as tf
 from bert_gpu.interop import huggingface
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoders import open_encoder
+from bert_gpu.model.weights import initialize
 from bert_gpu.settings import UserError
 from tests.model import variants
 from tests.model.variants import VARIANTS
@@ -60,7 +62,7 @@ def oracle_batch():
 
 def random_weights(num_classes=3, seed=4):
     generator = np.random.default_rng(seed)
-    specs = {**heads.pretraining_weights(CONFIG), **heads.classifier_weights(CONFIG, num_classes)}
+    specs = {**heads.pretraining_weights(open_encoder(CONFIG)), **heads.classifier_weights(open_encoder(CONFIG), num_classes)}
     return {name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32) for name, spec in specs.items()}
 
 
@@ -73,14 +75,14 @@ def assert_same_outputs(name, weights, config, expected):
     close = lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)  # noqa: E731
     if name == "BertModel":
         close(hidden.numpy()[real], expected["last_hidden_state"][real])
-        close(encoder.pool(weights, hidden), expected["pooler_output"])
+        close(heads.pool(weights, hidden), expected["pooler_output"])
     if name == "BertForPreTraining":
-        close(heads.nsp_logits(weights, encoder.pool(weights, hidden)), expected["seq_relationship_logits"])
+        close(heads.nsp_logits(weights, heads.pool(weights, hidden)), expected["seq_relationship_logits"])
     if name in ("BertForPreTraining", "BertForMaskedLM"):
         logits = heads.mlm_logits(weights, hidden, positions, config).numpy()
         close(logits[real], expected["prediction_logits" if name == "BertForPreTraining" else "logits"][real])
     if name == "BertForSequenceClassification":
-        close(heads.classifier_logits(weights, encoder.pool(weights, hidden)), expected["logits"])
+        close(heads.classifier_logits(weights, heads.pool(weights, hidden)), expected["logits"])
 
 
 @needs_oracle
@@ -172,8 +174,8 @@ def test_heads_and_encoders_of_other_kinds_read_back_the_same(tmp_path, name, sw
     """A pretraining's pooler is that of next sentences, a classifier's what the config says."""
     config = ModelConfig(**variants.SMALL | switches)
     is_classifier = name == "BertForSequenceClassification"
-    specs = heads.classifier_weights(config, 3) if is_classifier else heads.pretraining_weights(config)
-    weights = encoder.initialize(specs, 0)
+    specs = heads.classifier_weights(open_encoder(config), 3) if is_classifier else heads.pretraining_weights(open_encoder(config))
+    weights = initialize(specs, 0)
     assert weights["pooler/kernel"].shape == (16, switches.get("pooler_size", 16) if is_classifier else 16)
     huggingface.write_model(str(tmp_path / "model"), config, weights, name)
     written = json.loads((tmp_path / "model" / "config.json").read_text())
@@ -185,7 +187,7 @@ def test_heads_and_encoders_of_other_kinds_read_back_the_same(tmp_path, name, sw
 
 def test_a_pooler_of_the_hidden_size_is_that_of_bert(tmp_path):
     config = ModelConfig(**variants.SMALL, pooling="first", pooler_size=16)
-    huggingface.write_model(str(tmp_path), config, encoder.initialize(heads.classifier_weights(config, 2), 0), CLASSES[3])
+    huggingface.write_model(str(tmp_path), config, initialize(heads.classifier_weights(open_encoder(config), 2), 0), CLASSES[3])
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["model_type"] == "bert" and not {"pooling", "pooler_size", "encoder"} & set(written)
 
@@ -204,7 +206,7 @@ def test_a_pooler_of_the_hidden_size_is_that_of_bert(tmp_path):
 )
 def test_faults_of_a_garden_encoders_folder_are_named(tmp_path, said, message):
     config, folder = ModelConfig(**variants.SMALL, encoder="garden:albert"), tmp_path / "model"
-    huggingface.write_model(str(folder), config, encoder.initialize(heads.pretraining_weights(config), 0))
+    huggingface.write_model(str(folder), config, initialize(heads.pretraining_weights(open_encoder(config)), 0))
     say_in_config(**said)(folder)
     with pytest.raises(UserError, match=message) as caught:
         huggingface.read_model(str(folder))

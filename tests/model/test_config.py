@@ -1,11 +1,12 @@
 """The config: strict reading of three systems' files, and what is written reads back the same."""
 
+import dataclasses
 import json
 
 import pytest
 
 from bert_gpu.model.config import PRESETS, ModelConfig, config_bytes, preset, read_config, read_labels
-from bert_gpu.settings import UserError
+from bert_gpu.settings import ROLES, UserError, setting
 from tests.model.variants import SWITCHES, VARIANTS
 
 GOOGLE = {
@@ -87,8 +88,8 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ({"model_type": "albert"}, "model_type='albert' is not supported"),
         ({"position_embedding_type": "relative_key"}, "relative_key: must be one of absolute, scaled_sinusoidal, rotary"),
         ({"position_embedding_type": "rotary"}, "model_type='bert' has no position_embedding_type='rotary'; remove model_type"),
-        ({"norm_first": True, "hidden_act": "geglu"}, "model_type='bert' has no norm_first=True, hidden_act='geglu'"),
-        ({"type_vocab_size": 0}, "model_type='bert' has no such architecture"),
+        ({"norm_first": True, "hidden_act": "geglu"}, "model_type='bert' has no hidden_act='geglu', norm_first=True"),
+        ({"type_vocab_size": 0}, "model_type='bert' has no type_vocab_size=0; remove"),
         ({"is_decoder": True}, "is_decoder=True"),
         ({"vocab_size": None}, "vocab_size"),
     ],
@@ -126,6 +127,35 @@ def test_switches_said_without_a_model_type_are_taken(tmp_path):
 def test_what_transformers_leaves_open_is_berts(tmp_path):
     assert read_config(put(tmp_path, {**HUGGING_FACE, "position_embedding_type": None})) == preset("mini")
     assert preset("mini", embedding_size=256, num_hidden_groups=4).is_classic
+
+
+def test_every_field_has_a_role():
+    """What None means is a size, and no default is a departure."""
+    fields = {field.name: field.metadata for field in dataclasses.fields(ModelConfig)}
+    assert {name: rules["role"] for name, rules in fields.items() if rules["role"] not in ROLES} == {}
+    assert all(fields[rules["none_means"]]["role"] == "size" for rules in fields.values() if rules["none_means"])
+    assert ModelConfig().departures() == []
+
+
+@pytest.mark.parametrize("value", [3, True, 0.5, "wide"])
+def test_a_new_departure_of_any_type_is_no_bert_and_is_written(value):
+    default = type(value)()
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Wider(ModelConfig):
+        new_field: type(value) = setting(default, "Something new.", role="departure")
+
+    plain, wider = Wider(), Wider(new_field=value)
+    assert plain.is_classic and config_bytes(plain, "BertModel") == config_bytes(ModelConfig(), "BertModel")
+    assert wider.departures() == ["new_field"] and not wider.is_classic
+    written = json.loads(config_bytes(wider, "BertModel"))
+    assert written["new_field"] == value and written["model_type"] == "bert_gpu" and set(wider.to_dict()) < set(written)
+
+
+@pytest.mark.parametrize("name", ["embedding_size", "num_hidden_groups", "pooler_size"])
+def test_a_size_that_is_given_as_what_it_defaults_to_is_berts(name):
+    size = getattr(preset("mini"), ModelConfig.__dataclass_fields__[name].metadata["none_means"])
+    assert preset("mini", **{name: size}).is_classic and preset("mini", **{name: size // 2}).departures() == [name]
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ import tensorflow as tf
 
 from bert_gpu.model import cudnn_attention, encoder
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.settings import UserError
 from bert_gpu.train.config import MemoryConfig
-from bert_gpu.train.memory import choose_attention, training_encode
+from bert_gpu.train.memory import choose_attention, training_encoder
 from tests.model.variants import VARIANTS, as_tensors, random_batch, random_weights, value_and_gradients
 
 FOLDER = pathlib.Path(__file__).parent
@@ -205,7 +206,7 @@ def test_obstacles(change, problem):
 def test_choice(monkeypatch, setting, auto, has_gpu, chosen):
     monkeypatch.setattr("bert_gpu.train.memory.lowest_capability", lambda: (9, 0) if has_gpu else (0, 0))
     devices = types.SimpleNamespace(kind="GPU" if has_gpu else "CPU", xla=has_gpu, precision="bfloat16" if has_gpu else "float32")
-    choose = functools.partial(choose_attention, MemoryConfig(attention=setting), devices, MODEL, auto=auto)
+    choose = functools.partial(choose_attention, BertEncoder(MODEL), MemoryConfig(attention=setting), devices, auto=auto)
     if chosen is not None:
         assert choose() == chosen
         return
@@ -222,7 +223,8 @@ def test_every_refusal_fits_in_a_line():
 def test_auto_is_plain_for_now_and_the_flag_reaches_the_encoder(monkeypatch):
     monkeypatch.setattr("bert_gpu.train.memory.lowest_capability", lambda: (9, 0))
     devices = types.SimpleNamespace(kind="GPU", xla=True, precision="bfloat16")
-    assert training_encode(MemoryConfig(), devices, MODEL).keywords["attention"] == "plain"
-    assert training_encode(MemoryConfig(attention="cudnn"), devices, MODEL).keywords["attention"] == "cudnn"
+    assert training_encoder(BertEncoder(MODEL), MemoryConfig(), devices).attention == "plain"
+    assert training_encoder(BertEncoder(MODEL), MemoryConfig(attention="cudnn"), devices).attention == "cudnn"
     with pytest.raises(UserError, match="attention_probs_dropout_prob"):
-        training_encode(MemoryConfig(attention="cudnn"), devices, dataclasses.replace(MODEL, attention_probs_dropout_prob=0.1))
+        dropping = BertEncoder(dataclasses.replace(MODEL, attention_probs_dropout_prob=0.1))
+        training_encoder(dropping, MemoryConfig(attention="cudnn"), devices)

@@ -7,9 +7,10 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu import fused
-from bert_gpu.model import attention, encoder, layers
+from bert_gpu.model import attention, encoder, heads, layers
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.heads import pooler_weights
+from bert_gpu.model.weights import initialize
 
 CONFIG = ModelConfig(
     vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, max_position_embeddings=20
@@ -84,7 +85,7 @@ def test_equals_model_garden(weights):
     hidden = encoder.encode(weights, batch, CONFIG)
     real = batch["input_mask"].numpy().astype(bool)
     np.testing.assert_allclose(hidden.numpy()[real], expected["sequence_output"].numpy()[real], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(encoder.pool(weights, hidden), expected["pooled_output"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(heads.pool(weights, hidden), expected["pooled_output"], rtol=0, atol=1e-5)
 
 
 def test_padding_changes_no_real_position(weights):
@@ -133,7 +134,7 @@ def test_gradients_are_deterministic_dense_and_in_the_weights_dtype(weights):
         with tf.GradientTape() as tape:
             tape.watch(weights)
             hidden = encoder.encode(weights, batch, CONFIG, dtype=tf.bfloat16, seed=SEED)
-            loss = tf.reduce_sum(tf.square(tf.cast(encoder.pool(weights, hidden), tf.float32)))
+            loss = tf.reduce_sum(tf.square(tf.cast(heads.pool(weights, hidden), tf.float32)))
         return tape.gradient(loss, weights)
 
     mixed = {name: tf.cast(value, tf.bfloat16) if value.shape.rank > 1 else value for name, value in weights.items()}
@@ -213,7 +214,7 @@ def test_dropout_is_a_function_of_seed_and_place():
 
 def test_first_values_follow_the_law_of_google():
     config = ModelConfig(vocab_size=3000, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64)
-    values = encoder.initialize(encoder.encoder_weights(config), seed=3)
+    values = initialize(encoder.encoder_weights(config), seed=3)
     words = values["embeddings/word"]
     assert words.dtype == np.float32 and np.abs(words).max() <= 0.04 and np.abs(words).max() > 0.0399
     assert abs(words.std() - 0.02 * 0.87963) < 1e-4 and abs(words.mean()) < 2e-4  # the deviation of a normal cut at 2
@@ -223,7 +224,7 @@ def test_first_values_follow_the_law_of_google():
 
 
 def test_first_values_depend_on_seed_and_name_alone():
-    few, many = encoder.initialize(encoder.encoder_weights(CONFIG), 7), encoder.initialize(SPECS, 7)
+    few, many = initialize(encoder.encoder_weights(CONFIG), 7), initialize(SPECS, 7)
     assert set(few) < set(many) and all((few[name] == many[name]).all() for name in few)
     assert not (few["layer_0/attention/qkv/kernel"] == few["layer_1/attention/qkv/kernel"]).any()
-    assert not (few["embeddings/word"] == encoder.initialize(SPECS, 8)["embeddings/word"]).any()
+    assert not (few["embeddings/word"] == initialize(SPECS, 8)["embeddings/word"]).any()

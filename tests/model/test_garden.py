@@ -1,11 +1,16 @@
 """Laws of Model Garden's encoders: pure functions of weights and seed here, equal to ours where the architecture is, and trained alike."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.model import encoder, garden, heads
+from bert_gpu.model import garden, heads
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.encoders import open_encoder
+from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.settings import UserError
 from bert_gpu.train.config import DeviceConfig
@@ -37,6 +42,11 @@ def small(dropout=0.1, **fields):
     return ModelConfig(**sizes | fields, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
+def small_encoder(name, **fields):
+    """Model Garden's encoder NAME[,FIELD=VALUE...] of a small config."""
+    return open_encoder(small(encoder=f"garden:{name}", **fields))
+
+
 def batches(number, rows=4, seed=0):
     rng = np.random.default_rng(seed)
     for _ in range(number):
@@ -58,21 +68,20 @@ def tensors(batch):
 
 
 def first_values(specs, seed=3):
-    return {name: tf.constant(value) for name, value in encoder.initialize(specs, seed).items()}
+    return {name: tf.constant(value) for name, value in initialize(specs, seed).items()}
 
 
 @pytest.mark.parametrize("name", garden.WORKING)
 def test_an_encoder_is_a_function_of_weights_and_seed(name):
     """Gradients reach every weight, a seed gives its dropout again and none gives none, and attention sees no padding."""
-    model = garden.open_encoder(f"garden:{name}{OPTIONS.get(name, '')}")
-    config, batch = small(), tensors(next(batches(1)))
-    weights = first_values(model.encoder_weights(config))
+    model, batch = small_encoder(f"{name}{OPTIONS.get(name, '')}"), tensors(next(batches(1)))
+    weights = first_values(model.weights())
 
     @tf.function
     def run(weights, ids, seed):
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            hidden = model.encode(weights, {**batch, "input_ids": ids}, config, seed=seed)
+            hidden = model.encode(weights, {**batch, "input_ids": ids}, seed=seed)
             loss = tf.reduce_sum(hidden**3)
         return hidden, tape.gradient(loss, weights)
 
@@ -86,15 +95,15 @@ def test_an_encoder_is_a_function_of_weights_and_seed(name):
     changed = {**weights, "embeddings/word": weights["embeddings/word"] * 2}
     assert not np.allclose(run(changed, batch["input_ids"], SEED)[0], hidden, atol=1e-3)
 
-    hidden = model.encode(weights, batch, config).numpy()
-    dry = small(dropout=0.0)
-    assert (model.encode(weights, batch, dry, seed=SEED).numpy() == hidden).all()
+    hidden = model.encode(weights, batch).numpy()
+    dry = small_encoder(f"{name}{OPTIONS.get(name, '')}", dropout=0.0)
+    assert (dry.encode(weights, batch, seed=SEED).numpy() == hidden).all()
     if name not in ("fnet", "sparse_mixer"):  # these mix padding into all places
         padding = batch["input_mask"].numpy() == 0
         # MobileBERT's embeddings are made of three neighbours, so the first padding is part of the last token.
         unseen = padding & np.roll(padding, 1, axis=1) if name == "mobilebert" else padding
         assert unseen.any()
-        shown = model.encode(weights, {**batch, "input_ids": tf.where(unseen, 7, batch["input_ids"])}, config).numpy()
+        shown = model.encode(weights, {**batch, "input_ids": tf.where(unseen, 7, batch["input_ids"])}).numpy()
         np.testing.assert_allclose(shown[~padding], hidden[~padding], rtol=0, atol=1e-5)
 
 
@@ -135,24 +144,24 @@ def as_ours(theirs, config):
 @pytest.mark.parametrize("name, fields", [("bert", {}), ("bert_v2", {}), ("albert", dict(embedding_size=8, num_hidden_groups=1))])
 def test_losses_and_gradients_equal_those_of_our_encoder(name, fields, activation):
     config, batch = small(dropout=0.0, hidden_act=activation, **fields), tensors(next(batches(1)))
-    model = garden.open_encoder(f"garden:{name}")
-    theirs = first_values(heads.pretraining_weights(config, encoder_weights=model.encoder_weights))
+    model, own = open_encoder(dataclasses.replace(config, encoder=f"garden:{name}")), BertEncoder(config)
+    theirs = first_values(heads.pretraining_weights(model))
     # Biases start at 0 and scales at 1; other values tell more.
     theirs = {weight: value + 0.1 * tf.random.stateless_normal(value.shape, [7, len(weight)]) for weight, value in theirs.items()}
     ours = {weight: tf.constant(value) for weight, value in as_ours(theirs, config).items()}
     assert {weight: tuple(value.shape) for weight, value in ours.items()} == {
-        weight: spec.shape for weight, spec in heads.pretraining_weights(config).items()
+        weight: spec.shape for weight, spec in heads.pretraining_weights(own).items()
     }
 
-    def run(weights, encode):
+    def run(weights, encoder):
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            losses = heads.pretraining_losses(weights, batch, config, seed=SEED, encode=encode)
+            losses = heads.pretraining_losses(weights, batch, encoder, seed=SEED)
             loss = tf.add_n(list(losses.values()))
         return losses, tape.gradient(loss, weights)
 
-    their_losses, their_gradients = run(theirs, model.encode)
-    our_losses, our_gradients = run(ours, encoder.encode)
+    their_losses, their_gradients = run(theirs, model)
+    our_losses, our_gradients = run(ours, own)
     for loss, value in our_losses.items():
         np.testing.assert_allclose(their_losses[loss], value, rtol=1e-5)
     for weight, gradient in as_ours(their_gradients, config).items():
@@ -160,8 +169,8 @@ def test_losses_and_gradients_equal_those_of_our_encoder(name, fields, activatio
 
 
 def test_first_values_follow_their_initializers_and_ours():
-    config, model = small(), garden.open_encoder("garden:bert")
-    theirs, ours = model.encoder_weights(config), encoder.encoder_weights(config)
+    config = small()
+    theirs, ours = small_encoder("bert").weights(), BertEncoder(config).weights()
     kinds = lambda specs: sorted((int(np.prod(spec.shape)), *spec[1:]) for spec in specs.values() if len(spec.shape) == 1)  # noqa: E731
     assert theirs["embeddings/word"] == ours["embeddings/word"]
     assert kinds(theirs) == [spec for spec in kinds(ours) if spec[0] != 3 * 16]  # their q, k and v have biases of (N, D) each
@@ -171,38 +180,36 @@ def test_first_values_follow_their_initializers_and_ours():
 
 def test_names_do_not_depend_on_what_was_built_before():
     garden.build.cache_clear()
-    model, config = garden.open_encoder("garden:reuse"), small()
-    first = model.encoder_weights(config)
-    garden.open_encoder("garden:reuse").encoder_weights(small(hidden_act="relu"))
+    model = small_encoder("reuse")
+    first = model.weights()
+    small_encoder("reuse", hidden_act="relu").weights()
     garden.build.cache_clear()
-    assert model.encoder_weights(config) == first
+    assert model.weights() == first
 
 
 @pytest.mark.parametrize("name", ["bert", "bigbird"])
 def test_bfloat16_and_compiled_are_close(name):
-    model, config, batch = garden.open_encoder(f"garden:{name}{OPTIONS.get(name, '')}"), small(), tensors(next(batches(1)))
-    weights = first_values(model.encoder_weights(config))
-    expected = model.encode(weights, batch, config, seed=SEED).numpy()
-    compiled = tf.function(lambda weights: model.encode(weights, batch, config, seed=SEED), jit_compile=True)
+    model, batch = small_encoder(f"{name}{OPTIONS.get(name, '')}"), tensors(next(batches(1)))
+    weights = first_values(model.weights())
+    expected = model.encode(weights, batch, seed=SEED).numpy()
+    compiled = tf.function(lambda weights: model.encode(weights, batch, seed=SEED), jit_compile=True)
     np.testing.assert_allclose(compiled(weights), expected, rtol=0, atol=1e-4)
     cast = {name: tf.cast(value, tf.bfloat16) if value.shape.rank >= 2 else value for name, value in weights.items()}
-    hidden = model.encode(cast, batch, config, dtype=tf.bfloat16)
-    expected = model.encode(weights, batch, config).numpy()
+    hidden = model.encode(cast, batch, dtype=tf.bfloat16)
+    expected = model.encode(weights, batch).numpy()
     assert hidden.dtype == tf.bfloat16
     assert np.linalg.norm(tf.cast(hidden, tf.float32).numpy() - expected) / np.linalg.norm(expected) < 0.05
 
 
 def test_training_on_two_replicas_and_checkpoints():
     """ALBERT's loss falls, replicas stay equal, and a state read and assigned goes on as the same bits."""
-    model, config = garden.open_encoder("garden:albert"), small(embedding_size=8)
+    model = small_encoder("albert", embedding_size=8)
     devices = set_up(DeviceConfig(num_gpus=0, virtual_replicas=2))
-    weights = encoder.initialize(heads.pretraining_weights(config, encoder_weights=model.encoder_weights), seed=5)
+    weights = initialize(heads.pretraining_weights(model), seed=5)
     optimizer = OptimizerConfig()
     objective = Objective(
         counts=heads.pretraining_counts,
-        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(
-            weights, batch, config, dtype=dtype, seed=seed, encode=model.encode
-        ),
+        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(weights, batch, model, dtype=dtype, seed=seed),
     )
 
     def trainer(weights):
@@ -246,7 +253,7 @@ def test_training_on_two_replicas_and_checkpoints():
 )
 def test_unknown_encoders_and_fields_are_refused(text, named):
     with pytest.raises(UserError, match=f"--encoder={text.split(',')[0]}.*{named}") as error:
-        garden.open_encoder(text)
+        open_encoder(small(encoder=text))
     assert len(str(error.value)) <= 300
 
 
@@ -264,22 +271,32 @@ def test_unknown_encoders_and_fields_are_refused(text, named):
 )
 def test_switches_that_an_encoder_does_not_have_are_refused(fields, named):
     with pytest.raises(UserError, match=f"{named}: --encoder=garden:bert has no such switch"):
-        garden.open_encoder("garden:bert").encoder_weights(small(**fields))
+        small_encoder("bert", **fields).weights()
 
 
 def test_rows_that_an_encoder_cannot_take_are_refused():
-    config, batch = small(), tensors(next(batches(1)))
+    batch = tensors(next(batches(1)))
     shorter = {name: value[:, : LENGTH - 2] if value.shape.rank == 2 else value for name, value in batch.items()}
-    fnet, bert = garden.open_encoder("garden:fnet"), garden.open_encoder("garden:bert")
+    fnet, bert = small_encoder("fnet"), small_encoder("bert")
+    assert (fnet.fixed_length, bert.fixed_length) == (LENGTH, None)
     with pytest.raises(UserError, match=f"exactly --max_position_embeddings={LENGTH}.* 30"):
-        fnet.encode(first_values(fnet.encoder_weights(config)), shorter, config)
-    weights = first_values(bert.encoder_weights(config))
-    assert bert.encode(weights, shorter, config).shape == [4, LENGTH - 2, 16]
+        fnet.encode(first_values(fnet.weights()), shorter)
+    weights = first_values(bert.weights())
+    assert bert.encode(weights, shorter).shape == [4, LENGTH - 2, 16]
     with pytest.raises(UserError, match="packed rows"):
-        bert.encode(weights, {**batch, "sequence_ids": batch["input_mask"]}, config)
+        bert.encode(weights, {**batch, "sequence_ids": batch["input_mask"]})
     with pytest.raises(UserError, match="--precision=bfloat16.*--precision=float32"):
-        garden.open_encoder("garden:mobilebert").check(config, LENGTH, "bfloat16")
+        small_encoder("mobilebert").check(LENGTH, "bfloat16")
     with pytest.raises(UserError, match="Model Garden cannot build it"):
-        garden.open_encoder("garden:bigbird,block_size=16").encoder_weights(config)
+        small_encoder("bigbird,block_size=16").weights()
     with pytest.raises(UserError, match="multiple of 5 tokens"):
-        garden.open_encoder("garden:bigbird,block_size=5").check(config, LENGTH, "float32")
+        small_encoder("bigbird,block_size=5").check(LENGTH, "float32")
+
+
+@pytest.mark.parametrize("how", [dict(recompute_every=1), dict(attention="cudnn", xla=True)])
+def test_it_trains_as_it_is_or_not_at_all(how):
+    model = small_encoder("albert")
+    assert model.for_training(xla=True) == model
+    with pytest.raises(UserError, match="^--(recompute|attention=cudnn): is for our own encoder, not for --encoder=garden:albert; drop"):
+        model.for_training(**how)
+    assert "garden:albert" in model.cudnn_obstacle(kind="GPU")

@@ -6,17 +6,20 @@ import tensorflow as tf
 
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.weights import initialize
 
 CONFIG = ModelConfig(
     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, max_position_embeddings=12
 )
+ENCODER = BertEncoder(CONFIG)
 BATCH, LENGTH, PREDICTIONS = 4, 10, 3
 
 
 @pytest.fixture(scope="module")
 def weights():
     generator = np.random.default_rng(0)
-    specs = {**heads.pretraining_weights(CONFIG), **heads.classifier_weights(CONFIG, 5)}
+    specs = {**heads.pretraining_weights(ENCODER), **heads.classifier_weights(ENCODER, 5)}
     return {name: tf.constant(0.3 * generator.standard_normal(spec.shape), tf.float32) for name, spec in specs.items()}
 
 
@@ -67,7 +70,7 @@ def test_losses_and_gradients_equal_the_reference(weights, batch, rows, jit):
             total = losses["mlm"] + 3 * losses["nsp"]
         return losses, tape.gradient(total, weights)
 
-    ours = tf.function(lambda: value_and_gradients(lambda: heads.pretraining_losses(weights, full, CONFIG)), jit_compile=jit)
+    ours = tf.function(lambda: value_and_gradients(lambda: heads.pretraining_losses(weights, full, ENCODER)), jit_compile=jit)
     losses, gradients = ours()
     expected, expected_gradients = value_and_gradients(lambda: plain_losses(weights, batch, rows or [1.0] * BATCH))
     for name in ("mlm", "nsp"):
@@ -79,10 +82,10 @@ def test_losses_and_gradients_equal_the_reference(weights, batch, rows, jit):
 def test_counts_need_no_weights_and_equal_those_of_the_metrics(weights, batch):
     full = {**batch, "row_weights": tf.constant([1.0, 1, 0, 1])}
     counts = heads.pretraining_counts(full)
-    metrics = heads.pretraining_metrics(weights, full, CONFIG)
+    metrics = heads.pretraining_metrics(weights, full, ENCODER)
     assert {name: float(count) for name, count in counts.items()} == {"mlm": 8, "nsp": 3}
     assert set(metrics) == {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
-    losses = heads.pretraining_losses(weights, full, CONFIG)
+    losses = heads.pretraining_losses(weights, full, ENCODER)
     for name in ("mlm", "nsp"):
         assert metrics[f"{name}_loss"][1] == metrics[f"{name}_accuracy"][1] == counts[name]
         np.testing.assert_allclose(metrics[f"{name}_loss"][0], losses[name], rtol=1e-6)
@@ -105,24 +108,24 @@ def test_selected_places_are_those_of_a_gather_to_the_bit():
 
 def test_without_next_sentences_there_is_no_such_loss(batch):
     words_only = {name: value for name, value in batch.items() if name != "next_sentence_labels"}
-    specs = heads.pretraining_weights(CONFIG, next_sentence=False)
+    specs = heads.pretraining_weights(ENCODER, next_sentence=False)
     assert not any(name.startswith(("nsp", "pooler")) for name in specs)
-    weights = {name: tf.constant(value) for name, value in encoder.initialize(specs, 0).items()}
-    assert set(heads.pretraining_losses(weights, words_only, CONFIG)) == set(heads.pretraining_counts(words_only)) == {"mlm"}
-    assert set(heads.pretraining_metrics(weights, words_only, CONFIG)) == {"mlm_loss", "mlm_accuracy"}
+    weights = {name: tf.constant(value) for name, value in initialize(specs, 0).items()}
+    assert set(heads.pretraining_losses(weights, words_only, ENCODER)) == set(heads.pretraining_counts(words_only)) == {"mlm"}
+    assert set(heads.pretraining_metrics(weights, words_only, ENCODER)) == {"mlm_loss", "mlm_accuracy"}
 
 
 def test_accuracy_counts_weighted_hits():
     logits = tf.one_hot([[3, 1], [2, 0]], 5)
-    correct, count = heads.mlm_accuracy(logits, tf.constant([[3, 1], [0, 0]]), tf.constant([[1.0, 0], [1, 1]]))
+    correct, count = heads.summed_hits(logits, tf.constant([[3, 1], [0, 0]]), tf.constant([[1.0, 0], [1, 1]]))
     assert (float(correct), float(count)) == (2, 3)
-    correct, count = heads.nsp_accuracy(tf.constant([[2.0, 1], [0, 3]]), tf.constant([[1], [1]]), tf.ones([2]))
+    correct, count = heads.summed_hits(tf.constant([[2.0, 1], [0, 3]]), tf.constant([[1], [1]]), tf.ones([2]))
     assert (float(correct), float(count)) == (1, 2)
 
 
 def test_losses_of_a_fresh_model_are_those_of_guessing(batch):
-    weights = {name: tf.constant(value) for name, value in encoder.initialize(heads.pretraining_weights(CONFIG), 0).items()}
-    losses, counts = heads.pretraining_losses(weights, batch, CONFIG), heads.pretraining_counts(batch)
+    weights = {name: tf.constant(value) for name, value in initialize(heads.pretraining_weights(ENCODER), 0).items()}
+    losses, counts = heads.pretraining_losses(weights, batch, ENCODER), heads.pretraining_counts(batch)
     assert abs(losses["mlm"] / counts["mlm"] - np.log(50)) < 0.3 and abs(losses["nsp"] / counts["nsp"] - np.log(2)) < 0.1
 
 
@@ -137,8 +140,8 @@ def test_large_logits_stay_finite():
 
 def test_bfloat16_losses_are_close(weights, batch):
     mixed = {name: tf.cast(value, tf.bfloat16) if value.shape.rank > 1 else value for name, value in weights.items()}
-    exact = heads.pretraining_losses(weights, batch, CONFIG)
-    close = heads.pretraining_losses(mixed, batch, CONFIG, dtype=tf.bfloat16)
+    exact = heads.pretraining_losses(weights, batch, ENCODER)
+    close = heads.pretraining_losses(mixed, batch, ENCODER, dtype=tf.bfloat16)
     for name in exact:
         assert close[name].dtype == tf.float32
         np.testing.assert_allclose(close[name], exact[name], rtol=0.03)

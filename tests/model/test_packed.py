@@ -9,6 +9,7 @@ import tensorflow as tf
 from bert_gpu.data.config import CLS_SEP, FRAMES
 from bert_gpu.data.packing import _make_piece_rows
 from bert_gpu.model import encoder, heads, packed
+from bert_gpu.model.encoder import BertEncoder
 from tests.model.variants import VARIANTS, as_tensors, random_weights, value_and_gradients
 
 # Rows of 18 tokens: the lengths of their sequences; what is left is padding.
@@ -63,11 +64,11 @@ def test_each_sequence_gets_what_it_would_get_alone(name):
 
     def loss_packed(weights):
         hidden = encoder.encode(weights, batch, config)
-        return tf.reduce_sum(hidden * of_tokens) + tf.reduce_sum(encoder.pool(weights, hidden, starts) * of_sequences)
+        return tf.reduce_sum(hidden * of_tokens) + tf.reduce_sum(heads.pool(weights, hidden, starts) * of_sequences)
 
     def loss_alone(weights):
         hidden = encoder.encode(weights, alone, config)
-        pooled = encoder.pool(weights, hidden) * of_sequences[is_real]
+        pooled = heads.pool(weights, hidden) * of_sequences[is_real]
         return tf.reduce_sum(hidden * taken_apart(of_tokens, sequences)) + tf.reduce_sum(pooled)
 
     real = alone["input_mask"].numpy() > 0
@@ -145,12 +146,12 @@ def test_masked_words_of_packed_rows_are_those_of_the_sequences_alone():
     places = np.array([generator.integers(where.stop - where.start) for _, where in sequences], np.int32)
     names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
     values = places[:, None], words[:, None], np.ones((len(words), 1), np.float32)
-    expected = heads.pretraining_losses(weights, alone | as_tensors(dict(zip(names, values, strict=True))), config)
+    expected = heads.pretraining_losses(weights, alone | as_tensors(dict(zip(names, values, strict=True))), BertEncoder(config))
     masks = [np.zeros((len(ROWS), max(map(len, ROWS))), value.dtype) for value in values]
     for (row, where), place, word in zip(sequences, places, words, strict=True):
         column = int(masks[2][row].sum())
         for mask, value in zip(masks, (where.start + place, word, 1), strict=True):
             mask[row, column] = value
-    losses = heads.pretraining_losses(weights, batch | as_tensors(dict(zip(names, masks, strict=True))), config)
+    losses = heads.pretraining_losses(weights, batch | as_tensors(dict(zip(names, masks, strict=True))), BertEncoder(config))
     assert set(losses) == {"mlm"}
     np.testing.assert_allclose(losses["mlm"], expected["mlm"], rtol=1e-5)

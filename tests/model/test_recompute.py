@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import re
 
 import numpy as np
@@ -12,6 +11,7 @@ from tensorflow.python.eager import context
 
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import BertEncoder
 from tests.model.variants import VARIANTS, as_tensors, random_batch, random_weights, value_and_gradients
 
 SEED = tf.constant([5, 6])
@@ -23,10 +23,10 @@ DEEP = ModelConfig(
 def gradients_of(config, every, *, dtype=tf.float32, jit=False):
     weights, batch = as_tensors(random_weights(config)), as_tensors(random_batch(config, [9, 5], 9))
     weights = {name: tf.cast(value, dtype) if value.shape.rank > 1 else value for name, value in weights.items()}
-    encode = functools.partial(encoder.encode, recompute_every=every, xla=jit)
+    own = BertEncoder(config, recompute_every=every, xla=jit)
 
     def loss_fn(weights):
-        return heads.pretraining_losses(weights, batch, config, dtype=dtype, seed=SEED, encode=encode)["mlm"]
+        return heads.pretraining_losses(weights, batch, own, dtype=dtype, seed=SEED)["mlm"]
 
     return value_and_gradients(loss_fn, weights, jit=jit)
 

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import preset
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.weights import initialize
 from tests.model import reference
 from tests.model.variants import VARIANTS, as_tensors, random_batch, random_weights, value_and_gradients
 
@@ -38,7 +40,9 @@ def test_gradients_are_the_derivatives_of_the_reference(name):
     config = VARIANTS[name]
     weights, batch = random_weights(config), random_batch(config, LENGTHS, LENGTH)
     weights = {key: value for key, value in weights.items() if not key.startswith(("nsp", "pooler"))}
-    loss, gradients = value_and_gradients(lambda w: heads.pretraining_losses(w, as_tensors(batch), config)["mlm"], as_tensors(weights))
+    loss, gradients = value_and_gradients(
+        lambda w: heads.pretraining_losses(w, as_tensors(batch), BertEncoder(config))["mlm"], as_tensors(weights)
+    )
     exact, generator, step = in_float64(weights), np.random.default_rng(1), 1e-6
     np.testing.assert_allclose(loss, reference.mlm_loss(exact, batch, config), rtol=1e-5)
     scale = max(np.linalg.norm(gradient) for gradient in gradients.values())
@@ -57,7 +61,7 @@ def test_compiled_equals_plain(name):
     batch = as_tensors(random_batch(config, LENGTHS, LENGTH))
 
     def loss_fn(weights):
-        return heads.pretraining_losses(weights, batch, config, seed=seed)["mlm"]
+        return heads.pretraining_losses(weights, batch, BertEncoder(config), seed=seed)["mlm"]
 
     plain, compiled = (value_and_gradients(loss_fn, weights, jit=jit) for jit in (False, True))
     np.testing.assert_allclose(plain[0], compiled[0], rtol=1e-5)
@@ -76,7 +80,7 @@ def test_bfloat16_is_close(name):
 
 
 def num_weights(config, next_sentence):
-    return sum(np.prod(spec.shape) for spec in heads.pretraining_weights(config, next_sentence).values())
+    return sum(np.prod(spec.shape) for spec in heads.pretraining_weights(BertEncoder(config), next_sentence).values())
 
 
 def test_presets_have_the_published_numbers_of_weights():
@@ -90,4 +94,4 @@ def test_presets_have_the_published_numbers_of_weights():
 def test_first_values_of_the_position_scale_make_unit_vectors():
     """Sines and cosines of E dimensions have the norm sqrt(E / 2); Cramming starts from E^-0.5 of them."""
     config = preset("crammed", vocab_size=10, num_hidden_layers=1)
-    assert encoder.initialize(encoder.encoder_weights(config), 0)["embeddings/position_scale"] == np.float32(768**-0.5)
+    assert initialize(encoder.encoder_weights(config), 0)["embeddings/position_scale"] == np.float32(768**-0.5)

@@ -4,7 +4,8 @@ import numpy as np
 
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.model.encoder import initialize
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.pretrain.objective import pretraining_objective
 from bert_gpu.train.config import DeviceConfig
@@ -63,12 +64,12 @@ class Trainer:
         **optimizer,
     ):
         self.devices = set_up(DeviceConfig(num_gpus=0, virtual_replicas=num_replicas, precision=precision, xla=xla, **devices or {}))
-        model = tiny_model(dropout)
-        weights = initialize(heads.pretraining_weights(model), seed)
+        encoder = BertEncoder(tiny_model(dropout))
+        weights = initialize(heads.pretraining_weights(encoder), seed)
         config = OptimizerConfig(**optimizer)
         self.state = TrainState(self.devices.strategy, weights, config, frozen_names(weights, freeze))
         self.step = TrainStep(
-            self.devices, self.state, pretraining_objective(model), config, num_micro_batches=accumulation, seed=seed, is_ramped=is_ramped
+            self.devices, self.state, pretraining_objective(encoder), config, num_micro_batches=accumulation, seed=seed, is_ramped=is_ramped
         )
 
     def run(self, steps, rate=1e-2, start=0, steps_per_call=1):
