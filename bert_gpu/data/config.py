@@ -7,15 +7,8 @@ import os
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.text.config import NORMALIZATIONS
 
-CLS_SEP, SEP, NONE = "cls_sep", "sep", "none"  # what frames a packed sequence
-
-
-FRAMES = (CLS_SEP, SEP, NONE)
-
-
-ORDERS = ("shuffled", "as_is", "length", "common")
-
-
+CLS_SEP = "cls_sep"
+FRAMES = (CLS_SEP, "sep", "none")  # of a packed sequence
 PADDINGS = ("fixed", "dynamic", "uniform")
 
 
@@ -49,7 +42,7 @@ class DataConfig(Settings):
         "shuffled",
         "Order of the rows, for --noshuffle in training. shuffled: at random inside each window of text. as_is: as in the text. length: "
         "short rows first. common: rows of common words first (mean frequency of their tokens). The last two write DIR/NAME.order.",
-        choices=ORDERS,
+        choices=("shuffled", "as_is", "length", "common"),
     )
     window_megabytes: float = setting(
         8.0,

@@ -58,7 +58,7 @@ class Reader:
         self.order = order  # (N,) of unshuffled epochs; None = that of the files
         self.limits = dict(masked_lm_positions=max_seq_length) | (limits or {})
         if masking is not None:
-            self._mask = tf.function(self._mask_rows, reduce_retracing=True)
+            self._mask = tf.function(self._mask_rows, autograph=False, reduce_retracing=True)
 
     def __len__(self):
         return len(self.records)

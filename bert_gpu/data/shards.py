@@ -78,7 +78,7 @@ class Worker:
     @property
     def tokenizer(self):
         if self._tokenizer is None:
-            self._mask = tf.function(self._mask_rows, reduce_retracing=True)
+            self._mask = tf.function(self._mask_rows, autograph=False, reduce_retracing=True)
             self._tokenizer = open_tokenizer(self.vocab_file, self.config.do_lower_case)
         return self._tokenizer
 
