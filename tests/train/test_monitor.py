@@ -182,6 +182,7 @@ import resource
 import sys
 from bert_gpu.train import monitor
 from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.config import MonitorConfig
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
 log = monitor.open_log(folder, MonitorConfig(hardware_seconds=0.0), step=None, settings={}, gpus=[], warn=print)
