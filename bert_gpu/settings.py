@@ -59,15 +59,6 @@ class Settings:
             if problem:
                 raise UserError(problem)
 
-    @classmethod
-    def from_dict(cls, values, source="settings"):
-        """Makes the settings from a dict, refusing unknown keys. `source` names the file in the error."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(values) - names)
-        if unknown:
-            raise UserError(f"{source}: unknown setting {unknown[0]!r}; known are {', '.join(sorted(names))}"[:300])
-        return cls(**values)
-
     def idle(self, name):
         """Why the value of a field has no effect, for people; None when it has one."""
         needs = next(field for field in dataclasses.fields(self) if field.name == name).metadata["needs"]

@@ -12,8 +12,7 @@ from bert_gpu.finetune import classifier, results, tasks
 from bert_gpu.finetune.config import FILES, resolve_phases, resolve_task
 from bert_gpu.finetune.metrics import compute_metrics
 from bert_gpu.finetune.start import DEFAULT_START, check_fits, start_trained, start_training
-from bert_gpu.interop import huggingface
-from bert_gpu.interop.pretrained import tokenizer_files
+from bert_gpu.interop import models
 from bert_gpu.settings import UserError
 from bert_gpu.train import run as engine
 from bert_gpu.train.checkpoint import RunFolder
@@ -79,7 +78,7 @@ def finetune(settings, console=None, clock=time.monotonic):
             return Result(folder.model, {}, outcome)
         # A finished run is not trained again, so what is evaluated is what lies in the folder, not what is in memory.
         path = folder.model
-        state.assign_weights(huggingface.read_model(path)[1])
+        state.assign_weights(models.read_model(path)[1])
     metrics = {}
     if "eval" in phases:
         metrics["dev"] = evaluate()
@@ -177,8 +176,8 @@ def make_training(settings, fixed, devices, start, rows, validate):
         return classifier.training_batches(rows, batch_size=batch_size, position=position, seed=settings.run.seed)
 
     def export(path, weights):
-        files = tokenizer_files(start.tokenizer)
-        huggingface.write_model(path, start.model, weights, "BertForSequenceClassification", start.labels, files)
+        files = models.tokenizer_files(start.tokenizer)
+        models.write_model(path, start.model, weights, "BertForSequenceClassification", start.labels, files)
 
     return engine.Training(
         objective=classifier.classification_objective(training_encoder(start.encoder, settings.memory, devices)),

@@ -3,8 +3,7 @@
 import dataclasses
 import os
 
-from bert_gpu.interop import huggingface
-from bert_gpu.interop.pretrained import check_vocabulary, find_model, has_model, load_tokenizer
+from bert_gpu.interop import models
 from bert_gpu.model.config import ModelConfig, preset, read_config
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import classifier_weights, pooling_of
@@ -46,8 +45,8 @@ def start_training(config, labels, seed):
         model, tokenizer = fresh_model(config)
         model = with_head(model, config)
     else:
-        path = find_model(init_checkpoint, "init_checkpoint")
-        model, stored, notes = huggingface.read_model(path)
+        path = models.find_model(init_checkpoint, "init_checkpoint")
+        model, stored, notes = models.read_model(path)
         lacking = [name for name in open_encoder(model).weights() if name not in stored]
         if lacking:
             raise UserError(f"--init_checkpoint={init_checkpoint}: has no weights {lacking[0]}; a model with the whole encoder is needed")
@@ -64,11 +63,11 @@ def start_training(config, labels, seed):
 def start_trained(config, output_dir):
     """The Start of an evaluation: a given --init_checkpoint that has a classifier, else the model of --output_dir."""
     trained = os.path.join(output_dir, "model")
-    candidates = [trained] if has_model(trained) else []
+    candidates = [trained] if models.has_model(trained) else []
     if config.init_checkpoint is not None:
-        candidates.insert(0, find_model(config.init_checkpoint, "init_checkpoint"))
+        candidates.insert(0, models.find_model(config.init_checkpoint, "init_checkpoint"))
     for path in candidates:
-        model, weights, notes = huggingface.read_model(path)
+        model, weights, notes = models.read_model(path)
         labels = class_names(weights, notes.labels)
         specs = classifier_weights(open_encoder(model), len(labels))
         if len(labels) > 1 and set(specs) <= set(weights):
@@ -89,9 +88,9 @@ def fresh_model(config):
         raise UserError("--init_checkpoint=none: needs the model's shape, either --model or --bert_config_file")
     if config.vocab_file is None:
         raise UserError("--init_checkpoint=none: needs a vocabulary, --vocab_file")
-    tokenizer = load_tokenizer(None, config.vocab_file, config.do_lower_case)
+    tokenizer = models.load_tokenizer(None, config.vocab_file, config.do_lower_case)
     model = read_config(config.bert_config_file) if config.bert_config_file else preset(config.model, vocab_size=tokenizer.vocab_size)
-    check_vocabulary(tokenizer, model, f"--vocab_file={config.vocab_file}")
+    models.check_vocabulary(tokenizer, model, f"--vocab_file={config.vocab_file}")
     return model, tokenizer
 
 
@@ -104,9 +103,9 @@ def open_tokenizer(config, path, model):
         changed = [f"{name} {asked[name]}, there {found[name]}" for name in found if asked[name] != found[name]]
         if changed:
             raise UserError(f"--bert_config_file={config.bert_config_file}: not the shape of {path} ({'; '.join(changed)}); drop the flag")
-    tokenizer = load_tokenizer(path, config.vocab_file, config.do_lower_case)
+    tokenizer = models.load_tokenizer(path, config.vocab_file, config.do_lower_case)
     source = f"--vocab_file={config.vocab_file}" if config.vocab_file else os.path.join(path, "vocab.txt")
-    check_vocabulary(tokenizer, model, source)
+    models.check_vocabulary(tokenizer, model, source)
     return tokenizer
 
 

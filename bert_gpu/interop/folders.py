@@ -2,7 +2,7 @@
 
 The new folder is written under a hidden name, .NAME.PID.partial; then the old one is renamed to .NAME.PID.old and the new one to NAME.
 A process killed between these two renames leaves no NAME: the next write puts the old one back before it begins, and who reads is told
-where it lies (interop.pretrained.displaced). Object stores, which have no folders to rename, get their files one by one.
+where it lies (displaced). Object stores, which have no folders to rename, get their files one by one.
 """
 
 import os
@@ -11,7 +11,6 @@ import shutil
 
 import tensorflow as tf
 
-from bert_gpu.interop.pretrained import displaced
 from bert_gpu.settings import UserError
 
 
@@ -56,6 +55,15 @@ def recover(folder):
     for left in os.listdir(parent):
         if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.(old|partial)", left):
             shutil.rmtree(os.path.join(parent, left), ignore_errors=True)
+
+
+def displaced(folder):
+    """Where the old content of a model's folder lies since a write of the folder was killed between its two renames; None if nowhere."""
+    parent, name = os.path.split(os.path.realpath(folder))
+    if "://" in str(folder) or os.path.lexists(folder) or not os.path.isdir(parent):
+        return None
+    found = [os.path.join(parent, other) for other in os.listdir(parent) if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.old", other)]
+    return max(found, key=os.path.getmtime, default=None)
 
 
 def beside(folder, suffix):

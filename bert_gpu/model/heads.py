@@ -107,20 +107,9 @@ def nsp_logits(weights, pooled):
     return dense(weights, "nsp", pooled)
 
 
-def pool(weights, hidden, starts=None):
-    """The sentence vector: tanh of a dense layer over [CLS], the first token.
-
-    Args:
-      hidden: (B, S, H).
-      starts: int32 (B, K), where the sequences of packed rows begin, from `packed.sequence_starts`; None = at 0 alone.
-
-    Returns:
-      (B, H), or (B, K, H) with starts.
-    """
-    if starts is None:
-        return tf.tanh(dense(weights, "pooler", hidden[:, 0]))
-    first = tf.gather(hidden, starts, batch_dims=1)  # (B, K, H)
-    return tf.reshape(tf.tanh(dense(weights, "pooler", tf.reshape(first, [-1, hidden.shape[-1]]))), tf.shape(first))
+def pool(weights, hidden):
+    """The sentence vector: tanh of a dense layer over [CLS], the first token; (B, S, H) -> (B, H)."""
+    return tf.tanh(dense(weights, "pooler", hidden[:, 0]))
 
 
 def nsp_products(config):

@@ -1,9 +1,9 @@
-"""Rows that hold several sequences: which tokens see each other, positions that restart, and where each sequence begins.
+"""Rows that hold several sequences: which tokens see each other, and positions that restart.
 
 A batch says so by sequence_ids (B, S): the same number, above 0, for the tokens of a sequence, consecutive in the row, and 0 for padding.
 Everything here is made of it by a few int32 ops on (B, S) that XLA compiles with any shape, and once for all layers.
 
-Legend: B batch, S row length, K sequences of a row at most, H hidden.
+Legend: B batch, S row length.
 """
 
 import tensorflow as tf
@@ -32,23 +32,3 @@ def restarted_positions(sequence_ids):
     """The place of each token in its sequence, from 0: (B, S) -> int32 (B, S)."""
     run, begins = _runs(sequence_ids)
     return tf.range(sizes(sequence_ids)[1])[None] - tf.gather(begins, run, batch_dims=1)
-
-
-def sequence_starts(sequence_ids, max_sequences):
-    """Where the sequences of each row begin.
-
-    Args:
-      sequence_ids: int32 (B, S).
-      max_sequences: K, a Python int; the sequences of a row beyond it are left out. S // 3 is enough for rows framed by cls_sep, whose
-        shortest sequence is [CLS], a token and [SEP].
-
-    Returns:
-      (starts, is_real): int32 (B, K), 0 where a row has fewer sequences, and float32 (B, K), 1 for sequences and 0 elsewhere: the weights
-      of their labels.
-    """
-    run, begins = _runs(sequence_ids)
-    begins = begins[:, :max_sequences]
-    begins = tf.pad(begins, [[0, 0], [0, max_sequences - sizes(begins)[1]]])
-    is_run = tf.range(max_sequences)[None] <= run[:, -1:]
-    is_token = tf.gather(sequence_ids, begins, batch_dims=1) > 0
-    return begins, tf.cast(is_run & is_token, tf.float32)

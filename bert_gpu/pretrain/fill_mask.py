@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu import fused
-from bert_gpu.interop import huggingface, pretrained
+from bert_gpu.interop import models
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import mlm_logits, mlm_weights
 from bert_gpu.settings import UserError
@@ -21,14 +21,14 @@ def fill_mask(config, text):
     if MASK not in text:
         raise UserError(f"{text[:100]!r}: has no {MASK}; write {MASK}, in capitals, for each word to guess")
     fused.hush()
-    folder = pretrained.find_model(config.model, "model")
-    model, weights, _ = huggingface.read_model(folder)
+    folder = models.find_model(config.model, "model")
+    model, weights, _ = models.read_model(folder)
     encoder = open_encoder(model)
     missing = [name for name in {**encoder.weights(), **mlm_weights(model)} if name not in weights]
     if missing:
         raise UserError(f"--model={config.model}: has no {missing[0]}, so it cannot guess words; name a pretrained model, not a classifier")
-    tokenizer = pretrained.load_tokenizer(folder, config.vocab_file, config.do_lower_case)
-    pretrained.check_vocabulary(tokenizer, model, config.vocab_file or f"{folder}/vocab.txt")
+    tokenizer = models.load_tokenizer(folder, config.vocab_file, config.do_lower_case)
+    models.check_vocabulary(tokenizer, model, config.vocab_file or f"{folder}/vocab.txt")
     ids = encode_text(tokenizer, text)
     if len(ids) > model.max_position_embeddings:
         raise UserError(f"the text has {len(ids)} tokens, the model {model.max_position_embeddings} positions; shorten it")

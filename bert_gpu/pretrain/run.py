@@ -7,8 +7,7 @@ import time
 from bert_gpu.console import LogConsole
 from bert_gpu.data import pipeline
 from bert_gpu.files import write_json
-from bert_gpu.interop import huggingface
-from bert_gpu.interop.pretrained import tokenizer_files
+from bert_gpu.interop import models
 from bert_gpu.pretrain import start
 from bert_gpu.pretrain.config import resolve_model
 from bert_gpu.pretrain.objective import pretraining_objective, pretraining_validation
@@ -57,7 +56,7 @@ def pretrain(settings, console=None, clock=time.monotonic):
 
     def export(path, values):
         kind = "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM"
-        huggingface.write_model(path, model, values, kind, files=tokenizer_files(vocab))
+        models.write_model(path, model, values, kind, files=models.tokenizer_files(vocab))
 
     validate = None
     if dataset.validation is not None:

@@ -3,8 +3,7 @@
 import os
 
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.interop import huggingface
-from bert_gpu.interop.pretrained import find_model, find_vocabulary
+from bert_gpu.interop import models
 from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.flops import FlopsCounter
@@ -100,15 +99,15 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
     if init_checkpoint is None or goes_on:
         return weights
     flag = f"--init_checkpoint={init_checkpoint}"
-    source = find_model(init_checkpoint, "init_checkpoint")
-    stored_config, stored, _ = huggingface.read_model(source)
+    source = models.find_model(init_checkpoint, "init_checkpoint")
+    stored_config, stored, _ = models.read_model(source)
     for name, value in stored_config.to_dict().items():
         if name not in MAY_DIFFER and value != getattr(model, name):
             remedy = f"give --{name}={value}" if value is not None else f"drop --{name}"
             raise UserError(f"{flag}: its {name} is {value}, that of the model {getattr(model, name)}; {remedy}"[:300])
     if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):  # next sentences are told from the first token
         stored = {name: value for name, value in stored.items() if not name.startswith("pooler/")}
-    vocab_file = find_vocabulary(source)
+    vocab_file = models.find_vocabulary(source)
     if vocab is not None and vocab_file is not None and open_tokenizer(vocab_file, vocab.do_lower_case).vocab != vocab.vocab:
         raise UserError(f"{flag}: {vocab_file} is not the vocabulary of the data; build the data with it")
     fresh = sorted(set(weights) - set(stored))

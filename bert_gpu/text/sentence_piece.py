@@ -102,10 +102,6 @@ class SentencePieceTokenizer:
         spaced = (f" {self.vocab[index]} " if self._is_special[index] else self.vocab[index].replace(SPACE, " ") for index in ids)
         return re.sub(" +", " ", "".join(spaced)).strip(" ")
 
-    def id_of(self, piece):
-        """The id of a piece; KeyError if the vocabulary does not have it."""
-        return self._ids[piece]
-
     def files(self):
         """{name: bytes} of what the tokenizer can be made of again."""
         return {"sentencepiece.model": self._model.serialized_model_proto()}

@@ -55,9 +55,6 @@ class Tokenizer(typing.Protocol):
     def decode(self, ids) -> str:
         """Pieces joined to words, words joined by spaces."""
 
-    def id_of(self, piece: str) -> int:
-        """The id of a piece; KeyError if the vocabulary does not have it."""
-
 
 class WordPieceTokenizer:
     """BERT's tokenizer, piece for piece as Google's `FullTokenizer`, in arrays.
@@ -108,10 +105,6 @@ class WordPieceTokenizer:
     def decode(self, ids):
         """Pieces joined to words, words joined by spaces. What tokenizing threw away (case, accents, spacing) stays away."""
         return " ".join(self.pieces(ids)).replace(" ##", "")
-
-    def id_of(self, piece):
-        """The id of a piece; KeyError if the vocabulary does not have it."""
-        return self._ids[piece]
 
     def files(self):
         """{name: bytes} of what the tokenizer can be made of again."""

@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from bert_gpu.cli import classify, flags
 from bert_gpu.interop import huggingface
-from bert_gpu.interop.pretrained import tokenizer_files
+from bert_gpu.interop.models import tokenizer_files
 from bert_gpu.model.config import ModelConfig, read_labels
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import pretraining_weights

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_gpu.cli import fill_mask, flags
 from bert_gpu.interop import huggingface
-from bert_gpu.interop.pretrained import tokenizer_files
+from bert_gpu.interop.models import tokenizer_files
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode

@@ -90,13 +90,6 @@ def test_every_value_is_explained(capsys):
     assert "--rate=1.0  # command line" in text and "--size=7  # derived" in text and "--color=red  # default" in text
 
 
-def test_unknown_settings_are_refused():
-    with pytest.raises(UserError, match="config.json: unknown setting 'ratte'"):
-        Example.from_dict(dict(ratte=1), "config.json")
-    with pytest.raises(UserError, match="must be of type int"):
-        Example.from_dict(dict(size="3"))
-
-
 def test_what_has_no_effect_is_said_once(capsys):
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Curve(Settings):

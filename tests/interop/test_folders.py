@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from bert_gpu.interop.folders import replace_folder
-from bert_gpu.interop.pretrained import displaced
+from bert_gpu.interop.folders import displaced, replace_folder
 from bert_gpu.settings import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -17,7 +16,7 @@ OLD, NEW = {"config.json": b"old", "weights": b"old"}, {"config.json": b"new", "
 # Ends as kill -9 would, before or after the rename with the number of the first argument.
 KILLED = """
 import os, sys
-from bert_gpu.interop.folders import replace_folder
+from bert_gpu.interop.folders import displaced, replace_folder
 number, when, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 rename, calls = os.rename, []
 def rename_and_die(*paths):

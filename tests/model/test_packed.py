@@ -52,24 +52,15 @@ def test_each_sequence_gets_what_it_would_get_alone(name):
     config = VARIANTS[name]
     weights = as_tensors(random_weights(config))
     batch, alone, sequences = packed_rows()
-    starts, is_real = packed.sequence_starts(batch["sequence_ids"], LENGTH // 3)
-    is_real = is_real.numpy() > 0
-    np.testing.assert_array_equal(is_real.sum(-1), [len(lengths) for lengths in ROWS])
-    # The loss: every real token, and the vector of every real sequence, times random numbers.
-    generator = np.random.default_rng(4)
-    of_tokens = generator.standard_normal((*batch["input_ids"].shape, config.hidden_size)).astype(np.float32)
+    # The loss: every real token times random numbers.
+    of_tokens = np.random.default_rng(4).standard_normal((*batch["input_ids"].shape, config.hidden_size)).astype(np.float32)
     of_tokens[batch["input_mask"].numpy() == 0] = 0
-    of_sequences = generator.standard_normal((*is_real.shape, config.hidden_size)).astype(np.float32)
-    of_sequences[~is_real] = 0
 
     def loss_packed(weights):
-        hidden = encoder.encode(weights, batch, config)
-        return tf.reduce_sum(hidden * of_tokens) + tf.reduce_sum(heads.pool(weights, hidden, starts) * of_sequences)
+        return tf.reduce_sum(encoder.encode(weights, batch, config) * of_tokens)
 
     def loss_alone(weights):
-        hidden = encoder.encode(weights, alone, config)
-        pooled = heads.pool(weights, hidden) * of_sequences[is_real]
-        return tf.reduce_sum(hidden * taken_apart(of_tokens, sequences)) + tf.reduce_sum(pooled)
+        return tf.reduce_sum(encoder.encode(weights, alone, config) * taken_apart(of_tokens, sequences))
 
     real = alone["input_mask"].numpy() > 0
     outputs = taken_apart(encoder.encode(weights, batch, config).numpy(), sequences)
@@ -100,14 +91,14 @@ def test_the_data_of_the_packed_objective_trains_each_piece_alone():
     ids = np.arange(5, 25, dtype=np.int32)
     pieces, row_splits = np.array([[0, 4], [4, 9], [9, 18]]), np.array([0, 2, 3])
     input_ids, _, sequence_ids = _make_piece_rows(ids, pieces, np.ones(3, bool), row_splits, 16, 1, 2, FRAMES.index(CLS_SEP))
-    starts, is_real = packed.sequence_starts(tf.constant(sequence_ids), 16 // 3)
-    np.testing.assert_array_equal(is_real, [[1, 1, 0, 0, 0], [1, 0, 0, 0, 0]])
-    firsts = np.take_along_axis(input_ids, starts.numpy(), 1)
-    assert (firsts[is_real.numpy() > 0] == 1).all()  # [CLS]
+    positions = packed.restarted_positions(tf.constant(sequence_ids)).numpy()
+    begins = (positions == 0) & (sequence_ids > 0)
+    np.testing.assert_array_equal(begins.sum(-1), [2, 1])
+    assert (input_ids[begins] == 1).all()  # [CLS]
 
 
 @pytest.mark.parametrize("jit", [False, True])
-def test_positions_and_starts_of_random_rows(jit):
+def test_positions_of_random_rows(jit):
     generator = np.random.default_rng(0)
     rows = np.zeros((50, 23), np.int32)
     for row in rows:
@@ -117,10 +108,8 @@ def test_positions_and_starts_of_random_rows(jit):
             row[at : at + size] = number
             at, number = at + size, number + generator.integers(1, 3)
     positions = tf.function(packed.restarted_positions, jit_compile=jit)(tf.constant(rows)).numpy()
-    starts, is_real = (value.numpy() for value in tf.function(packed.sequence_starts, jit_compile=jit)(tf.constant(rows), max_sequences=30))
     for row, ids in enumerate(rows):
         begins = [i for i in range(23) if ids[i] and (i == 0 or ids[i] != ids[i - 1])]
-        assert list(starts[row][is_real[row] > 0]) == begins and list(is_real[row]) == [1] * len(begins) + [0] * (30 - len(begins))
         for i in np.flatnonzero(ids):
             assert positions[row, i] == i - max(begin for begin in begins if begin <= i)
 

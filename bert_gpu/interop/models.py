@@ -1,11 +1,15 @@
-"""A folder with a model (config.json, model.safetensors, vocab.txt) as the start of something: finding it, and its tokenizer."""
+"""Models in and out, for whoever does not care in which format: finding a model's folder, reading and writing it, its tokenizer.
+
+A model is a folder in Hugging Face's format (config.json, model.safetensors, vocab.txt), the only one so far.
+"""
 
 import json
 import os
-import re
 
 import tensorflow as tf
 
+from bert_gpu.interop.folders import displaced
+from bert_gpu.interop.huggingface import read_model, write_model  # noqa: F401  (the format that there is)
 from bert_gpu.model.config import read_json
 from bert_gpu.settings import UserError
 from bert_gpu.text.open_tokenizer import open_tokenizer
@@ -13,15 +17,6 @@ from bert_gpu.text.open_tokenizer import open_tokenizer
 
 def has_model(path):
     return tf.io.gfile.exists(os.path.join(path, "config.json"))
-
-
-def displaced(folder):
-    """Where the old content of a model's folder lies since a write of the folder was killed between its two renames; None if nowhere."""
-    parent, name = os.path.split(os.path.realpath(folder))
-    if "://" in str(folder) or os.path.lexists(folder) or not os.path.isdir(parent):
-        return None
-    found = [os.path.join(parent, other) for other in os.listdir(parent) if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.old", other)]
-    return max(found, key=os.path.getmtime, default=None)
 
 
 def find_model(path, flag):
