@@ -6,41 +6,35 @@
 Both train the same weights on the same batches with the same dropout; only the optimizer differs. Curves are means of 25 steps.
 """
 
-import argparse
 import os
-import pathlib
-import sys
-import tempfile
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import numpy as np
+from helpers.command import benchmark_parser, work_folder
+from helpers.report import origin, print_origin, print_table
 
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-from measure import print_table  # noqa: E402
+from bert_gpu.cli import data as data_command
+from bert_gpu.data import pipeline
+from bert_gpu.data.config import InputConfig
+from bert_gpu.data.dataset import Dataset
+from bert_gpu.environment import Later
+from bert_gpu.model import heads
+from bert_gpu.model.config import preset
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.weights import initialize
+from bert_gpu.optim import adamw8bit, optimizers
+from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
+from bert_gpu.optim.schedules import rate_factor
+from bert_gpu.text.open_tokenizer import open_tokenizer
 
-from bert_gpu.cli import data as data_command  # noqa: E402
-from bert_gpu.data import pipeline  # noqa: E402
-from bert_gpu.data.config import InputConfig  # noqa: E402
-from bert_gpu.data.dataset import Dataset  # noqa: E402
-from bert_gpu.model import heads  # noqa: E402
-from bert_gpu.model.config import preset  # noqa: E402
-from bert_gpu.model.encoder import BertEncoder  # noqa: E402
-from bert_gpu.model.weights import initialize  # noqa: E402
-from bert_gpu.optim import adamw8bit, optimizers  # noqa: E402
-from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig  # noqa: E402
-from bert_gpu.optim.schedules import rate_factor  # noqa: E402
-from bert_gpu.text.open_tokenizer import open_tokenizer  # noqa: E402
+tf = Later("tensorflow")  # a plain import would come before bert_gpu, which decides TensorFlow's environment
 
 LENGTH, ROWS, PEAK_LEARNING_RATE, WINDOW, SEED = 64, 32, 1e-3, 25, 1
 
 
 def read_batches(text, folder, num_steps):
     """(batches, vocabulary size): `num_steps` training batches of (ROWS, LENGTH), made from the text as the data script makes them."""
-    output = f"{folder}/text.tfrecord"
-    arguments = [f"--output_file={output}", f"--max_seq_length={LENGTH}", "--max_predictions_per_seq=10", "--vocab_size=4096", "--quiet"]
-    data_command.main(["data", *arguments, *([f"--input_file={text}"] if text else [])])
+    files = [f"--input_file={text}", f"--output_file={folder}/text.tfrecord"]
+    data_command.main(["data", *files, f"--max_seq_length={LENGTH}", "--max_predictions_per_seq=10", "--vocab_size=4096", "--quiet"])
     dataset = Dataset(InputConfig(input_file=f"{folder}/*.tfrecord"))
     vocab = open_tokenizer(os.path.join(folder, dataset.info.vocab_file), dataset.info.do_lower_case)
     batches = pipeline.training_batches(dataset.reader("train", vocab, SEED), batch_size=ROWS, position=0, shuffle=True)
@@ -71,15 +65,19 @@ def train(model, batches, config):
     return np.array(losses)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def make_parser():
+    parser = benchmark_parser(__doc__, "text")
     parser.add_argument("--steps", type=int, default=500, help=f"updates of each optimizer, rounded down to a multiple of {WINDOW}")
-    parser.add_argument("--text", help="one sentence a line, a blank line between documents; default: the bundled sample")
-    options = parser.parse_args()
+    return parser
+
+
+def main():
+    options = make_parser().parse_args()
     num_steps = options.steps // WINDOW * WINDOW
     if num_steps < WINDOW:
-        parser.error(f"--steps={options.steps}: the curves are means of {WINDOW} steps; give at least as many")
-    with tempfile.TemporaryDirectory() as folder:
+        make_parser().error(f"--steps={options.steps}: the curves are means of {WINDOW} steps; give at least as many")
+    print_origin(origin())
+    with work_folder() as folder:
         batches, vocab_size = read_batches(options.text, folder, num_steps)
     model = preset("tiny", vocab_size=vocab_size)
     configs = {kind: OptimizerConfig(optimizer=kind) for kind in ("adamw", "adamw8bit")}

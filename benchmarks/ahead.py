@@ -3,28 +3,31 @@
 
     python -m venv xla && xla/bin/pip install 'jax[cuda12]==0.7.0'
     python benchmarks/ahead.py --jax_python=xla/bin/python [--part=kernels,techniques,memory] [--json=docs/data/ahead.json]
+    python benchmarks/ahead.py --list       # what would be compiled
 
 Nothing runs on a GPU, and no time is measured. `kernels` counts what a step computes and moves, which shows what a change of the model's
 code does to the compiled step; the times beside it are those of a GPU that reached the rates of its data sheet. `techniques` gives what a
 step holds with each way to save memory, `memory` the largest micro-batch whose buffers fit into a limit. Lowered by TensorFlow, compiled
-by the XLA of JAX (peers/gpu_compiler.py); products are cuBLAS calls, because there is no GPU to try others on.
+by the XLA of JAX (helpers/ahead_compiler.py); products are cuBLAS calls, because there is no GPU to try others on.
 """
 
-import argparse
 import itertools
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-from measure import print_table
-from peers import hlo
-from peers.process import Failed, Peer
-from peers.report import flops_per_token, hardware, read_results, shape_of, write_results
+from helpers import ahead_hlo
+from helpers.command import Failed, benchmark_parser, names_among
+from helpers.process import Peer
+from helpers.report import hardware, print_table, read_results, write_results
+from helpers.shapes import flops_per_token, shape_of
 
-from bert_gpu.train.throughput import peak_flops
+from bert_gpu.environment import Later
 
-RATE, BANDWIDTH = peak_flops("NVIDIA H200", "bfloat16"), 4.8e12  # FLOP/s and bytes/s of its memory, by NVIDIA's data sheet
+throughput = Later("bert_gpu.train.throughput")
+
+BANDWIDTH = 4.8e12  # bytes/s of an H200's memory, by NVIDIA's data sheet
 TOKENS = dict(base=32768, large=16384)  # of a step
 VARIANTS = {  # of `kernels`: settings of lowering.Lowering, attention's dropout
     "plain": ({}, 0.1),
@@ -57,20 +60,25 @@ LIMITED = {  # of `memory`
 TECHNIQUE_TOKENS = 4096  # of a step
 
 
+def peak_flops():
+    """FLOP/s of an H200 in bfloat16, by NVIDIA's data sheet."""
+    return throughput.peak_flops("NVIDIA H200", "bfloat16")
+
+
 def settings_of(model, length, settings, dropout=0.1):
     return dict(shape=shape_of(model) | dict(attention_probs_dropout_prob=dropout), length=length, **settings)
 
 
 def summary(compiled):
     """Counts of a compiled program: kernels, and by kind their FLOPs, bytes, and seconds at the rates of the data sheet."""
-    found = hlo.kernels(pathlib.Path(compiled["text"]).read_text())
+    found = ahead_hlo.kernels(pathlib.Path(compiled["text"]).read_text())
     products = [kernel for kernel in found if kernel.kind != "other"]
     others = [kernel for kernel in found if kernel.kind == "other"]
     total = lambda kernels, field: sum(getattr(kernel, field) * kernel.times for kernel in kernels)  # noqa: E731
     return dict(
         kernels=sum(kernel.times for kernel in found),
         product_flops=total(products, "flops"),
-        product_seconds=sum(kernel.times * max(kernel.flops / RATE, kernel.num_bytes / BANDWIDTH) for kernel in products),
+        product_seconds=sum(kernel.times * max(kernel.flops / peak_flops(), kernel.num_bytes / BANDWIDTH) for kernel in products),
         other_bytes=total(others, "num_bytes"),
         other_seconds=total(others, "num_bytes") / BANDWIDTH,
         temporaries=compiled["temporaries"],
@@ -86,8 +94,8 @@ class Programs:
         self.lowering = self.compiler = None
         try:
             compiler = dict(folder=self.folder.name, flags=options.flags)
-            self.lowering = Peer("lowering", settings_of(model, length, settings, dropout))
-            self.compiler = Peer("gpu_compiler", compiler, options.jax_python)
+            self.lowering = Peer("ahead_lowering", settings_of(model, length, settings, dropout))
+            self.compiler = Peer("ahead_compiler", compiler, options.jax_python)
         except BaseException:
             self.__exit__()
             raise
@@ -168,7 +176,9 @@ def largest_micro_batch(options, model, length, settings):
 
 def print_kernels(results):
     steps = ", ".join(f"{count:,} tokens of {model}" for model, count in TOKENS.items())
-    print(f"\nA step of {steps}, bfloat16, AdamW. Milliseconds at an H200's {RATE / 1e12:.0f} TFLOP/s and {BANDWIDTH / 1e12:.1f} TB/s")
+    print(
+        f"\nA step of {steps}, bfloat16, AdamW. Milliseconds at an H200's {peak_flops() / 1e12:.0f} TFLOP/s and {BANDWIDTH / 1e12:.1f} TB/s"
+    )
     print("(data sheet), and the MFU if a step took them all.\n")
     rows = []
     for name, found in results.items():
@@ -187,7 +197,7 @@ def print_kernels(results):
             f"{step['other_bytes'] / 1e9:.1f}",
             f"{step['other_seconds'] * 1e3:.1f}",
             f"{update['other_seconds'] * 1e3:.1f}",
-            f"{flops / seconds / RATE:.2f}",
+            f"{flops / seconds / peak_flops():.2f}",
             f"{step['temporaries'] / 1e9:.2f}",
         ]
         rows.append([part, variant, *cells])
@@ -230,39 +240,52 @@ PARTS = {  # its cases, what measures one, what prints all
 }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jax_python", required=True, help="Python with jax[cuda12]==0.7.0")
-    parser.add_argument("--part", default="kernels,techniques,memory")
-    parser.add_argument("--model", default="base,large")
+def make_parser():
+    parser = benchmark_parser(__doc__, "json")
+    parser.add_argument("--jax_python", help="Python with jax[cuda12]==0.7.0")
+    parser.add_argument("--part", type=names_among(PARTS), default=list(PARTS))
+    parser.add_argument("--model", type=names_among(TOKENS), default=list(TOKENS))
     parser.add_argument("--length", default="128,512", help="S")
     parser.add_argument("--variant", help="part of a name, to measure fewer")
-    parser.add_argument("--flags", default="--xla_allow_excess_precision=false", help="of XLA; default: what bert_gpu.fused sets")
+    parser.add_argument("--flags", default="--xla_allow_excess_precision=false", help="of XLA; default: what bert_gpu.environment sets")
     parser.add_argument("--limit", type=float, default=7.5, help="GB of `memory`")
-    parser.add_argument("--json", help="file that results are merged into")
-    options = parser.parse_args()
-    for flag, known in (("part", PARTS), ("model", TOKENS)):
-        for name in getattr(options, flag).split(","):
-            if name not in known:
-                parser.error(f"--{flag}={name}: must be among {', '.join(known)}")
+    parser.add_argument("--list", action="store_true", help="name the cases, and stop")
+    return parser
+
+
+def cases(options):
+    """[(part, model, S, name)] of what is to be measured."""
+    return [
+        (part, model, int(length), name)
+        for part in options.part
+        for model, length in itertools.product(options.model, options.length.split(","))
+        for name in PARTS[part][0]
+        if not options.variant or options.variant in name
+    ]
+
+
+def main():
+    options = make_parser().parse_args()
+    if options.list:
+        print(*(f"{part}: {model} {length}: {name}" for part, model, length, name in cases(options)), sep="\n")
+        return
+    if not options.jax_python:
+        make_parser().error("--jax_python: needed; --help says how to make one")
     try:
         subprocess.run([options.jax_python, "-c", "import jax_plugins.xla_cuda12"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        parser.error(f"--jax_python={options.jax_python}: cannot import jax_plugins.xla_cuda12; --help says how to make one")
+        make_parser().error(f"--jax_python={options.jax_python}: cannot import jax_plugins.xla_cuda12; --help says how to make one")
     results, machine = read_results(options.json), hardware()
-    for part in options.part.split(","):
-        cases, measure, _ = PARTS[part]
+    for part, model, length, name in cases(options):
+        print(f"{part}: {model} {length}: {name}", file=sys.stderr, flush=True)
+        settings, measure, _ = PARTS[part]
+        try:
+            result = measure(options, model, length, settings[name])
+        except Failed as problem:
+            result = dict(error=str(problem))
         found = results.setdefault(part, {})
-        for model, length in itertools.product(options.model.split(","), options.length.split(",")):
-            for name in (name for name in cases if not options.variant or options.variant in name):
-                print(f"{part}: {model} {length}: {name}", file=sys.stderr, flush=True)
-                try:
-                    result = measure(options, model, int(length), cases[name])
-                except Failed as problem:
-                    result = dict(error=str(problem))
-                found[f"{model} {length}: {name}"] = result | dict(revision=machine["revision"], flags=options.flags)
-                if options.json:
-                    write_results(options.json, results)
+        found[f"{model} {length}: {name}"] = result | dict(revision=machine["revision"], flags=options.flags)
+        write_results(options.json, results)
     for part, (_, _, show) in PARTS.items():
         if part in results:
             show(results[part])

@@ -7,53 +7,19 @@ Every row is a whole process. Its start-up time, measured by the same command on
 vocabulary is given to all. The Hugging Face row runs under --hf_python, an environment with `datasets` and `tokenizers`, if named.
 """
 
-import argparse
 import json
 import os
 import pathlib
 import shutil
 import statistics
+import subprocess
 import sys
-import tempfile
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from measure import folder_bytes, print_table, run  # noqa: E402
-
-MEGABYTES = 20
-
-HUGGING_FACE = """
-import itertools, sys
-from datasets import load_dataset
-from tokenizers import BertWordPieceTokenizer
-text, vocab, folder, length, kind = sys.argv[1:]
-tokenizer = BertWordPieceTokenizer(vocab, lowercase=True)
-length = int(length)
-if kind == "transformers":  # as in the examples' run_mlm.py
-    from transformers import PreTrainedTokenizerFast
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer._tokenizer, cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]")
-
-def tokenize(batch):
-    if kind == "transformers":
-        return tokenizer(batch["text"], return_special_tokens_mask=True)
-    return {"input_ids": [encoding.ids for encoding in tokenizer.encode_batch(batch["text"])]}
-
-def group_texts(batch):
-    joined = {name: list(itertools.chain(*rows)) for name, rows in batch.items()}
-    whole = len(joined["input_ids"]) // length * length
-    return {name: [row[start:start + length] for start in range(0, whole, length)] for name, row in joined.items()}
-
-data = load_dataset("text", data_files=text, split="train", cache_dir=folder + "/cache")
-data = data.filter(lambda batch: [bool(line) for line in batch["text"]], batched=True, num_proc=2)
-data = data.map(tokenize, batched=True, num_proc=2, remove_columns=["text"])
-data = data.map(group_texts, batched=True, num_proc=2)
-data.save_to_disk(folder + "/rows")
-print(len(data))
-"""
+from helpers.command import add_python, benchmark_parser, names_among, read_json, script_command, work_folder
+from helpers.measure import folder_bytes, run
+from helpers.process import HERE, tensorflow_environment
+from helpers.report import origin, print_origin, print_table
 
 
 def first_bytes(source, target, number):
@@ -75,8 +41,8 @@ def first_bytes(source, target, number):
 
 
 def ours(text, vocab, folder, *flags):
-    output = f"--output_file={folder}/x.tfrecord"
-    return [sys.executable, ROOT / "create_pretraining_data.py", f"--input_file={text}", f"--vocab_file={vocab}", output, "--quiet", *flags]
+    files = dict(input_file=text, vocab_file=vocab, output_file=f"{folder}/x.tfrecord")
+    return script_command("create_pretraining_data.py", *flags, **files)
 
 
 def garden(text, vocab, folder, *flags):
@@ -84,8 +50,8 @@ def garden(text, vocab, folder, *flags):
     return [*module, f"--input_file={text}", f"--vocab_file={vocab}", f"--output_file={folder}/x.tfrecord", "--do_lower_case", *flags]
 
 
-def hugging_face(python, script, text, vocab, folder, kind):
-    return [python, script, text, vocab, folder, "128", kind]
+def hugging_face(python, text, vocab, folder, kind):
+    return [python, HERE / "data_hugging_face.py", text, vocab, folder, "128", kind]
 
 
 def count_records(folder):
@@ -102,14 +68,10 @@ class Bench:
         self.vocab = self.work / "vocab" / "vocab.txt"
         self.tiny = first_bytes(args.text, self.work / "tiny.txt", 2000)
         self.text = first_bytes(args.text, self.work / "text.txt", args.megabytes * 10**6)
-        start = [
-            sys.executable,
-            ROOT / "create_pretraining_data.py",
-            f"--input_file={self.text}",
-            f"--output_file={self.vocab.parent}/x.tfrecord",
-        ]
-        run([*start, "--dupe_factor=1", "--quiet", "--objective=packed", "--masking=dynamic"], watch=False)
-        self.num_tokens = json.loads((self.vocab.parent / "dataset.json").read_text())["num_tokens"]
+        files = dict(input_file=self.text, output_file=f"{self.vocab.parent}/x.tfrecord")
+        kind = dict(dupe_factor=1, objective="packed", masking="dynamic")
+        run(script_command("create_pretraining_data.py", **files, **kind), watch=False)
+        self.num_tokens = read_json(self.vocab.parent / "dataset.json")["num_tokens"]
 
     def measure(self, make, repeats=1, text=None):
         """(seconds without start-up, Run of the median, folder) of a command made by make(text, folder)."""
@@ -136,10 +98,8 @@ class Bench:
             jobs.append((peer, lambda t, f, flags=flags: garden(t, self.vocab, f, *flags), dupe, 1))
             jobs.append((mine, lambda t, f, flags=flags: ours(t, self.vocab, f, *flags, "--validation_share=0"), dupe, 3))
         if self.args.hf_python:
-            script = self.work / "hugging_face.py"
-            script.write_text(HUGGING_FACE)
             for name, kind in HUGGING_FACE_JOBS.items():
-                jobs.append((name, lambda t, f, kind=kind: hugging_face(self.args.hf_python, script, t, self.vocab, f, kind), 1, 1))
+                jobs.append((name, lambda t, f, kind=kind: hugging_face(self.args.hf_python, t, self.vocab, f, kind), 1, 1))
         packed = ["--objective=packed", "--masking=dynamic", "--validation_share=0"]
         jobs.append(("bert-gpu packed dynamic", lambda t, f: ours(t, self.vocab, f, *packed), 1, 3))
         results, rows = {}, []
@@ -262,6 +222,7 @@ class Bench:
         print_table(["records", "M tokens/s", "ms to first batch after 1 M records", "records in the set"], rows)
 
 
+TABLES = {"speed": Bench.speed, "memory": Bench.memory, "share": Bench.tokenizer_share, "reading": Bench.reading}
 HUGGING_FACE_JOBS = {"Hugging Face run_mlm.py's way": "transformers", "Hugging Face tokenizers, ids only": "tokenizers"}
 PARTS = {
     "read_block": "reading text",
@@ -282,51 +243,36 @@ def timed(function):
     return time.perf_counter() - started
 
 
-READER = """
-import os, sys, json, time, itertools
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-os.sched_setaffinity(0, {0})
-import tensorflow as tf
-tf.config.threading.set_intra_op_parallelism_threads(1)
-tf.config.threading.set_inter_op_parallelism_threads(1)
-from bert_gpu.data import dataset, pipeline
-from bert_gpu.text.tokenizer import WordPieceTokenizer
-folder = sys.argv[1]
-data = dataset.Dataset(InputConfig(input_file=folder + "/*.tfrecord"))
-reader = data.reader("train", WordPieceTokenizer(folder + "/vocab.txt"), 1)
-batches = pipeline.training_batches(reader, batch_size=256, position=0, shuffle=True)
-next(batches)
-started, tokens = time.perf_counter(), 0
-for batch in itertools.islice(batches, 60):
-    tokens += int(batch["input_mask"].sum())
-seconds = time.perf_counter() - started
-started = time.perf_counter()
-reader = data.reader("train", WordPieceTokenizer(folder + "/vocab.txt"), 1)
-next(pipeline.training_batches(reader, batch_size=256, position=10**6, shuffle=True))
-print(json.dumps(dict(tokens_per_second=tokens / seconds, seek_seconds=time.perf_counter() - started, num_records=len(reader))))
-"""
-
-
 def run_reader(folder):
-    import subprocess
-
-    result = subprocess.run([sys.executable, "-c", READER, folder], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = [sys.executable, HERE / "data_reader.py", folder]
+    one_core = {min(os.sched_getaffinity(0))}
+    result = subprocess.run(
+        command,
+        env=tensorflow_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, one_core),  # before anything counts the cores
+    )
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--text", default=str(ROOT / "sample_text.txt"), help="one sentence a line, blank lines between documents")
-    parser.add_argument("--megabytes", type=float, default=MEGABYTES, help="how much of the text, from its beginning")
+def make_parser():
+    parser = benchmark_parser(__doc__, "text")
+    parser.add_argument("--megabytes", type=float, default=20.0, help="how much of the text, from its beginning")
     parser.add_argument("--memory_megabytes", type=lambda text: [float(part) for part in text.split(",")], default=[20.0, 71.0, 300.0])
-    parser.add_argument("--hf_python", default=os.environ.get("BERT_GPU_ORACLE_PYTHON"), help="python with Hugging Face's datasets")
-    parser.add_argument("--part", default="speed,memory,share,reading", help="which tables, with commas between")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as work:
-        bench = Bench(args, work)
-        parts = dict(speed=bench.speed, memory=bench.memory, share=bench.tokenizer_share, reading=bench.reading)
-        for name in args.part.split(","):
-            parts[name]()
+    add_python(parser, "--hf_python", "Hugging Face's datasets")
+    parser.add_argument("--part", type=names_among(TABLES), default=list(TABLES), help="which tables, with commas between")
+    return parser
+
+
+def main():
+    options = make_parser().parse_args()
+    print_origin(origin())
+    with work_folder() as work:
+        bench = Bench(options, work)
+        for name in options.part:
+            TABLES[name](bench)
 
 
 if __name__ == "__main__":

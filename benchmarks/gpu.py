@@ -6,26 +6,20 @@
     python benchmarks/gpu.py --small                 # one part of each kind at a toy size, on the CPU where there is no GPU
 
 Each item is measured in processes of its own and written to the JSON file as soon as it is there. A part that is run again goes on with
-what it did not reach (--again measures anew). The tables name what was not reached, and what failed. --plots draws curves as PNG.
+what it did not reach (--again measures anew). The tables name what was not reached, and what failed. --plots draws curves as PNG; with
+--table, from the JSON file alone.
 """
 
-import argparse
-import os
-import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import plots
-from measure import print_table
-from peers.gpu_runs import ROOT, attention_items, input_items, precision_items, record_items, replica_items
-from peers.gpu_steps import TECHNIQUES, Clock, Setup, memory_items, speed_items
-from peers.process import Failed, clean_environment
-from peers.report import hardware, read_results, write_results
+from helpers import gpu_plots
+from helpers.command import Failed, add_python, benchmark_parser, names_among, work_folder
+from helpers.gpu_runs import attention_items, input_items, precision_items, record_items, replica_items
+from helpers.gpu_steps import TECHNIQUES, Clock, Setup, memory_items, speed_items
+from helpers.process import clean_environment
+from helpers.report import hardware, print_table, read_results, write_results
 
 PART_SECONDS = 480
 LEAST_SECONDS = 20  # an item is not begun with less
@@ -201,65 +195,63 @@ def print_results(results):
         print(f"\nParts not run: {', '.join(missing)}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", help="names with commas between; default: all, in the order of --list")
-    parser.add_argument("--list", action="store_true", help="name the parts, and stop")
+def make_parser():
+    parser = benchmark_parser(__doc__, "text", "json")
+    parser.add_argument("--part", type=names_among(PARTS), help="names with commas between; default: all, in the order of --list")
+    parser.add_argument("--list", action="store_true", help="name the parts and their items, and stop")
     parser.add_argument("--table", action="store_true", help="print the tables of the JSON file, and stop")
     parser.add_argument("--small", action="store_true", help="toy sizes")
-    parser.add_argument("--json", help="file that results are merged into")
     parser.add_argument("--plots", help="folder for PNGs")
     parser.add_argument("--again", action="store_true", help="measure what has a result, too")
     parser.add_argument("--part_seconds", type=float, default=PART_SECONDS)
-    parser.add_argument("--torch_python", default=os.environ.get("BERT_GPU_ORACLE_PYTHON"), help="Python with torch and transformers")
-    parser.add_argument("--text", default=str(ROOT / "sample_text.txt"), help="of the runs that read data")
+    add_python(parser, "--torch_python", "torch and transformers")
     parser.add_argument("--work", help="folder of data and runs, kept for later parts; default: a temporary one")
     parser.add_argument("--memory_limit", type=int, default=7500, help="MB that TensorFlow may take in the memory parts")
     parser.add_argument("--record_minutes", type=float, default=6.0, help="training time of a run of record")
     parser.add_argument("--record_flag", action="append", default=[], help="another flag for the training of a run of record")
-    options = parser.parse_args()
+    return parser
+
+
+def main():
+    options = make_parser().parse_args()
+    names = options.part or [name for name in PARTS if not options.small or name not in LIKE_OTHERS]
     if options.list:
-        print("\n".join(PARTS))
+        setup = make_setup(options, gpu=False, work=None, torch_python=None)
+        print(*(f"{name}: {item}" for name in names for item, _ in PARTS[name](setup)), sep="\n")
         return
     results = read_results(options.json)
-    names = options.part.split(",") if options.part else [name for name in PARTS if not options.small or name not in LIKE_OTHERS]
-    unknown = [name for name in names if name not in PARTS]
-    if unknown:
-        parser.error(f"--part={unknown[0]}: no such part; --list names them")
     if results.get("small", options.small) != options.small and not options.table:
-        parser.error(f"--json={options.json}: holds results of {'toy' if results['small'] else 'full'} sizes; name another file")
+        make_parser().error(f"--json={options.json}: holds results of {'toy' if results['small'] else 'full'} sizes; name another file")
     if not options.table:
         run(names, options, results)
     print_results(results)
     if options.plots:
-        written = plots.draw(results, options.plots)
+        written = gpu_plots.draw(results, options.plots)
         print("\n" + ("\n".join(map(str, written)) or "no curves drawn: none measured, or matplotlib is not installed"))
+
+
+def make_setup(options, **found):
+    """found: the fields that are not flags."""
+    fields = ("small", "text", "memory_limit", "record_minutes")
+    return Setup(**{name: getattr(options, name) for name in fields}, record_flags=options.record_flag, **found)
 
 
 def run(names, options, results):
     machine = hardware()
-    work = pathlib.Path(options.work or tempfile.mkdtemp())
-    setup = Setup(
-        gpu=machine["gpu"] is not None,
-        small=options.small,
-        torch_python=find_torch(options.torch_python),
-        work=work,
-        text=options.text,
-        memory_limit=options.memory_limit,
-        record_minutes=options.record_minutes,
-        record_flags=options.record_flag,
-        rates=results.get("rates", {}),
-        versions=results.get("versions", {}),
-    )
-    if not setup.gpu and not setup.small:
+    if machine["gpu"] is None and not options.small:
         raise SystemExit("no GPU here (nvidia-smi names none): --small runs every part at a toy size on the CPU")
     results |= dict(hardware=machine, small=options.small, memory_limit=options.memory_limit)
-    try:
+    with work_folder(options.work) as work:
+        setup = make_setup(
+            options,
+            gpu=machine["gpu"] is not None,
+            work=work,
+            torch_python=find_torch(options.torch_python),
+            rates=results.get("rates", {}),
+            versions=results.get("versions", {}),
+        )
         for name in names:
-            measure(name, setup, results, options, lambda: options.json and write_results(options.json, results))
-    finally:
-        if not options.work:
-            shutil.rmtree(work, ignore_errors=True)
+            measure(name, setup, results, options, lambda: write_results(options.json, results))
 
 
 if __name__ == "__main__":

@@ -8,32 +8,30 @@ and training alike), or, twice in five, while a checkpoint is being written. At 
 losses of metrics.jsonl are compared byte for byte. Exit code 1 when they differ.
 """
 
-import argparse
 import json
 import os
-import pathlib
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from helpers.command import benchmark_parser, run_script, script_command, work_folder
+from helpers.report import origin, print_origin
+
 MOMENTS = ("writing", "training", "writing", "training", "start")
 TIMES = ("_per_second", "seconds", "input_wait")  # what may differ in metrics.jsonl
 
 
 def command(folder, data, steps):
-    return [
-        sys.executable,
-        str(ROOT / "run_pretraining_gpu.py"),
-        f"--input_file={data}/*.tfrecord",
-        f"--output_dir={folder}",
-        f"--num_train_steps={steps}",
+    return script_command(
+        "run_pretraining_gpu.py",
         *"--num_gpus=0 --model=tiny --virtual_replicas=2 --train_batch_size=4 --gradient_accumulation_steps=2".split(),
-        *"--steps_per_loop=3 --log_steps=6 --save_checkpoints_steps=6 --keep_checkpoint_max=2 --max_eval_steps=1 --quiet".split(),
-    ]
+        *"--steps_per_loop=3 --log_steps=6 --save_checkpoints_steps=6 --keep_checkpoint_max=2 --max_eval_steps=1".split(),
+        input_file=f"{data}/*.tfrecord",
+        output_dir=folder,
+        num_train_steps=steps,
+    )
 
 
 def newest(folder):
@@ -104,19 +102,22 @@ def interrupted_run(folder, data, steps, number, num_kills, seed, say):
         return hits
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser():
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=None, help="of the run; default: enough for the kills")
     parser.add_argument("--signal", choices=("kill", "term", "both"), default="both")
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    return parser
+
+
+def main():
+    arguments = make_parser().parse_args()
     steps = arguments.steps or 24 * (arguments.kills + 2)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    with tempfile.TemporaryDirectory() as scratch:
-        scratch = pathlib.Path(scratch)
-        build = [sys.executable, str(ROOT / "create_pretraining_data.py"), f"--output_file={scratch}/data/sample.tfrecord", "--quiet"]
-        subprocess.run([*build, "--dupe_factor=2", "--vocab_size=1000"], check=True)
+    print_origin(origin())
+    with work_folder() as scratch:
+        run_script("create_pretraining_data.py", output_file=scratch / "data" / "sample.tfrecord", dupe_factor=2, vocab_size=1000)
         since = time.monotonic()
         subprocess.run(command(scratch / "whole", scratch / "data", steps), check=True)
         print(f"never killed: {steps} steps in {time.monotonic() - since:.0f} s", flush=True)

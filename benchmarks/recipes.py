@@ -8,27 +8,18 @@ sentences in a row, 15 % masked, from held-out documents. The pairs are fine-tun
 the lowest and the highest.
 """
 
-import argparse
-import json
-import pathlib
 import statistics
-import subprocess
 import sys
-import tempfile
 
-from measure import print_table
+from helpers.command import benchmark_parser, read_json, read_metrics, run_script, work_folder
+from helpers.report import origin, print_origin, print_table
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The recipes' batches (256 and up to 8,192 rows) and bert's rate (1e-4) are for base and days of GPUs. These are chosen for minutes of a
 # CPU, so that both make hundreds of updates; they were not searched for, but for bert's rate: 2e-4, 5e-4 and 1e-3 came out alike.
 RECIPES = {
     "bert": dict(global_batch_size=32, learning_rate=5e-4),
     "crammed": dict(global_batch_size=128, learning_rate=1e-3),
 }
-
-
-def script(name, **flags):
-    subprocess.run([sys.executable, str(ROOT / name), "--quiet", *(f"--{flag}={value}" for flag, value in flags.items())], check=True)
 
 
 def measure(recipe, seed, scratch, arguments):
@@ -41,7 +32,7 @@ def measure(recipe, seed, scratch, arguments):
     )
     length = dict(max_seq_length=arguments.max_seq_length)
     run = scratch / f"{recipe}-{seed}"
-    script(
+    run_script(
         "run_pretraining_gpu.py",
         recipe=recipe,
         input_file=f"{scratch}/{recipe}/*.tfrecord",
@@ -59,10 +50,9 @@ def measure(recipe, seed, scratch, arguments):
         **length,
         **RECIPES[recipe],
     )
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if "loss" in line]
+    steps, _ = read_metrics(run)
     epochs, rate = steps[-1]["epoch"], statistics.median(line["tokens_per_second"] for line in steps if line["tokens_per_second"])
-    script(
+    run_script(
         "run_pretraining_gpu.py",
         recipe=recipe,
         input_file=f"{scratch}/common/*.tfrecord",
@@ -74,8 +64,8 @@ def measure(recipe, seed, scratch, arguments):
         **shape,
         **length,
     )
-    common = json.loads((run / "eval_results.json").read_text())
-    script(
+    common = read_json(run / "eval_results.json")
+    run_script(
         "run_classifier.py",
         init_checkpoint=run / "model",
         data_dir=arguments.pairs,
@@ -91,7 +81,7 @@ def measure(recipe, seed, scratch, arguments):
         do_train=True,
         do_eval=True,
     )
-    pairs = json.loads((scratch / f"pairs-{recipe}-{seed}" / "eval_results.json").read_text())
+    pairs = read_json(scratch / f"pairs-{recipe}-{seed}" / "eval_results.json")
     return {
         "steps": steps[-1]["step"],
         "epochs": epochs,
@@ -108,21 +98,23 @@ def predictions(recipe, length):
     return round({"bert": 20 / 128, "crammed": 32 / 128}[recipe] * length)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", default=str(ROOT / "sample_text.txt"))
-    parser.add_argument("--pairs", default=str(ROOT / "examples" / "pairs"))
+def make_parser():
+    parser = benchmark_parser(__doc__, "text", "pairs")
     parser.add_argument("--minutes", type=float, default=5.0, help="of each training")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden_size", type=int, default=128)
     parser.add_argument("--max_seq_length", type=int, default=64)
     parser.add_argument("--vocab_size", type=int, default=8192)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        scratch = pathlib.Path(scratch)
+    return parser
+
+
+def main():
+    arguments = make_parser().parse_args()
+    print_origin(origin())
+    with work_folder() as scratch:
         common = dict(input_file=arguments.text, max_seq_length=arguments.max_seq_length, num_shards=1)
-        script(
+        run_script(
             "create_pretraining_data.py",
             **common,
             recipe="crammed",
@@ -130,7 +122,7 @@ def main():
             **sizes("crammed", arguments),
         )
         vocab = dict(vocab_file=f"{scratch}/crammed/vocab.txt")
-        script(
+        run_script(
             "create_pretraining_data.py",
             **common,
             **vocab,
@@ -139,7 +131,7 @@ def main():
             **sizes("bert", arguments),
         )
         held_out = dict(objective="full_sentences", masking="static", dupe_factor=1, **sizes("bert", arguments))
-        script("create_pretraining_data.py", **common, **vocab, **held_out, output_file=f"{scratch}/common/text.tfrecord")
+        run_script("create_pretraining_data.py", **common, **vocab, **held_out, output_file=f"{scratch}/common/text.tfrecord")
         found = {recipe: [] for recipe in RECIPES}
         for seed in range(1, arguments.seeds + 1):
             for recipe in RECIPES:

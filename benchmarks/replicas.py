@@ -7,28 +7,18 @@ each on the pairs, and prints one table: validation loss and accuracy of pretrai
 1 GPU x 100 and 4 GPUs x 100 rows at one rate within 0.1 % of each other.
 """
 
-import argparse
-import json
-import pathlib
-import subprocess
-import sys
-import tempfile
 import time
 
-from measure import print_table
+from helpers.command import benchmark_parser, read_json, read_metrics, run_script, work_folder
+from helpers.report import origin, print_origin, print_table
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAIRS = ("accuracy", "f1", "auc")
 RUNS = [(1, "none"), (4, "none"), (4, "sqrt"), (4, "linear")]
 
 
-def script(name, *flags):
-    subprocess.run([sys.executable, str(ROOT / name), "--quiet", *flags], check=True)
-
-
 def pretrain(folder, data, arguments, num_replicas, scaling):
     """Trains, and returns the last validation's values."""
-    script(
+    run_script(
         "run_pretraining_gpu.py",
         "--num_gpus=0",
         f"--input_file={data}/*.tfrecord",
@@ -42,13 +32,12 @@ def pretrain(folder, data, arguments, num_replicas, scaling):
         f"--save_checkpoints_steps={arguments.steps}",
         "--log_steps=50",
     )
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if "eval_loss" in line][-1]
+    return read_metrics(folder)[1][-1]
 
 
 def fine_tune(folder, model, arguments):
     """Fine-tunes on the pairs, and returns the metrics of the dev file."""
-    script(
+    run_script(
         "run_classifier.py",
         "--num_gpus=0",
         f"--init_checkpoint={model}",
@@ -60,23 +49,25 @@ def fine_tune(folder, model, arguments):
         "--do_train",
         "--do_eval",
     )
-    return json.loads((folder / "eval_results.json").read_text())
+    return read_json(folder / "eval_results.json")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", default=str(ROOT / "sample_text.txt"))
-    parser.add_argument("--pairs", default=str(ROOT / "examples" / "pairs"))
+def make_parser():
+    parser = benchmark_parser(__doc__, "text", "pairs")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch_size", type=int, default=16, help="of one replica")
     parser.add_argument("--max_seq_length", type=int, default=64)
     parser.add_argument("--learning_rate", type=float, default=5e-4, help="of one replica's batch")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        scratch = pathlib.Path(scratch)
+    return parser
+
+
+def main():
+    arguments = make_parser().parse_args()
+    print_origin(origin())
+    with work_folder() as scratch:
         data = scratch / "data"
-        script(
+        run_script(
             "create_pretraining_data.py",
             f"--input_file={arguments.text}",
             f"--output_file={data}/text.tfrecord",
@@ -91,7 +82,7 @@ def main():
             folder, started = scratch / f"{num_replicas}-{scaling}", time.monotonic()
             values = pretrain(folder, data, arguments, num_replicas, scaling)
             minutes = (time.monotonic() - started) / 60
-            rate = json.loads((folder / "run.json").read_text())["learning_rate"]
+            rate = read_json(folder / "run.json")["learning_rate"]
             pairs = fine_tune(scratch / f"pairs-{num_replicas}-{scaling}", folder / "model", arguments)
             numbers = [values["eval_loss"], values["eval_mlm_accuracy"], values["eval_nsp_accuracy"], *(pairs[name] for name in PAIRS)]
             cells = [num_replicas, num_replicas * arguments.batch_size, scaling, f"{rate:.1e}", *(f"{x:.4f}" for x in numbers)]

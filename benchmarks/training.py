@@ -8,23 +8,17 @@ turns. A variant that is --drop times slower than the best of its own system at 
 The others' numbers are medians of the later turns. PYTHON is an environment with torch and transformers.
 """
 
-import argparse
 import os
 import pathlib
 import re
 import statistics
-import subprocess
 import sys
-import tempfile
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-import numpy as np  # noqa: E402
-from measure import print_table  # noqa: E402
-from peers.process import Failed, Peer, median_step  # noqa: E402
-from peers.report import flops_per_token, hardware, read_results, shape_of, write_results  # noqa: E402
+import numpy as np
+from helpers.command import Failed, add_python, benchmark_parser, names_among, run_script, work_folder
+from helpers.process import Peer, median_step
+from helpers.report import origin, print_origin, print_table, read_results, write_results
+from helpers.shapes import flops_per_token, shape_of
 
 SYSTEMS = {"ours": "bert-gpu", "garden": "Model Garden", "hugging_face": "Hugging Face", "as_shipped": "Hugging Face as shipped"}
 TORCH = ("hugging_face", "as_shipped")
@@ -108,7 +102,7 @@ class Contest:
         return ready | dict(turns=[turn], peak_bytes=peers[name].ask("peak_bytes"))
 
 
-def matrix_rates(python):
+def matrix_rates(python, seconds):
     """{precision: FLOP/s of a large matrix product}: the faster of TensorFlow's and, where it is, PyTorch's."""
     shape, rates = shape_of("tiny"), dict.fromkeys(PRECISIONS, 0.0)
     for system, own in (("ours", None), ("hugging_face", python)):
@@ -116,7 +110,7 @@ def matrix_rates(python):
             continue
         with Peer(system, dict(shape=shape, length=32), own) as peer:
             for precision in PRECISIONS:
-                rates[precision] = max(rates[precision], peer.ask("matrix_rate", precision=precision))
+                rates[precision] = max(rates[precision], peer.ask("matrix_rate", precision=precision, seconds=min(2.0, seconds)))
     return rates
 
 
@@ -194,21 +188,18 @@ def short_documents(text, target, seed=0):
     target.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def build(text, folder, *flags):
-    common = [f"--input_file={text}", f"--output_file={folder}/x.tfrecord", "--validation_share=0", "--dupe_factor=1", "--quiet"]
-    subprocess.run([sys.executable, str(ROOT / "create_pretraining_data.py"), *common, *flags], check=True, stdout=sys.stderr)
+def build(text, folder, **flags):
+    common = dict(input_file=text, output_file=f"{folder}/x.tfrecord", validation_share=0, dupe_factor=1, masking="dynamic")
+    run_script("create_pretraining_data.py", **common, **flags)
 
 
 def packed_comparison(options):
     """{"packed" | "padded": result} of both kinds of rows made of the same short documents, through reading, masking and training."""
-    with tempfile.TemporaryDirectory() as work:
-        work = pathlib.Path(work)
+    with work_folder() as work:
         short_documents(options.text, work / "short.txt")
-        length = f"--max_seq_length={options.packed_length}"
-        build(work / "short.txt", work / "padded", length, "--objective=nsp", "--masking=dynamic")
-        build(
-            work / "short.txt", work / "packed", length, "--objective=packed", "--masking=dynamic", f"--vocab_file={work}/padded/vocab.txt"
-        )
+        length = dict(max_seq_length=options.packed_length)
+        build(work / "short.txt", work / "padded", objective="nsp", **length)
+        build(work / "short.txt", work / "packed", objective="packed", vocab_file=f"{work}/padded/vocab.txt", **length)
         common = dict(shape=shape_of(options.packed_model), length=options.packed_length, xla="off")
         contest = Contest(None, float("inf"), options.turns, options.seconds)
         batch = max(1, options.tokens // options.packed_length)
@@ -240,8 +231,8 @@ def print_packed(found):
     print_table(["rows", "ms a step", "real tokens", "real tokens/s", f"packed to padded (goal {PACKED_GOAL:g})"], cells)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser():
+    parser = benchmark_parser(__doc__, "text", "json")
     parser.add_argument("--models", default="mini,small,6x512")
     parser.add_argument("--lengths", default="128,512")
     parser.add_argument("--tokens", type=int, default=4096, help="of a step: rows x S")
@@ -249,27 +240,35 @@ def main():
     parser.add_argument("--seconds", type=float, default=3.0, help="of a turn, at least one step")
     parser.add_argument("--drop", type=float, default=1.3, help="how much slower than its system's best a variant may be at first")
     parser.add_argument("--only", default="", help="regular expression: which variants, by name")
-    parser.add_argument("--parts", default="race,packed")
+    parser.add_argument("--list", action="store_true", help="name the variants of the race, and stop")
+    parser.add_argument("--part", type=names_among(("race", "packed")), default=["race", "packed"])
     parser.add_argument("--packed_model", default="small")
     parser.add_argument("--packed_length", type=int, default=128)
-    parser.add_argument("--text", default=str(ROOT / "sample_text.txt"), help="of the packed comparison")
-    parser.add_argument("--oracle_python", default=os.environ.get("BERT_GPU_ORACLE_PYTHON"), help="Python with torch and transformers")
-    parser.add_argument("--json", help="file that results are merged into")
-    options = parser.parse_args()
-    results = read_results(options.json) | dict(hardware=hardware(), command=" ".join(sys.argv))
+    add_python(parser, "--oracle_python", "torch and transformers")
+    return parser
+
+
+def main():
+    options = make_parser().parse_args()
+    if options.list:
+        print(*(name for name in variants() if re.search(options.only, name)), sep="\n")
+        return
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    source = origin()
+    results = read_results(options.json) | source
+    print_origin(source)
 
     def keep(**parts):
         results.update(parts)
-        if options.json:
-            write_results(options.json, results)
+        write_results(options.json, results)
 
-    if "race" in options.parts:
-        rates, rows = matrix_rates(options.oracle_python), []
+    if "race" in options.part:
+        rates, rows = matrix_rates(options.oracle_python, options.seconds), []
         for row in race(options, rates):
             rows.append(row)
             keep(matrix_rates=rates, race=rows)
         print_race(rows, rates)
-    if "packed" in options.parts:
+    if "packed" in options.part:
         found = packed_comparison(options)
         keep(packed=found)
         print_packed(found)

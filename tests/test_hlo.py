@@ -1,4 +1,4 @@
-"""What benchmarks count in compiled programs whose bytes and FLOPs are known (peers/hlo.py), and how they search (ahead.py)."""
+"""What benchmarks count in compiled programs whose bytes and FLOPs are known (helpers/ahead_hlo.py), and how they search (ahead.py)."""
 
 import sys
 
@@ -8,7 +8,7 @@ from tests.test_architecture import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import ahead
-from peers import hlo
+from helpers import ahead_hlo
 
 PROGRAM = """HloModule a_step, is_scheduled=true, entry_computation_layout={(f32[4,8]{1,0})->f32[4]{0}}
 
@@ -59,7 +59,7 @@ ENTRY %main (x: f32[4,8], y: bf16[100,8]) -> f32[4] {
 
 
 def test_kernels_of_a_program():
-    copy, fusion, gemm = hlo.kernels(PROGRAM)
+    copy, fusion, gemm = ahead_hlo.kernels(PROGRAM)
     assert (copy.name, copy.kind, copy.times, copy.num_bytes) == ("copy.1", "other", 3, 2 * 4 * 8 * 4)
     # The fusion reads x whole, of y the slice alone, whatever order its parameters are written in; and writes sums and values.
     assert (fusion.kind, fusion.op_name, fusion.times) == ("other", "PartitionedCall/Sum", 1)
@@ -93,7 +93,7 @@ ENTRY %main (a: f32[100,8], b: f32[4,8], c: s32[4,1], d: bf16[50,8], q: bf16[2,1
 
 
 def test_parts_that_are_gathered_and_updated_in_place():
-    attention, update = hlo.kernels(IN_PLACE)
+    attention, update = ahead_hlo.kernels(IN_PLACE)
     assert (attention.kind, attention.flops) == ("attention", 2 * 2 * (2 * 4 * 16 * 16) * 8)
     rows, indices = 4 * 8 * 4, 4 * 4
     assert update.num_bytes == (rows + rows + indices + 4 * 8 * 2) + rows  # read: of a its updates, b, c, the gathered part of d; written
@@ -110,7 +110,7 @@ def test_parts_that_are_gathered_and_updated_in_place():
 )
 def test_what_cannot_be_counted_is_refused(line, said):
     with pytest.raises(ValueError, match=said):
-        hlo.kernels("ENTRY %main () -> f32[] {\n" + line + "\n}")
+        ahead_hlo.kernels("ENTRY %main () -> f32[] {\n" + line + "\n}")
 
 
 @pytest.mark.parametrize("limit", [99, 107, 108, 1000, 20_000])

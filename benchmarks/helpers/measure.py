@@ -1,4 +1,4 @@
-"""What benchmarks share: running a command while watching its processes, and printing a table."""
+"""Runs a command while watching its processes: its time, and the most memory that they held."""
 
 import dataclasses
 import os
@@ -59,11 +59,3 @@ def run(command, watch=True, **settings):
 
 def folder_bytes(folder):
     return sum(os.path.getsize(os.path.join(path, name)) for path, _, names in os.walk(folder) for name in names)
-
-
-def print_table(header, rows):
-    """Prints rows of strings under a header, as a Markdown table."""
-    rows = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    for row in [header, ["-" * width for width in widths], *rows]:
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |", flush=True)

@@ -2,10 +2,6 @@
 
 import os
 import pathlib
-import sys
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent))
-
 from unittest import mock
 
 import numpy as np

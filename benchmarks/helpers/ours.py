@@ -1,12 +1,9 @@
 """Our own training step as a process for benchmarks: bert_gpu's engine, on a made batch or on records that the data script wrote."""
 
 import os
-import pathlib
 import sys
 import tempfile
 import time
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent))
 
 import numpy as np
 from kernels import kernels_of_trace, shares

@@ -13,27 +13,36 @@ import sys
 import tempfile
 import time
 
+from bert_gpu import environment
+
+from . import ROOT
+from .command import Failed
+
 HERE = pathlib.Path(__file__).resolve().parent
 SCRIPTS = dict(
     ours="ours.py",
     garden="model_garden.py",
     hugging_face="hugging_face.py",
-    lowering="lowering.py",
-    gpu_compiler="gpu_compiler.py",
+    ahead_lowering="ahead_lowering.py",
+    ahead_compiler="ahead_compiler.py",
 )
+WITHOUT_TENSORFLOW = ("hugging_face", "ahead_compiler")
 
 
-class Failed(Exception):
-    """A variant that could not be measured, and why."""
+def tensorflow_environment(environ=os.environ):
+    """An environment for a process with TensorFlow, whosever: what bert_gpu sets for itself, and the bert_gpu of this checkout."""
+    found = dict(environ)
+    environment.prepare(found, arguments=())
+    return found | dict(PYTHONPATH=":".join([str(ROOT), *filter(None, [found.get("PYTHONPATH")])]))
 
 
-def clean_environment(environment=os.environ):
+def clean_environment(environ=os.environ):
     """An environment for PyTorch: without TensorFlow's variables, and without the libraries that were put in front for TensorFlow.
 
     TFGPU_HOME, where it is set, names the folder that those were put in; else what PYTHONPATH and LD_LIBRARY_PATH hold is dropped whole.
     """
-    home = environment.get("TFGPU_HOME")
-    kept = {name: value for name, value in environment.items() if not name.startswith(("TF_", "XLA_"))}
+    home = environ.get("TFGPU_HOME")
+    kept = {name: value for name, value in environ.items() if not name.startswith(("TF_", "XLA_"))}
     for name in ("PYTHONPATH", "LD_LIBRARY_PATH", "PATH"):
         parts = [part for part in kept.pop(name, "").split(":") if part]
         if home or name == "PATH":
@@ -42,18 +51,22 @@ def clean_environment(environment=os.environ):
     return kept
 
 
+def environment_of(system, environ=os.environ):
+    """The environment of a system's process."""
+    return clean_environment(environ) if system in WITHOUT_TENSORFLOW else tensorflow_environment(environ)
+
+
 class Peer:
     """One process of serve.py's kind. python: that runs it; None = this one. settings: of its Trainer. seconds: to start in."""
 
     def __init__(self, system, settings, python=None, seconds=300.0):
         self.settings, self.errors = settings, tempfile.TemporaryFile()
-        is_other = system in ("hugging_face", "gpu_compiler")
         self.process = subprocess.Popen(
             [python or sys.executable, str(HERE / SCRIPTS[system]), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env=clean_environment() if is_other else os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+            env=environment_of(system),
         )
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.process.stdout, selectors.EVENT_READ)

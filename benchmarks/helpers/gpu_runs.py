@@ -13,47 +13,24 @@ import subprocess
 import sys
 import time
 
+from .command import Failed, read_json, read_metrics, run_script, script_command
 from .gpu_steps import OURS, Clock
-from .process import Failed, Peer
+from .process import HERE, Peer, tensorflow_environment
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 ATTENTION_SHAPES = [(64, 128, 12, 64), (16, 512, 12, 64), (16, 512, 16, 64)]  # B, S, N, D: base, and large
 
 
-def script(name, *flags, clock=None, environment=None):
-    """Runs one of the project's scripts to its end; Failed when it does not end well, or in time."""
-    command = [sys.executable, str(ROOT / name), "--quiet", *flags]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment or os.environ, start_new_session=True
-    )
-    try:
-        output, _ = process.communicate(timeout=None if clock is None else max(1.0, clock.left()))
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise Failed(f"{name} {' '.join(flags[:3])}: not over when the time of the part was") from None
-    if process.returncode:
-        lines = [line for line in output.splitlines() if line.strip()]
-        raise Failed(f"{name}: exit code {process.returncode}: {lines[-1][:300] if lines else 'nothing printed'}")
-
-
-def data_folder(setup, name, *flags, clock=None):
+def data_folder(setup, name, *flags, clock):
     """A folder of records made of the text, made once."""
     folder = setup.work / "data" / name
     if not (folder / "dataset.json").exists():
         flags = [f"--input_file={setup.text}", f"--output_file={folder}/x.tfrecord", "--overwrite", *flags]
-        script("create_pretraining_data.py", *flags, clock=clock)
+        run_script("create_pretraining_data.py", *flags, limit_seconds=clock.left())
     return folder
 
 
 def device_flags(setup):
     return ["--num_gpus=1"] if setup.gpu else ["--num_gpus=0"]
-
-
-def metrics_of(folder):
-    """The training lines of metrics.jsonl, and the validation lines."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if "loss" in line], [line for line in lines if "eval_loss" in line]
 
 
 def input_items(setup):
@@ -75,8 +52,8 @@ def input_wait(setup, name, flags, clock):
     common = [f"--input_file={data}/*.tfrecord", f"--output_dir={run}", "--overwrite", *device_flags(setup), "--hardware_seconds=0"]
     sizes = [f"--model={'tiny' if setup.small else 'base'}", f"--train_batch_size={rows}", f"--num_train_steps={steps}"]
     cadence = [f"--log_steps={steps // 10}", f"--steps_per_loop={steps // 20}", f"--save_checkpoints_steps={steps}", "--notensorboard"]
-    script("run_pretraining_gpu.py", *common, *sizes, *cadence, clock=clock)
-    lines = [line for line in metrics_of(run)[0][1:] if line["input_wait"] is not None]
+    run_script("run_pretraining_gpu.py", *common, *sizes, *cadence, limit_seconds=clock.left())
+    lines = [line for line in read_metrics(run)[0][1:] if line["input_wait"] is not None]
     rates = ("tokens_per_second", "padded_tokens_per_second", "input_wait")
     return dict(rows=rows, steps=steps, **{rate: statistics.median(line[rate] for line in lines) for rate in rates})
 
@@ -92,9 +69,9 @@ def attention_items(setup):
 
 
 def attention_alone(kind, shape, clock):
-    command = [sys.executable, str(ROOT / "benchmarks" / "peers" / "cudnn.py"), kind, *map(str, shape)]
+    command = [sys.executable, str(HERE / "gpu_attention.py"), kind, *map(str, shape)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=max(1.0, clock.left()))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=max(1.0, clock.left()), env=tensorflow_environment())
     except subprocess.TimeoutExpired:
         raise Failed("not over when the time of the part was") from None
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
@@ -137,13 +114,13 @@ def endings(setup, name, flags, clock):
 
     def timed(what, *more):
         started = time.monotonic()
-        script("run_pretraining_gpu.py", *common, *more, clock=Clock(min(150.0, max(1.0, clock.left()))))
+        run_script("run_pretraining_gpu.py", *common, *more, limit_seconds=min(150.0, clock.left()))
         seconds[what] = time.monotonic() - started
 
     short = [f"--output_dir={run}-end", "--overwrite", "--num_train_epochs=2", "--hardware_seconds=0"]
     timed("end", *short)
     long = [f"--output_dir={run}-stop", "--num_train_steps=400", "--log_steps=1", "--hardware_seconds=0"]
-    command = [sys.executable, str(ROOT / "run_pretraining_gpu.py"), "--quiet", *common, *long, "--overwrite"]
+    command = script_command("run_pretraining_gpu.py", *common, *long, "--overwrite")
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     metrics, patience = pathlib.Path(f"{run}-stop") / "metrics.jsonl", Clock(min(150.0, max(1.0, clock.left())))
     try:
@@ -161,9 +138,9 @@ def endings(setup, name, flags, clock):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    stopped_at = metrics_of(metrics.parent)[0][-1]["step"]
+    stopped_at = read_metrics(metrics.parent)[0][-1]["step"]
     timed("resume", *long)
-    steps = [line["step"] for line in metrics_of(metrics.parent)[0]]
+    steps = [line["step"] for line in read_metrics(metrics.parent)[0]]
     if code != 143 or steps != list(range(1, 401)):
         raise Failed(f"exit code {code} at SIGTERM; steps logged: {len(steps)}, last {steps[-1]}")
     return dict(seconds=seconds, stopped_at=stopped_at, steps=steps[-1])
@@ -180,8 +157,9 @@ def precision_run(setup, precision, clock):
     run = setup.work / "runs" / precision
     common = [f"--input_file={data}/*.tfrecord", f"--output_dir={run}", "--overwrite", *device_flags(setup), "--notensorboard"]
     sizes = [f"--model={'tiny' if setup.small else 'base'}", f"--train_batch_size={rows}", f"--num_train_steps={steps}"]
-    script("run_pretraining_gpu.py", *common, *sizes, f"--precision={precision}", "--log_steps=5", "--steps_per_loop=5", clock=clock)
-    lines = metrics_of(run)[0]
+    cadence = [f"--precision={precision}", "--log_steps=5", "--steps_per_loop=5"]
+    run_script("run_pretraining_gpu.py", *common, *sizes, *cadence, limit_seconds=clock.left())
+    lines = read_metrics(run)[0]
     return dict(
         steps=[line["step"] for line in lines],
         losses=[line["loss"] for line in lines],
@@ -209,15 +187,15 @@ def record(setup, recipe, minutes, clock):
     data = data_folder(setup, f"record-{recipe}", chosen, *(["--max_seq_length=32", "--dupe_factor=1"] if small else []), clock=clock)
     run = setup.work / "runs" / f"record-{recipe}"
     common = [f"--input_file={data}/*.tfrecord", f"--output_dir={run}", "--overwrite", *device_flags(setup), "--log_steps=1"]
-    budget = [f"--total_training_time={minutes / 60}", "--lr_schedule=time"]
-    script("run_pretraining_gpu.py", chosen, *common, *budget, *(SHRUNK if small else []), *setup.record_flags, clock=clock)
-    lines, validation = metrics_of(run)
+    budget = [f"--total_training_time={minutes / 60}", "--lr_schedule=time", *(SHRUNK if small else []), *setup.record_flags]
+    run_script("run_pretraining_gpu.py", chosen, *common, *budget, limit_seconds=clock.left())
+    lines, validation = read_metrics(run)
     pairs = setup.work / "runs" / f"pairs-{recipe}"
-    script(
+    run_script(
         "run_classifier.py", chosen, f"--init_checkpoint={run}/model", f"--output_dir={pairs}", "--overwrite", "--do_train", "--do_eval",
-        *device_flags(setup), *(["--num_train_epochs=1", "--max_seq_length=32"] if small else []), clock=clock,
+        *device_flags(setup), *(["--num_train_epochs=1", "--max_seq_length=32"] if small else []), limit_seconds=clock.left(),
     )  # fmt: skip
-    length = json.loads((data / "dataset.json").read_text())["max_seq_length"]
+    length = read_json(data / "dataset.json")["max_seq_length"]
     seen, tokens = 0, []
     for before, line in itertools.pairwise([dict(step=0), *lines]):
         seen += (line["step"] - before["step"]) * line["global_batch_size"] * length
@@ -228,5 +206,5 @@ def record(setup, recipe, minutes, clock):
         tokens=tokens,
         steps=lines[-1]["step"],
         validation={name: value for name, value in validation[-1].items() if name.startswith("eval_")} if validation else None,
-        pairs=json.loads((pairs / "eval_results.json").read_text()),
+        pairs=read_json(pairs / "eval_results.json"),
     )

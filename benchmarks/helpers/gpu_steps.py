@@ -7,8 +7,9 @@ import dataclasses
 import pathlib
 import time
 
-from .process import Failed, Peer, median_step
-from .report import DROPOUT, flops_per_token, real_share, shape_of
+from .command import Failed
+from .process import Peer, median_step
+from .shapes import DROPOUT, flops_per_token, real_share, shape_of
 
 OURS, TORCH = "ours", "hugging_face"
 

@@ -1,13 +1,8 @@
-#!/usr/bin/env python3
-"""Draws the curves of a benchmark's JSON file as PNG: loss over steps by precision, loss over time and tokens by recipe.
+"""Draws the curves of the GPU benchmark's results as PNG: loss over steps by precision, loss over time and tokens by recipe.
 
-    python benchmarks/plots.py docs/data/gpu.json docs/
-
-Needs matplotlib; without it gpu.py draws nothing and says so.
+Needs matplotlib; without it nothing is drawn.
 """
 
-import argparse
-import json
 import pathlib
 
 
@@ -60,16 +55,3 @@ def draw(results, folder):
         if series and curves(folder / name, series, *texts):
             written.append(folder / name)
     return written
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("json")
-    parser.add_argument("folder")
-    options = parser.parse_args()
-    for path in draw(json.loads(pathlib.Path(options.json).read_text()), options.folder):
-        print(path)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,11 @@
 """cuDNN attention on a GPU: agreement with float32 beside plain bfloat16, and time, forward and backward.
 
-python cudnn.py padding|packed B S N D     # one line of JSON; without a GPU plain attention alone
+python benchmarks/helpers/gpu_attention.py padding|packed B S N D     # one line of JSON; without a GPU plain attention alone
 """
 
 import json
-import pathlib
 import sys
 import time
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent))
 
 import numpy as np
 import tensorflow as tf

@@ -1,0 +1,92 @@
+"""What every benchmark does as a command: reads flags, works in a folder, runs the project's scripts and reads what they logged."""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+from . import ROOT
+
+SHARED_FLAGS = {
+    "text": dict(default=str(ROOT / "sample_text.txt"), help="one sentence a line, a blank line between documents; default: the sample"),
+    "pairs": dict(default=str(ROOT / "examples" / "pairs"), help="folder of the pairs to fine-tune on"),
+    "json": dict(help="file that results are merged into"),
+}
+
+
+class Failed(Exception):
+    """Something that could not be measured, and why."""
+
+
+def benchmark_parser(doc, *shared):
+    """A parser whose help is the benchmark's docstring. shared: names of SHARED_FLAGS."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in shared:
+        parser.add_argument(f"--{name}", **SHARED_FLAGS[name])
+    return parser
+
+
+def add_python(parser, name, what):
+    """Adds the flag that names another Python, which has `what`."""
+    parser.add_argument(name, default=os.environ.get("BERT_GPU_ORACLE_PYTHON"), help=f"Python with {what}")
+
+
+def names_among(known):
+    """A type for argparse: names of the known, with commas between."""
+
+    def read(text):
+        names = text.split(",")
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name}: must be among {', '.join(known)}")
+        return names
+
+    return read
+
+
+def script_command(name, *flags, **values):
+    """The command of one of the project's scripts. values: flags by name."""
+    return [sys.executable, str(ROOT / name), "--quiet", *flags, *(f"--{flag}={value}" for flag, value in values.items())]
+
+
+def run_script(name, *flags, limit_seconds=None, **values):
+    """Runs one of the project's scripts to its end; Failed when it does not end well, or not in time."""
+    process = subprocess.Popen(
+        script_command(name, *flags, **values), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_seconds)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{name} {' '.join(flags[:3])}: not over within {limit_seconds:.0f} s") from None
+    finally:
+        if process.poll() is None:  # also at an interrupt, which a session of its own does not get
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode:
+        lines = [line for line in output.splitlines() if line.strip()]
+        raise Failed(f"{name}: exit code {process.returncode}: {lines[-1][:300] if lines else 'nothing printed'}")
+
+
+@contextlib.contextmanager
+def work_folder(kept=None):
+    """The folder that was named, or a temporary one, which is removed at the end."""
+    if kept:
+        yield pathlib.Path(kept)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield pathlib.Path(folder)
+
+
+def read_json(path):
+    return json.loads(pathlib.Path(path).read_text())
+
+
+def read_metrics(folder):
+    """The training lines of a run's metrics.jsonl, and its validation lines."""
+    lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "loss" in line], [line for line in lines if "eval_loss" in line]

@@ -1,0 +1,64 @@
+"""What is printed and kept: tables, what produced them (the command, the revision, the machine), and results in a JSON file."""
+
+import json
+import os
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+
+from . import ROOT
+
+
+def hardware():
+    """What ran: processor, cores, GPU and driver where there is one, Python, and the revision of the code."""
+
+    def said(*command):
+        try:
+            return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20).stdout.strip() or None
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+
+    cpu = pathlib.Path("/proc/cpuinfo")
+    names = [line.split(":")[1].strip() for line in cpu.read_text().splitlines() if line.startswith("model name")] if cpu.exists() else []
+    return dict(
+        cpu=names[0] if names else platform.processor(),
+        cores=len(os.sched_getaffinity(0)),
+        gpu=said("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
+        python=platform.python_version(),
+        revision=said("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"),
+    )
+
+
+def origin():
+    """What the results of this process come from: {"hardware", "command"}."""
+    return dict(hardware=hardware(), command=shlex.join(sys.argv))
+
+
+def print_origin(found):
+    machine = found["hardware"]
+    print(f"{found['command']}\nrevision {machine['revision']}, {machine['cores']} cores, {machine['cpu']}\n", flush=True)
+
+
+def print_table(header, rows):
+    """Prints rows of strings under a header, as a Markdown table."""
+    rows = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, ["-" * width for width in widths], *rows]:
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |", flush=True)
+
+
+def read_results(path):
+    return json.loads(pathlib.Path(path).read_text()) if path and pathlib.Path(path).exists() else {}
+
+
+def write_results(path, results):
+    """Whole or not at all; nothing where no file is named."""
+    if not path:
+        return
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(results, indent=1) + "\n")
+    temporary.rename(path)
