@@ -7,17 +7,16 @@ wrong value) is timed to its end. Work begins where the data script says what it
 said how many steps it will do. With --against the same commands are run in another checkout, in turn, and the ratio is printed.
 """
 
-import argparse
 import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
-from measure import print_table
+from helpers import ROOT
+from helpers.command import Failed, benchmark_parser, work_folder
+from helpers.report import origin, print_origin, print_table
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPTS = ("create_pretraining_data.py", "run_pretraining_gpu.py", "run_classifier.py")
 ANSWERS = {"--help": ["--help"], "an unknown flag": ["--no_such_flag=1"], "a wrong value": ["--max_seq_length=short"]}
 
@@ -29,7 +28,7 @@ def seconds_to_end(command, folder):
 
 
 def seconds_to_line(command, folder, text):
-    """Seconds until the command prints a line with `text` in it; RuntimeError when it does not. Then it is ended."""
+    """Seconds until the command prints a line with `text` in it; Failed when it does not. Then it is ended."""
     started, lines = time.perf_counter(), []
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout:
@@ -38,7 +37,7 @@ def seconds_to_line(command, folder, text):
                 seconds = time.perf_counter() - started
                 process.kill()
                 return seconds
-    raise RuntimeError(f"{' '.join(command)}\n{''.join(lines)[-2000:]}")
+    raise Failed(f"{' '.join(command)}\n{''.join(lines)[-2000:]}")
 
 
 def make_model(folder):
@@ -77,27 +76,28 @@ def measures(checkout, folder):
     return found
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser():
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--against", type=pathlib.Path, help="another checkout, run in turn with this one")
     parser.add_argument("--runs", type=int, default=5, help="counted runs of each; the median is printed")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+    return parser
+
+
+def main():
+    arguments = make_parser().parse_args()
+    print_origin(origin())
+    with work_folder() as folder:
         make_model(folder)
         ours = measures(ROOT, folder)
         theirs = {} if arguments.against is None else measures(arguments.against.resolve(), folder)
         rows = []
         for what, measure in ours.items():
-            pairs = []
-            for run in range(arguments.runs + 1):  # the first one warms the caches
-                pair = (measure(), theirs[what]() if theirs else None)
-                pairs += [pair] if run else []
+            pairs = [(measure(), theirs[what]() if theirs else None) for _ in range(arguments.runs + 1)][1:]  # the first warms the caches
             row = [what, f"{statistics.median(pair[0] for pair in pairs):.2f}"]
             if theirs:
                 row += [f"{statistics.median(pair[1] for pair in pairs):.2f}", f"{statistics.median(a / b for a, b in pairs):.2f}"]
             rows.append(row)
-            print(" | ".join(row), file=sys.stderr, flush=True)
+            print("  ".join(row), file=sys.stderr, flush=True)
     print_table(["seconds", "this checkout", *(["the other", "ratio"] if theirs else [])], rows)
 
 
