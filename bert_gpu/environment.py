@@ -47,7 +47,12 @@ def cache_folder(name, environ=os.environ):
         os.makedirs(folder, exist_ok=True)
         if os.access(folder, os.W_OK | os.X_OK):
             return folder
-    return os.path.join(tempfile.gettempdir(), f"bert-gpu-{os.getuid()}", name)
+    folder = os.path.join(tempfile.gettempdir(), f"bert-gpu-{os.getuid()}")
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if os.stat(folder).st_uid == os.getuid():  # a cache is code that is run, so nobody else's is taken
+            return os.path.join(folder, name)
+    return tempfile.mkdtemp(prefix="bert-gpu-")
 
 
 class KerasLater:

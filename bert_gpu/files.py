@@ -18,6 +18,12 @@ def exists(path):
     return tf.io.gfile.exists(path)
 
 
+def check_local(path, flag):
+    """UserError for a path with a scheme. `flag` is named in the message."""
+    if "://" in str(path):
+        raise UserError(f"{flag}={path}: records, runs and models must be on a local or mounted file system; copy or mount it"[:300])
+
+
 def write_text(path, text):
     """Writes a text file under a temporary name beside it, then renames."""
     partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.partial")
@@ -69,13 +75,19 @@ def only_writer(folder, name, flag):
     Raises:
       UserError: another process holds the folder, or it cannot be written to. `flag` is named in the message.
     """
-    lock = filelock.FileLock(os.path.join(folder, f".{name}.lock"), timeout=0, preserve_lock_file=True)
+    path = os.path.join(folder, f".{name}.lock")
+    lock = filelock.FileLock(path, timeout=0, preserve_lock_file=True)
     try:
         os.makedirs(folder, exist_ok=True)
         lock.acquire()
+        with open(path, "w", encoding="utf-8") as file:  # for whoever is refused
+            file.write(f"{os.getpid()}\n")
     except filelock.Timeout as error:
-        raise UserError(f"{flag}: another process writes to {folder}; wait until it has ended, or choose another folder") from error
+        with open(path, encoding="utf-8") as file:
+            number = file.read().strip() or "unknown"
+        raise UserError(f"{flag}: another process ({number}) writes to {folder}; wait, or end it, or choose another folder") from error
     except OSError as error:
+        lock.release()
         raise UserError(f"{flag}: cannot write to {folder} ({error.strerror}); choose another folder") from error
     try:
         yield

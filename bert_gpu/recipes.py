@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.settings import Settings, setting
+from bert_gpu.settings import Settings, UserError, setting
 
 OURS = "chosen by us"
 
@@ -275,6 +275,8 @@ def differences(name, made):
     Args:
       name: of the recipe. made: settings of the data set, as dataset.json has them. Lengths and vocabularies are left to other checks.
     """
+    if name not in RECIPES:
+        raise UserError(f"recipe={name}: must be one of {', '.join(RECIPES)}")
     wanted = RECIPES[name].settings("data")
     compared = [flag for flag in ("objective", "pack_separator", "masking", "masked_lm_prob") if flag in wanted and flag in made]
     return [f"{flag} is {made[flag]}, not {wanted[flag][0]}" for flag in compared if made[flag] != wanted[flag][0]]

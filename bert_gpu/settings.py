@@ -1,6 +1,6 @@
 """Settings are frozen dataclasses; each field is the one source of a flag's name, default, range and help.
 
-Every part of the pipeline keeps its settings beside the code that they configure, as a subclass of `Settings`. The command line
+Every room keeps its settings in its config.py, as subclasses of `Settings`. The command line
 (cli/flags.py) turns the fields into flags and back, and nothing else in the project knows about flags. A value out of range, like
 any other bad input, raises `UserError`, which the command line prints as one line with exit code 2.
 """

@@ -53,7 +53,7 @@ def test_imports_point_down(path):
         if name.startswith("absl"):
             assert own == "cli", f"{name}: only cli/ knows absl"
         if re.match(r"(tf_keras|official)\b", name):
-            assert path.name == "garden.py", f"{name}: only model/garden.py and interop/garden.py may use Model Garden"
+            assert path.name == "garden.py", f"{name}: only model/garden.py may use Model Garden"
         match = re.match(r"bert_gpu\.(\w+)", name)
         if match and match[1] in BELOW and match[1] != own:
             if own in ("__main__", "__init__"):

@@ -1,10 +1,8 @@
 """run_classifier.py: BERT -> a classifier of texts or pairs of texts."""
 
-import dataclasses
-
 from bert_gpu.cli import flags, training
 from bert_gpu.environment import quick_imports
-from bert_gpu.finetune.config import FILES, FinetuneConfig, FinetuneSettings, resolve_phases
+from bert_gpu.finetune.config import FinetuneSettings, resolve_defaults, resolve_phases
 
 SUMMARY = (
     "Fine-tunes a BERT to classify texts or pairs of texts, evaluates it (accuracy, F1, ROC-AUC, loss) and predicts. Files are "
@@ -26,8 +24,8 @@ def main(argv):
     common, settings = parsed.make(flags.CommonConfig), training.read_settings(parsed, FinetuneSettings)
     phases = resolve_phases(settings.run)
     if common.show_config:
-        run = dataclasses.replace(settings.run, **{f"do_{phase}": phase in phases for phase in FILES})
-        print(flags.describe(parsed, [run if kind is FinetuneConfig else parsed.make(kind) for kind in CLASSES]))
+        resolved = {type(config): config for config in resolve_defaults(settings, phases).configs()}
+        print(flags.describe(parsed, [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES]))
         return 0
     with quick_imports():
         from bert_gpu.console import Console

@@ -17,7 +17,7 @@ from absl import flags as absl_flags
 
 import bert_gpu
 from bert_gpu import recipes
-from bert_gpu.settings import GaveUp, Settings, UserError, complaint, setting, value_type
+from bert_gpu.settings import GaveUp, Settings, UserError, setting, value_type
 
 GAVE_UP = 3  # exit code
 ROOT = pathlib.Path(bert_gpu.__file__).resolve().parent.parent
@@ -65,15 +65,6 @@ class Parsed:
         """{field: value} of the fields of a settings class that the user or the recipe sets."""
         chosen = {field.name: self.recipe[field.name][0] for field in dataclasses.fields(kind) if field.name in self.recipe}
         return chosen | self.given_values(kind)
-
-    def checked_overrides(self, kind):
-        """`overrides`, once each value by itself is one that its field may have."""
-        chosen = self.overrides(kind)
-        for field in dataclasses.fields(kind):
-            problem = complaint(field, chosen[field.name]) if field.name in chosen else None
-            if problem:
-                raise UserError(problem)
-        return chosen
 
     def make(self, kind, **defaults):
         """Settings of a class: what the user gave, else the recipe's, else `defaults`, else the command's, else the class's own."""

@@ -3,10 +3,10 @@
 import sys
 
 from bert_gpu.cli import flags, training
-from bert_gpu.data.inputs import expand_globs, glob_in_folder, read_manifests
+from bert_gpu.data.inputs import check_equal, check_length, expand_globs, glob_in_folder, read_manifests
 from bert_gpu.environment import quick_imports
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.pretrain.config import PretrainSettings, recipe_problem, resolve_model
+from bert_gpu.pretrain.config import PretrainSettings, check_predictions, recipe_problem, resolve_model
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import BatchConfig, fit_sizes
 
@@ -28,13 +28,13 @@ CLASSES = training.classes_of(PretrainSettings, ModelConfig)
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain")
     common = parsed.make(flags.CommonConfig)
-    settings = training.read_settings(parsed, PretrainSettings, architecture=parsed.checked_overrides(ModelConfig))
-    if settings.run.model or settings.run.bert_config_file:
-        resolve_model(settings, 0, None, "CPU")  # complains early
-    if common.show_config:
-        with parsed.blaming_recipe():
+    settings = training.read_settings(parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig))
+    with parsed.blaming_recipe():
+        if settings.run.model or settings.run.bert_config_file:
+            resolve_model(settings, 0, None, "CPU")  # complains early
+        if common.show_config:
             print(show_config(parsed, settings))
-        return 0
+            return 0
     with quick_imports():
         from bert_gpu.console import Console
         from bert_gpu.pretrain.run import pretrain
@@ -44,14 +44,14 @@ def main(argv):
 
 def show_config(parsed, settings):
     """The text of --show_config: what is set, and what the data, the GPUs and an earlier run in the folder make of it."""
-    kind, num_replicas = training.find_devices(settings.devices)
+    device_kind, num_replicas = training.find_devices(settings.devices)
     lines, length, vocab_size, stored = [], 0, None, None
     if parsed.given("input_file") or glob_in_folder(settings.inputs.input_file):
         length, vocab_size = look_at_data(settings)
         stored = None if settings.overwrite else RunFolder(settings.run.output_dir).stored()
     else:
         lines.append(f"# {settings.inputs.input_file}: no data there yet; it will decide about vocab_size")
-    model = resolve_model(settings, length, vocab_size, kind)
+    model = resolve_model(settings, length, vocab_size, device_kind)
     batch = fit_sizes(settings.batch, settings.flexible, num_replicas, stored)
     resolved = {BatchConfig: batch, ModelConfig: model}
     configs = [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES]
@@ -60,8 +60,13 @@ def show_config(parsed, settings):
 
 def look_at_data(settings):
     """(tokens of a row, size of the vocabulary or None): of dataset.json; of the records where there is none."""
-    info = next(iter(read_manifests(expand_globs(settings.inputs.input_file, "--input_file")).values()))
+    paths = expand_globs(settings.inputs.input_file, "--input_file")
+    infos = read_manifests(paths)
+    check_equal(infos)
+    info = next(iter(infos.values()))
     if info is not None:
+        check_length(settings.inputs, info.max_seq_length, paths[0])
+        check_predictions(settings.run, info.max_predictions_per_seq)
         if problem := recipe_problem(settings.recipe, info):
             print(f"warning: {problem}", file=sys.stderr)
         return info.max_seq_length, info.vocab_size

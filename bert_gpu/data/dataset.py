@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from bert_gpu.data import examples
-from bert_gpu.data.inputs import expand_globs, read_manifests
+from bert_gpu.data.inputs import check_equal, check_length, expand_globs, read_manifests
 from bert_gpu.data.masking import MaskingSpec
 from bert_gpu.data.pipeline import Masking, Reader
 from bert_gpu.data.records import RecordSet
@@ -46,11 +46,7 @@ class Dataset:
             raise UserError(f"{paths[0]}: compact records need the dataset.json they were written with, in the same folder")
         self.max_seq_length = self.schema.max_seq_length or self.info.max_seq_length
         self.num_predictions = self.schema.max_predictions_per_seq or self.info.max_predictions_per_seq
-        if config.max_seq_length not in (None, self.max_seq_length):
-            raise UserError(
-                f"--max_seq_length={config.max_seq_length}: the records of {paths[0]} have {self.max_seq_length} tokens; "
-                "drop the flag or build the data anew"
-            )
+        check_length(config, self.max_seq_length, paths[0])
 
     def identity(self):
         """What decides the batches of a run, for run.json: files, sizes, and how dataset.json says they were made."""
@@ -104,19 +100,6 @@ class Dataset:
                 f"{path}: is not the order of the {len(self.train)} rows of --input_file; train on the whole data set, or build it anew"
             )
         return order
-
-
-def check_equal(infos):
-    """UserError unless the data sets of several folders were made alike."""
-    described = {folder: info for folder, info in infos.items() if info}
-    if described and len(described) < len(infos):
-        odd = next(folder for folder in infos if folder not in described)
-        raise UserError(f"--input_file: {odd} has no dataset.json, but {next(iter(described))} has; train on one kind of records")
-    first = next(iter(described.values()), None)
-    for folder, info in described.items():
-        for name in ("schema", "objective", "max_seq_length", "max_predictions_per_seq", "tokenizer"):
-            if getattr(info, name) != getattr(first, name):
-                raise UserError(f"--input_file: {folder} and {next(iter(described))} differ in {name}; data sets of one run must be alike")
 
 
 def schema_of(files):

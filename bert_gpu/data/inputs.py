@@ -5,6 +5,7 @@ import glob
 import os
 
 from bert_gpu.data.manifest import read_manifest
+from bert_gpu.files import check_local
 from bert_gpu.settings import UserError
 
 
@@ -12,6 +13,7 @@ def expand_globs(patterns, flag):
     """Files that match comma-separated names and globs, sorted, each once; UserError when one matches nothing."""
     paths = set()
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        check_local(pattern, flag)
         if os.path.isdir(pattern):
             raise UserError(f"{flag}={pattern}: is a folder; name the files in it, for example {pattern.rstrip('/')}/*.tfrecord")
         found = [pattern] if os.path.exists(pattern) else glob_in_folder(pattern)
@@ -34,3 +36,25 @@ def glob_in_folder(pattern):
 def read_manifests(paths):
     """{folder: Manifest, None where it has no dataset.json} of the folders of some files, in their order."""
     return {folder: read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
+
+
+def check_equal(infos):
+    """UserError unless the data sets of several folders were made alike."""
+    described = {folder: info for folder, info in infos.items() if info}
+    if described and len(described) < len(infos):
+        odd = next(folder for folder in infos if folder not in described)
+        raise UserError(f"--input_file: {odd} has no dataset.json, but {next(iter(described))} has; train on one kind of records")
+    first = next(iter(described.values()), None)
+    for folder, info in described.items():
+        for name in ("schema", "objective", "max_seq_length", "max_predictions_per_seq", "tokenizer"):
+            if getattr(info, name) != getattr(first, name):
+                raise UserError(f"--input_file: {folder} and {next(iter(described))} differ in {name}; data sets of one run must be alike")
+
+
+def check_length(config, max_seq_length, path):
+    """UserError unless the rows of the records, such as those of the file `path`, have the length that an InputConfig asks for, if any."""
+    if config.max_seq_length not in (None, max_seq_length):
+        raise UserError(
+            f"--max_seq_length={config.max_seq_length}: the records of {path} have {max_seq_length} tokens; "
+            "drop the flag or build the data anew"
+        )

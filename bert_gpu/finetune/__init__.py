@@ -17,7 +17,11 @@ def finetune(settings, console=None):
     Raises:
       settings.UserError: a setting, or a file, that is wrong; one line says what to do.
       settings.GaveUp: the run diverged, stopped early or could not save.
+      KeyboardInterrupt: Ctrl-C, after the step was finished and saved; SIGTERM ends the process then. A second one ends it at once.
     """
     from bert_gpu.finetune import run  # brings TensorFlow
+    from bert_gpu.train.signals import pass_on
 
-    return run.finetune(settings, console)
+    result = run.finetune(settings, console)
+    pass_on(result.signal)
+    return result

@@ -8,6 +8,7 @@ from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.train.config import CadenceConfig, RunSettings
 
+DEFAULT_START, DEFAULT_LENGTH = "runs/pretrain/model", 128  # of --init_checkpoint in a training, and of --max_seq_length
 FILES = dict(train="train", eval="dev", predict="test")  # which file each phase reads
 
 
@@ -100,6 +101,16 @@ def resolve_phases(config):
     if not phases:
         raise UserError("--nodo_train --nodo_eval --nodo_predict: leave nothing to do; drop one of them")
     return phases
+
+
+def resolve_defaults(settings, phases):
+    """FinetuneSettings with what is known of their defaults before anything is read; for people. phases: of `resolve_phases`."""
+    run = dataclasses.replace(settings.run, **{f"do_{phase}": phase in phases for phase in FILES})
+    start = settings.start
+    if "train" in phases:
+        run = dataclasses.replace(run, max_seq_length=run.max_seq_length or DEFAULT_LENGTH)
+        start = dataclasses.replace(start, init_checkpoint=DEFAULT_START if start.init_checkpoint is None else start.init_checkpoint)
+    return dataclasses.replace(settings, run=run, start=start)
 
 
 def resolve_task(config):

@@ -42,7 +42,8 @@ def open_results(folder):
         if "task_name" not in run["settings"]:
             raise UserError(f"--output_dir={folder.path}: holds a run that is no classifier's; name another folder for the results")
         return run
-    others = [name for name in sorted(os.listdir(folder.path)) if not is_result(folder.path, name)] if os.path.isdir(folder.path) else []
+    present = set(os.listdir(folder.path)) - {checkpoint.LOCK} if os.path.isdir(folder.path) else ()
+    others = [name for name in sorted(present) if not is_result(folder.path, name)]
     if others:
         problem = f"holds no run, but {others[0][:60]}"
         raise UserError(f"--output_dir={folder.path}: {problem}; results go into a run or a folder of their own, so name another")

@@ -9,9 +9,9 @@ import numpy as np
 
 from bert_gpu.console import LogConsole
 from bert_gpu.finetune import classifier, results, tasks
-from bert_gpu.finetune.config import FILES, resolve_phases, resolve_task
+from bert_gpu.finetune.config import DEFAULT_LENGTH, DEFAULT_START, FILES, resolve_phases, resolve_task
 from bert_gpu.finetune.metrics import compute_metrics
-from bert_gpu.finetune.start import DEFAULT_START, check_fits, start_trained, start_training
+from bert_gpu.finetune.start import check_fits, start_trained, start_training
 from bert_gpu.interop import models
 from bert_gpu.settings import UserError
 from bert_gpu.train import run as engine
@@ -24,7 +24,6 @@ from bert_gpu.train.provenance import weights_hash
 from bert_gpu.train.state import TrainState, frozen_names
 
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")  # of the model's settings, which may be others in fine-tuning
-DEFAULT_LENGTH = 128
 
 
 class Result(typing.NamedTuple):
@@ -109,7 +108,7 @@ def choose_start(settings, task, splits, folder, trains):
     """The Start of a training, or of an evaluation of what was trained."""
     if not trains:
         return start_trained(settings.start, folder.path)
-    init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
+    init_checkpoint = DEFAULT_START if settings.start.init_checkpoint is None else settings.start.init_checkpoint
     if os.path.realpath(init_checkpoint) in (os.path.realpath(folder.path), os.path.realpath(folder.model)):
         raise UserError(f"--init_checkpoint={init_checkpoint}: training writes there; name another --output_dir")
     start = start_training(settings.start, task.labels or tasks.find_labels(splits["train"]), settings.run.seed)
@@ -118,12 +117,15 @@ def choose_start(settings, task, splits, folder, trains):
 
 
 def choose_length(settings, start, folder, stored, trains):
-    """Tokens of a row: as told, else those that the model of this folder was trained with, else DEFAULT_LENGTH."""
-    if settings.run.max_seq_length is not None:
-        return settings.run.max_seq_length
-    if trains or not stored or start.path != folder.model:
-        return DEFAULT_LENGTH
-    length = stored["settings"].get("max_seq_length", DEFAULT_LENGTH)
+    """Tokens of a row: as told, else those that the model of this folder was trained with, else DEFAULT_LENGTH.
+
+    A recipe tells a training; without one the model's own length goes before the recipe's.
+    """
+    told = settings.run.max_seq_length
+    yields = told is None or "max_seq_length" in settings.flexible
+    if trains or not yields or not stored or start.path != folder.model:
+        return told or DEFAULT_LENGTH
+    length = stored["settings"].get("max_seq_length", told or DEFAULT_LENGTH)
     if type(length) is not int or length < 8:
         raise UserError(f"{folder.path}/run.json: max_seq_length={str(length)[:40]} is no length of rows; say it with --max_seq_length")
     return length

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 
+from bert_gpu.finetune.config import DEFAULT_START
 from bert_gpu.interop import models
 from bert_gpu.model.config import ModelConfig, preset, read_config
 from bert_gpu.model.encoders import open_encoder
@@ -11,7 +12,7 @@ from bert_gpu.model.weights import initialize
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import Tokenizer
 
-NONE, DEFAULT_START = "none", "runs/pretrain/model"
+NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ def start_training(config, labels, seed):
 
     A classifier of other classes is left behind, and so is a head that pools otherwise than --pooling and --pooler_size say.
     """
-    init_checkpoint = config.init_checkpoint or DEFAULT_START
+    init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
     if init_checkpoint == NONE:
         path, stored = NONE, {}
         model, tokenizer = fresh_model(config)

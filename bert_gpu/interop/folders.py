@@ -2,15 +2,14 @@
 
 The new folder is written under a hidden name, .NAME.PID.partial; then the old one is renamed to .NAME.PID.old and the new one to NAME.
 A process killed between these two renames leaves no NAME: the next write puts the old one back before it begins, and who reads is told
-where it lies (displaced). Object stores, which have no folders to rename, get their files one by one.
+where it lies (displaced).
 """
 
 import os
 import re
 import shutil
 
-import tensorflow as tf
-
+from bert_gpu.files import check_local
 from bert_gpu.settings import UserError
 
 
@@ -20,9 +19,7 @@ def replace_folder(folder, contents):
     Raises:
       UserError: something that is no folder is there, it is the current folder, or the disk refuses; then nothing has changed.
     """
-    if "://" in str(folder):
-        write_objects(folder, contents)
-        return
+    check_local(folder, "--output_dir")
     folder = os.path.realpath(folder)  # a link stays, and what it points to is replaced
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise UserError(f"{folder}: is a file; name a folder")
@@ -60,7 +57,7 @@ def recover(folder):
 def displaced(folder):
     """Where the old content of a model's folder lies since a write of the folder was killed between its two renames; None if nowhere."""
     parent, name = os.path.split(os.path.realpath(folder))
-    if "://" in str(folder) or os.path.lexists(folder) or not os.path.isdir(parent):
+    if os.path.lexists(folder) or not os.path.isdir(parent):
         return None
     found = [os.path.join(parent, other) for other in os.listdir(parent) if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.old", other)]
     return max(found, key=os.path.getmtime, default=None)
@@ -89,10 +86,3 @@ def copy_others(source, target, contents):
             shutil.copytree(entry.path, path, symlinks=True)
         else:
             shutil.copy2(entry.path, path, follow_symlinks=False)
-
-
-def write_objects(folder, contents):
-    tf.io.gfile.makedirs(folder)
-    for name, data in contents.items():
-        with tf.io.gfile.GFile(f"{folder}/{name}", "wb") as file:
-            file.write(data)

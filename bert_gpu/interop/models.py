@@ -6,8 +6,7 @@ A model is a folder in Hugging Face's format (config.json, model.safetensors, vo
 import json
 import os
 
-import tensorflow as tf
-
+from bert_gpu.files import check_local
 from bert_gpu.interop.folders import displaced
 from bert_gpu.interop.huggingface import read_model, write_model  # noqa: F401  (the format that there is)
 from bert_gpu.model.config import read_json
@@ -16,20 +15,21 @@ from bert_gpu.text.open_tokenizer import open_tokenizer
 
 
 def has_model(path):
-    return tf.io.gfile.exists(os.path.join(path, "config.json"))
+    return os.path.exists(os.path.join(path, "config.json"))
 
 
 def find_model(path, flag):
     """The model's folder that `path` means: itself, or its model/ when it is the folder of a run. `flag` is named in the UserError."""
+    check_local(path, f"--{flag}")
     for folder in (path, os.path.join(path, "model")):
         if has_model(folder):
             return folder
-    if tf.io.gfile.isdir(os.path.join(path, "checkpoints")):
+    if os.path.isdir(os.path.join(path, "checkpoints")):
         raise UserError(f"--{flag}={path}: this run is not finished, so it has no model/ yet; give its command again to go on with it")
     for folder in (path, os.path.join(path, "model")):
         if (old := displaced(folder)) is not None:
             raise UserError(f"--{flag}={path}: a write of {folder} was killed, what it held lies in {old}; rename that to {folder}")
-    problem = "holds no config.json" if tf.io.gfile.exists(path) else "no such folder"
+    problem = "holds no config.json" if os.path.exists(path) else "no such folder"
     raise UserError(f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, or name a model/, run or Hugging Face BERT folder")
 
 
@@ -47,7 +47,7 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
     if do_lower_case is None:
         do_lower_case = True
         path = None if folder is None else os.path.join(folder, "tokenizer_config.json")
-        if path is not None and tf.io.gfile.exists(path):
+        if path is not None and os.path.exists(path):
             do_lower_case = read_json(path).get("do_lower_case", True)
             if not isinstance(do_lower_case, bool):
                 raise UserError(f"{path}: do_lower_case={do_lower_case!r} must be true or false; or say it with --do_lower_case")
@@ -57,7 +57,7 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
 def find_vocabulary(folder):
     """The vocabulary file in a model's folder, of ours or of Hugging Face; None when there is none."""
     paths = [os.path.join(folder, name) for name in ("vocab.txt", "sentencepiece.model", "spiece.model")]
-    return next((path for path in paths if tf.io.gfile.exists(path)), None)
+    return next((path for path in paths if os.path.exists(path)), None)
 
 
 def tokenizer_files(tokenizer):

@@ -1,8 +1,9 @@
 """The tensors of a model folder as float32 arrays, from model.safetensors or from the shards that an index names."""
 
+import os
+
 import numpy as np
 import safetensors
-import tensorflow as tf
 
 from bert_gpu.model.config import read_json
 from bert_gpu.settings import UserError
@@ -14,10 +15,10 @@ def join(folder, name):
 
 def _read_bytes(path):
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
+        with open(path, "rb") as file:
             return file.read()
-    except tf.errors.OpError as error:
-        raise UserError(f"{path}: cannot be read ({error.message})"[:300]) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})"[:300]) from None
 
 
 def read_safetensors(path):
@@ -43,12 +44,12 @@ def read_safetensors(path):
 
 def read_tensors(folder):
     """All tensors of a model folder, from one file or from the shards that an index names."""
-    if not tf.io.gfile.isdir(folder):
+    if not os.path.isdir(folder):
         raise UserError(f"{folder}: no such folder; a model is a folder with config.json and model.safetensors")
     whole, index = join(folder, "model.safetensors"), join(folder, "model.safetensors.index.json")
-    if tf.io.gfile.exists(whole):
+    if os.path.exists(whole):
         return read_safetensors(whole)
-    if tf.io.gfile.exists(index):
+    if os.path.exists(index):
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
             raise UserError(f"{index}: has no weight_map from tensors to files")
@@ -59,7 +60,7 @@ def read_tensors(folder):
         if any(not name.endswith("position_ids") for name in lost):
             raise UserError(f"{index}: its shards lack {lost[0]}; download the folder again")
         return tensors
-    if tf.io.gfile.exists(join(folder, "pytorch_model.bin")):
+    if os.path.exists(join(folder, "pytorch_model.bin")):
         raise UserError(
             f"{folder}: has only pytorch_model.bin; convert it where torch and transformers are installed: "
             'AutoModelForPreTraining.from_pretrained("FOLDER").save_pretrained("NEW", safe_serialization=True)'[:300]

@@ -12,12 +12,16 @@ def pretrain(settings, console=None):
       settings: PretrainSettings. console: console.Console; by default what is said goes to Python's logger "bert_gpu".
 
     Returns:
-      train.run.Outcome: the run's folder, where it stands, the signal that stopped it, if one did.
+      train.run.Outcome: the run's folder, and where it stands.
 
     Raises:
       settings.UserError: a setting, or a file, that is wrong; one line says what to do.
       settings.GaveUp: the run diverged, stopped early or could not save.
+      KeyboardInterrupt: Ctrl-C, after the step was finished and saved; SIGTERM ends the process then. A second one ends it at once.
     """
     from bert_gpu.pretrain import run  # brings TensorFlow
+    from bert_gpu.train.signals import pass_on
 
-    return run.pretrain(settings, console)
+    result = run.pretrain(settings, console)
+    pass_on(result.signal)
+    return result

@@ -5,7 +5,7 @@ import dataclasses
 from bert_gpu.data.config import InputConfig
 from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
 from bert_gpu.recipes import differences
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.settings import Settings, UserError, complaint, setting
 from bert_gpu.train.config import RunSettings
 
 
@@ -33,6 +33,22 @@ class PretrainSettings(RunSettings):
     run: PretrainConfig = PretrainConfig()
     inputs: InputConfig = InputConfig()
     architecture: dict = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        super().__post_init__()
+        fields = {field.name: field for field in dataclasses.fields(ModelConfig)}
+        for name, value in self.architecture.items():
+            if name not in fields:
+                raise UserError(f"architecture: unknown field {name!r}; known are {', '.join(fields)}"[:300])
+            if problem := complaint(fields[name], value):
+                raise UserError(problem)
+
+
+def check_predictions(config, num_predictions):
+    """UserError unless the data has as many predictions a row as a PretrainConfig asks for, if it does."""
+    if config.max_predictions_per_seq not in (None, num_predictions):
+        flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
+        raise UserError(f"{flag}: the data has {num_predictions} a row; drop the flag or build the data anew")
 
 
 def recipe_problem(recipe, info):

@@ -8,7 +8,7 @@ from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.flops import FlopsCounter
 from bert_gpu.model.weights import initialize
-from bert_gpu.pretrain.config import recipe_problem
+from bert_gpu.pretrain.config import check_predictions, recipe_problem
 from bert_gpu.settings import UserError
 from bert_gpu.text.open_tokenizer import open_tokenizer
 
@@ -32,10 +32,7 @@ NEED_VALIDATION = (
 def open_data(settings, console):
     """The Dataset of PretrainSettings, held against what they ask for, and against what their recipe would have made."""
     dataset = Dataset(settings.inputs, console.warn)
-    wanted = settings.run.max_predictions_per_seq
-    if dataset.num_predictions != (wanted or dataset.num_predictions):
-        flag = f"--max_predictions_per_seq={wanted}"
-        raise UserError(f"{flag}: the data has {dataset.num_predictions} a row; drop the flag or build the data anew")
+    check_predictions(settings.run, dataset.num_predictions)
     if problem := recipe_problem(settings.recipe, dataset.info):
         console.warn(problem)
     return dataset

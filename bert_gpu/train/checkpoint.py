@@ -21,12 +21,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bert_gpu.files import check_writable, read_json, write_json
+from bert_gpu.files import check_local, check_writable, read_json, write_json
 from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train.config import SAVE_ERRORS
 from bert_gpu.train.provenance import differences
 
 VARIABLES, PROGRESS, RUN, METRICS = "variables.safetensors", "progress.json", "run.json", "metrics.jsonl"
+LOCK = ".run.lock"  # of files.only_writer; it stays
 KEEP = "KEEP"  # an empty file of this name in a checkpoint's folder: it stays, whatever --keep_checkpoint_max says
 
 
@@ -67,6 +68,7 @@ class RunFolder:
     """OUTPUT_DIR of one run. Making the object only looks; `create` writes."""
 
     def __init__(self, path):
+        check_local(path, "--output_dir")
         self.path = path
         self.checkpoints = os.path.join(path, "checkpoints")
         self.metrics = os.path.join(path, METRICS)
@@ -79,7 +81,7 @@ class RunFolder:
         path = os.path.join(self.path, RUN)
         if os.path.exists(path):
             return read_json(path, "a run's settings (--overwrite starts anew)", ("settings", "global_batch_size", "learning_rate"))
-        if os.path.exists(self.path) and set(os.listdir(self.path)) - {".run.lock"}:  # left by a run killed before it began
+        if os.path.exists(self.path) and set(os.listdir(self.path)) - {LOCK}:  # left by a run killed before it began
             raise UserError(f"--output_dir={self.path}: exists, is not empty and holds no run; name another folder")
         return None
 

@@ -209,7 +209,9 @@ class RunSettings:
 
     overwrite: remove what an earlier run left in the output folder, and start anew.
     recipe: name of the recipe that settings come from, for run.json.
-    flexible: names of fields of `batch` that may change so that the global batch divides among GPUs and micro-batches.
+    flexible: names of settings, those of a recipe, that give way where they fit neither the data, the GPUs nor an earlier run.
+
+    Raises UserError for a field that is not of its settings class.
     """
 
     batch: BatchConfig = BatchConfig()
@@ -224,15 +226,24 @@ class RunSettings:
     recipe: str | None = None
     flexible: tuple[str, ...] = ()
 
+    def __post_init__(self):
+        for name, kind in self.kinds().items():
+            if not isinstance(getattr(self, name), kind):
+                raise UserError(f"{type(self).__name__}: {name} must be a {kind.__name__}, not a {type(getattr(self, name)).__name__}")
+
     @classmethod
     def kinds(cls):
         """{name: settings class} of the fields that are settings."""
         kinds = {field.name: field.type for field in dataclasses.fields(cls)}
         return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Settings)}
 
+    def configs(self):
+        """The fields that are settings."""
+        return [getattr(self, name) for name in self.kinds()]
+
     def values(self):
         """{setting: value} of all of them."""
-        return {name: value for field in self.kinds() for name, value in getattr(self, field).to_dict().items()}
+        return {name: value for config in self.configs() for name, value in config.to_dict().items()}
 
 
 def choose_gpus(config, num_present, finder="TensorFlow"):

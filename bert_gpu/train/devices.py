@@ -3,6 +3,7 @@
 import dataclasses
 
 import tensorflow as tf
+from tensorflow.python.framework import config as tf_config
 
 from bert_gpu.fused import hush
 from bert_gpu.settings import UserError
@@ -52,7 +53,7 @@ def set_up(config):
         if config.virtual_replicas == 1:
             for gpu in gpus:
                 limit_memory(gpu, config.gpu_memory_limit)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise UserError(f"--num_gpus={len(gpus)}: TensorFlow has started with other GPUs or memory limits in this process") from error
     if config.virtual_replicas > 1:
         if len(physical) > 1:
@@ -62,6 +63,8 @@ def set_up(config):
     deterministic = config.deterministic if config.deterministic is not None else kind == "CPU"
     if deterministic:
         tf.config.experimental.enable_op_determinism()
+    elif tf_config.is_op_determinism_enabled():  # by an earlier run of this process
+        tf_config.disable_op_determinism()
     precision = config.precision if config.precision != "auto" else best_precision(gpus)
     check_all_reduce(config, kind)
     hush()

@@ -120,9 +120,8 @@ class Loop:
         if due.log:
             self._log()
             self.judge.check_steps(self.progress.step, due.is_end)
-        is_best = due.validation and self._judge(self._validate())
-        if self._saves_now(due.save or is_best):
-            self._save()
+        is_best = due.validation and self._take_note(self._validate())
+        self._save_if_good(due.save or is_best)
         for mark in due.exports:
             self._export(mark)
 
@@ -207,8 +206,8 @@ class Loop:
         exports = self.cadence.exports(before.share, self.position.share) if self.job.export else []
         return Due(log, validation, save, exports, is_end)
 
-    def _judge(self, loss):
-        """Whether a validation loss is the lowest so far. Raises Diverged when it is not finite, GaveUp when it is too high."""
+    def _take_note(self, loss):
+        """Whether a validation loss is the lowest so far, which progress keeps. Raises Diverged (it is not finite), GaveUp (too high)."""
         self.judge.check_validation(self.progress.step, loss)
         is_best = self.progress.improve(loss)
         problem = self.judge.gives_up(self.progress.step, self.watch.seconds, loss)
@@ -217,10 +216,11 @@ class Loop:
             raise problem
         return is_best
 
-    def _saves_now(self, is_due):
-        """Whether to save: what is saved amid bad steps would push out what they can go back to, so it waits for a good step."""
+    def _save_if_good(self, is_due):
+        """Saves what is due, and at the end. Amid bad steps it waits for a good one: it would push out what they can go back to."""
         self.save_is_late = bool(is_due and self.judge.health.num_bad > 0 and not self.is_last)
-        return (is_due or self.is_last) and not self.save_is_late
+        if (is_due or self.is_last) and not self.save_is_late:
+            self._save()
 
     def _export(self, mark):
         """Exports the model at a mark of progress; when that fails (disk full), --on_save_error says whether the run goes on."""

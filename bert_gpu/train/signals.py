@@ -8,6 +8,12 @@ import threading
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
+def pass_on(number):
+    """Sends this process a signal that a run has caught, now that the run has ended well: SIGINT is a KeyboardInterrupt again."""
+    if number is not None:
+        signal.raise_signal(number)
+
+
 @contextlib.contextmanager
 def watch_signals():
     """Gives a list that gets the number of the first SIGINT or SIGTERM; a second one ends the process at once, with 128 + its number.

@@ -377,3 +377,31 @@ def test_help_shows_the_true_defaults(capsys):
         assert line in out
     code, out, _ = call(capsys, "--show_config", "--max_seq_length=64")
     assert code == 0 and "--learning_rate=5e-05  # default" in out and "--max_seq_length=64  # command line" in out
+
+
+def test_the_length_of_the_training_goes_before_a_recipes(workplace, trained, capsys):
+    folders = [f"--data_dir={workplace / 'data'}", f"--output_dir={trained}"]
+    said = []
+    for more in ([], ["--recipe=bert"]):
+        code, out, _ = call(capsys, *folders, "--do_eval", *more)
+        assert code == 0
+        said.append([line for line in out.splitlines() if line.startswith("data:")])
+    assert said[0] == said[1] and len(said[0]) == 1
+
+
+def test_show_config_resolves_defaults(workplace, capsys):
+    code, out, _ = call(capsys, "--show_config", f"--data_dir={workplace / 'data'}")
+    assert code == 0 and "--max_seq_length=128  # derived" in out and "--init_checkpoint=runs/pretrain/model  # derived" in out
+
+
+def test_an_empty_init_checkpoint_is_no_default(workplace, tmp_path, capsys):
+    code, _, err = call(capsys, *inputs(workplace, tmp_path / "run"), "--init_checkpoint=")
+    assert code == 2 and "--init_checkpoint=: no such folder" in err
+
+
+def test_results_may_go_where_only_a_lock_lies(workplace, trained, tmp_path, capsys):
+    (tmp_path / ".run.lock").write_text("")
+    code, out, _ = call(
+        capsys, f"--data_dir={workplace / 'data'}", f"--init_checkpoint={trained}", f"--output_dir={tmp_path}", "--do_eval", FLAGS[0]
+    )
+    assert code == 0 and (tmp_path / "eval_results.json").exists()

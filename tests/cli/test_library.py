@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 
@@ -11,7 +12,9 @@ from bert_gpu import pretrain
 from bert_gpu.data import InputConfig
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, EndingConfig
+from bert_gpu.train.step import TrainStep
 from tests.cli.pretraining import ROOT, lines, same, weights
 from tests.cli.pretraining import pretrain as pretrain_by_script
 
@@ -44,6 +47,33 @@ def test_same_bits_as_the_script_several_times_in_a_process(data, tmp_path, caps
     stored = [json.loads((tmp_path / name / "run.json").read_text())["settings"] for name in ("one", "script")]
     assert stored[0] == stored[1]
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (dict(architecture=dict(hiden_size=16)), "unknown field 'hiden_size'"),
+        (dict(architecture=dict(hidden_size=0)), "--hidden_size=0: must be at least 1"),
+        (dict(batch=OptimizerConfig()), "batch must be a BatchConfig, not a OptimizerConfig"),
+    ],
+)
+def test_settings_are_checked_when_they_are_made(wrong, message):
+    with pytest.raises(UserError, match=message):
+        pretrain.PretrainSettings(**wrong)
+
+
+def test_an_interrupt_arrives_when_the_run_is_saved(data, tmp_path, monkeypatch):
+    step = TrainStep.__call__
+
+    def interrupted(self, batches, rates, number, *rest):
+        if number == 2:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, batches, rates, number, *rest)
+
+    monkeypatch.setattr(TrainStep, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.pretrain(settings(data, tmp_path / "run"))
+    assert RunFolder(str(tmp_path / "run")).steps() == [3]
 
 
 def test_what_goes_wrong_is_raised(data, tmp_path, capsys, caplog):

@@ -151,6 +151,16 @@ def test_show_config(data, capsys):
     assert not os.path.exists("nowhere")
 
 
+@pytest.mark.parametrize(
+    "flag", ["--max_predictions_per_seq=3", "--max_seq_length=64", "--hidden_size=15", "--num_gpus=99", "--input_file=gs://data/x"]
+)
+def test_show_config_refuses_what_the_run_would(data, capsys, flag):
+    for more in (["--show_config"], []):
+        assert pretrain(data, "nowhere", flag, *more) == 2
+        assert flag in capsys.readouterr().err
+    assert not os.path.exists("nowhere")
+
+
 def test_a_diverged_run_exits_3(data, tmp_path, capsys):
     output = tmp_path / "run"
     assert pretrain(data, output, "--learning_rate=1e30", steps=60) == 3

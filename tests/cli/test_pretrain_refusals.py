@@ -96,7 +96,7 @@ def test_two_runs_at_once(data, tmp_path, capsys):
     with only_writer(str(tmp_path / "run"), "run", "--output_dir"):
         (tmp_path / "run" / "run.json").write_text("{}")
         assert pretrain(data, tmp_path / "run", "--overwrite") == 2
-    assert "another process" in capsys.readouterr().err
+    assert f"another process ({os.getpid()})" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "nonsense"])

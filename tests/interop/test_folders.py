@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from bert_gpu.interop.folders import displaced, replace_folder
+from bert_gpu.interop.models import find_model
 from bert_gpu.settings import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -17,6 +18,7 @@ OLD, NEW = {"config.json": b"old", "weights": b"old"}, {"config.json": b"new", "
 KILLED = """
 import os, sys
 from bert_gpu.interop.folders import displaced, replace_folder
+from bert_gpu.interop.models import find_model
 number, when, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 rename, calls = os.rename, []
 def rename_and_die(*paths):
@@ -89,9 +91,8 @@ def test_what_cannot_be_written_changes_nothing(folder, tmp_path, monkeypatch):
     assert content(folder) == OLD and (tmp_path / "file").read_text() == "mine" and sorted(os.listdir(tmp_path)) == ["file", "model"]
 
 
-def test_paths_of_object_stores_are_written_file_by_file():
-    import tensorflow as tf
-
-    replace_folder("ram://models/one", NEW)
-    assert tf.io.gfile.GFile("ram://models/one/weights", "rb").read() == b"new"
-    assert displaced("ram://models/none") is None
+def test_paths_with_a_scheme_are_refused():
+    with pytest.raises(UserError, match="gs://models/one: records, runs and models must be on a local"):
+        replace_folder("gs://models/one", NEW)
+    with pytest.raises(UserError, match="--init_checkpoint=gs://models/one"):
+        find_model("gs://models/one", "init_checkpoint")
