@@ -164,7 +164,7 @@ def help_text(program, summary, example, classes, defaults, positionals):
     usage = [] if positionals is None else [f"usage: {program} [--flags] {positionals}", ""]
     lines = [*usage, textwrap.fill(summary, width), "", *(f"  {line}" for line in example), ""]
     for kind in classes:
-        lines += [kind.__doc__.strip().splitlines()[0], ""]
+        lines += [textwrap.fill(" ".join(kind.__doc__.strip().split("\n\n")[0].split()), width), ""]
         for field in dataclasses.fields(kind):
             rules = field.metadata
             names = ", ".join(f"--{name}" for name in (field.name, *rules["aliases"]))
