@@ -6,10 +6,12 @@ __all__ = ["FinetuneConfig", "FinetuneSettings", "StartConfig", "finetune"]
 
 
 def finetune(settings, console=None):
-    """Fine-tunes a BERT, evaluates it and predicts, or goes on with a run that was stopped. May be called several times in a process.
+    """Fine-tunes a BERT, evaluates it and predicts, or goes on with a run that was stopped. May be
+    called several times in a process.
 
     Args:
-      settings: FinetuneSettings. console: console.Console; by default what is said goes to Python's logger "bert_gpu".
+      settings: FinetuneSettings. console: console.Console; by default what is said goes to Python's
+        logger "bert_gpu".
 
     Returns:
       finetune.run.Result: the model's folder, the metrics of each file, and how the training ended.

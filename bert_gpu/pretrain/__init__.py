@@ -6,10 +6,12 @@ __all__ = ["PretrainConfig", "PretrainSettings", "pretrain"]
 
 
 def pretrain(settings, console=None):
-    """Pretrains a BERT, or goes on with a run that was stopped. May be called several times in a process.
+    """Pretrains a BERT, or goes on with a run that was stopped. May be called several times
+    in a process.
 
     Args:
-      settings: PretrainSettings. console: console.Console; by default what is said goes to Python's logger "bert_gpu".
+      settings: PretrainSettings. console: console.Console; by default what is said goes to Python's
+        logger "bert_gpu".
 
     Returns:
       train.run.Outcome: the run's folder, where it stands, the signal that stopped it, if one did.
