@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""What XLA makes of the training step for an H200, compiled without one: kernels, bytes that they move, FLOPs of products, memory.
+"""What XLA makes of the training step for an H200, compiled without one: kernels, bytes that they
+move, FLOPs of products, memory.
 
     python -m venv xla && xla/bin/pip install 'jax[cuda12]==0.7.0'
-    python benchmarks/ahead.py --jax_python=xla/bin/python [--part=kernels,techniques,memory] [--json=docs/data/ahead.json]
+    python benchmarks/ahead.py --jax_python=xla/bin/python [--part=kernels,techniques,memory]
+        [--json=docs/data/ahead.json]
     python benchmarks/ahead.py --list       # what would be compiled
 
-Nothing runs on a GPU, and no time is measured. `kernels` counts what a step computes and moves, which shows what a change of the model's
-code does to the compiled step; the times beside it are those of a GPU that reached the rates of its data sheet. `techniques` gives what a
-step holds with each way to save memory, `memory` the largest micro-batch whose buffers fit into a limit. Lowered by TensorFlow, compiled
-by the XLA of JAX (helpers/ahead_compiler.py); products are cuBLAS calls, because there is no GPU to try others on.
+Nothing runs on a GPU, and no time is measured. `kernels` counts what a step computes and moves,
+which shows what a change of the model's code does to the compiled step; the times beside it are
+those of a GPU that reached the rates of its data sheet. `techniques` gives what a step holds with
+each way to save memory, `memory` the largest micro-batch whose buffers fit into a limit. Lowered by
+TensorFlow, compiled by the XLA of JAX (helpers/ahead_compiler.py); products are cuBLAS calls,
+because there is no GPU to try others on.
 """
 
 import itertools
@@ -43,11 +47,14 @@ TECHNIQUES = {  # of `techniques`
     "bfloat16": {},
     "bfloat16, accumulation 4": dict(micro_batches=4),
     "bfloat16, embeddings frozen": dict(freeze=["embeddings"]),
-    "bfloat16, embeddings and half of the layers frozen": dict(freeze=["embeddings", "layers:HALF"]),
+    "bfloat16, embeddings and half of the layers frozen": dict(
+        freeze=["embeddings", "layers:HALF"]
+    ),
     "bfloat16, recompute": dict(recompute_every=1),
     "bfloat16, recompute every 3rd": dict(recompute_every=3),
     "bfloat16, adamw8bit": EIGHT_BIT,
-    "bfloat16, recompute, adamw8bit, accumulation 4": EIGHT_BIT | dict(recompute_every=1, micro_batches=4),
+    "bfloat16, recompute, adamw8bit, accumulation 4": EIGHT_BIT
+    | dict(recompute_every=1, micro_batches=4),
 }
 LIMITED = {  # of `memory`
     "nothing (float32)": dict(precision="float32"),
@@ -66,11 +73,17 @@ def peak_flops():
 
 
 def settings_of(model, length, settings, dropout=0.1):
-    return dict(shape=shape_of(model) | dict(attention_probs_dropout_prob=dropout), length=length, **settings)
+    return dict(
+        shape=shape_of(model) | dict(attention_probs_dropout_prob=dropout),
+        length=length,
+        **settings,
+    )
 
 
 def summary(compiled):
-    """Counts of a compiled program: kernels, and by kind their FLOPs, bytes, and seconds at the rates of the data sheet."""
+    """Counts of a compiled program: kernels, and by kind their FLOPs, bytes, and seconds at the
+    rates of the data sheet.
+    """
     found = ahead_hlo.kernels(pathlib.Path(compiled["text"]).read_text())
     products = [kernel for kernel in found if kernel.kind != "other"]
     others = [kernel for kernel in found if kernel.kind == "other"]
@@ -78,7 +91,10 @@ def summary(compiled):
     return dict(
         kernels=sum(kernel.times for kernel in found),
         product_flops=total(products, "flops"),
-        product_seconds=sum(kernel.times * max(kernel.flops / peak_flops(), kernel.num_bytes / BANDWIDTH) for kernel in products),
+        product_seconds=sum(
+            kernel.times * max(kernel.flops / peak_flops(), kernel.num_bytes / BANDWIDTH)
+            for kernel in products
+        ),
         other_bytes=total(others, "num_bytes"),
         other_seconds=total(others, "num_bytes") / BANDWIDTH,
         temporaries=compiled["temporaries"],
@@ -87,7 +103,9 @@ def summary(compiled):
 
 
 class Programs:
-    """The programs of one case: lowered by TensorFlow, compiled by XLA, each in a process of its own."""
+    """The programs of one case: lowered by TensorFlow, compiled by XLA, each in a
+    process of its own.
+    """
 
     def __init__(self, options, model, length, settings, dropout=0.1):
         self.folder = tempfile.TemporaryDirectory()
@@ -122,21 +140,30 @@ def count_kernels(options, model, length, variant):
     """Summaries of the programs of one step, "gradients" and "update", and how many rows it has."""
     rows = TOKENS[model] // length
     with Programs(options, model, length, *variant) as programs:
-        step, update = summary(programs.compile("gradients", rows=rows)), summary(programs.compile("update"))
+        step, update = (
+            summary(programs.compile("gradients", rows=rows)),
+            summary(programs.compile("update")),
+        )
     return dict(rows=rows, gradients=step, update=update)
 
 
 def buffers(options, model, length, settings):
     """Bytes that a step of TECHNIQUE_TOKENS holds."""
     with Programs(options, model, length, settings) as programs:
-        compiled = programs.compile("gradients", rows=TECHNIQUE_TOKENS // length // settings.get("micro_batches", 1))
-        return programs.sizes() | dict(gradients=compiled["results"], temporaries=compiled["temporaries"])
+        compiled = programs.compile(
+            "gradients", rows=TECHNIQUE_TOKENS // length // settings.get("micro_batches", 1)
+        )
+        return programs.sizes() | dict(
+            gradients=compiled["results"], temporaries=compiled["temporaries"]
+        )
 
 
 def most_rows(bytes_of, limit):
-    """The most rows, within 3 %, for which bytes_of(rows), which rises with them, is at most `limit`; 0 when not even one row is.
+    """The most rows, within 3 %, for which bytes_of(rows), which rises with them, is at most
+    `limit`; 0 when not even one row is.
 
-    Bytes grow by almost the same with every row, so the next try is where a line through the two nearest ones reaches the limit.
+    Bytes grow by almost the same with every row, so the next try is where a line through the two
+    nearest ones reaches the limit.
     """
     low, high, rows, tried = 0, None, 8, []  # what fits, what does not
     while high is None or high - low > max(1, low // 32):
@@ -144,8 +171,14 @@ def most_rows(bytes_of, limit):
         low, high = (rows, high) if tried[-1][1] <= limit else (low, rows)
         guess = 2 * rows
         if len(tried) > 1:
-            (first, less), (second, more) = sorted(sorted(tried, key=lambda one: abs(one[1] - limit))[:2])
-            guess = first + int((limit - less) * (second - first) / (more - less)) if more > less else guess
+            (first, less), (second, more) = sorted(
+                sorted(tried, key=lambda one: abs(one[1] - limit))[:2]
+            )
+            guess = (
+                first + int((limit - less) * (second - first) / (more - less))
+                if more > less
+                else guess
+            )
         if high is None:
             rows = min(max(guess, low + max(1, low // 32)), 16 * low)
         else:
@@ -155,10 +188,12 @@ def most_rows(bytes_of, limit):
 
 
 def largest_micro_batch(options, model, length, settings):
-    """The most rows of a micro-batch whose step fits into the limit, found by compiling, and the bytes of that step.
+    """The most rows of a micro-batch whose step fits into the limit, found by compiling, and the
+    bytes of that step.
 
-    A step holds weights, optimizer state, gradients, and the temporaries of the larger of its two programs: that of gradients, and that of
-    the update, which writes weights and state in place. What CUDA and TensorFlow hold for themselves is not in it.
+    A step holds weights, optimizer state, gradients, and the temporaries of the larger of its two
+    programs: that of gradients, and that of the update, which writes weights and state in place.
+    What CUDA and TensorFlow hold for themselves is not in it.
     """
     with Programs(options, model, length, settings) as programs:
         held, tried = sum(programs.sizes().values()), {}
@@ -171,13 +206,20 @@ def largest_micro_batch(options, model, length, settings):
             return tried[rows]
 
         rows = most_rows(bytes_of, options.limit * 1e9)
-    return dict(micro_batch=rows, bytes=tried.get(rows), held_bytes=held, limit=options.limit * 1e9, tried=tried)
+    return dict(
+        micro_batch=rows,
+        bytes=tried.get(rows),
+        held_bytes=held,
+        limit=options.limit * 1e9,
+        tried=tried,
+    )
 
 
 def print_kernels(results):
     steps = ", ".join(f"{count:,} tokens of {model}" for model, count in TOKENS.items())
     print(
-        f"\nA step of {steps}, bfloat16, AdamW. Milliseconds at an H200's {peak_flops() / 1e12:.0f} TFLOP/s and {BANDWIDTH / 1e12:.1f} TB/s"
+        f"\nA step of {steps}, bfloat16, AdamW. Milliseconds at an H200's "
+        f"{peak_flops() / 1e12:.0f} TFLOP/s and {BANDWIDTH / 1e12:.1f} TB/s"
     )
     print("(data sheet), and the MFU if a step took them all.\n")
     rows = []
@@ -201,12 +243,26 @@ def print_kernels(results):
             f"{step['temporaries'] / 1e9:.2f}",
         ]
         rows.append([part, variant, *cells])
-    header = ["model, S", "variant", "kernels", "TFLOP", "products ms", "others GB", "others ms", "update ms", "MFU", "GB of temporaries"]
+    header = [
+        "model, S",
+        "variant",
+        "kernels",
+        "TFLOP",
+        "products ms",
+        "others GB",
+        "others ms",
+        "update ms",
+        "MFU",
+        "GB of temporaries",
+    ]
     print_table(header, rows)
 
 
 def print_techniques(results):
-    print(f"\nWhat a step of {TECHNIQUE_TOKENS:,} tokens holds, MB. Temporaries: activations, weights in the compute type, scratch.\n")
+    print(
+        f"\nWhat a step of {TECHNIQUE_TOKENS:,} tokens holds, MB. "
+        "Temporaries: activations, weights in the compute type, scratch.\n"
+    )
     rows, first = [], {}
     for name, found in results.items():
         part, technique = name.split(": ")
@@ -215,13 +271,31 @@ def print_techniques(results):
             continue
         total = sum(found[field] for field in ("weights", "optimizer", "gradients", "temporaries"))
         first.setdefault(part, total)
-        cells = [f"{found[field] / 1e6:,.0f}" for field in ("weights", "optimizer", "gradients", "temporaries")]
+        cells = [
+            f"{found[field] / 1e6:,.0f}"
+            for field in ("weights", "optimizer", "gradients", "temporaries")
+        ]
         rows.append([part, technique, *cells, f"{total / 1e6:,.0f}", f"{total / first[part]:.2f}"])
-    print_table(["model, S", "technique", "weights", "optimizer", "gradients", "temporaries", "sum", "share"], rows)
+    print_table(
+        [
+            "model, S",
+            "technique",
+            "weights",
+            "optimizer",
+            "gradients",
+            "temporaries",
+            "sum",
+            "share",
+        ],
+        rows,
+    )
 
 
 def print_memory(results):
-    print("\nThe largest micro-batch whose step fits into a limit, by the compiler's buffers, within 3 %.\n")
+    print(
+        "\nThe largest micro-batch whose step fits into "
+        "a limit, by the compiler's buffers, within 3 %.\n"
+    )
     rows = []
     for name, found in results.items():
         part, technique = name.split(": ")
@@ -229,7 +303,15 @@ def print_memory(results):
             rows.append([part, technique, "-", "-", found["error"][:60]])
         else:
             taken = f"{found['bytes'] / 1e9:.2f}" if found["bytes"] else "-"
-            rows.append([part, technique, f"{found['limit'] / 1e9:g}", found["micro_batch"] or "none", taken])
+            rows.append(
+                [
+                    part,
+                    technique,
+                    f"{found['limit'] / 1e9:g}",
+                    found["micro_batch"] or "none",
+                    taken,
+                ]
+            )
     print_table(["model, S", "technique", "limit GB", "micro-batch", "GB"], rows)
 
 
@@ -247,7 +329,11 @@ def make_parser():
     parser.add_argument("--model", type=names_among(TOKENS), default=list(TOKENS))
     parser.add_argument("--length", default="128,512", help="S")
     parser.add_argument("--variant", help="part of a name, to measure fewer")
-    parser.add_argument("--flags", default="--xla_allow_excess_precision=false", help="of XLA; default: what bert_gpu.environment sets")
+    parser.add_argument(
+        "--flags",
+        default="--xla_allow_excess_precision=false",
+        help="of XLA; default: what bert_gpu.environment sets",
+    )
     parser.add_argument("--limit", type=float, default=7.5, help="GB of `memory`")
     parser.add_argument("--list", action="store_true", help="name the cases, and stop")
     return parser
@@ -267,14 +353,24 @@ def cases(options):
 def main():
     options = make_parser().parse_args()
     if options.list:
-        print(*(f"{part}: {model} {length}: {name}" for part, model, length, name in cases(options)), sep="\n")
+        print(
+            *(f"{part}: {model} {length}: {name}" for part, model, length, name in cases(options)),
+            sep="\n",
+        )
         return
     if not options.jax_python:
         make_parser().error("--jax_python: needed; --help says how to make one")
     try:
-        subprocess.run([options.jax_python, "-c", "import jax_plugins.xla_cuda12"], check=True, capture_output=True)
+        subprocess.run(
+            [options.jax_python, "-c", "import jax_plugins.xla_cuda12"],
+            check=True,
+            capture_output=True,
+        )
     except (OSError, subprocess.CalledProcessError):
-        make_parser().error(f"--jax_python={options.jax_python}: cannot import jax_plugins.xla_cuda12; --help says how to make one")
+        make_parser().error(
+            f"--jax_python={options.jax_python}: cannot import "
+            "jax_plugins.xla_cuda12; --help says how to make one"
+        )
     results, machine = read_results(options.json), hardware()
     for part, model, length, name in cases(options):
         print(f"{part}: {model} {length}: {name}", file=sys.stderr, flush=True)
@@ -284,7 +380,9 @@ def main():
         except Failed as problem:
             result = dict(error=str(problem))
         found = results.setdefault(part, {})
-        found[f"{model} {length}: {name}"] = result | dict(revision=machine["revision"], flags=options.flags)
+        found[f"{model} {length}: {name}"] = result | dict(
+            revision=machine["revision"], flags=options.flags
+        )
         write_results(options.json, results)
     for part, (_, _, show) in PARTS.items():
         if part in results:

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Pretraining data against its peers, in one run: Model Garden's create_pretraining_data and Hugging Face's datasets.
+"""Pretraining data against its peers, in one run: Model Garden's create_pretraining_data and
+Hugging Face's datasets.
 
     make bench TEXT=corpus.txt        (without TEXT: on the bundled sample, repeated)
 
-Every row is a whole process. Its start-up time, measured by the same command on a text of a few lines, is taken off for all alike. The
-vocabulary is given to all. The Hugging Face row runs under --hf_python, an environment with `datasets` and `tokenizers`, if named.
+Every row is a whole process. Its start-up time, measured by the same command on a text of a few
+lines, is taken off for all alike. The vocabulary is given to all. The Hugging Face row runs under
+--hf_python, an environment with `datasets` and `tokenizers`, if named.
 """
 
 import json
@@ -16,14 +18,23 @@ import subprocess
 import sys
 import time
 
-from helpers.command import add_python, benchmark_parser, names_among, read_json, script_command, work_folder
+from helpers.command import (
+    add_python,
+    benchmark_parser,
+    names_among,
+    read_json,
+    script_command,
+    work_folder,
+)
 from helpers.measure import folder_bytes, run
 from helpers.process import HERE, tensorflow_environment
 from helpers.report import origin, print_origin, print_table
 
 
 def first_bytes(source, target, number):
-    """The first whole documents of a text, about `number` bytes; the text is repeated, with numbers changed, when it is shorter."""
+    """The first whole documents of a text, about `number` bytes; the text is repeated, with numbers
+    changed, when it is shorter.
+    """
     size, copy = 0, 0
     with open(target, "wb") as out:
         while size < number:
@@ -31,7 +42,8 @@ def first_bytes(source, target, number):
                 for line in file:
                     if size >= number and not line.strip():
                         break
-                    # A repeated text would be one that is cached and compressed better than real text; a word makes it another one.
+                    # A repeated text would be one that is cached and compressed better than real
+                    # text; a word makes it another one.
                     line = line if copy == 0 or not line.strip() else line[:-1] + b" (%d)\n" % copy
                     out.write(line)
                     size += len(line)
@@ -47,7 +59,14 @@ def ours(text, vocab, folder, *flags):
 
 def garden(text, vocab, folder, *flags):
     module = [sys.executable, "-m", "official.nlp.data.create_pretraining_data"]
-    return [*module, f"--input_file={text}", f"--vocab_file={vocab}", f"--output_file={folder}/x.tfrecord", "--do_lower_case", *flags]
+    return [
+        *module,
+        f"--input_file={text}",
+        f"--vocab_file={vocab}",
+        f"--output_file={folder}/x.tfrecord",
+        "--do_lower_case",
+        *flags,
+    ]
 
 
 def hugging_face(python, text, vocab, folder, kind):
@@ -55,7 +74,9 @@ def hugging_face(python, text, vocab, folder, kind):
 
 
 def count_records(folder):
-    """(records, tokens that are not padding) that a job wrote, from dataset.json or the records themselves."""
+    """(records, tokens that are not padding) that a job wrote, from dataset.json or the
+    records themselves.
+    """
     from bert_gpu.data.records import RecordSet
 
     shards = [str(path) for path in pathlib.Path(folder).glob("*.tfrecord")]
@@ -74,8 +95,12 @@ class Bench:
         self.num_tokens = read_json(self.vocab.parent / "dataset.json")["num_tokens"]
 
     def measure(self, make, repeats=1, text=None):
-        """(seconds without start-up, Run of the median, folder) of a command made by make(text, folder)."""
-        idle = statistics.median(run(make(self.tiny, self.fresh("tiny")), watch=False).seconds for _ in range(2))
+        """(seconds without start-up, Run of the median, folder) of a command made by
+        make(text, folder).
+        """
+        idle = statistics.median(
+            run(make(self.tiny, self.fresh("tiny")), watch=False).seconds for _ in range(2)
+        )
         runs = []
         for _ in range(repeats):
             folder = self.fresh("out")
@@ -93,20 +118,44 @@ class Bench:
         """The jobs against each other; every job reads the same text once (per pass)."""
         jobs = []
         for dupe in (1, 10):
-            flags = [f"--dupe_factor={dupe}", "--max_seq_length=128", "--max_predictions_per_seq=20"]
+            flags = [
+                f"--dupe_factor={dupe}",
+                "--max_seq_length=128",
+                "--max_predictions_per_seq=20",
+            ]
             peer, mine = f"Model Garden nsp, dupe {dupe}", f"bert-gpu nsp static, dupe {dupe}"
             jobs.append((peer, lambda t, f, flags=flags: garden(t, self.vocab, f, *flags), dupe, 1))
-            jobs.append((mine, lambda t, f, flags=flags: ours(t, self.vocab, f, *flags, "--validation_share=0"), dupe, 3))
+            jobs.append(
+                (
+                    mine,
+                    lambda t, f, flags=flags: ours(
+                        t, self.vocab, f, *flags, "--validation_share=0"
+                    ),
+                    dupe,
+                    3,
+                )
+            )
         if self.args.hf_python:
             for name, kind in HUGGING_FACE_JOBS.items():
-                jobs.append((name, lambda t, f, kind=kind: hugging_face(self.args.hf_python, t, self.vocab, f, kind), 1, 1))
+                jobs.append(
+                    (
+                        name,
+                        lambda t, f, kind=kind: hugging_face(
+                            self.args.hf_python, t, self.vocab, f, kind
+                        ),
+                        1,
+                        1,
+                    )
+                )
         packed = ["--objective=packed", "--masking=dynamic", "--validation_share=0"]
         jobs.append(("bert-gpu packed dynamic", lambda t, f: ours(t, self.vocab, f, *packed), 1, 3))
         results, rows = {}, []
         for name, make, passes, repeats in jobs:
             seconds, one, folder = self.measure(make, repeats)
             number = count_records(folder)
-            results[name] = dict(tokens_per_second=passes * self.num_tokens / seconds, instances=number)
+            results[name] = dict(
+                tokens_per_second=passes * self.num_tokens / seconds, instances=number
+            )
             rows.append(
                 [
                     name,
@@ -120,8 +169,14 @@ class Bench:
             )
             print(f"... {name}: {seconds:.2f} s", flush=True)
         size = os.path.getsize(self.text) / 1e6
-        print(f"\n{size:.1f} MB of text, {self.num_tokens:,} tokens a pass; two cores; start-up taken off\n")
-        print_table(["job", "seconds", "M tokens/s", "instances", "instances/s", "peak MB", "written MB"], rows)
+        print(
+            f"\n{size:.1f} MB of text, {self.num_tokens:,} "
+            "tokens a pass; two cores; start-up taken off\n"
+        )
+        print_table(
+            ["job", "seconds", "M tokens/s", "instances", "instances/s", "peak MB", "written MB"],
+            rows,
+        )
         self.compare(results)
 
     def compare(self, results):
@@ -132,9 +187,15 @@ class Bench:
         for dupe, goal in ((1, 20), (10, 12)):
             mine, peer = f"bert-gpu nsp static, dupe {dupe}", f"Model Garden nsp, dupe {dupe}"
             instances = ratio(mine, peer, "instances")
-            print(f"nsp, dupe {dupe}: {ratio(mine, peer):.1f} x Model Garden (goal {goal}); {instances:.3f} of their instances (0.98-1.02)")
+            print(
+                f"nsp, dupe {dupe}: {ratio(mine, peer):.1f} x Model Garden "
+                f"(goal {goal}); {instances:.3f} of their instances (0.98-1.02)"
+            )
         packed = "bert-gpu packed dynamic"
-        print(f"packed dynamic: {ratio(packed, 'Model Garden nsp, dupe 1'):.1f} x Model Garden's nsp (goal 40)")
+        print(
+            f"packed dynamic: {ratio(packed, 'Model Garden nsp, dupe 1'):.1f} "
+            "x Model Garden's nsp (goal 40)"
+        )
         for name in HUGGING_FACE_JOBS:
             if name in results:
                 print(f"packed dynamic: {ratio(packed, name):.1f} x {name} (goal 25)")
@@ -144,13 +205,26 @@ class Bench:
         rows = []
         for megabytes in self.args.memory_megabytes:
             text = first_bytes(self.args.text, self.work / "grown.txt", megabytes * 10**6)
-            one = run(ours(text, self.vocab, self.fresh("out"), "--dupe_factor=1", "--num_workers=2"))
-            rows.append([f"{os.path.getsize(text) / 1e6:.0f}", f"{one.peak_bytes / 1e6:,.0f}", f"{one.seconds:.1f}"])
-        print("\npeak memory, nsp static, dupe 1, two workers (goal: within 10 % of each other, at most 2,000 MB)\n")
+            one = run(
+                ours(text, self.vocab, self.fresh("out"), "--dupe_factor=1", "--num_workers=2")
+            )
+            rows.append(
+                [
+                    f"{os.path.getsize(text) / 1e6:.0f}",
+                    f"{one.peak_bytes / 1e6:,.0f}",
+                    f"{one.seconds:.1f}",
+                ]
+            )
+        print(
+            "\npeak memory, nsp static, dupe 1, two workers (goal: "
+            "within 10 % of each other, at most 2,000 MB)\n"
+        )
         print_table(["MB of text", "peak MB", "seconds"], rows)
 
     def tokenizer_share(self):
-        """What share of the bare tokenizer's speed one worker's whole job reaches, and where the rest goes."""
+        """What share of the bare tokenizer's speed one worker's whole job reaches, and where
+        the rest goes.
+        """
         import cProfile
         import pstats
 
@@ -166,7 +240,10 @@ class Bench:
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tokenizer = WordPieceTokenizer(str(self.vocab), True)
         lines = [
-            line for block in corpus.plan_blocks([str(self.text)], 1 << 23) for document in corpus.read_block(block) for line in document
+            line
+            for block in corpus.plan_blocks([str(self.text)], 1 << 23)
+            for document in corpus.read_block(block)
+            for line in document
         ]
         size = sum(map(len, lines))
         tokenizer.tokenize(lines[:1000])
@@ -179,7 +256,11 @@ class Bench:
         ):
             folder = self.fresh("out")
             config = DataConfig(
-                input_file=str(self.text), output_file=f"{folder}/x.tfrecord", vocab_file=str(self.vocab), validation_share=0.0, **settings
+                input_file=str(self.text),
+                output_file=f"{folder}/x.tfrecord",
+                vocab_file=str(self.vocab),
+                validation_share=0.0,
+                **settings,
             )
             job = Job(config)
             worker = Worker(config, str(self.vocab), job.fate)
@@ -190,7 +271,14 @@ class Bench:
                     worker.write_shard(shard, lambda *done: None)
 
             seconds = timed(whole)
-            rows.append([f"whole job, {name}", f"{seconds:.2f}", f"{size / seconds / 1e6:.1f}", f"{bare / seconds:.2f}"])
+            rows.append(
+                [
+                    f"whole job, {name}",
+                    f"{seconds:.2f}",
+                    f"{size / seconds / 1e6:.1f}",
+                    f"{bare / seconds:.2f}",
+                ]
+            )
             profiler = cProfile.Profile()
             profiler.runcall(whole)
             profiles[name] = pstats.Stats(profiler)
@@ -206,7 +294,9 @@ class Bench:
                 print(f"  {part:<28}{seconds:6.2f}")
 
     def reading(self):
-        """Tokens a second of the input pipeline on one core, and the time to the first batch behind a million records."""
+        """Tokens a second of the input pipeline on one core, and the time to the first batch behind
+        a million records.
+        """
         rows = []
         for name, flags in (
             ("static nsp", ["--dupe_factor=3"]),
@@ -216,14 +306,30 @@ class Bench:
             run(ours(self.text, self.vocab, folder, *flags), watch=False)
             result = run_reader(folder)
             rows.append(
-                [name, f"{result['tokens_per_second'] / 1e6:.2f}", f"{result['seek_seconds'] * 1e3:.0f}", f"{result['num_records']:,}"]
+                [
+                    name,
+                    f"{result['tokens_per_second'] / 1e6:.2f}",
+                    f"{result['seek_seconds'] * 1e3:.0f}",
+                    f"{result['num_records']:,}",
+                ]
             )
         print("\ninput pipeline, one core, batches of 256 rows (goal: at least 1 M tokens/s)\n")
-        print_table(["records", "M tokens/s", "ms to first batch after 1 M records", "records in the set"], rows)
+        print_table(
+            ["records", "M tokens/s", "ms to first batch after 1 M records", "records in the set"],
+            rows,
+        )
 
 
-TABLES = {"speed": Bench.speed, "memory": Bench.memory, "share": Bench.tokenizer_share, "reading": Bench.reading}
-HUGGING_FACE_JOBS = {"Hugging Face run_mlm.py's way": "transformers", "Hugging Face tokenizers, ids only": "tokenizers"}
+TABLES = {
+    "speed": Bench.speed,
+    "memory": Bench.memory,
+    "share": Bench.tokenizer_share,
+    "reading": Bench.reading,
+}
+HUGGING_FACE_JOBS = {
+    "Hugging Face run_mlm.py's way": "transformers",
+    "Hugging Face tokenizers, ids only": "tokenizers",
+}
 PARTS = {
     "read_block": "reading text",
     "tokenize": "tokenizer",
@@ -259,10 +365,21 @@ def run_reader(folder):
 
 def make_parser():
     parser = benchmark_parser(__doc__, "text")
-    parser.add_argument("--megabytes", type=float, default=20.0, help="how much of the text, from its beginning")
-    parser.add_argument("--memory_megabytes", type=lambda text: [float(part) for part in text.split(",")], default=[20.0, 71.0, 300.0])
+    parser.add_argument(
+        "--megabytes", type=float, default=20.0, help="how much of the text, from its beginning"
+    )
+    parser.add_argument(
+        "--memory_megabytes",
+        type=lambda text: [float(part) for part in text.split(",")],
+        default=[20.0, 71.0, 300.0],
+    )
     add_python(parser, "--hf_python", "Hugging Face's datasets")
-    parser.add_argument("--part", type=names_among(TABLES), default=list(TABLES), help="which tables, with commas between")
+    parser.add_argument(
+        "--part",
+        type=names_among(TABLES),
+        default=list(TABLES),
+        help="which tables, with commas between",
+    )
     return parser
 
 

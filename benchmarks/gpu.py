@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""The project on one GPU: speed against PyTorch, memory, replicas, precisions and runs of record, in parts of at most eight minutes.
+"""The project on one GPU: speed against PyTorch, memory, replicas, precisions and runs of record,
+in parts of at most eight minutes.
 
     python benchmarks/gpu.py --list
     python benchmarks/gpu.py --part=base128,base512 --json=docs/data/gpu.json --torch_python=PYTHON
-    python benchmarks/gpu.py --small                 # one part of each kind at a toy size, on the CPU where there is no GPU
+    python benchmarks/gpu.py --small                 # one part of each kind at a toy size, on the
+                                                     # CPU where there is no GPU
 
-Each item is measured in processes of its own and written to the JSON file as soon as it is there. A part that is run again goes on with
-what it did not reach (--again measures anew). The tables name what was not reached, and what failed. --plots draws curves as PNG; with
---table, from the JSON file alone.
+Each item is measured in processes of its own and written to the JSON file as soon as it is there.
+A part that is run again goes on with what it did not reach (--again measures anew). The tables
+name what was not reached, and what failed. --plots draws curves as PNG; with --table, from the
+JSON file alone.
 """
 
 import subprocess
@@ -16,20 +19,36 @@ import time
 
 from helpers import gpu_plots
 from helpers.command import Failed, add_python, benchmark_parser, names_among, work_folder
-from helpers.gpu_runs import attention_items, input_items, precision_items, record_items, replica_items
+from helpers.gpu_runs import (
+    attention_items,
+    input_items,
+    precision_items,
+    record_items,
+    replica_items,
+)
 from helpers.gpu_steps import TECHNIQUES, Clock, Setup, memory_items, speed_items
 from helpers.process import clean_environment
 from helpers.report import hardware, print_table, read_results, write_results
 
 PART_SECONDS = 480
 LEAST_SECONDS = 20  # an item is not begun with less
-LIKE_OTHERS = ("base512", "large128", "large512", "memory-large128", "memory-base512", "memory-large512")  # left out by --small
+# left out by --small
+LIKE_OTHERS = (
+    "base512",
+    "large128",
+    "large512",
+    "memory-large128",
+    "memory-base512",
+    "memory-large512",
+)
 GOALS = {128: 1.15, 512: 1.0}  # tokens/s of our best to PyTorch's best
 
 
 PARTS = {
     **{
-        f"{model}{length}": lambda setup, model=model, length=length: speed_items(setup, model, length)
+        f"{model}{length}": lambda setup, model=model, length=length: speed_items(
+            setup, model, length
+        )
         for model in ("base", "large")
         for length in (128, 512)
     },
@@ -39,7 +58,9 @@ PARTS = {
     "replicas": replica_items,
     "precision": precision_items,
     **{
-        f"memory-{model}{length}": lambda setup, model=model, length=length: memory_items(setup, model, length)
+        f"memory-{model}{length}": lambda setup, model=model, length=length: memory_items(
+            setup, model, length
+        )
         for model, length in (("large", 128), ("base", 512), ("large", 512))
     },
     "crammed": lambda setup: record_items(setup, "crammed"),
@@ -48,11 +69,15 @@ PARTS = {
 
 
 def find_torch(python):
-    """A Python that has torch and transformers: the one that was named, or this one without TensorFlow's environment; or None."""
+    """A Python that has torch and transformers: the one that was named, or this one without
+    TensorFlow's environment; or None.
+    """
     for candidate in [python] if python else [sys.executable, "python3"]:
         try:
             command = [candidate, "-c", "import torch, transformers"]
-            found = subprocess.run(command, env=clean_environment(), capture_output=True, timeout=120)
+            found = subprocess.run(
+                command, env=clean_environment(), capture_output=True, timeout=120
+            )
         except (OSError, subprocess.TimeoutExpired):
             continue
         if found.returncode == 0:
@@ -76,7 +101,11 @@ def measure(name, setup, results, options, keep):
             try:
                 found = function(clock) | dict(measured_seconds=time.monotonic() - started)
             except Failed as problem:
-                found = dict(error=str(problem)) if clock.left() else dict(not_reached=f"the time of the part was over ({problem})")
+                found = (
+                    dict(error=str(problem))
+                    if clock.left()
+                    else dict(not_reached=f"the time of the part was over ({problem})")
+                )
         if before is None or "not_reached" not in found:
             setup.found[item] = found
         results["rates"] = setup.rates
@@ -92,7 +121,9 @@ def note(item):
 
 
 def cells(item, columns):
-    """The cells of an item, or dashes and why there are none; a column is a function of the item."""
+    """The cells of an item, or dashes and why there are none; a column is a function
+    of the item.
+    """
     if {"error", "not_reached"} & item.keys():
         return ["-"] * len(columns) + [note(item)[:90]]
     return [*(column(item) for column in columns), ""]
@@ -100,16 +131,31 @@ def cells(item, columns):
 
 def outside(item):
     profile = item.get("profile") or {}
-    return f"{100 * profile['outside_products']:.0f} % ({100 * profile['idle']:.0f} % idle)" if "idle" in profile else "not measured"
+    return (
+        f"{100 * profile['outside_products']:.0f} % ({100 * profile['idle']:.0f} % idle)"
+        if "idle" in profile
+        else "not measured"
+    )
 
 
 def print_speed(results):
-    names = [part for part in results["parts"] if part.removeprefix("base").removeprefix("large").isdigit()]
+    names = [
+        part
+        for part in results["parts"]
+        if part.removeprefix("base").removeprefix("large").isdigit()
+    ]
     if not names:
         return
     rates = results.get("rates", {})
-    print("\nSpeed, pretraining step (masked words and next sentence), 15 % masked. Measured matrix products:", end=" ")
-    print(", ".join(f"{name} {rate / 1e12:,.1f} TFLOP/s" for name, rate in rates.items()) or "none", end="; MFU is against them.\n\n")
+    print(
+        "\nSpeed, pretraining step (masked words and next "
+        "sentence), 15 % masked. Measured matrix products:",
+        end=" ",
+    )
+    print(
+        ", ".join(f"{name} {rate / 1e12:,.1f} TFLOP/s" for name, rate in rates.items()) or "none",
+        end="; MFU is against them.\n\n",
+    )
     columns = {
         "rows": lambda item: item["rows"],
         "tokens/s": lambda item: f"{item['tokens_per_second']:,.0f}",
@@ -128,30 +174,47 @@ def print_speed(results):
             rate = {}
             for item in items.values():
                 if item.get("attention_dropout") == dropout and not item["packed"]:
-                    rate[item["system"]] = max(item["tokens_per_second"], rate.get(item["system"], 0.0))
-            ratio = f"{rate['ours'] / rate['hugging_face']:.2f}" if len(rate) == 2 else "not measured"
+                    rate[item["system"]] = max(
+                        item["tokens_per_second"], rate.get(item["system"], 0.0)
+                    )
+            ratio = (
+                f"{rate['ours'] / rate['hugging_face']:.2f}" if len(rate) == 2 else "not measured"
+            )
             ratios.append([part, f"{dropout:g}", ratio, f"{goal:g}"])
     print_table(["part", "variant", *columns, "note"], rows)
     print()
-    print_table(["part", "attention dropout", "ours to PyTorch, best of each, padded rows", "goal"], ratios)
+    print_table(
+        ["part", "attention dropout", "ours to PyTorch, best of each, padded rows", "goal"], ratios
+    )
 
 
 def print_memory(results):
     names = [part for part in results["parts"] if part.startswith("memory-")]
     if not names:
         return
-    print(f"\nMemory: TensorFlow has {results['memory_limit']:,} MB; the micro-batch is what --train_batch_size=auto found.\n")
+    print(
+        f"\nMemory: TensorFlow has {results['memory_limit']:,} MB; "
+        "the micro-batch is what --train_batch_size=auto found.\n"
+    )
     columns = {
         "micro-batch": lambda item: item["micro_batch"] or "none fits",
         "accumulation": lambda item: item.get("accumulation", "-"),
-        "tokens/s": lambda item: f"{item['tokens_per_second']:,.0f}" if "tokens_per_second" in item else "-",
-        "peak GB": lambda item: f"{item['peak_bytes'] / 2**30:.2f}" if "peak_bytes" in item else "-",
+        "tokens/s": lambda item: (
+            f"{item['tokens_per_second']:,.0f}" if "tokens_per_second" in item else "-"
+        ),
+        "peak GB": lambda item: (
+            f"{item['peak_bytes'] / 2**30:.2f}" if "peak_bytes" in item else "-"
+        ),
         "search s": lambda item: f"{item['search_seconds']:.0f}",
     }
     rows = []
     for part in names:
         items = results["parts"][part]["items"]
-        rows += [[part.removeprefix("memory-"), name, *cells(items[name], list(columns.values()))] for name in TECHNIQUES if name in items]
+        rows += [
+            [part.removeprefix("memory-"), name, *cells(items[name], list(columns.values()))]
+            for name in TECHNIQUES
+            if name in items
+        ]
     print_table(["model, S", "technique", *columns, "note"], rows)
 
 
@@ -197,18 +260,40 @@ def print_results(results):
 
 def make_parser():
     parser = benchmark_parser(__doc__, "text", "json")
-    parser.add_argument("--part", type=names_among(PARTS), help="names with commas between; default: all, in the order of --list")
-    parser.add_argument("--list", action="store_true", help="name the parts and their items, and stop")
-    parser.add_argument("--table", action="store_true", help="print the tables of the JSON file, and stop")
+    parser.add_argument(
+        "--part",
+        type=names_among(PARTS),
+        help="names with commas between; default: all, in the order of --list",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="name the parts and their items, and stop"
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="print the tables of the JSON file, and stop"
+    )
     parser.add_argument("--small", action="store_true", help="toy sizes")
     parser.add_argument("--plots", help="folder for PNGs")
     parser.add_argument("--again", action="store_true", help="measure what has a result, too")
     parser.add_argument("--part_seconds", type=float, default=PART_SECONDS)
     add_python(parser, "--torch_python", "torch and transformers")
-    parser.add_argument("--work", help="folder of data and runs, kept for later parts; default: a temporary one")
-    parser.add_argument("--memory_limit", type=int, default=7500, help="MB that TensorFlow may take in the memory parts")
-    parser.add_argument("--record_minutes", type=float, default=6.0, help="training time of a run of record")
-    parser.add_argument("--record_flag", action="append", default=[], help="another flag for the training of a run of record")
+    parser.add_argument(
+        "--work", help="folder of data and runs, kept for later parts; default: a temporary one"
+    )
+    parser.add_argument(
+        "--memory_limit",
+        type=int,
+        default=7500,
+        help="MB that TensorFlow may take in the memory parts",
+    )
+    parser.add_argument(
+        "--record_minutes", type=float, default=6.0, help="training time of a run of record"
+    )
+    parser.add_argument(
+        "--record_flag",
+        action="append",
+        default=[],
+        help="another flag for the training of a run of record",
+    )
     return parser
 
 
@@ -221,25 +306,40 @@ def main():
         return
     results = read_results(options.json)
     if results.get("small", options.small) != options.small and not options.table:
-        make_parser().error(f"--json={options.json}: holds results of {'toy' if results['small'] else 'full'} sizes; name another file")
+        make_parser().error(
+            f"--json={options.json}: holds results of "
+            f"{'toy' if results['small'] else 'full'} sizes; name another file"
+        )
     if not options.table:
         run(names, options, results)
     print_results(results)
     if options.plots:
         written = gpu_plots.draw(results, options.plots)
-        print("\n" + ("\n".join(map(str, written)) or "no curves drawn: none measured, or matplotlib is not installed"))
+        print(
+            "\n"
+            + (
+                "\n".join(map(str, written))
+                or "no curves drawn: none measured, or matplotlib is not installed"
+            )
+        )
 
 
 def make_setup(options, **found):
     """found: the fields that are not flags."""
     fields = ("small", "text", "memory_limit", "record_minutes")
-    return Setup(**{name: getattr(options, name) for name in fields}, record_flags=options.record_flag, **found)
+    return Setup(
+        **{name: getattr(options, name) for name in fields},
+        record_flags=options.record_flag,
+        **found,
+    )
 
 
 def run(names, options, results):
     machine = hardware()
     if machine["gpu"] is None and not options.small:
-        raise SystemExit("no GPU here (nvidia-smi names none): --small runs every part at a toy size on the CPU")
+        raise SystemExit(
+            "no GPU here (nvidia-smi names none): --small runs every part at a toy size on the CPU"
+        )
     results |= dict(hardware=machine, small=options.small, memory_limit=options.memory_limit)
     with work_folder(options.work) as work:
         setup = make_setup(

@@ -2,10 +2,11 @@
 
     python benchmarks/killing.py --kills=20 --signal=both
 
-Trains a tiny BERT on the sample (two virtual replicas, accumulation, dropout, several steps a call), first without interruption. Then
-the same command is started anew until it ends by itself, and killed `--kills` times on the way: at a random moment (start-up, restoring
-and training alike), or, twice in five, while a checkpoint is being written. At the end the weights, the last checkpoint and all
-losses of metrics.jsonl are compared byte for byte. Exit code 1 when they differ.
+Trains a tiny BERT on the sample (two virtual replicas, accumulation, dropout, several steps a
+call), first without interruption. Then the same command is started anew until it ends by itself,
+and killed `--kills` times on the way: at a random moment (start-up, restoring and training alike),
+or, twice in five, while a checkpoint is being written. At the end the weights, the last checkpoint
+and all losses of metrics.jsonl are compared byte for byte. Exit code 1 when they differ.
 """
 
 import json
@@ -26,8 +27,14 @@ TIMES = ("_per_second", "seconds", "input_wait")  # what may differ in metrics.j
 def command(folder, data, steps):
     return script_command(
         "run_pretraining_gpu.py",
-        *"--num_gpus=0 --model=tiny --virtual_replicas=2 --train_batch_size=4 --gradient_accumulation_steps=2".split(),
-        *"--steps_per_loop=3 --log_steps=6 --save_checkpoints_steps=6 --keep_checkpoint_max=2 --max_eval_steps=1".split(),
+        *(
+            "--num_gpus=0 --model=tiny --virtual_replicas=2 "
+            "--train_batch_size=4 --gradient_accumulation_steps=2"
+        ).split(),
+        *(
+            "--steps_per_loop=3 --log_steps=6 --save_checkpoints_steps=6 "
+            "--keep_checkpoint_max=2 --max_eval_steps=1"
+        ).split(),
         input_file=f"{data}/*.tfrecord",
         output_dir=folder,
         num_train_steps=steps,
@@ -35,7 +42,11 @@ def command(folder, data, steps):
 
 
 def newest(folder):
-    names = sorted(path.name for path in (folder / "checkpoints").glob("step-*")) if (folder / "checkpoints").exists() else []
+    names = (
+        sorted(path.name for path in (folder / "checkpoints").glob("step-*"))
+        if (folder / "checkpoints").exists()
+        else []
+    )
     return names[-1] if names else "nothing"
 
 
@@ -47,7 +58,8 @@ def is_writing(folder):
 def kill(process, number, moment, folder, generator):
     """Sends the signal at a moment; returns what it hit, None when the run ended before.
 
-    moment: "start" (start-up and restoring), "training" (some time after the first new checkpoint) or "writing" (of a checkpoint).
+    moment: "start" (start-up and restoring), "training" (some time after the first new checkpoint)
+    or "writing" (of a checkpoint).
     """
     before = newest(folder)
 
@@ -66,16 +78,30 @@ def kill(process, number, moment, folder, generator):
         wait(lambda: is_writing(folder))
     if process.poll() is not None:
         return None
-    hit = "writing a checkpoint" if is_writing(folder) else "training" if newest(folder) != before else "before the first new checkpoint"
+    hit = (
+        "writing a checkpoint"
+        if is_writing(folder)
+        else "training"
+        if newest(folder) != before
+        else "before the first new checkpoint"
+    )
     process.send_signal(number)
     return hit
 
 
 def state(folder, number):
-    """{what: bytes} of a finished run. A run that stops at a signal logs what it has, so that later means are of other steps."""
+    """{what: bytes} of a finished run. A run that stops at a signal logs what it has, so that later
+    means are of other steps.
+    """
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if number == signal.SIGKILL or ("eval_loss" in line and line["step"] % 6 == 0)]
-    kept = [{name: value for name, value in line.items() if not name.endswith(TIMES)} for line in lines]
+    lines = [
+        line
+        for line in lines
+        if number == signal.SIGKILL or ("eval_loss" in line and line["step"] % 6 == 0)
+    ]
+    kept = [
+        {name: value for name, value in line.items() if not name.endswith(TIMES)} for line in lines
+    ]
     last = folder / "checkpoints" / newest(folder)
     return {
         "model.safetensors": (folder / "model" / "model.safetensors").read_bytes(),
@@ -105,7 +131,9 @@ def interrupted_run(folder, data, steps, number, num_kills, seed, say):
 def make_parser():
     parser = benchmark_parser(__doc__)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=None, help="of the run; default: enough for the kills")
+    parser.add_argument(
+        "--steps", type=int, default=None, help="of the run; default: enough for the kills"
+    )
     parser.add_argument("--signal", choices=("kill", "term", "both"), default="both")
     parser.add_argument("--seed", type=int, default=1)
     return parser
@@ -117,7 +145,12 @@ def main():
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     print_origin(origin())
     with work_folder() as scratch:
-        run_script("create_pretraining_data.py", output_file=scratch / "data" / "sample.tfrecord", dupe_factor=2, vocab_size=1000)
+        run_script(
+            "create_pretraining_data.py",
+            output_file=scratch / "data" / "sample.tfrecord",
+            dupe_factor=2,
+            vocab_size=1000,
+        )
         since = time.monotonic()
         subprocess.run(command(scratch / "whole", scratch / "data", steps), check=True)
         print(f"never killed: {steps} steps in {time.monotonic() - since:.0f} s", flush=True)
@@ -126,13 +159,26 @@ def main():
             number = signal.SIGKILL if name == "kill" else signal.SIGTERM
             folder = scratch / name
             hits = interrupted_run(
-                folder, scratch / "data", steps, number, arguments.kills, arguments.seed, lambda text: print(text, flush=True)
+                folder,
+                scratch / "data",
+                steps,
+                number,
+                arguments.kills,
+                arguments.seed,
+                lambda text: print(text, flush=True),
             )
             expected, found = state(scratch / "whole", number), state(folder, number)
             same = {what: found[what] == value for what, value in expected.items()}
             counts = ", ".join(f"{hits.count(hit)} x {hit}" for hit in sorted(set(hits)))
             print(f"{number.name}: {len(hits)} of {arguments.kills} kills ({counts})")
-            print("  " + ", ".join(f"{what}: {'same bits' if equal else 'DIFFERENT'}" for what, equal in same.items()), flush=True)
+            print(
+                "  "
+                + ", ".join(
+                    f"{what}: {'same bits' if equal else 'DIFFERENT'}"
+                    for what, equal in same.items()
+                ),
+                flush=True,
+            )
             is_equal &= all(same.values()) and len(hits) == arguments.kills
     sys.exit(0 if is_equal else 1)
 

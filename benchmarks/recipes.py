@@ -1,11 +1,13 @@
-"""The bert and the crammed recipe at one small size and one budget of seconds, on the same text, machine and seeds.
+"""The bert and the crammed recipe at one small size and one budget of seconds, on the same text,
+machine and seeds.
 
     python benchmarks/recipes.py --text=corpus.txt --pairs=PAIRS_FOLDER --minutes=5 --seeds=3
 
-Both are shrunk by the same flags (shape, batch), and both follow the clock, so that each rate falls to 0 when the time is up; the rest is
-as the recipes say. What comes out is compared on rows that neither was trained on in this form, so that masks are equal: whole
-sentences in a row, 15 % masked, from held-out documents. The pairs are fine-tuned alike for both. One table: the mean over the seeds, and
-the lowest and the highest.
+Both are shrunk by the same flags (shape, batch), and both follow the clock, so that each rate falls
+to 0 when the time is up; the rest is as the recipes say. What comes out is compared on rows that
+neither was trained on in this form, so that masks are equal: whole sentences in a row, 15 % masked,
+from held-out documents. The pairs are fine-tuned alike for both. One table: the mean over the
+seeds, and the lowest and the highest.
 """
 
 import statistics
@@ -14,8 +16,9 @@ import sys
 from helpers.command import benchmark_parser, read_json, read_metrics, run_script, work_folder
 from helpers.report import origin, print_origin, print_table
 
-# The recipes' batches (256 and up to 8,192 rows) and bert's rate (1e-4) are for base and days of GPUs. These are chosen for minutes of a
-# CPU, so that both make hundreds of updates; they were not searched for, but for bert's rate: 2e-4, 5e-4 and 1e-3 came out alike.
+# The recipes' batches (256 and up to 8,192 rows) and bert's rate (1e-4) are for base and days of
+# GPUs. These are chosen for minutes of a CPU, so that both make hundreds of updates; they were not
+# searched for, but for bert's rate: 2e-4, 5e-4 and 1e-3 came out alike.
 RECIPES = {
     "bert": dict(global_batch_size=32, learning_rate=5e-4),
     "crammed": dict(global_batch_size=128, learning_rate=1e-3),
@@ -51,7 +54,10 @@ def measure(recipe, seed, scratch, arguments):
         **RECIPES[recipe],
     )
     steps, _ = read_metrics(run)
-    epochs, rate = steps[-1]["epoch"], statistics.median(line["tokens_per_second"] for line in steps if line["tokens_per_second"])
+    epochs, rate = (
+        steps[-1]["epoch"],
+        statistics.median(line["tokens_per_second"] for line in steps if line["tokens_per_second"]),
+    )
     run_script(
         "run_pretraining_gpu.py",
         recipe=recipe,
@@ -113,7 +119,9 @@ def main():
     arguments = make_parser().parse_args()
     print_origin(origin())
     with work_folder() as scratch:
-        common = dict(input_file=arguments.text, max_seq_length=arguments.max_seq_length, num_shards=1)
+        common = dict(
+            input_file=arguments.text, max_seq_length=arguments.max_seq_length, num_shards=1
+        )
         run_script(
             "create_pretraining_data.py",
             **common,
@@ -130,16 +138,30 @@ def main():
             output_file=f"{scratch}/bert/text.tfrecord",
             **sizes("bert", arguments),
         )
-        held_out = dict(objective="full_sentences", masking="static", dupe_factor=1, **sizes("bert", arguments))
-        run_script("create_pretraining_data.py", **common, **vocab, **held_out, output_file=f"{scratch}/common/text.tfrecord")
+        held_out = dict(
+            objective="full_sentences", masking="static", dupe_factor=1, **sizes("bert", arguments)
+        )
+        run_script(
+            "create_pretraining_data.py",
+            **common,
+            **vocab,
+            **held_out,
+            output_file=f"{scratch}/common/text.tfrecord",
+        )
         found = {recipe: [] for recipe in RECIPES}
         for seed in range(1, arguments.seeds + 1):
             for recipe in RECIPES:
                 found[recipe].append(measure(recipe, seed, scratch, arguments))
                 print(recipe, seed, found[recipe][-1], file=sys.stderr, flush=True)
         columns = list(found["bert"][0])
-        print(f"{arguments.layers} layers x {arguments.hidden_size}, S {arguments.max_seq_length}, {arguments.minutes:g} minutes each")
-        rows = [[recipe, *(spread([result[column] for result in results]) for column in columns)] for recipe, results in found.items()]
+        print(
+            f"{arguments.layers} layers x {arguments.hidden_size}, "
+            f"S {arguments.max_seq_length}, {arguments.minutes:g} minutes each"
+        )
+        rows = [
+            [recipe, *(spread([result[column] for result in results]) for column in columns)]
+            for recipe, results in found.items()
+        ]
         print_table(["recipe", *columns], rows)
 
 
@@ -149,7 +171,10 @@ def sizes(recipe, arguments):
 
 
 def spread(values):
-    shown = [f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3f}" for value in (statistics.mean(values), min(values), max(values))]
+    shown = [
+        f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3f}"
+        for value in (statistics.mean(values), min(values), max(values))
+    ]
     return f"{shown[0]} ({shown[1]}-{shown[2]})"
 
 

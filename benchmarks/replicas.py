@@ -1,10 +1,12 @@
-"""BERT-GPU's claim in small: as many steps with one replica and with four (four times the batch), and how the rate should follow.
+"""BERT-GPU's claim in small: as many steps with one replica and with four (four times the batch),
+and how the rate should follow.
 
     python benchmarks/replicas.py --text=corpus.txt --pairs=PAIRS_FOLDER --steps=2000
 
-Builds data from the text, pretrains a small BERT with 1 virtual replica, then with 4 at --lr_scaling=none, sqrt and linear, fine-tunes
-each on the pairs, and prints one table: validation loss and accuracy of pretraining; accuracy, F1 and AUC of the pairs. BERT-GPU reports
-1 GPU x 100 and 4 GPUs x 100 rows at one rate within 0.1 % of each other.
+Builds data from the text, pretrains a small BERT with 1 virtual replica, then with 4 at
+--lr_scaling=none, sqrt and linear, fine-tunes each on the pairs, and prints one table: validation
+loss and accuracy of pretraining; accuracy, F1 and AUC of the pairs. BERT-GPU reports 1 GPU x 100
+and 4 GPUs x 100 rows at one rate within 0.1 % of each other.
 """
 
 import time
@@ -76,19 +78,43 @@ def main():
             "--vocab_size=8192",
             "--dupe_factor=1",
         )
-        print(f"{arguments.model}, S {arguments.max_seq_length}, {arguments.steps} steps, {arguments.batch_size} rows a replica")
+        print(
+            f"{arguments.model}, S {arguments.max_seq_length}, "
+            f"{arguments.steps} steps, {arguments.batch_size} rows a replica"
+        )
         rows = []
         for num_replicas, scaling in RUNS:
             folder, started = scratch / f"{num_replicas}-{scaling}", time.monotonic()
             values = pretrain(folder, data, arguments, num_replicas, scaling)
             minutes = (time.monotonic() - started) / 60
             rate = read_json(folder / "run.json")["learning_rate"]
-            pairs = fine_tune(scratch / f"pairs-{num_replicas}-{scaling}", folder / "model", arguments)
-            numbers = [values["eval_loss"], values["eval_mlm_accuracy"], values["eval_nsp_accuracy"], *(pairs[name] for name in PAIRS)]
-            cells = [num_replicas, num_replicas * arguments.batch_size, scaling, f"{rate:.1e}", *(f"{x:.4f}" for x in numbers)]
+            pairs = fine_tune(
+                scratch / f"pairs-{num_replicas}-{scaling}", folder / "model", arguments
+            )
+            numbers = [
+                values["eval_loss"],
+                values["eval_mlm_accuracy"],
+                values["eval_nsp_accuracy"],
+                *(pairs[name] for name in PAIRS),
+            ]
+            cells = [
+                num_replicas,
+                num_replicas * arguments.batch_size,
+                scaling,
+                f"{rate:.1e}",
+                *(f"{x:.4f}" for x in numbers),
+            ]
             rows.append([*cells, f"{minutes:.1f}"])
             print("  ".join(map(str, rows[-1])), flush=True)
-        header = ["replicas", "batch", "lr_scaling", "rate", "eval loss", "MLM accuracy", "NSP accuracy"]
+        header = [
+            "replicas",
+            "batch",
+            "lr_scaling",
+            "rate",
+            "eval loss",
+            "MLM accuracy",
+            "NSP accuracy",
+        ]
         print_table([*header, *(f"pairs {name}" for name in PAIRS), "minutes"], rows)
 
 

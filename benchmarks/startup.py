@@ -2,9 +2,10 @@
 
     python benchmarks/startup.py --against=CHECKOUT
 
-Each command is a process of its own, on caches that a first run has warmed. What only answers (--help, --show_config, a wrong flag, a
-wrong value) is timed to its end. Work begins where the data script says what it will read, and where a fine-tuning of ten pairs has
-said how many steps it will do. With --against the same commands are run in another checkout, in turn, and the ratio is printed.
+Each command is a process of its own, on caches that a first run has warmed. What only answers
+(--help, --show_config, a wrong flag, a wrong value) is timed to its end. Work begins where the data
+script says what it will read, and where a fine-tuning of ten pairs has said how many steps it will
+do. With --against the same commands are run in another checkout, in turn, and the ratio is printed.
 """
 
 import pathlib
@@ -18,7 +19,11 @@ from helpers.command import Failed, benchmark_parser, work_folder
 from helpers.report import origin, print_origin, print_table
 
 SCRIPTS = ("create_pretraining_data.py", "run_pretraining_gpu.py", "run_classifier.py")
-ANSWERS = {"--help": ["--help"], "an unknown flag": ["--no_such_flag=1"], "a wrong value": ["--max_seq_length=short"]}
+ANSWERS = {
+    "--help": ["--help"],
+    "an unknown flag": ["--no_such_flag=1"],
+    "a wrong value": ["--max_seq_length=short"],
+}
 
 
 def seconds_to_end(command, folder):
@@ -28,9 +33,13 @@ def seconds_to_end(command, folder):
 
 
 def seconds_to_line(command, folder, text):
-    """Seconds until the command prints a line with `text` in it; Failed when it does not. Then it is ended."""
+    """Seconds until the command prints a line with `text` in it; Failed when it does not. Then
+    it is ended.
+    """
     started, lines = time.perf_counter(), []
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         for line in process.stdout:
             lines.append(line)
             if text in line:
@@ -46,14 +55,29 @@ def make_model(folder):
     (folder / "small.txt").write_text("".join(text))
     (folder / "pairs").mkdir()
     for split in ("train", "dev"):
-        lines = (ROOT / "examples" / "pairs" / f"{split}.tsv").read_text().splitlines(keepends=True)[:11]
+        lines = (
+            (ROOT / "examples" / "pairs" / f"{split}.tsv")
+            .read_text()
+            .splitlines(keepends=True)[:11]
+        )
         (folder / "pairs" / f"{split}.tsv").write_text("".join(lines))
     commands = [
-        "create_pretraining_data.py --input_file=small.txt --output_file=data/x.tfrecord --vocab_size=200 --max_seq_length=64".split(),
-        "run_pretraining_gpu.py --model=tiny --num_train_steps=1 --train_batch_size=4 --max_eval_steps=1".split(),
+        (
+            "create_pretraining_data.py --input_file=small.txt "
+            "--output_file=data/x.tfrecord --vocab_size=200 --max_seq_length=64"
+        ).split(),
+        (
+            "run_pretraining_gpu.py --model=tiny --num_train_steps=1 "
+            "--train_batch_size=4 --max_eval_steps=1"
+        ).split(),
     ]
     for script, *flags in commands:
-        subprocess.run([sys.executable, str(ROOT / script), *flags, "--quiet"], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, str(ROOT / script), *flags, "--quiet"],
+            cwd=folder,
+            check=True,
+            stderr=subprocess.DEVNULL,
+        )
 
 
 def measures(checkout, folder):
@@ -69,17 +93,36 @@ def measures(checkout, folder):
         command = [*python, str(checkout / script), *flags]
         return lambda: seconds_to_line(command, folder, text)
 
-    data = ("--input_file=small.txt", "--output_file=new/x.tfrecord", "--vocab_size=200", "--overwrite")
-    found["data, 20 lines, to the first line"] = begin("create_pretraining_data.py", "1 file", *data)
-    pairs = ("--data_dir=pairs", "--init_checkpoint=runs/pretrain", "--output_dir=new_run", "--train_batch_size=4", "--overwrite")
-    found["fine-tuning, 10 pairs, to its first step"] = begin("run_classifier.py", " steps = ", *pairs)
+    data = (
+        "--input_file=small.txt",
+        "--output_file=new/x.tfrecord",
+        "--vocab_size=200",
+        "--overwrite",
+    )
+    found["data, 20 lines, to the first line"] = begin(
+        "create_pretraining_data.py", "1 file", *data
+    )
+    pairs = (
+        "--data_dir=pairs",
+        "--init_checkpoint=runs/pretrain",
+        "--output_dir=new_run",
+        "--train_batch_size=4",
+        "--overwrite",
+    )
+    found["fine-tuning, 10 pairs, to its first step"] = begin(
+        "run_classifier.py", " steps = ", *pairs
+    )
     return found
 
 
 def make_parser():
     parser = benchmark_parser(__doc__)
-    parser.add_argument("--against", type=pathlib.Path, help="another checkout, run in turn with this one")
-    parser.add_argument("--runs", type=int, default=5, help="counted runs of each; the median is printed")
+    parser.add_argument(
+        "--against", type=pathlib.Path, help="another checkout, run in turn with this one"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=5, help="counted runs of each; the median is printed"
+    )
     return parser
 
 
@@ -92,10 +135,16 @@ def main():
         theirs = {} if arguments.against is None else measures(arguments.against.resolve(), folder)
         rows = []
         for what, measure in ours.items():
-            pairs = [(measure(), theirs[what]() if theirs else None) for _ in range(arguments.runs + 1)][1:]  # the first warms the caches
+            # the first warms the caches
+            pairs = [
+                (measure(), theirs[what]() if theirs else None) for _ in range(arguments.runs + 1)
+            ][1:]
             row = [what, f"{statistics.median(pair[0] for pair in pairs):.2f}"]
             if theirs:
-                row += [f"{statistics.median(pair[1] for pair in pairs):.2f}", f"{statistics.median(a / b for a, b in pairs):.2f}"]
+                row += [
+                    f"{statistics.median(pair[1] for pair in pairs):.2f}",
+                    f"{statistics.median(a / b for a, b in pairs):.2f}",
+                ]
             rows.append(row)
             print("  ".join(row), file=sys.stderr, flush=True)
     print_table(["seconds", "this checkout", *(["the other", "ratio"] if theirs else [])], rows)

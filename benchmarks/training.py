@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""The training step against its peers, in one run on the CPU: Model Garden's BertPretrainerV2, Hugging Face's BertForPreTraining.
+"""The training step against its peers, in one run on the CPU: Model Garden's BertPretrainerV2,
+Hugging Face's BertForPreTraining.
 
     BERT_GPU_ORACLE_PYTHON=PYTHON python benchmarks/training.py [--json=docs/data/training.json]
 
-Same shape, batch, masked places, dropout, clipping and AdamW for all; every variant in a process of its own that stays warm, and they take
-turns. A variant that is --drop times slower than the best of its own system at its first turn is not asked again: its row says 1 turn.
-The others' numbers are medians of the later turns. PYTHON is an environment with torch and transformers.
+Same shape, batch, masked places, dropout, clipping and AdamW for all; every variant in a process of
+its own that stays warm, and they take turns. A variant that is --drop times slower than the best of
+its own system at its first turn is not asked again: its row says 1 turn. The others' numbers are
+medians of the later turns. PYTHON is an environment with torch and transformers.
 """
 
 import os
@@ -15,12 +17,24 @@ import statistics
 import sys
 
 import numpy as np
-from helpers.command import Failed, add_python, benchmark_parser, names_among, run_script, work_folder
+from helpers.command import (
+    Failed,
+    add_python,
+    benchmark_parser,
+    names_among,
+    run_script,
+    work_folder,
+)
 from helpers.process import Peer, median_step
 from helpers.report import origin, print_origin, print_table, read_results, write_results
 from helpers.shapes import flops_per_token, shape_of
 
-SYSTEMS = {"ours": "bert-gpu", "garden": "Model Garden", "hugging_face": "Hugging Face", "as_shipped": "Hugging Face as shipped"}
+SYSTEMS = {
+    "ours": "bert-gpu",
+    "garden": "Model Garden",
+    "hugging_face": "Hugging Face",
+    "as_shipped": "Hugging Face as shipped",
+}
 TORCH = ("hugging_face", "as_shipped")
 GOALS = {"garden": 1.25, "hugging_face": 2.0, "as_shipped": 2.0}  # tokens/s of our best to theirs
 PACKED_GOAL = 1.5  # real tokens/s of packed rows to those of padded sentence pairs
@@ -28,19 +42,36 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 def variants():
-    """{name: (system, settings)}; what is likely to be fastest first, so that what is slower is dropped early."""
+    """{name: (system, settings)}; what is likely to be fastest first, so that what is slower is
+    dropped early.
+    """
     found = {}
     for precision in reversed(PRECISIONS):
         found[f"ours {precision}"] = ("ours", dict(precision=precision, xla="off"))
-        found[f"ours {precision}, not deterministic"] = ("ours", dict(precision=precision, xla="off", deterministic=False))
+        found[f"ours {precision}, not deterministic"] = (
+            "ours",
+            dict(precision=precision, xla="off", deterministic=False),
+        )
         found[f"ours {precision}, XLA"] = ("ours", dict(precision=precision, xla="on"))
         found[f"Model Garden {precision}"] = ("garden", dict(precision=precision))
         found[f"Model Garden {precision}, XLA"] = ("garden", dict(precision=precision, xla=True))
-        found[f"Hugging Face {precision}, torch.compile"] = ("hugging_face", dict(precision=precision, compiled=True))
+        found[f"Hugging Face {precision}, torch.compile"] = (
+            "hugging_face",
+            dict(precision=precision, compiled=True),
+        )
         found[f"Hugging Face {precision}, eager"] = ("hugging_face", dict(precision=precision))
-        found[f"Hugging Face {precision}, eager, plain attention"] = ("hugging_face", dict(precision=precision, attention="eager"))
-        found[f"as shipped {precision}, torch.compile"] = ("as_shipped", dict(precision=precision, compiled=True, gathered=False))
-        found[f"as shipped {precision}, eager"] = ("as_shipped", dict(precision=precision, gathered=False))
+        found[f"Hugging Face {precision}, eager, plain attention"] = (
+            "hugging_face",
+            dict(precision=precision, attention="eager"),
+        )
+        found[f"as shipped {precision}, torch.compile"] = (
+            "as_shipped",
+            dict(precision=precision, compiled=True, gathered=False),
+        )
+        found[f"as shipped {precision}, eager"] = (
+            "as_shipped",
+            dict(precision=precision, gathered=False),
+        )
     return found
 
 
@@ -51,7 +82,8 @@ class Contest:
         self.python, self.drop, self.num_turns, self.seconds = python, drop, turns, seconds
 
     def run(self, entries, rows):
-        """{name: result}: a result has step_seconds, turns and peak_bytes, and what the first steps said; or "error".
+        """{name: result}: a result has step_seconds, turns and peak_bytes, and what the first steps
+        said; or "error".
 
         entries: {name: (system, settings)}.
         """
@@ -59,10 +91,14 @@ class Contest:
         try:
             for name, (system, settings) in entries.items():
                 if system in TORCH and self.python is None:
-                    results[name] = dict(system=system, error="no environment with torch: give --oracle_python")
+                    results[name] = dict(
+                        system=system, error="no environment with torch: give --oracle_python"
+                    )
                     continue
                 try:
-                    results[name] = dict(system=system, settings=settings) | self.start(peers, name, rows, system, settings)
+                    results[name] = dict(system=system, settings=settings) | self.start(
+                        peers, name, rows, system, settings
+                    )
                 except Failed as problem:
                     results[name] = dict(system=system, error=str(problem))
                     if name in peers:
@@ -70,7 +106,12 @@ class Contest:
                     continue
                 first = results[name]["turns"][0]["step_seconds"]
                 best[system] = min(first, best.get(system, first))
-                slow = [other for other in peers if results[other]["turns"][0]["step_seconds"] > self.drop * best[results[other]["system"]]]
+                slow = [
+                    other
+                    for other in peers
+                    if results[other]["turns"][0]["step_seconds"]
+                    > self.drop * best[results[other]["system"]]
+                ]
                 for other in slow:
                     peers.pop(other).close()
                 print(f"  {name}: {1e3 * first:,.0f} ms", file=sys.stderr, flush=True)
@@ -83,7 +124,9 @@ class Contest:
                         results[name] = dict(system=results[name]["system"], error=str(problem))
                         peers.pop(name).close()
             for name in peers:
-                results[name] |= dict(turns=results[name]["turns"][1:] or results[name]["turns"], took_turns=True)
+                results[name] |= dict(
+                    turns=results[name]["turns"][1:] or results[name]["turns"], took_turns=True
+                )
         finally:
             for peer in peers.values():
                 peer.close()
@@ -94,7 +137,11 @@ class Contest:
 
     def start(self, peers, name, rows, system, settings):
         """Starts a variant's process and gives it its first turn."""
-        peers[name] = Peer("hugging_face" if system in TORCH else system, settings, self.python if system in TORCH else None)
+        peers[name] = Peer(
+            "hugging_face" if system in TORCH else system,
+            settings,
+            self.python if system in TORCH else None,
+        )
         ready = peers[name].ask("prepare", rows=rows)
         if not ready.pop("fits"):
             raise Failed(f"out of memory: {ready['error']}")
@@ -103,14 +150,19 @@ class Contest:
 
 
 def matrix_rates(python, seconds):
-    """{precision: FLOP/s of a large matrix product}: the faster of TensorFlow's and, where it is, PyTorch's."""
+    """{precision: FLOP/s of a large matrix product}: the faster of TensorFlow's and, where it
+    is, PyTorch's.
+    """
     shape, rates = shape_of("tiny"), dict.fromkeys(PRECISIONS, 0.0)
     for system, own in (("ours", None), ("hugging_face", python)):
         if system == "hugging_face" and python is None:
             continue
         with Peer(system, dict(shape=shape, length=32), own) as peer:
             for precision in PRECISIONS:
-                rates[precision] = max(rates[precision], peer.ask("matrix_rate", precision=precision, seconds=min(2.0, seconds)))
+                rates[precision] = max(
+                    rates[precision],
+                    peer.ask("matrix_rate", precision=precision, seconds=min(2.0, seconds)),
+                )
     return rates
 
 
@@ -121,40 +173,68 @@ def race(options, rates):
         for length in map(int, options.lengths.split(",")):
             batch = max(1, options.tokens // length)
             common = dict(shape=shape_of(model), length=length)
-            chosen = {name: entry for name, entry in variants().items() if re.search(options.only, name)}
-            entries = {name: (system, common | settings) for name, (system, settings) in chosen.items()}
+            chosen = {
+                name: entry for name, entry in variants().items() if re.search(options.only, name)
+            }
+            entries = {
+                name: (system, common | settings) for name, (system, settings) in chosen.items()
+            }
             print(f"{model}, S {length}, {batch} rows", file=sys.stderr, flush=True)
             results = contest.run(entries, batch)
             for result in results.values():
                 if "error" not in result:
                     result["tokens_per_second"] = batch * length / result["step_seconds"]
                     rate = rates[result["settings"].get("precision", "float32")]
-                    result["mfu"] = result["tokens_per_second"] * flops_per_token(model, length) / rate
+                    result["mfu"] = (
+                        result["tokens_per_second"] * flops_per_token(model, length) / rate
+                    )
             rows.append(dict(model=model, length=length, rows=batch, variants=results))
             yield rows[-1]
 
 
 def best_of(row, system):
-    """(name, tokens/s) of the fastest of a system's variants that took turns; (None, None) when none did."""
+    """(name, tokens/s) of the fastest of a system's variants that took turns; (None, None)
+    when none did.
+    """
     entries = row["variants"].items()
-    measured = [(result["tokens_per_second"], name) for name, result in entries if result["system"] == system and result.get("took_turns")]
+    measured = [
+        (result["tokens_per_second"], name)
+        for name, result in entries
+        if result["system"] == system and result.get("took_turns")
+    ]
     return (max(measured)[1], max(measured)[0]) if measured else (None, None)
 
 
 def print_race(rows, rates):
     measured = ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in rates.items())
-    print(f"\nMatrix products reach {measured}; MFU is against the rate of the variant's precision. * = the fastest of its system.\n")
+    print(
+        f"\nMatrix products reach {measured}; MFU is against the rate "
+        "of the variant's precision. * = the fastest of its system.\n"
+    )
     cells = []
     for row in rows:
         fastest = {best_of(row, system)[0] for system in SYSTEMS}
         for name, result in row["variants"].items():
-            start = [row["model"], row["length"], row["rows"], name + (" *" if name in fastest else "")]
+            start = [
+                row["model"],
+                row["length"],
+                row["rows"],
+                name + (" *" if name in fastest else ""),
+            ]
             if "error" in result:
                 cells.append([*start, "-", "-", "-", "-", result["error"][:60]])
                 continue
-            numbers = [f"{1e3 * result['step_seconds']:,.0f}", f"{result['tokens_per_second']:,.0f}", f"{100 * result['mfu']:.0f} %"]
-            cells.append([*start, *numbers, f"{result['peak_bytes'] / 2**20:,.0f}", len(result["turns"])])
-    print_table(["model", "S", "rows", "variant", "ms a step", "tokens/s", "MFU", "peak MB", "turns"], cells)
+            numbers = [
+                f"{1e3 * result['step_seconds']:,.0f}",
+                f"{result['tokens_per_second']:,.0f}",
+                f"{100 * result['mfu']:.0f} %",
+            ]
+            cells.append(
+                [*start, *numbers, f"{result['peak_bytes'] / 2**20:,.0f}", len(result["turns"])]
+            )
+    print_table(
+        ["model", "S", "rows", "variant", "ms a step", "tokens/s", "MFU", "peak MB", "turns"], cells
+    )
     cells = []
     for row in rows:
         name, mine = best_of(row, "ours")
@@ -164,14 +244,23 @@ def print_race(rows, rates):
             if None in (mine, theirs):
                 line += ["not measured", "-"]
             else:
-                line += [f"{theirs:,.0f} ({theirs_name})", f"{mine / theirs:.2f} ({'reached' if mine >= goal * theirs else 'missed'})"]
+                line += [
+                    f"{theirs:,.0f} ({theirs_name})",
+                    f"{mine / theirs:.2f} ({'reached' if mine >= goal * theirs else 'missed'})",
+                ]
         cells.append(line)
     print()
-    heads = [part for system, goal in GOALS.items() for part in (f"best of {SYSTEMS[system]}", f"ours to it (goal {goal:g})")]
+    heads = [
+        part
+        for system, goal in GOALS.items()
+        for part in (f"best of {SYSTEMS[system]}", f"ours to it (goal {goal:g})")
+    ]
     print_table(["model", "S", "ours, tokens/s", *heads], cells)
     print(
-        "\nHugging Face's masked places are gathered before its head; as shipped, the class computes the scores of all S places.\n"
-        "All have the exact GELU; peak MB is the largest resident set of the process, its libraries included. tokens/s counts all\n"
+        "\nHugging Face's masked places are gathered before its head; "
+        "as shipped, the class computes the scores of all S places.\n"
+        "All have the exact GELU; peak MB is the largest resident set "
+        "of the process, its libraries included. tokens/s counts all\n"
         "places of the rows; a tenth of the rows, at least one, is short.\n"
     )
 
@@ -189,46 +278,97 @@ def short_documents(text, target, seed=0):
 
 
 def build(text, folder, **flags):
-    common = dict(input_file=text, output_file=f"{folder}/x.tfrecord", validation_share=0, dupe_factor=1, masking="dynamic")
+    common = dict(
+        input_file=text,
+        output_file=f"{folder}/x.tfrecord",
+        validation_share=0,
+        dupe_factor=1,
+        masking="dynamic",
+    )
     run_script("create_pretraining_data.py", **common, **flags)
 
 
 def packed_comparison(options):
-    """{"packed" | "padded": result} of both kinds of rows made of the same short documents, through reading, masking and training."""
+    """{"packed" | "padded": result} of both kinds of rows made of the same short documents, through
+    reading, masking and training.
+    """
     with work_folder() as work:
         short_documents(options.text, work / "short.txt")
         length = dict(max_seq_length=options.packed_length)
         build(work / "short.txt", work / "padded", objective="nsp", **length)
-        build(work / "short.txt", work / "packed", objective="packed", vocab_file=f"{work}/padded/vocab.txt", **length)
+        build(
+            work / "short.txt",
+            work / "packed",
+            objective="packed",
+            vocab_file=f"{work}/padded/vocab.txt",
+            **length,
+        )
         common = dict(shape=shape_of(options.packed_model), length=options.packed_length, xla="off")
         contest = Contest(None, float("inf"), options.turns, options.seconds)
         batch = max(1, options.tokens // options.packed_length)
         entries = {
-            f"{kind} {precision}": ("ours", common | dict(precision=precision, data=str(work / kind)))
+            f"{kind} {precision}": (
+                "ours",
+                common | dict(precision=precision, data=str(work / kind)),
+            )
             for precision in PRECISIONS
             for kind in ("packed", "padded")
         }
         results = contest.run(entries, batch)
     for result in results.values():
         if "error" not in result:
-            result["real_tokens_per_second"] = statistics.median(t["real_tokens"] / t["step_seconds"] for t in result["turns"])
+            result["real_tokens_per_second"] = statistics.median(
+                t["real_tokens"] / t["step_seconds"] for t in result["turns"]
+            )
             places = batch * options.packed_length
-            result["real_share"] = statistics.mean(turn["real_tokens"] for turn in result["turns"]) / places
-    return dict(model=options.packed_model, length=options.packed_length, rows=batch, variants=results)
+            result["real_share"] = (
+                statistics.mean(turn["real_tokens"] for turn in result["turns"]) / places
+            )
+    return dict(
+        model=options.packed_model, length=options.packed_length, rows=batch, variants=results
+    )
 
 
 def print_packed(found):
-    print(f"Short documents (one to four sentences), {found['model']}, S {found['length']}, {found['rows']} rows, whole step and input:\n")
+    print(
+        f"Short documents (one to four sentences), {found['model']}, "
+        f"S {found['length']}, {found['rows']} rows, whole step and input:\n"
+    )
     cells = []
     for name, result in found["variants"].items():
         if "error" in result:
             cells.append([name, "-", "-", "-", result["error"][:80]])
             continue
-        partner = found["variants"].get(name.replace("packed", "padded"), {}).get("real_tokens_per_second")
-        ratio = "" if not name.startswith("packed") or not partner else f"{result['real_tokens_per_second'] / partner:.2f}"
+        partner = (
+            found["variants"]
+            .get(name.replace("packed", "padded"), {})
+            .get("real_tokens_per_second")
+        )
+        ratio = (
+            ""
+            if not name.startswith("packed") or not partner
+            else f"{result['real_tokens_per_second'] / partner:.2f}"
+        )
         rate, share = result["real_tokens_per_second"], result["real_share"]
-        cells.append([name, f"{1e3 * result['step_seconds']:,.0f}", f"{100 * share:.0f} %", f"{rate:,.0f}", ratio])
-    print_table(["rows", "ms a step", "real tokens", "real tokens/s", f"packed to padded (goal {PACKED_GOAL:g})"], cells)
+        cells.append(
+            [
+                name,
+                f"{1e3 * result['step_seconds']:,.0f}",
+                f"{100 * share:.0f} %",
+                f"{rate:,.0f}",
+                ratio,
+            ]
+        )
+    print_table(
+        [
+            "rows",
+            "ms a step",
+            "real tokens",
+            "real tokens/s",
+            f"packed to padded (goal {PACKED_GOAL:g})",
+        ],
+        cells,
+    )
 
 
 def make_parser():
@@ -238,9 +378,16 @@ def make_parser():
     parser.add_argument("--tokens", type=int, default=4096, help="of a step: rows x S")
     parser.add_argument("--turns", type=int, default=5, help="of each variant, beside its first")
     parser.add_argument("--seconds", type=float, default=3.0, help="of a turn, at least one step")
-    parser.add_argument("--drop", type=float, default=1.3, help="how much slower than its system's best a variant may be at first")
+    parser.add_argument(
+        "--drop",
+        type=float,
+        default=1.3,
+        help="how much slower than its system's best a variant may be at first",
+    )
     parser.add_argument("--only", default="", help="regular expression: which variants, by name")
-    parser.add_argument("--list", action="store_true", help="name the variants of the race, and stop")
+    parser.add_argument(
+        "--list", action="store_true", help="name the variants of the race, and stop"
+    )
     parser.add_argument("--part", type=names_among(("race", "packed")), default=["race", "packed"])
     parser.add_argument("--packed_model", default="small")
     parser.add_argument("--packed_length", type=int, default=128)

@@ -20,7 +20,9 @@ def main(argv=None):
         print("\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items()))
         return 0
     if command not in COMMANDS:
-        print(f"{command[:100]!r}: no such command; known are {', '.join(COMMANDS)}", file=sys.stderr)
+        print(
+            f"{command[:100]!r}: no such command; known are {', '.join(COMMANDS)}", file=sys.stderr
+        )
         return 2
     from bert_gpu.cli import flags
 

@@ -1,4 +1,6 @@
-"""What a person reads while something runs: lines, warnings, a progress bar; or, in a program that uses the library, its log."""
+"""What a person reads while something runs: lines, warnings, a progress bar; or, in a program that
+uses the library, its log.
+"""
 
 import logging
 import sys
@@ -8,7 +10,9 @@ import tqdm
 
 
 class Console:
-    """What a person reads. quiet: warnings only. Progress is a bar on a terminal, and a line now and then elsewhere."""
+    """What a person reads. quiet: warnings only. Progress is a bar on a terminal, and a line now
+    and then elsewhere.
+    """
 
     def __init__(self, quiet=False, stream=None):
         self.quiet, self.stream = quiet, stream or sys.stdout
@@ -23,11 +27,17 @@ class Console:
     def progress(self, total, start, what, unit="step"):
         if self.quiet:
             return NoProgress()
-        return Bar(total, start, what, unit) if sys.stderr.isatty() else Lines(self, total, start, what, unit)
+        return (
+            Bar(total, start, what, unit)
+            if sys.stderr.isatty()
+            else Lines(self, total, start, what, unit)
+        )
 
 
 class LogConsole(Console):
-    """For a program that uses the library: what would be printed goes to Python's logger "bert_gpu", and there are no bars."""
+    """For a program that uses the library: what would be printed goes to Python's logger
+    "bert_gpu", and there are no bars.
+    """
 
     def __init__(self):
         super().__init__(quiet=True)
@@ -52,7 +62,9 @@ class Bar:
     """A tqdm bar: share done, time left, and a few numbers."""
 
     def __init__(self, total, start, what, unit):
-        self.bar = tqdm.tqdm(total=total, initial=start, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1)
+        self.bar = tqdm.tqdm(
+            total=total, initial=start, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1
+        )
 
     def update(self, done, text=""):
         if text:
@@ -70,7 +82,12 @@ class Lines:
 
     def __init__(self, console, total, start, what, unit):
         self.console, self.total, self.what, self.unit = console, total, what, unit
-        self.start, self.started, self.shown, self.latest = start, time.monotonic(), time.monotonic(), ""
+        self.start, self.started, self.shown, self.latest = (
+            start,
+            time.monotonic(),
+            time.monotonic(),
+            "",
+        )
         self.is_done = False
 
     def update(self, done, text=""):
@@ -79,7 +96,10 @@ class Lines:
         is_last = done == self.total and not self.is_done
         if (now - self.shown >= self.SECONDS or is_last) and done > self.start:
             left = (now - self.started) / (done - self.start) * (self.total - done)
-            self.console.say(f"{self.what}: {self.unit} {done}/{self.total}  {self.latest}  {format_seconds(left)} left")
+            self.console.say(
+                f"{self.what}: {self.unit} {done}/{self.total}  "
+                f"{self.latest}  {format_seconds(left)} left"
+            )
             self.shown, self.is_done = now, is_last
 
     def close(self):
@@ -88,4 +108,8 @@ class Lines:
 
 def format_seconds(seconds):
     seconds = int(seconds)
-    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}" if seconds >= 3600 else f"{seconds // 60}:{seconds % 60:02d}"
+    return (
+        f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        if seconds >= 3600
+        else f"{seconds // 60}:{seconds % 60:02d}"
+    )

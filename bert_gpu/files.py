@@ -1,4 +1,6 @@
-"""Files that others rely on: written whole or not at all, read with errors that say what to do, one writer a folder."""
+"""Files that others rely on: written whole or not at all, read with errors that say what to do, one
+writer a folder.
+"""
 
 import contextlib
 import json
@@ -10,7 +12,9 @@ from bert_gpu.settings import UserError
 
 
 def exists(path):
-    """Whether there is a file or folder; a path with a scheme, such as gs://, is TensorFlow's to look at."""
+    """Whether there is a file or folder; a path with a scheme, such as gs://, is
+    TensorFlow's to look at.
+    """
     if "://" not in str(path):
         return os.path.exists(path)
     import tensorflow as tf
@@ -21,12 +25,19 @@ def exists(path):
 def check_local(path, flag):
     """UserError for a path with a scheme. `flag` is named in the message."""
     if "://" in str(path):
-        raise UserError(f"{flag}={path}: records, runs and models must be on a local or mounted file system; copy or mount it"[:300])
+        raise UserError(
+            (
+                f"{flag}={path}: records, runs and models must be "
+                "on a local or mounted file system; copy or mount it"
+            )[:300]
+        )
 
 
 def write_text(path, text):
     """Writes a text file under a temporary name beside it, then renames."""
-    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.partial")
+    partial = os.path.join(
+        os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.partial"
+    )
     with open(partial, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -39,7 +50,9 @@ def write_json(path, content):
 
 
 def read_json(path, what, keys=()):
-    """A JSON object from a file. UserError when it is none or lacks one of `keys`; `what` says what it should be."""
+    """A JSON object from a file. UserError when it is none or lacks one of `keys`; `what` says what
+    it should be.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -56,24 +69,31 @@ def read_json(path, what, keys=()):
 
 
 def check_writable(folder, flag):
-    """UserError unless `folder` is a folder that can be written to, or one that can be made. `flag` is named in the message."""
+    """UserError unless `folder` is a folder that can be written to, or one that can be made. `flag`
+    is named in the message.
+    """
     path = os.path.abspath(folder)
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path):
         raise UserError(f"{flag}: {path} is a file, not a folder; choose another folder")
     if not os.access(path, os.W_OK | os.X_OK):
-        raise UserError(f"{flag}: cannot write to {path}; choose another folder, or change its permissions")
+        raise UserError(
+            f"{flag}: cannot write to {path}; choose another folder, or change its permissions"
+        )
 
 
 @contextlib.contextmanager
 def only_writer(folder, name, flag):
-    """Holds `folder`, which is made when it is needed, for this process, by a lock on the hidden file .NAME.lock.
+    """Holds `folder`, which is made when it is needed, for this process, by a lock on the hidden
+    file .NAME.lock.
 
-    That file stays: were it removed, a process that has opened it already and one that makes it anew could both hold their lock.
+    That file stays: were it removed, a process that has opened it already and one that makes it
+    anew could both hold their lock.
 
     Raises:
-      UserError: another process holds the folder, or it cannot be written to. `flag` is named in the message.
+      UserError: another process holds the folder, or it cannot be written to. `flag` is named in
+        the message.
     """
     path = os.path.join(folder, f".{name}.lock")
     lock = filelock.FileLock(path, timeout=0, preserve_lock_file=True)
@@ -85,10 +105,15 @@ def only_writer(folder, name, flag):
     except filelock.Timeout as error:
         with open(path, encoding="utf-8") as file:
             number = file.read().strip() or "unknown"
-        raise UserError(f"{flag}: another process ({number}) writes to {folder}; wait, or end it, or choose another folder") from error
+        raise UserError(
+            f"{flag}: another process ({number}) writes to {folder}; "
+            "wait, or end it, or choose another folder"
+        ) from error
     except OSError as error:
         lock.release()
-        raise UserError(f"{flag}: cannot write to {folder} ({error.strerror}); choose another folder") from error
+        raise UserError(
+            f"{flag}: cannot write to {folder} ({error.strerror}); choose another folder"
+        ) from error
     try:
         yield
     finally:

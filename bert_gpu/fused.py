@@ -1,8 +1,10 @@
-"""Small functions compiled by XLA into few passes over memory, inside steps that are not compiled as a whole (those of CPUs).
+"""Small functions compiled by XLA into few passes over memory, inside steps that are not compiled
+as a whole (those of CPUs).
 
-Outside XLA every elementwise op reads and writes all of its values; a GELU and its gradient are eleven such passes. Compiling the whole
-step is no way out on CPUs, where XLA's matrix products are slower than TensorFlow's. So only what stands between the products is
-compiled. Inside a step that XLA compiles, these functions dissolve in it.
+Outside XLA every elementwise op reads and writes all of its values; a GELU and its gradient are
+eleven such passes. Compiling the whole step is no way out on CPUs, where XLA's matrix products are
+slower than TensorFlow's. So only what stands between the products is compiled. Inside a step that
+XLA compiles, these functions dissolve in it.
 """
 
 import functools
@@ -15,9 +17,12 @@ import tensorflow as tf
 def fused(function, reduce_retracing=True):
     """Compiles a function of tensors, a decorator. Each shape is compiled once a process.
 
-    What a call may lack is a sequence that may be empty: TensorFlow 2.20 fails on calls with different numbers of arguments.
+    What a call may lack is a sequence that may be empty: TensorFlow 2.20 fails on calls with
+    different numbers of arguments.
     """
-    return tf.function(function, jit_compile=True, autograph=False, reduce_retracing=reduce_retracing)
+    return tf.function(
+        function, jit_compile=True, autograph=False, reduce_retracing=reduce_retracing
+    )
 
 
 def widened(x, bias=()):
@@ -27,12 +32,15 @@ def widened(x, bias=()):
 
 
 def elementwise(function):
-    """Makes of a function from float32 to float32 one of any float type, with one pass forward and one backward.
+    """Makes of a function from float32 to float32 one of any float type, with one pass forward and
+    one backward.
 
     Args:
-      function: (..., n) -> (..., m) of TensorFlow ops; its gradient is derived, inside the compiled pass, from the input alone.
+      function: (..., n) -> (..., m) of TensorFlow ops; its gradient is derived, inside the compiled
+        pass, from the input alone.
 
-    Returns: a function of (R, n), and optionally of a bias (n,) that is added first, in the same pass.
+    Returns: a function of (R, n), and optionally of a bias (n,) that is added first, in
+      the same pass.
     """
 
     @fused
@@ -64,9 +72,11 @@ def has_gpu():
 
 
 def column_sums(x, dtype=tf.float32):
-    """The gradient of a bias: (R, C) -> (C,). On CPUs a product with ones, which is several times faster than a reduction there.
+    """The gradient of a bias: (R, C) -> (C,). On CPUs a product with ones, which is several times
+    faster than a reduction there.
 
-    Not of float16, because a product comes out as what went in, and a scaled loss has sums above its range.
+    Not of float16, because a product comes out as what went in, and a scaled loss has sums
+    above its range.
     """
     if has_gpu() or x.dtype == tf.float16:
         return tf.cast(tf.reduce_sum(tf.cast(x, tf.float32), 0), dtype)
@@ -74,7 +84,9 @@ def column_sums(x, dtype=tf.float32):
 
 
 def hush():
-    """Lets XLA say once, to nobody, that it compiles. It logs that past TensorFlow's log level; call it when the devices are set up."""
+    """Lets XLA say once, to nobody, that it compiles. It logs that past TensorFlow's log level;
+    call it when the devices are set up.
+    """
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

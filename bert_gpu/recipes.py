@@ -1,8 +1,10 @@
-"""Recipes: for each of the three scripts, the flags that a published BERT was made with, and the source of every number.
+"""Recipes: for each of the three scripts, the flags that a published BERT was made with, and the
+source of every number.
 
-RECIPES is the literal table; what a source does not publish is chosen by us and marked so, and what it has that is not here is said under
-`differs`. A recipe is a layer between what the user gives and the command's defaults: any flag given beside it wins, and YIELDS says which
-of its settings give way because they would contradict that flag, or make it count for nothing.
+RECIPES is the literal table; what a source does not publish is chosen by us and marked so, and what
+it has that is not here is said under `differs`. A recipe is a layer between what the user gives and
+the command's defaults: any flag given beside it wins, and YIELDS says which of its settings give
+way because they would contradict that flag, or make it count for nothing.
 """
 
 import dataclasses
@@ -18,7 +20,11 @@ GOOGLE_OPTIMIZER = "google-research/bert, optimization.py"
 GOOGLE_DATA = "google-research/bert, create_pretraining_data.py"
 
 CRAMMING = "JonasGeiping/cramming, cramming/config"
-PILE, TRAIN, EVALUATE = f"{CRAMMING}/data/the-pile.yaml", f"{CRAMMING}/train/bert-o4.yaml", f"{CRAMMING}/eval/GLUE_sane.yaml"
+PILE, TRAIN, EVALUATE = (
+    f"{CRAMMING}/data/the-pile.yaml",
+    f"{CRAMMING}/train/bert-o4.yaml",
+    f"{CRAMMING}/eval/GLUE_sane.yaml",
+)
 
 ACADEMIC = "IntelLabs/academic-budget-bert, README.md"
 ACADEMIC_DATA = "IntelLabs/academic-budget-bert, dataset/README.md"
@@ -33,7 +39,8 @@ class Recipe:
     """A recipe: for each script, groups of (source, {flag: value}).
 
     Attributes:
-      summary: one line for people. differs: {script: what the source does otherwise, one phrase each}.
+      summary: one line for people. differs: {script: what the source does otherwise, one
+        phrase each}.
     """
 
     summary: str
@@ -44,7 +51,11 @@ class Recipe:
 
     def settings(self, script):
         """{flag: (value, source)} of a script: "data", "pretrain" or "classify"."""
-        return {name: (value, source) for source, group in getattr(self, script) for name, value in group.items()}
+        return {
+            name: (value, source)
+            for source, group in getattr(self, script)
+            for name, value in group.items()
+        }
 
 
 RECIPES = {
@@ -54,99 +65,237 @@ RECIPES = {
             (f"{BERT}, section 3.1", dict(objective="nsp")),
             (
                 f"{GOOGLE_DATA} (defaults)",
-                dict(masking="static", masked_lm_prob=0.15, max_predictions_per_seq=20, max_seq_length=128, do_lower_case=True),
+                dict(
+                    masking="static",
+                    masked_lm_prob=0.15,
+                    max_predictions_per_seq=20,
+                    max_seq_length=128,
+                    do_lower_case=True,
+                ),
             ),
-            (f"{GOOGLE_DATA} (defaults)", dict(dupe_factor=10, short_seq_prob=0.1, do_whole_word_mask=False)),
-            ("google-research/bert, vocab.txt of the uncased models", dict(tokenization="WordPiece", vocab_size=30522)),
+            (
+                f"{GOOGLE_DATA} (defaults)",
+                dict(dupe_factor=10, short_seq_prob=0.1, do_whole_word_mask=False),
+            ),
+            (
+                "google-research/bert, vocab.txt of the uncased models",
+                dict(tokenization="WordPiece", vocab_size=30522),
+            ),
         ),
         pretrain=(
             (f"{BERT}, section 3", dict(model="base")),
-            (f"{BERT}, appendix A.2", dict(global_batch_size=256, num_train_steps=1_000_000, max_seq_length=128)),
-            (f"{BERT}, appendix A.2", dict(learning_rate=1e-4, adam_beta1=0.9, adam_beta2=0.999, weight_decay_rate=0.01)),
-            (f"{BERT}, appendix A.2: 10,000 of 1,000,000 steps, as a share", dict(curve="linear", warmup_proportion=0.01)),
-            (GOOGLE_OPTIMIZER, dict(optimizer="adamw", adam_epsilon=1e-6, adam_bias_correction=False, clip_norm=1.0)),
+            (
+                f"{BERT}, appendix A.2",
+                dict(global_batch_size=256, num_train_steps=1_000_000, max_seq_length=128),
+            ),
+            (
+                f"{BERT}, appendix A.2",
+                dict(learning_rate=1e-4, adam_beta1=0.9, adam_beta2=0.999, weight_decay_rate=0.01),
+            ),
+            (
+                f"{BERT}, appendix A.2: 10,000 of 1,000,000 steps, as a share",
+                dict(curve="linear", warmup_proportion=0.01),
+            ),
+            (
+                GOOGLE_OPTIMIZER,
+                dict(
+                    optimizer="adamw", adam_epsilon=1e-6, adam_bias_correction=False, clip_norm=1.0
+                ),
+            ),
             (f"{GOOGLE_DATA} (defaults)", dict(max_predictions_per_seq=20)),
             (OURS, dict(train_batch_size=32, lr_scaling="none")),
         ),
         classify=(
             (
                 "google-research/bert, run_classifier.py (defaults)",
-                dict(global_batch_size=32, learning_rate=5e-5, num_train_epochs=3.0, warmup_proportion=0.1, max_seq_length=128),
+                dict(
+                    global_batch_size=32,
+                    learning_rate=5e-5,
+                    num_train_epochs=3.0,
+                    warmup_proportion=0.1,
+                    max_seq_length=128,
+                ),
             ),
-            (GOOGLE_OPTIMIZER, dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-6)),
-            (GOOGLE_OPTIMIZER, dict(adam_bias_correction=False, weight_decay_rate=0.01, clip_norm=1.0, curve="linear")),
+            (
+                GOOGLE_OPTIMIZER,
+                dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-6),
+            ),
+            (
+                GOOGLE_OPTIMIZER,
+                dict(
+                    adam_bias_correction=False,
+                    weight_decay_rate=0.01,
+                    clip_norm=1.0,
+                    curve="linear",
+                ),
+            ),
             (OURS, dict(train_batch_size=32, lr_scaling="none")),
         ),
         differs=dict(
             pretrain=(
-                "the last tenth of its steps has rows of 512 tokens; here that is a second data set, and a run from --init_checkpoint",
+                (
+                    "the last tenth of its steps has rows of 512 tokens; "
+                    "here that is a second data set, and a run from --init_checkpoint"
+                ),
             ),
-            classify=("the paper picks the rate (5e-5, 3e-5, 2e-5) and the epochs (2 to 4) by the dev accuracy",),
+            classify=(
+                (
+                    "the paper picks the rate (5e-5, 3e-5, 2e-5) "
+                    "and the epochs (2 to 4) by the dev accuracy"
+                ),
+            ),
         ),
     ),
     "crammed": Recipe(
         summary="Cramming (Geiping & Goldstein 2023, its final model): one GPU, one day",
         data=(
-            (PILE, dict(objective="packed", pack_separator="sep", max_seq_length=128, max_tokens_per_character=0.25)),
+            (
+                PILE,
+                dict(
+                    objective="packed",
+                    pack_separator="sep",
+                    max_seq_length=128,
+                    max_tokens_per_character=0.25,
+                ),
+            ),
             (PILE, dict(tokenization="WordPiece", vocab_size=32768, do_lower_case=True)),
-            (f"{TRAIN}: a quarter of every row, exactly", dict(masked_lm_prob=0.25, max_predictions_per_seq=32)),
-            ("Geiping & Goldstein 2023: one epoch, masked when batches are made", dict(masking="dynamic", dupe_factor=1)),
+            (
+                f"{TRAIN}: a quarter of every row, exactly",
+                dict(masked_lm_prob=0.25, max_predictions_per_seq=32),
+            ),
+            (
+                "Geiping & Goldstein 2023: one epoch, masked when batches are made",
+                dict(masking="dynamic", dupe_factor=1),
+            ),
         ),
         pretrain=(
             (f"{CRAMMING}/arch/crammed-bert.yaml", dict(model="crammed")),
-            (TRAIN, dict(global_batch_size=8192, batch_ramp_proportion=0.6, learning_rate=1e-3, weight_decay_rate=0.01, clip_norm=0.5)),
+            (
+                TRAIN,
+                dict(
+                    global_batch_size=8192,
+                    batch_ramp_proportion=0.6,
+                    learning_rate=1e-3,
+                    weight_decay_rate=0.01,
+                    clip_norm=0.5,
+                ),
+            ),
             (f"{TRAIN}: budget-triangle2", dict(curve="triangle", lr_schedule="time")),
             (f"{TRAIN}: of 4,096 masked words, for a GPU of 48 GB", dict(train_batch_size=128)),
             (f"{TRAIN}: a quarter of every row, exactly", dict(max_predictions_per_seq=32)),
-            (f"{CRAMMING}/train/optim/adam.yaml", dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-12)),
+            (
+                f"{CRAMMING}/train/optim/adam.yaml",
+                dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-12),
+            ),
             (f"{CRAMMING}/cfg_pretrain.yaml", dict(total_training_time=24.0)),
             (PILE, dict(max_seq_length=128)),
             ("PyTorch's AdamW", dict(adam_bias_correction=True)),
             (OURS, dict(lr_scaling="none")),
         ),
         classify=(
-            (EVALUATE, dict(learning_rate=4e-5, global_batch_size=16, num_train_epochs=5.0, max_seq_length=128)),
+            (
+                EVALUATE,
+                dict(
+                    learning_rate=4e-5,
+                    global_batch_size=16,
+                    num_train_epochs=5.0,
+                    max_seq_length=128,
+                ),
+            ),
             (EVALUATE, dict(curve="cosine", warmup_proportion=0.1, clip_norm=0.0)),
-            (f"{CRAMMING}/eval/optim/adam.yaml", dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-6)),
+            (
+                f"{CRAMMING}/eval/optim/adam.yaml",
+                dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-6),
+            ),
             (f"{CRAMMING}/eval/optim/adam.yaml", dict(weight_decay_rate=0.0)),
-            (f"{CRAMMING}/arch/crammed-bert.yaml", dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, pooler_size=1024)),
+            (
+                f"{CRAMMING}/arch/crammed-bert.yaml",
+                dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, pooler_size=1024),
+            ),
             (f"{EVALUATE}: zero_index", dict(pooling="first")),
             ("PyTorch's AdamW", dict(adam_bias_correction=True)),
             (OURS, dict(train_batch_size=16, lr_scaling="none")),
         ),
         differs=dict(
             data=(
-                "its rows are ordered by their number of full stops, most first; here they are in random order",
+                (
+                    "its rows are ordered by their number of full stops, "
+                    "most first; here they are in random order"
+                ),
                 "its text is brought to the characters of an English keyboard",
             ),
             pretrain=("its precision is float16; here what --precision says",),
             classify=(
-                "its cosine begins behind the warm-up; ours runs over the whole fine-tuning, with warm-up in place of its start",
+                (
+                    "its cosine begins behind the warm-up; ours runs over "
+                    "the whole fine-tuning, with warm-up in place of its start"
+                ),
                 "it reports the median of 5 seeds: run_classifier.py five times, with --seed",
                 "a task of single texts has a second, empty text there, and so one more [SEP]",
             ),
         ),
     ),
     "budget24h": Recipe(
-        summary="24-hour BERT (Izsak et al. 2021): BERT large with pre-LN, on 8 GPUs of 12 GB in one day",
+        summary=(
+            "24-hour BERT (Izsak et al. 2021): "
+            "BERT large with pre-LN, on 8 GPUs of 12 GB in one day"
+        ),
         data=(
-            ("Izsak et al. 2021: single-sequence training, without next sentences", dict(objective="full_sentences")),
-            (ACADEMIC_DATA, dict(masking="static", masked_lm_prob=0.15, max_predictions_per_seq=20, max_seq_length=128, dupe_factor=10)),
-            (f"{ACADEMIC_DATA}: bert-large-uncased", dict(tokenization="WordPiece", vocab_size=30522, do_lower_case=True)),
+            (
+                "Izsak et al. 2021: single-sequence training, without next sentences",
+                dict(objective="full_sentences"),
+            ),
+            (
+                ACADEMIC_DATA,
+                dict(
+                    masking="static",
+                    masked_lm_prob=0.15,
+                    max_predictions_per_seq=20,
+                    max_seq_length=128,
+                    dupe_factor=10,
+                ),
+            ),
+            (
+                f"{ACADEMIC_DATA}: bert-large-uncased",
+                dict(tokenization="WordPiece", vocab_size=30522, do_lower_case=True),
+            ),
         ),
         pretrain=(
-            (ACADEMIC, dict(model="budget24h", global_batch_size=4096, train_batch_size=32, eval_batch_size=16)),
+            (
+                ACADEMIC,
+                dict(
+                    model="budget24h",
+                    global_batch_size=4096,
+                    train_batch_size=32,
+                    eval_batch_size=16,
+                ),
+            ),
             (ACADEMIC, dict(learning_rate=1e-3, lr_schedule="time", total_training_time=24.0)),
             (f"{ACADEMIC}: what it calls linear", dict(curve="one_cycle", warmup_proportion=0.06)),
-            (ACADEMIC, dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-6, weight_decay_rate=0.01, clip_norm=0.0)),
+            (
+                ACADEMIC,
+                dict(
+                    optimizer="adamw",
+                    adam_beta1=0.9,
+                    adam_beta2=0.98,
+                    adam_epsilon=1e-6,
+                    weight_decay_rate=0.01,
+                    clip_norm=0.0,
+                ),
+            ),
             (ACADEMIC, dict(early_stop_time=180.0, early_stop_eval_loss=6.0)),
             (ACADEMIC_DATA, dict(max_seq_length=128, max_predictions_per_seq=20)),
             (
-                f"{OURS}: closer in the first 5 % and the last 1 %, as in {ACADEMIC}, whose epochs are shards",
+                (
+                    f"{OURS}: closer in the first 5 % and the last 1 %, "
+                    f"as in {ACADEMIC}, whose epochs are shards"
+                ),
                 dict(
                     validation_marks=tuple(
-                        "0.01 0.02 0.03 0.04 0.05 0.1 0.15 0.2 0.25 0.3 0.35 0.4 0.45 0.5 0.55 0.6 0.65 0.7 0.75 0.8 0.85 0.9 0.95 "
-                        "0.99 0.995".split()
+                        (
+                            "0.01 0.02 0.03 0.04 0.05 0.1 0.15 0.2 0.25 0.3 0.35 0.4 "
+                            "0.45 0.5 0.55 0.6 0.65 0.7 0.75 0.8 0.85 0.9 0.95 0.99 0.995"
+                        ).split()
                     )
                 ),
             ),
@@ -154,45 +303,127 @@ RECIPES = {
             (OURS, dict(lr_scaling="none")),
         ),
         classify=(
-            (ACADEMIC, dict(learning_rate=5e-5, global_batch_size=32, num_train_epochs=5.0, max_seq_length=128)),
+            (
+                ACADEMIC,
+                dict(
+                    learning_rate=5e-5,
+                    global_batch_size=32,
+                    num_train_epochs=5.0,
+                    max_seq_length=128,
+                ),
+            ),
             (ACADEMIC, dict(weight_decay_rate=0.01, clip_norm=1.0)),
             (f"{ACADEMIC}: polynomial of power 1", dict(curve="one_cycle", num_warmup_steps=50)),
-            ("Hugging Face transformers, get_polynomial_decay_schedule_with_warmup: ends at 1e-7", dict(min_lr_ratio=0.002)),
-            (TRAINER, dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, adam_bias_correction=True)),
+            (
+                (
+                    "Hugging Face transformers, "
+                    "get_polynomial_decay_schedule_with_warmup: ends at 1e-7"
+                ),
+                dict(min_lr_ratio=0.002),
+            ),
+            (
+                TRAINER,
+                dict(
+                    optimizer="adamw",
+                    adam_beta1=0.9,
+                    adam_beta2=0.999,
+                    adam_epsilon=1e-8,
+                    adam_bias_correction=True,
+                ),
+            ),
             (OURS, dict(train_batch_size=32, lr_scaling="none")),
         ),
         differs=dict(pretrain=("its precision is float16; here what --precision says",)),
     ),
     "gpu8gb": Recipe(
-        summary="a BERT base on one GPU of 8 GB, one epoch of 20 GB of text in about 100 hours (sidsite.com/posts/bert-from-scratch)",
+        summary=(
+            "a BERT base on one GPU of 8 GB, one epoch of 20 GB of text "
+            "in about 100 hours (sidsite.com/posts/bert-from-scratch)"
+        ),
         data=(
-            (NOTEBOOK, dict(max_seq_length=128, tokenization="WordPiece", vocab_size=32768, do_lower_case=True)),
-            (f"{NOTEBOOK}: one epoch, masked when batches are made", dict(masking="dynamic", masked_lm_prob=0.15, dupe_factor=1)),
-            (f"{OURS}: nearest to its shuffled pieces of text, and none cut off", dict(objective="full_sentences")),
+            (
+                NOTEBOOK,
+                dict(
+                    max_seq_length=128,
+                    tokenization="WordPiece",
+                    vocab_size=32768,
+                    do_lower_case=True,
+                ),
+            ),
+            (
+                f"{NOTEBOOK}: one epoch, masked when batches are made",
+                dict(masking="dynamic", masked_lm_prob=0.15, dupe_factor=1),
+            ),
+            (
+                f"{OURS}: nearest to its shuffled pieces of text, and none cut off",
+                dict(objective="full_sentences"),
+            ),
             (OURS, dict(max_predictions_per_seq=20)),
         ),
         pretrain=(
-            (NOTEBOOK, dict(model="base", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_seq_length=128)),
-            (f"{NOTEBOOK}: 56 x 36, the latter chosen to fill 8 GB", dict(global_batch_size=2016, train_batch_size="auto")),
-            (NOTEBOOK, dict(num_train_epochs=1.0, learning_rate=1e-3, weight_decay_rate=0.01, clip_norm=0.5)),
+            (
+                NOTEBOOK,
+                dict(
+                    model="base",
+                    hidden_dropout_prob=0.0,
+                    attention_probs_dropout_prob=0.0,
+                    max_seq_length=128,
+                ),
+            ),
+            (
+                f"{NOTEBOOK}: 56 x 36, the latter chosen to fill 8 GB",
+                dict(global_batch_size=2016, train_batch_size="auto"),
+            ),
+            (
+                NOTEBOOK,
+                dict(
+                    num_train_epochs=1.0, learning_rate=1e-3, weight_decay_rate=0.01, clip_norm=0.5
+                ),
+            ),
             (NOTEBOOK, dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9)),
             (f"{NOTEBOOK}: what it calls linear", dict(curve="one_cycle", warmup_proportion=0.5)),
             ("PyTorch's AdamW", dict(adam_bias_correction=True)),
             (OURS, dict(max_predictions_per_seq=20, lr_scaling="none")),
         ),
         classify=(
-            (FINE_TUNING, dict(learning_rate=2e-5, global_batch_size=32, num_train_epochs=5.0, max_seq_length=124)),
-            (f"{FINE_TUNING}: what it calls linear", dict(curve="one_cycle", warmup_proportion=0.0)),
-            (TRAINER, dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, adam_bias_correction=True)),
+            (
+                FINE_TUNING,
+                dict(
+                    learning_rate=2e-5,
+                    global_batch_size=32,
+                    num_train_epochs=5.0,
+                    max_seq_length=124,
+                ),
+            ),
+            (
+                f"{FINE_TUNING}: what it calls linear",
+                dict(curve="one_cycle", warmup_proportion=0.0),
+            ),
+            (
+                TRAINER,
+                dict(
+                    optimizer="adamw",
+                    adam_beta1=0.9,
+                    adam_beta2=0.999,
+                    adam_epsilon=1e-8,
+                    adam_bias_correction=True,
+                ),
+            ),
             (TRAINER, dict(weight_decay_rate=0.0, clip_norm=1.0)),
             (OURS, dict(train_batch_size=32, lr_scaling="none")),
         ),
         differs=dict(
             data=(
-                "its rows are pieces of text cut off at 126 tokens, with 15 % masked on average; here rows are full and the share is exact",
+                (
+                    "its rows are pieces of text cut off at 126 tokens, with 15 % "
+                    "masked on average; here rows are full and the share is exact"
+                ),
                 "its text loses what is not ASCII",
             ),
-            pretrain=("its model has 128 positions; here 512, as BERT base", "its precision is float32; here what --precision says"),
+            pretrain=(
+                "its model has 128 positions; here 512, as BERT base",
+                "its precision is float32; here what --precision says",
+            ),
         ),
     ),
 }
@@ -204,8 +435,12 @@ class RecipeConfig(Settings):
 
     recipe: str | None = setting(
         None,
-        "The settings of a published BERT, for all three scripts; any flag given beside it wins, and --show_config tells where each "
-        "comes from. " + "; ".join(f"{name}: {recipe.summary}" for name, recipe in RECIPES.items()) + ".",
+        (
+            "The settings of a published BERT, for all three scripts; "
+            "any flag given beside it wins, and --show_config tells where each comes from. "
+        )
+        + "; ".join(f"{name}: {recipe.summary}" for name, recipe in RECIPES.items())
+        + ".",
         choices=tuple(RECIPES),
     )
 
@@ -215,7 +450,8 @@ class Yield:
     """Flags of the user's that settings of a recipe give way to.
 
     Attributes:
-      flags: all given by the user. to_drop: what the recipe no longer sets. script: where; None = in all three.
+      flags: all given by the user. to_drop: what the recipe no longer sets. script: where; None =
+        in all three.
       holds: whether it does, a function of {flag: value} of both together.
     """
 
@@ -235,7 +471,9 @@ def rises_by_itself(values):
 
 # What recipes say about the model's fields, which stands or falls with the model as a whole.
 MODEL_FIELDS = tuple(
-    field.name for field in dataclasses.fields(ModelConfig) if any(field.name in recipe.settings("pretrain") for recipe in RECIPES.values())
+    field.name
+    for field in dataclasses.fields(ModelConfig)
+    if any(field.name in recipe.settings("pretrain") for recipe in RECIPES.values())
 )
 YIELDS = (
     Yield(("model",), MODEL_FIELDS, script="pretrain"),
@@ -246,11 +484,21 @@ YIELDS = (
     Yield(("masked_lm_prob",), ("max_predictions_per_seq",)),
     Yield(("use_v2_feature_names",), ("masking",), lambda values: values["use_v2_feature_names"]),
     Yield(("num_train_epochs",), ("num_train_steps",)),
-    Yield(("lr_schedule",), ("total_training_time",), lambda values: values["lr_schedule"] == "step"),
+    Yield(
+        ("lr_schedule",), ("total_training_time",), lambda values: values["lr_schedule"] == "step"
+    ),
     Yield(("lr_schedule",), ("num_warmup_steps",), peaks_by_share),
     Yield(("warmup_proportion",), ("num_warmup_steps",)),
-    Yield(("num_warmup_steps",), ("curve",), lambda values: peaks_by_share(values) or rises_by_itself(values)),
-    Yield(("curve",), ("num_warmup_steps",), lambda values: peaks_by_share(values) or rises_by_itself(values)),
+    Yield(
+        ("num_warmup_steps",),
+        ("curve",),
+        lambda values: peaks_by_share(values) or rises_by_itself(values),
+    ),
+    Yield(
+        ("curve",),
+        ("num_warmup_steps",),
+        lambda values: peaks_by_share(values) or rises_by_itself(values),
+    ),
     Yield(("num_warmup_steps", "curve"), ("lr_schedule", "total_training_time"), peaks_by_share),
     Yield(("curve",), ("min_lr_ratio",), lambda values: values["curve"] == "constant"),
 )
@@ -260,23 +508,40 @@ def resolve(name, script, given):
     """{flag: (value, source)} of a recipe that is left beside what the user gives.
 
     Args:
-      name: of the recipe. script: "data", "pretrain" or "classify". given: {flag: value} of the user's.
+      name: of the recipe. script: "data", "pretrain" or "classify". given: {flag: value}
+        of the user's.
     """
-    settings = {flag: entry for flag, entry in RECIPES[name].settings(script).items() if flag not in given}
+    settings = {
+        flag: entry for flag, entry in RECIPES[name].settings(script).items() if flag not in given
+    }
     values = {flag: value for flag, (value, _) in settings.items()} | given
-    rules = [rule for rule in YIELDS if set(rule.flags) <= set(given) and rule.script in (None, script) and rule.holds(values)]
+    rules = [
+        rule
+        for rule in YIELDS
+        if set(rule.flags) <= set(given) and rule.script in (None, script) and rule.holds(values)
+    ]
     dropped = {flag for rule in rules for flag in rule.to_drop}
     return {flag: entry for flag, entry in settings.items() if flag not in dropped}
 
 
 def differences(name, made):
-    """What a data set is made of that the recipe's would not be, for people: ["objective is nsp, not packed"].
+    """What a data set is made of that the recipe's would not be, for people: ["objective is nsp,
+    not packed"].
 
     Args:
-      name: of the recipe. made: settings of the data set, as dataset.json has them. Lengths and vocabularies are left to other checks.
+      name: of the recipe. made: settings of the data set, as dataset.json has them. Lengths and
+        vocabularies are left to other checks.
     """
     if name not in RECIPES:
         raise UserError(f"recipe={name}: must be one of {', '.join(RECIPES)}")
     wanted = RECIPES[name].settings("data")
-    compared = [flag for flag in ("objective", "pack_separator", "masking", "masked_lm_prob") if flag in wanted and flag in made]
-    return [f"{flag} is {made[flag]}, not {wanted[flag][0]}" for flag in compared if made[flag] != wanted[flag][0]]
+    compared = [
+        flag
+        for flag in ("objective", "pack_separator", "masking", "masked_lm_prob")
+        if flag in wanted and flag in made
+    ]
+    return [
+        f"{flag} is {made[flag]}, not {wanted[flag][0]}"
+        for flag in compared
+        if made[flag] != wanted[flag][0]
+    ]

@@ -1,8 +1,10 @@
-"""Settings are frozen dataclasses; each field is the one source of a flag's name, default, range and help.
+"""Settings are frozen dataclasses; each field is the one source of a flag's name, default,
+range and help.
 
 Every room keeps its settings in its config.py, as subclasses of `Settings`. The command line
-(cli/flags.py) turns the fields into flags and back, and nothing else in the project knows about flags. A value out of range, like
-any other bad input, raises `UserError`, which the command line prints as one line with exit code 2.
+(cli/flags.py) turns the fields into flags and back, and nothing else in the project knows about
+flags. A value out of range, like any other bad input, raises `UserError`, which the command line
+prints as one line with exit code 2.
 """
 
 import dataclasses
@@ -14,11 +16,14 @@ ROLES = ("size", "rate", "departure")
 
 
 class UserError(Exception):
-    """Bad input. The message is one line of at most 300 characters: what is wrong, where, and what to do."""
+    """Bad input. The message is one line of at most 300 characters: what is wrong, where,
+    and what to do.
+    """
 
 
 class GaveUp(Exception):
-    """A training that cannot go on: it diverged, stopped early, or cannot save. The message says since when, and what to try.
+    """A training that cannot go on: it diverged, stopped early, or cannot save. The message says
+    since when, and what to try.
 
     is_told: whether the user has read that already.
     """
@@ -27,26 +32,41 @@ class GaveUp(Exception):
 
 
 def setting(
-    default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(), aliases=(), needs=None,
-    role=None, bert_values=None, none_means=None,
+    default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(),
+    aliases=(), needs=None, role=None, bert_values=None, none_means=None,
 ):  # fmt: skip
     """A dataclass field that is also a flag.
 
     Args:
-      default: value when the user says nothing. A field typed `T | None` may be None, which means "decided later".
+      default: value when the user says nothing. A field typed `T | None` may be None, which means
+        "decided later".
       help: one or two sentences for --help; says the unit.
       low, high: inclusive bounds. above, below: exclusive bounds.
       choices: the allowed strings. words: strings that a number may also be, such as "auto".
       aliases: other flag names that users know for the same thing.
-      needs: (field, values) of the same class without which this one has no effect; values None = whichever, but set.
+      needs: (field, values) of the same class without which this one has no effect; values None =
+        whichever, but set.
       role: of the model's fields alone: "size" or "rate", which BERT has, or "departure" from BERT.
-      bert_values: what supports `in`: the values with which BERT has the field. None = a size or rate of any value; a departure that BERT
-        has no field for, so that its default is BERT.
+      bert_values: what supports `in`: the values with which BERT has the field. None = a size or
+        rate of any value; a departure that BERT has no field for, so that its default is BERT.
       none_means: of a departure that may be None, the field whose value it then has.
     """
     assert role in (None, *ROLES), role
-    rules = dict(help=help, low=low, high=high, above=above, below=below, choices=choices, words=tuple(words), aliases=tuple(aliases))
-    return dataclasses.field(default=default, metadata=rules | dict(needs=needs, role=role, bert_values=bert_values, none_means=none_means))
+    rules = dict(
+        help=help,
+        low=low,
+        high=high,
+        above=above,
+        below=below,
+        choices=choices,
+        words=tuple(words),
+        aliases=tuple(aliases),
+    )
+    return dataclasses.field(
+        default=default,
+        metadata=rules
+        | dict(needs=needs, role=role, bert_values=bert_values, none_means=none_means),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,10 +81,18 @@ class Settings:
 
     def idle(self, name):
         """Why the value of a field has no effect, for people; None when it has one."""
-        needs = next(field for field in dataclasses.fields(self) if field.name == name).metadata["needs"]
-        if needs is None or (getattr(self, needs[0]) is not None if needs[1] is None else getattr(self, needs[0]) in needs[1]):
+        needs = next(field for field in dataclasses.fields(self) if field.name == name).metadata[
+            "needs"
+        ]
+        if needs is None or (
+            getattr(self, needs[0]) is not None
+            if needs[1] is None
+            else getattr(self, needs[0]) in needs[1]
+        ):
             return None
-        return f"--{name} has no effect without --{needs[0]}" + ("" if needs[1] is None else f"={' or '.join(map(str, needs[1]))}")
+        return f"--{name} has no effect without --{needs[0]}" + (
+            "" if needs[1] is None else f"={' or '.join(map(str, needs[1]))}"
+        )
 
     def to_dict(self):
         return dataclasses.asdict(self)

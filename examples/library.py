@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The library used from Python: text -> records -> a BERT -> a classifier, in one process, with settings instead of flags.
+"""The library used from Python: text -> records -> a BERT -> a classifier, in one process, with
+settings instead of flags.
 
-Each call does what the script of its name does: run it again in the same folder, and it goes on or says that it is done. What the scripts
-print goes to Python's logging.
+Each call does what the script of its name does: run it again in the same folder, and it goes on or
+says that it is done. What the scripts print goes to Python's logging.
 """
 
 import logging
@@ -19,14 +20,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 def main(folder, num_train_steps):
     data.create_pretraining_data(
         data.DataConfig(
-            input_file=str(ROOT / "sample_text.txt"), output_file=f"{folder}/data/sample.tfrecord", vocab_size=1000, max_seq_length=64
+            input_file=str(ROOT / "sample_text.txt"),
+            output_file=f"{folder}/data/sample.tfrecord",
+            vocab_size=1000,
+            max_seq_length=64,
         )
     )
     results = {}
     for learning_rate in (3e-4, 1e-3):
         pretrained = pretrain.pretrain(
             pretrain.PretrainSettings(
-                run=pretrain.PretrainConfig(output_dir=f"{folder}/pretrain-{learning_rate:g}", model="tiny"),
+                run=pretrain.PretrainConfig(
+                    output_dir=f"{folder}/pretrain-{learning_rate:g}", model="tiny"
+                ),
                 inputs=data.InputConfig(input_file=f"{folder}/data/*.tfrecord"),
                 batch=BatchConfig(train_batch_size=16),
                 optimizer=OptimizerConfig(learning_rate=learning_rate),
@@ -37,13 +43,18 @@ def main(folder, num_train_steps):
         fine_tuned = finetune.finetune(
             finetune.FinetuneSettings(
                 run=finetune.FinetuneConfig(
-                    data_dir=str(ROOT / "examples" / "pairs"), output_dir=f"{folder}/pairs-{learning_rate:g}", max_seq_length=64
+                    data_dir=str(ROOT / "examples" / "pairs"),
+                    output_dir=f"{folder}/pairs-{learning_rate:g}",
+                    max_seq_length=64,
                 ),
                 start=finetune.StartConfig(init_checkpoint=pretrained.folder.model),
                 cadence=CadenceConfig(num_train_steps=num_train_steps),
             )
         )
-        results[learning_rate] = (pretrained.progress.best_metric, fine_tuned.metrics["dev"]["accuracy"])
+        results[learning_rate] = (
+            pretrained.progress.best_metric,
+            fine_tuned.metrics["dev"]["accuracy"],
+        )
     print("learning rate   validation loss   accuracy on pairs")
     for learning_rate, (loss, accuracy) in results.items():
         print(f"{learning_rate:<13g}   {loss:>15.3f}   {accuracy:>17.3f}")

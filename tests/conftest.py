@@ -1,4 +1,6 @@
-"""TensorFlow is started once for all tests, on the CPU, with four logical devices, so that any test can have up to four replicas."""
+"""TensorFlow is started once for all tests, on the CPU, with four logical devices, so that any test
+can have up to four replicas.
+"""
 
 import os
 
@@ -8,9 +10,12 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 import pytest
 import tensorflow as tf
 
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4)
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
+)
 
-# experimental_get_compiler_ir draws a random number, which deterministic ops, switched on by other tests, allow with a seed only.
+# experimental_get_compiler_ir draws a random number, which deterministic ops, switched on by other
+# tests, allow with a seed only.
 tf.random.set_seed(1)
 
 

@@ -1,4 +1,6 @@
-"""Imports point down only, what settings need is imported in no time, and docs/architecture.md names every room."""
+"""Imports point down only, what settings need is imported in no time, and docs/architecture.md
+names every room.
+"""
 
 import ast
 import pathlib
@@ -26,7 +28,8 @@ BELOW = {
 }
 # Modules on top of the package, which every room may import.
 GROUND = {"environment", "settings", "recipes", "console", "files", "memory", "fused"}
-ABOVE_GROUND = {"recipes": {"model"}}  # whose config says which flags are the model's; model imports no recipes
+# whose config says which flags are the model's; model imports no recipes
+ABOVE_GROUND = {"recipes": {"model"}}
 HEAVY = ("tensorflow", "numba", "sklearn")
 LIGHT = [
     "settings",
@@ -59,7 +62,9 @@ def test_imports_point_down(path):
             if own in ("__main__", "__init__"):
                 assert match[1] == "cli", f"{own} may not import {name}"
             else:
-                assert match[1] in BELOW.get(own, ABOVE_GROUND.get(own, set())), f"{own} may not import {name}"
+                assert match[1] in BELOW.get(own, ABOVE_GROUND.get(own, set())), (
+                    f"{own} may not import {name}"
+                )
 
 
 def test_every_module_on_the_ground_is_known():
@@ -68,8 +73,12 @@ def test_every_module_on_the_ground_is_known():
 
 @pytest.mark.parametrize("module", LIGHT)
 def test_settings_need_nothing_heavy(module):
-    code = f"import sys, bert_gpu.{module}; print(*[name for name in {HEAVY} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    code = (
+        f"import sys, bert_gpu.{module}; print(*[name for name in {HEAVY} if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert result.stdout.split() == []
 
 

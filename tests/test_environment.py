@@ -1,4 +1,6 @@
-"""What the user has set wins; caches go where they can be written; Keras and other slow modules are imported when they are used."""
+"""What the user has set wins; caches go where they can be written; Keras and other slow modules are
+imported when they are used.
+"""
 
 import json
 import os
@@ -16,11 +18,29 @@ HOME = "/proc/nonexistent"  # cannot be made, not even by root
 
 
 def python(code, path=ROOT, *arguments, **variables):
-    """What a program prints in a fresh process that imports bert_gpu from `path`. variables: of its environment; None = not set."""
-    names = ("TF_CPP_MIN_LOG_LEVEL", "GLOG_minloglevel", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME")
+    """What a program prints in a fresh process that imports bert_gpu from `path`. variables: of its
+    environment; None = not set.
+    """
+    names = (
+        "TF_CPP_MIN_LOG_LEVEL",
+        "GLOG_minloglevel",
+        "TF_ENABLE_ONEDNN_OPTS",
+        "XLA_FLAGS",
+        "NUMBA_CACHE_DIR",
+        "XDG_CACHE_HOME",
+    )
     values = {name: value for name, value in os.environ.items() if name not in names}
-    values |= dict(PYTHONPATH=str(path), CUDA_VISIBLE_DEVICES="-1", PYTHONDONTWRITEBYTECODE="1") | variables
-    result = subprocess.run([sys.executable, "-c", code, *arguments], env=values, cwd="/", capture_output=True, text=True)
+    values |= (
+        dict(PYTHONPATH=str(path), CUDA_VISIBLE_DEVICES="-1", PYTHONDONTWRITEBYTECODE="1")
+        | variables
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=values,
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 
@@ -43,7 +63,9 @@ def test_what_is_set_by_default(tmp_path):
     assert prepared(**found) == found, "twice is as good as once"
 
 
-@pytest.mark.parametrize("name", ["TF_CPP_MIN_LOG_LEVEL", "GLOG_minloglevel", "TF_ENABLE_ONEDNN_OPTS", "NUMBA_CACHE_DIR"])
+@pytest.mark.parametrize(
+    "name", ["TF_CPP_MIN_LOG_LEVEL", "GLOG_minloglevel", "TF_ENABLE_ONEDNN_OPTS", "NUMBA_CACHE_DIR"]
+)
 @pytest.mark.parametrize("value", ["0", "/mine"])
 def test_what_the_user_has_set_wins(tmp_path, name, value):
     assert prepared(XDG_CACHE_HOME=str(tmp_path), **{name: value})[name] == value
@@ -69,9 +91,13 @@ def test_verbose_leaves_the_log_on(tmp_path):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A copy of the package in which nothing may be written; root may all the same, so tests look where files went."""
+    """A copy of the package in which nothing may be written; root may all the same, so tests look
+    where files went.
+    """
     folder = tmp_path_factory.mktemp("site")
-    shutil.copytree(ROOT / "bert_gpu", folder / "bert_gpu", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "bert_gpu", folder / "bert_gpu", ignore=shutil.ignore_patterns("__pycache__")
+    )
     subprocess.run(["chmod", "-R", "a-w", folder], check=True)
     yield folder
     subprocess.run(["chmod", "-R", "u+w", folder], check=True)
@@ -80,14 +106,23 @@ def installed(tmp_path_factory):
 
 def compiled(folder):
     """The names of what Numba has kept below a folder."""
-    return {path.name.split("-")[0] for path in pathlib.Path(folder).rglob("*") if path.suffix in (".nbi", ".nbc")}
+    return {
+        path.name.split("-")[0]
+        for path in pathlib.Path(folder).rglob("*")
+        if path.suffix in (".nbi", ".nbc")
+    }
 
 
-COMPILE = "import bert_gpu.data.chance as c, numpy as np; c.draw(np.zeros(1, np.uint64)); print(c.__file__)"
+COMPILE = (
+    "import bert_gpu.data.chance as c, numpy as np; "
+    "c.draw(np.zeros(1, np.uint64)); print(c.__file__)"
+)
 
 
 def test_compiled_loops_are_kept_in_the_users_cache(installed, tmp_path):
-    assert python(COMPILE, installed, XDG_CACHE_HOME=str(tmp_path)) == str(installed / "bert_gpu/data/chance.py")
+    assert python(COMPILE, installed, XDG_CACHE_HOME=str(tmp_path)) == str(
+        installed / "bert_gpu/data/chance.py"
+    )
     assert compiled(tmp_path / "bert-gpu" / "numba") == {"chance.draw"}
 
 
@@ -97,7 +132,12 @@ def test_a_home_that_cannot_be_written_to(installed, tmp_path):
 
 
 def test_a_cache_of_the_users_own_wins(installed, tmp_path):
-    python(COMPILE, installed, NUMBA_CACHE_DIR=str(tmp_path / "mine"), XDG_CACHE_HOME=str(tmp_path / "other"))
+    python(
+        COMPILE,
+        installed,
+        NUMBA_CACHE_DIR=str(tmp_path / "mine"),
+        XDG_CACHE_HOME=str(tmp_path / "other"),
+    )
     assert compiled(tmp_path / "mine") == {"chance.draw"} and not (tmp_path / "other").exists()
 
 
@@ -107,14 +147,20 @@ import multiprocessing, os, bert_gpu
 with multiprocessing.get_context("spawn").Pool(1) as pool:
     print(pool.apply(os.getenv, ("NUMBA_CACHE_DIR",)))
 """
-    assert python(code, installed, XDG_CACHE_HOME=str(tmp_path)) == str(tmp_path / "bert-gpu" / "numba")
+    assert python(code, installed, XDG_CACHE_HOME=str(tmp_path)) == str(
+        tmp_path / "bert-gpu" / "numba"
+    )
 
 
 def test_keras_is_imported_when_it_is_used():
     code = """
 import sys, bert_gpu, tensorflow as tf, tensorflow_text as tf_text
 print("keras" in sys.modules, "sklearn" in sys.modules, hasattr(tf_text.keras, "absent"))
-print(tf.keras.layers.Dense(2)(tf.ones([1, 3])).shape, tf_text.keras.layers.ToDense.__name__, "keras" in sys.modules)
+print(
+    tf.keras.layers.Dense(2)(tf.ones([1, 3])).shape,
+    tf_text.keras.layers.ToDense.__name__,
+    "keras" in sys.modules,
+)
 print(isinstance(tf.keras.optimizers.Adam(1e-3), sys.modules["keras"].optimizers.Optimizer))
 """
     assert python(code).splitlines() == ["False False False", "(1, 2) ToDense True", "True"]

@@ -1,4 +1,6 @@
-"""What benchmarks count in compiled programs whose bytes and FLOPs are known (helpers/ahead_hlo.py), and how they search (ahead.py)."""
+"""What benchmarks count in compiled programs whose bytes and FLOPs are known
+(helpers/ahead_hlo.py), and how they search (ahead.py).
+"""
 
 import sys
 
@@ -60,8 +62,14 @@ ENTRY %main (x: f32[4,8], y: bf16[100,8]) -> f32[4] {
 
 def test_kernels_of_a_program():
     copy, fusion, gemm = ahead_hlo.kernels(PROGRAM)
-    assert (copy.name, copy.kind, copy.times, copy.num_bytes) == ("copy.1", "other", 3, 2 * 4 * 8 * 4)
-    # The fusion reads x whole, of y the slice alone, whatever order its parameters are written in; and writes sums and values.
+    assert (copy.name, copy.kind, copy.times, copy.num_bytes) == (
+        "copy.1",
+        "other",
+        3,
+        2 * 4 * 8 * 4,
+    )
+    # The fusion reads x whole, of y the slice alone, whatever order its parameters are written in;
+    # and writes sums and values.
     assert (fusion.kind, fusion.op_name, fusion.times) == ("other", "PartitionedCall/Sum", 1)
     assert fusion.num_bytes == 4 * 8 * 4 + 4 * 8 * 2 + 4 * 4 + 4 * 8 * 2
     assert (gemm.kind, gemm.flops) == ("product", 2 * 4 * 100 * 8)
@@ -96,7 +104,8 @@ def test_parts_that_are_gathered_and_updated_in_place():
     attention, update = ahead_hlo.kernels(IN_PLACE)
     assert (attention.kind, attention.flops) == ("attention", 2 * 2 * (2 * 4 * 16 * 16) * 8)
     rows, indices = 4 * 8 * 4, 4 * 4
-    assert update.num_bytes == (rows + rows + indices + 4 * 8 * 2) + rows  # read: of a its updates, b, c, the gathered part of d; written
+    # read: of a its updates, b, c, the gathered part of d; written
+    assert update.num_bytes == (rows + rows + indices + 4 * 8 * 2) + rows
 
 
 @pytest.mark.parametrize(
@@ -114,7 +123,10 @@ def test_what_cannot_be_counted_is_refused(line, said):
 
 
 @pytest.mark.parametrize("limit", [99, 107, 108, 1000, 20_000])
-@pytest.mark.parametrize("bytes_of", [lambda n: 100 + 7 * n, lambda n: 100 + n**1.3, lambda n: 100 + 40 * (n // 8) + n**0.5])
+@pytest.mark.parametrize(
+    "bytes_of",
+    [lambda n: 100 + 7 * n, lambda n: 100 + n**1.3, lambda n: 100 + 40 * (n // 8) + n**0.5],
+)
 def test_the_most_rows_that_fit(bytes_of, limit):
     found = ahead.most_rows(bytes_of, limit)
     assert found == 0 or bytes_of(found) <= limit

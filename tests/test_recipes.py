@@ -1,4 +1,6 @@
-"""Recipes: the table is sound, what the user gives wins without a contradiction, and each recipe runs from text to a classifier."""
+"""Recipes: the table is sound, what the user gives wins without a contradiction, and each recipe
+runs from text to a classifier.
+"""
 
 import dataclasses
 import itertools
@@ -27,8 +29,15 @@ from bert_gpu.text.config import TextFormat
 from bert_gpu.train.batching import plan_batch
 from bert_gpu.train.config import BatchConfig, CadenceConfig, fit_sizes
 
-CLASSES = dict(data=[DataConfig, RecipeConfig, TextFormat, flags.CommonConfig], pretrain=pretrain.CLASSES, classify=classify.CLASSES)
-FIELDS = {script: {field.name: field for kind in kinds for field in dataclasses.fields(kind)} for script, kinds in CLASSES.items()}
+CLASSES = dict(
+    data=[DataConfig, RecipeConfig, TextFormat, flags.CommonConfig],
+    pretrain=pretrain.CLASSES,
+    classify=classify.CLASSES,
+)
+FIELDS = {
+    script: {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
+    for script, kinds in CLASSES.items()
+}
 EACH = [(name, script) for name in RECIPES for script in CLASSES]
 
 
@@ -42,7 +51,11 @@ def settings(script, kind, *argv):
 
 @pytest.mark.parametrize("name, script", EACH)
 def test_every_entry_is_a_sound_flag_with_one_source(name, script):
-    entries = [(flag, value, source) for source, group in getattr(RECIPES[name], script) for flag, value in group.items()]
+    entries = [
+        (flag, value, source)
+        for source, group in getattr(RECIPES[name], script)
+        for flag, value in group.items()
+    ]
     assert len({flag for flag, _, _ in entries}) == len(entries), "a flag is set twice"
     for flag, value, source in entries:
         assert source.strip()
@@ -54,7 +67,9 @@ def test_every_entry_is_a_sound_flag_with_one_source(name, script):
 def test_what_yields_exists():
     for rule in YIELDS:
         scripts = [rule.script] if rule.script else list(CLASSES)
-        assert all(any(flag in FIELDS[script] for script in scripts) for flag in rule.flags + rule.to_drop)
+        assert all(
+            any(flag in FIELDS[script] for script in scripts) for flag in rule.flags + rule.to_drop
+        )
 
 
 def candidates(field):
@@ -63,14 +78,22 @@ def candidates(field):
     if kind is bool:
         return [True, False]
     numbers = [0, 1, 100] if kind is int else [0.0, 0.5, 24.0] if kind is float else []
-    return [*numbers, *field.metadata["words"], *(field.metadata["choices"] or [])] or [field.default]
+    return [*numbers, *field.metadata["words"], *(field.metadata["choices"] or [])] or [
+        field.default
+    ]
 
 
 def is_accepted(script, values):
     """Whether the settings classes of a script take {flag: value}."""
     try:
         for kind in CLASSES[script]:
-            kind(**{field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values})
+            kind(
+                **{
+                    field.name: values[field.name]
+                    for field in dataclasses.fields(kind)
+                    if field.name in values
+                }
+            )
     except UserError:
         return False
     return True
@@ -79,9 +102,21 @@ def is_accepted(script, values):
 @pytest.mark.parametrize("name, script", EACH)
 def test_what_is_accepted_alone_is_accepted_beside_a_recipe(name, script):
     """Also two flags at a time, of those that the rules know."""
-    known = {flag for rule in YIELDS for flag in rule.flags + rule.to_drop} | {"total_training_time"}
-    each = [{field.name: value} for field in FIELDS[script].values() for value in candidates(field) if value is not None]
-    pairs = [first | second for first, second in itertools.combinations([given for given in each if known >= set(given)], 2)]
+    known = {flag for rule in YIELDS for flag in rule.flags + rule.to_drop} | {
+        "total_training_time"
+    }
+    each = [
+        {field.name: value}
+        for field in FIELDS[script].values()
+        for value in candidates(field)
+        if value is not None
+    ]
+    pairs = [
+        first | second
+        for first, second in itertools.combinations(
+            [given for given in each if known >= set(given)], 2
+        )
+    ]
     num_accepted = 0
     for given in each + pairs:
         if is_accepted(script, given):
@@ -95,35 +130,111 @@ def test_what_is_accepted_alone_is_accepted_beside_a_recipe(name, script):
 def test_unknown_recipes_are_refused(capsys):
     for script in CLASSES:
         assert flags.exit_code(command, ["bert-gpu", script, "--recipe=cramed"]) == 2
-        assert "--recipe=cramed: must be one of bert, crammed, budget24h, gpu8gb" in capsys.readouterr().err
+        assert (
+            "--recipe=cramed: must be one of bert, crammed, budget24h, gpu8gb"
+            in capsys.readouterr().err
+        )
 
 
 def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_defaults():
     assert settings("pretrain", OptimizerConfig).learning_rate == 1e-4
     assert settings("pretrain", OptimizerConfig, "--recipe=crammed").learning_rate == 1e-3
-    assert settings("pretrain", OptimizerConfig, "--recipe=crammed", "--learning_rate=1e-4").learning_rate == 1e-4
+    assert (
+        settings(
+            "pretrain", OptimizerConfig, "--recipe=crammed", "--learning_rate=1e-4"
+        ).learning_rate
+        == 1e-4
+    )
     defaults = dict(learning_rate=5e-5)
-    parsed = flags.parse(["x", "--recipe=crammed"], "", [], CLASSES["classify"], defaults=defaults, script="classify")
+    parsed = flags.parse(
+        ["x", "--recipe=crammed"], "", [], CLASSES["classify"], defaults=defaults, script="classify"
+    )
     assert parsed.make(OptimizerConfig).learning_rate == 4e-5
 
 
 @pytest.mark.parametrize(
     "recipe, script, given, kind, expected",
     [
-        ("crammed", "pretrain", ["--gradient_accumulation_steps=4"], BatchConfig, dict(global_batch_size=None, train_batch_size=128)),
+        (
+            "crammed",
+            "pretrain",
+            ["--gradient_accumulation_steps=4"],
+            BatchConfig,
+            dict(global_batch_size=None, train_batch_size=128),
+        ),
         ("crammed", "pretrain", ["--bert_config_file=x.json"], PretrainConfig, dict(model=None)),
         ("crammed", "pretrain", ["--encoder=garden:bert"], PretrainConfig, dict(model=None)),
-        ("crammed", "pretrain", ["--max_seq_length=64"], PretrainConfig, dict(max_predictions_per_seq=None)),
-        ("crammed", "data", ["--max_seq_length=64"], DataConfig, dict(max_predictions_per_seq=None, num_predictions=16)),
+        (
+            "crammed",
+            "pretrain",
+            ["--max_seq_length=64"],
+            PretrainConfig,
+            dict(max_predictions_per_seq=None),
+        ),
+        (
+            "crammed",
+            "data",
+            ["--max_seq_length=64"],
+            DataConfig,
+            dict(max_predictions_per_seq=None, num_predictions=16),
+        ),
         ("crammed", "data", ["--use_v2_feature_names"], DataConfig, dict(masking="static")),
-        ("crammed", "pretrain", ["--num_train_steps=5"], ScheduleConfig, dict(total_training_time=24.0, lr_schedule="time")),
-        ("crammed", "pretrain", ["--lr_schedule=step"], ScheduleConfig, dict(total_training_time=None, curve="triangle")),
-        ("crammed", "pretrain", ["--num_warmup_steps=9"], ScheduleConfig, dict(num_warmup_steps=9, curve="linear")),
-        ("budget24h", "pretrain", ["--num_warmup_steps=9"], ScheduleConfig, dict(num_warmup_steps=9, curve="linear")),
-        ("budget24h", "classify", ["--num_warmup_steps=9"], ScheduleConfig, dict(num_warmup_steps=9, curve="one_cycle")),
-        ("budget24h", "classify", ["--warmup_proportion=0.2"], ScheduleConfig, dict(num_warmup_steps=None)),
-        ("budget24h", "classify", ["--curve=constant"], ScheduleConfig, dict(min_lr_ratio=0.0, num_warmup_steps=50)),
-        ("bert", "pretrain", ["--num_train_epochs=2"], CadenceConfig, dict(num_train_steps=None, num_train_epochs=2.0)),
+        (
+            "crammed",
+            "pretrain",
+            ["--num_train_steps=5"],
+            ScheduleConfig,
+            dict(total_training_time=24.0, lr_schedule="time"),
+        ),
+        (
+            "crammed",
+            "pretrain",
+            ["--lr_schedule=step"],
+            ScheduleConfig,
+            dict(total_training_time=None, curve="triangle"),
+        ),
+        (
+            "crammed",
+            "pretrain",
+            ["--num_warmup_steps=9"],
+            ScheduleConfig,
+            dict(num_warmup_steps=9, curve="linear"),
+        ),
+        (
+            "budget24h",
+            "pretrain",
+            ["--num_warmup_steps=9"],
+            ScheduleConfig,
+            dict(num_warmup_steps=9, curve="linear"),
+        ),
+        (
+            "budget24h",
+            "classify",
+            ["--num_warmup_steps=9"],
+            ScheduleConfig,
+            dict(num_warmup_steps=9, curve="one_cycle"),
+        ),
+        (
+            "budget24h",
+            "classify",
+            ["--warmup_proportion=0.2"],
+            ScheduleConfig,
+            dict(num_warmup_steps=None),
+        ),
+        (
+            "budget24h",
+            "classify",
+            ["--curve=constant"],
+            ScheduleConfig,
+            dict(min_lr_ratio=0.0, num_warmup_steps=50),
+        ),
+        (
+            "bert",
+            "pretrain",
+            ["--num_train_epochs=2"],
+            CadenceConfig,
+            dict(num_train_steps=None, num_train_epochs=2.0),
+        ),
         ("gpu8gb", "pretrain", ["--num_train_steps=9"], CadenceConfig, dict(num_train_steps=9)),
     ],
 )
@@ -134,10 +245,17 @@ def test_what_contradicts_a_flag_yields(recipe, script, given, kind, expected):
 
 def test_a_model_of_the_users_replaces_the_recipes_as_a_whole():
     parsed = parse("pretrain", "--recipe=gpu8gb")
-    assert parsed.overrides(ModelConfig) == dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    assert parsed.overrides(ModelConfig) == dict(
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
     parsed = parse("pretrain", "--recipe=gpu8gb", "--model=tiny", "--hidden_size=64")
-    assert parsed.make(PretrainConfig).model == "tiny" and parsed.overrides(ModelConfig) == dict(hidden_size=64)
-    assert settings("classify", FinetuneConfig, "--recipe=crammed", "--model=tiny").hidden_dropout_prob == 0.1
+    assert parsed.make(PretrainConfig).model == "tiny" and parsed.overrides(ModelConfig) == dict(
+        hidden_size=64
+    )
+    assert (
+        settings("classify", FinetuneConfig, "--recipe=crammed", "--model=tiny").hidden_dropout_prob
+        == 0.1
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +270,8 @@ def test_a_model_of_the_users_replaces_the_recipes_as_a_whole():
         (["--recipe=crammed", "--global_batch_size=200"], 1, None, 100, 200),
         (["--recipe=gpu8gb"], 5, None, "auto", 2015),
         (["--recipe=crammed"], 1, dict(global_batch_size=16), 16, None),
-        (["--recipe=crammed", "--global_batch_size=32"], 1, dict(global_batch_size=16), 16, 32),  # complained about later
+        # complained about later
+        (["--recipe=crammed", "--global_batch_size=32"], 1, dict(global_batch_size=16), 16, 32),
         (["--global_batch_size=24"], 1, None, 32, 24),  # no recipe, nothing to fit
         (["--recipe=bert", "--gradient_accumulation_steps=2"], 1, None, 32, None),
     ],
@@ -172,8 +291,10 @@ def test_the_crammed_model_has_the_weights_of_its_description():
     specs = pretraining_weights(BertEncoder(model), False)
     hidden, layers, vocabulary, inner = 768, 16, 32768, 3072 // 2
     norm = 2 * hidden
-    layer = 4 * hidden * hidden + hidden * 2 * inner + inner * hidden + 2 * norm  # queries, keys, values, output; gated; two norms
-    expected = vocabulary * hidden + 1 + norm + layers * layer + norm  # tied decoder; one scale of the positions; final norm
+    # queries, keys, values, output; gated; two norms
+    layer = 4 * hidden * hidden + hidden * 2 * inner + inner * hidden + 2 * norm
+    # tied decoder; one scale of the positions; final norm
+    expected = vocabulary * hidden + 1 + norm + layers * layer + norm
     assert sum(math.prod(spec.shape) for spec in specs.values()) == expected
     assert model.hidden_dropout_prob == model.attention_probs_dropout_prob == 0
 
@@ -182,9 +303,15 @@ def test_the_crammed_clock():
     parsed = parse("pretrain", "--recipe=crammed")
     schedule, batch = parsed.make(ScheduleConfig), parsed.make(BatchConfig)
     plan = plan_batch(batch, parsed.make(OptimizerConfig).learning_rate, 1, is_ramped=True)
-    rates = [plan.learning_rate * rate_factor(0, None, schedule, progress) for progress in (0.0, 0.375, 0.75, 0.875, 1.0)]
+    rates = [
+        plan.learning_rate * rate_factor(0, None, schedule, progress)
+        for progress in (0.0, 0.375, 0.75, 0.875, 1.0)
+    ]
     np.testing.assert_allclose(rates, [0.25e-3, 0.625e-3, 1e-3, 0.5e-3, 0.0], rtol=1e-12)
-    sizes = [plan.unit_size * num_micro_batches_at(p, plan.num_micro_batches, schedule) for p in (0.0, 0.3, 0.5999, 0.6, 1.0)]
+    sizes = [
+        plan.unit_size * num_micro_batches_at(p, plan.num_micro_batches, schedule)
+        for p in (0.0, 0.3, 0.5999, 0.6, 1.0)
+    ]
     assert sizes == [128, 4096 + 128, 8192, 8192, 8192]
 
 
@@ -193,18 +320,32 @@ def test_data_and_training_of_a_recipe_agree():
         made = settings("data", DataConfig, f"--recipe={name}")
         wanted = parse("pretrain", f"--recipe={name}").recipe
         assert wanted["max_seq_length"][0] == made.max_seq_length
-        assert wanted["max_predictions_per_seq"][0] == made.num_predictions == math.ceil(made.max_seq_length * made.masked_lm_prob)
+        assert (
+            wanted["max_predictions_per_seq"][0]
+            == made.num_predictions
+            == math.ceil(made.max_seq_length * made.masked_lm_prob)
+        )
         assert differences(name, made.fixed()) == []
     made = settings("data", DataConfig).fixed()
-    assert differences("crammed", made)[:2] == ["objective is nsp, not packed", "pack_separator is cls_sep, not sep"]
+    assert differences("crammed", made)[:2] == [
+        "objective is nsp, not packed",
+        "pack_separator is cls_sep, not sep",
+    ]
 
 
 def test_where_each_setting_came_from(capsys):
-    assert command(["bert-gpu", "data", "--recipe=crammed", "--vocab_size=500", "--show_config"]) == 0
+    assert (
+        command(["bert-gpu", "data", "--recipe=crammed", "--vocab_size=500", "--show_config"]) == 0
+    )
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("# recipe crammed: ") and lines[1].startswith("# not as in its source: ")
+    assert lines[0].startswith("# recipe crammed: ") and lines[1].startswith(
+        "# not as in its source: "
+    )
     assert "--vocab_size=500  # command line" in lines
-    assert any(line.startswith("--objective=packed  # recipe crammed: JonasGeiping/cramming") for line in lines)
+    assert any(
+        line.startswith("--objective=packed  # recipe crammed: JonasGeiping/cramming")
+        for line in lines
+    )
     assert "--gzip_compress=False  # default" in lines
 
 
@@ -213,14 +354,21 @@ def test_a_recipe_is_shown_before_there_is_data(tmp_path, monkeypatch, capsys):
     assert command(["bert-gpu", "pretrain", "--recipe=crammed", "--show_config"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("# data/*.tfrecord: no data there yet")
-    assert "--hidden_act=geglu" in out and "--lr_scaling=none  # recipe crammed: chosen by us" in out
+    assert (
+        "--hidden_act=geglu" in out and "--lr_scaling=none  # recipe crammed: chosen by us" in out
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 # Each recipe from text to a classifier, made small by flags beside it.
 
 LENGTH = 32
-SMALL = ["--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--intermediate_size=64"]
+SMALL = [
+    "--num_hidden_layers=2",
+    "--hidden_size=32",
+    "--num_attention_heads=2",
+    "--intermediate_size=64",
+]
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +377,10 @@ def tiny_pairs(tmp_path_factory):
     words = "the man went down to river and looked at boats".split()
     draws = np.random.default_rng(1)
     for split, count in dict(train=32, dev=8).items():
-        rows = [f"{' '.join(draws.choice(words, 5))}\t{' '.join(draws.choice(words, 5))}\t{number % 2}" for number in range(count)]
+        rows = [
+            f"{' '.join(draws.choice(words, 5))}\t{' '.join(draws.choice(words, 5))}\t{number % 2}"
+            for number in range(count)
+        ]
         (folder / f"{split}.tsv").write_text("\n".join(["text_a\ttext_b\tlabel", *rows]) + "\n")
     return folder
 
@@ -238,38 +389,71 @@ def tiny_pairs(tmp_path_factory):
 def run(request, tmp_path_factory, sample_text):
     """(name of the recipe, folder with data/ and run/) of a recipe trained for a few steps."""
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
-    make = [f"--input_file={sample_text}", f"--output_file={folder}/data/x.tfrecord", f"--max_seq_length={LENGTH}", "--quiet"]
-    make += ["--vocab_size=500", "--dupe_factor=1", "--max_tokens_per_character=1"]  # few pieces make many tokens
+    make = [
+        f"--input_file={sample_text}",
+        f"--output_file={folder}/data/x.tfrecord",
+        f"--max_seq_length={LENGTH}",
+        "--quiet",
+    ]
+    # few pieces make many tokens
+    make += ["--vocab_size=500", "--dupe_factor=1", "--max_tokens_per_character=1"]
     assert command(["bert-gpu", "data", f"--recipe={name}", *make]) == 0
     assert command(["bert-gpu", "pretrain", *training(name, folder)]) == 0
     return name, folder
 
 
 def training(name, folder):
-    length = ["--total_training_time=0.0003", "--num_train_steps=500"] if name in ("crammed", "budget24h") else ["--num_train_steps=3"]
-    small = [*SMALL, f"--max_seq_length={LENGTH}", "--global_batch_size=16", "--max_eval_steps=1", "--log_steps=1", "--quiet"]
-    return [f"--recipe={name}", f"--input_file={folder}/data/*.tfrecord", f"--output_dir={folder}/run", *small, *length]
+    length = (
+        ["--total_training_time=0.0003", "--num_train_steps=500"]
+        if name in ("crammed", "budget24h")
+        else ["--num_train_steps=3"]
+    )
+    small = [
+        *SMALL,
+        f"--max_seq_length={LENGTH}",
+        "--global_batch_size=16",
+        "--max_eval_steps=1",
+        "--log_steps=1",
+        "--quiet",
+    ]
+    return [
+        f"--recipe={name}",
+        f"--input_file={folder}/data/*.tfrecord",
+        f"--output_dir={folder}/run",
+        *small,
+        *length,
+    ]
 
 
 def test_a_recipe_makes_its_data_and_trains_on_it(run, capsys):
     name, folder = run
     manifest = read_manifest(str(folder / "data"))
     recipe = {flag: value for flag, (value, _) in RECIPES[name].settings("data").items()}
-    assert (manifest.objective, manifest.masking, manifest.max_seq_length) == (recipe["objective"], recipe["masking"], LENGTH)
+    assert (manifest.objective, manifest.masking, manifest.max_seq_length) == (
+        recipe["objective"],
+        recipe["masking"],
+        LENGTH,
+    )
     assert manifest.max_predictions_per_seq == math.ceil(LENGTH * recipe["masked_lm_prob"])
     stored = json.loads((folder / "run" / "run.json").read_text())
     assert stored["free"]["recipe"] == name and stored["global_batch_size"] == 16
     weights = load_file(folder / "run" / "model" / "model.safetensors")
     assert all(np.isfinite(value).all() for value in weights.values())
     assert (folder / "run" / "model" / "vocab.txt").exists()
-    assert command(["bert-gpu", "pretrain", *training(name, folder), "--noquiet"]) == 0  # a resume with the same command
+    # a resume with the same command
+    assert command(["bert-gpu", "pretrain", *training(name, folder), "--noquiet"]) == 0
     assert "this run is finished" in capsys.readouterr().out
 
 
 def test_a_recipes_model_is_fine_tuned_by_it(run, tiny_pairs, capsys):
     name, folder = run
     output = folder / "classify"
-    given = [f"--data_dir={tiny_pairs}", f"--init_checkpoint={folder}/run/model", f"--output_dir={output}", "--quiet"]
+    given = [
+        f"--data_dir={tiny_pairs}",
+        f"--init_checkpoint={folder}/run/model",
+        f"--output_dir={output}",
+        "--quiet",
+    ]
     small = [f"--max_seq_length={LENGTH}", "--num_train_steps=2"]
     assert command(["bert-gpu", "classify", f"--recipe={name}", *given, *small]) == 0
     assert json.loads((output / "eval_results.json").read_text())["num_examples"] == 8
@@ -286,8 +470,21 @@ def test_data_that_is_not_the_recipes_is_complained_about(run, capsys):
     data, output = f"--input_file={folder}/data/*.tfrecord", f"--output_dir={folder}/other"
     assert flags.exit_code(command, ["bert-gpu", "pretrain", f"--recipe={name}", data, output]) == 2
     error = capsys.readouterr().err
-    assert "--max_seq_length=128: the records of" in error and f"(set by --recipe={name}; --max_seq_length beside it wins)" in error
+    assert (
+        "--max_seq_length=128: the records of" in error
+        and f"(set by --recipe={name}; --max_seq_length beside it wins)" in error
+    )
     if name == "bert":
-        command(["bert-gpu", "pretrain", "--recipe=crammed", data, output, f"--max_seq_length={LENGTH}", "--show_config"])
+        command(
+            [
+                "bert-gpu",
+                "pretrain",
+                "--recipe=crammed",
+                data,
+                output,
+                f"--max_seq_length={LENGTH}",
+                "--show_config",
+            ]
+        )
         assert "objective is nsp, not packed" in capsys.readouterr().err
     assert not (folder / "other").exists()

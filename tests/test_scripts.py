@@ -1,4 +1,6 @@
-"""The three scripts as files: --help teaches and exits 0, an unknown flag exits 2, and what needs no data answers at once."""
+"""The three scripts as files: --help teaches and exits 0, an unknown flag exits 2, and what needs
+no data answers at once.
+"""
 
 import os
 import pathlib
@@ -10,12 +12,18 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-SCRIPTS = {"create_pretraining_data.py": "--input_file", "run_pretraining_gpu.py": "--num_gpus", "run_classifier.py": "--task_name"}
+SCRIPTS = {
+    "create_pretraining_data.py": "--input_file",
+    "run_pretraining_gpu.py": "--num_gpus",
+    "run_classifier.py": "--task_name",
+}
 
 
 @pytest.mark.parametrize("script, flag", SCRIPTS.items())
 def test_help(script, flag, tmp_path):
-    result = subprocess.run([sys.executable, ROOT / script, "--help"], cwd=tmp_path, capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, ROOT / script, "--help"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert result.returncode == 0 and result.stderr == ""
     assert flag in result.stdout and f"python {script}" in result.stdout
     assert not list(tmp_path.iterdir())
@@ -56,6 +64,15 @@ print([name for name in ("tensorflow", "numba", "sklearn") if name in sys.module
 )
 def test_what_needs_no_data_needs_nothing_heavy(command, arguments, code, tmp_path):
     call = [sys.executable, "-c", ASKED, command, *arguments]
-    result = subprocess.run(call, cwd=tmp_path, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines()[-1] == f"[] {code}" and result.stderr.count("\n") == (code == 2)
+    result = subprocess.run(
+        call,
+        cwd=tmp_path,
+        env=os.environ | dict(PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.splitlines()[-1] == f"[] {code}" and result.stderr.count("\n") == (
+        code == 2
+    )
     assert not list(tmp_path.iterdir())

@@ -1,8 +1,10 @@
-"""What a program that XLA compiled for a GPU launches: its kernels, with the bytes that each reads and writes and the FLOPs of products.
+"""What a program that XLA compiled for a GPU launches: its kernels, with the bytes that each reads
+and writes and the FLOPs of products.
 
-Read from the text of the optimized module (HLO), as --xla_dump_to writes it. Bytes are of the arrays, or the parts of arrays, that go into
-and out of a kernel. On a GPU caches serve some of them, and some are moved more than once: it is a count, not a measurement.
-ValueError for what it cannot count.
+Read from the text of the optimized module (HLO), as --xla_dump_to writes it. Bytes are of the
+arrays, or the parts of arrays, that go into and out of a kernel. On a GPU caches serve some of
+them, and some are moved more than once: it is a count, not a measurement. ValueError for what it
+cannot count.
 """
 
 import dataclasses
@@ -10,14 +12,59 @@ import json
 import math
 import re
 
-SIZES = dict(token=0, pred=1, s8=1, u8=1, s16=2, u16=2, f16=2, bf16=2, s32=4, u32=4, f32=4, s64=8, u64=8, f64=8)  # bytes
+# bytes
+SIZES = dict(
+    token=0,
+    pred=1,
+    s8=1,
+    u8=1,
+    s16=2,
+    u16=2,
+    f16=2,
+    bf16=2,
+    s32=4,
+    u32=4,
+    f32=4,
+    s64=8,
+    u64=8,
+    f64=8,
+)
 ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 OPERAND = re.compile(r"%([\w.\-]+)")
 CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations|true_computation)=\{?%([\w.\-]+)")
-FREE = {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier"}  # no kernel
+# no kernel
+FREE = {
+    "parameter",
+    "constant",
+    "get-tuple-element",
+    "tuple",
+    "bitcast",
+    "after-all",
+    "opt-barrier",
+}
 PARTS = {"slice", "dynamic-slice", "gather"}  # read no more than they give
-LIKE = {"bitcast", "convert", "add", "subtract", "multiply", "divide", "select", "maximum", "exponential"}  # value by value
-UNCOUNTED = {"conditional", "async-start", "all-reduce-start", "copy-start", "send", "recv", "infeed", "outfeed"}
+# value by value
+LIKE = {
+    "bitcast",
+    "convert",
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "select",
+    "maximum",
+    "exponential",
+}
+UNCOUNTED = {
+    "conditional",
+    "async-start",
+    "all-reduce-start",
+    "copy-start",
+    "send",
+    "recv",
+    "infeed",
+    "outfeed",
+}
 
 
 @dataclasses.dataclass
@@ -47,7 +94,9 @@ def size_of(kind):
 
 @dataclasses.dataclass
 class Kernel:
-    """times: how often one run of the program launches it. num_bytes, flops: of one launch; flops of products and of attention only."""
+    """times: how often one run of the program launches it. num_bytes, flops: of one launch; flops
+    of products and of attention only.
+    """
 
     name: str
     kind: str  # "product", "attention" or "other"
@@ -68,7 +117,10 @@ def closing(text, start):
 
 
 def arrays_of(text):
-    return [(kind, [int(size) for size in sizes.split(",") if size]) for kind, sizes in ARRAY.findall(text)]
+    return [
+        (kind, [int(size) for size in sizes.split(",") if size])
+        for kind, sizes in ARRAY.findall(text)
+    ]
 
 
 def read_instruction(line):
@@ -78,11 +130,15 @@ def read_instruction(line):
     begin = line.index("(")
     end = closing(line, begin)
     inside = line[begin + 1 : end]
-    return Instruction(name[1:], arrays_of(shape), line[:begin], OPERAND.findall(inside), inside, line[end + 1 :])
+    return Instruction(
+        name[1:], arrays_of(shape), line[:begin], OPERAND.findall(inside), inside, line[end + 1 :]
+    )
 
 
 def read_module(text):
-    """{name of a computation: its instructions, the root marked by being last}, and the name of the entry computation."""
+    """{name of a computation: its instructions, the root marked by being last}, and the name of the
+    entry computation.
+    """
     computations, entry, current = {}, None, None
     for line in text.splitlines():
         if line.startswith(("%", "ENTRY ")) and line.endswith("{"):
@@ -98,7 +154,9 @@ def read_module(text):
 
 
 def values_read(name, inner):
-    """How many of its values a fused computation uses: all, unless what they go into is cut to parts or updated in place."""
+    """How many of its values a fused computation uses: all, unless what they go into is cut to
+    parts or updated in place.
+    """
     users = [part for part in inner.values() if name in part.operands]
     whole, used = inner[name].num_values, 0
     for user in users:
@@ -128,7 +186,10 @@ def bytes_read(instruction, scope, computations):
     if instruction.opcode != "fusion":
         return sum(operand.num_bytes for operand in operands)
     inner = computations[CALLED.search(instruction.rest).group(1)]
-    parameters = sorted((part for part in inner.values() if part.opcode == "parameter"), key=lambda part: int(part.inside))
+    parameters = sorted(
+        (part for part in inner.values() if part.opcode == "parameter"),
+        key=lambda part: int(part.inside),
+    )
     return sum(
         operand.num_bytes * values_read(parameter.name, inner) / max(1, operand.num_values)
         for parameter, operand in zip(parameters, operands, strict=True)
@@ -136,9 +197,15 @@ def bytes_read(instruction, scope, computations):
 
 
 def bytes_written(instruction, computations):
-    """Bytes that a kernel writes; of arrays that are updated in place, the updates. s8 of a custom call is its workspace."""
+    """Bytes that a kernel writes; of arrays that are updated in place, the updates. s8 of a custom
+    call is its workspace.
+    """
     if instruction.opcode == "custom-call":
-        return sum(size_of(kind) * math.prod(dimensions) for kind, dimensions in instruction.arrays if kind != "s8")
+        return sum(
+            size_of(kind) * math.prod(dimensions)
+            for kind, dimensions in instruction.arrays
+            if kind != "s8"
+        )
     if instruction.opcode != "fusion":
         return instruction.num_bytes
     inner = computations[CALLED.search(instruction.rest).group(1)]
@@ -155,29 +222,49 @@ def bytes_written(instruction, computations):
 
 def product_flops(instruction, scope):
     """FLOPs of a cuBLAS call: 2 x values of the result x length of what is summed."""
-    configuration = json.loads(re.search(r"backend_config=(\{.*\})", instruction.rest).group(1))["gemm_backend_config"]
-    axes = [int(axis) for axis in configuration["dot_dimension_numbers"]["lhs_contracting_dimensions"]]
+    configuration = json.loads(re.search(r"backend_config=(\{.*\})", instruction.rest).group(1))[
+        "gemm_backend_config"
+    ]
+    axes = [
+        int(axis) for axis in configuration["dot_dimension_numbers"]["lhs_contracting_dimensions"]
+    ]
     summed = math.prod(scope[instruction.operands[0]].arrays[0][1][axis] for axis in axes)
     return 2.0 * math.prod(instruction.arrays[0][1]) * summed
 
 
 def attention_flops(instruction, scope, is_backward):
     """FLOPs of a cuDNN call: two products of scores forward, five backward; masked pairs count."""
-    configuration = json.loads(re.search(r"backend_config=(\{.*\})", instruction.rest).group(1))["cudnn_fmha_backend_config"]
-    num_scores = math.prod(int(size) for size in configuration["intermediate_tensor_shape"]["dimensions"])
-    return 2.0 * num_scores * scope[instruction.operands[0]].arrays[0][1][-1] * (5 if is_backward else 2)
+    configuration = json.loads(re.search(r"backend_config=(\{.*\})", instruction.rest).group(1))[
+        "cudnn_fmha_backend_config"
+    ]
+    num_scores = math.prod(
+        int(size) for size in configuration["intermediate_tensor_shape"]["dimensions"]
+    )
+    return (
+        2.0
+        * num_scores
+        * scope[instruction.operands[0]].arrays[0][1][-1]
+        * (5 if is_backward else 2)
+    )
 
 
 def read_kernel(instruction, scope, computations, times):
     op_name = re.search(r'op_name="([^"]*)"', instruction.rest)
-    read, written, kind, flops = bytes_read(instruction, scope, computations), bytes_written(instruction, computations), "other", 0.0
+    read, written, kind, flops = (
+        bytes_read(instruction, scope, computations),
+        bytes_written(instruction, computations),
+        "other",
+        0.0,
+    )
     if instruction.opcode == "custom-call":
         target = re.search(r'custom_call_target="([^"]*)"', instruction.rest).group(1)
         if "gemm" in target or "matmul" in target:
             kind, flops = "product", product_flops(instruction, scope)
         elif "fmha" in target:
             kind, flops = "attention", attention_flops(instruction, scope, "Backward" in target)
-    return Kernel(instruction.name, kind, op_name.group(1) if op_name else "", read + written, flops, times)
+    return Kernel(
+        instruction.name, kind, op_name.group(1) if op_name else "", read + written, flops, times
+    )
 
 
 def kernels(text):

@@ -1,4 +1,6 @@
-"""The training step as programs for XLA on a GPU, written by TensorFlow where there is none; a process of serve.py's kind."""
+"""The training step as programs for XLA on a GPU, written by TensorFlow where there is none; a
+process of serve.py's kind.
+"""
 
 import os
 import pathlib
@@ -9,13 +11,15 @@ from serve import VOCAB_SIZE, make_batch, serve
 
 
 class Lowering:
-    """shape: fields of ModelConfig. length: S. precision: of DeviceConfig. attention: "plain" or "cudnn". packed: rows of several
-    sequences. recompute_every: k of encoder.encode. freeze: of MemoryConfig, "layers:HALF" for half of them. optimizer: of OptimizerConfig.
-    micro_batches: of a step."""
+    """shape: fields of ModelConfig. length: S. precision: of DeviceConfig. attention: "plain" or
+    "cudnn". packed: rows of several sequences. recompute_every: k of encoder.encode. freeze: of
+    MemoryConfig, "layers:HALF" for half of them. optimizer: of OptimizerConfig.
+    micro_batches: of a step.
+    """
 
     def __init__(
-        self, shape, length, precision="bfloat16", attention="plain", packed=False, recompute_every=0, freeze=(), optimizer="adamw",
-        micro_batches=1,
+        self, shape, length, precision="bfloat16", attention="plain", packed=False,
+        recompute_every=0, freeze=(), optimizer="adamw", micro_batches=1,
     ):  # fmt: skip
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
         import tensorflow as tf
@@ -32,54 +36,91 @@ class Lowering:
 
         self.tf, self.length, self.packed, self.micro_batches = tf, length, packed, micro_batches
         self.optimizer = OptimizerConfig(optimizer=optimizer)
-        self.devices = set_up(DeviceConfig(num_gpus=0, precision=precision, xla="on", deterministic=False))
+        self.devices = set_up(
+            DeviceConfig(num_gpus=0, precision=precision, xla="on", deterministic=False)
+        )
         with mock.patch.object(tf.config, "list_logical_devices", lambda kind=None: ["a GPU"]):
             fused.has_gpu.cache_clear()
             assert fused.has_gpu()  # and remembered: what depends on it is lowered for a GPU
         config = ModelConfig(vocab_size=VOCAB_SIZE, **shape)
-        encoder = BertEncoder(config, recompute_every=recompute_every, attention=attention, xla=True)
+        encoder = BertEncoder(
+            config, recompute_every=recompute_every, attention=attention, xla=True
+        )
         specs = heads.pretraining_weights(encoder, next_sentence=not packed)
         self.weights = {name: np.zeros(spec.shape, np.float32) for name, spec in specs.items()}
         losses = lambda weights, batch, dtype, seed: heads.pretraining_losses(  # noqa: E731
             weights, batch, encoder, dtype=dtype, seed=seed
         )
         freeze = [part.replace("HALF", str(config.num_hidden_layers // 2)) for part in freeze]
-        self.state = TrainState(self.devices.strategy, self.weights, None, frozen_names(self.weights, freeze))
+        self.state = TrainState(
+            self.devices.strategy, self.weights, None, frozen_names(self.weights, freeze)
+        )
         objective = Objective(counts=heads.pretraining_counts, losses=losses)
-        self.step = TrainStep(self.devices, self.state, objective, self.optimizer, num_micro_batches=micro_batches, seed=1)
+        self.step = TrainStep(
+            self.devices,
+            self.state,
+            objective,
+            self.optimizer,
+            num_micro_batches=micro_batches,
+            seed=1,
+        )
 
     def gradients(self, rows, path):
         """Writes the program of loss and gradients for micro-batches of `rows` rows."""
         tf, shape = self.tf, lambda value: (self.micro_batches, rows, *value.shape[1:])
-        batch = {name: tf.zeros(shape(value), value.dtype) for name, value in make_batch(8, self.length, self.packed).items()}
+        batch = {
+            name: tf.zeros(shape(value), value.dtype)
+            for name, value in make_batch(8, self.length, self.packed).items()
+        }
         counts = {name: tf.constant(1.0) for name in (("mlm",) if self.packed else ("mlm", "nsp"))}
         weights = {name: tf.constant(value) for name, value in self.weights.items()}
-        arguments = weights, batch, tf.constant(self.micro_batches), counts, tf.constant(1.0), tf.constant([1, 2])
+        arguments = (
+            weights,
+            batch,
+            tf.constant(self.micro_batches),
+            counts,
+            tf.constant(1.0),
+            tf.constant([1, 2]),
+        )
         return self.write(self.step.gradients, arguments, path)
 
     def update(self, path):
-        """Writes the program of the optimizer's update, without the choice to skip it. Gradients have the type that `gradients` gives."""
+        """Writes the program of the optimizer's update, without the choice to skip it. Gradients
+        have the type that `gradients` gives.
+        """
         from bert_gpu.optim import optimizers
 
         tf = self.tf
         weights = {name: tf.constant(value) for name, value in self.trained().items()}
         kept = self.devices.dtype if self.micro_batches == 1 else tf.float32
-        gradients = {name: tf.zeros(value.shape, kept if value.ndim > 1 else tf.float32) for name, value in self.trained().items()}
-        slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(self.trained(), self.optimizer).items()}
+        gradients = {
+            name: tf.zeros(value.shape, kept if value.ndim > 1 else tf.float32)
+            for name, value in self.trained().items()
+        }
+        slots = {
+            name: tf.constant(value)
+            for name, value in optimizers.initial_slots(self.trained(), self.optimizer).items()
+        }
 
         @tf.function(jit_compile=True, autograph=False)
         def update(weights, gradients, slots, rate, num_updates):
             factor, norm = optimizers.clip_factor(gradients, self.optimizer.clip_norm, 1.0)
-            return optimizers.update(weights, gradients, slots, rate, num_updates, self.optimizer, factor), norm
+            return optimizers.update(
+                weights, gradients, slots, rate, num_updates, self.optimizer, factor
+            ), norm
 
-        return self.write(update, (weights, gradients, slots, tf.constant(1e-4), tf.constant(1)), path)
+        return self.write(
+            update, (weights, gradients, slots, tf.constant(1e-4), tf.constant(1)), path
+        )
 
     def trained(self):
         """Those of the weights that are not frozen."""
         return {name: self.weights[name] for name in self.state.trained}
 
     def write(self, function, arguments, path):
-        program = function.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized", platform_name="GPU")
+        program = function.experimental_get_compiler_ir(*arguments)(
+            stage="hlo_serialized", platform_name="GPU"
+        )
         pathlib.Path(path).write_bytes(program)
         return dict(path=path, bytes=len(program))
 
@@ -87,7 +128,10 @@ class Lowering:
         """Bytes of what a run holds beside a step: weights and the optimizer's state."""
         from bert_gpu.optim.optimizers import state_bytes
 
-        return dict(weights=sum(value.nbytes for value in self.weights.values()), optimizer=state_bytes(self.trained(), self.optimizer))
+        return dict(
+            weights=sum(value.nbytes for value in self.weights.values()),
+            optimizer=state_bytes(self.trained(), self.optimizer),
+        )
 
 
 if __name__ == "__main__":

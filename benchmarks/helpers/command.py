@@ -1,4 +1,6 @@
-"""What every benchmark does as a command: reads flags, works in a folder, runs the project's scripts and reads what they logged."""
+"""What every benchmark does as a command: reads flags, works in a folder, runs the project's
+scripts and reads what they logged.
+"""
 
 import argparse
 import contextlib
@@ -13,8 +15,13 @@ import tempfile
 from . import ROOT
 
 SHARED_FLAGS = {
-    "text": dict(default=str(ROOT / "sample_text.txt"), help="one sentence a line, a blank line between documents; default: the sample"),
-    "pairs": dict(default=str(ROOT / "examples" / "pairs"), help="folder of the pairs to fine-tune on"),
+    "text": dict(
+        default=str(ROOT / "sample_text.txt"),
+        help="one sentence a line, a blank line between documents; default: the sample",
+    ),
+    "pairs": dict(
+        default=str(ROOT / "examples" / "pairs"), help="folder of the pairs to fine-tune on"
+    ),
     "json": dict(help="file that results are merged into"),
 }
 
@@ -25,7 +32,9 @@ class Failed(Exception):
 
 def benchmark_parser(doc, *shared):
     """A parser whose help is the benchmark's docstring. shared: names of SHARED_FLAGS."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in shared:
         parser.add_argument(f"--{name}", **SHARED_FLAGS[name])
     return parser
@@ -33,7 +42,9 @@ def benchmark_parser(doc, *shared):
 
 def add_python(parser, name, what):
     """Adds the flag that names another Python, which has `what`."""
-    parser.add_argument(name, default=os.environ.get("BERT_GPU_ORACLE_PYTHON"), help=f"Python with {what}")
+    parser.add_argument(
+        name, default=os.environ.get("BERT_GPU_ORACLE_PYTHON"), help=f"Python with {what}"
+    )
 
 
 def names_among(known):
@@ -51,25 +62,42 @@ def names_among(known):
 
 def script_command(name, *flags, **values):
     """The command of one of the project's scripts. values: flags by name."""
-    return [sys.executable, str(ROOT / name), "--quiet", *flags, *(f"--{flag}={value}" for flag, value in values.items())]
+    return [
+        sys.executable,
+        str(ROOT / name),
+        "--quiet",
+        *flags,
+        *(f"--{flag}={value}" for flag, value in values.items()),
+    ]
 
 
 def run_script(name, *flags, limit_seconds=None, **values):
-    """Runs one of the project's scripts to its end; Failed when it does not end well, or not in time."""
+    """Runs one of the project's scripts to its end; Failed when it does not end well, or
+    not in time.
+    """
     process = subprocess.Popen(
-        script_command(name, *flags, **values), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        script_command(name, *flags, **values),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     try:
         output, _ = process.communicate(timeout=limit_seconds)
     except subprocess.TimeoutExpired:
-        raise Failed(f"{name} {' '.join(flags[:3])}: not over within {limit_seconds:.0f} s") from None
+        raise Failed(
+            f"{name} {' '.join(flags[:3])}: not over within {limit_seconds:.0f} s"
+        ) from None
     finally:
         if process.poll() is None:  # also at an interrupt, which a session of its own does not get
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     if process.returncode:
         lines = [line for line in output.splitlines() if line.strip()]
-        raise Failed(f"{name}: exit code {process.returncode}: {lines[-1][:300] if lines else 'nothing printed'}")
+        raise Failed(
+            f"{name}: exit code {process.returncode}: "
+            f"{lines[-1][:300] if lines else 'nothing printed'}"
+        )
 
 
 @contextlib.contextmanager
@@ -88,5 +116,10 @@ def read_json(path):
 
 def read_metrics(folder):
     """The training lines of a run's metrics.jsonl, and its validation lines."""
-    lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if "loss" in line], [line for line in lines if "eval_loss" in line]
+    lines = [
+        json.loads(line)
+        for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()
+    ]
+    return [line for line in lines if "loss" in line], [
+        line for line in lines if "eval_loss" in line
+    ]

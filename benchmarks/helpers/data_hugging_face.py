@@ -1,4 +1,5 @@
-"""Hugging Face's way from a text to rows of ids, for the benchmark of data; run by a Python with `datasets` and `tokenizers`.
+"""Hugging Face's way from a text to rows of ids, for the benchmark of data; run by a Python with
+`datasets` and `tokenizers`.
 
     python data_hugging_face.py TEXT VOCAB FOLDER LENGTH transformers|tokenizers
 
@@ -28,10 +29,15 @@ def main(text, vocab, folder, length, kind):
     def group_texts(batch):
         joined = {name: list(itertools.chain(*rows)) for name, rows in batch.items()}
         whole = len(joined["input_ids"]) // length * length
-        return {name: [row[start : start + length] for start in range(0, whole, length)] for name, row in joined.items()}
+        return {
+            name: [row[start : start + length] for start in range(0, whole, length)]
+            for name, row in joined.items()
+        }
 
     data = load_dataset("text", data_files=text, split="train", cache_dir=folder + "/cache")
-    data = data.filter(lambda batch: [bool(line) for line in batch["text"]], batched=True, num_proc=2)
+    data = data.filter(
+        lambda batch: [bool(line) for line in batch["text"]], batched=True, num_proc=2
+    )
     data = data.map(tokenize, batched=True, num_proc=2, remove_columns=["text"])
     data = data.map(group_texts, batched=True, num_proc=2)
     data.save_to_disk(folder + "/rows")

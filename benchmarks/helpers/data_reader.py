@@ -1,4 +1,5 @@
-"""The input pipeline with one thread, for the benchmark of data: tokens a second, and the time to the first batch far into the records.
+"""The input pipeline with one thread, for the benchmark of data: tokens a second, and the time to
+the first batch far into the records.
 
 python data_reader.py FOLDER        # prints one line of JSON
 """
@@ -23,7 +24,9 @@ def main(folder):
 
     def batches(position):
         reader = dataset.reader("train", WordPieceTokenizer(f"{folder}/vocab.txt"), 1)
-        return len(reader), pipeline.training_batches(reader, batch_size=256, position=position, shuffle=True)
+        return len(reader), pipeline.training_batches(
+            reader, batch_size=256, position=position, shuffle=True
+        )
 
     num_records, found = batches(0)
     next(found)
@@ -34,7 +37,15 @@ def main(folder):
     started = time.perf_counter()
     next(batches(10**6)[1])
     seek_seconds = time.perf_counter() - started
-    print(json.dumps(dict(tokens_per_second=num_tokens / seconds, seek_seconds=seek_seconds, num_records=num_records)))
+    print(
+        json.dumps(
+            dict(
+                tokens_per_second=num_tokens / seconds,
+                seek_seconds=seek_seconds,
+                num_records=num_records,
+            )
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""cuDNN attention on a GPU: agreement with float32 beside plain bfloat16, and time, forward and backward.
+"""cuDNN attention on a GPU: agreement with float32 beside plain bfloat16, and time, forward
+and backward.
 
-python benchmarks/helpers/gpu_attention.py padding|packed B S N D     # one line of JSON; without a GPU plain attention alone
+python benchmarks/helpers/gpu_attention.py padding|packed B S N D # one line of JSON; without a GPU
+plain attention alone
 """
 
 import json
@@ -19,7 +21,9 @@ def make_batch(kind, batch_size, length, generator):
     if kind == "padding":
         return dict(input_mask=tf.constant(mask, tf.int32))
     ids = 1 + np.cumsum(generator.random((batch_size, length)) < 4 / length, 1)
-    return dict(input_mask=tf.constant(mask, tf.int32), sequence_ids=tf.constant(ids * mask, tf.int32))
+    return dict(
+        input_mask=tf.constant(mask, tf.int32), sequence_ids=tf.constant(ids * mask, tf.int32)
+    )
 
 
 def run(implementation, dtype, kind, batch, qkv, upstream, repeats=50):
@@ -30,7 +34,11 @@ def run(implementation, dtype, kind, batch, qkv, upstream, repeats=50):
         if implementation == "cudnn":
             mask = cudnn_attention.make_mask(batch, dtype)
         else:
-            mask = packed.sequence_bias(batch["sequence_ids"]) if kind == "packed" else attention.mask_bias(batch["input_mask"])
+            mask = (
+                packed.sequence_bias(batch["sequence_ids"])
+                if kind == "packed"
+                else attention.mask_bias(batch["input_mask"])
+            )
         with tf.GradientTape() as tape:
             tape.watch(qkv)
             mixed = attention.self_attention(qkv, [], mask)
@@ -52,15 +60,24 @@ def compare(kind, shape, repeats=50):
     real = batch["input_mask"].numpy()[:, :, None, None].astype(np.float32)
 
     def draw(*sizes):
-        return tf.cast(tf.cast(generator.standard_normal(sizes).astype(np.float32), tf.bfloat16), tf.float32)
+        return tf.cast(
+            tf.cast(generator.standard_normal(sizes).astype(np.float32), tf.bfloat16), tf.float32
+        )
 
-    qkv, upstream = draw(batch_size, length, 3, num_heads, size), draw(batch_size, length, num_heads, size) * real
+    qkv, upstream = (
+        draw(batch_size, length, 3, num_heads, size),
+        draw(batch_size, length, num_heads, size) * real,
+    )
     tf.config.experimental.enable_tensor_float_32_execution(False)
     exact, _ = run("plain", tf.float32, kind, batch, qkv, upstream, 1)
     tf.config.experimental.enable_tensor_float_32_execution(True)
     found = dict(kind=kind, shape=shape)
-    for implementation in ("plain", "cudnn") if tf.config.list_physical_devices("GPU") else ("plain",):
-        (mixed, gradient), seconds = run(implementation, tf.bfloat16, kind, batch, qkv, upstream, repeats)
+    for implementation in (
+        ("plain", "cudnn") if tf.config.list_physical_devices("GPU") else ("plain",)
+    ):
+        (mixed, gradient), seconds = run(
+            implementation, tf.bfloat16, kind, batch, qkv, upstream, repeats
+        )
 
         def far(x, y):
             return float(np.linalg.norm(x - y) / np.linalg.norm(y))
@@ -74,7 +91,8 @@ def compare(kind, shape, repeats=50):
     if "cudnn" not in found:
         return found
     found["agrees"] = found["cudnn"]["finite"] and all(
-        found["cudnn"][n] <= 2 * found["plain"][n] + 1e-3 for n in ("output_error", "gradient_error")
+        found["cudnn"][n] <= 2 * found["plain"][n] + 1e-3
+        for n in ("output_error", "gradient_error")
     )
     found["speedup"] = found["plain"]["ms"] / found["cudnn"]["ms"]
     return found

@@ -1,4 +1,5 @@
-"""Draws the curves of the GPU benchmark's results as PNG: loss over steps by precision, loss over time and tokens by recipe.
+"""Draws the curves of the GPU benchmark's results as PNG: loss over steps by precision, loss over
+time and tokens by recipe.
 
 Needs matplotlib; without it nothing is drawn.
 """
@@ -31,8 +32,17 @@ def draw(results, folder):
     """Every curve that the results have, into the folder: the paths that were written."""
     folder, written = pathlib.Path(folder), []
     items = {part: found["items"] for part, found in results.get("parts", {}).items()}
-    precision = {name: (item["steps"], item["losses"]) for name, item in items.get("precision", {}).items() if "losses" in item}
-    records = {name: item for part in ("crammed", "bert") for name, item in items.get(part, {}).items() if "losses" in item}
+    precision = {
+        name: (item["steps"], item["losses"])
+        for name, item in items.get("precision", {}).items()
+        if "losses" in item
+    }
+    records = {
+        name: item
+        for part in ("crammed", "bert")
+        for name, item in items.get(part, {}).items()
+        if "losses" in item
+    }
     wanted = [
         ("gpu-precision.png", precision, "Training loss by precision", "step", "loss"),
         (

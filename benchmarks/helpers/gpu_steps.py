@@ -1,6 +1,8 @@
-"""What of the GPU benchmark is measured by steps: speed against PyTorch, and memory. Each variant is a process of serve.py.
+"""What of the GPU benchmark is measured by steps: speed against PyTorch, and memory. Each variant
+is a process of serve.py.
 
-A part of the benchmark is a list of items, (name, function of a Clock -> result), the most telling first.
+A part of the benchmark is a list of items, (name, function of a Clock -> result), the most
+telling first.
 """
 
 import dataclasses
@@ -26,7 +28,9 @@ class Clock:
 
 @dataclasses.dataclass
 class Setup:
-    """What a run of the benchmark measures with. found: {item: result} of the part that is being measured, earlier items included."""
+    """What a run of the benchmark measures with. found: {item: result} of the part that is being
+    measured, earlier items included.
+    """
 
     gpu: bool
     small: bool
@@ -52,9 +56,11 @@ class Setup:
 
 
 def speed_items(setup, model, length):
-    """Ours and PyTorch on sentence pairs of full rows, at the best batch of each; packed rows and float16 at those batches.
+    """Ours and PyTorch on sentence pairs of full rows, at the best batch of each; packed rows and
+    float16 at those batches.
 
-    cuDNN's attention has no dropout, so it is held against PyTorch without dropout of attention probabilities, and so is ours.
+    cuDNN's attention has no dropout, so it is held against PyTorch without dropout of attention
+    probabilities, and so is ours.
     """
     plain, cudnn = dict(attention="plain"), dict(attention="cudnn", attention_dropout=0.0)
     torch = dict(compiled=not setup.small)
@@ -63,17 +69,54 @@ def speed_items(setup, model, length):
         ("ours bfloat16, plain", OURS, "bfloat16", plain, None),
         (f"PyTorch bfloat16, SDPA, {how}", TORCH, "bfloat16", torch, None),
         ("ours bfloat16, cuDNN, attention dropout 0", OURS, "bfloat16", cudnn, None),
-        (f"PyTorch bfloat16, SDPA, {how}, attention dropout 0", TORCH, "bfloat16", torch | dict(attention_dropout=0.0), None),
-        ("ours bfloat16, cuDNN, packed", OURS, "bfloat16", cudnn | dict(packed=True), "ours bfloat16, cuDNN, attention dropout 0"),
-        ("ours bfloat16, plain, packed", OURS, "bfloat16", plain | dict(packed=True), "ours bfloat16, plain"),
-        ("ours bfloat16, plain, attention dropout 0", OURS, "bfloat16", plain | dict(attention_dropout=0.0), "ours bfloat16, plain"),
+        (
+            f"PyTorch bfloat16, SDPA, {how}, attention dropout 0",
+            TORCH,
+            "bfloat16",
+            torch | dict(attention_dropout=0.0),
+            None,
+        ),
+        (
+            "ours bfloat16, cuDNN, packed",
+            OURS,
+            "bfloat16",
+            cudnn | dict(packed=True),
+            "ours bfloat16, cuDNN, attention dropout 0",
+        ),
+        (
+            "ours bfloat16, plain, packed",
+            OURS,
+            "bfloat16",
+            plain | dict(packed=True),
+            "ours bfloat16, plain",
+        ),
+        (
+            "ours bfloat16, plain, attention dropout 0",
+            OURS,
+            "bfloat16",
+            plain | dict(attention_dropout=0.0),
+            "ours bfloat16, plain",
+        ),
         ("ours float16, plain", OURS, "float16", plain, "ours bfloat16, plain"),
-        (f"PyTorch float16, SDPA, {how}", TORCH, "float16", torch, f"PyTorch bfloat16, SDPA, {how}"),
+        (
+            f"PyTorch float16, SDPA, {how}",
+            TORCH,
+            "float16",
+            torch,
+            f"PyTorch bfloat16, SDPA, {how}",
+        ),
     ]
     if setup.small:
-        entries = [entry for entry in entries if "float16, SDPA" not in entry[0] or "bfloat16" in entry[0]]
+        entries = [
+            entry for entry in entries if "float16, SDPA" not in entry[0] or "bfloat16" in entry[0]
+        ]
     return [
-        (name, lambda clock, rest=rest: speed(setup, model, length, first_rows(setup, model, length), clock, *rest))
+        (
+            name,
+            lambda clock, rest=rest: speed(
+                setup, model, length, first_rows(setup, model, length), clock, *rest
+            ),
+        )
         for name, *rest in entries
     ]
 
@@ -84,7 +127,9 @@ def first_rows(setup, model, length):
 
 
 def speed(setup, model, length, start, clock, system, precision, extra, like):
-    """The best batch of a variant and what it reaches. like: an item whose best batch is taken over, without a search."""
+    """The best batch of a variant and what it reaches. like: an item whose best batch is taken
+    over, without a search.
+    """
     if system == TORCH and setup.torch_python is None:
         raise Failed("no Python with torch and transformers: give --torch_python")
     dropout = extra.get("attention_dropout", DROPOUT)
@@ -94,14 +139,24 @@ def speed(setup, model, length, start, clock, system, precision, extra, like):
     if system == OURS:
         settings |= dict(xla="on", steps_per_call=2 if setup.small else 8)
     known = setup.found.get(like, {}).get("rows")
-    with Peer(system, settings, setup.torch_python if system == TORCH else None, max(60.0, clock.left())) as peer:
-        tries = [try_rows(peer, known or start, setup, clock)] if known or setup.small else search(peer, start, setup, clock)
+    with Peer(
+        system, settings, setup.torch_python if system == TORCH else None, max(60.0, clock.left())
+    ) as peer:
+        tries = (
+            [try_rows(peer, known or start, setup, clock)]
+            if known or setup.small
+            else search(peer, start, setup, clock)
+        )
         fitting = [one for one in tries if one["fits"]]
         if not fitting:
             raise Failed(f"no batch fits: {tries[-1]['error']}")
         best = max(fitting, key=lambda one: one["tokens_per_second"])
         if best is not fitting[-1] or len(tries) > len(fitting):
-            best |= try_rows(peer, best["rows"], setup, clock) if clock.left() > 1.5 * best["seconds"] + 10 else {}
+            best |= (
+                try_rows(peer, best["rows"], setup, clock)
+                if clock.left() > 1.5 * best["seconds"] + 10
+                else {}
+            )
         rate = peer.ask("matrix_rate", precision=precision, seconds=setup.turn_seconds)
         setup.rates[precision] = max(rate, setup.rates.get(precision, 0.0))
         setup.versions[system] = peer.ask("versions")
@@ -120,21 +175,32 @@ def speed(setup, model, length, start, clock, system, precision, extra, like):
         attention_dropout=dropout,
         packed=packed,
         real_tokens_per_second=best["tokens_per_second"] * share,
-        flops_per_second=best["tokens_per_second"] * flops_per_token("tiny" if setup.small else model, setup.length(length), packed),
+        flops_per_second=best["tokens_per_second"]
+        * flops_per_token("tiny" if setup.small else model, setup.length(length), packed),
         profile=profile,
-        tries=[{name: one.get(name) for name in ("rows", "fits", "tokens_per_second", "compile_seconds")} for one in tries],
+        tries=[
+            {
+                name: one.get(name)
+                for name in ("rows", "fits", "tokens_per_second", "compile_seconds")
+            }
+            for one in tries
+        ],
     )
 
 
 def try_rows(peer, rows, setup, clock):
-    """One batch size: {"fits", "rows", "tokens_per_second", "step_seconds", "compile_seconds", "peak_bytes", "seconds"}."""
+    """One batch size: {"fits", "rows", "tokens_per_second", "step_seconds", "compile_seconds",
+    "peak_bytes", "seconds"}.
+    """
     if clock.left() < 5:
         return dict(fits=False, rows=rows, error="the time of the part was over", seconds=0.0)
     started = time.monotonic()
     ready = peer.ask("prepare", patience=clock.left(), rows=rows, warm=2)
     if not ready["fits"]:
         return dict(ready, rows=rows, seconds=time.monotonic() - started)
-    turns = [peer.ask("turn", patience=60 + clock.left(), seconds=setup.turn_seconds) for _ in range(3)]
+    turns = [
+        peer.ask("turn", patience=60 + clock.left(), seconds=setup.turn_seconds) for _ in range(3)
+    ]
     step = median_step(turns)
     return dict(
         fits=True,
@@ -149,7 +215,9 @@ def try_rows(peer, rows, setup, clock):
 
 
 def search(peer, start, setup, clock):
-    """Batch sizes that were tried: from `start` down until one fits, or up while tokens/s grow by more than 1 %."""
+    """Batch sizes that were tried: from `start` down until one fits, or up while tokens/s grow by
+    more than 1 %.
+    """
     tries = [try_rows(peer, start, setup, clock)]
     while not tries[-1]["fits"] and tries[-1]["rows"] > 1:
         if clock.left() < 5:
@@ -169,8 +237,12 @@ def search(peer, start, setup, clock):
 TECHNIQUES = {
     "nothing (float32)": dict(),
     "bfloat16": dict(precision="bfloat16"),
-    "bfloat16, recompute, adamw8bit": dict(precision="bfloat16", recompute=True, optimizer="adamw8bit"),
-    "the same, accumulation to 1024": dict(precision="bfloat16", recompute=True, optimizer="adamw8bit", wanted=1024),
+    "bfloat16, recompute, adamw8bit": dict(
+        precision="bfloat16", recompute=True, optimizer="adamw8bit"
+    ),
+    "the same, accumulation to 1024": dict(
+        precision="bfloat16", recompute=True, optimizer="adamw8bit", wanted=1024
+    ),
     "bfloat16, recompute": dict(precision="bfloat16", recompute=True),
     "bfloat16, adamw8bit": dict(precision="bfloat16", optimizer="adamw8bit"),
 }
@@ -178,13 +250,20 @@ TECHNIQUES = {
 
 def memory_items(setup, model, length):
     chosen = list(TECHNIQUES.items())[: 4 if setup.small else None]
-    return [(name, lambda clock, technique=technique: memory(setup, model, length, clock, **technique)) for name, technique in chosen]
+    return [
+        (name, lambda clock, technique=technique: memory(setup, model, length, clock, **technique))
+        for name, technique in chosen
+    ]
 
 
 def memory(setup, model, length, clock, wanted=None, **technique):
-    """What --train_batch_size=auto finds under the memory limit, and the speed of the steps that result."""
+    """What --train_batch_size=auto finds under the memory limit, and the speed of the steps
+    that result.
+    """
     wanted = 8 if wanted and setup.small else wanted
-    settings = dict(shape=setup.shape(model), length=setup.length(length), gpu=setup.gpu, xla="on", **technique)
+    settings = dict(
+        shape=setup.shape(model), length=setup.length(length), gpu=setup.gpu, xla="on", **technique
+    )
     settings |= dict(gpu_memory_limit=setup.memory_limit) if setup.gpu else {}
     with Peer(OURS, settings, seconds=max(60.0, clock.left())) as peer:
         started = time.monotonic()
@@ -195,7 +274,21 @@ def memory(setup, model, length, clock, wanted=None, **technique):
         rows = chosen["micro_batch"] * chosen["accumulation"]
         ready = peer.ask("prepare", patience=clock.left(), rows=rows, warm=1)
         if not ready["fits"]:
-            raise Failed(f"the micro-batch of {chosen['micro_batch']} that was found does not fit again: {ready['error']}")
-        step = median_step([peer.ask("turn", patience=60 + clock.left(), seconds=setup.turn_seconds) for _ in range(3)])
+            raise Failed(
+                f"the micro-batch of {chosen['micro_batch']} that "
+                f"was found does not fit again: {ready['error']}"
+            )
+        step = median_step(
+            [
+                peer.ask("turn", patience=60 + clock.left(), seconds=setup.turn_seconds)
+                for _ in range(3)
+            ]
+        )
         rate = rows * setup.length(length) / step
-        return dict(chosen, tokens_per_second=rate, step_seconds=step, peak_bytes=peer.ask("peak_bytes"), search_seconds=searched)
+        return dict(
+            chosen,
+            tokens_per_second=rate,
+            step_seconds=step,
+            peak_bytes=peer.ask("peak_bytes"),
+            search_seconds=searched,
+        )

@@ -1,9 +1,9 @@
-"""Hugging Face's BertForPreTraining on PyTorch as a process for benchmarks, with the settings of its Trainer: fused AdamW without decay
-of biases and norms, gradients clipped to 1, autocast.
+"""Hugging Face's BertForPreTraining on PyTorch as a process for benchmarks, with the settings of
+its Trainer: fused AdamW without decay of biases and norms, gradients clipped to 1, autocast.
 
-BertForPreTraining computes the scores of masked words at all S places. By default this peer gets a faster form: the places are
-gathered first and go through its own head (`cls`), as ours and Model Garden's do. The batch stays on the device, so that nothing of
-the input is counted.
+BertForPreTraining computes the scores of masked words at all S places. By default this peer gets a
+faster form: the places are gathered first and go through its own head (`cls`), as ours and Model
+Garden's do. The batch stays on the device, so that nothing of the input is counted.
 """
 
 import contextlib
@@ -19,28 +19,47 @@ DTYPES = dict(float32=torch.float32, bfloat16=torch.bfloat16, float16=torch.floa
 
 
 class HuggingFace(Trainer):
-    """shape: fields of BertConfig. length: S. precision: of autocast. compiled: torch.compile. attention: sdpa or eager.
+    """shape: fields of BertConfig. length: S. precision: of autocast. compiled: torch.compile.
+    attention: sdpa or eager.
 
-    gathered: whether scores are computed at masked places only; otherwise by BertForPreTraining's own forward and loss.
+    gathered: whether scores are computed at masked places only; otherwise by BertForPreTraining's
+    own forward and loss.
     """
 
     OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
-    def __init__(self, shape, length, precision="float32", compiled=False, gpu=False, attention="sdpa", mode=None, gathered=True):
+    def __init__(
+        self,
+        shape,
+        length,
+        precision="float32",
+        compiled=False,
+        gpu=False,
+        attention="sdpa",
+        mode=None,
+        gathered=True,
+    ):
         import transformers
 
-        torch.set_float32_matmul_precision("high")  # TensorFloat-32 on GPUs, which TensorFlow uses by default too
+        # TensorFloat-32 on GPUs, which TensorFlow uses by default too
+        torch.set_float32_matmul_precision("high")
         self.device = "cuda" if gpu else "cpu"
         self.length, self.precision, self.gathered = length, precision, gathered
         torch.manual_seed(0)
-        config = transformers.BertConfig(vocab_size=VOCAB_SIZE, attn_implementation=attention, **shape)
+        config = transformers.BertConfig(
+            vocab_size=VOCAB_SIZE, attn_implementation=attention, **shape
+        )
         self.model = transformers.BertForPreTraining(config).to(self.device).train()
         decayed = [weight for weight in self.model.parameters() if weight.ndim > 1]
         others = [weight for weight in self.model.parameters() if weight.ndim <= 1]
         groups = [dict(params=decayed, weight_decay=0.01), dict(params=others, weight_decay=0.0)]
         self.optimizer = torch.optim.AdamW(groups, lr=1e-4, eps=1e-6, fused=True)
         self.scaler = torch.amp.GradScaler(self.device, enabled=precision == "float16")
-        self.loss = torch.compile(self.compute_loss, mode=mode, dynamic=False) if compiled else self.compute_loss
+        self.loss = (
+            torch.compile(self.compute_loss, mode=mode, dynamic=False)
+            if compiled
+            else self.compute_loss
+        )
 
     def compute_loss(self, batch):
         if not self.gathered:
@@ -52,7 +71,10 @@ class HuggingFace(Trainer):
                 next_sentence_label=batch["next_sentence_labels"],
             ).loss
         outputs = self.model.bert(
-            input_ids=batch["input_ids"], attention_mask=batch["input_mask"], token_type_ids=batch["segment_ids"], return_dict=True
+            input_ids=batch["input_ids"],
+            attention_mask=batch["input_mask"],
+            token_type_ids=batch["segment_ids"],
+            return_dict=True,
         )
         hidden = outputs.last_hidden_state.flatten(0, 1).index_select(0, batch["places"])
         scores, relation = self.model.cls(hidden, outputs.pooler_output)
@@ -67,9 +89,14 @@ class HuggingFace(Trainer):
         labels[flat[made["masked_lm_weights"] > 0]] = targets[made["masked_lm_weights"] > 0]
         names = ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")
         arrays = {name: made[name] for name in names} | dict(
-            places=flat.reshape(-1), targets=targets.reshape(-1), labels=labels.reshape(rows, self.length)
+            places=flat.reshape(-1),
+            targets=targets.reshape(-1),
+            labels=labels.reshape(rows, self.length),
         )
-        self.batch = {name: torch.tensor(value.astype(np.int64)).to(self.device) for name, value in arrays.items()}
+        self.batch = {
+            name: torch.tensor(value.astype(np.int64)).to(self.device)
+            for name, value in arrays.items()
+        }
         if self.device == "cuda":
             self.optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
@@ -78,7 +105,11 @@ class HuggingFace(Trainer):
     def run(self, num_steps):
         is_mixed = self.precision != "float32"
         for _ in range(num_steps):
-            with torch.autocast(self.device, DTYPES[self.precision]) if is_mixed else contextlib.nullcontext():
+            with (
+                torch.autocast(self.device, DTYPES[self.precision])
+                if is_mixed
+                else contextlib.nullcontext()
+            ):
                 loss = self.loss(self.batch)
             self.scaler.scale(loss).backward()
             self.scaler.unscale_(self.optimizer)
@@ -108,7 +139,11 @@ class HuggingFace(Trainer):
     def versions(self):
         import transformers
 
-        return dict(torch=torch.__version__, transformers=transformers.__version__, threads=torch.get_num_threads())
+        return dict(
+            torch=torch.__version__,
+            transformers=transformers.__version__,
+            threads=torch.get_num_threads(),
+        )
 
     def outside_products(self, num_steps=4):
         """`kernels.shares` of a few steps; None where the profiler sees no GPU."""
@@ -118,8 +153,18 @@ class HuggingFace(Trainer):
             started = time.perf_counter()
             self.run(num_steps)
             seconds = time.perf_counter() - started
-        on_device = (event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA)
-        return shares([(event.name, 1e-6 * event.time_range.start, 1e-6 * event.time_range.end) for event in on_device], seconds)
+        on_device = (
+            event
+            for event in profile.events()
+            if event.device_type == torch.autograd.DeviceType.CUDA
+        )
+        return shares(
+            [
+                (event.name, 1e-6 * event.time_range.start, 1e-6 * event.time_range.end)
+                for event in on_device
+            ],
+            seconds,
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
-"""How a GPU spends a step: in matrix products, in what is not one, or idle; from the kernels that a profiler saw.
+"""How a GPU spends a step: in matrix products, in what is not one, or idle; from the kernels that a
+profiler saw.
 
-An attention kernel counts as a product whole, with the softmax inside. Kernels of several streams may overlap: times are lengths of unions.
+An attention kernel counts as a product whole, with the softmax inside. Kernels of several streams
+may overlap: times are lengths of unions.
 """
 
 import pathlib
 import re
 
-PRODUCTS = re.compile(r"gemm|cutlass|xmma|nvjet|cublas|matmul|fmha|sdpa|flash|fused_dot|_dot_", re.IGNORECASE)
-GENERATED = re.compile(r"^triton_(poi|per|red)_")  # PyTorch's compiler names what it fuses after all that it fused, products too
+PRODUCTS = re.compile(
+    r"gemm|cutlass|xmma|nvjet|cublas|matmul|fmha|sdpa|flash|fused_dot|_dot_", re.IGNORECASE
+)
+# PyTorch's compiler names what it fuses after all that it fused, products too
+GENERATED = re.compile(r"^triton_(poi|per|red)_")
 
 
 def is_product(kernel):
@@ -24,7 +29,8 @@ def union(intervals):
 
 
 def shares(kernels, seconds):
-    """{"outside_products", "idle"} as shares of `seconds`, and the longest of the other kernels; None without any kernel.
+    """{"outside_products", "idle"} as shares of `seconds`, and the longest of the other kernels;
+    None without any kernel.
 
     kernels: [(name, begin, end)] in seconds.
     """
@@ -41,7 +47,9 @@ def shares(kernels, seconds):
 
 
 def kernels_of_trace(folder):
-    """[(name, begin, end)] in seconds of the GPU's streams in a trace that tf.profiler wrote into a folder."""
+    """[(name, begin, end)] in seconds of the GPU's streams in a trace that tf.profiler wrote
+    into a folder.
+    """
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     found = []
@@ -51,9 +59,16 @@ def kernels_of_trace(folder):
             if not plane.name.startswith("/device:GPU"):
                 continue
             for line in plane.lines:
-                if not line.name.startswith("Stream"):  # the other lines say the same again, grouped by op and by step
+                # the other lines say the same again, grouped by op and by step
+                if not line.name.startswith("Stream"):
                     continue
                 for event in line.events:
                     begin = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
-                    found.append((plane.event_metadata[event.metadata_id].name, begin, begin + event.duration_ps * 1e-12))
+                    found.append(
+                        (
+                            plane.event_metadata[event.metadata_id].name,
+                            begin,
+                            begin + event.duration_ps * 1e-12,
+                        )
+                    )
     return found

@@ -11,7 +11,9 @@ import psutil
 
 @dataclasses.dataclass
 class Run:
-    """One finished command. seconds: wall clock. cpu_seconds: user + system of it and its children. peak_bytes: see `run`."""
+    """One finished command. seconds: wall clock. cpu_seconds: user + system of it and its children.
+    peak_bytes: see `run`.
+    """
 
     seconds: float
     cpu_seconds: float
@@ -21,12 +23,15 @@ class Run:
 def run(command, watch=True, **settings):
     """Runs a command to its end; RuntimeError when it fails.
 
-    peak_bytes is the highest sum, over the command and all processes it started, of the proportional set size (pages that processes
-    share are divided among them), sampled four times a second; 0 when `watch` is off.
+    peak_bytes is the highest sum, over the command and all processes it started, of the
+    proportional set size (pages that processes share are divided among them), sampled four times a
+    second; 0 when `watch` is off.
     """
     before = os.times()
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **settings)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **settings
+    )
     peak, stopped = [0], threading.Event()
 
     def sample():
@@ -53,9 +58,15 @@ def run(command, watch=True, **settings):
     if process.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{output[-2000:]}")
     after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    cpu = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     return Run(seconds, cpu, peak[0])
 
 
 def folder_bytes(folder):
-    return sum(os.path.getsize(os.path.join(path, name)) for path, _, names in os.walk(folder) for name in names)
+    return sum(
+        os.path.getsize(os.path.join(path, name))
+        for path, _, names in os.walk(folder)
+        for name in names
+    )

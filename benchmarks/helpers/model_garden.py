@@ -1,7 +1,8 @@
-"""TensorFlow Model Garden as a process for benchmarks: BertPretrainerV2 over BertEncoderV2 with AdamWeightDecay, one tf.function a step.
+"""TensorFlow Model Garden as a process for benchmarks: BertPretrainerV2 over BertEncoderV2 with
+AdamWeightDecay, one tf.function a step.
 
-Model and losses are those of official/nlp/tasks/masked_lm.py, without its metrics, which only cost time; the optimizer has the settings
-of official/nlp/optimization.py, its clipping included.
+Model and losses are those of official/nlp/tasks/masked_lm.py, without its metrics, which only cost
+time; the optimizer has the settings of official/nlp/optimization.py, its clipping included.
 """
 
 import os
@@ -12,7 +13,9 @@ from serve import VOCAB_SIZE, Trainer, make_batch, serve
 
 
 class Garden(Trainer):
-    """shape: fields of ModelConfig. length: S. precision: float32, bfloat16 or float16. xla: whether the step is compiled."""
+    """shape: fields of ModelConfig. length: S. precision: float32, bfloat16 or float16. xla:
+    whether the step is compiled.
+    """
 
     def __init__(self, shape, length, precision="float32", xla=False, gpu=False):
         if not gpu:
@@ -40,9 +43,13 @@ class Garden(Trainer):
             max_sequence_length=512,
             type_vocab_size=2,
         )
-        head = layers.ClassificationHead(inner_dim=shape["hidden_size"], num_classes=2, name="next_sentence")
+        head = layers.ClassificationHead(
+            inner_dim=shape["hidden_size"], num_classes=2, name="next_sentence"
+        )
         normal = tf_keras.initializers.TruncatedNormal(stddev=0.02)
-        self.model = models.BertPretrainerV2(encoder, activation, normal, classification_heads=[head])
+        self.model = models.BertPretrainerV2(
+            encoder, activation, normal, classification_heads=[head]
+        )
         self.optimizer = optimization.AdamWeightDecay(
             learning_rate=1e-4,
             weight_decay_rate=0.01,
@@ -69,12 +76,21 @@ class Garden(Trainer):
             crossings = tf.nn.sparse_softmax_cross_entropy_with_logits
             words = crossings(batch["masked_lm_ids"], tf.cast(outputs["mlm_logits"], tf.float32))
             weights = batch["masked_lm_weights"]
-            sentences = crossings(batch["next_sentence_labels"], tf.cast(outputs["next_sentence"], tf.float32))
-            loss = tf.reduce_sum(words * weights) / tf.reduce_sum(weights) + tf.reduce_mean(sentences)
+            sentences = crossings(
+                batch["next_sentence_labels"], tf.cast(outputs["next_sentence"], tf.float32)
+            )
+            loss = tf.reduce_sum(words * weights) / tf.reduce_sum(weights) + tf.reduce_mean(
+                sentences
+            )
         variables = self.model.trainable_variables
         gradients = zip(tape.gradient(loss, variables), variables, strict=True)
-        # XLA takes no sparse gradients. The encoder's own pooler has none at all: the next-sentence head brings its own.
-        pairs = [(tf.convert_to_tensor(g) if self.xla else g, variable) for g, variable in gradients if g is not None]
+        # XLA takes no sparse gradients. The encoder's own pooler has none at all: the next-sentence
+        # head brings its own.
+        pairs = [
+            (tf.convert_to_tensor(g) if self.xla else g, variable)
+            for g, variable in gradients
+            if g is not None
+        ]
         self.optimizer.apply_gradients(pairs)
         return loss
 

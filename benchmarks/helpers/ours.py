@@ -1,4 +1,6 @@
-"""Our own training step as a process for benchmarks: bert_gpu's engine, on a made batch or on records that the data script wrote."""
+"""Our own training step as a process for benchmarks: bert_gpu's engine, on a made batch or on
+records that the data script wrote.
+"""
 
 import os
 import sys
@@ -14,15 +16,18 @@ RATE = 1e-4
 
 class Ours(Trainer):
     """Args of the constructor:
-    shape: fields of ModelConfig. length: S. precision, xla, virtual_replicas, deterministic, gpu_memory_limit: of DeviceConfig.
-    gpu: whether to train on the GPU. attention, recompute: of MemoryConfig. packed: rows of several sequences.
+    shape: fields of ModelConfig. length: S. precision, xla, virtual_replicas, deterministic,
+    gpu_memory_limit: of DeviceConfig.
+    gpu: whether to train on the GPU. attention, recompute: of MemoryConfig. packed: rows of
+    several sequences.
     data: folder of records, instead of a made batch. optimizer: of OptimizerConfig.
     micro_batches: of a step. steps_per_call: steps of one call into TensorFlow.
     """
 
     def __init__(
-        self, shape, length, precision="float32", xla="auto", gpu=False, attention="auto", packed=False, data=None, recompute=False,
-        optimizer="adamw", micro_batches=1, steps_per_call=1, seed=1, **device,
+        self, shape, length, precision="float32", xla="auto", gpu=False, attention="auto",
+        packed=False, data=None, recompute=False, optimizer="adamw", micro_batches=1,
+        steps_per_call=1, seed=1, **device,
     ):  # fmt: skip
         if not gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -34,13 +39,25 @@ class Ours(Trainer):
         from bert_gpu.train.devices import set_up
 
         self.OUT_OF_MEMORY = (MemoryError, tf.errors.ResourceExhaustedError)
-        self.tf, self.length, self.gpu, self.packed, self.data, self.seed = tf, length, gpu, packed, data, seed
+        self.tf, self.length, self.gpu, self.packed, self.data, self.seed = (
+            tf,
+            length,
+            gpu,
+            packed,
+            data,
+            seed,
+        )
         self.micro_batches, self.steps_per_call, self.num_done = micro_batches, steps_per_call, 0
-        self.devices = set_up(DeviceConfig(num_gpus=int(gpu), precision=precision, xla=xla, **device))
+        self.devices = set_up(
+            DeviceConfig(num_gpus=int(gpu), precision=precision, xla=xla, **device)
+        )
         if data:
             self.open_data()
         self.model = ModelConfig(vocab_size=self.vocab.vocab_size if data else VOCAB_SIZE, **shape)
-        self.memory, self.optimizer = MemoryConfig(recompute=recompute, attention=attention), OptimizerConfig(optimizer=optimizer)
+        self.memory, self.optimizer = (
+            MemoryConfig(recompute=recompute, attention=attention),
+            OptimizerConfig(optimizer=optimizer),
+        )
         self.make_state()
 
     def open_data(self):
@@ -49,8 +66,13 @@ class Ours(Trainer):
         from bert_gpu.text.open_tokenizer import open_tokenizer
 
         dataset = Dataset(InputConfig(input_file=f"{self.data}/*.tfrecord"))
-        self.vocab = open_tokenizer(os.path.join(dataset.folder, dataset.info.vocab_file), dataset.info.do_lower_case)
-        self.reader, self.packed = dataset.reader("train", self.vocab, self.seed), not dataset.schema.has_next_sentence_labels
+        self.vocab = open_tokenizer(
+            os.path.join(dataset.folder, dataset.info.vocab_file), dataset.info.do_lower_case
+        )
+        self.reader, self.packed = (
+            dataset.reader("train", self.vocab, self.seed),
+            not dataset.schema.has_next_sentence_labels,
+        )
 
     def make_state(self):
         from bert_gpu.model import heads
@@ -58,7 +80,10 @@ class Ours(Trainer):
         from bert_gpu.model.weights import initialize
         from bert_gpu.train.state import TrainState
 
-        weights = initialize(heads.pretraining_weights(BertEncoder(self.model), next_sentence=not self.packed), self.seed)
+        weights = initialize(
+            heads.pretraining_weights(BertEncoder(self.model), next_sentence=not self.packed),
+            self.seed,
+        )
         self.state = TrainState(self.devices.strategy, weights, self.optimizer)
 
     def make_step(self, num_micro_batches):
@@ -67,7 +92,9 @@ class Ours(Trainer):
         from bert_gpu.train.memory import training_encoder
         from bert_gpu.train.step import TrainStep
 
-        goal = pretraining_objective(training_encoder(BertEncoder(self.model), self.memory, self.devices))
+        goal = pretraining_objective(
+            training_encoder(BertEncoder(self.model), self.memory, self.devices)
+        )
         sizes = dict(num_micro_batches=num_micro_batches, seed=self.seed)
         return TrainStep(self.devices, self.state, goal, self.optimizer, **sizes)
 
@@ -76,17 +103,26 @@ class Ours(Trainer):
         if self.data:
             from bert_gpu.data.pipeline import prefetch, training_batches
 
-            return prefetch(training_batches(self.reader, batch_size=rows, position=0, shuffle=True), 2 * self.steps_per_call)
+            return prefetch(
+                training_batches(self.reader, batch_size=rows, position=0, shuffle=True),
+                2 * self.steps_per_call,
+            )
         batch = make_batch(rows, self.length, self.packed)
         return iter(lambda: batch, None)
 
     def build(self, rows):
-        self.step, self.batches, self.real_tokens = self.make_step(self.micro_batches), self.endless(rows), []
+        self.step, self.batches, self.real_tokens = (
+            self.make_step(self.micro_batches),
+            self.endless(rows),
+            [],
+        )
         if self.gpu:
             self.tf.config.experimental.reset_memory_stats("GPU:0")
 
     def run(self, num_steps):
-        """Calls of steps_per_call steps each; a last, shorter call would be another program, so the number is rounded up."""
+        """Calls of steps_per_call steps each; a last, shorter call would be another program, so the
+        number is rounded up.
+        """
         for _ in range(-(-num_steps // self.steps_per_call)):
             batches = [next(self.batches) for _ in range(self.steps_per_call)]
             self.real_tokens += [int(batch["input_mask"].sum()) for batch in batches]
@@ -97,7 +133,8 @@ class Ours(Trainer):
     def prepare(self, rows, warm=2):
         answer = super().prepare(rows, warm)
         if answer["fits"]:
-            answer["first_seconds"] -= answer["step_seconds"]  # both of a call; what is left is tracing and compiling
+            # both of a call; what is left is tracing and compiling
+            answer["first_seconds"] -= answer["step_seconds"]
             self.step_seconds /= self.steps_per_call
             answer["step_seconds"] = self.step_seconds
         return answer
@@ -110,19 +147,36 @@ class Ours(Trainer):
         loss = self.run(num_calls * self.steps_per_call)
         num_steps = num_calls * self.steps_per_call
         self.step_seconds = (time.perf_counter() - started) / num_steps
-        return dict(step_seconds=self.step_seconds, steps=num_steps, loss=loss, real_tokens=float(np.mean(self.real_tokens)))
+        return dict(
+            step_seconds=self.step_seconds,
+            steps=num_steps,
+            loss=loss,
+            real_tokens=float(np.mean(self.real_tokens)),
+        )
 
     def peak_bytes(self):
-        return self.tf.config.experimental.get_memory_info("GPU:0")["peak"] if self.gpu else super().peak_bytes()
+        return (
+            self.tf.config.experimental.get_memory_info("GPU:0")["peak"]
+            if self.gpu
+            else super().peak_bytes()
+        )
 
     def matrix_rate(self, precision, seconds=2.0):
         from bert_gpu.train.devices import DTYPES
         from bert_gpu.train.throughput import measured_matrix_rate
 
-        return measured_matrix_rate(DTYPES[precision], "GPU:0" if self.gpu else "CPU:0", seconds=seconds)
+        return measured_matrix_rate(
+            DTYPES[precision], "GPU:0" if self.gpu else "CPU:0", seconds=seconds
+        )
 
     def versions(self):
-        details = self.tf.config.experimental.get_device_details(self.tf.config.list_physical_devices("GPU")[0]) if self.gpu else {}
+        details = (
+            self.tf.config.experimental.get_device_details(
+                self.tf.config.list_physical_devices("GPU")[0]
+            )
+            if self.gpu
+            else {}
+        )
         build = self.tf.sysconfig.get_build_info()
         return dict(
             tensorflow=self.tf.__version__,
@@ -142,9 +196,11 @@ class Ours(Trainer):
             return shares(kernels_of_trace(folder), seconds)
 
     def fill(self, rows, wanted=None):
-        """The micro-batch that --train_batch_size=auto finds, with its steps' accumulation; {"micro_batch", "accumulation"}.
+        """The micro-batch that --train_batch_size=auto finds, with its steps' accumulation;
+        {"micro_batch", "accumulation"}.
 
-        rows: of the batch to try with where there is no GPU to fill. wanted: of --global_batch_size.
+        rows: of the batch to try with where there is no GPU to fill. wanted: of
+        --global_batch_size.
         """
         from bert_gpu.console import Console
         from bert_gpu.settings import UserError
@@ -157,7 +213,9 @@ class Ours(Trainer):
             if self.gpu:
                 make = lambda plan: self.make_step(plan.num_micro_batches)  # noqa: E731
                 console = Console(stream=sys.stderr)
-                size = fill_memory(batch, self.devices, self.state, make, sample, self.length, wanted, console)
+                size = fill_memory(
+                    batch, self.devices, self.state, make, sample, self.length, wanted, console
+                )
             else:
                 size = rows
         except UserError as error:
@@ -169,8 +227,13 @@ class Ours(Trainer):
         """Loss of each of some steps from fresh weights, every one on a batch of its own."""
         self.make_state()
         step = self.make_step(self.micro_batches)
-        batches = [make_batch(rows, self.length, self.packed, seed=number) for number in range(num_steps)]
-        return [float(step([batch], [RATE], number).read()["loss"][0]) for number, batch in enumerate(batches)]
+        batches = [
+            make_batch(rows, self.length, self.packed, seed=number) for number in range(num_steps)
+        ]
+        return [
+            float(step([batch], [RATE], number).read()["loss"][0])
+            for number, batch in enumerate(batches)
+        ]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""The parent's side of a measurement: starts a variant's process, asks it, and ends it when its time is over.
+"""The parent's side of a measurement: starts a variant's process, asks it, and ends it when its
+time is over.
 
-A process that fails, or does not answer in time, raises Failed with the end of what it printed: a table names it, and goes on.
+A process that fails, or does not answer in time, raises Failed with the end of what it printed: a
+table names it, and goes on.
 """
 
 import json
@@ -30,16 +32,20 @@ WITHOUT_TENSORFLOW = ("hugging_face", "ahead_compiler")
 
 
 def tensorflow_environment(environ=os.environ):
-    """An environment for a process with TensorFlow, whosever: what bert_gpu sets for itself, and the bert_gpu of this checkout."""
+    """An environment for a process with TensorFlow, whosever: what bert_gpu sets for itself, and
+    the bert_gpu of this checkout.
+    """
     found = dict(environ)
     environment.prepare(found, arguments=())
     return found | dict(PYTHONPATH=":".join([str(ROOT), *filter(None, [found.get("PYTHONPATH")])]))
 
 
 def clean_environment(environ=os.environ):
-    """An environment for PyTorch: without TensorFlow's variables, and without the libraries that were put in front for TensorFlow.
+    """An environment for PyTorch: without TensorFlow's variables, and without the libraries that
+    were put in front for TensorFlow.
 
-    TFGPU_HOME, where it is set, names the folder that those were put in; else what PYTHONPATH and LD_LIBRARY_PATH hold is dropped whole.
+    TFGPU_HOME, where it is set, names the folder that those were put in; else what PYTHONPATH and
+    LD_LIBRARY_PATH hold is dropped whole.
     """
     home = environ.get("TFGPU_HOME")
     kept = {name: value for name, value in environ.items() if not name.startswith(("TF_", "XLA_"))}
@@ -53,11 +59,17 @@ def clean_environment(environ=os.environ):
 
 def environment_of(system, environ=os.environ):
     """The environment of a system's process."""
-    return clean_environment(environ) if system in WITHOUT_TENSORFLOW else tensorflow_environment(environ)
+    return (
+        clean_environment(environ)
+        if system in WITHOUT_TENSORFLOW
+        else tensorflow_environment(environ)
+    )
 
 
 class Peer:
-    """One process of serve.py's kind. python: that runs it; None = this one. settings: of its Trainer. seconds: to start in."""
+    """One process of serve.py's kind. python: that runs it; None = this one. settings: of its
+    Trainer. seconds: to start in.
+    """
 
     def __init__(self, system, settings, python=None, seconds=300.0):
         self.settings, self.errors = settings, tempfile.TemporaryFile()
@@ -101,8 +113,15 @@ class Peer:
     def _last_words(self):
         self.process.wait()
         self.errors.seek(max(0, self.errors.seek(0, os.SEEK_END) - 4000))
-        lines = [line.strip() for line in self.errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
-        said = next((line for line in reversed(lines) if "Error" in line or "error" in line), lines[-1] if lines else "nothing printed")
+        lines = [
+            line.strip()
+            for line in self.errors.read().decode("utf-8", "replace").splitlines()
+            if line.strip()
+        ]
+        said = next(
+            (line for line in reversed(lines) if "Error" in line or "error" in line),
+            lines[-1] if lines else "nothing printed",
+        )
         return f"exit code {self.process.returncode}: {said[:300]}"
 
     def close(self):

@@ -1,4 +1,6 @@
-"""What is printed and kept: tables, what produced them (the command, the revision, the machine), and results in a JSON file."""
+"""What is printed and kept: tables, what produced them (the command, the revision, the machine),
+and results in a JSON file.
+"""
 
 import json
 import os
@@ -12,20 +14,41 @@ from . import ROOT
 
 
 def hardware():
-    """What ran: processor, cores, GPU and driver where there is one, Python, and the revision of the code."""
+    """What ran: processor, cores, GPU and driver where there is one, Python, and the revision
+    of the code.
+    """
 
     def said(*command):
         try:
-            return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20).stdout.strip() or None
+            return (
+                subprocess.run(
+                    command,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    timeout=20,
+                ).stdout.strip()
+                or None
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
 
     cpu = pathlib.Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in cpu.read_text().splitlines() if line.startswith("model name")] if cpu.exists() else []
+    names = (
+        [
+            line.split(":")[1].strip()
+            for line in cpu.read_text().splitlines()
+            if line.startswith("model name")
+        ]
+        if cpu.exists()
+        else []
+    )
     return dict(
         cpu=names[0] if names else platform.processor(),
         cores=len(os.sched_getaffinity(0)),
-        gpu=said("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
+        gpu=said(
+            "nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"
+        ),
         python=platform.python_version(),
         revision=said("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"),
     )
@@ -38,7 +61,11 @@ def origin():
 
 def print_origin(found):
     machine = found["hardware"]
-    print(f"{found['command']}\nrevision {machine['revision']}, {machine['cores']} cores, {machine['cpu']}\n", flush=True)
+    print(
+        f"{found['command']}\nrevision {machine['revision']}, "
+        f"{machine['cores']} cores, {machine['cpu']}\n",
+        flush=True,
+    )
 
 
 def print_table(header, rows):
@@ -46,11 +73,18 @@ def print_table(header, rows):
     rows = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     for row in [header, ["-" * width for width in widths], *rows]:
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |", flush=True)
+        print(
+            "| "
+            + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            + " |",
+            flush=True,
+        )
 
 
 def read_results(path):
-    return json.loads(pathlib.Path(path).read_text()) if path and pathlib.Path(path).exists() else {}
+    return (
+        json.loads(pathlib.Path(path).read_text()) if path and pathlib.Path(path).exists() else {}
+    )
 
 
 def write_results(path, results):

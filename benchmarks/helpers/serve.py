@@ -1,8 +1,10 @@
-"""The child's side of a measurement: a process that holds one variant of training, and runs some of its steps whenever it is asked.
+"""The child's side of a measurement: a process that holds one variant of training, and runs some of
+its steps whenever it is asked.
 
-Settings come as JSON in the first argument; requests and answers are lines of JSON on stdin and stdout, {"do": METHOD, ...} -> what the
-method returns. The process stays warm between requests, so that variants can take turns and none of them pays for starting again.
-Nothing here imports a framework: the PyTorch peer lives in an environment of its own.
+Settings come as JSON in the first argument; requests and answers are lines of JSON on stdin and
+stdout, {"do": METHOD, ...} -> what the method returns. The process stays warm between requests, so
+that variants can take turns and none of them pays for starting again. Nothing here imports a
+framework: the PyTorch peer lives in an environment of its own.
 """
 
 import json
@@ -25,11 +27,13 @@ def num_predictions(length):
 def make_batch(rows, length, packed=False, vocab_size=VOCAB_SIZE, seed=0):
     """One batch of sentence pairs in Google's features, the same for every peer.
 
-    A tenth of the rows, at least one, are shorter than the others, as short_seq_prob makes them: so no peer may leave the padding mask
-    out. `packed` rows have no padding and no labels: each holds several sequences, named by sequence_ids, about four in 128.
+    A tenth of the rows, at least one, are shorter than the others, as short_seq_prob makes them: so
+    no peer may leave the padding mask out. `packed` rows have no padding and no labels: each holds
+    several sequences, named by sequence_ids, about four in 128.
 
-    Returns: input_ids, input_mask, segment_ids (rows, length); masked_lm_positions, masked_lm_ids, masked_lm_weights (rows, P);
-    next_sentence_labels (rows,), or sequence_ids (rows, length) instead. int32, weights float32.
+    Returns: input_ids, input_mask, segment_ids (rows, length); masked_lm_positions, masked_lm_ids,
+      masked_lm_weights (rows, P); next_sentence_labels (rows,), or sequence_ids (rows, length)
+      instead. int32, weights float32.
     """
     rng = np.random.default_rng(seed)
     places, predictions = np.arange(length), num_predictions(length)
@@ -39,7 +43,9 @@ def make_batch(rows, length, packed=False, vocab_size=VOCAB_SIZE, seed=0):
         lengths[short] = rng.integers(length // 4, length, short.sum())
     mask = (places < lengths[:, None]).astype(np.int32)
     ids = rng.integers(FIRST_WORD, vocab_size, (rows, length)).astype(np.int32)
-    positions = np.sort(np.argsort(np.where(mask > 0, rng.random((rows, length)), 2.0), 1)[:, :predictions], 1).astype(np.int32)
+    positions = np.sort(
+        np.argsort(np.where(mask > 0, rng.random((rows, length)), 2.0), 1)[:, :predictions], 1
+    ).astype(np.int32)
     masked = np.maximum(1, np.round(0.15 * lengths)).astype(int)
     weights = (np.arange(predictions) < masked[:, None]).astype(np.float32)
     targets = np.take_along_axis(ids, positions, 1)
@@ -55,12 +61,16 @@ def make_batch(rows, length, packed=False, vocab_size=VOCAB_SIZE, seed=0):
     if packed:
         starts = rng.random((rows, length)) < 1 / 32
         starts[:, 0] = True
-        return batch | dict(sequence_ids=np.cumsum(starts, 1).astype(np.int32), segment_ids=np.zeros_like(mask))
+        return batch | dict(
+            sequence_ids=np.cumsum(starts, 1).astype(np.int32), segment_ids=np.zeros_like(mask)
+        )
     return batch | dict(next_sentence_labels=rng.integers(0, 2, rows).astype(np.int32))
 
 
 class Trainer:
-    """One variant of training. What a peer brings: `build` and `run`, and perhaps `peak_bytes`, `matrix_rate`, `outside_products`."""
+    """One variant of training. What a peer brings: `build` and `run`, and perhaps `peak_bytes`,
+    `matrix_rate`, `outside_products`.
+    """
 
     OUT_OF_MEMORY = (MemoryError,)  # exceptions that say that a batch does not fit
 
@@ -73,7 +83,9 @@ class Trainer:
         raise NotImplementedError
 
     def prepare(self, rows, warm=2):
-        """Builds, and runs the first steps, which trace and compile. {"fits", "first_seconds", "step_seconds", "loss"}."""
+        """Builds, and runs the first steps, which trace and compile. {"fits", "first_seconds",
+        "step_seconds", "loss"}.
+        """
         self.rows = rows
         try:
             self.build(rows)
@@ -89,7 +101,9 @@ class Trainer:
         return dict(fits=True, first_seconds=first, step_seconds=self.step_seconds, loss=loss)
 
     def turn(self, seconds=0.0):
-        """Runs steps for about so long, at least one. {"step_seconds": mean of this turn, "steps", "loss"}."""
+        """Runs steps for about so long, at least one. {"step_seconds": mean of this turn,
+        "steps", "loss"}.
+        """
         num_steps = max(1, round(seconds / self.step_seconds))
         started = time.perf_counter()
         loss = self.run(num_steps)
@@ -102,7 +116,9 @@ class Trainer:
 
 
 def serve(kind):
-    """Makes kind(**settings) and answers requests until stdin ends. What libraries print goes to stderr."""
+    """Makes kind(**settings) and answers requests until stdin ends. What libraries print
+    goes to stderr.
+    """
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     trainer = kind(**json.loads(sys.argv[1]))

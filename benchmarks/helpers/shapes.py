@@ -6,14 +6,32 @@ from bert_gpu.model.config import PRESETS, ModelConfig
 
 from .serve import VOCAB_SIZE, make_batch, num_predictions
 
-SHAPES = PRESETS | {"6x512": dict(num_hidden_layers=6, hidden_size=512, num_attention_heads=8, intermediate_size=2048)}
+SHAPES = PRESETS | {
+    "6x512": dict(
+        num_hidden_layers=6, hidden_size=512, num_attention_heads=8, intermediate_size=2048
+    )
+}
 DROPOUT = 0.1
 
 
 def shape_of(name):
-    """Settings of a named BERT that all peers understand; the names are those of Google's bert_config.json."""
-    sizes = {field: SHAPES[name][field] for field in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")}
-    return sizes | dict(max_position_embeddings=512, hidden_dropout_prob=DROPOUT, attention_probs_dropout_prob=DROPOUT)
+    """Settings of a named BERT that all peers understand; the names are those of Google's
+    bert_config.json.
+    """
+    sizes = {
+        field: SHAPES[name][field]
+        for field in (
+            "num_hidden_layers",
+            "hidden_size",
+            "num_attention_heads",
+            "intermediate_size",
+        )
+    }
+    return sizes | dict(
+        max_position_embeddings=512,
+        hidden_dropout_prob=DROPOUT,
+        attention_probs_dropout_prob=DROPOUT,
+    )
 
 
 def flops_per_token(name, length, packed=False):
@@ -24,8 +42,14 @@ def flops_per_token(name, length, packed=False):
     encoder = BertEncoder(ModelConfig(vocab_size=VOCAB_SIZE, **shape_of(name)))
     if packed:
         batch = make_batch(64, length, packed=True)
-        return FlopsCounter(encoder, next_sentence=False).per_batch(batch).model / batch["input_mask"].size
-    return FlopsCounter(encoder, next_sentence=True).per_row(length, num_predictions(length)).model / length
+        return (
+            FlopsCounter(encoder, next_sentence=False).per_batch(batch).model
+            / batch["input_mask"].size
+        )
+    return (
+        FlopsCounter(encoder, next_sentence=True).per_row(length, num_predictions(length)).model
+        / length
+    )
 
 
 def real_share(rows, length):

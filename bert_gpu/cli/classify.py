@@ -5,13 +5,20 @@ from bert_gpu.environment import quick_imports
 from bert_gpu.finetune.config import FinetuneSettings, resolve_defaults, resolve_phases
 
 SUMMARY = (
-    "Fine-tunes a BERT to classify texts or pairs of texts, evaluates it (accuracy, F1, ROC-AUC, loss) and predicts. Files are "
-    "DATA_DIR/{train,dev,test}.tsv or .csv with a header line. A run that was stopped goes on when the same command is given again."
+    "Fine-tunes a BERT to classify texts or pairs of texts, evaluates it (accuracy, F1, "
+    "ROC-AUC, loss) and predicts. Files are DATA_DIR/{train,dev,test}.tsv or .csv with "
+    "a header line. A run that was stopped goes on when the same command is given again."
 )
 EXAMPLE = (
     "python run_classifier.py",
-    "python run_classifier.py --data_dir=quora --text_a=question1 --text_b=question2 --label=is_duplicate --num_gpus=4",
-    "python run_classifier.py --init_checkpoint=bert-base-uncased --learning_rate=3e-5 --num_train_epochs=4",
+    (
+        "python run_classifier.py --data_dir=quora --text_a=question1 "
+        "--text_b=question2 --label=is_duplicate --num_gpus=4"
+    ),
+    (
+        "python run_classifier.py --init_checkpoint=bert-base-uncased "
+        "--learning_rate=3e-5 --num_train_epochs=4"
+    ),
     "python run_classifier.py --do_predict --output_dir=runs/classify",
 )
 
@@ -19,13 +26,23 @@ CLASSES = training.classes_of(FinetuneSettings)
 
 
 def main(argv):
-    defaults = training.defaults_of(FinetuneSettings) | dict(data_dir=flags.bundled("examples/pairs"))
+    defaults = training.defaults_of(FinetuneSettings) | dict(
+        data_dir=flags.bundled("examples/pairs")
+    )
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, defaults=defaults, script="classify")
-    common, settings = parsed.make(flags.CommonConfig), training.read_settings(parsed, FinetuneSettings)
+    common, settings = (
+        parsed.make(flags.CommonConfig),
+        training.read_settings(parsed, FinetuneSettings),
+    )
     phases = resolve_phases(settings.run)
     if common.show_config:
         resolved = {type(config): config for config in resolve_defaults(settings, phases).configs()}
-        print(flags.describe(parsed, [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES]))
+        print(
+            flags.describe(
+                parsed,
+                [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES],
+            )
+        )
         return 0
     with quick_imports():
         from bert_gpu.console import Console

@@ -10,13 +10,20 @@ from bert_gpu.settings import Settings, setting
 from bert_gpu.text.config import TextFormat
 
 SUMMARY = (
-    "Turns text (one sentence a line, a blank line between documents) into TFRecords for BERT pretraining. Learns a WordPiece vocabulary "
-    "from the text when none is named. A killed job goes on where it was when the same command is given again."
+    "Turns text (one sentence a line, a blank line between documents) into TFRecords for "
+    "BERT pretraining. Learns a WordPiece vocabulary from the text when none is named. "
+    "A killed job goes on where it was when the same command is given again."
 )
 EXAMPLE = (
     "python create_pretraining_data.py",
-    "python create_pretraining_data.py --input_file='books/*.txt' --output_file=data/books.tfrecord --vocab_size=32768",
-    "python create_pretraining_data.py --input_file=corpus.txt --vocab_file=vocab.txt --max_seq_length=512",
+    (
+        "python create_pretraining_data.py --input_file='books/*.txt' "
+        "--output_file=data/books.tfrecord --vocab_size=32768"
+    ),
+    (
+        "python create_pretraining_data.py --input_file=corpus.txt "
+        "--vocab_file=vocab.txt --max_seq_length=512"
+    ),
     "python create_pretraining_data.py --input_file=corpus.txt --recipe=crammed",
 )
 
@@ -29,12 +36,23 @@ class ShowConfig(Settings):
 
 
 def main(argv):
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DataConfig, RecipeConfig, TextFormat, ShowConfig, flags.CommonConfig], script="data")
+    parsed = flags.parse(
+        argv,
+        SUMMARY,
+        EXAMPLE,
+        [DataConfig, RecipeConfig, TextFormat, ShowConfig, flags.CommonConfig],
+        script="data",
+    )
     common, show = parsed.make(flags.CommonConfig), parsed.make(ShowConfig)
-    config = parsed.make(DataConfig, **{} if parsed.given("input_file") else dict(input_file=flags.bundled("sample_text.txt")))
+    config = parsed.make(
+        DataConfig,
+        **{} if parsed.given("input_file") else dict(input_file=flags.bundled("sample_text.txt")),
+    )
     text_format = parsed.make(TextFormat)
     if common.show_config:
-        print(flags.describe(parsed, [config, parsed.make(RecipeConfig), text_format, show, common]))
+        print(
+            flags.describe(parsed, [config, parsed.make(RecipeConfig), text_format, show, common])
+        )
         return
     with environment.quick_imports():
         from bert_gpu.console import Console

@@ -16,7 +16,10 @@ def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, [FillMaskConfig], positionals='"TEXT WITH [MASK]"')
     config = parsed.make(FillMaskConfig)
     if len(parsed.positionals) != 1:
-        raise UserError(f'one text is needed, not {len(parsed.positionals)}; put it in quotes: fill-mask "the sky is [MASK] ."')
+        raise UserError(
+            f"one text is needed, not {len(parsed.positionals)}; "
+            'put it in quotes: fill-mask "the sky is [MASK] ."'
+        )
     with quick_imports():
         from bert_gpu.pretrain.fill_mask import MASK, fill_mask
     for index, words in enumerate(fill_mask(config, parsed.positionals[0]), 1):

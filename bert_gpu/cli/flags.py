@@ -1,7 +1,8 @@
 """absl flags made from settings classes, and settings made from flags; exit codes.
 
-Each field of a settings class becomes a flag of the same name. What the user gave is known apart from what is default, because a value
-that was given wins over presets and recipes: command line > recipe > the command's defaults > the settings class's.
+Each field of a settings class becomes a flag of the same name. What the user gave is known apart
+from what is default, because a value that was given wins over presets and recipes: command line >
+recipe > the command's defaults > the settings class's.
 """
 
 import contextlib
@@ -27,30 +28,47 @@ ROOT = pathlib.Path(bert_gpu.__file__).resolve().parent.parent
 class CommonConfig(Settings):
     """What every script has."""
 
-    show_config: bool = setting(False, "Print the resolved settings and where each came from, and stop.")
-    overwrite: bool = setting(False, "Remove what an earlier run left in the output folder, and start anew.")
+    show_config: bool = setting(
+        False, "Print the resolved settings and where each came from, and stop."
+    )
+    overwrite: bool = setting(
+        False, "Remove what an earlier run left in the output folder, and start anew."
+    )
     quiet: bool = setting(False, "Print warnings and errors only.")
     verbose: bool = setting(False, "Print what TensorFlow logs, too.")
 
 
 def bundled(name):
-    """Path of a file that stands beside the scripts; in the current folder when the scripts are elsewhere."""
+    """Path of a file that stands beside the scripts; in the current folder when the scripts
+    are elsewhere.
+    """
     path = ROOT / name
-    return os.path.relpath(path) if path.exists() and path.is_relative_to(pathlib.Path.cwd()) else str(path if path.exists() else name)
+    return (
+        os.path.relpath(path)
+        if path.exists() and path.is_relative_to(pathlib.Path.cwd())
+        else str(path if path.exists() else name)
+    )
 
 
 class Parsed:
     """Flags of one call. positionals: the arguments that are no flags.
 
-    script: what recipes call the command. recipe_name: of --recipe, or None. recipe: {flag: (value, source)} that it sets beside what the
-    user gave.
+    script: what recipes call the command. recipe_name: of --recipe, or None. recipe: {flag: (value,
+    source)} that it sets beside what the user gave.
     """
 
     def __init__(self, values, classes, defaults, positionals, script=None):
-        self.values, self.classes, self.defaults, self.positionals = values, classes, defaults, positionals
+        self.values, self.classes, self.defaults, self.positionals = (
+            values,
+            classes,
+            defaults,
+            positionals,
+        )
         self.script, self.recipe_name, self.recipe, self.warned = script, None, {}, set()
         if script is not None and (name := self.make(recipes.RecipeConfig).recipe) is not None:
-            given = {flag: value for kind in classes for flag, value in self.given_values(kind).items()}
+            given = {
+                flag: value for kind in classes for flag, value in self.given_values(kind).items()
+            }
             self.recipe_name, self.recipe = name, recipes.resolve(name, script, given)
 
     def given(self, name):
@@ -59,15 +77,25 @@ class Parsed:
 
     def given_values(self, kind):
         """{field: value} of the fields of a settings class that the user gave."""
-        return {field.name: self._value(field) for field in dataclasses.fields(kind) if self.given(field.name)}
+        return {
+            field.name: self._value(field)
+            for field in dataclasses.fields(kind)
+            if self.given(field.name)
+        }
 
     def overrides(self, kind):
         """{field: value} of the fields of a settings class that the user or the recipe sets."""
-        chosen = {field.name: self.recipe[field.name][0] for field in dataclasses.fields(kind) if field.name in self.recipe}
+        chosen = {
+            field.name: self.recipe[field.name][0]
+            for field in dataclasses.fields(kind)
+            if field.name in self.recipe
+        }
         return chosen | self.given_values(kind)
 
     def make(self, kind, **defaults):
-        """Settings of a class: what the user gave, else the recipe's, else `defaults`, else the command's, else the class's own."""
+        """Settings of a class: what the user gave, else the recipe's, else `defaults`, else the
+        command's, else the class's own.
+        """
         names = {field.name for field in dataclasses.fields(kind)}
         ours = {name: value for name, value in self.defaults.items() if name in names}
         made = kind(**ours | defaults | self.overrides(kind))
@@ -87,7 +115,9 @@ class Parsed:
             flag = str(error).removeprefix("--").partition("=")[0]
             if flag not in self.recipe:
                 raise
-            raise UserError(f"{str(error)[:200]} (set by --recipe={self.recipe_name}; --{flag} beside it wins)") from error
+            raise UserError(
+                f"{str(error)[:200]} (set by --recipe={self.recipe_name}; --{flag} beside it wins)"
+            ) from error
 
     def _value(self, field):
         value = self.values[field.name].value
@@ -103,13 +133,16 @@ def parse(argv, summary, example, classes, *, defaults=None, positionals=None, s
     """Parses a command line.
 
     Args:
-      argv: with the program's name first. summary: what the command does. example: lines shown by --help.
+      argv: with the program's name first. summary: what the command does. example: lines
+        shown by --help.
       classes: settings classes, in the order in which --help shows them.
       defaults: {field: value} where this command's default is not the one of the settings class.
       positionals: what arguments that are no flags are, such as "TEXT"; None refuses them.
-      script: what recipes call this command, whose classes then have recipes.RecipeConfig; None = it has no recipes.
+      script: what recipes call this command, whose classes then have recipes.RecipeConfig; None =
+        it has no recipes.
 
-    Returns: Parsed. Prints the help and raises SystemExit(0) for --help. Raises UserError for what is wrong.
+    Returns: Parsed. Prints the help and raises SystemExit(0) for --help. Raises UserError for
+      what is wrong.
     """
     values, defaults = absl_flags.FlagValues(), defaults or {}
     values.set_gnu_getopt(True)  # flags may follow what is no flag
@@ -117,31 +150,50 @@ def parse(argv, summary, example, classes, *, defaults=None, positionals=None, s
         for field in dataclasses.fields(kind):
             define(field, values, defaults.get(field.name, field.default))
     if any(argument in ("--help", "-h", "-help", "--helpfull") for argument in argv[1:]):
-        print(help_text(os.path.basename(argv[0]), summary, example, classes, defaults, positionals))
+        print(
+            help_text(os.path.basename(argv[0]), summary, example, classes, defaults, positionals)
+        )
         raise SystemExit(0)
-    odd = next((argument for argument in argv[1:] if argument.startswith("-") and not is_unicode(argument)), None)
+    odd = next(
+        (
+            argument
+            for argument in argv[1:]
+            if argument.startswith("-") and not is_unicode(argument)
+        ),
+        None,
+    )
     if odd is not None:
-        raise UserError(f"{odd.encode('utf-8', 'surrogateescape')!r}: is not UTF-8; rename the file, or write the flag in UTF-8")
+        raise UserError(
+            f"{odd.encode('utf-8', 'surrogateescape')!r}: "
+            "is not UTF-8; rename the file, or write the flag in UTF-8"
+        )
     try:
         rest = values(argv)
     except absl_flags.Error as error:
         raise UserError(f"{' '.join(str(error).split())[:220]} (--help lists the flags)") from error
     if rest[1:] and positionals is None:
-        raise UserError(f"{rest[1][:100]!r}: not a flag; flags are written --name=value (--help lists them)")
+        raise UserError(
+            f"{rest[1][:100]!r}: not a flag; flags are written --name=value (--help lists them)"
+        )
     return Parsed(values, classes, defaults, rest[1:], script)
 
 
 def is_unicode(text):
     try:
         text.encode()
-    except UnicodeEncodeError:  # bytes of the command line that were no UTF-8 arrive as lone surrogates
+    except UnicodeEncodeError:
+        # bytes of the command line that were no UTF-8 arrive as lone surrogates
         return False
     return True
 
 
 def define(field, values, default):
     kind, _ = value_type(field)
-    makers = {bool: absl_flags.DEFINE_boolean, int: absl_flags.DEFINE_integer, float: absl_flags.DEFINE_float}
+    makers = {
+        bool: absl_flags.DEFINE_boolean,
+        int: absl_flags.DEFINE_integer,
+        float: absl_flags.DEFINE_float,
+    }
     if field.metadata["words"]:
         kind, default = str, None if default is None else str(default)
     make = makers.get(kind, absl_flags.DEFINE_list if kind is tuple else absl_flags.DEFINE_string)
@@ -155,16 +207,33 @@ def help_text(program, summary, example, classes, defaults, positionals):
     usage = [] if positionals is None else [f"usage: {program} [--flags] {positionals}", ""]
     lines = [*usage, textwrap.fill(summary, width), "", *(f"  {line}" for line in example), ""]
     for kind in classes:
-        lines += [kind.__doc__.strip().splitlines()[0], ""]
+        lines += [textwrap.fill(" ".join(kind.__doc__.strip().split("\n\n")[0].split()), width), ""]
         for field in dataclasses.fields(kind):
             rules = field.metadata
             names = ", ".join(f"--{name}" for name in (field.name, *rules["aliases"]))
             value = defaults.get(field.name, field.default)
-            default = "" if value is None else f" (default: {str(value).lower() if is_bool(field) else value})"
+            default = (
+                ""
+                if value is None
+                else f" (default: {str(value).lower() if is_bool(field) else value})"
+            )
             words = "".join(f"|{word}" for word in rules["words"])
-            choices = f" One of: {', '.join(map(str, rules['choices']))}." if rules["choices"] else ""
-            lines.append(f"  {names}{'' if is_bool(field) else '=' + value_type(field)[0].__name__.upper() + words}{default}")
-            lines.append(textwrap.fill(rules["help"] + choices, width, initial_indent=" " * 6, subsequent_indent=" " * 6))
+            choices = (
+                f" One of: {', '.join(map(str, rules['choices']))}." if rules["choices"] else ""
+            )
+            lines.append(
+                f"  {names}"
+                f"{'' if is_bool(field) else '=' + value_type(field)[0].__name__.upper() + words}"
+                f"{default}"
+            )
+            lines.append(
+                textwrap.fill(
+                    rules["help"] + choices,
+                    width,
+                    initial_indent=" " * 6,
+                    subsequent_indent=" " * 6,
+                )
+            )
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -174,12 +243,16 @@ def is_bool(field):
 
 
 def describe(parsed, settings):
-    """The resolved settings, one a line, with where each came from. `settings` are Settings objects."""
+    """The resolved settings, one a line, with where each came from. `settings` are
+    Settings objects.
+    """
     lines = []
     if parsed.recipe_name is not None:
         recipe = recipes.RECIPES[parsed.recipe_name]
         lines.append(f"# recipe {parsed.recipe_name}: {recipe.summary}")
-        lines += [f"# not as in its source: {text}" for text in recipe.differs.get(parsed.script, ())]
+        lines += [
+            f"# not as in its source: {text}" for text in recipe.differs.get(parsed.script, ())
+        ]
     for config in settings:
         for field in dataclasses.fields(config):
             value = getattr(config, field.name)
@@ -198,7 +271,9 @@ def source_of(parsed, field, value):
 
 
 def exit_code(main, argv):
-    """Runs main(argv) -> exit code or None; turns bad input, and trouble with files, into one line on stderr and 2."""
+    """Runs main(argv) -> exit code or None; turns bad input, and trouble with files, into one line
+    on stderr and 2.
+    """
     try:
         return main(argv) or 0
     except UserError as error:
@@ -225,10 +300,17 @@ CHECK_PATH = "check the path, its permissions and the space on the disk"
 
 
 def tensorflow_problem(error):
-    """What a user can do about an error of TensorFlow's, as a line; None for any other error. Does not import TensorFlow."""
-    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("tensorflow.")]
+    """What a user can do about an error of TensorFlow's, as a line; None for any other error. Does
+    not import TensorFlow.
+    """
+    kinds = [
+        kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("tensorflow.")
+    ]
     if "ResourceExhaustedError" in kinds:
-        return f"out of memory: lower --train_batch_size and raise --gradient_accumulation_steps ({error.message})"
+        return (
+            "out of memory: lower --train_batch_size and raise "
+            f"--gradient_accumulation_steps ({error.message})"
+        )
     if {"NotFoundError", "PermissionDeniedError", "FailedPreconditionError"} & set(kinds):
         return f"{error.message}; {CHECK_PATH}"
     return None

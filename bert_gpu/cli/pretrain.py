@@ -3,22 +3,40 @@
 import sys
 
 from bert_gpu.cli import flags, training
-from bert_gpu.data.inputs import check_equal, check_length, expand_globs, glob_in_folder, read_manifests
+from bert_gpu.data.inputs import (
+    check_equal,
+    check_length,
+    expand_globs,
+    glob_in_folder,
+    read_manifests,
+)
 from bert_gpu.environment import quick_imports
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.pretrain.config import PretrainSettings, check_predictions, recipe_problem, resolve_model
+from bert_gpu.pretrain.config import (
+    PretrainSettings,
+    check_predictions,
+    recipe_problem,
+    resolve_model,
+)
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import BatchConfig, fit_sizes
 
 SUMMARY = (
-    "Pretrains a BERT on TFRecords, on all GPUs of this machine (on the CPU where there is none). The batch size is that of one GPU; "
-    "gradients of all GPUs are averaged. A run that was stopped goes on when the same command is given again."
+    "Pretrains a BERT on TFRecords, on all GPUs of this machine (on the CPU where there is none). "
+    "The batch size is that of one GPU; gradients of all GPUs are averaged. "
+    "A run that was stopped goes on when the same command is given again."
 )
 EXAMPLE = (
     "python run_pretraining_gpu.py --num_gpus=4",
-    "python run_pretraining_gpu.py --input_file='data/*.tfrecord' --model=base --train_batch_size=64 --global_batch_size=1024",
+    (
+        "python run_pretraining_gpu.py --input_file='data/*.tfrecord' "
+        "--model=base --train_batch_size=64 --global_batch_size=1024"
+    ),
     "python run_pretraining_gpu.py --recipe=crammed --total_training_time=12",
-    "python run_pretraining_gpu.py --virtual_replicas=2 --train_batch_size=8 --num_train_steps=100   # rehearse two GPUs on the CPU",
+    (
+        "python run_pretraining_gpu.py --virtual_replicas=2 --train_batch_size=8 "
+        "--num_train_steps=100   # rehearse two GPUs on the CPU"
+    ),
 )
 
 
@@ -28,7 +46,9 @@ CLASSES = training.classes_of(PretrainSettings, ModelConfig)
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain")
     common = parsed.make(flags.CommonConfig)
-    settings = training.read_settings(parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig))
+    settings = training.read_settings(
+        parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig)
+    )
     with parsed.blaming_recipe():
         if settings.run.model or settings.run.bert_config_file:
             resolve_model(settings, 0, None, "CPU")  # complains early
@@ -43,14 +63,18 @@ def main(argv):
 
 
 def show_config(parsed, settings):
-    """The text of --show_config: what is set, and what the data, the GPUs and an earlier run in the folder make of it."""
+    """The text of --show_config: what is set, and what the data, the GPUs and an earlier run in the
+    folder make of it.
+    """
     device_kind, num_replicas = training.find_devices(settings.devices)
     lines, length, vocab_size, stored = [], 0, None, None
     if parsed.given("input_file") or glob_in_folder(settings.inputs.input_file):
         length, vocab_size = look_at_data(settings)
         stored = None if settings.overwrite else RunFolder(settings.run.output_dir).stored()
     else:
-        lines.append(f"# {settings.inputs.input_file}: no data there yet; it will decide about vocab_size")
+        lines.append(
+            f"# {settings.inputs.input_file}: no data there yet; it will decide about vocab_size"
+        )
     model = resolve_model(settings, length, vocab_size, device_kind)
     batch = fit_sizes(settings.batch, settings.flexible, num_replicas, stored)
     resolved = {BatchConfig: batch, ModelConfig: model}
@@ -59,7 +83,9 @@ def show_config(parsed, settings):
 
 
 def look_at_data(settings):
-    """(tokens of a row, size of the vocabulary or None): of dataset.json; of the records where there is none."""
+    """(tokens of a row, size of the vocabulary or None): of dataset.json; of the records where
+    there is none.
+    """
     paths = expand_globs(settings.inputs.input_file, "--input_file")
     infos = read_manifests(paths)
     check_equal(infos)

@@ -1,4 +1,6 @@
-"""What the two training commands share: flags -> settings, settings -> a call, how it ended -> exit code."""
+"""What the two training commands share: flags -> settings, settings -> a call, how it ended
+-> exit code.
+"""
 
 import dataclasses
 
@@ -9,27 +11,47 @@ from bert_gpu.train.hardware import count_gpus
 
 
 def classes_of(kind, *more):
-    """The settings classes of a command, in the order of its help. kind: subclass of RunSettings. more: what is not in its fields."""
-    first, *own = [config for name, config in kind.kinds().items() if name not in RunSettings.kinds()]
+    """The settings classes of a command, in the order of its help. kind: subclass of RunSettings.
+    more: what is not in its fields.
+    """
+    first, *own = [
+        config for name, config in kind.kinds().items() if name not in RunSettings.kinds()
+    ]
     return [first, RecipeConfig, *own, *RunSettings.kinds().values(), *more, CommonConfig]
 
 
 def defaults_of(kind):
-    """{setting: value} where the default of a subclass of RunSettings is not that of the settings class."""
+    """{setting: value} where the default of a subclass of RunSettings is not that of the
+    settings class.
+    """
     values = kind().values()
-    own = {field.name: field.default for config in kind.kinds().values() for field in dataclasses.fields(config)}
+    own = {
+        field.name: field.default
+        for config in kind.kinds().values()
+        for field in dataclasses.fields(config)
+    }
     return {name: value for name, value in values.items() if value != own[name]}
 
 
 def read_settings(parsed, kind, **more):
-    """The RunSettings subclass `kind` of a command line and its recipe. more: fields that are no settings classes."""
+    """The RunSettings subclass `kind` of a command line and its recipe. more: fields that are no
+    settings classes.
+    """
     configs = {name: parsed.make(config) for name, config in kind.kinds().items()}
     overwrite = parsed.make(CommonConfig).overwrite
-    return kind(**configs, **more, overwrite=overwrite, recipe=parsed.recipe_name, flexible=tuple(parsed.recipe))
+    return kind(
+        **configs,
+        **more,
+        overwrite=overwrite,
+        recipe=parsed.recipe_name,
+        flexible=tuple(parsed.recipe),
+    )
 
 
 def find_devices(config):
-    """("GPU" or "CPU", number of replicas) that a DeviceConfig will get, as NVML sees it; TensorFlow is not started."""
+    """("GPU" or "CPU", number of replicas) that a DeviceConfig will get, as NVML sees it;
+    TensorFlow is not started.
+    """
     gpus = choose_gpus(config, count_gpus(), "NVML")
     return "GPU" if gpus else "CPU", max(1, len(gpus)) * config.virtual_replicas
 

@@ -7,19 +7,26 @@ from bert_gpu.cli import flags
 from bert_gpu.text.config import TextFormat, VocabConfig
 
 SUMMARY = (
-    "Learns a vocabulary from text: WordPiece (vocab.txt, one piece a line) or SentencePiece (a unigram model). The same text gives the "
-    "same vocabulary. Of a large corpus, a sample of about 1 GB is looked at."
+    "Learns a vocabulary from text: WordPiece (vocab.txt, one piece a line) "
+    "or SentencePiece (a unigram model). The same text gives the same vocabulary. "
+    "Of a large corpus, a sample of about 1 GB is looked at."
 )
 EXAMPLE = (
     "python -m bert_gpu vocab --input_file='books/*.txt' --vocab_size=32768 --vocab_file=vocab.txt",
-    "python -m bert_gpu vocab --input_file=wiki.jsonl.zst --input_format=jsonl --tokenization=SentencePiece --sp_model_file=wiki.model",
+    (
+        "python -m bert_gpu vocab --input_file=wiki.jsonl.zst --input_format=jsonl "
+        "--tokenization=SentencePiece --sp_model_file=wiki.model"
+    ),
 )
 
 
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, [VocabConfig, TextFormat])
     text_format = parsed.make(TextFormat)
-    config = parsed.make(VocabConfig, **{} if parsed.given("input_file") else dict(input_file=flags.bundled("sample_text.txt")))
+    config = parsed.make(
+        VocabConfig,
+        **{} if parsed.given("input_file") else dict(input_file=flags.bundled("sample_text.txt")),
+    )
     started = time.monotonic()
     with environment.quick_imports():
         from bert_gpu.console import Console, format_seconds

@@ -1,4 +1,6 @@
-"""Documents in, batches out. `create_pretraining_data` does what create_pretraining_data.py does."""
+"""Documents in, batches out. `create_pretraining_data` does what
+create_pretraining_data.py does.
+"""
 
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.text.config import LINES, TextFormat

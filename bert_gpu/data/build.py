@@ -1,7 +1,9 @@
-"""The job behind create_pretraining_data.py: text -> shards of TFRecords, in parallel, resumable, in bounded memory.
+"""The job behind create_pretraining_data.py: text -> shards of TFRecords, in parallel, resumable,
+in bounded memory.
 
-The corpus is cut at document boundaries into blocks of about --window_megabytes; a shard (shards.py) is a run of blocks, and a worker
-holds one block at a time. Any number of workers writes the same bytes, and a killed job keeps the shards that are whole.
+The corpus is cut at document boundaries into blocks of about --window_megabytes; a shard
+(shards.py) is a run of blocks, and a worker holds one block at a time. Any number of workers writes
+the same bytes, and a killed job keeps the shards that are whole.
 """
 
 import os
@@ -16,7 +18,17 @@ from bert_gpu.data import examples
 from bert_gpu.data.chance import derive_key, row_keys
 from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.records import shard_path
-from bert_gpu.data.shards import DROPPED, SCORED_ORDERS, TRAIN, VALIDATION, Counts, Shard, Worker, block_range, read_stats
+from bert_gpu.data.shards import (
+    DROPPED,
+    SCORED_ORDERS,
+    TRAIN,
+    VALIDATION,
+    Counts,
+    Shard,
+    Worker,
+    block_range,
+    read_stats,
+)
 from bert_gpu.data.summary import summary
 from bert_gpu.data.target import Target
 from bert_gpu.data.workers import open_pool
@@ -30,21 +42,37 @@ from bert_gpu.text.progress import Progress
 
 SHARD_BYTES = 128 << 20  # aimed at
 # Measured on English: only predictions, and so the number of shards, depend on them.
-TEXT_BYTES_PER_TOKEN, STATIC_BYTES_PER_POSITION, COMPACT_BYTES_PER_TOKEN, REAL_SHARE = 5.0, 6.0, 2.2, 0.86
+TEXT_BYTES_PER_TOKEN, STATIC_BYTES_PER_POSITION, COMPACT_BYTES_PER_TOKEN, REAL_SHARE = (
+    5.0,
+    6.0,
+    2.2,
+    0.86,
+)
 
 
 def build(config, text_format=LINES, overwrite=False, console=None):
-    """Writes the data set of a DataConfig, or what is missing of it; see the package's `create_pretraining_data`."""
+    """Writes the data set of a DataConfig, or what is missing of it; see the package's
+    `create_pretraining_data`.
+    """
     console = console or LogConsole()
     job = Job(config, overwrite, text_format)
     if job.status == "finished":
         job.target.sweep()
-        console.say(f"{config.folder}: this data set is already there; nothing to do (--overwrite builds it again)")
+        console.say(
+            f"{config.folder}: this data set is already there; "
+            "nothing to do (--overwrite builds it again)"
+        )
         return read_manifest(config.folder)
-    console.say(f"{len(job.inputs)} file{'s' if len(job.inputs) > 1 else ''}, {job.num_bytes / 1e6:.1f} MB")
+    console.say(
+        f"{len(job.inputs)} file{'s' if len(job.inputs) > 1 else ''}, {job.num_bytes / 1e6:.1f} MB"
+    )
     started = time.monotonic()
     manifest, counts, num_duplicates = job.run(console)
-    console.say(summary(manifest, counts, num_duplicates, config, format_seconds(time.monotonic() - started)))
+    console.say(
+        summary(
+            manifest, counts, num_duplicates, config, format_seconds(time.monotonic() - started)
+        )
+    )
     return manifest
 
 
@@ -59,9 +87,15 @@ class Job:
         self.config, self.overwrite, self.text_format = config, overwrite, text_format
         self.inputs = corpus.expand_inputs(config.input_file)
         named = config.given_vocabulary
-        identity = "learnt from the text" if named is None else open_tokenizer(named, config.do_lower_case).identity
+        identity = (
+            "learnt from the text"
+            if named is None
+            else open_tokenizer(named, config.do_lower_case).identity
+        )
         self.settings = config.fixed() | text_format.to_dict() | dict(vocabulary=identity)
-        self.fingerprint = [[os.path.basename(path), os.path.getsize(path), file_crc(path)] for path in self.inputs]
+        self.fingerprint = [
+            [os.path.basename(path), os.path.getsize(path), file_crc(path)] for path in self.inputs
+        ]
         self.num_bytes = sum(size for _, size, _ in self.fingerprint)
         self.target = Target(config, self.settings, self.fingerprint)
         self.status = self.target.status(overwrite)
@@ -70,27 +104,39 @@ class Job:
             self._plan(self.inputs)
 
     def _plan(self, paths):
-        """Cuts the corpus into blocks and decides what becomes of each document, but for duplicates."""
+        """Cuts the corpus into blocks and decides what becomes of each document, but
+        for duplicates.
+        """
         config = self.config
         self.num_text_bytes = sum(os.path.getsize(path) for path in paths)
-        num_blocks = max(1, round(self.num_text_bytes / (config.window_megabytes * 1e6)), config.num_shards or 1)
-        self.blocks = corpus.plan_blocks(paths, -(-self.num_text_bytes // num_blocks), self.text_format, names=self.inputs)
+        num_blocks = max(
+            1, round(self.num_text_bytes / (config.window_megabytes * 1e6)), config.num_shards or 1
+        )
+        self.blocks = corpus.plan_blocks(
+            paths, -(-self.num_text_bytes // num_blocks), self.text_format, names=self.inputs
+        )
         self.num_documents = sum(block.num_documents for block in self.blocks)
-        self.fate = choose_validation(self.num_documents, config.validation_share, config.random_seed).astype(np.int8)
+        self.fate = choose_validation(
+            self.num_documents, config.validation_share, config.random_seed
+        ).astype(np.int8)
         self.shards()  # complains of an impossible number
-        if self.status == "new" and not config.gzip_compress:  # of what that leaves, only the trial tells
+        # of what that leaves, only the trial tells
+        if self.status == "new" and not config.gzip_compress:
             self._check_space(self.predicted_bytes())
 
     def _check_space(self, num_bytes):
         free = shutil.disk_usage(existing_parent(self.config.folder)).free
         if num_bytes > free:
             raise UserError(
-                f"--output_file={self.config.output_file}: about {format_bytes(num_bytes)} will be written, but only {format_bytes(free)} "
-                "are free; make room, choose another disk, or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic"
+                f"--output_file={self.config.output_file}: about {format_bytes(num_bytes)} will be "
+                f"written, but only {format_bytes(free)} are free; make room, choose another disk, "
+                "or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic"
             )
 
     def predicted_bytes(self):
-        """What the shards will take on disk, from averages of English text: before a vocabulary is known, and for their number."""
+        """What the shards will take on disk, from averages of English text: before a vocabulary is
+        known, and for their number.
+        """
         num_tokens = self.num_text_bytes / TEXT_BYTES_PER_TOKEN * self.config.num_passes
         if self.config.masking == "static":
             return num_tokens / REAL_SHARE * STATIC_BYTES_PER_POSITION
@@ -100,32 +146,49 @@ class Job:
         """The shards of the job, training first."""
         config = self.config
         most = sum((self.fate[block_range(block)] == TRAIN).any() for block in self.blocks)
-        number = config.num_shards or max(1, min(most, max(min(most, 8), round(self.predicted_bytes() / SHARD_BYTES))))
+        number = config.num_shards or max(
+            1, min(most, max(min(most, 8), round(self.predicted_bytes() / SHARD_BYTES)))
+        )
         if number > max(1, most):
-            raise UserError(f"--num_shards={number}: the text can be cut into {most} at most; give {most} or fewer")
+            raise UserError(
+                f"--num_shards={number}: the text can be cut "
+                f"into {most} at most; give {most} or fewer"
+            )
         prefix = os.path.join(config.folder, config.name)
         groups = np.array_split(np.arange(len(self.blocks)), number)
         shards = [
-            Shard(shard_path(prefix, i, number), "train", i, tuple(self.blocks[block] for block in group)) for i, group in enumerate(groups)
+            Shard(
+                shard_path(prefix, i, number),
+                "train",
+                i,
+                tuple(self.blocks[block] for block in group),
+            )
+            for i, group in enumerate(groups)
         ]
         if (self.fate == VALIDATION).any():
-            shards.append(Shard(shard_path(prefix, 0, 1, "validation"), "validation", 0, tuple(self.blocks)))
+            shards.append(
+                Shard(shard_path(prefix, 0, 1, "validation"), "validation", 0, tuple(self.blocks))
+            )
         return shards
 
     def run(self, console):
-        """Writes what is missing; returns (Manifest, Counts, number of duplicate documents dropped).
+        """Writes what is missing; returns (Manifest, Counts, number of duplicate
+        documents dropped).
 
-        Bad input ends it with a UserError. What it has made by then in a folder that was empty is removed, unless a shard is whole.
+        Bad input ends it with a UserError. What it has made by then in a folder that was empty is
+        removed, unless a shard is whole.
         """
         config, target = self.config, self.target
-        # What can go wrong with the text does so before a folder is made or an earlier data set is cleared.
+        # What can go wrong with the text does so before a folder is made or an earlier data
+        # set is cleared.
         content = None if self.is_compressed else self._vocabulary(console)
         with only_writer(config.folder, config.name, target.flag):
             target.check_unchanged(self.status, self.overwrite)
             was_empty = target.is_empty()
             try:
                 if self.is_compressed:
-                    self._plan(learning.unpack(self.inputs, target.spool, console))  # beside the output: it may be as large
+                    # beside the output: it may be as large
+                    self._plan(learning.unpack(self.inputs, target.spool, console))
                     content = self._vocabulary(console)
                 if self.overwrite:
                     target.clear(anew=True)
@@ -139,7 +202,9 @@ class Job:
         return *result, num_duplicates
 
     def _vocabulary(self, console):
-        """The content of the vocabulary file, given or learnt; None = that of an interrupted job is kept."""
+        """The content of the vocabulary file, given or learnt; None = that of an interrupted
+        job is kept.
+        """
         config = self.config
         if config.given_vocabulary is not None:
             self._check_words()
@@ -154,7 +219,10 @@ class Job:
         tokenizer = open_tokenizer(self.config.given_vocabulary, self.config.do_lower_case)
         for block in self.blocks:
             lines = [line for document in corpus.read_block(block) for line in document]
-            if any(len(tokenizer.tokenize(lines[start : start + 1000])[0]) for start in range(0, len(lines), 1000)):
+            if any(
+                len(tokenizer.tokenize(lines[start : start + 1000])[0])
+                for start in range(0, len(lines), 1000)
+            ):
                 return
         raise learning.no_words(self.config.input_file)
 
@@ -163,7 +231,11 @@ class Job:
         if not self.config.drop_duplicates:
             return 0
         with Progress(console, self.num_text_bytes, "looking for duplicates") as progress:
-            args = dict(normalization=self.config.normalization, num_workers=self.config.num_workers, report=progress.add)
+            args = dict(
+                normalization=self.config.normalization,
+                num_workers=self.config.num_workers,
+                report=progress.add,
+            )
             is_duplicate = clean.find_duplicates(self.blocks, self.target.spool + ".hashes", **args)
         give_back()
         self.fate[is_duplicate] = DROPPED
@@ -178,8 +250,14 @@ class Job:
             console.say(f"going on: {len(kept)} of {len(shards)} shards are whole and kept")
         missing = [shard for shard in shards if shard not in kept]
         if missing:
-            # Which documents are for validation does not matter here: the training shards have all blocks.
-            num_bytes = sum(block.end - block.start for shard in missing if shard.split == "train" for block in shard.blocks)
+            # Which documents are for validation does not matter here: the training shards
+            # have all blocks.
+            num_bytes = sum(
+                block.end - block.start
+                for shard in missing
+                if shard.split == "train"
+                for block in shard.blocks
+            )
             num_bytes *= worker.growth(self.blocks)
             self._check_space(num_bytes)
             console.say(f"about {format_bytes(num_bytes)} will be written to {self.config.folder}/")
@@ -188,14 +266,19 @@ class Job:
         manifest = self._manifest(worker.tokenizer, counts)
         if not manifest.num_train_instances:
             self.target.clear()
-            raise UserError(f"--input_file={self.config.input_file}: nothing is left of the text after cleaning")
+            raise UserError(
+                f"--input_file={self.config.input_file}: nothing is left of the text after cleaning"
+            )
         self.target.finish(manifest, shards, counts)
         return manifest, sum(counts.values(), Counts())
 
     def _manifest(self, tokenizer, counts):
         config = self.config
         both = sum(counts.values(), Counts())
-        shards = {split: [s for s in counts if s.split == split and counts[s].num_instances] for split in ("train", "validation")}
+        shards = {
+            split: [s for s in counts if s.split == split and counts[s].num_instances]
+            for split in ("train", "validation")
+        }
         return Manifest(
             name=config.name,
             schema=examples.STATIC if config.masking == "static" else examples.COMPACT,
@@ -207,12 +290,16 @@ class Job:
             vocab_size=tokenizer.vocab_size,
             tokenizer=tokenizer.identity,
             do_lower_case=config.do_lower_case,
-            order_file=os.path.basename(self.target.order_file) if config.order in SCORED_ORDERS else "",
+            order_file=os.path.basename(self.target.order_file)
+            if config.order in SCORED_ORDERS
+            else "",
             seed=config.random_seed,
             train_shards=tuple(os.path.basename(shard.path) for shard in shards["train"]),
             validation_shards=tuple(os.path.basename(shard.path) for shard in shards["validation"]),
             num_train_instances=sum(counts[shard].num_instances for shard in shards["train"]),
-            num_validation_instances=sum(counts[shard].num_instances for shard in shards["validation"]),
+            num_validation_instances=sum(
+                counts[shard].num_instances for shard in shards["validation"]
+            ),
             num_documents=both.num_documents,
             num_sentences=both.num_sentences,
             num_tokens=both.num_tokens,
@@ -222,14 +309,26 @@ class Job:
 
     def _write(self, shards, worker, console):
         """Writes shards, in this process or several."""
-        total = sum(block.end - block.start for shard in shards if shard.split == "train" for block in shard.blocks)
-        num_workers = min(self.config.num_workers or os.cpu_count() or 1, len([s for s in shards if s.split == "train"]))
+        total = sum(
+            block.end - block.start
+            for shard in shards
+            if shard.split == "train"
+            for block in shard.blocks
+        )
+        num_workers = min(
+            self.config.num_workers or os.cpu_count() or 1,
+            len([s for s in shards if s.split == "train"]),
+        )
         with Progress(console, total, "writing") as progress:
             if num_workers <= 1:
                 for shard in shards:
                     worker.write_shard(shard, progress.add)
                 return
-            with open_pool(num_workers, worker, total * self.config.num_passes) as (pool, write, done):
+            with open_pool(num_workers, worker, total * self.config.num_passes) as (
+                pool,
+                write,
+                done,
+            ):
                 results = [pool.apply_async(write, (shard,)) for shard in shards]
                 while not all(result.ready() for result in results):
                     for result in results:
@@ -242,7 +341,9 @@ class Job:
 
 
 def choose_validation(num_documents, share, seed):
-    """(D,) bool: which documents are set aside, by a hash of seed and number; at least one when share > 0, and never all."""
+    """(D,) bool: which documents are set aside, by a hash of seed and number; at least one when
+    share > 0, and never all.
+    """
     if not share or num_documents < 2:
         return np.zeros(num_documents, bool)
     keys = row_keys(derive_key(seed, "validation"), np.arange(num_documents))
@@ -253,7 +354,9 @@ def choose_validation(num_documents, share, seed):
 
 
 def format_bytes(number):
-    unit, size = next(((unit, size) for unit, size in (("GB", 1e9), ("MB", 1e6)) if number >= size), ("kB", 1e3))
+    unit, size = next(
+        ((unit, size) for unit, size in (("GB", 1e9), ("MB", 1e6)) if number >= size), ("kB", 1e3)
+    )
     return f"{number / size:,.1f} {unit}"
 
 

@@ -1,8 +1,9 @@
-"""Stateless random numbers: every draw is a hash of what it is for, so nothing has to be saved and order does not matter.
+"""Stateless random numbers: every draw is a hash of what it is for, so nothing has to be saved and
+order does not matter.
 
-The hash is SplitMix64's finaliser (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators"). It is written three
-times, for NumPy (keys), TensorFlow (masks, in the input pipeline) and Numba (the sequential draws of NSP), and a test holds the three
-to the same numbers.
+The hash is SplitMix64's finaliser (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
+generators"). It is written three times, for NumPy (keys), TensorFlow (masks, in the input pipeline)
+and Numba (the sequential draws of NSP), and a test holds the three to the same numbers.
 """
 
 import zlib
@@ -17,7 +18,9 @@ MASK64 = (1 << 64) - 1
 
 
 def derive_key(*parts):
-    """One 64-bit key (a Python int) from integers and strings, for example derive_key(seed, "masks", epoch)."""
+    """One 64-bit key (a Python int) from integers and strings, for example derive_key(seed,
+    "masks", epoch).
+    """
     key = 0
     for part in parts:
         number = zlib.crc32(part.encode()) if isinstance(part, str) else int(part)
@@ -33,7 +36,9 @@ def mix_int(x):
 
 
 def row_keys(key, rows):
-    """Keys (N,) uint64 of the rows numbered `rows` (N,) under one key: independent of which rows share a batch."""
+    """Keys (N,) uint64 of the rows numbered `rows` (N,) under one key: independent of which rows
+    share a batch.
+    """
     rows = np.asarray(rows).astype(np.uint64)
     with np.errstate(over="ignore"):
         x = np.uint64(key) + (rows + np.uint64(1)) * np.uint64(GOLDEN)
@@ -43,11 +48,15 @@ def row_keys(key, rows):
 
 
 def random_bits(keys, columns, stream):
-    """int32 in [0, 2**31), one hash for each row key (N,) uint64, column (N, K) or (1, K) int32, and `stream` (small int)."""
+    """int32 in [0, 2**31), one hash for each row key (N,) uint64, column (N, K) or (1, K) int32,
+    and `stream` (small int).
+    """
     counters = tf.cast(columns, tf.uint64) + tf.constant(1 + (stream << 32), tf.uint64)
     x = keys[:, None] + counters * tf.constant(GOLDEN, tf.uint64)
     for shift, multiplier in zip((30, 27), MULTIPLIERS, strict=True):
-        x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))) * tf.constant(multiplier, tf.uint64)
+        x = tf.bitwise.bitwise_xor(
+            x, tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))
+        ) * tf.constant(multiplier, tf.uint64)
     x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(31, tf.uint64)))
     return tf.cast(tf.bitwise.right_shift(x, tf.constant(33, tf.uint64)), tf.int32)
 

@@ -17,72 +17,104 @@ class DataConfig(Settings):
     """What is written."""
 
     input_file: str = setting(
-        "sample_text.txt", "Text: one sentence a line, a blank line between documents, UTF-8. A glob, or several with commas between."
+        "sample_text.txt",
+        "Text: one sentence a line, a blank line between documents, "
+        "UTF-8. A glob, or several with commas between.",
     )
     output_file: str = setting(
-        "data/pretrain.tfrecord", "DIR/NAME.tfrecord: shards are written as DIR/NAME-00000-of-00008.tfrecord. One data set a folder."
+        "data/pretrain.tfrecord",
+        "DIR/NAME.tfrecord: shards are written as "
+        "DIR/NAME-00000-of-00008.tfrecord. One data set a folder.",
     )
-    tokenization: str = setting("WordPiece", "How words are cut into pieces.", choices=("WordPiece", "SentencePiece"))
+    tokenization: str = setting(
+        "WordPiece", "How words are cut into pieces.", choices=("WordPiece", "SentencePiece")
+    )
     vocab_file: str | None = setting(
-        None, "WordPiece vocabulary, one piece a line. Default: learnt from the text and written to DIR/vocab.txt."
+        None,
+        "WordPiece vocabulary, one piece a line. Default: "
+        "learnt from the text and written to DIR/vocab.txt.",
     )
     sp_model_file: str | None = setting(
-        None, "SentencePiece model. Default with --tokenization=SentencePiece: learnt and written to DIR/sentencepiece.model."
+        None,
+        "SentencePiece model. Default with --tokenization=SentencePiece: "
+        "learnt and written to DIR/sentencepiece.model.",
     )
-    vocab_size: int = setting(32768, "Pieces of a vocabulary that is learnt; fewer when the text has fewer.", low=100)
+    vocab_size: int = setting(
+        32768, "Pieces of a vocabulary that is learnt; fewer when the text has fewer.", low=100
+    )
     do_lower_case: bool = setting(True, "Lower-case the text and strip accents (an uncased model).")
-    normalization: str = setting("none", "Unicode normalisation of the text before anything else.", choices=NORMALIZATIONS)
+    normalization: str = setting(
+        "none", "Unicode normalisation of the text before anything else.", choices=NORMALIZATIONS
+    )
     drop_duplicates: bool = setting(False, "Keep only the first of documents that are equal.")
     max_tokens_per_character: float | None = setting(
         None,
-        "Drop documents that need this many tokens a character, or more: code, tables, other languages. Cramming uses 0.25.",
+        "Drop documents that need this many tokens a character, or more: "
+        "code, tables, other languages. Cramming uses 0.25.",
         above=0.0,
     )
     order: str = setting(
         "shuffled",
-        "Order of the rows, for --noshuffle in training. shuffled: at random inside each window of text. as_is: as in the text. length: "
-        "short rows first. common: rows of common words first (mean frequency of their tokens). The last two write DIR/NAME.order.",
+        "Order of the rows, for --noshuffle in training. shuffled: at random inside each window "
+        "of text. as_is: as in the text. length: short rows first. common: rows of common "
+        "words first (mean frequency of their tokens). The last two write DIR/NAME.order.",
         choices=("shuffled", "as_is", "length", "common"),
     )
     window_megabytes: float = setting(
         8.0,
-        "Text that is looked at together, in MB: random second segments come from it, and rows are shuffled in it.",
+        "Text that is looked at together, in MB: random second "
+        "segments come from it, and rows are shuffled in it.",
         above=0.0,
         high=4096.0,
     )
     objective: str = setting(
         "nsp",
-        "What a row is. nsp: two segments, is the second the next one (BERT)? sop: two segments, are they in order (ALBERT)? "
-        "full_sentences: whole sentences, across documents (RoBERTa). packed: rows filled to the last token with several sequences "
-        "(Cramming).",
+        "What a row is. nsp: two segments, is the second the next one (BERT)? sop: two segments, "
+        "are they in order (ALBERT)? full_sentences: whole sentences, across documents (RoBERTa). "
+        "packed: rows filled to the last token with several sequences (Cramming).",
         choices=("nsp", "sop", "full_sentences", "packed"),
     )
     pack_separator: str = setting(
         CLS_SEP,
-        "What frames a sequence of a packed row: cls_sep = [CLS] ... [SEP]; sep = [SEP] behind each document (Cramming's stream); none.",
+        "What frames a sequence of a packed row: cls_sep = [CLS] ... "
+        "[SEP]; sep = [SEP] behind each document (Cramming's stream); none.",
         choices=FRAMES,
         needs=("objective", ("packed",)),
     )
     masking: str = setting(
         "static",
-        "When tokens are masked. static: once, when records are written, in Google's format. dynamic: anew in every epoch, when records "
-        "are read; they are compact.",
+        "When tokens are masked. static: once, when records are written, in Google's format. "
+        "dynamic: anew in every epoch, when records are read; they are compact.",
         choices=("static", "dynamic"),
     )
     use_v2_feature_names: bool = setting(
-        False, "Call two features of static records input_word_ids and input_type_ids, as Model Garden's second version does."
+        False,
+        "Call two features of static records input_word_ids and "
+        "input_type_ids, as Model Garden's second version does.",
     )
-    gzip_compress: bool = setting(False, "Compress the shards (GZIP of TFRecord; their names stay). Training unpacks them when it starts.")
+    gzip_compress: bool = setting(
+        False,
+        "Compress the shards (GZIP of TFRecord; "
+        "their names stay). Training unpacks them when it starts.",
+    )
     max_seq_length: int = setting(128, "Tokens of a row, with [CLS] and [SEP].", low=8, high=65536)
     max_predictions_per_seq: int | None = setting(
-        None, "Most masked tokens of a row. Default: max_seq_length x masked_lm_prob, rounded up (20 for 128).", low=1
+        None,
+        "Most masked tokens of a row. Default: "
+        "max_seq_length x masked_lm_prob, rounded up (20 for 128).",
+        low=1,
     )
-    masked_lm_prob: float = setting(0.15, "Share of a row's tokens that are masked.", above=0.0, below=1.0)
+    masked_lm_prob: float = setting(
+        0.15, "Share of a row's tokens that are masked.", above=0.0, below=1.0
+    )
     do_whole_word_mask: bool = setting(False, "Mask all pieces of a word or none.")
-    max_ngram_size: int = setting(1, "Mask spans of up to so many whole words together; 1 = no spans.", low=1, high=64)
+    max_ngram_size: int = setting(
+        1, "Mask spans of up to so many whole words together; 1 = no spans.", low=1, high=64
+    )
     ngram_weights: str = setting(
         "inverse",
-        "Weights of span lengths n: inverse = 1/n (Model Garden), geometric = 0.8^(n-1) (SpanBERT).",
+        "Weights of span lengths n: inverse = 1/n (Model "
+        "Garden), geometric = 0.8^(n-1) (SpanBERT).",
         choices=("inverse", "geometric"),
     )
     short_seq_prob: float = setting(
@@ -93,33 +125,55 @@ class DataConfig(Settings):
         needs=("objective", ("nsp", "sop")),
     )
     dupe_factor: int | None = setting(
-        None, "Passes over the text, each with other rows and other masks. Default: 10 with static masking, 1 with dynamic.", low=1
+        None,
+        "Passes over the text, each with other rows and other masks. "
+        "Default: 10 with static masking, 1 with dynamic.",
+        low=1,
     )
-    random_seed: int = setting(12345, "Seed of all draws: same seed and text, same bytes.", low=0, aliases=("seed",))
+    random_seed: int = setting(
+        12345, "Seed of all draws: same seed and text, same bytes.", low=0, aliases=("seed",)
+    )
     validation_share: float = setting(
         0.01,
-        "Share of the documents set aside for validation, at least one (0 = none), in shards of their own.",
+        "Share of the documents set aside for validation, "
+        "at least one (0 = none), in shards of their own.",
         low=0.0,
         below=1.0,
     )
-    num_shards: int | None = setting(None, "Training shards. Default: by size, about 128 MB each.", low=1)
-    num_workers: int | None = setting(None, "Processes. Default: one for each core. The output does not depend on it.", low=1)
+    num_shards: int | None = setting(
+        None, "Training shards. Default: by size, about 128 MB each.", low=1
+    )
+    num_workers: int | None = setting(
+        None, "Processes. Default: one for each core. The output does not depend on it.", low=1
+    )
 
     def __post_init__(self):
         super().__post_init__()
-        if not self.output_file.endswith(".tfrecord") or os.path.basename(self.output_file) == ".tfrecord":
+        if (
+            not self.output_file.endswith(".tfrecord")
+            or os.path.basename(self.output_file) == ".tfrecord"
+        ):
             raise UserError(f"--output_file={self.output_file}: must be DIR/NAME.tfrecord")
         if self.num_predictions > self.max_seq_length:
             raise UserError(
-                f"--max_predictions_per_seq={self.max_predictions_per_seq}: must be at most --max_seq_length={self.max_seq_length}"
+                f"--max_predictions_per_seq={self.max_predictions_per_seq}: "
+                f"must be at most --max_seq_length={self.max_seq_length}"
             )
 
         if self.use_v2_feature_names and self.masking != "static":
-            raise UserError("--use_v2_feature_names: is for --masking=static; compact records have names of their own, so drop one of both")
+            raise UserError(
+                "--use_v2_feature_names: is for --masking=static; "
+                "compact records have names of their own, so drop one of both"
+            )
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
-            raise UserError(f"--sp_model_file={self.sp_model_file}: needs --tokenization=SentencePiece")
+            raise UserError(
+                f"--sp_model_file={self.sp_model_file}: needs --tokenization=SentencePiece"
+            )
         if self.vocab_file is not None and self.tokenization != "WordPiece":
-            raise UserError(f"--vocab_file={self.vocab_file}: is for WordPiece; SentencePiece takes --sp_model_file")
+            raise UserError(
+                f"--vocab_file={self.vocab_file}: is for WordPiece; "
+                "SentencePiece takes --sp_model_file"
+            )
 
     @property
     def given_vocabulary(self):
@@ -128,7 +182,9 @@ class DataConfig(Settings):
 
     @property
     def num_predictions(self):
-        return self.max_predictions_per_seq or int(math.ceil(self.max_seq_length * self.masked_lm_prob))
+        return self.max_predictions_per_seq or int(
+            math.ceil(self.max_seq_length * self.masked_lm_prob)
+        )
 
     @property
     def num_passes(self):
@@ -143,7 +199,9 @@ class DataConfig(Settings):
         return os.path.basename(self.output_file).removesuffix(".tfrecord")
 
     def fixed(self):
-        """The settings that decide what is written. Where files lie does not; what is in them is compared by content."""
+        """The settings that decide what is written. Where files lie does not; what is in them is
+        compared by content.
+        """
         places = ("num_workers", "input_file", "output_file", "vocab_file", "sp_model_file")
         return {name: value for name, value in self.to_dict().items() if name not in places}
 
@@ -154,19 +212,33 @@ class InputConfig(Settings):
 
     input_file: str = setting(
         "data/*.tfrecord",
-        "TFRecords to train on: a glob, or several with commas between. Validation shards named in dataset.json are left out even "
-        "when a glob matches them.",
+        "TFRecords to train on: a glob, or several with commas between. "
+        "Validation shards named in dataset.json are left out even when a glob matches them.",
     )
     eval_input_file: str | None = setting(
-        None, "TFRecords to validate on, as globs. Default: the validation shards that dataset.json beside the training shards names."
+        None,
+        "TFRecords to validate on, as globs. Default: the validation "
+        "shards that dataset.json beside the training shards names.",
     )
-    max_seq_length: int | None = setting(None, "Row length that the data must have. Default: what the data says.", low=8)
-    shuffle: bool = setting(True, "Read the records in a new random order each epoch. --noshuffle keeps the order of the files.")
+    max_seq_length: int | None = setting(
+        None, "Row length that the data must have. Default: what the data says.", low=8
+    )
+    shuffle: bool = setting(
+        True,
+        "Read the records in a new random order each epoch. "
+        "--noshuffle keeps the order of the files.",
+    )
     padding: str = setting(
         "fixed",
-        "Length of a batch. fixed: max_seq_length. dynamic: its longest row. uniform: the same, and batches are made of rows of like "
-        "length. The last two compile once for each length under XLA.",
+        "Length of a batch. fixed: max_seq_length. dynamic: its longest row. "
+        "uniform: the same, and batches are made of rows of like length. "
+        "The last two compile once for each length under XLA.",
         choices=PADDINGS,
     )
-    length_multiple: int = setting(32, "With dynamic and uniform padding, lengths are rounded up to multiples of this.", low=1)
-    skip_corrupt_records: bool = setting(False, "Leave out records that are corrupt, with a warning that names them, instead of stopping.")
+    length_multiple: int = setting(
+        32, "With dynamic and uniform padding, lengths are rounded up to multiples of this.", low=1
+    )
+    skip_corrupt_records: bool = setting(
+        False,
+        "Leave out records that are corrupt, with a warning that names them, instead of stopping.",
+    )

@@ -1,4 +1,6 @@
-"""The records of a run: opened, checked against each other and against dataset.json, before anything is written."""
+"""The records of a run: opened, checked against each other and against dataset.json, before
+anything is written.
+"""
 
 import os
 
@@ -15,8 +17,9 @@ from bert_gpu.settings import UserError
 class Dataset:
     """Training and validation records of one run.
 
-    Attributes: train and validation (RecordSet, the latter or None), schema (examples.Schema), max_seq_length (S), num_predictions (P),
-    info (manifest.Manifest, or None for records of others), folder (of the first training shard).
+    Attributes: train and validation (RecordSet, the latter or None), schema (examples.Schema),
+    max_seq_length (S), num_predictions (P), info (manifest.Manifest, or None for records of
+    others), folder (of the first training shard).
     """
 
     def __init__(self, config, warn=print):
@@ -26,12 +29,26 @@ class Dataset:
         self.folder = os.path.dirname(paths[0])
         self.info = infos[self.folder]
         check_equal(infos)
-        held_out = [path for folder, info in infos.items() if info for path in info.paths(folder, "validation")]
-        shards = [path for folder, info in infos.items() if info for path in info.paths(folder, "train")] + held_out
+        held_out = [
+            path
+            for folder, info in infos.items()
+            if info
+            for path in info.paths(folder, "validation")
+        ]
+        shards = [
+            path for folder, info in infos.items() if info for path in info.paths(folder, "train")
+        ] + held_out
         missing = [path for path in shards if not os.path.exists(path)]
         if missing:
-            raise UserError(f"{missing[0]}: named in dataset.json but not there; run create_pretraining_data.py again")
-        validation = held_out if config.eval_input_file is None else expand_globs(config.eval_input_file, "--eval_input_file")
+            raise UserError(
+                f"{missing[0]}: named in dataset.json but not there; "
+                "run create_pretraining_data.py again"
+            )
+        validation = (
+            held_out
+            if config.eval_input_file is None
+            else expand_globs(config.eval_input_file, "--eval_input_file")
+        )
         left_out = {os.path.realpath(path) for path in held_out + validation}
         paths = [path for path in paths if os.path.realpath(path) not in left_out]
         if not paths:
@@ -41,17 +58,32 @@ class Dataset:
         self.validation = RecordSet(validation, skip) if validation else None
         self.schema = schema_of(self.train.files)
         if self.validation is not None and schema_of(self.validation.files) != self.schema:
-            raise UserError(f"{validation[0]}: its records have another schema or length than those of {paths[0]}")
+            raise UserError(
+                f"{validation[0]}: its records have another "
+                f"schema or length than those of {paths[0]}"
+            )
         if self.schema.kind == examples.COMPACT and self.info is None:
-            raise UserError(f"{paths[0]}: compact records need the dataset.json they were written with, in the same folder")
+            raise UserError(
+                f"{paths[0]}: compact records need the dataset.json "
+                "they were written with, in the same folder"
+            )
         self.max_seq_length = self.schema.max_seq_length or self.info.max_seq_length
-        self.num_predictions = self.schema.max_predictions_per_seq or self.info.max_predictions_per_seq
+        self.num_predictions = (
+            self.schema.max_predictions_per_seq or self.info.max_predictions_per_seq
+        )
         check_length(config, self.max_seq_length, paths[0])
 
     def identity(self):
-        """What decides the batches of a run, for run.json: files, sizes, and how dataset.json says they were made."""
-        files = [[os.path.basename(file.path), len(file), file.fingerprint()] for file in self.train.files]
-        made = None if self.info is None else dict(tokenizer=self.info.tokenizer, **self.info.settings)
+        """What decides the batches of a run, for run.json: files, sizes, and how dataset.json says
+        they were made.
+        """
+        files = [
+            [os.path.basename(file.path), len(file), file.fingerprint()]
+            for file in self.train.files
+        ]
+        made = (
+            None if self.info is None else dict(tokenizer=self.info.tokenizer, **self.info.settings)
+        )
         return dict(files=files, made=made, max_seq_length=self.max_seq_length)
 
     def reader(self, split, tokenizer, seed, limits=None):
@@ -59,7 +91,8 @@ class Dataset:
 
         Args:
           tokenizer: needed for records that are masked when read. seed: of order and masks.
-          limits: {feature: exclusive upper bound} that a model sets, such as its vocabulary's size for input_ids.
+          limits: {feature: exclusive upper bound} that a model sets, such as its vocabulary's size
+            for input_ids.
         """
         masking = None
         if self.schema.kind == examples.COMPACT:
@@ -90,14 +123,17 @@ class Dataset:
         )
 
     def _order(self):
-        """The order of the rows that --noshuffle reads, where dataset.json names one; None = that of the files."""
+        """The order of the rows that --noshuffle reads, where dataset.json names one; None = that
+        of the files.
+        """
         if self.info is None or not self.info.order_file or self.config.shuffle:
             return None
         path = os.path.join(self.folder, self.info.order_file)
         order = np.fromfile(path, "<i8") if os.path.exists(path) else np.zeros(0, np.int64)
         if sorted(order) != list(range(len(self.train))):
             raise UserError(
-                f"{path}: is not the order of the {len(self.train)} rows of --input_file; train on the whole data set, or build it anew"
+                f"{path}: is not the order of the {len(self.train)} rows of "
+                "--input_file; train on the whole data set, or build it anew"
             )
         return order
 
@@ -110,17 +146,23 @@ def schema_of(files):
     first, expected = next(iter(schemas.items()))
     for path, schema in schemas.items():
         if schema != expected:
-            raise UserError(f"{path}: its records have another schema or length than those of {first}")
+            raise UserError(
+                f"{path}: its records have another schema or length than those of {first}"
+            )
     return expected
 
 
 def first_schema(file):
     """The Schema of a file's first readable record; None when it has none."""
-    record = next((record for number in range(len(file)) if (record := file.read(number)) is not None), None)
+    record = next(
+        (record for number in range(len(file)) if (record := file.read(number)) is not None), None
+    )
     if record is None:
         return None
     try:
         return examples.sniff_schema(record)
     except Exception as error:  # protobuf raises several kinds
-        what = str(error) if isinstance(error, ValueError) else "its records are no tf.train.Example"
+        what = (
+            str(error) if isinstance(error, ValueError) else "its records are no tf.train.Example"
+        )
         raise UserError(f"{file.path}: {what}; this is no BERT pretraining data") from error

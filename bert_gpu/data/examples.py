@@ -1,7 +1,8 @@
 """tf.train.Example bytes to arrays and back.
 
-Writing: protocol-buffer bytes are laid out by compiled loops over whole batches, because building `tf.train.Example` objects in
-Python costs more than everything else in the job. Reading: `tf.io.parse_example`, which takes any writer's files.
+Writing: protocol-buffer bytes are laid out by compiled loops over whole batches, because building
+`tf.train.Example` objects in Python costs more than everything else in the job. Reading:
+`tf.io.parse_example`, which takes any writer's files.
 
 Legend: N records, S row length, P predictions a row.
 """
@@ -13,9 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 STATIC = "static"  # Google's seven features, fixed length
-COMPACT = "compact"  # tokens without padding or masks: input_ids, starts and, for pairs, next_sentence_labels
+# tokens without padding or masks: input_ids, starts and, for pairs, next_sentence_labels
+COMPACT = "compact"
 
-# Features of Google's create_pretraining_data.py, and the names that Model Garden's --use_v2_feature_names gives two of them.
+# Features of Google's create_pretraining_data.py, and the names that Model Garden's
+# --use_v2_feature_names gives two of them.
 V2_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 
 
@@ -23,8 +26,10 @@ V2_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 class Schema:
     """What a record holds.
 
-    kind: STATIC or COMPACT. max_seq_length, max_predictions_per_seq: S and P; 0 for COMPACT, whose records do not say.
-    has_next_sentence_labels: whether rows are pairs. is_packed: whether rows hold several sequences.
+    kind: STATIC or COMPACT. max_seq_length, max_predictions_per_seq: S and P; 0 for COMPACT, whose
+    records do not say.
+    has_next_sentence_labels: whether rows are pairs. is_packed: whether rows hold
+    several sequences.
     v2_names: whether two features have Model Garden's v2 names.
     """
 
@@ -47,7 +52,10 @@ def sniff_schema(record):
         is_pair = "next_sentence_labels" in sizes
         return Schema(COMPACT, 0, 0, has_next_sentence_labels=is_pair, is_packed=not is_pair)
     v2_names = "input_word_ids" in sizes
-    names = {name: V2_NAMES[name] if v2_names and name in V2_NAMES else name for name in ("input_ids", "input_mask", "segment_ids")}
+    names = {
+        name: V2_NAMES[name] if v2_names and name in V2_NAMES else name
+        for name in ("input_ids", "input_mask", "segment_ids")
+    }
     for name in [*names.values(), "masked_lm_positions", "masked_lm_ids", "masked_lm_weights"]:
         if name not in sizes:
             raise ValueError(f"a record without the feature {name!r}")
@@ -62,7 +70,8 @@ def sniff_schema(record):
 
 
 def parse_static(records, schema):
-    """Serialized records (N,) -> dict of int32 (N, S) and (N, P), masked_lm_weights float32 (N, P), next_sentence_labels int32 (N,).
+    """Serialized records (N,) -> dict of int32 (N, S) and (N, P), masked_lm_weights float32 (N, P),
+    next_sentence_labels int32 (N,).
 
     Packed rows have sequence_ids (N, S), too: 1, 2, ... for the sequences of a row, 0 for padding.
 
@@ -70,34 +79,53 @@ def parse_static(records, schema):
     """
     rename = V2_NAMES if schema.v2_names else {}
     row, prediction = [schema.max_seq_length], [schema.max_predictions_per_seq]
-    spec = {name: tf.io.FixedLenFeature(row, tf.int64) for name in ("input_ids", "input_mask", "segment_ids")}
+    spec = {
+        name: tf.io.FixedLenFeature(row, tf.int64)
+        for name in ("input_ids", "input_mask", "segment_ids")
+    }
     if schema.is_packed:
         spec["sequence_ids"] = tf.io.FixedLenFeature(row, tf.int64)
-    spec |= {name: tf.io.FixedLenFeature(prediction, tf.int64) for name in ("masked_lm_positions", "masked_lm_ids")}
+    spec |= {
+        name: tf.io.FixedLenFeature(prediction, tf.int64)
+        for name in ("masked_lm_positions", "masked_lm_ids")
+    }
     spec["masked_lm_weights"] = tf.io.FixedLenFeature(prediction, tf.float32)
     if schema.has_next_sentence_labels:
         spec["next_sentence_labels"] = tf.io.FixedLenFeature([], tf.int64)
-    parsed = tf.io.parse_example(records, {rename.get(name, name): feature for name, feature in spec.items()})
+    parsed = tf.io.parse_example(
+        records, {rename.get(name, name): feature for name, feature in spec.items()}
+    )
     parsed = {name: parsed[rename.get(name, name)] for name in spec}
-    return {name: value if value.dtype == tf.float32 else tf.cast(value, tf.int32) for name, value in parsed.items()}
+    return {
+        name: value if value.dtype == tf.float32 else tf.cast(value, tf.int32)
+        for name, value in parsed.items()
+    }
 
 
 def parse_compact(records, schema, max_seq_length):
     """Serialized records (N,) of the compact schema -> dict of NumPy int32 arrays.
 
-    Returns input_ids, input_mask, segment_ids (N, S), padded with 0 to S = max_seq_length; next_sentence_labels (N,) for pairs, and
-    sequence_ids (N, S) for packed rows. Raises tf.errors.InvalidArgumentError when a record does not fit the schema, also when its row
-    is longer than S.
+    Returns input_ids, input_mask, segment_ids (N, S), padded with 0 to S = max_seq_length;
+    next_sentence_labels (N,) for pairs, and sequence_ids (N, S) for packed rows. Raises
+    tf.errors.InvalidArgumentError when a record does not fit the schema, also when its row is
+    longer than S.
     """
-    spec = {name: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for name in ("input_ids", "starts")}
+    spec = {
+        name: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
+        for name in ("input_ids", "starts")
+    }
     if schema.has_next_sentence_labels:
         spec["next_sentence_labels"] = tf.io.FixedLenFeature([], tf.int64)
     parsed = tf.io.parse_example(records, spec)
     ids, starts = parsed["input_ids"], parsed["starts"]
     splits, start_splits = ids.row_splits.numpy(), starts.row_splits.numpy()
     if len(splits) > 1 and np.diff(splits).max() > max_seq_length:
-        raise tf.errors.InvalidArgumentError(None, None, f"a row is longer than {max_seq_length} tokens")
-    input_ids, input_mask, numbers = _pad_rows(ids.values.numpy(), splits, starts.values.numpy(), start_splits, max_seq_length)
+        raise tf.errors.InvalidArgumentError(
+            None, None, f"a row is longer than {max_seq_length} tokens"
+        )
+    input_ids, input_mask, numbers = _pad_rows(
+        ids.values.numpy(), splits, starts.values.numpy(), start_splits, max_seq_length
+    )
     batch = dict(input_ids=input_ids, input_mask=input_mask)
     if schema.has_next_sentence_labels:
         batch["segment_ids"] = np.maximum(numbers - 1, 0)
@@ -109,7 +137,9 @@ def parse_compact(records, schema, max_seq_length):
 
 @numba.njit(cache=True, nogil=True)
 def _pad_rows(ids, splits, starts, start_splits, max_seq_length):
-    """Flat rows -> (N, S) ids, mask, and the number (from 1) of the start that each token stands behind."""
+    """Flat rows -> (N, S) ids, mask, and the number (from 1) of the start that each token
+    stands behind.
+    """
     num_rows = len(splits) - 1
     input_ids = np.zeros((num_rows, max_seq_length), np.int32)
     input_mask = np.zeros((num_rows, max_seq_length), np.int32)
@@ -130,16 +160,20 @@ def encode_examples(features):
     """Arrays -> serialized tf.train.Example.
 
     Args:
-      features: dict name -> (N, K) int32, int64 or float32 array, where K may differ between features; or (values, splits), int rows of
-        any lengths: row i is values[splits[i] : splits[i + 1]].
+      features: dict name -> (N, K) int32, int64 or float32 array, where K may differ between
+        features; or (values, splits), int rows of any lengths: row i is values[splits[i] :
+        splits[i + 1]].
 
-    Returns: (buffer, splits): record i is buffer[splits[i] : splits[i + 1]], uint8. Features stand in the order of their names.
+    Returns: (buffer, splits): record i is buffer[splits[i] : splits[i + 1]], uint8. Features stand
+      in the order of their names.
     """
     payloads, payload_splits, keys, codes = [], [], [], []
     for name in sorted(features):
         if isinstance(features[name], tuple):
             code = 3
-            payload, splits = _pack_varints(features[name][0].astype(np.int64, copy=False), features[name][1].astype(np.int64))
+            payload, splits = _pack_varints(
+                features[name][0].astype(np.int64, copy=False), features[name][1].astype(np.int64)
+            )
         elif (values := np.ascontiguousarray(features[name])).dtype == np.float32:
             code, payload = 2, values.view(np.uint8).reshape(-1)
             splits = np.arange(len(values) + 1, dtype=np.int64) * values[:1].nbytes
@@ -147,7 +181,8 @@ def encode_examples(features):
             code = 3
             width = values[:1].size
             payload, splits = _pack_varints(
-                values.reshape(-1).astype(np.int64, copy=False), np.arange(len(values) + 1, dtype=np.int64) * width
+                values.reshape(-1).astype(np.int64, copy=False),
+                np.arange(len(values) + 1, dtype=np.int64) * width,
             )
         payloads.append(payload)
         payload_splits.append(splits)
@@ -155,9 +190,13 @@ def encode_examples(features):
         codes.append(code)
     bases = np.concatenate([[0], np.cumsum([len(payload) for payload in payloads])])[:-1]
     key_splits = np.concatenate([[0], np.cumsum([len(key) for key in keys])])
-    starts = np.stack([splits[:-1] + base for splits, base in zip(payload_splits, bases, strict=True)], axis=1)
+    starts = np.stack(
+        [splits[:-1] + base for splits, base in zip(payload_splits, bases, strict=True)], axis=1
+    )
     sizes = np.stack([np.diff(splits) for splits in payload_splits], axis=1)
-    return _assemble(np.concatenate(payloads), starts, sizes, np.concatenate(keys), key_splits, np.array(codes))
+    return _assemble(
+        np.concatenate(payloads), starts, sizes, np.concatenate(keys), key_splits, np.array(codes)
+    )
 
 
 @numba.njit(cache=True, nogil=True)
@@ -199,7 +238,9 @@ def _pack_varints(values, splits):
 
 @numba.njit(cache=True, nogil=True)
 def _assemble(payload, starts, sizes, keys, key_splits, codes):
-    """Wraps payloads (N records x F features) in the messages Example > Features > entry > Feature > list."""
+    """Wraps payloads (N records x F features) in the messages Example > Features > entry >
+    Feature > list.
+    """
     num_records, num_features = sizes.shape
     entry_sizes = np.empty((num_records, num_features), np.int64)
     splits = np.zeros(num_records + 1, np.int64)
@@ -209,10 +250,19 @@ def _assemble(payload, starts, sizes, keys, key_splits, codes):
             key_size = key_splits[feature + 1] - key_splits[feature]
             list_size = 1 + _varint_size(sizes[record, feature]) + sizes[record, feature]
             feature_size = 1 + _varint_size(list_size) + list_size
-            entry = 1 + _varint_size(key_size) + key_size + 1 + _varint_size(feature_size) + feature_size
+            entry = (
+                1
+                + _varint_size(key_size)
+                + key_size
+                + 1
+                + _varint_size(feature_size)
+                + feature_size
+            )
             entry_sizes[record, feature] = entry
             features_sizes[record] += 1 + _varint_size(entry) + entry
-        splits[record + 1] = splits[record] + 1 + _varint_size(features_sizes[record]) + features_sizes[record]
+        splits[record + 1] = (
+            splits[record] + 1 + _varint_size(features_sizes[record]) + features_sizes[record]
+        )
     buffer = np.empty(splits[-1], np.uint8)
     at = 0
     for record in range(num_records):

@@ -1,4 +1,6 @@
-"""The files of records that --input_file names, and what dataset.json beside them says; found without reading a record."""
+"""The files of records that --input_file names, and what dataset.json beside them says; found
+without reading a record.
+"""
 
 import fnmatch
 import glob
@@ -10,15 +12,23 @@ from bert_gpu.settings import UserError
 
 
 def expand_globs(patterns, flag):
-    """Files that match comma-separated names and globs, sorted, each once; UserError when one matches nothing."""
+    """Files that match comma-separated names and globs, sorted, each once; UserError when one
+    matches nothing.
+    """
     paths = set()
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         check_local(pattern, flag)
         if os.path.isdir(pattern):
-            raise UserError(f"{flag}={pattern}: is a folder; name the files in it, for example {pattern.rstrip('/')}/*.tfrecord")
+            raise UserError(
+                f"{flag}={pattern}: is a folder; name the files in it, "
+                f"for example {pattern.rstrip('/')}/*.tfrecord"
+            )
         found = [pattern] if os.path.exists(pattern) else glob_in_folder(pattern)
         if not found:
-            raise UserError(f"{flag}={pattern}: no file matches; write one with create_pretraining_data.py, or name another")
+            raise UserError(
+                f"{flag}={pattern}: no file matches; "
+                "write one with create_pretraining_data.py, or name another"
+            )
         paths.update(found)
     if not paths:
         raise UserError(f"{flag}: names no file")
@@ -26,15 +36,23 @@ def expand_globs(patterns, flag):
 
 
 def glob_in_folder(pattern):
-    """Files that match a glob. A folder that exists under its literal name is taken as that, also with glob characters in it."""
+    """Files that match a glob. A folder that exists under its literal name is taken as that, also
+    with glob characters in it.
+    """
     folder, name = os.path.split(pattern)
     if folder and os.path.isdir(folder):
-        return [os.path.join(folder, found) for found in os.listdir(folder) if fnmatch.fnmatchcase(found, name)]
+        return [
+            os.path.join(folder, found)
+            for found in os.listdir(folder)
+            if fnmatch.fnmatchcase(found, name)
+        ]
     return [path for path in glob.glob(pattern) if not os.path.isdir(path)]
 
 
 def read_manifests(paths):
-    """{folder: Manifest, None where it has no dataset.json} of the folders of some files, in their order."""
+    """{folder: Manifest, None where it has no dataset.json} of the folders of some files, in
+    their order.
+    """
     return {folder: read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
 
 
@@ -43,18 +61,32 @@ def check_equal(infos):
     described = {folder: info for folder, info in infos.items() if info}
     if described and len(described) < len(infos):
         odd = next(folder for folder in infos if folder not in described)
-        raise UserError(f"--input_file: {odd} has no dataset.json, but {next(iter(described))} has; train on one kind of records")
+        raise UserError(
+            f"--input_file: {odd} has no dataset.json, but "
+            f"{next(iter(described))} has; train on one kind of records"
+        )
     first = next(iter(described.values()), None)
     for folder, info in described.items():
-        for name in ("schema", "objective", "max_seq_length", "max_predictions_per_seq", "tokenizer"):
+        for name in (
+            "schema",
+            "objective",
+            "max_seq_length",
+            "max_predictions_per_seq",
+            "tokenizer",
+        ):
             if getattr(info, name) != getattr(first, name):
-                raise UserError(f"--input_file: {folder} and {next(iter(described))} differ in {name}; data sets of one run must be alike")
+                raise UserError(
+                    f"--input_file: {folder} and {next(iter(described))} "
+                    f"differ in {name}; data sets of one run must be alike"
+                )
 
 
 def check_length(config, max_seq_length, path):
-    """UserError unless the rows of the records, such as those of the file `path`, have the length that an InputConfig asks for, if any."""
+    """UserError unless the rows of the records, such as those of the file `path`, have the length
+    that an InputConfig asks for, if any.
+    """
     if config.max_seq_length not in (None, max_seq_length):
         raise UserError(
-            f"--max_seq_length={config.max_seq_length}: the records of {path} have {max_seq_length} tokens; "
-            "drop the flag or build the data anew"
+            f"--max_seq_length={config.max_seq_length}: the records of {path} "
+            f"have {max_seq_length} tokens; drop the flag or build the data anew"
         )

@@ -1,10 +1,13 @@
-"""Documents of token ids -> pairs of segments (next-sentence or sentence-order instances), as ranges of the documents' tokens.
+"""Documents of token ids -> pairs of segments (next-sentence or sentence-order instances), as
+ranges of the documents' tokens.
 
-Both halves of an instance are runs of consecutive tokens, also after truncation (which only moves their ends), so an instance is
-five numbers: where A begins and ends, where B begins and ends, and the label. Tokens are copied once, when rows are made.
-The semantics are those of `create_instances_from_document` in google-research/bert, create_pretraining_data.py; the loop is
-sequential by nature (each draw decides where the next begins) and therefore compiled with Numba. Sentence order (ALBERT, Lan et al. 2020,
-create_pretraining_data.py of google-research/albert) differs in one draw: half of the real pairs are swapped instead of replaced.
+Both halves of an instance are runs of consecutive tokens, also after truncation (which only moves
+their ends), so an instance is five numbers: where A begins and ends, where B begins and ends, and
+the label. Tokens are copied once, when rows are made. The semantics are those of
+`create_instances_from_document` in google-research/bert, create_pretraining_data.py; the loop is
+sequential by nature (each draw decides where the next begins) and therefore compiled with Numba.
+Sentence order (ALBERT, Lan et al. 2020, create_pretraining_data.py of google-research/albert)
+differs in one draw: half of the real pairs are swapped instead of replaced.
 
 Legend: N instances, S row length.
 """
@@ -19,7 +22,8 @@ from bert_gpu.data.chance import draw, draw_integer, draw_share
 
 @dataclasses.dataclass(frozen=True)
 class Documents:
-    """Tokenized documents. Sentences without tokens and documents without sentences are left out when made by `from_sentences`.
+    """Tokenized documents. Sentences without tokens and documents without sentences are left out
+    when made by `from_sentences`.
 
     ids: (T,) int32 token ids of all sentences, one after another.
     sentence_splits: sentence i is ids[sentence_splits[i] : sentence_splits[i + 1]].
@@ -48,8 +52,9 @@ class Documents:
 class Tokens:
     """Rows as tokens.
 
-    input_ids: (N, S) int32, padded with 0. lengths: (N,) int32. numbers: (N, S) int32, the number (from 1) of the segment or sequence
-    that a token belongs to, 0 for padding. labels: (N,) int, or None where rows are no pairs.
+    input_ids: (N, S) int32, padded with 0. lengths: (N,) int32. numbers: (N, S) int32, the number
+    (from 1) of the segment or sequence that a token belongs to, 0 for padding. labels: (N,) int, or
+    None where rows are no pairs.
     """
 
     input_ids: np.ndarray
@@ -80,15 +85,19 @@ class PairRows:
         args = documents.ids, self.instances, max_seq_length, tokenizer.cls_id, tokenizer.sep_id
         input_ids, lengths, first_lengths = make_rows(*args)
         columns = np.arange(max_seq_length)[None, :]
-        numbers = (columns < lengths[:, None]).astype(np.int32) + ((columns >= first_lengths[:, None]) & (columns < lengths[:, None]))
+        numbers = (columns < lengths[:, None]).astype(np.int32) + (
+            (columns >= first_lengths[:, None]) & (columns < lengths[:, None])
+        )
         return Tokens(input_ids, lengths, numbers.astype(np.int32), self.instances[:, 4])
 
 
 def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, key, swaps=False):
-    """One pass over the documents `chosen`: (N, 5) int64 rows [a_start, a_end, b_start, b_end, label].
+    """One pass over the documents `chosen`: (N, 5) int64 rows [a_start, a_end, b_start,
+    b_end, label].
 
-    The label is 1 where B is random (next-sentence), or where the segments are swapped (sentence order, `swaps`). A chunk of one sentence
-    has nothing to swap: as in ALBERT's own code, it gets a random B and label 1.
+    The label is 1 where B is random (next-sentence), or where the segments are swapped (sentence
+    order, `swaps`). A chunk of one sentence has nothing to swap: as in ALBERT's own code, it gets a
+    random B and label 1.
 
     Args:
       documents: Documents.
@@ -98,12 +107,25 @@ def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, k
       short_seq_prob: share of documents (per pass) that aim at a random shorter length.
       key: 64-bit key of all draws of this pass.
     """
-    args = (np.asarray(chosen, np.int64), np.asarray(pool, np.int64), max_seq_length - 3, float(short_seq_prob))
-    return _pair_instances(documents.sentence_splits, documents.document_splits, *args, swaps, np.array([key], np.uint64))
+    args = (
+        np.asarray(chosen, np.int64),
+        np.asarray(pool, np.int64),
+        max_seq_length - 3,
+        float(short_seq_prob),
+    )
+    return _pair_instances(
+        documents.sentence_splits,
+        documents.document_splits,
+        *args,
+        swaps,
+        np.array([key], np.uint64),
+    )
 
 
 @numba.njit(cache=True, nogil=True)
-def _pair_instances(sentence_splits, document_splits, chosen, pool, max_tokens, short_seq_prob, swaps, state):
+def _pair_instances(
+    sentence_splits, document_splits, chosen, pool, max_tokens, short_seq_prob, swaps, state
+):
     num_sentences = 0
     for document in chosen:
         num_sentences += document_splits[document + 1] - document_splits[document]
@@ -127,10 +149,15 @@ def _pair_instances(sentence_splits, document_splits, chosen, pool, max_tokens, 
                 if num_in_chunk == 1 or (not swaps and draw_share(state) < 0.5):
                     label = 1
                     other = _other_document(document, pool, state)
-                    begin = draw_integer(state, document_splits[other], document_splits[other + 1] - 1)
+                    begin = draw_integer(
+                        state, document_splits[other], document_splits[other + 1] - 1
+                    )
                     end = begin + 1
                     wanted = target - (a_end - a_start)
-                    while end < document_splits[other + 1] and sentence_splits[end] - sentence_splits[begin] < wanted:
+                    while (
+                        end < document_splits[other + 1]
+                        and sentence_splits[end] - sentence_splits[begin] < wanted
+                    ):
                         end += 1
                     b_start, b_end = sentence_splits[begin], sentence_splits[end]
                     sentence = split - 1  # the chunk's unused sentences are put back
@@ -139,7 +166,9 @@ def _pair_instances(sentence_splits, document_splits, chosen, pool, max_tokens, 
                     if swaps and draw_share(state) < 0.5:
                         label = 1
                         a_start, a_end, b_start, b_end = b_start, b_end, a_start, a_end
-                a_start, a_end, b_start, b_end = _truncate(a_start, a_end, b_start, b_end, max_tokens, state)
+                a_start, a_end, b_start, b_end = _truncate(
+                    a_start, a_end, b_start, b_end, max_tokens, state
+                )
                 instances[count] = (a_start, a_end, b_start, b_end, label)
                 count += 1
                 chunk_start = sentence + 1
@@ -160,7 +189,9 @@ def _other_document(document, pool, state):
 
 @numba.njit(cache=True, nogil=True)
 def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
-    """Drops one token at a time from the longer side (a tie: B), at the front or the back by a coin."""
+    """Drops one token at a time from the longer side (a tie: B), at the front or the
+    back by a coin.
+    """
     while a_end - a_start + b_end - b_start > max_tokens:
         front = draw(state) >> np.uint64(63) == 1
         if a_end - a_start > b_end - b_start:
@@ -179,14 +210,19 @@ def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
 def make_rows(ids, instances, max_seq_length, cls_id, sep_id):
     """Instances (N, 5) -> rows [CLS] A [SEP] B [SEP].
 
-    Returns: input_ids (N, S) int32 padded with 0, lengths (N,) int32 of what is not padding, first_lengths (N,) int32 of
-    [CLS] A [SEP], which is segment 0.
+    Returns: input_ids (N, S) int32 padded with 0, lengths (N,) int32 of what is not padding,
+      first_lengths (N,) int32 of [CLS] A [SEP], which is segment 0.
     """
     num_rows = len(instances)
     input_ids = np.zeros((num_rows, max_seq_length), np.int32)
     lengths, first_lengths = np.empty(num_rows, np.int32), np.empty(num_rows, np.int32)
     for row in range(num_rows):
-        a_start, a_end, b_start, b_end = instances[row, 0], instances[row, 1], instances[row, 2], instances[row, 3]
+        a_start, a_end, b_start, b_end = (
+            instances[row, 0],
+            instances[row, 1],
+            instances[row, 2],
+            instances[row, 3],
+        )
         input_ids[row, 0] = cls_id
         position = 1
         for token in range(a_start, a_end):

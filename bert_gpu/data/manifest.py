@@ -12,9 +12,11 @@ FILE_NAME = "dataset.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The content of dataset.json. Paths are relative to its folder; counts are of training and validation together.
+    """The content of dataset.json. Paths are relative to its folder; counts are of training and
+    validation together.
 
-    order_file: int64 numbers of the training rows in the order that --noshuffle reads them in; "" = the order of the shards.
+    order_file: int64 numbers of the training rows in the order that --noshuffle reads them in; "" =
+    the order of the shards.
     """
 
     name: str
@@ -49,7 +51,9 @@ def write_manifest(folder, manifest):
 
 
 def read_manifest(folder):
-    """The Manifest of a folder, or None when it has no dataset.json (the records are somebody else's)."""
+    """The Manifest of a folder, or None when it has no dataset.json (the records are
+    somebody else's).
+    """
     path = os.path.join(folder, FILE_NAME)
     if not os.path.exists(path):
         return None
@@ -57,10 +61,20 @@ def read_manifest(folder):
     known = {field.name: field.type for field in dataclasses.fields(Manifest)}
     if set(content) != set(known):
         odd = sorted(set(content) ^ set(known))[0]
-        raise UserError(f"{path}: {'unknown' if odd in content else 'missing'} entry {odd!r}; rebuild the data set with --overwrite")
+        raise UserError(
+            f"{path}: {'unknown' if odd in content else 'missing'} "
+            f"entry {odd!r}; rebuild the data set with --overwrite"
+        )
     for name, kind in known.items():
         value, expected = content[name], list if typing.get_origin(kind) is tuple else kind
         is_right = isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
-        if not is_right or (typing.get_origin(kind) is tuple and not all(isinstance(shard, str) for shard in value)):
-            raise UserError(f"{path}: {name} is {str(value)[:60]!r}, which it cannot be; rebuild the data set with --overwrite")
-    return Manifest(**content | {name: tuple(content[name]) for name in ("train_shards", "validation_shards")})
+        if not is_right or (
+            typing.get_origin(kind) is tuple and not all(isinstance(shard, str) for shard in value)
+        ):
+            raise UserError(
+                f"{path}: {name} is {str(value)[:60]!r}, which it "
+                "cannot be; rebuild the data set with --overwrite"
+            )
+    return Manifest(
+        **content | {name: tuple(content[name]) for name in ("train_shards", "validation_shards")}
+    )

@@ -1,9 +1,11 @@
-"""Chooses the tokens that a model must predict and disguises them: batched, stateless TensorFlow ops.
+"""Chooses the tokens that a model must predict and disguises them: batched, stateless
+TensorFlow ops.
 
-One algorithm for both places where rows are masked: when records are written (static) and when they are read (dynamic). What a row
-gets depends on its key alone, not on its batch. Counts and shares are Google's (create_masked_lm_predictions in google-research/bert):
-min(P, max(1, round(length * share))) tokens a row, [CLS] and [SEP] never, and of the chosen pieces 80 % become [MASK], 10 % stay, 10 %
-become a random id of the whole vocabulary.
+One algorithm for both places where rows are masked: when records are written (static) and when they
+are read (dynamic). What a row gets depends on its key alone, not on its batch. Counts and shares
+are Google's (create_masked_lm_predictions in google-research/bert): min(P, max(1, round(length *
+share))) tokens a row, [CLS] and [SEP] never, and of the chosen pieces 80 % become [MASK], 10 %
+stay, 10 % become a random id of the whole vocabulary.
 
 Legend: B rows, S row length, P predictions a row.
 """
@@ -23,8 +25,9 @@ GEOMETRIC = 0.2  # SpanBERT's parameter
 class MaskingSpec:
     """What masking needs to know.
 
-    whole_word masks all pieces of a word or none. With max_ngram_size > 1, spans of up to so many whole words are masked together;
-    their lengths are drawn with weights 1/n ("inverse", Model Garden) or (1 - 0.2)**(n - 1) ("geometric", SpanBERT section 3.1).
+    whole_word masks all pieces of a word or none. With max_ngram_size > 1, spans of up to so many
+    whole words are masked together; their lengths are drawn with weights 1/n ("inverse", Model
+    Garden) or (1 - 0.2)**(n - 1) ("geometric", SpanBERT section 3.1).
     """
 
     max_predictions: int
@@ -43,11 +46,13 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
 
     Args:
       input_ids: (B, S) int32. lengths: (B,) int32, tokens that are not padding.
-      word_starts: (B, S) bool, True where a piece begins a word; only read for whole words and spans, None otherwise.
+      word_starts: (B, S) bool, True where a piece begins a word; only read for whole words and
+        spans, None otherwise.
       keys: (B,) uint64 row keys. spec: MaskingSpec.
 
-    Returns a dict: input_ids (B, S) int32 disguised; masked_lm_positions and masked_lm_ids (B, P) int32, in rising order of position and
-    padded with 0; masked_lm_weights (B, P) float32, 1 for a prediction and 0 for padding.
+    Returns a dict: input_ids (B, S) int32 disguised; masked_lm_positions and masked_lm_ids (B, P)
+    int32, in rising order of position and padded with 0; masked_lm_weights (B, P) float32, 1 for a
+    prediction and 0 for padding.
     """
     batch, length = tf.unstack(tf.shape(input_ids))
     columns = tf.range(length)[None, :]
@@ -60,18 +65,28 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
     if spec.whole_word or spec.max_ngram_size > 1:
         positions, drawn_as = _choose_words(scores, keys, maskable, word_starts, quota, width, spec)
     else:
-        positions = _choose_tokens(scores, maskable, quota, width)  # (B, width), unused ones are `length`
+        # (B, width), unused ones are `length`
+        positions = _choose_tokens(scores, maskable, quota, width)
         drawn_as = positions
     missing = [[0, 0], [0, spec.max_predictions - width]]
-    positions = tf.ensure_shape(tf.pad(positions, missing, constant_values=length), [None, spec.max_predictions])
+    positions = tf.ensure_shape(
+        tf.pad(positions, missing, constant_values=length), [None, spec.max_predictions]
+    )
 
     is_real = positions < length
     positions = tf.where(is_real, positions, 0)
     labels = tf.where(is_real, tf.gather(input_ids, positions, batch_dims=1), 0)
-    # A span is disguised as a whole (SpanBERT, Model Garden); words and tokens piece by piece (Google).
-    disguise = random_bits(keys, tf.pad(drawn_as, missing) if spec.max_ngram_size > 1 else positions, DISGUISE)
+    # A span is disguised as a whole (SpanBERT, Model Garden); words and tokens piece by
+    # piece (Google).
+    disguise = random_bits(
+        keys, tf.pad(drawn_as, missing) if spec.max_ngram_size > 1 else positions, DISGUISE
+    )
     random_ids = random_bits(keys, positions, REPLACEMENT) % spec.vocab_size
-    shown = tf.where(disguise < int(0.8 * 2**31), spec.mask_id, tf.where(disguise < int(0.9 * 2**31), labels, random_ids))
+    shown = tf.where(
+        disguise < int(0.8 * 2**31),
+        spec.mask_id,
+        tf.where(disguise < int(0.9 * 2**31), labels, random_ids),
+    )
     rows = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(positions))
     places = tf.boolean_mask(tf.stack([rows, positions], -1), is_real)
     return dict(
@@ -83,34 +98,44 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
 
 
 def _choose_tokens(scores, maskable, quota, width):
-    """Positions (B, width), rising, of the `quota` (B,) maskable tokens with the highest scores (B, S); S where there are fewer."""
+    """Positions (B, width), rising, of the `quota` (B,) maskable tokens with the highest scores (B,
+    S); S where there are fewer.
+    """
     best, where = tf.math.top_k(tf.where(maskable, scores, -1), k=width, sorted=True)
     taken = (tf.range(width)[None, :] < quota[:, None]) & (best >= 0)
     return tf.sort(tf.where(taken, where, tf.shape(scores)[1]), axis=1)
 
 
 def _choose_words(scores, keys, maskable, word_starts, quota, width, spec):
-    """Whole words, or spans of words, in the order of their scores, each unless it would overflow the quota or touch a chosen one.
+    """Whole words, or spans of words, in the order of their scores, each unless it would overflow
+    the quota or touch a chosen one.
 
-    Returns (positions, drawn_as): both (B, width), rising, S where unused; `drawn_as` is the first position of the word's span.
+    Returns (positions, drawn_as): both (B, width), rising, S where unused; `drawn_as` is the first
+    position of the word's span.
     """
     batch, length = tf.unstack(tf.shape(scores))
     columns = tf.range(length)[None, :]
     after_gap = ~tf.pad(maskable[:, :-1], [[0, 0], [1, 0]])
-    # A piece at the start of a segment counts as a word's start even when the word's beginning was cut off.
+    # A piece at the start of a segment counts as a word's start even when the word's beginning
+    # was cut off.
     starts = maskable & (word_starts | after_gap)
-    word_of = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1  # (B, S), the number of the word in its row
+    # (B, S), the number of the word in its row
+    word_of = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1
     segment_of = tf.cumsum(tf.cast(maskable & after_gap, tf.int32), axis=1)
 
     def per_word(values, where):
         """(B, S) -> (B, words): sums over the pieces of each word."""
         flat = tf.where(where, word_of + tf.range(batch)[:, None] * length, batch * length)
-        return tf.reshape(tf.math.unsorted_segment_sum(values, flat, batch * length + 1)[:-1], [batch, length])
+        return tf.reshape(
+            tf.math.unsorted_segment_sum(values, flat, batch * length + 1)[:-1], [batch, length]
+        )
 
     sizes = per_word(tf.cast(maskable, tf.int32), maskable)  # (B, words), pieces of each word
     num_words = tf.reduce_max(tf.reduce_sum(tf.cast(starts, tf.int32), axis=1))
     sizes = sizes[:, :num_words]
-    order = tf.argsort(tf.where(sizes > 0, scores[:, :num_words], -1), axis=1, direction="DESCENDING", stable=True)
+    order = tf.argsort(
+        tf.where(sizes > 0, scores[:, :num_words], -1), axis=1, direction="DESCENDING", stable=True
+    )
     chosen = tf.zeros([batch, num_words], tf.int32)  # 0, or 1 + the number of the span's first word
     used = tf.zeros_like(quota)
     if spec.max_ngram_size > 1:
@@ -119,7 +144,9 @@ def _choose_words(scores, keys, maskable, word_starts, quota, width, spec):
         used, chosen = _take_spans(used, chosen, order, sizes, lengths, quota, spec.max_ngram_size)
     _, chosen = _take_spans(used, chosen, order, sizes, tf.ones_like(sizes), quota, 1)
 
-    span_of = tf.where(maskable, tf.gather(chosen, tf.clip_by_value(word_of, 0, num_words - 1), batch_dims=1), 0)
+    span_of = tf.where(
+        maskable, tf.gather(chosen, tf.clip_by_value(word_of, 0, num_words - 1), batch_dims=1), 0
+    )
     positions = -tf.math.top_k(-tf.where(span_of > 0, columns, length), k=width, sorted=True).values
     first_of_word = per_word(tf.where(starts, columns, 0), starts)[:, :num_words]
     span_at = tf.gather(span_of, tf.minimum(positions, length - 1), batch_dims=1)
@@ -128,23 +155,34 @@ def _choose_words(scores, keys, maskable, word_starts, quota, width, spec):
 
 
 def _span_lengths(bits, segments, spec):
-    """(B, words) number of words of the span that would begin at each word; spans end where their segment does."""
+    """(B, words) number of words of the span that would begin at each word; spans end where their
+    segment does.
+    """
     sizes = range(1, spec.max_ngram_size + 1)
-    weights = [1.0 / size if spec.ngram_weights == "inverse" else (1.0 - GEOMETRIC) ** (size - 1) for size in sizes]
+    weights = [
+        1.0 / size if spec.ngram_weights == "inverse" else (1.0 - GEOMETRIC) ** (size - 1)
+        for size in sizes
+    ]
     bounds = [int(sum(weights[:size]) / sum(weights) * 2**31) for size in sizes]
-    lengths = tf.ones_like(bits) + tf.add_n([tf.cast(bits >= bound, tf.int32) for bound in bounds[:-1]])
+    lengths = tf.ones_like(bits) + tf.add_n(
+        [tf.cast(bits >= bound, tf.int32) for bound in bounds[:-1]]
+    )
     reach, goes_on = tf.ones_like(bits), tf.ones_like(bits, tf.bool)
     for step in sizes[:-1]:
-        ahead = tf.pad(segments[:, step:], [[0, 0], [0, step]], constant_values=-1)[:, : tf.shape(segments)[1]]
+        ahead = tf.pad(segments[:, step:], [[0, 0], [0, step]], constant_values=-1)[
+            :, : tf.shape(segments)[1]
+        ]
         goes_on &= (ahead == segments) & (segments > 0)
         reach += tf.cast(goes_on, tf.int32)
     return tf.minimum(lengths, reach)
 
 
 def _take_spans(used, chosen, order, sizes, lengths, quota, longest):
-    """Goes through the words in `order` (B, words) and takes the span at each that fits and touches nothing taken.
+    """Goes through the words in `order` (B, words) and takes the span at each that fits and touches
+    nothing taken.
 
-    Returns used (B,) pieces and chosen (B, words), 1 + the first word of the span that a word was taken with.
+    Returns used (B,) pieces and chosen (B, words), 1 + the first word of the span that a word
+    was taken with.
     """
     num_words = tf.shape(order)[1]
     ends = tf.cumsum(sizes, axis=1)
@@ -153,9 +191,15 @@ def _take_spans(used, chosen, order, sizes, lengths, quota, longest):
     def take(i, used, chosen):
         first = order[:, i]
         last = first + tf.gather(lengths, first, batch_dims=1) - 1
-        num_pieces = tf.gather(ends, last, batch_dims=1) - tf.gather(ends - sizes, first, batch_dims=1)
+        num_pieces = tf.gather(ends, last, batch_dims=1) - tf.gather(
+            ends - sizes, first, batch_dims=1
+        )
         inside = (words >= first[:, None]) & (words <= last[:, None])
-        fits = (num_pieces > 0) & (used + num_pieces <= quota) & ~tf.reduce_any(inside & (chosen > 0), axis=1)
+        fits = (
+            (num_pieces > 0)
+            & (used + num_pieces <= quota)
+            & ~tf.reduce_any(inside & (chosen > 0), axis=1)
+        )
         chosen = tf.where(inside & fits[:, None], first[:, None] + 1, chosen)
         return i + 1, used + tf.where(fits, num_pieces, 0), chosen
 
@@ -167,12 +211,17 @@ def _take_spans(used, chosen, order, sizes, lengths, quota, longest):
         return i + 1, used + tf.where(fits, num_pieces, 0), taken.write(i, fits)
 
     if longest > 1:
-        _, used, chosen = tf.while_loop(lambda i, *_: i < num_words, take, [0, used, chosen], parallel_iterations=1)
+        _, used, chosen = tf.while_loop(
+            lambda i, *_: i < num_words, take, [0, used, chosen], parallel_iterations=1
+        )
         return used, chosen
     # Single words cannot touch one another: only whether each is taken needs to be remembered.
     taken = tf.TensorArray(tf.bool, size=num_words, element_shape=[None])
-    _, used, taken = tf.while_loop(lambda i, *_: i < num_words, take_word, [0, used, taken], parallel_iterations=1)
-    taken = tf.transpose(tf.reshape(taken.stack(), [num_words, -1]))  # (B, words), in the order drawn
+    _, used, taken = tf.while_loop(
+        lambda i, *_: i < num_words, take_word, [0, used, taken], parallel_iterations=1
+    )
+    # (B, words), in the order drawn
+    taken = tf.transpose(tf.reshape(taken.stack(), [num_words, -1]))
     rows = tf.broadcast_to(tf.range(tf.shape(order)[0])[:, None], tf.shape(order))
     places = tf.boolean_mask(tf.stack([rows, order], -1), taken)
     return used, tf.tensor_scatter_nd_update(chosen, places, places[:, 1] + 1)

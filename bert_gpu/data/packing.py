@@ -1,9 +1,11 @@
-"""Documents of token ids -> rows without sentence pairs: full sentences (RoBERTa) and packed rows (Cramming), as index ranges.
+"""Documents of token ids -> rows without sentence pairs: full sentences (RoBERTa) and packed rows
+(Cramming), as index ranges.
 
-A row is a list of pieces, each a run of consecutive tokens of one document. RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2)
-takes whole sentences while they fit and goes on into the next document behind one more [SEP]. Packed rows are filled to the last token:
-a document is cut where a row ends and carried on in the next, so at most two positions of a row (no room for one token and its
-frame) are padding.
+A row is a list of pieces, each a run of consecutive tokens of one document. RoBERTa's
+FULL-SENTENCES (Liu et al. 2019, section 4.2) takes whole sentences while they fit and goes on into
+the next document behind one more [SEP]. Packed rows are filled to the last token: a document is cut
+where a row ends and carried on in the next, so at most two positions of a row (no room for one
+token and its frame) are padding.
 
 Legend: N rows, S row length, K pieces.
 """
@@ -23,8 +25,10 @@ ROW = "row"  # full sentences: one frame around the row
 class PieceRows:
     """Rows as lists of pieces.
 
-    pieces: (K, 2) int64, start and end of each in Documents.ids. row_splits: row i has the pieces row_splits[i] : row_splits[i + 1].
-    frame: "cls_sep", "sep" or "none" (packed), or "row" (full sentences): [CLS] first, [SEP] last and between pieces.
+    pieces: (K, 2) int64, start and end of each in Documents.ids. row_splits: row i has the pieces
+    row_splits[i] : row_splits[i + 1].
+    frame: "cls_sep", "sep" or "none" (packed), or "row" (full sentences): [CLS] first, [SEP] last
+    and between pieces.
     """
 
     pieces: np.ndarray
@@ -37,8 +41,14 @@ class PieceRows:
     @staticmethod
     def concatenate(parts):
         offsets = np.cumsum([0, *(len(part.pieces) for part in parts)])
-        splits = [part.row_splits[:-1] + offset for part, offset in zip(parts, offsets, strict=False)]
-        return PieceRows(np.concatenate([part.pieces for part in parts]), np.concatenate([*splits, offsets[-1:]]), parts[0].frame)
+        splits = [
+            part.row_splits[:-1] + offset for part, offset in zip(parts, offsets, strict=False)
+        ]
+        return PieceRows(
+            np.concatenate([part.pieces for part in parts]),
+            np.concatenate([*splits, offsets[-1:]]),
+            parts[0].frame,
+        )
 
     def take(self, rows):
         """The rows numbered `rows`, in that order."""
@@ -48,10 +58,21 @@ class PieceRows:
         return PieceRows(self.pieces[numbers], splits, self.frame)
 
     def tokens(self, documents, max_seq_length, tokenizer):
-        """Tokens of the rows; their sequences are the pieces with their frames, or the whole row for full sentences."""
+        """Tokens of the rows; their sequences are the pieces with their frames, or the whole row
+        for full sentences.
+        """
         ends = np.isin(self.pieces[:, 1], documents.sentence_splits[documents.document_splits])
         kind = (*FRAMES, ROW).index(self.frame)
-        args = documents.ids, self.pieces, ends, self.row_splits, max_seq_length, tokenizer.cls_id, tokenizer.sep_id, kind
+        args = (
+            documents.ids,
+            self.pieces,
+            ends,
+            self.row_splits,
+            max_seq_length,
+            tokenizer.cls_id,
+            tokenizer.sep_id,
+            kind,
+        )
         return Tokens(*_make_piece_rows(*args), labels=None)
 
 
@@ -60,11 +81,15 @@ def packed_rows(documents, chosen, *, max_seq_length, separator):
 
     Args:
       documents: instances.Documents. chosen: (C,) document numbers.
-      max_seq_length: S. separator: "cls_sep" = [CLS] ... [SEP] around each piece, "sep" = [SEP] behind each document, "none".
+      max_seq_length: S. separator: "cls_sep" = [CLS] ... [SEP] around each piece, "sep" = [SEP]
+        behind each document, "none".
     """
     starts = documents.sentence_splits[documents.document_splits]
     frame = dict(cls_sep=2, sep=1, none=0)[separator]
-    return PieceRows(*_pack(starts, np.asarray(chosen, np.int64), max_seq_length, frame, separator == CLS_SEP), separator)
+    return PieceRows(
+        *_pack(starts, np.asarray(chosen, np.int64), max_seq_length, frame, separator == CLS_SEP),
+        separator,
+    )
 
 
 @numba.njit(cache=True, nogil=True)
@@ -90,7 +115,8 @@ def _pack(starts, chosen, max_seq_length, frame, frames_each_piece):
             num_pieces += 1
             start += length
             used += length
-            # A piece is framed whole; a [SEP] behind a document that ends with its row would be cut off with the row.
+            # A piece is framed whole; a [SEP] behind a document that ends with its row would be cut
+            # off with the row.
             used += frame if frames_each_piece or start == end else 0
     if num_pieces > row_splits[num_rows]:
         num_rows += 1
@@ -99,11 +125,18 @@ def _pack(starts, chosen, max_seq_length, frame, frames_each_piece):
 
 
 def full_sentence_rows(documents, chosen, *, max_seq_length):
-    """Whole sentences of the documents `chosen`, in that order, while they fit in [CLS] ... [SEP]: PieceRows.
+    """Whole sentences of the documents `chosen`, in that order, while they fit in [CLS] ...
+    [SEP]: PieceRows.
 
-    Pieces of different documents in one row have a [SEP] between them. A sentence longer than a row is cut into rows of its own.
+    Pieces of different documents in one row have a [SEP] between them. A sentence longer than a row
+    is cut into rows of its own.
     """
-    args = documents.sentence_splits, documents.document_splits, np.asarray(chosen, np.int64), max_seq_length - 2
+    args = (
+        documents.sentence_splits,
+        documents.document_splits,
+        np.asarray(chosen, np.int64),
+        max_seq_length - 2,
+    )
     return PieceRows(*_full_sentences(*args), ROW)
 
 

@@ -1,9 +1,10 @@
 """Records -> batches of arrays, in an order that is a function of (seed, epoch) alone.
 
-The position of a run in its data is one number, how many records it has consumed: epoch = position // N, and the record is the
-(position % N)-th of that epoch's order. Nothing else has to be saved for a resume, and any number of GPUs or micro-batches can share
-the same stream. Masks that are drawn at reading depend on (seed, epoch, record). Records are read in a background thread, so that the
-next batch is ready when a step ends.
+The position of a run in its data is one number, how many records it has consumed: epoch = position
+// N, and the record is the (position % N)-th of that epoch's order. Nothing else has to be saved
+for a resume, and any number of GPUs or micro-batches can share the same stream. Masks that are
+drawn at reading depend on (seed, epoch, record). Records are read in a background thread, so that
+the next batch is ready when a step ends.
 
 Legend: N records, B rows of a batch, S row length, P predictions a row.
 """
@@ -35,8 +36,9 @@ class Masking:
 class Reader:
     """Turns record numbers into batches of NumPy arrays.
 
-    Static records come as they are; compact ones are padded and masked. With `skip_corrupt`, a function that is told what is skipped,
-    corrupt records become rows whose "row_weights" (B,) float32 are 0; without, they are a UserError.
+    Static records come as they are; compact ones are padded and masked. With `skip_corrupt`, a
+    function that is told what is skipped, corrupt records become rows whose "row_weights" (B,)
+    float32 are 0; without, they are a UserError.
     """
 
     def __init__(
@@ -53,8 +55,18 @@ class Reader:
         limits=None,
         order=None,
     ):
-        self.records, self.schema, self.max_seq_length, self.masking, self.seed = records, schema, max_seq_length, masking, seed
-        self.padding, self.length_multiple, self.skip_corrupt = padding, length_multiple, skip_corrupt
+        self.records, self.schema, self.max_seq_length, self.masking, self.seed = (
+            records,
+            schema,
+            max_seq_length,
+            masking,
+            seed,
+        )
+        self.padding, self.length_multiple, self.skip_corrupt = (
+            padding,
+            length_multiple,
+            skip_corrupt,
+        )
         self.order = order  # (N,) of unshuffled epochs; None = that of the files
         self.limits = dict(masked_lm_positions=max_seq_length) | (limits or {})
         if masking is not None:
@@ -72,12 +84,26 @@ class Reader:
         try:
             batch = self._parse(serialized)
         except tf.errors.InvalidArgumentError as error:
-            misfits = [number for number, record in zip(numbers, serialized, strict=True) if not self._fits(record)]
-            raise UserError(f"{self.records.locate((misfits or numbers)[0])}: does not fit the schema of the other records") from error
+            misfits = [
+                number
+                for number, record in zip(numbers, serialized, strict=True)
+                if not self._fits(record)
+            ]
+            raise UserError(
+                f"{self.records.locate((misfits or numbers)[0])}: "
+                "does not fit the schema of the other records"
+            ) from error
         for name, limit in self.limits.items():
             if name in batch and not 0 <= batch[name].min() <= batch[name].max() < limit:
-                row = next(row for row, values in enumerate(batch[name]) if not 0 <= values.min() <= values.max() < limit)
-                raise UserError(f"{self.records.locate(numbers[row])}: {name} reaches beyond {limit - 1}, the most that this model takes")
+                row = next(
+                    row
+                    for row, values in enumerate(batch[name])
+                    if not 0 <= values.min() <= values.max() < limit
+                )
+                raise UserError(
+                    f"{self.records.locate(numbers[row])}: {name} reaches "
+                    f"beyond {limit - 1}, the most that this model takes"
+                )
         if self.masking is not None:
             batch |= self._masked(batch, numbers, epochs)
         if self.skip_corrupt is not None:
@@ -94,23 +120,33 @@ class Reader:
         return order
 
     def _bucket(self, order, epoch, batch_size):
-        """Sorts windows of an order by length (in bytes of the record) and shuffles the batches that result."""
-        generator = np.random.Generator(np.random.Philox(key=derive_key(self.seed, "buckets", epoch)))
+        """Sorts windows of an order by length (in bytes of the record) and shuffles the batches
+        that result.
+        """
+        generator = np.random.Generator(
+            np.random.Philox(key=derive_key(self.seed, "buckets", epoch))
+        )
         sizes = self.records.sizes()
         order = order.copy()
-        first = -epoch * len(order) % batch_size  # where the first batch begins that lies in this epoch alone
+        # where the first batch begins that lies in this epoch alone
+        first = -epoch * len(order) % batch_size
         for start in range(first, len(order), WINDOW_BATCHES * batch_size):
             window = order[start : start + WINDOW_BATCHES * batch_size]
             window = window[np.argsort(sizes[window], kind="stable")]
             whole = len(window) // batch_size * batch_size
-            window[:whole] = generator.permutation(window[:whole].reshape(-1, batch_size)).reshape(-1)
+            window[:whole] = generator.permutation(window[:whole].reshape(-1, batch_size)).reshape(
+                -1
+            )
             order[start : start + len(window)] = window
         return order
 
     def _parse(self, serialized):
         if self.schema.kind == examples.COMPACT:
             return examples.parse_compact(serialized, self.schema, self.max_seq_length)
-        return {name: value.numpy() for name, value in examples.parse_static(serialized, self.schema).items()}
+        return {
+            name: value.numpy()
+            for name, value in examples.parse_static(serialized, self.schema).items()
+        }
 
     def _masked(self, batch, numbers, epochs):
         keys = np.empty(len(numbers), np.uint64)
@@ -118,7 +154,9 @@ class Reader:
             chosen = epochs == epoch
             keys[chosen] = row_keys(derive_key(self.seed, "masks", epoch), numbers[chosen])
         starts = self.masking.starts_word[batch["input_ids"]]
-        masked = self._mask(batch["input_ids"], batch["input_mask"].sum(1, dtype=np.int32), starts, keys)
+        masked = self._mask(
+            batch["input_ids"], batch["input_mask"].sum(1, dtype=np.int32), starts, keys
+        )
         return {name: value.numpy() for name, value in masked.items()}
 
     def _mask_rows(self, input_ids, lengths, word_starts, keys):
@@ -127,16 +165,24 @@ class Reader:
     def _trim(self, batch):
         """Cuts the columns behind the longest row, up to a multiple of `length_multiple`."""
         longest = int(batch["input_mask"].sum(1).max())
-        length = min(self.max_seq_length, -(-longest // self.length_multiple) * self.length_multiple)
+        length = min(
+            self.max_seq_length, -(-longest // self.length_multiple) * self.length_multiple
+        )
         return {name: value[:, :length] if name in WIDE else value for name, value in batch.items()}
 
     def _replace_corrupt(self, serialized, numbers, weights):
         """Puts a good record in the place of each corrupt one, with weight 0."""
-        is_good = [record is not None and self._fits(record, quick=self.schema.kind == examples.COMPACT) for record in serialized]
+        is_good = [
+            record is not None and self._fits(record, quick=self.schema.kind == examples.COMPACT)
+            for record in serialized
+        ]
         if all(is_good):
             return serialized
         if not any(is_good):
-            raise UserError(f"{self.records.locate(numbers[0])}: all {len(numbers)} records of a batch are corrupt; build the data anew")
+            raise UserError(
+                f"{self.records.locate(numbers[0])}: all {len(numbers)} "
+                "records of a batch are corrupt; build the data anew"
+            )
         spare = serialized[is_good.index(True)]
         for row, good in enumerate(is_good):
             if not good:
@@ -154,11 +200,14 @@ class Reader:
 
 def epoch_order(num_records, seed, epoch):
     """The permutation (N,) of one epoch."""
-    return np.random.Generator(np.random.Philox(key=derive_key(seed, "order", epoch))).permutation(num_records)
+    return np.random.Generator(np.random.Philox(key=derive_key(seed, "order", epoch))).permutation(
+        num_records
+    )
 
 
 def consume(num_records, batch_size, position, order_of):
-    """Endless (numbers, epochs), both (B,), from `position` on; order_of(epoch) gives the order (N,) of an epoch.
+    """Endless (numbers, epochs), both (B,), from `position` on; order_of(epoch) gives the order
+    (N,) of an epoch.
 
     An epoch's end falls anywhere inside a batch.
     """
@@ -180,12 +229,19 @@ def consume(num_records, batch_size, position, order_of):
 
 def training_batches(reader, *, batch_size, position, shuffle):
     """Endless batches of `batch_size` records from `position` (records consumed) on."""
-    for numbers, epochs in consume(len(reader), batch_size, position, lambda epoch: reader.epoch_order(epoch, batch_size, shuffle)):
+    for numbers, epochs in consume(
+        len(reader),
+        batch_size,
+        position,
+        lambda epoch: reader.epoch_order(epoch, batch_size, shuffle),
+    ):
         yield reader.read(numbers, epochs)
 
 
 def evaluation_batches(reader, *, batch_size, max_batches=None):
-    """All records once, in order. The last batch is filled up with rows whose "row_weights" (B,) float32 are 0."""
+    """All records once, in order. The last batch is filled up with rows whose "row_weights" (B,)
+    float32 are 0.
+    """
     num_batches = -(-len(reader) // batch_size)
     for batch in range(num_batches if max_batches is None else min(num_batches, max_batches)):
         numbers = np.arange(batch * batch_size, (batch + 1) * batch_size)
@@ -195,7 +251,9 @@ def evaluation_batches(reader, *, batch_size, max_batches=None):
 
 
 def prefetch(batches, depth=2):
-    """Runs an iterator in a background thread, `depth` items ahead. Errors reach the consumer; closing ends the thread."""
+    """Runs an iterator in a background thread, `depth` items ahead. Errors reach the consumer;
+    closing ends the thread.
+    """
     ready, stopped = queue.Queue(depth), threading.Event()
     end = object()
 

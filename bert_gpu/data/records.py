@@ -1,9 +1,12 @@
-"""TFRecord files as one long array of records: written atomically with an index, read at random with checksums.
+"""TFRecord files as one long array of records: written atomically with an index, read at random
+with checksums.
 
-A TFRecord is length (8 bytes), checksum of the length (4), the record, checksum of the record (4); checksums are CRC-32C, masked
-(tensorflow/core/lib/io/record_writer.h). A shard has its name only when it is whole: until then it is NAME.partial with a dot in
-front, which no *.tfrecord* glob matches. The index beside it (int64 offsets) lets a reader seek; a file without one is scanned once. A
-gzip-compressed shard has the same name, as TensorFlow's writers leave it, and the offsets of what it unpacks to.
+A TFRecord is length (8 bytes), checksum of the length (4), the record, checksum of the record (4);
+checksums are CRC-32C, masked (tensorflow/core/lib/io/record_writer.h). A shard has its name only
+when it is whole: until then it is NAME.partial with a dot in front, which no *.tfrecord* glob
+matches. The index beside it (int64 offsets) lets a reader seek; a file without one is scanned once.
+A gzip-compressed shard has the same name, as TensorFlow's writers leave it, and the offsets of what
+it unpacks to.
 """
 
 import contextlib
@@ -39,7 +42,9 @@ def header(length):
 
 
 def shard_path(prefix, number, total, split=""):
-    """DIR/NAME-00003-of-00008.tfrecord, or DIR/NAME-validation-00000-of-00001.tfrecord with split='validation'."""
+    """DIR/NAME-00003-of-00008.tfrecord, or DIR/NAME-validation-00000-of-00001.tfrecord with
+    split='validation'.
+    """
     middle = f"-{split}" if split else ""
     return f"{prefix}{middle}-{number:05d}-of-{total:05d}.tfrecord"
 
@@ -49,14 +54,19 @@ def index_path(path):
 
 
 class ShardWriter:
-    """Writes one shard. It appears under its name when the `with` block ends well, and not at all otherwise.
+    """Writes one shard. It appears under its name when the `with` block ends well, and not at
+    all otherwise.
 
-    num_bytes: on disk, without the index; known when the block has ended. compress: gzip, with nothing of time or place in it.
+    num_bytes: on disk, without the index; known when the block has ended. compress: gzip, with
+    nothing of time or place in it.
     """
 
     def __init__(self, path, compress=False):
         self.path, self.compress = path, compress
-        self.partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path).removesuffix('.tfrecord')}.{os.getpid()}.partial")
+        self.partial = os.path.join(
+            os.path.dirname(path),
+            f".{os.path.basename(path).removesuffix('.tfrecord')}.{os.getpid()}.partial",
+        )
         self.sizes = []
         self.num_bytes = 0
 
@@ -93,14 +103,17 @@ class ShardWriter:
             self.sink.close()  # writes the end of the archive to the file, and leaves that open
         self.num_bytes = self.file.tell()
         self.file.close()
-        offsets = np.concatenate([[0], np.cumsum(np.concatenate(self.sizes) if self.sizes else [])]).astype("<i8")
+        offsets = np.concatenate(
+            [[0], np.cumsum(np.concatenate(self.sizes) if self.sizes else [])]
+        ).astype("<i8")
         with tf.io.gfile.GFile(self.partial + ".index", "wb") as file:
             file.write(offsets.tobytes())
         tf.io.gfile.rename(self.partial + ".index", index_path(self.path), overwrite=True)
         tf.io.gfile.rename(self.partial, self.path, overwrite=True)
 
     def _remove(self):
-        with contextlib.suppress(tf.errors.OpError):  # what could not be written cannot be closed either
+        # what could not be written cannot be closed either
+        with contextlib.suppress(tf.errors.OpError):
             self.file.close()
         tf.io.gfile.remove(self.partial)
 
@@ -111,7 +124,10 @@ class ShardWriter:
             yield
         except tf.errors.OpError as error:
             what = " ".join(error.message.split())[-80:]
-            raise UserError(f"{self.path}: cannot be written ({what}); make room, then give the same command again to go on") from error
+            raise UserError(
+                f"{self.path}: cannot be written ({what}); "
+                "make room, then give the same command again to go on"
+            ) from error
 
 
 def open_unpacked(path):
@@ -132,10 +148,11 @@ def open_unpacked(path):
 
 
 class RecordFile:
-    """One TFRecord file, read at random. A gzip-compressed one is unpacked to a temporary file first.
+    """One TFRecord file, read at random. A gzip-compressed one is unpacked to a
+    temporary file first.
 
-    With `skip`, a function that is told what is skipped, a file that is cut off keeps the records before the cut, and a corrupt record
-    reads as None; without, both are a UserError.
+    With `skip`, a function that is told what is skipped, a file that is cut off keeps the records
+    before the cut, and a corrupt record reads as None; without, both are a UserError.
     """
 
     def __init__(self, path, skip=None):
@@ -145,17 +162,25 @@ class RecordFile:
                 size = os.fstat(file.fileno()).st_size
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+            raise UserError(
+                f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+            ) from error
         if size == 0 and not os.path.exists(index_path(path)):
-            raise UserError(f"{path}: the file is empty; write it again with create_pretraining_data.py")
+            raise UserError(
+                f"{path}: the file is empty; write it again with create_pretraining_data.py"
+            )
         self.offsets = self._index(size)
 
     def __len__(self):
         return len(self.offsets) - 1
 
     def fingerprint(self):
-        """A number that changes when the file does: CRC-32C of its size, its beginning and its end."""
-        return masked_crc(struct.pack("<Q", len(self.data)) + self.data[: 1 << 16] + self.data[-(1 << 16) :])
+        """A number that changes when the file does: CRC-32C of its size, its beginning
+        and its end.
+        """
+        return masked_crc(
+            struct.pack("<Q", len(self.data)) + self.data[: 1 << 16] + self.data[-(1 << 16) :]
+        )
 
     def _index(self, size):
         sidecar = index_path(self.path)
@@ -182,11 +207,17 @@ class RecordFile:
         if problem is not None and (self.skip is None or len(offsets) == 1):
             raise UserError(self._broken(at, problem))
         if problem is not None:
-            self.skip(f"{self.path}: {problem} (byte {at}); the {len(offsets) - 1} records before it are used")
+            self.skip(
+                f"{self.path}: {problem} (byte {at}); "
+                f"the {len(offsets) - 1} records before it are used"
+            )
         return np.array(offsets, np.int64)
 
     def _broken(self, offset, what):
-        return f"{self.path}: {what} (byte {offset}); write the file again with create_pretraining_data.py, or --skip_corrupt_records"
+        return (
+            f"{self.path}: {what} (byte {offset}); write the file again "
+            "with create_pretraining_data.py, or --skip_corrupt_records"
+        )
 
     def read(self, number):
         """The bytes of one record; UserError with file and offset when its checksum is wrong."""
@@ -206,7 +237,9 @@ class RecordSet:
 
     def __init__(self, paths, skip=None):
         self.files = [RecordFile(path, skip) for path in paths]
-        self.starts = np.concatenate([[0], np.cumsum([len(file) for file in self.files])]).astype(np.int64)
+        self.starts = np.concatenate([[0], np.cumsum([len(file) for file in self.files])]).astype(
+            np.int64
+        )
 
     def __len__(self):
         return int(self.starts[-1])
@@ -215,7 +248,10 @@ class RecordSet:
         """The bytes of the records `numbers` (N,), in that order."""
         which = np.searchsorted(self.starts, numbers, side="right") - 1
         local = np.asarray(numbers) - self.starts[which]
-        return [self.files[file].read(number) for file, number in zip(which.tolist(), local.tolist(), strict=True)]
+        return [
+            self.files[file].read(number)
+            for file, number in zip(which.tolist(), local.tolist(), strict=True)
+        ]
 
     def sizes(self):
         """Bytes of each record (N,), which grow with its number of tokens."""

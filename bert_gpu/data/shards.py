@@ -1,7 +1,7 @@
 """One shard of a data set: blocks of text -> tokens -> rows -> masks -> records.
 
-What a shard holds depends on the settings and the text alone. One block is in memory at a time; random second halves of NSP instances
-come from the same block.
+What a shard holds depends on the settings and the text alone. One block is in memory at a time;
+random second halves of NSP instances come from the same block.
 """
 
 import dataclasses
@@ -27,7 +27,9 @@ SCORED_ORDERS = ("length", "common")
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One unit of work: the documents of `blocks` that belong to the split, "train" or "validation"."""
+    """One unit of work: the documents of `blocks` that belong to the split, "train" or
+    "validation".
+    """
 
     path: str
     split: str
@@ -68,12 +70,19 @@ class Worker:
     """Turns blocks into a shard. Picklable; the tokenizer is made in the process that uses it."""
 
     def __init__(self, config, vocab_file, fate):
-        """fate: (D,) int8, what becomes of each document of the corpus: TRAIN, VALIDATION or DROPPED."""
+        """fate: (D,) int8, what becomes of each document of the corpus: TRAIN,
+        VALIDATION or DROPPED.
+        """
         self.config, self.vocab_file, self.fate = config, vocab_file, fate
         self._tokenizer = None
 
     def __getstate__(self):
-        return {"config": self.config, "vocab_file": self.vocab_file, "fate": self.fate, "_tokenizer": None}
+        return {
+            "config": self.config,
+            "vocab_file": self.vocab_file,
+            "fate": self.fate,
+            "_tokenizer": None,
+        }
 
     @property
     def tokenizer(self):
@@ -83,7 +92,9 @@ class Worker:
         return self._tokenizer
 
     def write_shard(self, shard, report):
-        """Writes one shard and its statistics; `report` is told the bytes of text and the tokens as they are done."""
+        """Writes one shard and its statistics; `report` is told the bytes of text and the tokens as
+        they are done.
+        """
         counts, scores = Counts(), []
         with ShardWriter(shard.path, self.config.gzip_compress) as writer:
             for number, (texts, others, num_bytes) in enumerate(self._groups(shard)):
@@ -91,7 +102,8 @@ class Worker:
                 more = self._write_group(texts, others, writer, scores, key) if texts else Counts()
                 counts += more
                 give_back()
-                # The validation shard goes through the text once more, which is not progress that a user would count.
+                # The validation shard goes through the text once more, which is not progress that a
+                # user would count.
                 report(num_bytes if shard.split == "train" else 0, more.num_tokens)
             if self.config.order in SCORED_ORDERS:
                 with open(scores_path(shard), "wb") as file:
@@ -100,9 +112,13 @@ class Worker:
         write_json(stats_path(shard), dataclasses.asdict(counts))
 
     def growth(self, blocks):
-        """Bytes that will be written for a byte of text, from a trial on a few pieces of the corpus; nothing is written."""
+        """Bytes that will be written for a byte of text, from a trial on a few pieces of the
+        corpus; nothing is written.
+        """
         num_read, trial = 0, Trial()
-        for number in np.unique(np.linspace(0, len(blocks) - 1, TRIAL_PIECES).round().astype(int)).tolist():
+        for number in np.unique(
+            np.linspace(0, len(blocks) - 1, TRIAL_PIECES).round().astype(int)
+        ).tolist():
             fates = self.fate[block_range(blocks[number])]
             texts, end = [], num_read + TRIAL_BYTES
             for document, fate in zip(corpus.read_block(blocks[number]), fates, strict=True):
@@ -112,13 +128,19 @@ class Worker:
                 if fate != DROPPED:
                     texts.append(clean.normalize(document, self.config.normalization))
             if texts:
-                self._write_group(texts, [], trial, [], derive_key(self.config.random_seed, "trial", number))
+                self._write_group(
+                    texts, [], trial, [], derive_key(self.config.random_seed, "trial", number)
+                )
         give_back()
         content = b"".join(trial.parts)
-        return len(zlib.compress(content, GZIP_LEVEL) if self.config.gzip_compress else content) / max(1, num_read)
+        return len(
+            zlib.compress(content, GZIP_LEVEL) if self.config.gzip_compress else content
+        ) / max(1, num_read)
 
     def _groups(self, shard):
-        """(documents, other documents to draw random second segments from, bytes of text read) of a shard, about a block at a time."""
+        """(documents, other documents to draw random second segments from, bytes of text read) of a
+        shard, about a block at a time.
+        """
         split = TRAIN if shard.split == "train" else VALIDATION
         waiting, others, num_bytes = [], [], 0
         for block in shard.blocks:
@@ -126,12 +148,25 @@ class Worker:
             num_bytes += block.end - block.start
             if split == VALIDATION and not (fates == VALIDATION).any():
                 continue
-            documents = [clean.normalize(document, self.config.normalization) for document in corpus.read_block(block)]
-            waiting += [document for document, fate in zip(documents, fates, strict=True) if fate == split]
+            documents = [
+                clean.normalize(document, self.config.normalization)
+                for document in corpus.read_block(block)
+            ]
+            waiting += [
+                document for document, fate in zip(documents, fates, strict=True) if fate == split
+            ]
             if split == VALIDATION:
-                # Validation documents are few: they are gathered, and a lone one is lent the training documents of its block.
-                others = [document for document, fate in zip(documents, fates, strict=True) if fate == TRAIN]
-                if sum(len(line) for document in waiting for line in document) < self.config.window_megabytes * 1e6:
+                # Validation documents are few: they are gathered, and a lone one is lent the
+                # training documents of its block.
+                others = [
+                    document
+                    for document, fate in zip(documents, fates, strict=True)
+                    if fate == TRAIN
+                ]
+                if (
+                    sum(len(line) for document in waiting for line in document)
+                    < self.config.window_megabytes * 1e6
+                ):
                     continue
             yield waiting, [], num_bytes
             waiting, num_bytes = [], 0
@@ -139,18 +174,31 @@ class Worker:
             yield waiting, others if len(waiting) == 1 else [], num_bytes
 
     def _write_group(self, texts, others, writer, scores, key):
-        """Tokenizes documents, makes rows in `dupe_factor` passes, masks and writes them; adds to `scores` where order needs it."""
+        """Tokenizes documents, makes rows in `dupe_factor` passes, masks and writes them; adds to
+        `scores` where order needs it.
+        """
         config, tokenizer = self.config, self.tokenizer
         texts, ids, splits, num_dropped = self._tokenize(texts)
-        other_ids, other_splits = tokenizer.tokenize([line for document in others for line in document])
-        counts = Counts(num_documents=len(texts), num_sentences=len(splits) - 1, num_tokens=len(ids), num_dropped=num_dropped)
+        other_ids, other_splits = tokenizer.tokenize(
+            [line for document in others for line in document]
+        )
+        counts = Counts(
+            num_documents=len(texts),
+            num_sentences=len(splits) - 1,
+            num_tokens=len(ids),
+            num_dropped=num_dropped,
+        )
         counts.num_unknown = int(np.sum(ids == tokenizer.unk_id))
         documents = instances.Documents.from_sentences(
             np.concatenate([ids, other_ids]),
             np.concatenate([splits, splits[-1] + other_splits[1:]]),
             [len(document) for document in texts + others],
         )
-        num_own = int(np.searchsorted(documents.sentence_splits[documents.document_splits], splits[-1], side="left"))
+        num_own = int(
+            np.searchsorted(
+                documents.sentence_splits[documents.document_splits], splits[-1], side="left"
+            )
+        )
         if num_own == 0:
             return counts
         rows = self._rows(documents, num_own, key)
@@ -161,22 +209,34 @@ class Worker:
             chosen = np.arange(start, min(start + ROWS_AT_ONCE, len(rows)))
             tokens = rows.take(chosen).tokens(documents, config.max_seq_length, tokenizer)
             if config.order in SCORED_ORDERS:
-                scores.append(tokens.lengths.astype(np.float64) if config.order == "length" else rarity(tokens, frequencies))
+                scores.append(
+                    tokens.lengths.astype(np.float64)
+                    if config.order == "length"
+                    else rarity(tokens, frequencies)
+                )
             counts.num_row_tokens += int(tokens.lengths.sum())
             counts.num_random_next += 0 if tokens.labels is None else int(tokens.labels.sum())
-            features = self._static_features(tokens, keys[chosen]) if config.masking == "static" else compact_features(tokens)
+            features = (
+                self._static_features(tokens, keys[chosen])
+                if config.masking == "static"
+                else compact_features(tokens)
+            )
             writer.write(*examples.encode_examples(features))
         return counts
 
     def _tokenize(self, texts):
-        """(documents kept, ids, splits of their sentences, number of documents dropped by --max_tokens_per_character)."""
+        """(documents kept, ids, splits of their sentences, number of documents dropped by
+        --max_tokens_per_character).
+        """
         ids, splits = self.tokenizer.tokenize([line for document in texts for line in document])
         limit = self.config.max_tokens_per_character
         if limit is None:
             return texts, ids, splits, 0
         ends = np.cumsum([0, *map(len, texts)])
         num_tokens = np.diff(splits[ends])
-        num_characters = np.array([sum(len(line.decode("utf-8", "ignore")) for line in document) for document in texts])
+        num_characters = np.array(
+            [sum(len(line.decode("utf-8", "ignore")) for line in document) for document in texts]
+        )
         keep = num_tokens < limit * num_characters
         kept_lines = np.repeat(keep, np.diff(ends))
         lengths = np.diff(splits)
@@ -185,31 +245,51 @@ class Worker:
         return kept, ids[np.repeat(kept_lines, lengths)], kept_splits, int((~keep).sum())
 
     def _rows(self, documents, num_own, key):
-        """PairRows or PieceRows of the first `num_own` documents, of all passes, in the order of the settings."""
+        """PairRows or PieceRows of the first `num_own` documents, of all passes, in the order of
+        the settings.
+        """
         config, length = self.config, self.config.max_seq_length
         passes = []
         for number in range(config.num_passes):
             pass_key = derive_key(key, "instances", number)
             if config.objective in ("nsp", "sop"):
                 args = documents, np.arange(num_own), np.arange(len(documents))
-                settings = dict(max_seq_length=length, short_seq_prob=config.short_seq_prob, swaps=config.objective == "sop")
-                passes.append(instances.PairRows(instances.pair_instances(*args, key=pass_key, **settings)))
+                settings = dict(
+                    max_seq_length=length,
+                    short_seq_prob=config.short_seq_prob,
+                    swaps=config.objective == "sop",
+                )
+                passes.append(
+                    instances.PairRows(instances.pair_instances(*args, key=pass_key, **settings))
+                )
                 continue
             order = np.arange(num_own)
             if config.order != "as_is":
                 order = np.random.Generator(np.random.Philox(key=pass_key)).permutation(num_own)
             if config.objective == "packed":
-                passes.append(packing.packed_rows(documents, order, max_seq_length=length, separator=config.pack_separator))
+                passes.append(
+                    packing.packed_rows(
+                        documents, order, max_seq_length=length, separator=config.pack_separator
+                    )
+                )
             else:
                 passes.append(packing.full_sentence_rows(documents, order, max_seq_length=length))
         rows = type(passes[0]).concatenate(passes)
         if config.order == "as_is":
             return rows
-        return rows.take(np.random.Generator(np.random.Philox(key=derive_key(key, "shuffle"))).permutation(len(rows)))
+        return rows.take(
+            np.random.Generator(np.random.Philox(key=derive_key(key, "shuffle"))).permutation(
+                len(rows)
+            )
+        )
 
     def _static_features(self, tokens, keys):
-        """Google's seven features of a batch of rows; without labels six, and with the numbers of packed sequences."""
-        masked = self._mask(tokens.input_ids, tokens.lengths, self.tokenizer.word_starts(tokens.input_ids), keys)
+        """Google's seven features of a batch of rows; without labels six, and with the numbers of
+        packed sequences.
+        """
+        masked = self._mask(
+            tokens.input_ids, tokens.lengths, self.tokenizer.word_starts(tokens.input_ids), keys
+        )
         features = {name: value.numpy() for name, value in masked.items()}
         features["input_mask"] = (tokens.numbers > 0).astype(np.int32)
         if tokens.labels is not None:
@@ -239,7 +319,9 @@ class Worker:
 
 
 def compact_features(tokens):
-    """Rows without padding: input_ids, `starts` of their segments or sequences, and the labels of pairs."""
+    """Rows without padding: input_ids, `starts` of their segments or sequences, and the
+    labels of pairs.
+    """
     is_real = tokens.numbers > 0
     begins = is_real & (np.diff(tokens.numbers, axis=1, prepend=0) != 0)
     features = {}
@@ -252,10 +334,14 @@ def compact_features(tokens):
 
 
 def rarity(tokens, frequencies):
-    """(N,) how uncommon the words of each row are: minus the mean log frequency of its tokens in the block, frames left out."""
+    """(N,) how uncommon the words of each row are: minus the mean log frequency of its tokens in
+    the block, frames left out.
+    """
     shares = frequencies[tokens.input_ids]
     counted = (tokens.numbers > 0) & (shares > 0)
-    return np.where(counted, -np.log(np.where(counted, shares, 1.0)), 0.0).sum(1) / np.maximum(counted.sum(1), 1)
+    return np.where(counted, -np.log(np.where(counted, shares, 1.0)), 0.0).sum(1) / np.maximum(
+        counted.sum(1), 1
+    )
 
 
 def scores_path(shard):
@@ -269,7 +355,9 @@ def stats_path(shard):
 
 def read_stats(shard):
     names = [field.name for field in dataclasses.fields(Counts)]
-    content = read_json(stats_path(shard), "the counts of a shard; delete it to have the shard written again", names)
+    content = read_json(
+        stats_path(shard), "the counts of a shard; delete it to have the shard written again", names
+    )
     return Counts(**{name: content[name] for name in names})
 
 

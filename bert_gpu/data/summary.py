@@ -8,32 +8,63 @@ from bert_gpu.text.open_tokenizer import open_tokenizer
 
 
 def summary(manifest, counts, num_duplicates, config, duration):
-    """What was written, as lines. manifest, counts, num_duplicates: of Job.run. duration: as people read it."""
+    """What was written, as lines. manifest, counts, num_duplicates: of Job.run. duration: as
+    people read it.
+    """
     share = counts.num_random_next / max(1, counts.num_instances)
     num_shards = len(manifest.train_shards) + len(manifest.validation_shards)
     padding = 1 - counts.num_row_tokens / max(1, counts.num_instances * config.max_seq_length)
-    dropped = [(num_duplicates, "duplicates"), (counts.num_dropped, "with too many tokens a character")]
+    dropped = [
+        (num_duplicates, "duplicates"),
+        (counts.num_dropped, "with too many tokens a character"),
+    ]
     dropped = ", ".join(f"{number:,} {what}" for number, what in dropped if number)
     rows = [
         ("documents", f"{counts.num_documents:,}" + (f"; dropped: {dropped}" if dropped else "")),
         ("sentences", f"{counts.num_sentences:,}"),
-        ("tokens", f"{counts.num_tokens:,}, of which [UNK] {counts.num_unknown / max(1, counts.num_tokens):.2%}"),
+        (
+            "tokens",
+            (
+                f"{counts.num_tokens:,}, of which [UNK] "
+                f"{counts.num_unknown / max(1, counts.num_tokens):.2%}"
+            ),
+        ),
         ("vocabulary", f"{manifest.vocab_size:,} pieces in {config.folder}/{manifest.vocab_file}"),
-        ("instances", f"{manifest.num_train_instances:,} training, {manifest.num_validation_instances:,} validation"),
-        *([("random next" if config.objective == "nsp" else "swapped", f"{share:.1%}")] if config.objective in ("nsp", "sop") else []),
+        (
+            "instances",
+            (
+                f"{manifest.num_train_instances:,} training, "
+                f"{manifest.num_validation_instances:,} validation"
+            ),
+        ),
+        *(
+            [("random next" if config.objective == "nsp" else "swapped", f"{share:.1%}")]
+            if config.objective in ("nsp", "sop")
+            else []
+        ),
         ("padding", f"{padding:.1%} of all positions"),
-        ("written", f"{counts.num_bytes / 1e6:.1f} MB in {num_shards} shards to {config.folder}/ in {duration}"),
+        (
+            "written",
+            (
+                f"{counts.num_bytes / 1e6:.1f} MB in {num_shards} "
+                f"shards to {config.folder}/ in {duration}"
+            ),
+        ),
     ]
     return "\n".join(f"  {name:<12}{text}" for name, text in rows)
 
 
 def decode_instances(config, num_instances):
-    """Yields the first instances of the data set of a DataConfig as text: their pieces, and what is predicted."""
+    """Yields the first instances of the data set of a DataConfig as text: their pieces, and what
+    is predicted.
+    """
     manifest = read_manifest(config.folder)
     tokenizer = open_tokenizer(f"{config.folder}/{manifest.vocab_file}", manifest.do_lower_case)
     data = Dataset(InputConfig(input_file=",".join(manifest.paths(config.folder, "train"))))
     num_left = min(num_instances, len(data.train))
-    for batch in evaluation_batches(data.reader("train", tokenizer, config.random_seed), batch_size=min(num_instances, 64)):
+    for batch in evaluation_batches(
+        data.reader("train", tokenizer, config.random_seed), batch_size=min(num_instances, 64)
+    ):
         for row in range(min(num_left, len(batch["input_ids"]))):
             yield decode_row({name: values[row] for name, values in batch.items()}, tokenizer)
         num_left -= len(batch["input_ids"])
@@ -47,8 +78,11 @@ def decode_row(row, tokenizer):
     wanted = zip(row["masked_lm_positions"][is_real], row["masked_lm_ids"][is_real], strict=True)
     lines = [
         " ".join(tokenizer.pieces(row["input_ids"][: int(row["input_mask"].sum())])),
-        "  predict: " + ", ".join(f"{position} {tokenizer.vocab[piece]}" for position, piece in wanted),
+        "  predict: "
+        + ", ".join(f"{position} {tokenizer.vocab[piece]}" for position, piece in wanted),
     ]
     if "next_sentence_labels" in row:
-        lines.append(f"  next sentence: {'random' if row['next_sentence_labels'] else 'the real one'}\n")
+        lines.append(
+            f"  next sentence: {'random' if row['next_sentence_labels'] else 'the real one'}\n"
+        )
     return "\n".join(lines)

@@ -1,7 +1,8 @@
 """The folder that a data job writes to: whose it is, what may be kept, what may be removed.
 
-A job that is under way has .NAME.building.json beside its shards: what it was asked for, and which vocabulary it uses. A finished one
-has dataset.json. Without either, what lies in the folder is somebody else's and is left alone.
+A job that is under way has .NAME.building.json beside its shards: what it was asked for, and which
+vocabulary it uses. A finished one has dataset.json. Without either, what lies in the folder is
+somebody else's and is left alone.
 """
 
 import glob
@@ -20,8 +21,14 @@ from bert_gpu.text.config import FILE_NAMES
 from bert_gpu.text.open_tokenizer import open_tokenizer
 from bert_gpu.text.vocab import write_whole_file
 
-# What a process that was killed may leave: PID.partial of shards (records.py) and of JSON (files.py), PID.unfinished of the rest.
-UNFINISHED = (".{name}-*.partial*", "..{name}*.partial", f".{FILE_NAME}.*.partial", "{name}.order.*.unfinished")
+# What a process that was killed may leave: PID.partial of shards (records.py) and of JSON
+# (files.py), PID.unfinished of the rest.
+UNFINISHED = (
+    ".{name}-*.partial*",
+    "..{name}*.partial",
+    f".{FILE_NAME}.*.partial",
+    "{name}.order.*.unfinished",
+)
 UNFINISHED += tuple(f"{name}.*.unfinished" for name in FILE_NAMES.values())
 
 
@@ -42,31 +49,53 @@ class Target:
         check_writable(config.folder, self.flag)
         present = read_manifest(config.folder)
         if present is not None and present.name != config.name:
-            raise UserError(f"{self.flag}: {config.folder} holds the data set {present.name!r}; choose another folder")
+            raise UserError(
+                f"{self.flag}: {config.folder} holds the data "
+                f"set {present.name!r}; choose another folder"
+            )
         if present is None and not os.path.exists(self.building):
             self._refuse_foreign()
             return "new"
         if overwrite:
             return "new"
         if present is None:
-            self._compare(read_json(self.building, "the settings of an unfinished job; --overwrite starts anew", ("settings", "inputs")))
+            self._compare(
+                read_json(
+                    self.building,
+                    "the settings of an unfinished job; --overwrite starts anew",
+                    ("settings", "inputs"),
+                )
+            )
             return "resumed"
         self._compare(dict(settings=present.settings, inputs=present.inputs))
-        paths = [path for split in ("train", "validation") for path in present.paths(config.folder, split)]
+        paths = [
+            path
+            for split in ("train", "validation")
+            for path in present.paths(config.folder, split)
+        ]
         return "finished" if all(map(os.path.exists, paths)) else "resumed"
 
     def _refuse_foreign(self):
-        """A folder without a data set of ours may hold other files, but none that would be overwritten."""
+        """A folder without a data set of ours may hold other files, but none that would be
+        overwritten.
+        """
         in_the_way = self._find("{name}-*.tfrecord", "{name}-*.index")
         if os.path.exists(self.vocab_file) and not self._is_given(self.vocab_file):
             in_the_way.append(self.vocab_file)
         if in_the_way:
-            raise UserError(f"{in_the_way[0]}: is in the way and not from a run of this script; move it, or choose another folder")
+            raise UserError(
+                f"{in_the_way[0]}: is in the way and not from a run "
+                "of this script; move it, or choose another folder"
+            )
 
     def _compare(self, stored):
         old, new = stored["settings"], self.wanted["settings"]
         names = sorted(set(old) | set(new))
-        changed = [f"--{name}: {old.get(name)} -> {new.get(name)}" for name in names if old.get(name) != new.get(name)]
+        changed = [
+            f"--{name}: {old.get(name)} -> {new.get(name)}"
+            for name in names
+            if old.get(name) != new.get(name)
+        ]
         if not changed and stored["inputs"] != self.wanted["inputs"]:
             changed = ["the text itself"]
         if changed:
@@ -76,7 +105,10 @@ class Target:
     def check_unchanged(self, status, overwrite):
         """UserError when the folder's status is another one than before its lock was taken."""
         if self.status(overwrite) != status:
-            raise UserError(f"{self.flag}: another process has just written to {self.config.folder}; give the same command again")
+            raise UserError(
+                f"{self.flag}: another process has just written to "
+                f"{self.config.folder}; give the same command again"
+            )
 
     def is_empty(self):
         """Whether nothing but the lock is in the folder."""
@@ -85,7 +117,11 @@ class Target:
     def kept_vocabulary(self):
         """Whether the vocabulary that an interrupted job used is still there, unchanged."""
         present = read_manifest(self.config.folder)
-        identity = present.tokenizer if present else read_json(self.building, "the settings of an unfinished job").get("tokenizer")
+        identity = (
+            present.tokenizer
+            if present
+            else read_json(self.building, "the settings of an unfinished job").get("tokenizer")
+        )
         if identity is None or not os.path.exists(self.vocab_file):
             return False
         return open_tokenizer(self.vocab_file, self.config.do_lower_case).identity == identity
@@ -95,7 +131,8 @@ class Target:
         return bool(self._find("{name}-*.tfrecord"))
 
     def clear(self, anew=False):
-        """Removes an earlier data set of this name, or what an interrupted job left of it; `anew`: and marks the folder as this job's.
+        """Removes an earlier data set of this name, or what an interrupted job left of it; `anew`:
+        and marks the folder as this job's.
 
         Killed at any point, it leaves what is either the earlier data set or this job, interrupted.
         """
@@ -107,13 +144,17 @@ class Target:
         self._remove(FILE_NAME, "{name}-*.tfrecord", "{name}-*.index", "{name}.order")
 
     def undo(self):
-        """Removes all that a job makes, from a folder in which nothing was before; the lock stays."""
+        """Removes all that a job makes, from a folder in which nothing was before;
+        the lock stays.
+        """
         self.clear()
         self.sweep()
         self._remove(os.path.basename(self.vocab_file))
 
     def begin(self, content):
-        """Marks the folder as under way and writes the vocabulary file's `content`; None = the one that is there is used."""
+        """Marks the folder as under way and writes the vocabulary file's `content`; None = the one
+        that is there is used.
+        """
         self._remove(*UNFINISHED)  # of a process that was killed: this one holds the folder's lock
         if content is not None:
             write_json(self.building, self.wanted)
@@ -123,8 +164,14 @@ class Target:
         write_json(self.building, self.wanted | dict(tokenizer=identity))
 
     def keep(self, shards):
-        """Those of the job's shards that are whole; other shards of this name, which --overwrite did not get to, are removed."""
-        whole = [shard for shard in shards if os.path.exists(shard.path) and os.path.exists(stats_path(shard))]
+        """Those of the job's shards that are whole; other shards of this name, which --overwrite
+        did not get to, are removed.
+        """
+        whole = [
+            shard
+            for shard in shards
+            if os.path.exists(shard.path) and os.path.exists(stats_path(shard))
+        ]
         known = {path for shard in whole for path in (shard.path, index_path(shard.path))}
         for path in self._find("{name}-*.tfrecord", "{name}-*.index"):
             if path not in known:
@@ -134,16 +181,26 @@ class Target:
     def _find(self, *patterns):
         """Files of the folder; {name} stands for that of the data set."""
         folder, name = glob.escape(self.config.folder), glob.escape(self.config.name)
-        return [path for pattern in patterns for path in glob.glob(os.path.join(folder, pattern.format(name=name)))]
+        return [
+            path
+            for pattern in patterns
+            for path in glob.glob(os.path.join(folder, pattern.format(name=name)))
+        ]
 
     def _remove(self, *patterns):
         for path in self._find(*patterns):
             os.remove(path)
 
     def finish(self, manifest, shards, counts):
-        """Writes dataset.json and removes what served the way; before that, shards without an instance."""
+        """Writes dataset.json and removes what served the way; before that, shards without
+        an instance.
+        """
         if manifest.order_file:
-            scores = [np.load(scores_path(shard)) for shard in shards if shard.split == "train" and counts[shard].num_instances]
+            scores = [
+                np.load(scores_path(shard))
+                for shard in shards
+                if shard.split == "train" and counts[shard].num_instances
+            ]
             order = np.argsort(np.concatenate(scores), kind="stable").astype("<i8")
             write_whole_file(self.order_file, order.tobytes(), "the order of the rows")
         for shard in shards:
@@ -154,7 +211,9 @@ class Target:
         self.sweep()
 
     def sweep(self):
-        """Removes what a finished data set does not need; a job killed at its very end has left it."""
+        """Removes what a finished data set does not need; a job killed at its very end
+        has left it.
+        """
         self._remove(".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
         shutil.rmtree(self.spool, ignore_errors=True)
         shutil.rmtree(self.spool + ".hashes", ignore_errors=True)

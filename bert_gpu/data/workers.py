@@ -13,15 +13,16 @@ import tensorflow as tf
 
 from bert_gpu.memory import map_large_things
 
-THREADS_BYTES = 1000 << 20  # text times passes; below, threads are done before processes would have paid for their start
+# text times passes; below, threads are done before processes would have paid for their start
+THREADS_BYTES = 1000 << 20
 
 
 @contextlib.contextmanager
 def open_pool(num_workers, worker, work_bytes):
     """(pool, function that writes a shard in it, [bytes of text, tokens] done so far).
 
-    Threads do for a short job, since nearly all of the work is outside Python; processes take seconds to start, and then each has an
-    interpreter of its own.
+    Threads do for a short job, since nearly all of the work is outside Python; processes take
+    seconds to start, and then each has an interpreter of its own.
     """
     if work_bytes < THREADS_BYTES:
         done, lock = [0, 0], threading.Lock()

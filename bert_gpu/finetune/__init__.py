@@ -6,10 +6,12 @@ __all__ = ["FinetuneConfig", "FinetuneSettings", "StartConfig", "finetune"]
 
 
 def finetune(settings, console=None):
-    """Fine-tunes a BERT, evaluates it and predicts, or goes on with a run that was stopped. May be called several times in a process.
+    """Fine-tunes a BERT, evaluates it and predicts, or goes on with a run that was stopped. May be
+    called several times in a process.
 
     Args:
-      settings: FinetuneSettings. console: console.Console; by default what is said goes to Python's logger "bert_gpu".
+      settings: FinetuneSettings. console: console.Console; by default what is said goes to Python's
+        logger "bert_gpu".
 
     Returns:
       finetune.run.Result: the model's folder, the metrics of each file, and how the training ended.
@@ -17,7 +19,8 @@ def finetune(settings, console=None):
     Raises:
       settings.UserError: a setting, or a file, that is wrong; one line says what to do.
       settings.GaveUp: the run diverged, stopped early or could not save.
-      KeyboardInterrupt: Ctrl-C, after the step was finished and saved; SIGTERM ends the process then. A second one ends it at once.
+      KeyboardInterrupt: Ctrl-C, after the step was finished and saved; SIGTERM ends the process
+        then. A second one ends it at once.
     """
     from bert_gpu.finetune import run  # brings TensorFlow
     from bert_gpu.train.signals import pass_on

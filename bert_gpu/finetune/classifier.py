@@ -1,8 +1,8 @@
 """Text pairs -> batches -> a classifier's loss and probabilities.
 
-All text is tokenized once, up front, into flat arrays; a batch is padded only to its longest row, unless the encoder is made for one
-length. As in pretraining, the order of the examples is a function of (seed, epoch) alone and the position of a run is the number of
-examples consumed.
+All text is tokenized once, up front, into flat arrays; a batch is padded only to its longest row,
+unless the encoder is made for one length. As in pretraining, the order of the examples is a
+function of (seed, epoch) alone and the position of a run is the number of examples consumed.
 
 Legend: N examples, T tokens of all of them, B batch, S sequence, C classes.
 """
@@ -27,7 +27,8 @@ class Rows:
     Attributes:
       ids: int32 (T,), all rows after one another. splits: int64 (N + 1,), where each begins.
       first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0.
-      labels: int32 (N,), or None. max_seq_length: tokens that no row exceeds. num_truncated: rows that lost tokens to it.
+      labels: int32 (N,), or None. max_seq_length: tokens that no row exceeds. num_truncated: rows
+        that lost tokens to it.
       length_multiple: the length of a batch is a multiple of it, or max_seq_length.
     """
 
@@ -43,15 +44,22 @@ class Rows:
         return len(self.first_lengths)
 
 
-def encode_rows(tokenizer, texts_a, texts_b, labels, max_seq_length, length_multiple=LENGTH_MULTIPLE):
+def encode_rows(
+    tokenizer, texts_a, texts_b, labels, max_seq_length, length_multiple=LENGTH_MULTIPLE
+):
     """Tokenizes, truncates and joins texts to Rows.
 
     Args:
       tokenizer: text.tokenizer.Tokenizer. texts_a: list of N str. texts_b: the same, or None.
-      labels: N ints, or None. max_seq_length: S, at least 5, so that each text of a pair keeps a token. length_multiple: as in Rows.
+      labels: N ints, or None. max_seq_length: S, at least 5, so that each text of a pair keeps a
+        token. length_multiple: as in Rows.
     """
     ids_a, splits_a = tokenizer.tokenize(texts_a)
-    ids_b, splits_b = tokenizer.tokenize(texts_b) if texts_b is not None else (np.zeros(0, np.int32), np.zeros(len(texts_a) + 1, np.int64))
+    ids_b, splits_b = (
+        tokenizer.tokenize(texts_b)
+        if texts_b is not None
+        else (np.zeros(0, np.int32), np.zeros(len(texts_a) + 1, np.int64))
+    )
     lengths_a, lengths_b = np.diff(splits_a), np.diff(splits_b)
     kept_a, kept_b = truncated_lengths(lengths_a, lengths_b, max_seq_length)
     first_lengths = kept_a + 2
@@ -75,8 +83,9 @@ def encode_rows(tokenizer, texts_a, texts_b, labels, max_seq_length, length_mult
 def truncated_lengths(lengths_a, lengths_b, max_seq_length):
     """Tokens that each text keeps, (N,) and (N,).
 
-    What comes out is what Google's run_classifier gets by dropping the last token of the longer text (on a tie: of B) until the row fits:
-    a text that is shorter than half the room stays whole, and the other gets the rest. A row without a second text has one [SEP] less.
+    What comes out is what Google's run_classifier gets by dropping the last token of the longer
+    text (on a tie: of B) until the row fits: a text that is shorter than half the room stays whole,
+    and the other gets the rest. A row without a second text has one [SEP] less.
     """
     room = np.where(lengths_b > 0, max_seq_length - 3, max_seq_length - 2)
     kept_b = np.minimum(lengths_b, np.maximum(room // 2, room - lengths_a))
@@ -93,28 +102,42 @@ def make_batch(rows, numbers, row_weights=None):
     """The rows `numbers` (B,) as a batch, padded to the longest of them, rounded up.
 
     Returns:
-      dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, where the rows have any, labels int32 (B,).
+      dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, where
+        the rows have any, labels int32 (B,).
     """
     starts, lengths = rows.splits[numbers], np.diff(rows.splits)[numbers]
-    longest = min(rows.max_seq_length, -(-int(lengths.max()) // rows.length_multiple) * rows.length_multiple)
+    longest = min(
+        rows.max_seq_length, -(-int(lengths.max()) // rows.length_multiple) * rows.length_multiple
+    )
     places = np.arange(longest)
     is_token = places < lengths[:, None]
     input_ids = np.zeros(is_token.shape, np.int32)
     input_ids[is_token] = rows.ids[ranges(starts, lengths)]
     is_second = is_token & (places >= rows.first_lengths[numbers][:, None])
     weights = np.ones(len(numbers), np.float32) if row_weights is None else row_weights
-    batch = dict(input_ids=input_ids, input_mask=is_token.astype(np.int32), segment_ids=is_second.astype(np.int32), row_weights=weights)
+    batch = dict(
+        input_ids=input_ids,
+        input_mask=is_token.astype(np.int32),
+        segment_ids=is_second.astype(np.int32),
+        row_weights=weights,
+    )
     return batch if rows.labels is None else batch | dict(labels=rows.labels[numbers])
 
 
 def training_batches(rows, *, batch_size, position, seed):
-    """Endless batches of `batch_size` rows from `position` (rows consumed) on, in a new order each epoch."""
-    for numbers, _ in consume(len(rows), batch_size, position, lambda epoch: epoch_order(len(rows), seed, epoch)):
+    """Endless batches of `batch_size` rows from `position` (rows consumed) on, in a new
+    order each epoch.
+    """
+    for numbers, _ in consume(
+        len(rows), batch_size, position, lambda epoch: epoch_order(len(rows), seed, epoch)
+    ):
         yield make_batch(rows, numbers)
 
 
 def evaluation_batches(rows, *, batch_size):
-    """All rows once, in order. The last batch is filled up with rows whose "row_weights" (B,) are 0."""
+    """All rows once, in order. The last batch is filled up with rows whose
+    "row_weights" (B,) are 0.
+    """
     for start in range(0, len(rows), batch_size):
         numbers = np.arange(start, start + batch_size)
         is_real = numbers < len(rows)
@@ -122,37 +145,61 @@ def evaluation_batches(rows, *, batch_size):
 
 
 def class_logits(weights, batch, encoder, dtype, seed=None):
-    """(B, C) in the compute dtype. Dropout of the sentence vector has the rate of the hidden states, as in Google's BERT."""
+    """(B, C) in the compute dtype. Dropout of the sentence vector has the rate of the hidden
+    states, as in Google's BERT.
+    """
     config, hidden = encoder.config, encoder.encode(weights, batch, dtype=dtype, seed=seed)
-    return classifier_logits(weights, sentence_vector(weights, hidden, batch["input_mask"], config), seed, config.hidden_dropout_prob)
+    return classifier_logits(
+        weights,
+        sentence_vector(weights, hidden, batch["input_mask"], config),
+        seed,
+        config.hidden_dropout_prob,
+    )
 
 
 def classification_objective(encoder):
-    """The Objective of a classifier on an Encoder: cross-entropy of the labels, over the rows that count."""
+    """The Objective of a classifier on an Encoder: cross-entropy of the labels, over the
+    rows that count.
+    """
 
     def losses(weights, batch, dtype, seed):
         logits = class_logits(weights, batch, encoder, dtype, seed)
-        return {"classifier": tf.reduce_sum(cross_entropy(logits, batch["labels"]) * batch["row_weights"])}
+        return {
+            "classifier": tf.reduce_sum(
+                cross_entropy(logits, batch["labels"]) * batch["row_weights"]
+            )
+        }
 
-    return Objective(counts=lambda batch: {"classifier": tf.reduce_sum(batch["row_weights"])}, losses=losses)
+    return Objective(
+        counts=lambda batch: {"classifier": tf.reduce_sum(batch["row_weights"])}, losses=losses
+    )
 
 
 class Predictor:
-    """Callable (rows, batch_size) -> probabilities float64 (N, C), in the order of the rows. batch_size is of all replicas together.
+    """Callable (rows, batch_size) -> probabilities float64 (N, C), in the order of the rows.
+    batch_size is of all replicas together.
 
-    The softmax is taken in float64, so that a class that is all but excluded still has a probability above 0.
+    The softmax is taken in float64, so that a class that is all but excluded still has a
+    probability above 0.
     """
 
     def __init__(self, devices, state, encoder):
         self.num_replicas = devices.num_replicas
         self.forward = ForwardPass(
-            devices, state, lambda weights, batch, dtype: {"logits": tf.cast(class_logits(weights, batch, encoder, dtype), tf.float32)}
+            devices,
+            state,
+            lambda weights, batch, dtype: {
+                "logits": tf.cast(class_logits(weights, batch, encoder, dtype), tf.float32)
+            },
         )
 
     def __call__(self, rows, batch_size):
         if batch_size % self.num_replicas:
-            raise ValueError(f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas")
-        everything = -(-len(rows) // self.num_replicas) * self.num_replicas  # more would only be filled up
+            raise ValueError(
+                f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas"
+            )
+        # more would only be filled up
+        everything = -(-len(rows) // self.num_replicas) * self.num_replicas
         logits = []
         for batch in evaluation_batches(rows, batch_size=min(batch_size, everything)):
             is_real = batch["row_weights"] > 0

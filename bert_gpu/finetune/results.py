@@ -1,7 +1,8 @@
-"""What evaluating and predicting leave in a folder: eval_results.json and test_results.tsv. Also which folder may get them.
+"""What evaluating and predicting leave in a folder: eval_results.json and test_results.tsv. Also
+which folder may get them.
 
-A training owns its folder. Without one, results may go into the folder of a finished run or into a folder of their own, but never over
-files of somebody else that happen to have the same names.
+A training owns its folder. Without one, results may go into the folder of a finished run or into a
+folder of their own, but never over files of somebody else that happen to have the same names.
 """
 
 import json
@@ -18,40 +19,57 @@ RESULTS, PREDICTIONS = "eval_results.json", "test_results.tsv"
 
 
 def check_run(folder, run):
-    """UserError unless `run`, the content of the folder's run.json, is what a training leaves there; None, no run, is fine."""
+    """UserError unless `run`, the content of the folder's run.json, is what a training leaves
+    there; None, no run, is fine.
+    """
     path = os.path.join(folder.path, checkpoint.RUN)
     kinds = dict(settings=dict, global_batch_size=int, learning_rate=float)
-    is_run = isinstance(run, dict) and all(isinstance(run.get(name), kind) for name, kind in kinds.items())
+    is_run = isinstance(run, dict) and all(
+        isinstance(run.get(name), kind) for name, kind in kinds.items()
+    )
     if run is not None and not (is_run and run["global_batch_size"] > 0):
-        raise UserError(f"{path}: does not hold the settings of a run; name another --output_dir, or --overwrite starts anew")
+        raise UserError(
+            f"{path}: does not hold the settings of a run; "
+            "name another --output_dir, or --overwrite starts anew"
+        )
 
 
 def open_results(folder):
-    """The content of the run.json of a folder that results go into without training; None when it holds no run. Writes nothing.
+    """The content of the run.json of a folder that results go into without training; None when it
+    holds no run. Writes nothing.
 
     Args:
       folder: checkpoint.RunFolder.
 
     Raises:
-      UserError: the folder cannot be written, or holds something else than a classifier's run or earlier results.
+      UserError: the folder cannot be written, or holds something else than a classifier's run or
+        earlier results.
     """
     check_writable(folder.path, f"--output_dir={folder.path}")
     if os.path.exists(os.path.join(folder.path, checkpoint.RUN)):
         run = folder.stored()
         check_run(folder, run)
         if "task_name" not in run["settings"]:
-            raise UserError(f"--output_dir={folder.path}: holds a run that is no classifier's; name another folder for the results")
+            raise UserError(
+                f"--output_dir={folder.path}: holds a run that is "
+                "no classifier's; name another folder for the results"
+            )
         return run
     present = set(os.listdir(folder.path)) - {checkpoint.LOCK} if os.path.isdir(folder.path) else ()
     others = [name for name in sorted(present) if not is_result(folder.path, name)]
     if others:
         problem = f"holds no run, but {others[0][:60]}"
-        raise UserError(f"--output_dir={folder.path}: {problem}; results go into a run or a folder of their own, so name another")
+        raise UserError(
+            f"--output_dir={folder.path}: {problem}; results go "
+            "into a run or a folder of their own, so name another"
+        )
     return None
 
 
 def is_result(path, name):
-    """Whether a file is one that `write_results` or `write_predictions` has written, by its content, or left when it was killed."""
+    """Whether a file is one that `write_results` or `write_predictions` has written, by its
+    content, or left when it was killed.
+    """
     if re.fullmatch(rf"\.({re.escape(RESULTS)}|{re.escape(PREDICTIONS)})\.\d+\.partial", name):
         return True
     try:
@@ -59,7 +77,9 @@ def is_result(path, name):
             if name == RESULTS:
                 values = json.load(file)
                 return isinstance(values, dict) and {"num_examples", "checkpoint"} <= set(values)
-            return name == PREDICTIONS and file.readline().startswith("id\tprediction\tprobability_")
+            return name == PREDICTIONS and file.readline().startswith(
+                "id\tprediction\tprobability_"
+            )
     except (OSError, ValueError, RecursionError):
         return False
 
@@ -76,7 +96,15 @@ def write_predictions(output_dir, ids, labels, probabilities):
 
     lines = ["\t".join(["id", "prediction", *(f"probability_{cell(label)}" for label in labels)])]
     for example, row in zip(ids, probabilities, strict=True):
-        lines.append("\t".join([cell(example), cell(labels[int(np.argmax(row))]), *(f"{value:.6g}" for value in row)]))
+        lines.append(
+            "\t".join(
+                [
+                    cell(example),
+                    cell(labels[int(np.argmax(row))]),
+                    *(f"{value:.6g}" for value in row),
+                ]
+            )
+        )
     write(output_dir, PREDICTIONS, "\n".join(lines) + "\n")
 
 
@@ -85,13 +113,20 @@ def write(output_dir, name, text):
         os.makedirs(output_dir, exist_ok=True)
         write_text(os.path.join(output_dir, name), text)
     except OSError as error:
-        raise UserError(f"--output_dir={output_dir}: {name} cannot be written ({error.strerror}); name another folder") from None
+        raise UserError(
+            f"--output_dir={output_dir}: {name} cannot be "
+            f"written ({error.strerror}); name another folder"
+        ) from None
 
 
 def table(lines):
     """Lines of (split, number of examples, metrics...), aligned; the first is the heading."""
-    shown = [[text if isinstance(text, str) else show_number(text) for text in line] for line in lines]
-    return "\n".join("  " + f"{line[0]:<5}" + "".join(f"{text:>10}" for text in line[1:]) for line in shown)
+    shown = [
+        [text if isinstance(text, str) else show_number(text) for text in line] for line in lines
+    ]
+    return "\n".join(
+        "  " + f"{line[0]:<5}" + "".join(f"{text:>10}" for text in line[1:]) for line in shown
+    )
 
 
 def show_number(value):

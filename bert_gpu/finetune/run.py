@@ -1,4 +1,6 @@
-"""A fine-tuning from its settings to its end: task, start and classifier for the engine; then evaluation and predictions."""
+"""A fine-tuning from its settings to its end: task, start and classifier for the engine; then
+evaluation and predictions.
+"""
 
 import dataclasses
 import os
@@ -9,7 +11,13 @@ import numpy as np
 
 from bert_gpu.console import LogConsole
 from bert_gpu.finetune import classifier, results, tasks
-from bert_gpu.finetune.config import DEFAULT_LENGTH, DEFAULT_START, FILES, resolve_phases, resolve_task
+from bert_gpu.finetune.config import (
+    DEFAULT_LENGTH,
+    DEFAULT_START,
+    FILES,
+    resolve_phases,
+    resolve_task,
+)
 from bert_gpu.finetune.metrics import compute_metrics
 from bert_gpu.finetune.start import check_fits, start_trained, start_training
 from bert_gpu.interop import models
@@ -23,13 +31,15 @@ from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
 from bert_gpu.train.state import TrainState, frozen_names
 
-DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")  # of the model's settings, which may be others in fine-tuning
+# of the model's settings, which may be others in fine-tuning
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 class Result(typing.NamedTuple):
     """How a fine-tuning ended.
 
-    path: of the model that was evaluated. metrics: {split: {name: value}} of what was evaluated and of a test file with labels.
+    path: of the model that was evaluated. metrics: {split: {name: value}} of what was evaluated and
+    of a test file with labels.
     outcome: train.run.Outcome of the training, None without one.
     """
 
@@ -52,50 +62,75 @@ def finetune(settings, console=None, clock=time.monotonic):
     splits = tasks.read_splits(task, settings.run.data_dir, [FILES[phase] for phase in phases])
     folder, stored = open_folder(settings.run.output_dir, settings.overwrite, trains)
     devices = set_up(settings.devices)
-    settings = dataclasses.replace(settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored))
+    settings = dataclasses.replace(
+        settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
+    )
     start = choose_start(settings, task, splits, folder, trains)
     length = choose_length(settings, start, folder, stored, trains)
     check_fits(start, splits.values(), length, devices.precision)
     rows = {split: encode_split(start, examples, length) for split, examples in splits.items()}
-    fixed = fixed_settings(settings, task, devices, start, splits["train"], length) if trains else None
+    fixed = (
+        fixed_settings(settings, task, devices, start, splits["train"], length) if trains else None
+    )
     if trains:
         engine.check_settings(folder, stored, fixed)
     announce(console, devices, start, rows, splits)
 
     memory, optimizer = (settings.memory, settings.optimizer) if trains else (MemoryConfig(), None)
-    state = TrainState(devices.strategy, start.weights, optimizer, frozen_names(start.weights, memory.freeze))
+    state = TrainState(
+        devices.strategy, start.weights, optimizer, frozen_names(start.weights, memory.freeze)
+    )
     predict = classifier.Predictor(devices, state, start.encoder)
 
     def evaluate():
-        return compute_metrics(predict(rows["dev"], settings.run.eval_batch_size * devices.num_replicas), rows["dev"].labels, task.metrics)
+        return compute_metrics(
+            predict(rows["dev"], settings.run.eval_batch_size * devices.num_replicas),
+            rows["dev"].labels,
+            task.metrics,
+        )
 
     path, outcome = start.path, None
     if trains:
-        training = make_training(settings, fixed, devices, start, rows["train"], evaluate if "eval" in phases else None)
+        training = make_training(
+            settings, fixed, devices, start, rows["train"], evaluate if "eval" in phases else None
+        )
         outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
         if outcome.signal is not None:
             return Result(folder.model, {}, outcome)
-        # A finished run is not trained again, so what is evaluated is what lies in the folder, not what is in memory.
+        # A finished run is not trained again, so what is evaluated is what lies in the folder, not
+        # what is in memory.
         path = folder.model
         state.assign_weights(models.read_model(path)[1])
     metrics = {}
     if "eval" in phases:
         metrics["dev"] = evaluate()
-        results.write_results(folder.path, metrics["dev"] | dict(num_examples=len(rows["dev"]), checkpoint=path))
+        results.write_results(
+            folder.path, metrics["dev"] | dict(num_examples=len(rows["dev"]), checkpoint=path)
+        )
     if "predict" in phases:
-        probabilities = predict(rows["test"], settings.run.predict_batch_size * devices.num_replicas)
+        probabilities = predict(
+            rows["test"], settings.run.predict_batch_size * devices.num_replicas
+        )
         has_labels = rows["test"].labels is not None
-        metrics["test"] = compute_metrics(probabilities, rows["test"].labels, task.metrics) if has_labels else {}
+        metrics["test"] = (
+            compute_metrics(probabilities, rows["test"].labels, task.metrics) if has_labels else {}
+        )
         results.write_predictions(folder.path, splits["test"].ids, start.labels, probabilities)
     lines = [(split, len(rows[split]), *values.values()) for split, values in metrics.items()]
     console.say(results.table([("", "examples", *task.metrics), *lines]))
-    predictions = f"; predictions: {os.path.join(folder.path, results.PREDICTIONS)}" if "predict" in phases else ""
+    predictions = (
+        f"; predictions: {os.path.join(folder.path, results.PREDICTIONS)}"
+        if "predict" in phases
+        else ""
+    )
     console.say(f"model: {path}{predictions}")
     return Result(path, metrics, outcome)
 
 
 def open_folder(output_dir, overwrite, trains):
-    """(RunFolder, content of its run.json or None) for a training or for results alone. Writes nothing."""
+    """(RunFolder, content of its run.json or None) for a training or for results alone.
+    Writes nothing.
+    """
     if not trains:
         folder = RunFolder(output_dir)
         return folder, results.open_results(folder)
@@ -108,16 +143,28 @@ def choose_start(settings, task, splits, folder, trains):
     """The Start of a training, or of an evaluation of what was trained."""
     if not trains:
         return start_trained(settings.start, folder.path)
-    init_checkpoint = DEFAULT_START if settings.start.init_checkpoint is None else settings.start.init_checkpoint
-    if os.path.realpath(init_checkpoint) in (os.path.realpath(folder.path), os.path.realpath(folder.model)):
-        raise UserError(f"--init_checkpoint={init_checkpoint}: training writes there; name another --output_dir")
-    start = start_training(settings.start, task.labels or tasks.find_labels(splits["train"]), settings.run.seed)
-    dropout = {name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None}
+    init_checkpoint = (
+        DEFAULT_START if settings.start.init_checkpoint is None else settings.start.init_checkpoint
+    )
+    if os.path.realpath(init_checkpoint) in (
+        os.path.realpath(folder.path),
+        os.path.realpath(folder.model),
+    ):
+        raise UserError(
+            f"--init_checkpoint={init_checkpoint}: training writes there; name another --output_dir"
+        )
+    start = start_training(
+        settings.start, task.labels or tasks.find_labels(splits["train"]), settings.run.seed
+    )
+    dropout = {
+        name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None
+    }
     return dataclasses.replace(start, model=dataclasses.replace(start.model, **dropout))
 
 
 def choose_length(settings, start, folder, stored, trains):
-    """Tokens of a row: as told, else those that the model of this folder was trained with, else DEFAULT_LENGTH.
+    """Tokens of a row: as told, else those that the model of this folder was trained with, else
+    DEFAULT_LENGTH.
 
     A recipe tells a training; without one the model's own length goes before the recipe's.
     """
@@ -127,7 +174,10 @@ def choose_length(settings, start, folder, stored, trains):
         return told or DEFAULT_LENGTH
     length = stored["settings"].get("max_seq_length", told or DEFAULT_LENGTH)
     if type(length) is not int or length < 8:
-        raise UserError(f"{folder.path}/run.json: max_seq_length={str(length)[:40]} is no length of rows; say it with --max_seq_length")
+        raise UserError(
+            f"{folder.path}/run.json: max_seq_length={str(length)[:40]} "
+            "is no length of rows; say it with --max_seq_length"
+        )
     return length
 
 
@@ -135,7 +185,9 @@ def encode_split(start, examples, max_seq_length):
     """The classifier.Rows of Examples, labels as numbers."""
     labels = None if examples.labels is None else tasks.number_labels(examples, start.labels)
     multiple = max_seq_length if start.encoder.fixed_length else classifier.LENGTH_MULTIPLE
-    return classifier.encode_rows(start.tokenizer, examples.texts_a, examples.texts_b, labels, max_seq_length, multiple)
+    return classifier.encode_rows(
+        start.tokenizer, examples.texts_a, examples.texts_b, labels, max_seq_length, multiple
+    )
 
 
 def announce(console, devices, start, rows, splits):
@@ -146,9 +198,15 @@ def announce(console, devices, start, rows, splits):
         console.say(f"fresh weights: {', '.join(start.fresh) if len(start.fresh) < 10 else 'all'}")
     for split, encoded in rows.items():
         kind = "texts" if splits[split].texts_b is None else "pairs"
-        cut = f"; {encoded.num_truncated:,} cut to {encoded.max_seq_length} tokens" if encoded.num_truncated else ""
+        cut = (
+            f"; {encoded.num_truncated:,} cut to {encoded.max_seq_length} tokens"
+            if encoded.num_truncated
+            else ""
+        )
         tokens = np.mean(np.diff(encoded.splits))
-        console.say(f"data: {splits[split].path}: {len(encoded):,} {kind}, {tokens:.1f} tokens each{cut}")
+        console.say(
+            f"data: {splits[split].path}: {len(encoded):,} {kind}, {tokens:.1f} tokens each{cut}"
+        )
 
 
 def fixed_settings(settings, task, devices, start, examples, max_seq_length):
@@ -175,14 +233,20 @@ def make_training(settings, fixed, devices, start, rows, validate):
     """The engine's Training of a classifier on the classifier.Rows of the train file."""
 
     def batches_at(position, batch_size):
-        return classifier.training_batches(rows, batch_size=batch_size, position=position, seed=settings.run.seed)
+        return classifier.training_batches(
+            rows, batch_size=batch_size, position=position, seed=settings.run.seed
+        )
 
     def export(path, weights):
         files = models.tokenizer_files(start.tokenizer)
-        models.write_model(path, start.model, weights, "BertForSequenceClassification", start.labels, files)
+        models.write_model(
+            path, start.model, weights, "BertForSequenceClassification", start.labels, files
+        )
 
     return engine.Training(
-        objective=classifier.classification_objective(training_encoder(start.encoder, settings.memory, devices)),
+        objective=classifier.classification_objective(
+            training_encoder(start.encoder, settings.memory, devices)
+        ),
         seed=settings.run.seed,
         batches_at=batches_at,
         num_records=len(rows),

@@ -1,4 +1,6 @@
-"""The model that fine-tuning starts from, and the fine-tuned model that an evaluation takes: shape, tokenizer, weights, classes."""
+"""The model that fine-tuning starts from, and the fine-tuned model that an evaluation takes: shape,
+tokenizer, weights, classes.
+"""
 
 import dataclasses
 import os
@@ -19,8 +21,9 @@ NONE = "none"
 class Start:
     """What a call starts from.
 
-    path: the model's folder, or "none". labels: names of the classes, in the order of the logits. weights: {name: float32 array}, all that
-    a classifier has. fresh: names of those that start from random values.
+    path: the model's folder, or "none". labels: names of the classes, in the order of the logits.
+    weights: {name: float32 array}, all that a classifier has. fresh: names of those that start from
+    random values.
     """
 
     path: str
@@ -38,7 +41,8 @@ class Start:
 def start_training(config, labels, seed):
     """The Start of a training: --init_checkpoint, with fresh weights for what it lacks.
 
-    A classifier of other classes is left behind, and so is a head that pools otherwise than --pooling and --pooler_size say.
+    A classifier of other classes is left behind, and so is a head that pools otherwise than
+    --pooling and --pooler_size say.
     """
     init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
     if init_checkpoint == NONE:
@@ -50,19 +54,33 @@ def start_training(config, labels, seed):
         model, stored, notes = models.read_model(path)
         lacking = [name for name in open_encoder(model).weights() if name not in stored]
         if lacking:
-            raise UserError(f"--init_checkpoint={init_checkpoint}: has no weights {lacking[0]}; a model with the whole encoder is needed")
+            raise UserError(
+                f"--init_checkpoint={init_checkpoint}: has no weights "
+                f"{lacking[0]}; a model with the whole encoder is needed"
+            )
         tokenizer = open_tokenizer(config, path, model)
         pooled_by, model = pooling_of(model, stored), with_head(model, config)
         left = () if class_names(stored, notes.labels) == labels else ("classifier/",)
-        left += () if (model.pooling, model.pooled_size) == pooled_by else ("pooler/", "classifier/")
+        left += (
+            () if (model.pooling, model.pooled_size) == pooled_by else ("pooler/", "classifier/")
+        )
         stored = {name: value for name, value in stored.items() if not name.startswith(left)}
     weights = initialize(classifier_weights(open_encoder(model), len(labels)), seed)
     fresh = sorted(set(weights) - set(stored))
-    return Start(path, model, tokenizer, labels, {name: stored.get(name, value) for name, value in weights.items()}, fresh)
+    return Start(
+        path,
+        model,
+        tokenizer,
+        labels,
+        {name: stored.get(name, value) for name, value in weights.items()},
+        fresh,
+    )
 
 
 def start_trained(config, output_dir):
-    """The Start of an evaluation: a given --init_checkpoint that has a classifier, else the model of --output_dir."""
+    """The Start of an evaluation: a given --init_checkpoint that has a classifier, else the model
+    of --output_dir.
+    """
     trained = os.path.join(output_dir, "model")
     candidates = [trained] if models.has_model(trained) else []
     if config.init_checkpoint is not None:
@@ -72,66 +90,121 @@ def start_trained(config, output_dir):
         labels = class_names(weights, notes.labels)
         specs = classifier_weights(open_encoder(model), len(labels))
         if len(labels) > 1 and set(specs) <= set(weights):
-            return Start(path, model, open_tokenizer(config, path, model), labels, {name: weights[name] for name in specs}, [])
-    where = f"--init_checkpoint={config.init_checkpoint} and {trained}" if config.init_checkpoint else trained
-    raise UserError(f"{where}: no fine-tuned classifier there; train one first (--do_train), or name one with --init_checkpoint")
+            return Start(
+                path,
+                model,
+                open_tokenizer(config, path, model),
+                labels,
+                {name: weights[name] for name in specs},
+                [],
+            )
+    where = (
+        f"--init_checkpoint={config.init_checkpoint} and {trained}"
+        if config.init_checkpoint
+        else trained
+    )
+    raise UserError(
+        f"{where}: no fine-tuned classifier there; "
+        "train one first (--do_train), or name one with --init_checkpoint"
+    )
 
 
 def with_head(model, config):
     """The ModelConfig with the head of a classifier that a StartConfig names."""
-    named = {name: getattr(config, name) for name in ("pooling", "pooler_size") if getattr(config, name) is not None}
+    named = {
+        name: getattr(config, name)
+        for name in ("pooling", "pooler_size")
+        if getattr(config, name) is not None
+    }
     return dataclasses.replace(model, **named)
 
 
 def fresh_model(config):
     """(ModelConfig, tokenizer) of --init_checkpoint=none."""
     if (config.model is None) == (config.bert_config_file is None):
-        raise UserError("--init_checkpoint=none: needs the model's shape, either --model or --bert_config_file")
+        raise UserError(
+            "--init_checkpoint=none: needs the model's shape, either --model or --bert_config_file"
+        )
     if config.vocab_file is None:
         raise UserError("--init_checkpoint=none: needs a vocabulary, --vocab_file")
     tokenizer = models.load_tokenizer(None, config.vocab_file, config.do_lower_case)
-    model = read_config(config.bert_config_file) if config.bert_config_file else preset(config.model, vocab_size=tokenizer.vocab_size)
+    model = (
+        read_config(config.bert_config_file)
+        if config.bert_config_file
+        else preset(config.model, vocab_size=tokenizer.vocab_size)
+    )
     models.check_vocabulary(tokenizer, model, f"--vocab_file={config.vocab_file}")
     return model, tokenizer
 
 
 def open_tokenizer(config, path, model):
-    """The tokenizer of the model in `path`, once --model and --bert_config_file have been held against it."""
+    """The tokenizer of the model in `path`, once --model and --bert_config_file have been
+    held against it.
+    """
     if config.model is not None:
-        raise UserError(f"--model={config.model}: only with --init_checkpoint=none; the size is that of the model in {path}")
+        raise UserError(
+            f"--model={config.model}: only with --init_checkpoint=none; "
+            f"the size is that of the model in {path}"
+        )
     if config.bert_config_file is not None:
         asked, found = read_config(config.bert_config_file).to_dict(), model.to_dict()
-        changed = [f"{name} {asked[name]}, there {found[name]}" for name in found if asked[name] != found[name]]
+        changed = [
+            f"{name} {asked[name]}, there {found[name]}"
+            for name in found
+            if asked[name] != found[name]
+        ]
         if changed:
-            raise UserError(f"--bert_config_file={config.bert_config_file}: not the shape of {path} ({'; '.join(changed)}); drop the flag")
+            raise UserError(
+                f"--bert_config_file={config.bert_config_file}: "
+                f"not the shape of {path} ({'; '.join(changed)}); drop the flag"
+            )
     tokenizer = models.load_tokenizer(path, config.vocab_file, config.do_lower_case)
-    source = f"--vocab_file={config.vocab_file}" if config.vocab_file else os.path.join(path, "vocab.txt")
+    source = (
+        f"--vocab_file={config.vocab_file}"
+        if config.vocab_file
+        else os.path.join(path, "vocab.txt")
+    )
     models.check_vocabulary(tokenizer, model, source)
     return tokenizer
 
 
 def class_names(weights, names):
-    """Names of the classes of a model's classifier, () when it has none; their numbers when config.json does not tell them apart."""
+    """Names of the classes of a model's classifier, () when it has none; their numbers when
+    config.json does not tell them apart.
+    """
     if "classifier/bias" not in weights:
         return ()
     num_classes = len(weights["classifier/bias"])
-    if len(set(names)) != num_classes or all(name == f"LABEL_{number}" for number, name in enumerate(names)):
+    if len(set(names)) != num_classes or all(
+        name == f"LABEL_{number}" for number, name in enumerate(names)
+    ):
         return tuple(str(number) for number in range(num_classes))
     return names
 
 
 def check_fits(start, examples, max_seq_length, precision):
-    """UserError when rows of `max_seq_length` tokens, the pairs among the Examples, or the precision would not fit the model.
+    """UserError when rows of `max_seq_length` tokens, the pairs among the Examples, or the
+    precision would not fit the model.
 
-    A model without segment embeddings (type_vocab_size=0, Cramming) tells the texts of a pair apart by [SEP].
+    A model without segment embeddings (type_vocab_size=0, Cramming) tells the texts of a pair
+    apart by [SEP].
     """
     model, encoder, where = start.model, start.encoder, f"the model ({start.path})"
     if max_seq_length > model.max_position_embeddings:
-        raise UserError(f"--max_seq_length={max_seq_length}: {where} has {model.max_position_embeddings} positions; at most that many")
+        raise UserError(
+            f"--max_seq_length={max_seq_length}: {where} has "
+            f"{model.max_position_embeddings} positions; at most that many"
+        )
     if encoder.fixed_length not in (None, max_seq_length):
         problem = f"{where} takes rows of exactly {encoder.fixed_length} tokens"
-        raise UserError(f"--max_seq_length={max_seq_length}: {problem}; give --max_seq_length={encoder.fixed_length}")
+        raise UserError(
+            f"--max_seq_length={max_seq_length}: {problem}; "
+            f"give --max_seq_length={encoder.fixed_length}"
+        )
     encoder.check(max_seq_length, precision)
     pairs = [part.path for part in examples if part.texts_b is not None]
     if pairs and model.type_vocab_size == 1:
-        raise UserError(f"{pairs[0]}: has pairs, but {where} knows one segment (type_vocab_size=1); --text_b= takes the first texts alone")
+        raise UserError(
+            f"{pairs[0]}: has pairs, but {where} knows one segment "
+            "(type_vocab_size=1); --text_b= takes the first texts alone"
+        )

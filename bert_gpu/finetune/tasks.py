@@ -1,8 +1,9 @@
 """Downstream tasks as a table, and their files: DATA_DIR/{train,dev,test}.{tsv,csv} -> examples.
 
-A file has a header line that names its columns. Tabs separate the columns of .tsv, where quotes mean nothing; .csv has commas and
-quotes (RFC 4180). Texts are taken as they stand, labels without the spaces around them. Whatever is wrong with a file is said with its
-name, the line and the remedy, before anything is trained.
+A file has a header line that names its columns. Tabs separate the columns of .tsv, where quotes
+mean nothing; .csv has commas and quotes (RFC 4180). Texts are taken as they stand, labels without
+the spaces around them. Whatever is wrong with a file is said with its name, the line and the
+remedy, before anything is trained.
 """
 
 import csv
@@ -22,7 +23,8 @@ CSV_FORMATS = {
     "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
     "csv": dict(delimiter=",", strict=True),
 }
-MAX_CELL_CHARACTERS = 1 << 27  # the csv module's own limit of 131,072 is less than some documents have
+# the csv module's own limit of 131,072 is less than some documents have
+MAX_CELL_CHARACTERS = 1 << 27
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +34,10 @@ class TaskSpec:
     Attributes:
       name: as --task_name gives it.
       text_a, text_b, label: names of the columns; text_b None means single sentences.
-      requires_text_b: whether a file without the column text_b is an error; else it holds single sentences.
-      labels: the labels in the order of the logits; None = those of the training file (see `find_labels`).
+      requires_text_b: whether a file without the column text_b is an error; else it holds
+        single sentences.
+      labels: the labels in the order of the logits; None = those of the training file (see
+        `find_labels`).
       metrics: names from metrics.METRICS, the most important first.
     """
 
@@ -51,7 +55,8 @@ TASKS = {task.name: task for task in [TaskSpec("pairs")]}
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """One file. All lists have one entry an example; texts_b is None for single sentences, labels where there is no such column.
+    """One file. All lists have one entry an example; texts_b is None for single sentences, labels
+    where there is no such column.
 
     lines: the line of the file that each example begins on, from 1. digest: SHA-256 of the file.
     """
@@ -84,8 +89,9 @@ def read_splits(task, data_dir, splits):
     for split in splits:
         if pairs and split not in pairs:
             raise UserError(
-                f"{examples[split].path}: line 1 has no column {task.text_b!r}, but {examples[pairs[0]].path} has; "
-                "add it, or name the column with --text_b (--text_b= for single sentences)"
+                f"{examples[split].path}: line 1 has no column {task.text_b!r}, "
+                f"but {examples[pairs[0]].path} has; add it, or name the "
+                "column with --text_b (--text_b= for single sentences)"
             )
     return examples
 
@@ -94,16 +100,24 @@ def read_split(task, data_dir, split):
     """The Examples of DATA_DIR/SPLIT.tsv or .csv.
 
     Args:
-      task: TaskSpec. data_dir: folder. split: "train", "dev" or "test"; only test may lack the column of labels.
+      task: TaskSpec. data_dir: folder. split: "train", "dev" or "test"; only test may lack the
+        column of labels.
 
     Raises:
-      UserError: a missing folder, file or column, a row with the wrong number of columns, an empty label, no UTF-8, no rows.
+      UserError: a missing folder, file or column, a row with the wrong number of columns, an empty
+        label, no UTF-8, no rows.
     """
     if not tf.io.gfile.isdir(data_dir):
-        raise UserError(f"--data_dir={data_dir}: no such folder; name the one that holds train.tsv, dev.tsv and test.tsv")
+        raise UserError(
+            f"--data_dir={data_dir}: no such folder; "
+            "name the one that holds train.tsv, dev.tsv and test.tsv"
+        )
     path = find_split(data_dir, split)
     if path is None:
-        raise UserError(f"--data_dir={data_dir}: has neither {split}.tsv nor {split}.csv; add one, or name another folder")
+        raise UserError(
+            f"--data_dir={data_dir}: has neither {split}.tsv "
+            f"nor {split}.csv; add one, or name another folder"
+        )
     header, rows, digest = read_table(path)
     a = find_column(path, header, task.text_a, "text_a")
     has_b = task.text_b is not None and (task.requires_text_b or task.text_b in header)
@@ -114,14 +128,20 @@ def read_split(task, data_dir, split):
         labels = [cells[column].strip() for _, cells in rows]
         if "" in labels:
             line = rows[labels.index("")][0]
-            raise UserError(f"{path}: line {line} has an empty {task.label!r}; every example needs a label")
+            raise UserError(
+                f"{path}: line {line} has an empty {task.label!r}; every example needs a label"
+            )
     return Examples(
         path=path,
         digest=digest,
         lines=[line for line, _ in rows],
-        ids=column_texts(rows, header.index("id")) if "id" in header else [str(number) for number in range(len(rows))],
+        ids=column_texts(rows, header.index("id"))
+        if "id" in header
+        else [str(number) for number in range(len(rows))],
         texts_a=column_texts(rows, a),
-        texts_b=column_texts(rows, find_column(path, header, task.text_b, "text_b")) if has_b else None,
+        texts_b=column_texts(rows, find_column(path, header, task.text_b, "text_b"))
+        if has_b
+        else None,
         labels=labels,
     )
 
@@ -135,20 +155,31 @@ def find_column(path, header, name, flag):
     if header.count(name) == 1:
         return header.index(name)
     if name in header:
-        raise UserError(f"{path}: line 1 has {header.count(name)} columns called {name!r}; rename all but one")
+        raise UserError(
+            f"{path}: line 1 has {header.count(name)} columns called {name!r}; rename all but one"
+        )
     shown = ", ".join(header)
     shown = shown if len(shown) <= 120 else shown[:117] + "..."
-    raise UserError(f"{path}: line 1 has no column {name!r} (it has {shown}); name yours with --{flag}")
+    raise UserError(
+        f"{path}: line 1 has no column {name!r} (it has {shown}); name yours with --{flag}"
+    )
 
 
 def read_table(path):
-    """(header, [(line, cells)], SHA-256) of a .tsv or .csv file: UTF-8 with or without a byte order mark, lines ending in LF or CRLF."""
+    """(header, [(line, cells)], SHA-256) of a .tsv or .csv file: UTF-8 with or without a byte order
+    mark, lines ending in LF or CRLF.
+    """
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             content = file.read()
     except (tf.errors.OpError, OSError) as error:
         reason = "it is a folder" if tf.io.gfile.isdir(path) else getattr(error, "message", error)
-        raise UserError(f"{path}: cannot be read ({reason}); a {path.rsplit('.', 1)[1].upper()} file is needed"[:300]) from None
+        raise UserError(
+            (
+                f"{path}: cannot be read ({reason}); "
+                f"a {path.rsplit('.', 1)[1].upper()} file is needed"
+            )[:300]
+        ) from None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -163,35 +194,55 @@ def read_table(path):
             rows.append((line, cells))
             line = reader.line_num + 1  # a quoted cell may go over several lines
     except csv.Error as error:
-        raise UserError(f"{path}: line {line} is no valid {kind.upper()} ({error}); check its quotes") from None
+        raise UserError(
+            f"{path}: line {line} is no valid {kind.upper()} ({error}); check its quotes"
+        ) from None
     if len(rows) < 2:
         raise UserError(f"{path}: has no examples; a header line and at least one row are needed")
     header = [title.strip() for title in rows[0][1]]
     for line, cells in rows[1:]:
         if len(cells) != len(header):
-            remedy = "a text with a tab needs .csv" if kind == "tsv" else "a text with a comma needs quotes"
-            raise UserError(f"{path}: line {line} has {len(cells)} columns, the header {len(header)}; {remedy}")
+            remedy = (
+                "a text with a tab needs .csv"
+                if kind == "tsv"
+                else "a text with a comma needs quotes"
+            )
+            raise UserError(
+                f"{path}: line {line} has {len(cells)} columns, the header {len(header)}; {remedy}"
+            )
     return header, rows[1:], hashlib.sha256(content).hexdigest()
 
 
 def find_labels(examples):
-    """The distinct labels of the training examples, sorted: as numbers where all are numbers, else as text."""
+    """The distinct labels of the training examples, sorted: as numbers where all are numbers,
+    else as text.
+    """
     distinct = sorted(set(examples.labels))
     if len(distinct) < 2:
-        raise UserError(f"{examples.path}: all {len(examples)} examples have the label {distinct[0]!r}; a classifier needs two or more")
+        raise UserError(
+            f"{examples.path}: all {len(examples)} examples have the "
+            f"label {distinct[0]!r}; a classifier needs two or more"
+        )
     try:
         numbers = {label: float(label) for label in distinct}
     except ValueError:
         return tuple(distinct)
-    return tuple(sorted(distinct, key=numbers.get) if all(map(math.isfinite, numbers.values())) else distinct)
+    return tuple(
+        sorted(distinct, key=numbers.get) if all(map(math.isfinite, numbers.values())) else distinct
+    )
 
 
 def number_labels(examples, labels):
-    """The labels of the examples as their places in `labels`, a list of int; UserError for a label that is not in it."""
+    """The labels of the examples as their places in `labels`, a list of int; UserError for a label
+    that is not in it.
+    """
     numbers = {label: number for number, label in enumerate(labels)}
     for line, label in zip(examples.lines, examples.labels, strict=True):
         if label not in numbers:
             shown = ", ".join(labels)
             shown = shown if len(shown) <= 100 else shown[:97] + "..."
-            raise UserError(f"{examples.path}: line {line} has the label {label[:40]!r}, which training does not know (it has {shown})")
+            raise UserError(
+                f"{examples.path}: line {line} has the label {label[:40]!r}, "
+                f"which training does not know (it has {shown})"
+            )
     return [numbers[label] for label in examples.labels]

@@ -1,8 +1,10 @@
-"""Replacing a model's folder as a whole: {file name: bytes} in, a folder that is the old one or the new one, never a mixture.
+"""Replacing a model's folder as a whole: {file name: bytes} in, a folder that is the old one or the
+new one, never a mixture.
 
-The new folder is written under a hidden name, .NAME.PID.partial; then the old one is renamed to .NAME.PID.old and the new one to NAME.
-A process killed between these two renames leaves no NAME: the next write puts the old one back before it begins, and who reads is told
-where it lies (displaced).
+The new folder is written under a hidden name, .NAME.PID.partial; then the old one is renamed to
+.NAME.PID.old and the new one to NAME. A process killed between these two renames leaves no NAME:
+the next write puts the old one back before it begins, and who reads is told where it lies
+(displaced).
 """
 
 import os
@@ -17,14 +19,18 @@ def replace_folder(folder, contents):
     """Makes `folder` hold the files `contents` {name: bytes}, and what it held under other names.
 
     Raises:
-      UserError: something that is no folder is there, it is the current folder, or the disk refuses; then nothing has changed.
+      UserError: something that is no folder is there, it is the current folder, or the disk
+        refuses; then nothing has changed.
     """
     check_local(folder, "--output_dir")
     folder = os.path.realpath(folder)  # a link stays, and what it points to is replaced
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise UserError(f"{folder}: is a file; name a folder")
     if os.path.commonpath([folder, os.path.realpath(os.curdir)]) == folder:
-        raise UserError(f"{folder}: is where this command runs, so it cannot be replaced; go elsewhere, or name a folder inside it")
+        raise UserError(
+            f"{folder}: is where this command runs, so it cannot "
+            "be replaced; go elsewhere, or name a folder inside it"
+        )
     new, old = (beside(folder, f"{os.getpid()}.{state}") for state in ("partial", "old"))
     try:
         recover(folder)
@@ -36,13 +42,20 @@ def replace_folder(folder, contents):
         os.rename(new, folder)
     except (OSError, shutil.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{folder}: cannot be written ({reason}); make room and rights there, or name another folder"[:300]) from None
+        raise UserError(
+            (
+                f"{folder}: cannot be written ({reason}); "
+                "make room and rights there, or name another folder"
+            )[:300]
+        ) from None
     finally:
         recover(folder)
 
 
 def recover(folder):
-    """Tidies up after a write, ended or killed: the old folder comes back where there is no new one; what else is left goes."""
+    """Tidies up after a write, ended or killed: the old folder comes back where there is no new
+    one; what else is left goes.
+    """
     parent, name = os.path.split(folder)
     if not os.path.isdir(parent):
         return
@@ -55,11 +68,17 @@ def recover(folder):
 
 
 def displaced(folder):
-    """Where the old content of a model's folder lies since a write of the folder was killed between its two renames; None if nowhere."""
+    """Where the old content of a model's folder lies since a write of the folder was killed between
+    its two renames; None if nowhere.
+    """
     parent, name = os.path.split(os.path.realpath(folder))
     if os.path.lexists(folder) or not os.path.isdir(parent):
         return None
-    found = [os.path.join(parent, other) for other in os.listdir(parent) if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.old", other)]
+    found = [
+        os.path.join(parent, other)
+        for other in os.listdir(parent)
+        if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.old", other)
+    ]
     return max(found, key=os.path.getmtime, default=None)
 
 

@@ -1,9 +1,12 @@
-"""Model folders of Hugging Face's BERT: config.json and model.safetensors, read to our weights and written from them.
+"""Model folders of Hugging Face's BERT: config.json and model.safetensors, read to our weights and
+written from them.
 
-The same format is the project's own model folder, so that whatever was trained opens in `transformers` as it is. One table says which
-of their tensors make up each of ours. Two differences matter: torch keeps a linear layer's weight as (out, in), and our query, key and
-value projections are one matrix (H, 3H), in this order. An architecture that is not BERT's (config.is_classic), such as an encoder of
-Model Garden, has a model_type of its own, and its tensors are ours under our names.
+The same format is the project's own model folder, so that whatever was trained opens in
+`transformers` as it is. One table says which of their tensors make up each of ours. Two
+differences matter: torch keeps a linear layer's weight as (out, in), and our query, key and value
+projections are one matrix (H, 3H), in this order. An architecture that is not BERT's
+(config.is_classic), such as an encoder of Model Garden, has a model_type of its own, and its
+tensors are ours under our names.
 """
 
 import contextlib
@@ -22,7 +25,9 @@ from bert_gpu.settings import UserError
 
 
 class Notes(typing.NamedTuple):
-    """What else a folder says: our weights that it lacks, its tensors that we have no place for, and what it was saved as."""
+    """What else a folder says: our weights that it lacks, its tensors that we have no place for,
+    and what it was saved as.
+    """
 
     missing: list[str]
     unused: list[str]
@@ -52,7 +57,9 @@ def _norm(ours, theirs):
 
 
 def weight_names(config, specs):
-    """{our name: [their names]}, the latter as in the classes with heads, where the encoder's begin with "bert."; specs: of `_specs`."""
+    """{our name: [their names]}, the latter as in the classes with heads, where the encoder's begin
+    with "bert."; specs: of `_specs`.
+    """
     if not config.is_classic:
         return {name: [name] for name in specs}
     names = {
@@ -65,7 +72,10 @@ def weight_names(config, specs):
         ours, theirs = f"layer_{index}", f"bert.encoder.layer.{index}"
         names.update(
             {
-                **_dense(f"{ours}/attention/qkv", *(f"{theirs}.attention.self.{part}" for part in ("query", "key", "value"))),
+                **_dense(
+                    f"{ours}/attention/qkv",
+                    *(f"{theirs}.attention.self.{part}" for part in ("query", "key", "value")),
+                ),
                 **_dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense"),
                 **_norm(f"{ours}/attention/norm", f"{theirs}.attention.output.LayerNorm"),
                 **_dense(f"{ours}/feed_forward/in", f"{theirs}.intermediate.dense"),
@@ -93,7 +103,9 @@ def _to_ours(name, theirs, tensors):
     """Their tensors of one weight -> ours."""
     if _is_turned(name, theirs):
         tensors = [tensor.T for tensor in tensors]
-    return np.ascontiguousarray(np.concatenate(tensors, axis=-1) if len(tensors) > 1 else tensors[0])
+    return np.ascontiguousarray(
+        np.concatenate(tensors, axis=-1) if len(tensors) > 1 else tensors[0]
+    )
 
 
 def _to_theirs(name, theirs, array):
@@ -109,20 +121,30 @@ def _their_shape(name, theirs, shape):
 
 
 def _canonical(name):
-    """Their name as in our table: old norms say gamma and beta, and a bare encoder has no "bert." before its names."""
+    """Their name as in our table: old norms say gamma and beta, and a bare encoder has no "bert."
+    before its names.
+    """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
 def _pop_decoder(folder, tensors):
-    """Removes the MLM decoder, which repeats the word embeddings and the output bias; keeps its bias where that is the only copy."""
-    decoder, words = tensors.pop("cls.predictions.decoder.weight", None), tensors.get("bert.embeddings.word_embeddings.weight")
+    """Removes the MLM decoder, which repeats the word embeddings and the output bias; keeps its
+    bias where that is the only copy.
+    """
+    decoder, words = (
+        tensors.pop("cls.predictions.decoder.weight", None),
+        tensors.get("bert.embeddings.word_embeddings.weight"),
+    )
     bias = tensors.pop("cls.predictions.decoder.bias", None)
     if bias is not None:
         tensors.setdefault("cls.predictions.bias", bias)
     if decoder is not None and words is not None and not np.array_equal(decoder, words):
-        raise UserError(f"{folder}: cls.predictions.decoder.weight differs from the word embeddings; an untied decoder is not supported")
+        raise UserError(
+            f"{folder}: cls.predictions.decoder.weight differs from "
+            "the word embeddings; an untied decoder is not supported"
+        )
 
 
 def _guess_architecture(names):
@@ -130,16 +152,23 @@ def _guess_architecture(names):
         return "BertForSequenceClassification"
     if "cls.seq_relationship.weight" in names or "nsp/kernel" in names:
         return "BertForPreTraining"
-    return "BertForMaskedLM" if "cls.predictions.bias" in names or "mlm/bias" in names else "BertModel"
+    return (
+        "BertForMaskedLM" if "cls.predictions.bias" in names or "mlm/bias" in names else "BertModel"
+    )
 
 
 def _stated_architecture(path):
-    """The class that a config.json says the weights are of, None when it says none; for our architectures, BERT's with the same heads."""
+    """The class that a config.json says the weights are of, None when it says none; for our
+    architectures, BERT's with the same heads.
+    """
     stated = model_config.read_json(path).get("architectures")
     if stated is None or stated == []:
         return None
     if not isinstance(stated, list) or not isinstance(stated[0], str):
-        raise UserError(f"{path}: architectures={str(stated)[:60]} must be a list of names such as BertForPreTraining")
+        raise UserError(
+            f"{path}: architectures={str(stated)[:60]} must "
+            "be a list of names such as BertForPreTraining"
+        )
     return stated[0].replace("BertGpu", "Bert", 1)
 
 
@@ -155,14 +184,22 @@ def _read_labels(path):
 
 
 def _specs(encoder, num_classes, architecture):
-    """Every weight that we know a place for. A classifier's pooler may be another than that of next sentences."""
+    """Every weight that we know a place for. A classifier's pooler may be another than that of
+    next sentences.
+    """
     parts = [heads.classifier_weights(encoder, num_classes), heads.pretraining_weights(encoder)]
-    return {**parts[0], **parts[1]} if architecture != "BertForSequenceClassification" else {**parts[1], **parts[0]}
+    return (
+        {**parts[0], **parts[1]}
+        if architecture != "BertForSequenceClassification"
+        else {**parts[1], **parts[0]}
+    )
 
 
 @contextlib.contextmanager
 def _blaming(path):
-    """Errors about an encoder that cannot be, or not with these settings, name the file that asks for it."""
+    """Errors about an encoder that cannot be, or not with these settings, name the file that
+    asks for it.
+    """
     try:
         yield
     except UserError as error:
@@ -170,16 +207,23 @@ def _blaming(path):
 
 
 def read_model(folder):
-    """Reads a folder of a Hugging Face BertModel, BertForPreTraining, BertForMaskedLM or BertForSequenceClassification.
+    """Reads a folder of a Hugging Face BertModel, BertForPreTraining, BertForMaskedLM or
+    BertForSequenceClassification.
 
     Returns:
-      (config, weights, notes): ModelConfig; {our name: float32 array} of what the folder has; Notes. `notes.missing` names the weights
-      that the folder's own architecture has in our model and the file has not.
+      (config, weights, notes): ModelConfig; {our name: float32 array} of what the folder has;
+        Notes. `notes.missing` names the weights that the folder's own architecture has in our model
+        and the file has not.
 
     Raises:
-      UserError: no such folder or file, a damaged file, a shape that contradicts config.json, an architecture that is not BERT's.
+      UserError: no such folder or file, a damaged file, a shape that contradicts config.json, an
+        architecture that is not BERT's.
     """
-    tensors = {name: tensor for name, tensor in read_tensors(folder).items() if not name.endswith("position_ids")}
+    tensors = {
+        name: tensor
+        for name, tensor in read_tensors(folder).items()
+        if not name.endswith("position_ids")
+    }
     config_path = join(folder, "config.json")
     config = model_config.read_config(config_path)
     if config.is_classic:
@@ -188,10 +232,14 @@ def read_model(folder):
     with _blaming(config_path):
         encoder = open_encoder(config)
     if encoder.num_groups > len(tensors):  # before a table of that many layers is made
-        raise UserError(f"{folder}: config.json says num_hidden_layers={config.num_hidden_layers}, the file has {len(tensors)} tensors")
+        raise UserError(
+            f"{folder}: config.json says num_hidden_layers={config.num_hidden_layers}, "
+            f"the file has {len(tensors)} tensors"
+        )
     stated = _stated_architecture(config_path)
     architecture = stated if stated in ARCHITECTURES else _guess_architecture(tensors)
-    classifier = tensors.get("classifier.weight", np.transpose(tensors.get("classifier/kernel", 0)))  # (C, H)
+    # (C, H)
+    classifier = tensors.get("classifier.weight", np.transpose(tensors.get("classifier/kernel", 0)))
     num_classes = len(classifier) if np.ndim(classifier) == 2 else 1
 
     weights, missing = {}, []
@@ -208,27 +256,43 @@ def read_model(folder):
         shape = _their_shape(name, theirs, spec.shape)
         for their in theirs:
             if tensors[their].shape != shape:
-                raise UserError(f"{folder}: {their} has shape {tensors[their].shape}, config.json asks for {shape}")
+                raise UserError(
+                    f"{folder}: {their} has shape {tensors[their].shape}, "
+                    f"config.json asks for {shape}"
+                )
             if not np.isfinite(tensors[their]).all():
-                raise UserError(f"{folder}: {their} holds numbers that are not finite; the file is damaged, so get or make it again")
+                raise UserError(
+                    f"{folder}: {their} holds numbers that are not finite; "
+                    "the file is damaged, so get or make it again"
+                )
         weights[name] = _to_ours(name, theirs, [tensors[their] for their in theirs])
     known = {their for name in weights for their in names[name]}
     unused = sorted(set(tensors) - known)
-    if any(name.startswith((f"bert.encoder.layer.{config.num_groups}.", f"layer_{config.num_groups}/", "encoder/")) for name in unused):
-        raise UserError(f"{folder}: has more layers than config.json says (num_hidden_layers={config.num_hidden_layers}); correct it")
+    if any(
+        name.startswith(
+            (f"bert.encoder.layer.{config.num_groups}.", f"layer_{config.num_groups}/", "encoder/")
+        )
+        for name in unused
+    ):
+        raise UserError(
+            f"{folder}: has more layers than config.json says "
+            f"(num_hidden_layers={config.num_hidden_layers}); correct it"
+        )
     labels = _read_labels(config_path) if "classifier/kernel" in weights else ()
     return config, weights, Notes(missing, unused, architecture, labels)
 
 
 def write_model(folder, config, weights, architecture="BertForPreTraining", labels=(), files=None):
-    """Writes a model folder that `read_model` reads back and, for a BERT, `transformers` opens with `architecture`.from_pretrained.
+    """Writes a model folder that `read_model` reads back and, for a BERT, `transformers` opens with
+    `architecture`.from_pretrained.
 
-    The bytes are a function of the arguments. The folder gets its name only when it is whole, also where one is replaced; files of the
-    old one that are not written here stay.
+    The bytes are a function of the arguments. The folder gets its name only when it is whole, also
+    where one is replaced; files of the old one that are not written here stay.
 
     Args:
       folder: path.
-      weights: {our name: array}; those that the architecture has no place for (a pretraining head in a classifier) are left out.
+      weights: {our name: array}; those that the architecture has no place for (a pretraining head
+        in a classifier) are left out.
       architecture: a key of ARCHITECTURES.
       labels: names of a classifier's classes; by default LABEL_0, LABEL_1 and so on.
       files: {name: bytes} to put beside, such as vocab.txt.
@@ -238,7 +302,9 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
     """
     if architecture not in ARCHITECTURES:
         raise UserError(f"--architecture={architecture}: known are {', '.join(ARCHITECTURES)}")
-    num_classes = np.shape(weights["classifier/kernel"])[-1] if "classifier/kernel" in weights else 1
+    num_classes = (
+        np.shape(weights["classifier/kernel"])[-1] if "classifier/kernel" in weights else 1
+    )
     if architecture == "BertForSequenceClassification":
         labels = tuple(labels) or tuple(f"LABEL_{index}" for index in range(num_classes))
         if len(labels) != num_classes:
@@ -254,7 +320,9 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
         if name not in weights:
             if name.startswith("pooler/") and architecture == "BertModel":
                 continue
-            raise UserError(f"{folder}: {architecture} needs the weight {name}, which this model has not")
+            raise UserError(
+                f"{folder}: {architecture} needs the weight {name}, which this model has not"
+            )
         array = np.asarray(weights[name], np.float32)
         assert array.shape == spec.shape, f"{name}: {array.shape}, expected {spec.shape}"
         for their, part in zip(names[name], _to_theirs(name, names[name], array), strict=True):

@@ -1,6 +1,8 @@
-"""Models in and out, for whoever does not care in which format: finding a model's folder, reading and writing it, its tokenizer.
+"""Models in and out, for whoever does not care in which format: finding a model's folder, reading
+and writing it, its tokenizer.
 
-A model is a folder in Hugging Face's format (config.json, model.safetensors, vocab.txt), the only one so far.
+A model is a folder in Hugging Face's format (config.json, model.safetensors, vocab.txt), the
+only one so far.
 """
 
 import json
@@ -19,58 +21,86 @@ def has_model(path):
 
 
 def find_model(path, flag):
-    """The model's folder that `path` means: itself, or its model/ when it is the folder of a run. `flag` is named in the UserError."""
+    """The model's folder that `path` means: itself, or its model/ when it is the folder of a run.
+    `flag` is named in the UserError.
+    """
     check_local(path, f"--{flag}")
     for folder in (path, os.path.join(path, "model")):
         if has_model(folder):
             return folder
     if os.path.isdir(os.path.join(path, "checkpoints")):
-        raise UserError(f"--{flag}={path}: this run is not finished, so it has no model/ yet; give its command again to go on with it")
+        raise UserError(
+            f"--{flag}={path}: this run is not finished, so it has "
+            "no model/ yet; give its command again to go on with it"
+        )
     for folder in (path, os.path.join(path, "model")):
         if (old := displaced(folder)) is not None:
-            raise UserError(f"--{flag}={path}: a write of {folder} was killed, what it held lies in {old}; rename that to {folder}")
+            raise UserError(
+                f"--{flag}={path}: a write of {folder} was killed, "
+                f"what it held lies in {old}; rename that to {folder}"
+            )
     problem = "holds no config.json" if os.path.exists(path) else "no such folder"
-    raise UserError(f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, or name a model/, run or Hugging Face BERT folder")
+    raise UserError(
+        f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, "
+        "or name a model/, run or Hugging Face BERT folder"
+    )
 
 
 def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
     """The tokenizer of a model's folder.
 
     Args:
-      folder: with vocab.txt or a SentencePiece model and, perhaps, tokenizer_config.json; None when there is no folder.
+      folder: with vocab.txt or a SentencePiece model and, perhaps, tokenizer_config.json; None when
+        there is no folder.
       vocab_file, do_lower_case: win over the folder's. Where neither says, text is lower-cased.
     """
     if vocab_file is None:
         vocab_file = find_vocabulary(folder)
         if vocab_file is None:
-            raise UserError(f"{folder}/vocab.txt: no such file; name the model's vocabulary with --vocab_file")
+            raise UserError(
+                f"{folder}/vocab.txt: no such file; name the model's vocabulary with --vocab_file"
+            )
     if do_lower_case is None:
         do_lower_case = True
         path = None if folder is None else os.path.join(folder, "tokenizer_config.json")
         if path is not None and os.path.exists(path):
             do_lower_case = read_json(path).get("do_lower_case", True)
             if not isinstance(do_lower_case, bool):
-                raise UserError(f"{path}: do_lower_case={do_lower_case!r} must be true or false; or say it with --do_lower_case")
+                raise UserError(
+                    f"{path}: do_lower_case={do_lower_case!r} must "
+                    "be true or false; or say it with --do_lower_case"
+                )
     return open_tokenizer(vocab_file, do_lower_case)
 
 
 def find_vocabulary(folder):
-    """The vocabulary file in a model's folder, of ours or of Hugging Face; None when there is none."""
-    paths = [os.path.join(folder, name) for name in ("vocab.txt", "sentencepiece.model", "spiece.model")]
+    """The vocabulary file in a model's folder, of ours or of Hugging Face; None when
+    there is none.
+    """
+    paths = [
+        os.path.join(folder, name) for name in ("vocab.txt", "sentencepiece.model", "spiece.model")
+    ]
     return next((path for path in paths if os.path.exists(path)), None)
 
 
 def tokenizer_files(tokenizer):
-    """{name: bytes} that a model's folder needs beside its weights: the vocabulary, and how `transformers` and we are to use it."""
+    """{name: bytes} that a model's folder needs beside its weights: the vocabulary, and how
+    `transformers` and we are to use it.
+    """
     if tokenizer is None:
         return {}
     settings = dict(tokenizer_class="BertTokenizer", do_lower_case=tokenizer.do_lower_case)
-    return tokenizer.files() | {"tokenizer_config.json": (json.dumps(settings, indent=1) + "\n").encode()}
+    return tokenizer.files() | {
+        "tokenizer_config.json": (json.dumps(settings, indent=1) + "\n").encode()
+    }
 
 
 def check_vocabulary(tokenizer, model, source):
-    """UserError unless the tokenizer's vocabulary is as large as the model's. `source` says which vocabulary it is."""
+    """UserError unless the tokenizer's vocabulary is as large as the model's. `source` says which
+    vocabulary it is.
+    """
     if tokenizer.vocab_size != model.vocab_size:
         raise UserError(
-            f"{source}: has {tokenizer.vocab_size} pieces, the model {model.vocab_size}; name the model's own with --vocab_file"
+            f"{source}: has {tokenizer.vocab_size} pieces, the model "
+            f"{model.vocab_size}; name the model's own with --vocab_file"
         )

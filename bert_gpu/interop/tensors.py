@@ -1,4 +1,6 @@
-"""The tensors of a model folder as float32 arrays, from model.safetensors or from the shards that an index names."""
+"""The tensors of a model folder as float32 arrays, from model.safetensors or from the shards that
+an index names.
+"""
 
 import os
 
@@ -22,7 +24,9 @@ def _read_bytes(path):
 
 
 def read_safetensors(path):
-    """{name: float32 array} of a .safetensors file that holds float32, float16, bfloat16 or float64; integer tensors are left out."""
+    """{name: float32 array} of a .safetensors file that holds float32, float16, bfloat16 or
+    float64; integer tensors are left out.
+    """
     try:
         entries = safetensors.deserialize(_read_bytes(path))
     except safetensors.SafetensorError as error:
@@ -31,13 +35,17 @@ def read_safetensors(path):
     for name, entry in entries:
         kind, data = entry["dtype"], entry["data"]
         if kind in ("F16", "F32", "F64"):
-            values = np.frombuffer(data, {"F16": "<f2", "F32": "<f4", "F64": "<f8"}[kind]).astype(np.float32)
+            values = np.frombuffer(data, {"F16": "<f2", "F32": "<f4", "F64": "<f8"}[kind]).astype(
+                np.float32
+            )
         elif kind == "BF16":  # the upper half of a float32
             values = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
         elif kind.startswith(("I", "U", "BOOL")):
             continue
         else:
-            raise UserError(f"{path}: tensor {name} has type {kind}; known are F16, BF16, F32 and F64")
+            raise UserError(
+                f"{path}: tensor {name} has type {kind}; known are F16, BF16, F32 and F64"
+            )
         tensors[name] = values.reshape(entry["shape"])
     return tensors
 
@@ -45,13 +53,17 @@ def read_safetensors(path):
 def read_tensors(folder):
     """All tensors of a model folder, from one file or from the shards that an index names."""
     if not os.path.isdir(folder):
-        raise UserError(f"{folder}: no such folder; a model is a folder with config.json and model.safetensors")
+        raise UserError(
+            f"{folder}: no such folder; a model is a folder with config.json and model.safetensors"
+        )
     whole, index = join(folder, "model.safetensors"), join(folder, "model.safetensors.index.json")
     if os.path.exists(whole):
         return read_safetensors(whole)
     if os.path.exists(index):
         weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        if not isinstance(weight_map, dict) or not all(
+            isinstance(shard, str) for shard in weight_map.values()
+        ):
             raise UserError(f"{index}: has no weight_map from tensors to files")
         tensors = {}
         for shard in sorted(set(weight_map.values())):
@@ -62,7 +74,11 @@ def read_tensors(folder):
         return tensors
     if os.path.exists(join(folder, "pytorch_model.bin")):
         raise UserError(
-            f"{folder}: has only pytorch_model.bin; convert it where torch and transformers are installed: "
-            'AutoModelForPreTraining.from_pretrained("FOLDER").save_pretrained("NEW", safe_serialization=True)'[:300]
+            (
+                f"{folder}: has only pytorch_model.bin; "
+                "convert it where torch and transformers are installed: "
+                'AutoModelForPreTraining.from_pretrained("FOLDER").save_pretrained("NEW", '
+                "safe_serialization=True)"
+            )[:300]
         )
     raise UserError(f"{folder}: has no model.safetensors")

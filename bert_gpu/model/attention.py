@@ -1,4 +1,5 @@
-"""Self-attention: what it may see, rotary positions, and the product itself with a gradient of its own, or cuDNN's in its place.
+"""Self-attention: what it may see, rotary positions, and the product itself with a gradient of its
+own, or cuDNN's in its place.
 
 Legend: B batch, S sequence, N heads, D dimensions per head.
 """
@@ -12,15 +13,18 @@ from bert_gpu.model.layers import as_if_unknown, draw_bits, drop_threshold, plus
 
 
 def mask_bias(input_mask):
-    """(B, S) of 0 and 1 -> (B, 1, 1, S) float32, added to attention scores: 0 for tokens, -1e9 for padding."""
+    """(B, S) of 0 and 1 -> (B, 1, 1, S) float32, added to attention scores: 0 for tokens, -1e9
+    for padding.
+    """
     return (tf.cast(input_mask, tf.float32)[:, None, None, :] - 1.0) * 1e9
 
 
 def rotation(length, max_length, size, dtype):
     """Cosines and signed sines that `rotate` turns the places 0, 1, ... by: (S, D) each.
 
-    Dimension i and i + D / 2 are a pair, and turn by place / 10000^(2 i / D) (Su et al. 2021, RoFormer, 3.2.2, which pairs neighbours; the
-    two differ by the order of the columns of the query and key kernels). A constant computed in float64.
+    Dimension i and i + D / 2 are a pair, and turn by place / 10000^(2 i / D) (Su et al. 2021,
+    RoFormer, 3.2.2, which pairs neighbours; the two differ by the order of the columns of the query
+    and key kernels). A constant computed in float64.
 
     Args:
       length: S, a number or a scalar tensor, at most max_length. size: D.
@@ -34,7 +38,8 @@ def rotation(length, max_length, size, dtype):
 def rotate(x, cosines, sines):
     """Turns pairs of dimensions by the angle of their place: (..., S, D) -> (..., S, D).
 
-    A score depends on the difference of two places alone, so packed sequences need no places of their own.
+    A score depends on the difference of two places alone, so packed sequences need no places
+    of their own.
     """
     first, second = tf.split(x, 2, -1)
     return x * cosines + tf.concat([second, first], -1) * sines
@@ -47,7 +52,9 @@ def _split_heads(qkv, bias):
 
 @tf.custom_gradient
 def split_heads(qkv, *bias):
-    """Queries, keys and values, (B, N, S, D) each, from (B, S, 3, N, D) and a bias (3, N, D), if there is one."""
+    """Queries, keys and values, (B, N, S, D) each, from (B, S, 3, N, D) and a bias (3, N, D), if
+    there is one.
+    """
 
     def gradient(*upstream):
         joined = tf.transpose(tf.stack(upstream), [1, 3, 0, 2, 4])
@@ -64,11 +71,13 @@ def add_bias(qkv, *bias):
 
 
 def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, place="attention"):
-    """Attention of one projected tensor to itself, by the implementation that the mask is of, in the layout that this one wants.
+    """Attention of one projected tensor to itself, by the implementation that the mask is of, in
+    the layout that this one wants.
 
     Args:
       qkv: (B, S, 3, N, D). bias: [(3, N, D)], to be added to it, or [].
-      mask: float32 bias as in `attention`, or cudnn_attention.Mask for cuDNN, which takes no dropout.
+      mask: float32 bias as in `attention`, or cudnn_attention.Mask for cuDNN, which
+        takes no dropout.
       rotation: of `rotation`, or None. rate, seed, place: dropout of the probabilities.
 
     Returns:
@@ -94,9 +103,13 @@ def _masked(scores, scale, bias):
 
 @fused
 def _mark_dropped(probabilities, bits, threshold, share):
-    """(what multiplies the values, what the backward pass keeps): the first scaled up and 0 where dropped, the second negative there."""
+    """(what multiplies the values, what the backward pass keeps): the first scaled up and 0 where
+    dropped, the second negative there.
+    """
     is_kept, wide = bits >= threshold, tf.cast(probabilities, tf.float32)
-    return tf.cast(tf.where(is_kept, wide / share, 0.0), probabilities.dtype), tf.where(is_kept, probabilities, -probabilities)
+    return tf.cast(tf.where(is_kept, wide / share, 0.0), probabilities.dtype), tf.where(
+        is_kept, probabilities, -probabilities
+    )
 
 
 @fused
@@ -106,9 +119,12 @@ def _unmark(marked, share):
 
 @fused
 def _softmax_gradient(marked, dkept, mixed, upstream, scale, share):
-    """Gradient of the scores. What the softmax gradient subtracts, sum_j p_ij dp_ij, is the product of output and upstream: S x D terms,
-    not S x S (Dao et al. 2022, FlashAttention, B.2)."""
-    projection = tf.reduce_sum(tf.cast(upstream, tf.float32) * tf.cast(mixed, tf.float32), -1, keepdims=True)
+    """Gradient of the scores. What the softmax gradient subtracts, sum_j p_ij dp_ij, is the product
+    of output and upstream: S x D terms, not S x S (Dao et al. 2022, FlashAttention, B.2).
+    """
+    projection = tf.reduce_sum(
+        tf.cast(upstream, tf.float32) * tf.cast(mixed, tf.float32), -1, keepdims=True
+    )
     wide = tf.cast(marked, tf.float32)
     dprobabilities = tf.where(wide > 0.0, tf.cast(dkept, tf.float32) / share, 0.0)
     return tf.cast(tf.abs(wide) * (dprobabilities - projection) * scale, marked.dtype)
@@ -117,11 +133,13 @@ def _softmax_gradient(marked, dkept, mixed, upstream, scale, share):
 def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
     """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax computed in float32.
 
-    One (B, N, S, S) array is kept for the backward pass, of q's type: the probabilities, on CPUs negative where they were dropped.
+    One (B, N, S, S) array is kept for the backward pass, of q's type: the probabilities, on CPUs
+    negative where they were dropped.
 
     Args:
       q, k, v: (B, N, S, D).
-      bias: float32, broadcast to (B, N, S, S) and added to the scores: 0, or so far below that it takes away. No gradient flows into it.
+      bias: float32, broadcast to (B, N, S, S) and added to the scores: 0, or so far below that it
+        takes away. No gradient flows into it.
       rate, seed, place: dropout of the probabilities.
 
     Returns:
@@ -133,12 +151,15 @@ def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
     @tf.custom_gradient
     def attend(q, k, v):
         scores = _masked(tf.matmul(q, k, transpose_b=True), scale, bias)
-        scores = tf.ensure_shape(scores, [None] * 4)  # TensorFlow warns of a softmax whose rank it has lost
+        # TensorFlow warns of a softmax whose rank it has lost
+        scores = tf.ensure_shape(scores, [None] * 4)
         probabilities = kept = stored = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, S, S)
         share = np.float32(1)
         if drop:
             shape, (threshold, share) = sizes(probabilities), drop_threshold(rate)
-            kept, marked = _mark_dropped(probabilities, draw_bits(shape, seed, place), threshold, share)
+            kept, marked = _mark_dropped(
+                probabilities, draw_bits(shape, seed, place), threshold, share
+            )
             stored = probabilities if has_gpu() else marked  # GPUs draw again
         mixed = tf.matmul(kept, v)
 

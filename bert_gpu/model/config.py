@@ -1,9 +1,11 @@
-"""The architecture of an encoder as settings, its named sizes, and the config.json files of Google and Hugging Face.
+"""The architecture of an encoder as settings, its named sizes, and the config.json files of Google
+and Hugging Face.
 
-Field names and defaults are those of Google's bert_config.json (Devlin et al. 2018, BERT base), so that a file written for one of the
-three systems says the same thing in the others; what BERT does not have is named as Google's ALBERT or Cramming name it. Reading is
-strict: a key that is neither ours nor one that Hugging Face is known to write is an error, because an ignored key is an architecture
-that silently differs from the one asked for.
+Field names and defaults are those of Google's bert_config.json (Devlin et al. 2018, BERT base), so
+that a file written for one of the three systems says the same thing in the others; what BERT does
+not have is named as Google's ALBERT or Cramming name it. Reading is strict: a key that is neither
+ours nor one that Hugging Face is known to write is an error, because an ignored key is an
+architecture that silently differs from the one asked for.
 """
 
 import dataclasses
@@ -18,115 +20,161 @@ ENCODER_PREFIX = "garden:"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Settings):
-    """Everything that decides the shape and the function of the encoder; B, S and the heads' number of classes are not part of it.
+    """Everything that decides the shape and the function of the encoder; B, S and the heads' number
+    of classes are not part of it.
 
-    The role of each field says whether BERT has it; what is a BERT, and what a BERT's config.json holds, follows from that.
+    The role of each field says whether BERT has it; what is a BERT, and what a BERT's config.json
+    holds, follows from that.
     """
 
-    vocab_size: int = setting(30522, "Number of entries of the vocabulary; the rows of the word embeddings.", low=1, role="size")
-    hidden_size: int = setting(
-        768, "Width H of the vectors that flow through the encoder; a multiple of the number of heads.", low=1, role="size"
+    vocab_size: int = setting(
+        30522,
+        "Number of entries of the vocabulary; the rows of the word embeddings.",
+        low=1,
+        role="size",
     )
-    num_hidden_layers: int = setting(12, "Number of transformer layers: one attention and one feed-forward block each.", low=1, role="size")
-    num_attention_heads: int = setting(12, "Number of attention heads N; each sees hidden_size / N dimensions.", low=1, role="size")
+    hidden_size: int = setting(
+        768,
+        "Width H of the vectors that flow through the encoder; a multiple of the number of heads.",
+        low=1,
+        role="size",
+    )
+    num_hidden_layers: int = setting(
+        12,
+        "Number of transformer layers: one attention and one feed-forward block each.",
+        low=1,
+        role="size",
+    )
+    num_attention_heads: int = setting(
+        12, "Number of attention heads N; each sees hidden_size / N dimensions.", low=1, role="size"
+    )
     intermediate_size: int = setting(
         3072,
-        "Width of the feed-forward block behind its first product, usually 4 x hidden_size. A gated activation halves it: of 3072, 1536 "
-        "gate the others, so that the second product is from 1536.",
+        "Width of the feed-forward block behind its first product, "
+        "usually 4 x hidden_size. A gated activation halves it: of 3072, "
+        "1536 gate the others, so that the second product is from 1536.",
         low=1,
         role="size",
     )
     hidden_act: str = setting(
         "gelu",
-        "Activation of the feed-forward block: gelu (exact, with erf), gelu_new (its tanh approximation) or relu; or a gate: geglu, reglu "
-        "and swiglu multiply one half of the values by gelu, relu or silu of the other half (Shazeer 2020).",
+        "Activation of the feed-forward block: gelu (exact, with erf), gelu_new (its "
+        "tanh approximation) or relu; or a gate: geglu, reglu and swiglu multiply one "
+        "half of the values by gelu, relu or silu of the other half (Shazeer 2020).",
         choices=("gelu", "gelu_new", "relu", *GATED),
         role="departure",
         bert_values=("gelu", "gelu_new", "relu"),
     )
     hidden_dropout_prob: float = setting(
         0.1,
-        "Share of the hidden values dropped after the embeddings and after every block while training.",
+        "Share of the hidden values dropped after the "
+        "embeddings and after every block while training.",
         low=0.0,
         below=1.0,
         role="rate",
     )
     attention_probs_dropout_prob: float = setting(
-        0.1, "Share of the attention probabilities dropped while training.", low=0.0, below=1.0, role="rate"
+        0.1,
+        "Share of the attention probabilities dropped while training.",
+        low=0.0,
+        below=1.0,
+        role="rate",
     )
-    max_position_embeddings: int = setting(512, "Longest sequence, in tokens, that the positions reach.", low=1, role="size")
+    max_position_embeddings: int = setting(
+        512, "Longest sequence, in tokens, that the positions reach.", low=1, role="size"
+    )
     type_vocab_size: int = setting(
         2,
-        "Number of segment types: 2 tells the first text of a pair from the second; 0 = no segment embeddings.",
+        "Number of segment types: 2 tells the first text of "
+        "a pair from the second; 0 = no segment embeddings.",
         low=0,
         role="size",
         bert_values=range(1, sys.maxsize),
     )
     initializer_range: float = setting(
-        0.02, "Standard deviation of the truncated normal that kernels and embeddings start from.", above=0.0, role="rate"
+        0.02,
+        "Standard deviation of the truncated normal that kernels and embeddings start from.",
+        above=0.0,
+        role="rate",
     )
     layer_norm_eps: float = setting(
-        1e-12, "Added to the variance in layer normalisation, against division by zero.", above=0.0, role="rate"
+        1e-12,
+        "Added to the variance in layer normalisation, against division by zero.",
+        above=0.0,
+        role="rate",
     )
     norm_first: bool = setting(
         False,
-        "Normalise what goes into each block (pre-LN) and once more behind the last layer, instead of the sum behind each block (post-LN, "
+        "Normalise what goes into each block (pre-LN) and once more behind "
+        "the last layer, instead of the sum behind each block (post-LN, "
         "BERT). Pre-LN bears higher learning rates and many layers.",
         role="departure",
     )
     embedding_norm: bool = setting(True, "Normalise the sum of the embeddings.", role="departure")
     position_embedding_type: str = setting(
         "absolute",
-        "Where word order comes from: absolute (a learnt vector for each position, BERT), scaled_sinusoidal (sines and cosines times one "
-        "learnt scale, Cramming) or rotary (queries and keys turned by an angle that grows with the position, RoFormer).",
+        "Where word order comes from: absolute (a learnt vector for each position, "
+        "BERT), scaled_sinusoidal (sines and cosines times one learnt scale, Cramming) "
+        "or rotary (queries and keys turned by an angle that grows with the position, RoFormer).",
         choices=("absolute", "scaled_sinusoidal", "rotary"),
         role="departure",
         bert_values=("absolute",),
     )
     use_bias: bool = setting(
         True,
-        "Biases in the dense layers of the encoder and of the masked-word head; normalisation, pooler and classifier keep theirs.",
+        "Biases in the dense layers of the encoder and of the masked-word head; "
+        "normalisation, pooler and classifier keep theirs.",
         role="departure",
     )
     embedding_size: int | None = setting(
         None,
-        "Width of the embeddings; when smaller than hidden_size, one product makes them wider (ALBERT), which saves "
-        "vocab_size x (hidden_size - embedding_size) weights. Default: hidden_size.",
+        "Width of the embeddings; when smaller than hidden_size, "
+        "one product makes them wider (ALBERT), which saves vocab_size "
+        "x (hidden_size - embedding_size) weights. Default: hidden_size.",
         low=1,
         role="departure",
         none_means="hidden_size",
     )
     num_hidden_groups: int | None = setting(
         None,
-        "Number of groups of consecutive layers that share one set of weights (ALBERT: 1). It saves weights and optimizer state, not time. "
-        "Default: each layer has its own.",
+        "Number of groups of consecutive layers that share one set of weights (ALBERT: 1). "
+        "It saves weights and optimizer state, not time. Default: each layer has its own.",
         low=1,
         role="departure",
         none_means="num_hidden_layers",
     )
     mlm_transform: bool = setting(
-        True, "A dense layer, activation and normalisation between the encoder and the scores of masked words.", role="departure"
+        True,
+        "A dense layer, activation and normalisation "
+        "between the encoder and the scores of masked words.",
+        role="departure",
     )
-    decoder_bias: bool = setting(True, "A bias for each word of the vocabulary in the scores of masked words.", role="departure")
+    decoder_bias: bool = setting(
+        True,
+        "A bias for each word of the vocabulary in the scores of masked words.",
+        role="departure",
+    )
     pooling: str = setting(
         "first",
-        "What the sentence vector of a classifier is made of: the first token, [CLS], or the mean of all tokens. Pretraining only notes "
-        "it for fine-tuning; next sentences are told from the first token.",
+        "What the sentence vector of a classifier is made of: the first token, "
+        "[CLS], or the mean of all tokens. Pretraining only notes it "
+        "for fine-tuning; next sentences are told from the first token.",
         choices=("first", "mean"),
         role="departure",
     )
     pooler_size: int | None = setting(
         None,
-        "Width of the tanh layer between the pooled tokens and the scores of a classifier; pretraining only notes it for fine-tuning. "
-        "Default: hidden_size.",
+        "Width of the tanh layer between the pooled tokens and the scores of a classifier; "
+        "pretraining only notes it for fine-tuning. Default: hidden_size.",
         low=1,
         role="departure",
         none_means="hidden_size",
     )
     encoder: str | None = setting(
         None,
-        "An encoder of TF Model Garden instead of ours: garden:NAME with NAME bert, albert, bigbird, fnet, mobilebert and others, of "
-        "the shape that the other flags of the model say; garden:bigbird,block_size=16 sets what only they have.",
+        "An encoder of TF Model Garden instead of ours: garden:NAME with NAME bert, "
+        "albert, bigbird, fnet, mobilebert and others, of the shape that the other "
+        "flags of the model say; garden:bigbird,block_size=16 sets what only they have.",
         role="departure",
     )
 
@@ -134,30 +182,48 @@ class ModelConfig(Settings):
         super().__post_init__()
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
-                f"--hidden_size={self.hidden_size}: must be a multiple of --num_attention_heads={self.num_attention_heads}, "
+                f"--hidden_size={self.hidden_size}: must be a multiple "
+                f"of --num_attention_heads={self.num_attention_heads}, "
                 "so that every head gets the same share"
             )
-        if self.position_embedding_type == "rotary" and self.hidden_size // self.num_attention_heads % 2:
+        if (
+            self.position_embedding_type == "rotary"
+            and self.hidden_size // self.num_attention_heads % 2
+        ):
             raise UserError(
-                "--position_embedding_type=rotary: turns pairs of dimensions, so a head must have an even number of them, not "
-                f"--hidden_size={self.hidden_size} / --num_attention_heads={self.num_attention_heads}"
+                "--position_embedding_type=rotary: turns pairs of dimensions, so a head "
+                f"must have an even number of them, not --hidden_size={self.hidden_size} "
+                f"/ --num_attention_heads={self.num_attention_heads}"
             )
         if self.position_embedding_type == "scaled_sinusoidal" and self.embedding_width % 2:
-            raise UserError(f"--position_embedding_type=scaled_sinusoidal: needs embeddings of even width, not {self.embedding_width}")
+            raise UserError(
+                "--position_embedding_type=scaled_sinusoidal: "
+                f"needs embeddings of even width, not {self.embedding_width}"
+            )
         if self.hidden_act in GATED and self.intermediate_size % 2:
-            raise UserError(f"--intermediate_size={self.intermediate_size}: must be even, because --hidden_act={self.hidden_act} halves it")
+            raise UserError(
+                f"--intermediate_size={self.intermediate_size}: "
+                f"must be even, because --hidden_act={self.hidden_act} halves it"
+            )
         if self.num_hidden_layers % self.num_groups:
             raise UserError(
-                f"--num_hidden_groups={self.num_hidden_groups}: must divide --num_hidden_layers={self.num_hidden_layers}, "
+                f"--num_hidden_groups={self.num_hidden_groups}: "
+                f"must divide --num_hidden_layers={self.num_hidden_layers}, "
                 "so that every group has the same number of layers"
             )
         if not self.mlm_transform and self.embedding_width != self.hidden_size:
             raise UserError(
-                f"--nomlm_transform: needs embeddings as wide as the encoder, not --embedding_size={self.embedding_size} with "
+                "--nomlm_transform: needs embeddings as wide as the encoder, "
+                f"not --embedding_size={self.embedding_size} with "
                 f"--hidden_size={self.hidden_size}, because the transform is what makes them fit"
             )
         if self.encoder is not None and not self.encoder.startswith(ENCODER_PREFIX):
-            raise UserError(f"--encoder={self.encoder}: must be {ENCODER_PREFIX}NAME, such as {ENCODER_PREFIX}albert; or drop it"[:300])
+            raise UserError(
+                (
+                    f"--encoder={self.encoder}: must be {ENCODER_PREFIX}NAME, "
+                    f"such as {ENCODER_PREFIX}albert; or drop it"
+                )[:300]
+            )
 
     @property
     def embedding_width(self):
@@ -181,7 +247,9 @@ class ModelConfig(Settings):
 
     @property
     def is_classic(self):
-        """Whether this is a BERT of Devlin et al., which `transformers` opens as such; sizes and rates do not matter."""
+        """Whether this is a BERT of Devlin et al., which `transformers` opens as such; sizes and
+        rates do not matter.
+        """
         return not self.departures()
 
     def departures(self):
@@ -197,9 +265,15 @@ class ModelConfig(Settings):
         return rules["none_means"] is not None and value == getattr(self, rules["none_means"])
 
 
-# The sizes that Google published (Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et al. 2018), and two recipes' models.
+# The sizes that Google published (Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et
+# al. 2018), and two recipes' models.
 PRESETS = {
-    name: dict(num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads, intermediate_size=4 * hidden)
+    name: dict(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden,
+    )
     for name, layers, hidden, heads in [
         ("tiny", 2, 128, 2),
         ("mini", 4, 256, 4),
@@ -209,7 +283,8 @@ PRESETS = {
         ("large", 24, 1024, 16),
     ]
 } | {
-    # Geiping & Goldstein 2023, the final architecture (cramming/config/arch/crammed-bert.yaml), with dropout as in pretraining.
+    # Geiping & Goldstein 2023, the final architecture (cramming/config/arch/crammed-bert.yaml),
+    # with dropout as in pretraining.
     "crammed": dict(
         num_hidden_layers=16,
         hidden_size=768,
@@ -226,7 +301,13 @@ PRESETS = {
         attention_probs_dropout_prob=0.0,
     ),
     # Izsak et al. 2021: BERT large with pre-LN.
-    "budget24h": dict(num_hidden_layers=24, hidden_size=1024, num_attention_heads=16, intermediate_size=4096, norm_first=True),
+    "budget24h": dict(
+        num_hidden_layers=24,
+        hidden_size=1024,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        norm_first=True,
+    ),
 }
 
 
@@ -237,8 +318,9 @@ def preset(name, **overrides):
     return ModelConfig(**{**PRESETS[name], **overrides})
 
 
-# What Hugging Face writes beside the architecture. The first group changes what the network computes, so that only the one value that
-# our encoder implements is accepted; the second is about serving, training or tokenizing and does not concern the weights.
+# What Hugging Face writes beside the architecture. The first group changes what the network
+# computes, so that only the one value that our encoder implements is accepted; the second is about
+# serving, training or tokenizing and does not concern the weights.
 OWN_TYPE = "bert_gpu"  # model_type of what `transformers` has no class for
 _CHECKED_KEYS = {
     "model_type": "bert",
@@ -250,19 +332,23 @@ _CHECKED_KEYS = {
 }
 _IGNORED_KEYS = frozenset(
     """
-    architectures torch_dtype dtype transformers_version use_cache gradient_checkpointing classifier_dropout directionality
-    pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type id2label label2id num_labels
-    problem_type finetuning_task output_attentions output_hidden_states output_past return_dict torchscript chunk_size_feed_forward
-    attn_implementation _attn_implementation _attn_implementation_autoset attention_implementation _name_or_path name_or_path name
-    _commit_hash _num_labels language task_specific_params tokenizer_class prefix xla_device use_bfloat16 tf_legacy_loss
-    pad_token_id bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id decoder_start_token_id
+    architectures torch_dtype dtype transformers_version use_cache gradient_checkpointing
+    classifier_dropout directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+    pooler_size_per_head pooler_type id2label label2id num_labels problem_type finetuning_task
+    output_attentions output_hidden_states output_past return_dict torchscript
+    chunk_size_feed_forward attn_implementation _attn_implementation _attn_implementation_autoset
+    attention_implementation _name_or_path name_or_path name _commit_hash _num_labels language
+    task_specific_params tokenizer_class prefix xla_device use_bfloat16 tf_legacy_loss pad_token_id
+    bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id decoder_start_token_id
     cross_attention_hidden_size quantization_config auto_map
     """.split()
 )
 
 
 def read_json(path):
-    """The JSON object in a file, as a dict. Refuses a missing file, anything but an object, a key given twice, NaN and infinities."""
+    """The JSON object in a file, as a dict. Refuses a missing file, anything but an object, a key
+    given twice, NaN and infinities.
+    """
 
     def refuse_constant(text):
         raise ValueError(f"{text} is not a JSON number")
@@ -276,7 +362,9 @@ def read_json(path):
 
     try:
         with open(path, encoding="utf-8") as file:
-            values = json.load(file, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates)
+            values = json.load(
+                file, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates
+            )
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
@@ -289,18 +377,29 @@ def read_json(path):
 
 
 def read_config(path):
-    """Reads a bert_config.json of Google or a config.json of Hugging Face's BERT or of ours; absent keys keep BERT base's values.
+    """Reads a bert_config.json of Google or a config.json of Hugging Face's BERT or of ours; absent
+    keys keep BERT base's values.
 
     Raises:
-      UserError: not a strict JSON object, an unknown key, a value of the wrong type or range, or an architecture that is not BERT's.
+      UserError: not a strict JSON object, an unknown key, a value of the wrong type or range, or an
+        architecture that is not BERT's.
     """
     values = read_json(path)
     fields = {field.name for field in dataclasses.fields(ModelConfig)}
     for key, value in values.items():
-        if key in _CHECKED_KEYS and value is not None and value != _CHECKED_KEYS[key] and (key, value) != ("model_type", OWN_TYPE):
-            raise UserError(f"{path}: {key}={value!r} is not supported, only {_CHECKED_KEYS[key]!r} is"[:300])
+        if (
+            key in _CHECKED_KEYS
+            and value is not None
+            and value != _CHECKED_KEYS[key]
+            and (key, value) != ("model_type", OWN_TYPE)
+        ):
+            raise UserError(
+                f"{path}: {key}={value!r} is not supported, only {_CHECKED_KEYS[key]!r} is"[:300]
+            )
         if key not in fields and key not in _CHECKED_KEYS and key not in _IGNORED_KEYS:
-            raise UserError(f"{path}: unknown key {key!r}; the model's are {', '.join(sorted(fields))}"[:300])
+            raise UserError(
+                f"{path}: unknown key {key!r}; the model's are {', '.join(sorted(fields))}"[:300]
+            )
     if values.get("position_embedding_type", "") is None:
         del values["position_embedding_type"]  # transformers' way to say that it was not set
     try:
@@ -309,12 +408,19 @@ def read_config(path):
         raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
     if values.get("model_type") == "bert" and not config.is_classic:
         said = ", ".join(f"{name}={getattr(config, name)!r}" for name in config.departures())
-        raise UserError(f"{path}: model_type='bert' has no {said}; remove model_type, or make it '{OWN_TYPE}'"[:300])
+        raise UserError(
+            (
+                f"{path}: model_type='bert' has no {said}; "
+                f"remove model_type, or make it '{OWN_TYPE}'"
+            )[:300]
+        )
     return config
 
 
 def read_labels(path):
-    """Names of a classifier's classes in the order of its logits, as Hugging Face's config.json keeps them; () when it has none."""
+    """Names of a classifier's classes in the order of its logits, as Hugging Face's config.json
+    keeps them; () when it has none.
+    """
     labels = read_json(path).get("id2label") or {}
     try:
         return tuple(str(labels[key]) for key in sorted(labels, key=int))
@@ -323,19 +429,28 @@ def read_labels(path):
 
 
 def config_bytes(config, architecture, labels=()):
-    """The text of a config.json that `read_config` reads back to the same config and, if it is a classic BERT's, `transformers` opens.
+    """The text of a config.json that `read_config` reads back to the same config and, if it is a
+    classic BERT's, `transformers` opens.
 
     Args:
-      architecture: class of `transformers` that the folder is for, such as "BertForPreTraining". What `transformers` has no class for gets
-        a model_type of our own, so that it says so instead of building a BERT of other weights.
-      labels: names of the classes, in the order of the logits; their number tells transformers the width of the classifier.
+      architecture: class of `transformers` that the folder is for, such as "BertForPreTraining".
+        What `transformers` has no class for gets a model_type of our own, so that it says so
+        instead of building a BERT of other weights.
+      labels: names of the classes, in the order of the logits; their number tells transformers the
+        width of the classifier.
     """
     fields = config.to_dict()
     if config.is_classic:
-        known = [field for field in dataclasses.fields(config) if field.metadata["role"] != "departure" or field.metadata["bert_values"]]
+        known = [
+            field
+            for field in dataclasses.fields(config)
+            if field.metadata["role"] != "departure" or field.metadata["bert_values"]
+        ]
         fields = {field.name: fields[field.name] for field in known}
     values = {
-        "architectures": [architecture if config.is_classic else architecture.replace("Bert", "BertGpu", 1)],
+        "architectures": [
+            architecture if config.is_classic else architecture.replace("Bert", "BertGpu", 1)
+        ],
         "model_type": "bert" if config.is_classic else OWN_TYPE,
         "pad_token_id": 0,
         "torch_dtype": "float32",

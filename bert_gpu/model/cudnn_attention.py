@@ -1,11 +1,15 @@
-"""Self-attention by cuDNN's fused kernels, forward and backward, which never write the (S, S) scores to memory.
+"""Self-attention by cuDNN's fused kernels, forward and backward, which never write the (S, S)
+scores to memory.
 
-XLA runs them as custom calls (__cudnn$fmhaSoftmax and relatives), for which TensorFlow has no op. XlaCallModule takes a StableHLO program
-as text, so each call is written down here: target, operands, layouts and configuration as jax/_src/cudnn/fused_attention_stablehlo.py of
-JAX 0.7.0 has them (Apache-2.0), whose XLA is that of TensorFlow 2.20; a test holds the lowered programs against JAX's. Padding is told
-by the lengths of the rows; packed rows by a bias, which every GPU from compute capability 8.0 has kernels for (cuDNN's own packed
-layout needs 9.0, and statistics for the largest number of sequences that a row may hold). There is no dropout: cuDNN draws from a
-seed in the program's text and a counter in the process, so neither a resume nor another number of GPUs would repeat it.
+XLA runs them as custom calls (__cudnn$fmhaSoftmax and relatives), for which TensorFlow has no op.
+XlaCallModule takes a StableHLO program as text, so each call is written down here: target,
+operands, layouts and configuration as jax/_src/cudnn/fused_attention_stablehlo.py of JAX 0.7.0 has
+them (Apache-2.0), whose XLA is that of TensorFlow 2.20; a test holds the lowered programs against
+JAX's. Padding is told by the lengths of the rows; packed rows by a bias, which every GPU from
+compute capability 8.0 has kernels for (cuDNN's own packed layout needs 9.0, and statistics for the
+largest number of sequences that a row may hold). There is no dropout: cuDNN draws from a seed in
+the program's text and a counter in the process, so neither a resume nor another number of GPUs
+would repeat it.
 
 Legend: B batch, S sequence, N heads, D dimensions per head.
 """
@@ -16,18 +20,28 @@ import typing
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-# No GPU has run these programs yet, so --attention=auto does not choose them; benchmarks/gpu.py is to show that they agree and are faster.
+# No GPU has run these programs yet, so --attention=auto does not choose them; benchmarks/gpu.py is
+# to show that they agree and are faster.
 AUTO = False
-ELEMENT_TYPES = {tf.bfloat16: "bf16", tf.float16: "f16", tf.float32: "f32", tf.int32: "i32", tf.uint8: "ui8"}
-# What JAX adds to scores that may not count: cuDNN errs where it subtracts two numbers near the end of the range.
+ELEMENT_TYPES = {
+    tf.bfloat16: "bf16",
+    tf.float16: "f16",
+    tf.float32: "f32",
+    tf.int32: "i32",
+    tf.uint8: "ui8",
+}
+# What JAX adds to scores that may not count: cuDNN errs where it subtracts two numbers near the end
+# of the range.
 BLOCKED = {tf.bfloat16: float(-2 << 40), tf.float16: float(-2 << 14)}
 STATUS_RETURNING = 2  # version of the interface that XLA's own custom calls have
 
 
 class Mask(typing.NamedTuple):
-    """What the tokens of a batch may see: of padded rows `lengths` and `is_token`, of packed rows `bias`; the others are None.
+    """What the tokens of a batch may see: of padded rows `lengths` and `is_token`, of packed rows
+    `bias`; the others are None.
 
-    lengths: int32 (B,), tokens of each row, at least 1. is_token: bool (B, S), False for padding. bias: (B, 1, S, S) of the compute dtype.
+    lengths: int32 (B,), tokens of each row, at least 1. is_token: bool (B, S), False for padding.
+    bias: (B, 1, S, S) of the compute dtype.
     """
 
     lengths: tf.Tensor | None = None
@@ -36,29 +50,44 @@ class Mask(typing.NamedTuple):
 
 
 def make_mask(batch, dtype):
-    """The Mask of a batch. Padding comes behind the tokens, as in all of BERT's data; "sequence_ids" as in packed.py."""
-    if "sequence_ids" in batch:  # padding is one more sequence: no row of scores is without a number
+    """The Mask of a batch. Padding comes behind the tokens, as in all of BERT's data;
+    "sequence_ids" as in packed.py.
+    """
+    # padding is one more sequence: no row of scores is without a number
+    if "sequence_ids" in batch:
         ids = batch["sequence_ids"]
         is_other = ids[:, None, :, None] != ids[:, None, None, :]
-        return Mask(bias=tf.where(is_other, tf.constant(BLOCKED[dtype], dtype), tf.constant(0, dtype)))
+        return Mask(
+            bias=tf.where(is_other, tf.constant(BLOCKED[dtype], dtype), tf.constant(0, dtype))
+        )
     is_token = batch["input_mask"] > 0
-    return Mask(lengths=tf.maximum(tf.reduce_sum(tf.cast(is_token, tf.int32), -1), 1), is_token=is_token)
+    return Mask(
+        lengths=tf.maximum(tf.reduce_sum(tf.cast(is_token, tf.int32), -1), 1), is_token=is_token
+    )
 
 
 def attention(q, k, v, mask):
     """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax in float32 on the chip.
 
     Args:
-      q, k, v: (B, S, N, D) of bfloat16 or float16, all sizes known. Only inside a function that XLA compiles for a GPU (`obstacle`).
+      q, k, v: (B, S, N, D) of bfloat16 or float16, all sizes known. Only inside a function that XLA
+        compiles for a GPU (`obstacle`).
       mask: Mask. No gradient flows into it.
 
     Returns:
-      (B, S, N, D). Of padded rows 0 for padding, and no gradient comes from it or goes to it: whatever cuDNN leaves there.
+      (B, S, N, D). Of padded rows 0 for padding, and no gradient comes from it or goes to it:
+        whatever cuDNN leaves there.
     """
     if not q.shape.is_fully_defined():
-        raise ValueError(f"cuDNN attention: the program's text has the sizes in it, and those of {q.shape} are not all known")
+        raise ValueError(
+            "cuDNN attention: the program's text has the sizes "
+            f"in it, and those of {q.shape} are not all known"
+        )
     batch_size, length, num_heads, size = q.shape
-    heads, statistics = tf.TensorSpec(q.shape, q.dtype), tf.TensorSpec([batch_size, num_heads, length], tf.float32)
+    heads, statistics = (
+        tf.TensorSpec(q.shape, q.dtype),
+        tf.TensorSpec([batch_size, num_heads, length], tf.float32),
+    )
     bias = [] if mask.bias is None else [mask.bias]
     lengths = [] if mask.lengths is None else [mask.lengths, mask.lengths]  # of queries and of keys
     target = "__cudnn$fmhaScaleBiasSoftmax" if bias else "__cudnn$fmhaSoftmax"
@@ -72,13 +101,18 @@ def attention(q, k, v, mask):
     @tf.custom_gradient
     def attend(q, k, v):
         config = backend_config(q, mask_type, is_backward=False)
-        mixed, log_sums = fused_call(target, [q, k, v, *bias, *lengths], [heads, statistics], config)
+        mixed, log_sums = fused_call(
+            target, [q, k, v, *bias, *lengths], [heads, statistics], config
+        )
         mixed = tokens_only(mixed)
 
         def gradient(upstream):
             operands = [q, k, v, log_sums, tokens_only(upstream), *bias, mixed, *lengths]
             config = backend_config(q, mask_type, is_backward=True)
-            return [tokens_only(x) for x in fused_call(f"{target}Backward", operands, [heads] * 3, config)]
+            return [
+                tokens_only(x)
+                for x in fused_call(f"{target}Backward", operands, [heads] * 3, config)
+            ]
 
         return mixed, gradient
 
@@ -86,7 +120,9 @@ def attention(q, k, v, mask):
 
 
 def backend_config(q, mask_type, is_backward):
-    """The configuration of a call, JSON: what XLA's GPU compiler hands to cuDNN. q: as in `attention`. mask_type: NO_MASK or PADDING."""
+    """The configuration of a call, JSON: what XLA's GPU compiler hands to cuDNN. q: as in
+    `attention`. mask_type: NO_MASK or PADDING.
+    """
     batch_size, length, num_heads, size = q.shape
     layout = {
         "dim_level_types": [],
@@ -107,7 +143,8 @@ def backend_config(q, mask_type, is_backward):
         "layout": layout,
         "is_dynamic_dimension": [False] * 4,
     }
-    # Products over axes of queries, keys, values (B, S, N, D) and of scores (B, N, S, S): contracted and batch axes, left and right.
+    # Products over axes of queries, keys, values (B, S, N, D) and of scores (B, N, S, S):
+    # contracted and batch axes, left and right.
     if is_backward:
         products = {
             "bmm1_grad_gemm1": (2, 1, [0, 1], [0, 2]),  # dS, q -> dk
@@ -116,7 +153,8 @@ def backend_config(q, mask_type, is_backward):
             "bmm2_grad_gemm2": (3, 3, [0, 2], [0, 2]),  # do, v -> dp
         }
     else:
-        products = {"bmm1": (3, 3, [0, 2], [0, 2]), "bmm2": (3, 1, [0, 1], [0, 2])}  # q, k -> S and p, v -> o
+        # q, k -> S and p, v -> o
+        products = {"bmm1": (3, 3, [0, 2], [0, 2]), "bmm2": (3, 1, [0, 1], [0, 2])}
     dimensions = {
         f"{name}_dot_dimension_numbers": {
             "lhs_contracting_dimensions": [str(left)],
@@ -146,7 +184,13 @@ def backend_config(q, mask_type, is_backward):
         "max_seg_per_batch": 1,
         "is_paged_attention": False,
     }
-    return json.dumps({"operation_queue_id": "0", "wait_on_operation_queues": [], "cudnn_fmha_backend_config": fused})
+    return json.dumps(
+        {
+            "operation_queue_id": "0",
+            "wait_on_operation_queues": [],
+            "cudnn_fmha_backend_config": fused,
+        }
+    )
 
 
 def fused_call(target, operands, results, config):
@@ -165,22 +209,34 @@ def fused_call(target, operands, results, config):
 def program(target, operands, results, config):
     """The StableHLO text of one custom call.
 
-    cuDNN's results of rank 4 have the shape (B, N, S, D) but lie in memory as (B, S, N, D), so that the transposition to the latter costs
-    nothing. The last result is workspace, whose size XLA fills in.
+    cuDNN's results of rank 4 have the shape (B, N, S, D) but lie in memory as (B, S, N, D), so
+    that the transposition to the latter costs nothing. The last result is workspace, whose size
+    XLA fills in.
     """
     arguments = [f"%arg{number}" for number in range(len(operands))]
     operand_types = [_type(x.shape, x.dtype) for x in operands]
     shapes = [_heads_first(spec.shape) if spec.shape.rank == 4 else spec.shape for spec in results]
-    call_types = [_type(shape, spec.dtype) for shape, spec in zip(shapes, results, strict=True)] + [_type([0], tf.uint8)]
-    call_layouts = [_layout([3, 1, 2, 0] if len(shape) == 4 else range(len(shape))[::-1]) for shape in shapes] + [_layout([0])]
+    call_types = [_type(shape, spec.dtype) for shape, spec in zip(shapes, results, strict=True)] + [
+        _type([0], tf.uint8)
+    ]
+    call_layouts = [
+        _layout([3, 1, 2, 0] if len(shape) == 4 else range(len(shape))[::-1]) for shape in shapes
+    ] + [_layout([0])]
     operand_layouts = [_layout(range(x.shape.rank)[::-1]) for x in operands]
     result_types = [_type(spec.shape, spec.dtype) for spec in results]
     lines, values = [], []
-    for number, (spec, given, wanted) in enumerate(zip(results, call_types, result_types, strict=False)):
+    for number, (spec, given, wanted) in enumerate(
+        zip(results, call_types, result_types, strict=False)
+    ):
         values.append(f"%call#{number}" if spec.shape.rank != 4 else f"%result{number}")
         if spec.shape.rank == 4:
-            lines.append(f"{values[-1]} = stablehlo.transpose %call#{number}, dims = [0, 2, 1, 3] : ({given}) -> {wanted}")
-    signature = ", ".join(f"{name}: {kind}" for name, kind in zip(arguments, operand_types, strict=True))
+            lines.append(
+                f"{values[-1]} = stablehlo.transpose %call#{number}, "
+                f"dims = [0, 2, 1, 3] : ({given}) -> {wanted}"
+            )
+    signature = ", ".join(
+        f"{name}: {kind}" for name, kind in zip(arguments, operand_types, strict=True)
+    )
     escaped = config.replace("\\", "\\\\").replace('"', '\\"')
     body = "\n    ".join(lines)
     return f"""module @attention {{
@@ -214,16 +270,21 @@ def _layout(minor_to_major):
 
 
 def obstacle(*, kind, xla, precision, capability, size, dropout, is_packed=False, length=None):
-    """What keeps a model from training with this attention, as the end of a sentence for the user; None when nothing does.
+    """What keeps a model from training with this attention, as the end of a sentence for the user;
+    None when nothing does.
 
     Args:
-      kind: "GPU" or "CPU". xla: whether the step is compiled. precision: name of the compute type. capability: compute capability of the
-        oldest GPU, such as (8, 6). size: D. dropout: rate for attention probabilities. is_packed, length: of the rows, None = any.
+      kind: "GPU" or "CPU". xla: whether the step is compiled. precision: name of the compute type.
+        capability: compute capability of the oldest GPU, such as (8, 6). size: D. dropout: rate for
+        attention probabilities. is_packed, length: of the rows, None = any.
     """
     if kind != "GPU":
         return "needs a GPU"
     if capability < (8, 0):
-        return f"needs GPUs of compute capability 8.0 or more, and one has {capability[0]}.{capability[1]}"
+        return (
+            "needs GPUs of compute capability 8.0 or more, "
+            f"and one has {capability[0]}.{capability[1]}"
+        )
     if not xla:
         return "is reached through XLA; drop --xla=off"
     if precision not in ("bfloat16", "float16"):
@@ -231,7 +292,10 @@ def obstacle(*, kind, xla, precision, capability, size, dropout, is_packed=False
     if size % 8 or size > 128:
         return f"needs heads of 8, 16, ... or 128 dimensions, and this model's have {size}"
     if dropout:
-        return f"drops no attention probabilities, and attention_probs_dropout_prob is {dropout:g}; give --attention_probs_dropout_prob=0"
+        return (
+            "drops no attention probabilities, and attention_probs_dropout_prob "
+            f"is {dropout:g}; give --attention_probs_dropout_prob=0"
+        )
     if is_packed and length is not None and length % 2:
         return f"needs packed rows of an even number of tokens, and these have {length}"
     return None

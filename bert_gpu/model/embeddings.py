@@ -1,6 +1,8 @@
-"""Token ids -> the vectors that enter the first layer: words, segments and positions, summed, normalised and, if need be, widened.
+"""Token ids -> the vectors that enter the first layer: words, segments and positions, summed,
+normalised and, if need be, widened.
 
-Legend: B batch, S sequence, E embedding width (H unless factorised, as in ALBERT), H hidden, V vocabulary, R = B x S rows.
+Legend: B batch, S sequence, E embedding width (H unless factorised, as in ALBERT), H hidden, V
+vocabulary, R = B x S rows.
 """
 
 import numpy as np
@@ -13,7 +15,11 @@ from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, no
 
 def embedding_weights(config):
     width = config.embedding_width
-    tables = {"word": config.vocab_size, "position": config.max_position_embeddings, "segment": config.type_vocab_size}
+    tables = {
+        "word": config.vocab_size,
+        "position": config.max_position_embeddings,
+        "segment": config.type_vocab_size,
+    }
     if config.position_embedding_type != "absolute":
         del tables["position"]
     specs = {
@@ -26,12 +32,18 @@ def embedding_weights(config):
     if config.embedding_norm:
         specs.update(norm_weights("embeddings/norm", width))
     if width != config.hidden_size:
-        specs.update(dense_weights(config, "embeddings/projection", width, config.hidden_size, config.use_bias))
+        specs.update(
+            dense_weights(
+                config, "embeddings/projection", width, config.hidden_size, config.use_bias
+            )
+        )
     return specs
 
 
 def embedding_products(config):
-    """Multiply-adds of `embed` for one token: E H where the embeddings are made wider. A lookup counts none, also that of segments."""
+    """Multiply-adds of `embed` for one token: E H where the embeddings are made wider. A lookup
+    counts none, also that of segments.
+    """
     return dense_products(embedding_weights(config))
 
 
@@ -39,8 +51,8 @@ def embedding_products(config):
 def look_up(table, ids):
     """Rows of an embedding table: (V, E), (R,) -> (R, E).
 
-    The gradient is dense, which XLA and an all-reduce need, and summed in float32: frequent tokens occur thousands of times in a
-    batch, more than bfloat16 can count.
+    The gradient is dense, which XLA and an all-reduce need, and summed in float32: frequent tokens
+    occur thousands of times in a batch, more than bfloat16 can count.
     """
 
     def gradient(upstream):
@@ -51,18 +63,27 @@ def look_up(table, ids):
 
 
 def sinusoids(num_positions, width):
-    """Sines (even columns) and cosines (odd columns) of position / 10000^(2 i / width): float32 (num_positions, width).
+    """Sines (even columns) and cosines (odd columns) of position / 10000^(2 i / width): float32
+    (num_positions, width).
 
     Vaswani et al. 2017, 3.5, computed in float64.
     """
     angles = np.arange(num_positions)[:, None] / 10000.0 ** (np.arange(0, width, 2) / width)
-    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(num_positions, width).astype(np.float32)
+    return (
+        np.stack([np.sin(angles), np.cos(angles)], -1)
+        .reshape(num_positions, width)
+        .astype(np.float32)
+    )
 
 
 def position_vectors(weights, batch, config, dtype):
     """(S, E), or (B, S, E) where rows are packed, whose positions restart in each sequence."""
     learnt = config.position_embedding_type == "absolute"
-    table = weights["embeddings/position"] if learnt else tf.constant(sinusoids(config.max_position_embeddings, config.embedding_width))
+    table = (
+        weights["embeddings/position"]
+        if learnt
+        else tf.constant(sinusoids(config.max_position_embeddings, config.embedding_width))
+    )
     batch_size, length = sizes(batch["input_ids"])
     if "sequence_ids" not in batch:
         vectors = table[:length]
@@ -70,7 +91,10 @@ def position_vectors(weights, batch, config, dtype):
         positions = restarted_positions(batch["sequence_ids"])
         vectors = look_up(table, tf.reshape(positions, [-1]))
         vectors = tf.reshape(vectors, [batch_size, length, config.embedding_width])
-    return tf.cast(vectors if learnt else vectors * tf.cast(weights["embeddings/position_scale"], tf.float32), dtype)
+    return tf.cast(
+        vectors if learnt else vectors * tf.cast(weights["embeddings/position_scale"], tf.float32),
+        dtype,
+    )
 
 
 def embed(weights, batch, config, *, dtype=tf.float32, seed=None):
@@ -78,13 +102,22 @@ def embed(weights, batch, config, *, dtype=tf.float32, seed=None):
     batch_size, length = sizes(batch["input_ids"])
     x = look_up(tf.cast(weights["embeddings/word"], dtype), tf.reshape(batch["input_ids"], [-1]))
     if config.type_vocab_size:
-        # A product with one-hot rows, not a lookup: its gradient is a product too, where adding R rows into two would queue up.
-        kinds = tf.one_hot(tf.reshape(batch["segment_ids"], [-1]), config.type_vocab_size, dtype=dtype)
+        # A product with one-hot rows, not a lookup: its gradient is a product too, where adding R
+        # rows into two would queue up.
+        kinds = tf.one_hot(
+            tf.reshape(batch["segment_ids"], [-1]), config.type_vocab_size, dtype=dtype
+        )
         x += tf.matmul(kinds, tf.cast(weights["embeddings/segment"], dtype))
     if config.position_embedding_type != "rotary":  # which acts in the attention
-        x = tf.reshape(x, [batch_size, length, config.embedding_width]) + position_vectors(weights, batch, config, dtype)
+        x = tf.reshape(x, [batch_size, length, config.embedding_width]) + position_vectors(
+            weights, batch, config, dtype
+        )
         x = tf.reshape(x, [-1, config.embedding_width])
     if config.embedding_norm:
         x = layer_norm(weights, "embeddings/norm", x, config.layer_norm_eps)
     x = dropout(x, config.hidden_dropout_prob, seed, "embeddings")
-    return x if config.embedding_width == config.hidden_size else dense(weights, "embeddings/projection", x)
+    return (
+        x
+        if config.embedding_width == config.hidden_size
+        else dense(weights, "embeddings/projection", x)
+    )

@@ -1,12 +1,16 @@
-"""The encoder: weights as specifications, and a pure function from weights and a batch to hidden states.
+"""The encoder: weights as specifications, and a pure function from weights and a batch to
+hidden states.
 
-BERT's (Devlin et al. 2018) unless the config says otherwise: each departure from it is a switch, so that any combination is one program.
+BERT's (Devlin et al. 2018) unless the config says otherwise: each departure from it is a switch, so
+that any combination is one program.
 
-Legend: B batch, S sequence, H hidden, N heads, D dimensions per head, R = B x S rows, K sequences of a packed row.
+Legend: B batch, S sequence, H hidden, N heads, D dimensions per head, R = B x S rows, K sequences
+of a packed row.
 
-Nothing here holds state: whoever trains owns the variables, reads them to tensors, casts those of rank 2 and more to the compute dtype
-and calls `encode`. Which layers there are is decided once, in `encoder_weights`; `encode` finds what it needs by name. BertEncoder is
-these functions behind the protocol of encoders.py.
+Nothing here holds state: whoever trains owns the variables, reads them to tensors, casts those of
+rank 2 and more to the compute dtype and calls `encode`. Which layers there are is decided once, in
+`encoder_weights`; `encode` finds what it needs by name. BertEncoder is these functions behind the
+protocol of encoders.py.
 """
 
 import dataclasses
@@ -58,8 +62,8 @@ def encoder_weights(config):
 class Rows(typing.NamedTuple):
     """What all layers need to know of a batch.
 
-    batch_size, length: B and S, numbers or scalar tensors. mask: what attention may not see, float32, (B, 1, 1, S) or (B, 1, S, S), added
-    to scores, or cudnn_attention.Mask.
+    batch_size, length: B and S, numbers or scalar tensors. mask: what attention may not see,
+    float32, (B, 1, 1, S) or (B, 1, S, S), added to scores, or cudnn_attention.Mask.
     rotation: cosines and sines of rotary positions, (S, D) each, or None.
     """
 
@@ -70,35 +74,55 @@ class Rows(typing.NamedTuple):
 
 
 def attention_block(weights, x, rows, config, seed, place):
-    """Self-attention: (R, H) -> (R, H) and its bias, as `project`; the three projections in one product."""
+    """Self-attention: (R, H) -> (R, H) and its bias, as `project`; the three projections in
+    one product.
+    """
     num_heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     qkv, bias = project(weights, "attention/qkv", x)
     qkv = tf.reshape(qkv, [rows.batch_size, rows.length, 3, num_heads, size])
     bias = [tf.reshape(b, [3, num_heads, size]) for b in bias]
-    mixed = self_attention(qkv, bias, rows.mask, rows.rotation, config.attention_probs_dropout_prob, seed, f"{place}/probabilities")
+    mixed = self_attention(
+        qkv,
+        bias,
+        rows.mask,
+        rows.rotation,
+        config.attention_probs_dropout_prob,
+        seed,
+        f"{place}/probabilities",
+    )
     return project(weights, "attention/output", tf.reshape(mixed, [-1, config.hidden_size]))
 
 
 def attention_products(config, num_attended):
-    """Multiply-adds of `attention_block` for a token that attends to T: 4 H^2 of its dense layers, and T H each of scores and mixing."""
-    return dense_products(attention_weights(config, "attention")) + 2 * num_attended * config.hidden_size
+    """Multiply-adds of `attention_block` for a token that attends to T: 4 H^2 of its dense layers,
+    and T H each of scores and mixing.
+    """
+    return (
+        dense_products(attention_weights(config, "attention"))
+        + 2 * num_attended * config.hidden_size
+    )
 
 
 def feed_forward_block(weights, x, config):
-    """Two dense layers with an activation between them: (R, H) -> (R, H) and its bias, as `project`."""
+    """Two dense layers with an activation between them: (R, H) -> (R, H) and its bias,
+    as `project`.
+    """
     inner, bias = project(weights, "feed_forward/in", x)
     return project(weights, "feed_forward/output", activate(config.hidden_act, inner, *bias))
 
 
 def feed_forward_products(config):
-    """Multiply-adds of `feed_forward_block` for one token: H I + I' H, where a gate makes I' half of I."""
+    """Multiply-adds of `feed_forward_block` for one token: H I + I' H, where a gate makes
+    I' half of I.
+    """
     return dense_products(feed_forward_weights(config, "feed_forward"))
 
 
 class Products(typing.NamedTuple):
     """Multiply-adds of one token in a training step.
 
-    embeddings: forward, before the layers. layers: forward, in all layers. recomputed: forward once more, in the backward pass.
+    embeddings: forward, before the layers. layers: forward, in all layers. recomputed: forward once
+    more, in the backward pass.
     """
 
     embeddings: float
@@ -107,20 +131,26 @@ class Products(typing.NamedTuple):
 
 
 def token_products(config, num_attended):
-    """The Products of `encode` for a token that attends to `num_attended`, where all activations are kept."""
+    """The Products of `encode` for a token that attends to `num_attended`, where all
+    activations are kept.
+    """
     layer = attention_products(config, num_attended) + feed_forward_products(config)
     return Products(embedding_products(config), config.num_hidden_layers * layer)
 
 
 def weights_of(weights, index, config):
-    """Those of layer number `index`, with their full names; consecutive layers have the same where they share them."""
+    """Those of layer number `index`, with their full names; consecutive layers have the same where
+    they share them.
+    """
     group = f"layer_{index * config.num_groups // config.num_hidden_layers}/"
     return {name: weight for name, weight in weights.items() if name.startswith(group)}
 
 
 def run_layer(weights, index, x, rows, config, seed):
     """Layer number `index`: (R, H) -> (R, H)."""
-    own = {name.split("/", 1)[1]: weight for name, weight in weights_of(weights, index, config).items()}
+    own = {
+        name.split("/", 1)[1]: weight for name, weight in weights_of(weights, index, config).items()
+    }
     blocks = {
         "attention": lambda x, place: attention_block(own, x, rows, config, seed, place),
         "feed_forward": lambda x, place: feed_forward_block(own, x, config),
@@ -134,20 +164,34 @@ def run_layer(weights, index, x, rows, config, seed):
     return x
 
 
-def encode(weights, batch, config, *, dtype=tf.float32, seed=None, recompute_every=0, xla=False, attention="plain"):
+def encode(
+    weights,
+    batch,
+    config,
+    *,
+    dtype=tf.float32,
+    seed=None,
+    recompute_every=0,
+    xla=False,
+    attention="plain",
+):
     """Hidden states behind the last layer.
 
     Args:
-      weights: {name: tensor} with at least the names of `encoder_weights`; float32 or already of the compute dtype.
-      batch: int32 "input_ids", "input_mask" (1 for tokens, 0 for padding) and "segment_ids", (B, S) each. With "sequence_ids" (packed.py)
-        no token sees another sequence of its row, and positions restart in each: every sequence gets what it would get alone.
+      weights: {name: tensor} with at least the names of `encoder_weights`; float32 or already of
+        the compute dtype.
+      batch: int32 "input_ids", "input_mask" (1 for tokens, 0 for padding) and "segment_ids", (B, S)
+        each. With "sequence_ids" (packed.py) no token sees another sequence of its row, and
+        positions restart in each: every sequence gets what it would get alone.
       dtype: compute dtype of products and activations.
       seed: int32 (2,) that dropout draws from; None switches dropout off.
-      recompute_every: k > 0 keeps one activation (R, H) for every k layers, and the backward pass computes what is inside again
-        (recompute.py): same results, the activations of k layers at a time, for the price of one more forward pass. 0 keeps all.
+      recompute_every: k > 0 keeps one activation (R, H) for every k layers, and the backward pass
+        computes what is inside again (recompute.py): same results, the activations of k layers at a
+        time, for the price of one more forward pass. 0 keeps all.
       xla: whether XLA compiles this; only asked where recompute_every is above 0.
-      attention: "plain" or "cudnn", the latter inside XLA, on a GPU, with all sizes known and no dropout of attention probabilities
-        (cudnn_attention.py). The hidden states of padding are then others, which nothing else depends on.
+      attention: "plain" or "cudnn", the latter inside XLA, on a GPU, with all sizes known and no
+        dropout of attention probabilities (cudnn_attention.py). The hidden states of padding are
+        then others, which nothing else depends on.
 
     Returns:
       (B, S, H) in the compute dtype.
@@ -157,16 +201,25 @@ def encode(weights, batch, config, *, dtype=tf.float32, seed=None, recompute_eve
     if attention == "cudnn":
         mask = cudnn_attention.make_mask(batch, dtype)
     else:
-        mask = sequence_bias(batch["sequence_ids"]) if "sequence_ids" in batch else mask_bias(batch["input_mask"])
+        mask = (
+            sequence_bias(batch["sequence_ids"])
+            if "sequence_ids" in batch
+            else mask_bias(batch["input_mask"])
+        )
     rows = Rows(
         batch_size,
         length,
         mask,
-        rotation(length, config.max_position_embeddings, size, dtype) if config.position_embedding_type == "rotary" else None,
+        rotation(length, config.max_position_embeddings, size, dtype)
+        if config.position_embedding_type == "rotary"
+        else None,
     )
     x = embed(weights, batch, config, dtype=dtype, seed=seed)
     for first in range(0, config.num_hidden_layers, recompute_every or config.num_hidden_layers):
-        indices = range(first, min(first + (recompute_every or config.num_hidden_layers), config.num_hidden_layers))
+        indices = range(
+            first,
+            min(first + (recompute_every or config.num_hidden_layers), config.num_hidden_layers),
+        )
 
         def run(x, weights, seed, indices=indices):
             for index in indices:
@@ -174,7 +227,11 @@ def encode(weights, batch, config, *, dtype=tf.float32, seed=None, recompute_eve
             return x
 
         if recompute_every:
-            own = {name: weight for index in indices for name, weight in weights_of(weights, index, config).items()}
+            own = {
+                name: weight
+                for index in indices
+                for name, weight in weights_of(weights, index, config).items()
+            }
             x = recompute(run, x, own, seed, xla=xla)
         else:
             x = run(x, weights, seed)
@@ -185,7 +242,9 @@ def encode(weights, batch, config, *, dtype=tf.float32, seed=None, recompute_eve
 
 @dataclasses.dataclass(frozen=True)
 class BertEncoder:
-    """Our own encoder behind the protocol of encoders.py; recompute_every, attention and xla are those of `encode`."""
+    """Our own encoder behind the protocol of encoders.py; recompute_every, attention and xla are
+    those of `encode`.
+    """
 
     config: ModelConfig
     recompute_every: int = 0
@@ -210,15 +269,21 @@ class BertEncoder:
     def check(self, length, precision, is_packed=False):
         positions = self.config.max_position_embeddings
         if length is not None and length > positions:
-            raise UserError(f"rows of {length} tokens, but --max_position_embeddings={positions}; raise it")
+            raise UserError(
+                f"rows of {length} tokens, but --max_position_embeddings={positions}; raise it"
+            )
 
     def cudnn_obstacle(self, **conditions):
         size = self.config.hidden_size // self.config.num_attention_heads
-        return cudnn_attention.obstacle(size=size, dropout=self.config.attention_probs_dropout_prob, **conditions)
+        return cudnn_attention.obstacle(
+            size=size, dropout=self.config.attention_probs_dropout_prob, **conditions
+        )
 
     def token_products(self, num_attended):
         products = token_products(self.config, num_attended)
         return products._replace(recomputed=products.layers) if self.recompute_every else products
 
     def for_training(self, *, recompute_every=0, attention="plain", xla=False):
-        return dataclasses.replace(self, recompute_every=recompute_every, attention=attention, xla=xla)
+        return dataclasses.replace(
+            self, recompute_every=recompute_every, attention=attention, xla=xla
+        )

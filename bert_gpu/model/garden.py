@@ -1,8 +1,10 @@
-"""Encoders of TF Model Garden as functions on a dict of weights, so that our step, data and checkpoints train them.
+"""Encoders of TF Model Garden as functions on a dict of weights, so that our step, data and
+checkpoints train them.
 
-A layer of tf_keras owns its variables and draws dropout from a generator with a state; our step hands tensors and a seed to pure
-functions. So an encoder is built once to learn the names, shapes and first values of its weights, and its variables are let go. Whenever
-it is traced, the given tensors stand where the variables stood, and stateless draws where the generators stood.
+A layer of tf_keras owns its variables and draws dropout from a generator with a state; our step
+hands tensors and a seed to pure functions. So an encoder is built once to learn the names, shapes
+and first values of its weights, and its variables are let go. Whenever it is traced, the given
+tensors stand where the variables stood, and stateless draws where the generators stood.
 
 Legend: B batch, S sequence, H hidden, V vocabulary, E width of the word embeddings.
 """
@@ -30,25 +32,40 @@ with warnings.catch_warnings():
     import tf_keras
     from official.nlp.configs import encoders
 
-WORKING = ("bert", "bert_v2", "query_bert", "albert", "mobilebert", "reuse", "kernel", "bigbird", "fnet", "sparse_mixer")
+WORKING = (
+    "bert",
+    "bert_v2",
+    "query_bert",
+    "albert",
+    "mobilebert",
+    "reuse",
+    "kernel",
+    "bigbird",
+    "fnet",
+    "sparse_mixer",
+)
 REFUSED = {
     "funnel": "it shortens the sequence, and masked words need a state each",
     "xlnet": "it predicts words in permuted orders, from inputs of its own",
     "any": "it names no encoder",
 }
-# Their matrices along the sequence, or the blocks that see each other, are made for one length: that of the positions.
+# Their matrices along the sequence, or the blocks that see each other, are made for one length:
+# that of the positions.
 FIXED_LENGTH = ("fnet", "sparse_mixer", "bigbird")
 FLOAT32_ONLY = ("mobilebert", "kernel")  # add float32 to lower precision inside, which fails
-IMPURE = ("redraw", "use_gradient_checkpointing")  # options that draw numbers, or own variables, where no seed and no weight can reach
+# options that draw numbers, or own variables, where no seed and no weight can reach
+IMPURE = ("redraw", "use_gradient_checkpointing")
 BERT_PRODUCTS = ("bert", "bert_v2", "albert")  # multiply the matrices that our encoder does
-POOLERS = ("pooler_transform", "cls_transform", "pooler")  # theirs; sentence vectors are made by our own heads
+# theirs; sentence vectors are made by our own heads
+POOLERS = ("pooler_transform", "cls_transform", "pooler")
 
 
 @dataclasses.dataclass(frozen=True)
 class GardenEncoder:
     """An encoder of Model Garden behind the protocol of encoders.py, which describes the methods.
 
-    name: the type in `official.nlp.configs.encoders`. options: (field, value) pairs of its own configuration.
+    name: the type in `official.nlp.configs.encoders`. options: (field, value) pairs of its own
+    configuration.
     """
 
     config: ModelConfig
@@ -57,7 +74,9 @@ class GardenEncoder:
 
     @property
     def flag(self):
-        return f"--encoder={ENCODER_PREFIX}" + ",".join([self.name, *(f"{field}={value}" for field, value in self.options)])
+        return f"--encoder={ENCODER_PREFIX}" + ",".join(
+            [self.name, *(f"{field}={value}" for field, value in self.options)]
+        )
 
     @property
     def shares_layers(self):
@@ -73,15 +92,27 @@ class GardenEncoder:
         return self.config.max_position_embeddings if self.name in FIXED_LENGTH else None
 
     def weights(self):
-        """{name: WeightSpec}: "embeddings/word", and "encoder/..." as Model Garden names them, without its pooler."""
+        """{name: WeightSpec}: "embeddings/word", and "encoder/..." as Model Garden names them,
+        without its pooler.
+        """
         return dict(build(self, "float32").specs)
 
     def encode(self, weights, batch, *, dtype=tf.float32, seed=None):
-        """Raises UserError for rows that the encoder cannot take: packed ones, and lengths that it was not made for."""
-        self.check(batch["input_ids"].shape[1], tf.as_dtype(dtype).name, is_packed="sequence_ids" in batch)
-        features = dict(input_word_ids=batch["input_ids"], input_mask=batch["input_mask"], input_type_ids=batch["segment_ids"])
+        """Raises UserError for rows that the encoder cannot take: packed ones, and lengths that it
+        was not made for.
+        """
+        self.check(
+            batch["input_ids"].shape[1], tf.as_dtype(dtype).name, is_packed="sequence_ids" in batch
+        )
+        features = dict(
+            input_word_ids=batch["input_ids"],
+            input_mask=batch["input_mask"],
+            input_type_ids=batch["segment_ids"],
+        )
         if self.fixed_length is not None:
-            features = {name: tf.ensure_shape(x, [None, self.fixed_length]) for name, x in features.items()}
+            features = {
+                name: tf.ensure_shape(x, [None, self.fixed_length]) for name, x in features.items()
+            }
         built = build(self, tf.as_dtype(dtype).name)
         with built.given(weights, seed):
             hidden = built.model(features, training=seed is not None)["sequence_output"]
@@ -90,29 +121,42 @@ class GardenEncoder:
     def check(self, length, precision, is_packed=False):
         positions = self.config.max_position_embeddings
         if is_packed:
-            raise UserError(f"{self.flag}: attends across the sequences of packed rows; use data of another --objective, or our encoder")
+            raise UserError(
+                f"{self.flag}: attends across the sequences of packed rows; "
+                "use data of another --objective, or our encoder"
+            )
         if precision != "float32" and self.name in FLOAT32_ONLY:
-            raise UserError(f"--precision={precision}: {self.flag} works in float32 alone; give --precision=float32")
+            raise UserError(
+                f"--precision={precision}: {self.flag} works "
+                "in float32 alone; give --precision=float32"
+            )
         if length is None:
             return
         if self.fixed_length not in (None, length):
             raise UserError(
-                f"{self.flag}: takes rows of exactly --max_position_embeddings={positions} tokens, these have {length}; set it to "
-                "the data's length, with --padding=fixed"
+                f"{self.flag}: takes rows of exactly --max_position_embeddings={positions} tokens, "
+                f"these have {length}; set it to the data's length, with --padding=fixed"
             )
         if length > positions:
-            raise UserError(f"{self.flag}: rows of {length} tokens, but --max_position_embeddings={positions}; raise it")
+            raise UserError(
+                f"{self.flag}: rows of {length} tokens, "
+                f"but --max_position_embeddings={positions}; raise it"
+            )
         if self.name == "bigbird" and length % (block := garden_config(self).get().block_size):
             raise UserError(
-                f"{self.flag}: takes rows of a multiple of {block} tokens, these have {length}; give "
-                f"--encoder={ENCODER_PREFIX}bigbird,block_size=N, or data of another length"
+                f"{self.flag}: takes rows of a multiple of {block} tokens, these have {length}; "
+                f"give --encoder={ENCODER_PREFIX}bigbird,block_size=N, or data of another length"
             )
 
     def cudnn_obstacle(self, **conditions):
         return f"is for our own encoder, not for {self.flag}; name another"
 
     def token_products(self, num_attended):
-        return token_products(self.config, num_attended) if self.name in BERT_PRODUCTS and not self.options else None
+        return (
+            token_products(self.config, num_attended)
+            if self.name in BERT_PRODUCTS and not self.options
+            else None
+        )
 
     def for_training(self, *, recompute_every=0, attention="plain", xla=False):
         if recompute_every or attention != "plain":
@@ -122,14 +166,19 @@ class GardenEncoder:
 
 
 def open_encoder(config):
-    """The GardenEncoder of a ModelConfig with --encoder=garden:NAME[,FIELD=VALUE...]; FIELDs are those of Model Garden's configuration.
+    """The GardenEncoder of a ModelConfig with --encoder=garden:NAME[,FIELD=VALUE...]; FIELDs are
+    those of Model Garden's configuration.
 
     Raises UserError for unknown names and fields.
     """
-    name, *options = re.split(r",(?![^(\[]*[)\]])", config.encoder.removeprefix(ENCODER_PREFIX))  # at commas outside of brackets
+    # at commas outside of brackets
+    name, *options = re.split(r",(?![^(\[]*[)\]])", config.encoder.removeprefix(ENCODER_PREFIX))
     flag = f"--encoder={config.encoder}"
     if name in REFUSED:
-        raise UserError(f"{flag}: cannot be trained here, because {REFUSED[name]}; these can: {', '.join(WORKING)}")
+        raise UserError(
+            f"{flag}: cannot be trained here, because "
+            f"{REFUSED[name]}; these can: {', '.join(WORKING)}"
+        )
     if name not in WORKING:
         raise UserError(f"{flag}: no such encoder; known are {', '.join(WORKING)}")
     pairs = read_options(flag, encoders.EncoderConfig(type=name).get(), options)
@@ -140,7 +189,9 @@ def open_encoder(config):
 
 
 def garden_config(encoder):
-    """Model Garden's EncoderConfig of a GardenEncoder. UserError when its ModelConfig asks for what the encoder does not have."""
+    """Model Garden's EncoderConfig of a GardenEncoder. UserError when its ModelConfig asks for what
+    the encoder does not have.
+    """
     config, result = encoder.config, encoders.EncoderConfig(type=encoder.name)
     theirs = result.get()
     transfer(config, theirs, encoder.flag, shares_layers=encoder.shares_layers)
@@ -165,7 +216,9 @@ class _Model(tf_keras.layers.Layer):
 
 
 class _Draws:
-    """Stands where a Dropout layer has its random generator: draws from the step's seed, another mask at each call."""
+    """Stands where a Dropout layer has its random generator: draws from the step's seed, another
+    mask at each call.
+    """
 
     def __init__(self, seed, place):
         self.seed, self.place, self.num_calls = seed, place, 0
@@ -178,11 +231,15 @@ class _Draws:
 
 @tf.custom_gradient
 def dense_gradient(table):
-    """The identity on an embedding table. Gradients of lookups arrive as slices and leave dense, summed in float32."""
+    """The identity on an embedding table. Gradients of lookups arrive as slices and leave dense,
+    summed in float32.
+    """
 
     def gradient(upstream):
         if isinstance(upstream, tf.IndexedSlices):
-            upstream = tf.math.unsorted_segment_sum(tf.cast(upstream.values, tf.float32), upstream.indices, table.shape[0])
+            upstream = tf.math.unsorted_segment_sum(
+                tf.cast(upstream.values, tf.float32), upstream.indices, table.shape[0]
+            )
         return tf.cast(upstream, table.dtype)
 
     return tf.identity(table), gradient
@@ -191,14 +248,18 @@ def dense_gradient(table):
 class Built:
     """An encoder without variables.
 
-    model: callable (features, training) -> {"sequence_output": ...}, only inside `given`. specs: {name: WeightSpec}.
-    places: (layer, attribute, name) of each weight; name None for those of the pooler, whose output nobody reads.
+    model: callable (features, training) -> {"sequence_output": ...}, only inside `given`. specs:
+    {name: WeightSpec}.
+    places: (layer, attribute, name) of each weight; name None for those of the pooler, whose output
+    nobody reads.
     """
 
     def __init__(self, encoder, config, specs, places):
         self.model, self.specs, self.places = _Model(encoder), specs, places
         self.layers = list(encoder._flatten_layers())
-        self.shapes = {(layer, attribute): vars(layer)[attribute].shape for layer, attribute, _ in places}
+        self.shapes = {
+            (layer, attribute): vars(layer)[attribute].shape for layer, attribute, _ in places
+        }
         for layer, attribute, _ in places:
             vars(layer)[attribute] = None
         for layer in self.layers:
@@ -207,17 +268,25 @@ class Built:
     @contextlib.contextmanager
     def given(self, weights, seed):
         """While this lasts, the layers compute with these weights, and drop out by this seed."""
-        tensors = {name: dense_gradient(tensor) if tensor.shape.rank == 2 else tensor for name, tensor in weights.items()}
+        tensors = {
+            name: dense_gradient(tensor) if tensor.shape.rank == 2 else tensor
+            for name, tensor in weights.items()
+        }
         inserted = []
         for layer, attribute, name in self.places:
             value = tf.zeros(self.shapes[layer, attribute]) if name is None else tensors[name]
             inserted.append((layer, attribute, tf.cast(value, layer.compute_dtype)))
         for number, layer in enumerate(self.layers):
-            # Routers report metrics into variables, which a pure function must not write. Their weight in the loss is 0.
+            # Routers report metrics into variables, which a pure function must not write. Their
+            # weight in the loss is 0.
             inserted.append((layer, "add_metric", lambda *args, **kwargs: None))
             if isinstance(layer, tf_keras.layers.Dropout):
-                inserted.append((layer, "_random_generator", _Draws(seed, f"garden/dropout_{number}")))
-        before = [(layer, attribute, vars(layer).get(attribute, vars)) for layer, attribute, _ in inserted]
+                inserted.append(
+                    (layer, "_random_generator", _Draws(seed, f"garden/dropout_{number}"))
+                )
+        before = [
+            (layer, attribute, vars(layer).get(attribute, vars)) for layer, attribute, _ in inserted
+        ]
         try:
             for layer, attribute, value in inserted:
                 vars(layer)[attribute] = value
@@ -234,7 +303,8 @@ class Built:
 def build(encoder, dtype):
     """The Built of a GardenEncoder for a compute dtype ("float32", "bfloat16", "float16").
 
-    In a thread of its own: that has neither the graph nor the replica in which the caller may be tracing.
+    In a thread of its own: that has neither the graph nor the replica in which the caller
+    may be tracing.
     """
     results = []
 
@@ -256,7 +326,8 @@ def _build(encoder, dtype):
     config, theirs, initializers = encoder.config, garden_config(encoder), {}
 
     def create(next_creator, **settings):
-        initializer = getattr(settings["initial_value"], "func", None)  # of tf_keras: partial(initializer, shape, dtype=...)
+        # of tf_keras: partial(initializer, shape, dtype=...)
+        initializer = getattr(settings["initial_value"], "func", None)
         if initializer is not None:
             shape = settings["initial_value"].args[0]
             settings["initial_value"] = lambda: tf.zeros(shape, settings.get("dtype") or tf.float32)
@@ -266,13 +337,23 @@ def _build(encoder, dtype):
 
     policy = dtype if dtype == "float32" else f"mixed_{dtype}"
     length = config.max_position_embeddings
-    features = {name: tf.ones([1, length], tf.int32) for name in ("input_word_ids", "input_mask", "input_type_ids")}
+    features = {
+        name: tf.ones([1, length], tf.int32)
+        for name in ("input_word_ids", "input_mask", "input_type_ids")
+    }
     features["input_type_ids"] = tf.zeros_like(features["input_type_ids"])
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        activations = {activation_name(name): _plain(function) for name, function in ACTIVATIONS.items()}
-        for context in (tf.device("CPU:0"), _policy(policy), _numpy_state(), tf_keras.utils.custom_object_scope(activations)):
+        activations = {
+            activation_name(name): _plain(function) for name, function in ACTIVATIONS.items()
+        }
+        for context in (
+            tf.device("CPU:0"),
+            _policy(policy),
+            _numpy_state(),
+            tf_keras.utils.custom_object_scope(activations),
+        ):
             stack.enter_context(context)
         stack.enter_context(tf.variable_creator_scope(create))
         tf_keras.backend.reset_uids()  # names without numbers that count what was built before
@@ -281,7 +362,11 @@ def _build(encoder, dtype):
             hidden = network(features)["sequence_output"]
         except (ValueError, TypeError, ZeroDivisionError, tf.errors.OpError) as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"{encoder.flag}: Model Garden cannot build it for this configuration: {reason}"[:300]) from error
+            raise UserError(
+                f"{encoder.flag}: Model Garden cannot build it for this configuration: {reason}"[
+                    :300
+                ]
+            ) from error
     assert hidden.shape == [1, length, config.hidden_size], (encoder, hidden.shape)
     owners = {}
     for layer in network._flatten_layers():
@@ -292,12 +377,21 @@ def _build(encoder, dtype):
     specs, places = {}, []
     for variable in network.trainable_weights:
         path = variable.name.removesuffix(":0").removeprefix(f"{network.name}/")
-        name = "embeddings/word" if variable is table else None if path.startswith(POOLERS) else f"encoder/{path}"
+        name = (
+            "embeddings/word"
+            if variable is table
+            else None
+            if path.startswith(POOLERS)
+            else f"encoder/{path}"
+        )
         if name is not None:
             specs[name] = _spec(variable, initializers[variable.name])
         places += [(layer, attribute, name) for layer, attribute in owners[id(variable)]]
     counts = collections.Counter(variable.name for variable in network.trainable_weights)
-    assert max(counts.values()) == 1 and "embeddings/word" in specs, (encoder, counts.most_common(1))
+    assert max(counts.values()) == 1 and "embeddings/word" in specs, (
+        encoder,
+        counts.most_common(1),
+    )
     return Built(network, config, specs, places)
 
 
@@ -305,11 +399,18 @@ def _spec(variable, initializer):
     shape = tuple(variable.shape)
     if isinstance(initializer, tf_keras.initializers.TruncatedNormal):
         return WeightSpec(shape, "normal", initializer.get_config()["stddev"])
-    return WeightSpec(shape, {tf_keras.initializers.Zeros: "zeros", tf_keras.initializers.Ones: "ones"}[type(initializer)])
+    return WeightSpec(
+        shape,
+        {tf_keras.initializers.Zeros: "zeros", tf_keras.initializers.Ones: "ones"}[
+            type(initializer)
+        ],
+    )
 
 
 def _plain(function):
-    """A function object, which tf_keras can describe in a configuration; TensorFlow's functions with own gradients are not."""
+    """A function object, which tf_keras can describe in a configuration; TensorFlow's functions
+    with own gradients are not.
+    """
     return lambda x: function(x)
 
 

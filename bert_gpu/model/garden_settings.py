@@ -1,6 +1,8 @@
-"""What our ModelConfig is called in the configurations of TF Model Garden's encoders, and what of it they do not have.
+"""What our ModelConfig is called in the configurations of TF Model Garden's encoders, and what of
+it they do not have.
 
-Model Garden itself is not needed here: `theirs` is an encoder's configuration, a dataclass whose fields may be set.
+Model Garden itself is not needed here: `theirs` is an encoder's configuration, a dataclass whose
+fields may be set.
 """
 
 import ast
@@ -9,7 +11,8 @@ import dataclasses
 from bert_gpu.model.config import GATED, ModelConfig
 from bert_gpu.settings import UserError
 
-# Names that Model Garden's encoders give to the fields of our ModelConfig. Their layer_norm_eps is always 1e-12.
+# Names that Model Garden's encoders give to the fields of our ModelConfig. Their layer_norm_eps is
+# always 1e-12.
 FIELDS = {
     "vocab_size": ("vocab_size", "word_vocab_size"),
     "hidden_size": ("hidden_size",),
@@ -18,17 +21,24 @@ FIELDS = {
     "intermediate_size": ("intermediate_size", "inner_dim"),
     "hidden_act": ("hidden_activation", "inner_activation"),
     "hidden_dropout_prob": ("dropout_rate", "output_dropout", "hidden_dropout_prob"),
-    "attention_probs_dropout_prob": ("attention_dropout_rate", "attention_dropout", "attention_probs_dropout_prob"),
+    "attention_probs_dropout_prob": (
+        "attention_dropout_rate",
+        "attention_dropout",
+        "attention_probs_dropout_prob",
+    ),
     "max_position_embeddings": ("max_position_embeddings", "max_sequence_length"),
     "type_vocab_size": ("type_vocab_size",),
     "initializer_range": ("initializer_range",),
     "embedding_size": ("embedding_size", "embedding_width", "word_embed_size"),
 }
-HEAD_FIELDS = ("mlm_transform", "decoder_bias", "pooling", "pooler_size")  # of ModelConfig; they go with every encoder
+# of ModelConfig; they go with every encoder
+HEAD_FIELDS = ("mlm_transform", "decoder_bias", "pooling", "pooler_size")
 
 
 def activation_name(name):
-    """What tf_keras knows our activation `name` by. Theirs are not ours: what Model Garden calls gelu is the tanh approximation."""
+    """What tf_keras knows our activation `name` by. Theirs are not ours: what Model Garden calls
+    gelu is the tanh approximation.
+    """
     return f"bert_gpu_{name}"
 
 
@@ -36,14 +46,17 @@ def transfer(config, theirs, flag, shares_layers):
     """Sets the fields of `theirs` by a ModelConfig; activations by `activation_name`.
 
     Args:
-      flag: the encoder as the user asked for it. shares_layers: whether it has the weights of one layer for all.
+      flag: the encoder as the user asked for it. shares_layers: whether it has the weights of one
+        layer for all.
 
     Raises UserError for a switch that the encoder does not have.
     """
     names = {field.name for field in dataclasses.fields(theirs)}
 
     def refuse(field, remedy):
-        raise UserError(f"--{field}={getattr(config, field)}: {flag} has no such switch; {remedy}"[:300])
+        raise UserError(
+            f"--{field}={getattr(config, field)}: {flag} has no such switch; {remedy}"[:300]
+        )
 
     if config.hidden_act in GATED:
         refuse("hidden_act", "give gelu, gelu_new or relu")
@@ -58,7 +71,11 @@ def transfer(config, theirs, flag, shares_layers):
             value = config.embedding_width
             if name is None and value != config.hidden_size:
                 refuse(field.name, "drop the flag")
-        elif name is None and field.name not in (*HEAD_FIELDS, "num_hidden_groups", "encoder") and value != field.default:
+        elif (
+            name is None
+            and field.name not in (*HEAD_FIELDS, "num_hidden_groups", "encoder")
+            and value != field.default
+        ):
             refuse(field.name, f"leave it at {field.default}")
         if name is not None:
             setattr(theirs, name, activation_name(value) if field.name == "hidden_act" else value)
@@ -67,18 +84,27 @@ def transfer(config, theirs, flag, shares_layers):
 def read_options(flag, theirs, options):
     """FIELD=VALUE texts for fields that ModelConfig has no name for -> ((field, value), ...).
 
-    Raises UserError for a field that is unknown or belongs to a flag of its own, and for a value of another type than the default's.
+    Raises UserError for a field that is unknown or belongs to a flag of its own, and for a value of
+    another type than the default's.
     """
     ours = {name: field for field, names in FIELDS.items() for name in names}
     fields = {field.name for field in dataclasses.fields(theirs)}
-    own = sorted(field for field in fields - set(ours) if not field.startswith("return_") and field != "output_range")
+    own = sorted(
+        field
+        for field in fields - set(ours)
+        if not field.startswith("return_") and field != "output_range"
+    )
     pairs = []
     for option in options:
         field, equals, text = option.partition("=")
         if field in fields and field in ours:
             raise UserError(f"{flag}: {field} is set by the flag --{ours[field]}")
         if field not in own or not equals:
-            raise UserError(f"{flag}: {option!r} is not FIELD=VALUE; fields are {', '.join(own) or 'none'}"[:300])
+            raise UserError(
+                f"{flag}: {option!r} is not FIELD=VALUE; fields are {', '.join(own) or 'none'}"[
+                    :300
+                ]
+            )
         pairs.append((field, _parse(f"{flag}: {field}={text}", text, getattr(theirs, field))))
     return tuple(pairs)
 

@@ -1,11 +1,14 @@
-"""What is trained on top of the encoder: masked words, next sentence, classification; and their losses.
+"""What is trained on top of the encoder: masked words, next sentence, classification; and
+their losses.
 
 Legend: B batch, S sequence, P predictions, H hidden, V vocabulary, C classes.
 
-What runs the encoder, or specifies its weights too, takes it as an Encoder (encoders.py); what has its output needs its config alone.
+What runs the encoder, or specifies its weights too, takes it as an Encoder (encoders.py); what has
+its output needs its config alone.
 
-Losses come as sums, counts apart: the mean over a step is a sum over every micro-batch and replica divided by the global count,
-and the counts need no forward pass, so that they are known before the first backward pass.
+Losses come as sums, counts apart: the mean over a step is a sum over every micro-batch and replica
+divided by the global count, and the counts need no forward pass, so that they are known before the
+first backward pass.
 """
 
 import tensorflow as tf
@@ -16,10 +19,16 @@ from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, no
 
 
 def mlm_weights(config):
-    """Transform and output bias of the masked-word head; its output kernel is the word embeddings, of width E."""
+    """Transform and output bias of the masked-word head; its output kernel is the word
+    embeddings, of width E.
+    """
     specs = {}
     if config.mlm_transform:
-        specs.update(dense_weights(config, "mlm/transform", config.hidden_size, config.embedding_width, config.use_bias))
+        specs.update(
+            dense_weights(
+                config, "mlm/transform", config.hidden_size, config.embedding_width, config.use_bias
+            )
+        )
         specs.update(norm_weights("mlm/norm", config.embedding_width))
     if config.decoder_bias:
         specs["mlm/bias"] = WeightSpec((config.vocab_size,), "zeros")
@@ -37,9 +46,15 @@ def nsp_weights(config):
 
 
 def pretraining_weights(encoder, next_sentence=True):
-    """{name: WeightSpec} of an Encoder and pretraining heads; without next sentences there is neither pooler nor "nsp"."""
+    """{name: WeightSpec} of an Encoder and pretraining heads; without next sentences there is
+    neither pooler nor "nsp".
+    """
     config = encoder.config
-    return {**encoder.weights(), **mlm_weights(config), **(nsp_weights(config) if next_sentence else {})}
+    return {
+        **encoder.weights(),
+        **mlm_weights(config),
+        **(nsp_weights(config) if next_sentence else {}),
+    }
 
 
 def classifier_weights(encoder, num_classes):
@@ -55,30 +70,38 @@ def classifier_weights(encoder, num_classes):
 def select(hidden, positions):
     """The vectors at some places of each row: (B, S, H), int32 (B, P) -> (B, P, H).
 
-    A product with one-hot rows, exact for finite values (float32 on GPUs: as TensorFloat-32, like all products). The gradient of a gather
-    is a scatter, for whose sake XLA on GPUs lays out every hidden state of the model column by column.
+    A product with one-hot rows, exact for finite values (float32 on GPUs: as TensorFloat-32, like
+    all products). The gradient of a gather is a scatter, for whose sake XLA on GPUs lays out every
+    hidden state of the model column by column.
     """
     chosen = tf.one_hot(positions, sizes(hidden)[1], dtype=hidden.dtype)  # (B, P, S)
 
     @tf.custom_gradient
     def choose(hidden):
-        return tf.matmul(chosen, hidden), lambda upstream: tf.matmul(chosen, upstream, transpose_a=True)
+        return tf.matmul(chosen, hidden), lambda upstream: tf.matmul(
+            chosen, upstream, transpose_a=True
+        )
 
     return choose(hidden)
 
 
 def mlm_product(weights, hidden, positions, config, dtype=tf.float32):
-    """(scores of every word at the masked positions, biases that are still to be added): (B, S, H), (B, P) -> (B x P, V), [(V,)] or []."""
+    """(scores of every word at the masked positions, biases that are still to be added): (B, S, H),
+    (B, P) -> (B x P, V), [(V,)] or [].
+    """
     x = tf.reshape(select(tf.cast(hidden, dtype), positions), [-1, config.hidden_size])
     if config.mlm_transform:
         x, bias = project(weights, "mlm/transform", x)
-        x = layer_norm(weights, "mlm/norm", ungated(config.hidden_act)(x, *bias), config.layer_norm_eps)
+        x = layer_norm(
+            weights, "mlm/norm", ungated(config.hidden_act)(x, *bias), config.layer_norm_eps
+        )
     logits = tf.matmul(x, tf.cast(weights["embeddings/word"], dtype), transpose_b=True)
     return logits, [weights["mlm/bias"]] if config.decoder_bias else []
 
 
 def mlm_products(config):
-    """Multiply-adds of `mlm_product` for one masked word: H E of the transform, where there is one, and E V of the scores.
+    """Multiply-adds of `mlm_product` for one masked word: H E of the transform, where there is one,
+    and E V of the scores.
 
     Selecting the masked places is a lookup, and counts none.
     """
@@ -88,7 +111,9 @@ def mlm_products(config):
 def mlm_logits(weights, hidden, positions, config, dtype=tf.float32):
     """Scores of every word at the masked positions only: (B, S, H), (B, P) -> (B, P, V)."""
     logits, bias = mlm_product(weights, hidden, positions, config, dtype)
-    return tf.reshape(logits + tf.cast(bias[0], dtype) if bias else logits, [*sizes(positions), config.vocab_size])
+    return tf.reshape(
+        logits + tf.cast(bias[0], dtype) if bias else logits, [*sizes(positions), config.vocab_size]
+    )
 
 
 @fused
@@ -98,32 +123,47 @@ def _added(first, second):
 
 @tf.custom_gradient
 def twice(table):
-    """A table (V, E) for each of its two uses, as embedding and as output kernel, whose gradients are then added in one pass."""
+    """A table (V, E) for each of its two uses, as embedding and as output kernel, whose gradients
+    are then added in one pass.
+    """
     return (tf.identity(table), tf.identity(table)), _added
 
 
 def nsp_logits(weights, pooled):
-    """(B, H) -> (B, 2); class 0 is "is next", 1 is "random", as in Google's and Hugging Face's BERT."""
+    """(B, H) -> (B, 2); class 0 is "is next", 1 is "random", as in Google's and Hugging
+    Face's BERT.
+    """
     return dense(weights, "nsp", pooled)
 
 
 def pool(weights, hidden):
-    """The sentence vector: tanh of a dense layer over [CLS], the first token; (B, S, H) -> (B, H)."""
+    """The sentence vector: tanh of a dense layer over [CLS], the first token; (B, S,
+    H) -> (B, H).
+    """
     return tf.tanh(dense(weights, "pooler", hidden[:, 0]))
 
 
 def nsp_products(config):
-    """Multiply-adds of the next-sentence head for one sentence vector: H^2 of the pooler, 2 H of the scores."""
+    """Multiply-adds of the next-sentence head for one sentence vector: H^2 of the pooler, 2 H
+    of the scores.
+    """
     return dense_products(nsp_weights(config))
 
 
 def pooling_of(config, weights):
-    """How the pooler among a model's weights was trained, as (pooling, width): by a classifier where it has one, else by next sentences."""
-    return (config.pooling, config.pooled_size) if "classifier/kernel" in weights else ("first", config.hidden_size)
+    """How the pooler among a model's weights was trained, as (pooling, width): by a classifier
+    where it has one, else by next sentences.
+    """
+    return (
+        (config.pooling, config.pooled_size)
+        if "classifier/kernel" in weights
+        else ("first", config.hidden_size)
+    )
 
 
 def sentence_vector(weights, hidden, mask, config):
-    """What a classifier sees of each row: tanh of a dense layer over [CLS] or over the mean of all tokens, as config.pooling says.
+    """What a classifier sees of each row: tanh of a dense layer over [CLS] or over the mean of all
+    tokens, as config.pooling says.
 
     Args:
       hidden: (B, S, H). mask: (B, S), 1 for tokens, 0 for padding.
@@ -154,17 +194,23 @@ def _sum_of_exponentials(logits, largest, bias):
 
 @fused
 def _cross_entropy_gradient(logits, labels, logarithms, upstream, classes, bias):
-    """(softmax - 1 at the label) x upstream, in one pass. classes: 0, 1, ...; an argument, because XLA is slow to count on CPUs."""
+    """(softmax - 1 at the label) x upstream, in one pass. classes: 0, 1, ...; an argument, because
+    XLA is slow to count on CPUs.
+    """
     wide = tf.exp(widened(logits, bias) - logarithms[:, None]) * upstream[:, None]
-    return tf.cast(wide - tf.where(classes == labels[:, None], upstream[:, None], 0.0), logits.dtype)
+    return tf.cast(
+        wide - tf.where(classes == labels[:, None], upstream[:, None], 0.0), logits.dtype
+    )
 
 
 @tf.custom_gradient
 def cross_entropy(logits, labels, *bias):
-    """-log softmax(logits + bias)[label] in float32: (R, C), int32 (R,) and, if need be, (C,) -> (R,).
+    """-log softmax(logits + bias)[label] in float32: (R, C), int32 (R,) and, if need be,
+    (C,) -> (R,).
 
-    Nothing of the size of the logits is kept but they. TensorFlow's own op takes twice as long on a CPU, gradient included, for the
-    width of a vocabulary, and takes another, slower path where deterministic ops are asked for.
+    Nothing of the size of the logits is kept but they. TensorFlow's own op takes twice as long on a
+    CPU, gradient included, for the width of a vocabulary, and takes another, slower path where
+    deterministic ops are asked for.
     """
     wide = _widened(logits, bias)
     largest, chosen = tf.reduce_max(wide, -1), tf.gather(wide, labels, batch_dims=1)
@@ -179,15 +225,26 @@ def cross_entropy(logits, labels, *bias):
 
 
 def summed_loss(logits, labels, weights, bias=()):
-    """Summed cross-entropy, and the sum of the weights: (..., C), (...), (...), [(C,)] or [] -> two float32 scalars."""
+    """Summed cross-entropy, and the sum of the weights: (..., C), (...), (...), [(C,)] or [] -> two
+    float32 scalars.
+    """
     logits = tf.reshape(logits, [-1, logits.shape[-1]])
-    labels, weights = tf.reshape(tf.cast(labels, tf.int32), [-1]), tf.reshape(tf.cast(weights, tf.float32), [-1])
+    labels, weights = (
+        tf.reshape(tf.cast(labels, tf.int32), [-1]),
+        tf.reshape(tf.cast(weights, tf.float32), [-1]),
+    )
     return tf.reduce_sum(cross_entropy(logits, labels, *bias) * weights), tf.reduce_sum(weights)
 
 
 def summed_hits(logits, labels, weights):
-    """How many of the best-scored classes are right, and the sum of the weights; arguments as for `summed_loss`."""
-    right = tf.cast(tf.reshape(tf.argmax(logits, -1, tf.int32), [-1]) == tf.reshape(tf.cast(labels, tf.int32), [-1]), tf.float32)
+    """How many of the best-scored classes are right, and the sum of the weights; arguments as for
+    `summed_loss`.
+    """
+    right = tf.cast(
+        tf.reshape(tf.argmax(logits, -1, tf.int32), [-1])
+        == tf.reshape(tf.cast(labels, tf.int32), [-1]),
+        tf.float32,
+    )
     weights = tf.reshape(tf.cast(weights, tf.float32), [-1])
     return tf.reduce_sum(right * weights), tf.reduce_sum(weights)
 
@@ -195,12 +252,17 @@ def summed_hits(logits, labels, weights):
 def _prediction_weights(batch):
     """Weights of each masked word, (B, P), and of each row, (B,)."""
     words = tf.cast(batch["masked_lm_weights"], tf.float32)
-    rows = tf.cast(batch["row_weights"], tf.float32) if "row_weights" in batch else tf.ones([sizes(words)[0]])
+    rows = (
+        tf.cast(batch["row_weights"], tf.float32)
+        if "row_weights" in batch
+        else tf.ones([sizes(words)[0]])
+    )
     return words * rows[:, None], rows
 
 
 def pretraining_counts(batch):
-    """How many masked words and sentence pairs a batch has: {"mlm": scalar, "nsp": scalar}, float32, with no forward pass.
+    """How many masked words and sentence pairs a batch has: {"mlm": scalar, "nsp": scalar},
+    float32, with no forward pass.
 
     "nsp" is absent, here and below, when the batch has no next_sentence_labels.
     """
@@ -216,26 +278,39 @@ def pretraining_losses(weights, batch, encoder, *, dtype=tf.float32, seed=None):
 
     Args:
       weights: {name: tensor} with the names of `pretraining_weights`.
-      batch: Google's features: input_ids, input_mask, segment_ids (B, S); masked_lm_positions, masked_lm_ids, masked_lm_weights (B, P);
-        optionally next_sentence_labels (B,) or (B, 1), and row_weights (B,), 0 for rows that only fill up a batch.
+      batch: Google's features: input_ids, input_mask, segment_ids (B, S); masked_lm_positions,
+        masked_lm_ids, masked_lm_weights (B, P); optionally next_sentence_labels (B,) or (B, 1), and
+        row_weights (B,), 0 for rows that only fill up a batch.
       encoder: Encoder.
       seed: int32 (2,) for dropout; None switches it off.
     """
     table, kernel = twice(weights["embeddings/word"])
     hidden = encoder.encode({**weights, "embeddings/word": table}, batch, dtype=dtype, seed=seed)
     words, rows = _prediction_weights(batch)
-    logits, bias = mlm_product({**weights, "embeddings/word": kernel}, hidden, batch["masked_lm_positions"], encoder.config, dtype)
+    logits, bias = mlm_product(
+        {**weights, "embeddings/word": kernel},
+        hidden,
+        batch["masked_lm_positions"],
+        encoder.config,
+        dtype,
+    )
     losses = {"mlm": summed_loss(logits, batch["masked_lm_ids"], words, bias)[0]}
     if "next_sentence_labels" in batch:
-        losses["nsp"] = summed_loss(nsp_logits(weights, pool(weights, hidden)), batch["next_sentence_labels"], rows)[0]
+        losses["nsp"] = summed_loss(
+            nsp_logits(weights, pool(weights, hidden)), batch["next_sentence_labels"], rows
+        )[0]
     return losses
 
 
 def pretraining_metrics(weights, batch, encoder, dtype=tf.float32):
-    """{"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}: (sum, count) each, without dropout."""
+    """{"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}: (sum, count) each,
+    without dropout.
+    """
     hidden = encoder.encode(weights, batch, dtype=dtype)
     words, rows = _prediction_weights(batch)
-    logits = {"mlm": mlm_logits(weights, hidden, batch["masked_lm_positions"], encoder.config, dtype)}
+    logits = {
+        "mlm": mlm_logits(weights, hidden, batch["masked_lm_positions"], encoder.config, dtype)
+    }
     targets = {"mlm": (batch["masked_lm_ids"], words)}
     if "next_sentence_labels" in batch:
         logits["nsp"] = nsp_logits(weights, pool(weights, hidden))

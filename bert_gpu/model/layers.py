@@ -2,10 +2,11 @@
 
 Legend: B batch, S sequence, H hidden, I inner, R rows: the tokens of a batch, B x S of them.
 
-Rows are kept flat, (R, H), wherever sequences do not matter: every product is then one plain matrix product, which all back ends
-are fastest at. Compute happens in the dtype of the input; whatever sums many terms (norm statistics, softmax) is float32. Outside XLA
-each op is a pass over memory, and these passes are what a fast encoder saves on; so what stands between the products is compiled to few
-of them (fused.py), gradients included.
+Rows are kept flat, (R, H), wherever sequences do not matter: every product is then one plain matrix
+product, which all back ends are fastest at. Compute happens in the dtype of the input; whatever
+sums many terms (norm statistics, softmax) is float32. Outside XLA each op is a pass over memory,
+and these passes are what a fast encoder saves on; so what stands between the products is compiled
+to few of them (fused.py), gradients included.
 """
 
 import hashlib
@@ -29,21 +30,26 @@ def sizes(x):
 def project(weights, name, x):
     """(x @ kernel, biases): (R, in) -> (R, out), and [(out,)] or, of a layer without one, [].
 
-    For whoever reads the product in a compiled pass and adds the bias there. A product with its bias is one op of TensorFlow's too, but
-    one that takes up to twice as long as the product alone (bfloat16, CPU).
+    For whoever reads the product in a compiled pass and adds the bias there. A product with its
+    bias is one op of TensorFlow's too, but one that takes up to twice as long as the product alone
+    (bfloat16, CPU).
     """
     bias = weights.get(f"{name}/bias")
     return tf.matmul(x, tf.cast(weights[f"{name}/kernel"], x.dtype)), [] if bias is None else [bias]
 
 
 def dense(weights, name, x):
-    """x @ kernel + bias: (R, in) -> (R, out), for small layers. A layer without a "bias" in the weights adds none."""
+    """x @ kernel + bias: (R, in) -> (R, out), for small layers. A layer without a "bias" in the
+    weights adds none.
+    """
     x, bias = project(weights, name, x)
     return tf.nn.bias_add(x, tf.cast(bias[0], x.dtype)) if bias else x
 
 
 def _row_means(x):
-    """(R, H) -> (R, 1). Compiled for CPUs, a sum along rows goes one number at a time, and one along columns many at a time."""
+    """(R, H) -> (R, 1). Compiled for CPUs, a sum along rows goes one number at a time, and one
+    along columns many at a time.
+    """
     size = x.shape[1]
     if not has_gpu() and size is not None and size % 32 == 0:
         x = tf.reduce_mean(tf.reshape(x, [-1, size // 32, 32]), 1)
@@ -62,7 +68,8 @@ def _normalise(x, scale, bias, eps):
 @fused
 def _normalise_gradient(x, scale, mean, inverse, upstream):
     """Gradients of x (R, H), scale and bias (H,)."""
-    # Without it XLA on GPUs computes both again in here, and can then no longer sum columns while it reads.
+    # Without it XLA on GPUs computes both again in here, and can then no longer sum columns
+    # while it reads.
     mean, inverse = gen_xla_ops.xla_optimization_barrier([mean, inverse])
     upstream, normal = tf.cast(upstream, tf.float32), (tf.cast(x, tf.float32) - mean) * inverse
     scaled = upstream * scale
@@ -72,18 +79,25 @@ def _normalise_gradient(x, scale, mean, inverse, upstream):
 
 
 def layer_norm(weights, name, x, eps):
-    """Layer normalisation over the last axis (Ba et al. 2016): (R, H) -> (R, H), statistics in float32, result in x's dtype."""
+    """Layer normalisation over the last axis (Ba et al. 2016): (R, H) -> (R, H), statistics in
+    float32, result in x's dtype.
+    """
 
     @tf.custom_gradient
     def normalise(x, scale, bias):
         y, mean, inverse = _normalise(x, scale, bias, tf.constant(eps, tf.float32))
         return y, lambda upstream: _normalise_gradient(x, scale, mean, inverse, upstream)
 
-    return normalise(x, tf.cast(weights[f"{name}/scale"], tf.float32), tf.cast(weights[f"{name}/bias"], tf.float32))
+    return normalise(
+        x,
+        tf.cast(weights[f"{name}/scale"], tf.float32),
+        tf.cast(weights[f"{name}/bias"], tf.float32),
+    )
 
 
 _PLAIN = {
-    "gelu": lambda x: 0.5 * x * (1.0 + tf.math.erf(x * np.float32(np.sqrt(0.5)))),  # exact (Hendrycks & Gimpel 2016)
+    # exact (Hendrycks & Gimpel 2016)
+    "gelu": lambda x: 0.5 * x * (1.0 + tf.math.erf(x * np.float32(np.sqrt(0.5)))),
     "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
     "relu": tf.nn.relu,
     "silu": tf.nn.silu,
@@ -99,11 +113,16 @@ def _gated(gate):
     return function
 
 
-ACTIVATIONS = {name: elementwise(function) for name, function in (_PLAIN | {k: _gated(v) for k, v in _GATES.items()}).items()}
+ACTIVATIONS = {
+    name: elementwise(function)
+    for name, function in (_PLAIN | {k: _gated(v) for k, v in _GATES.items()}).items()
+}
 
 
 def activate(name, x, *bias):
-    """The activation `name` of x + bias, (R, I) and (I,). A gate halves I: the first half times the activation of the second (Cramming)."""
+    """The activation `name` of x + bias, (R, I) and (I,). A gate halves I: the first half times the
+    activation of the second (Cramming).
+    """
     return ACTIVATIONS[name](x, *bias)
 
 
@@ -111,7 +130,9 @@ plus_bias = elementwise(tf.identity)  # (R, H) and a bias (H,)
 
 
 def ungated(name):
-    """The function of (R, I) and a bias to (R, I) that a gated activation gates by; any other is itself."""
+    """The function of (R, I) and a bias to (R, I) that a gated activation gates by; any
+    other is itself.
+    """
     return ACTIVATIONS[_GATES.get(name, name)]
 
 
@@ -119,20 +140,26 @@ DRAW_COLUMNS = 2048  # words of 32 bits
 
 
 def mix(x):
-    """A bijection of uint32 of which each bit of the input changes each bit of the output half of the time.
+    """A bijection of uint32 of which each bit of the input changes each bit of the output half
+    of the time.
 
-    lowbias32 of C. Wellons's hash-prospector (public domain): found by a search for hashes of two multiplications with little bias.
+    lowbias32 of C. Wellons's hash-prospector (public domain): found by a search for hashes of two
+    multiplications with little bias.
     """
     for distance, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(distance, tf.uint32))) * tf.constant(factor, tf.uint32)
+        x = tf.bitwise.bitwise_xor(
+            x, tf.bitwise.right_shift(x, tf.constant(distance, tf.uint32))
+        ) * tf.constant(factor, tf.uint32)
     return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(16, tf.uint32)))
 
 
 @fused
 def _draw(num_rows, key):
-    """uint16 (num_rows x DRAW_COLUMNS x 2,): halves of mix(mix(start + 0, 1, ...) ^ key) for the two words of an int32 (2,).
+    """uint16 (num_rows x DRAW_COLUMNS x 2,): halves of mix(mix(start + 0, 1, ...) ^ key) for the
+    two words of an int32 (2,).
 
-    The counters are a column and a row of numbers, because TensorFlow would fold one array of them into the program as a constant.
+    The counters are a column and a row of numbers, because TensorFlow would fold one array of them
+    into the program as a constant.
     """
     start, key = tf.unstack(tf.bitcast(key, tf.uint32))
     columns, rows = (tf.cast(tf.range(size), tf.uint32) for size in (DRAW_COLUMNS, num_rows))
@@ -142,17 +169,21 @@ def _draw(num_rows, key):
 
 @fused
 def as_if_unknown(x):
-    """x as a value that XLA knows nothing about, so that what is computed from it is computed again instead of kept."""
+    """x as a value that XLA knows nothing about, so that what is computed from it is computed again
+    instead of kept.
+    """
     return gen_xla_ops.xla_optimization_barrier([x])[0]
 
 
 def draw_bits(shape, seed, place):
     """Draws uint16 numbers for the values of one place in the network, in `shape`.
 
-    A number is a hash of its place in the tensor, of the seed and of the name (Salmon et al. 2011, "Parallel random numbers: as easy as
-    1, 2, 3", without their margin of safety): the same with and without XLA, and independent between places. 16 bits are half the work
-    of 32. So few operations that XLA on GPUs computes them where a value is dropped, and writes no bits to memory; TensorFlow's own
-    Philox-4x32-10 is three passes over it. On a CPU they take half of its time.
+    A number is a hash of its place in the tensor, of the seed and of the name (Salmon et al.
+    2011, "Parallel random numbers: as easy as 1, 2, 3", without their margin of safety): the
+    same with and without XLA, and independent between places. 16 bits are half the work of 32.
+    So few operations that XLA on GPUs computes them where a value is dropped, and writes no bits
+    to memory; TensorFlow's own Philox-4x32-10 is three passes over it. On a CPU they take half
+    of its time.
 
     Args:
       shape: list of numbers or scalar tensors, as `sizes` gives it.
@@ -160,13 +191,18 @@ def draw_bits(shape, seed, place):
       place: name of the place in the network.
     """
     name = np.frombuffer(hashlib.sha256(place.encode()).digest()[:8], "<i4")
-    num_values = int(np.prod(shape)) if all(isinstance(size, int) for size in shape) else tf.reduce_prod(tf.stack(shape))
+    num_values = (
+        int(np.prod(shape))
+        if all(isinstance(size, int) for size in shape)
+        else tf.reduce_prod(tf.stack(shape))
+    )
     bits = _draw(-(-num_values // (2 * DRAW_COLUMNS)), tf.bitwise.bitwise_xor(seed, name))
     return tf.reshape(bits[:num_values], shape)
 
 
 def drop_threshold(rate):
-    """(the uint16 below which a draw drops a value, the share that is kept); the share is within 2^-17 of what was asked for.
+    """(the uint16 below which a draw drops a value, the share that is kept); the share is within
+    2^-17 of what was asked for.
 
     Scaling by the exact share keeps the mean.
     """
@@ -176,7 +212,9 @@ def drop_threshold(rate):
 
 @fused
 def _drop(x, bits, threshold, share):
-    return tf.where(bits >= threshold, tf.cast(tf.cast(x, tf.float32) / share, x.dtype), tf.zeros((), x.dtype))
+    return tf.where(
+        bits >= threshold, tf.cast(tf.cast(x, tf.float32) / share, x.dtype), tf.zeros((), x.dtype)
+    )
 
 
 @fused
@@ -191,20 +229,26 @@ def _add(x, change, bias):
 
 
 def dropout(x, rate, seed, place):
-    """Zeroes a share `rate` of the values and scales up the others. The identity, with no op at all, for rate 0 or seed None."""
+    """Zeroes a share `rate` of the values and scales up the others. The identity, with no op at
+    all, for rate 0 or seed None.
+    """
     if not rate or seed is None:
         return x
     bits, (threshold, share) = draw_bits(sizes(x), seed, place), drop_threshold(rate)
 
     @tf.custom_gradient
     def drop(x):
-        return _drop(x, bits, threshold, share), lambda upstream: _drop(upstream, bits, threshold, share)
+        return _drop(x, bits, threshold, share), lambda upstream: _drop(
+            upstream, bits, threshold, share
+        )
 
     return drop(x)
 
 
 def add_dropped(x, change, bias, rate, seed, place):
-    """x + dropout(change + bias), in one pass: (R, H), (R, H) and [(H,)] or [] -> (R, H). The residual connection of a block."""
+    """x + dropout(change + bias), in one pass: (R, H), (R, H) and [(H,)] or [] -> (R, H). The
+    residual connection of a block.
+    """
     drop = bool(rate) and seed is not None
     if drop:
         bits, (threshold, share) = draw_bits(sizes(change), seed, place), drop_threshold(rate)
@@ -215,6 +259,10 @@ def add_dropped(x, change, bias, rate, seed, place):
             dchange = _drop(upstream, bits, threshold, share) if drop else upstream
             return upstream, dchange, *(column_sums(dchange, b.dtype) for b in bias)
 
-        return (_drop_and_add(x, change, bits, threshold, share, bias) if drop else _add(x, change, bias)), gradient
+        return (
+            _drop_and_add(x, change, bits, threshold, share, bias)
+            if drop
+            else _add(x, change, bias)
+        ), gradient
 
     return add(x, change, *bias)

@@ -1,7 +1,7 @@
 """What a model's weights are: the specification of each, by name, and its first value.
 
-A model's weights are one flat dict {name: tensor}, names separated by slashes. Each block specifies those that it reads, beside its code,
-as {name: WeightSpec}; `initialize` draws the first values.
+A model's weights are one flat dict {name: tensor}, names separated by slashes. Each block specifies
+those that it reads, beside its code, as {name: WeightSpec}; `initialize` draws the first values.
 """
 
 import hashlib
@@ -11,7 +11,9 @@ import numpy as np
 
 
 class WeightSpec(typing.NamedTuple):
-    """Shape of a weight and where it starts: "normal" (truncated, of deviation `value`), "constant" (`value`), "zeros" or "ones"."""
+    """Shape of a weight and where it starts: "normal" (truncated, of deviation `value`), "constant"
+    (`value`), "zeros" or "ones".
+    """
 
     shape: tuple[int, ...]
     initializer: str
@@ -20,28 +22,40 @@ class WeightSpec(typing.NamedTuple):
 
 def dense_weights(config, name, num_inputs, num_outputs, use_bias=True):
     """Specifications of a dense layer: kernel (in, out) and bias (out,)."""
-    kernel = {f"{name}/kernel": WeightSpec((num_inputs, num_outputs), "normal", config.initializer_range)}
+    kernel = {
+        f"{name}/kernel": WeightSpec((num_inputs, num_outputs), "normal", config.initializer_range)
+    }
     return kernel | ({f"{name}/bias": WeightSpec((num_outputs,), "zeros")} if use_bias else {})
 
 
 def dense_products(specs):
-    """Multiply-adds of the dense layers among specifications, for one row each: the entries of their kernels."""
+    """Multiply-adds of the dense layers among specifications, for one row each: the entries of
+    their kernels.
+    """
     return sum(int(np.prod(spec.shape)) for name, spec in specs.items() if name.endswith("/kernel"))
 
 
 def norm_weights(name, size):
-    return {f"{name}/scale": WeightSpec((size,), "ones"), f"{name}/bias": WeightSpec((size,), "zeros")}
+    return {
+        f"{name}/scale": WeightSpec((size,), "ones"),
+        f"{name}/bias": WeightSpec((size,), "zeros"),
+    }
 
 
 def initialize(specs, seed):
-    """First values, {name: float32 array}. The numbers of a weight depend on (seed, its name) alone: adding a head changes no other.
+    """First values, {name: float32 array}. The numbers of a weight depend on (seed, its name)
+    alone: adding a head changes no other.
 
     The normal distribution is cut at two deviations, not rescaled, as in Google's BERT.
     """
 
     def draw(name, spec):
         if spec.initializer != "normal":
-            return np.full(spec.shape, {"zeros": 0, "ones": 1, "constant": spec.value}[spec.initializer], np.float32)
+            return np.full(
+                spec.shape,
+                {"zeros": 0, "ones": 1, "constant": spec.value}[spec.initializer],
+                np.float32,
+            )
         key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16], "little")
         generator = np.random.Generator(np.random.Philox(key=key))
         values = generator.standard_normal(int(np.prod(spec.shape)), dtype=np.float32)

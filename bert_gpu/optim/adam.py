@@ -19,9 +19,13 @@ class Settings(settings.Settings):
     """Adam's constants."""
 
     adam_beta1: float = setting(0.9, "Decay of the mean of gradients.", low=0.0, below=1.0)
-    adam_beta2: float = setting(0.999, "Decay of the mean of squared gradients.", low=0.0, below=1.0)
+    adam_beta2: float = setting(
+        0.999, "Decay of the mean of squared gradients.", low=0.0, below=1.0
+    )
     adam_epsilon: float = setting(1e-6, "Added to the root of the mean square.", above=0.0)
-    adam_bias_correction: bool = setting(True, "Correct the moments' start from 0, as Adam does. Google's BERT does not.")
+    adam_bias_correction: bool = setting(
+        True, "Correct the moments' start from 0, as Adam does. Google's BERT does not."
+    )
 
 
 def slots(traits, shape, config):
@@ -44,7 +48,9 @@ def corrections(num_updates, config):
 def moments(first_moment, second_moment, gradient, config):
     """(first moment, second moment) with one more gradient; all of one shape."""
     beta1, beta2 = config.adam_beta1, config.adam_beta2
-    return beta1 * first_moment + (1.0 - beta1) * gradient, beta2 * second_moment + (1.0 - beta2) * tf.square(gradient)
+    return beta1 * first_moment + (1.0 - beta1) * gradient, beta2 * second_moment + (
+        1.0 - beta2
+    ) * tf.square(gradient)
 
 
 def direction(traits, weight, first_moment, second_moment, corrections, config):
@@ -53,7 +59,9 @@ def direction(traits, weight, first_moment, second_moment, corrections, config):
     Args:
       traits: anything with `is_decayed`. corrections: of the function of that name.
     """
-    update = (first_moment / corrections[0]) / (tf.sqrt(second_moment / corrections[1]) + config.adam_epsilon)
+    update = (first_moment / corrections[0]) / (
+        tf.sqrt(second_moment / corrections[1]) + config.adam_epsilon
+    )
     if traits.is_decayed:
         update += config.weight_decay_rate * weight
     return update

@@ -1,4 +1,5 @@
-"""AdamW: Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101, Algorithm 2).
+"""AdamW: Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101,
+Algorithm 2).
 
 As in BERT, what is added to the root of the second moment comes after its bias correction, and
 biases and normalisation are not decayed (google-research/bert, optimization.py).
@@ -26,7 +27,9 @@ def traits(name, shape, config):
 
 
 def step(traits, weight, gradient, state, learning_rate, corrections, config):
-    """One AdamW update of one weight; arguments and results as in interface.py. traits: anything with `is_decayed`."""
+    """One AdamW update of one weight; arguments and results as in interface.py. traits: anything
+    with `is_decayed`.
+    """
     first_moment, second_moment = adam.moments(state["mean"], state["square"], gradient, config)
     update = adam.direction(traits, weight, first_moment, second_moment, corrections, config)
     return weight - learning_rate * update, {"mean": first_moment, "square": second_moment}

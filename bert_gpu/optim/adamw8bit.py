@@ -1,9 +1,12 @@
-"""AdamW with both moments in 8 bits: block-wise dynamic quantisation (Dettmers et al. 2022, arXiv 2110.02861).
+"""AdamW with both moments in 8 bits: block-wise dynamic quantisation (Dettmers et al. 2022, arXiv
+2110.02861).
 
-A moment is cut into blocks; each block keeps its largest magnitude in float32 and every element as the nearest of 256 values that the
-dynamic tree data type spreads over seven decades. Moments are decoded, updated in float32 and encoded again, so 8 bits are only how they
-are stored. The lookup needs no search: the leading bits of an element name a cell that holds at most one midpoint between two codes.
-Embeddings stay in 32 bits, as the paper recommends (section 2.3), and so do weights too small to matter.
+A moment is cut into blocks; each block keeps its largest magnitude in float32 and every element as
+the nearest of 256 values that the dynamic tree data type spreads over seven decades. Moments are
+decoded, updated in float32 and encoded again, so 8 bits are only how they are stored. The lookup
+needs no search: the leading bits of an element name a cell that holds at most one midpoint between
+two codes. Embeddings stay in 32 bits, as the paper recommends (section 2.3), and so do weights too
+small to matter.
 
 Legend: N elements of a weight, B elements of a block, K = ceil(N / B) blocks.
 """
@@ -28,8 +31,13 @@ corrections = adam.corrections
 MIN_QUANTIZED_SIZE = 4096
 SMALLEST = np.float32(np.finfo(np.float32).tiny)  # stands in for a block's magnitude of 0
 
-# A cell is 1 / 128 of a binade (16 bits of mantissa left out): [2^-23, 1) has 23 binades, 1 is a cell of its own. Anything below is 0's.
-CELL_SHIFT, FIRST_BINADE, ONE = 16, np.float32(2.0**-23).view(np.int32), np.float32(1.0).view(np.int32)
+# A cell is 1 / 128 of a binade (16 bits of mantissa left out): [2^-23, 1) has 23 binades, 1 is a
+# cell of its own. Anything below is 0's.
+CELL_SHIFT, FIRST_BINADE, ONE = (
+    16,
+    np.float32(2.0**-23).view(np.int32),
+    np.float32(1.0).view(np.int32),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +54,9 @@ class Settings(adam.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """is_decayed: whether weight decay applies. is_quantized: whether the moments are kept in 8 bits."""
+    """is_decayed: whether weight decay applies. is_quantized: whether the moments are
+    kept in 8 bits.
+    """
 
     is_decayed: bool
     is_quantized: bool
@@ -54,17 +64,21 @@ class Traits:
 
 def traits(name, shape, config):
     """Traits of the weight `name`; matrices of some size that are no embeddings are quantised."""
-    is_quantized = len(shape) >= 2 and math.prod(shape) >= MIN_QUANTIZED_SIZE and "embedding" not in name
+    is_quantized = (
+        len(shape) >= 2 and math.prod(shape) >= MIN_QUANTIZED_SIZE and "embedding" not in name
+    )
     return Traits(is_decayed(name, config), is_quantized)
 
 
 @functools.lru_cache
 def dynamic_map(signed):
-    """The 256 values of the dynamic tree data type, ascending, float32 in [-1, 1] or [0, 1] (the paper's sections 1.3, 2.2).
+    """The 256 values of the dynamic tree data type, ascending, float32 in [-1, 1] or [0, 1] (the
+    paper's sections 1.3, 2.2).
 
-    A number is a sign, a count of leading zeros that is its decade, and a fraction in the bits that are left: one bit less of fraction
-    for every decade further down. A fraction stands for the middle of its share of the decade [0.1, 1]. The unsigned type has the sign's
-    bit as one more of fraction. The two codes left over are 0 and 1; so the signed type has no -1.
+    A number is a sign, a count of leading zeros that is its decade, and a fraction in the bits that
+    are left: one bit less of fraction for every decade further down. A fraction stands for the
+    middle of its share of the decade [0.1, 1]. The unsigned type has the sign's bit as one more of
+    fraction. The two codes left over are 0 and 1; so the signed type has no -1.
     """
     magnitudes = []
     for decade in range(7):
@@ -72,12 +86,16 @@ def dynamic_map(signed):
         edges = np.linspace(0.1, 1.0, num_fractions + 1)
         magnitudes.append((edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade - 6))
     magnitudes = np.concatenate(magnitudes)
-    return np.concatenate([-magnitudes[::-1] if signed else [], [0.0], magnitudes, [1.0]]).astype(np.float32)
+    return np.concatenate([-magnitudes[::-1] if signed else [], [0.0], magnitudes, [1.0]]).astype(
+        np.float32
+    )
 
 
 @functools.lru_cache
 def lookup(signed):
-    """(cells, midpoints) for magnitudes: code of a cell's lowest number, int32; where the next code begins, float32."""
+    """(cells, midpoints) for magnitudes: code of a cell's lowest number, int32; where the next code
+    begins, float32.
+    """
     magnitudes = dynamic_map(signed)[127 if signed else 0 :].astype(np.float64)  # from 0 to 1
     midpoints = ((magnitudes[:-1] + magnitudes[1:]) / 2).astype(np.float32)
     lowest = np.arange(FIRST_BINADE, ONE + 1, 1 << CELL_SHIFT, dtype=np.int32).view(np.float32)
@@ -93,7 +111,8 @@ def encode(blocks, signed):
     magnitude = tf.abs(normed)
     cells, midpoints = lookup(signed)
     bits = tf.bitcast(tf.maximum(magnitude, FIRST_BINADE.view(np.float32)), tf.int32)
-    cell = tf.minimum(tf.bitwise.right_shift(bits - FIRST_BINADE, CELL_SHIFT), len(cells) - 1)  # NaN would be beyond
+    # NaN would be beyond
+    cell = tf.minimum(tf.bitwise.right_shift(bits - FIRST_BINADE, CELL_SHIFT), len(cells) - 1)
     code = tf.gather(tf.constant(cells), cell)
     code += tf.cast(magnitude >= tf.gather(tf.constant(midpoints), code), tf.int32)
     if signed:
@@ -124,7 +143,9 @@ def from_blocks(blocks, shape):
 
 
 def slots(traits, shape, config):
-    """{slot: Slot} of one weight: codes in its shape and a magnitude for each block; AdamW's where nothing is quantised."""
+    """{slot: Slot} of one weight: codes in its shape and a magnitude for each block; AdamW's where
+    nothing is quantised.
+    """
     if not traits.is_quantized:
         return adamw.slots(traits, shape, config)
     num_blocks = math.ceil(math.prod(shape) / config.quantization_block_size)
@@ -143,13 +164,21 @@ def step(traits, weight, gradient, state, learning_rate, corrections, config):
     shape = tuple(weight.shape)
 
     def read(moment, signed):
-        blocks = decode(to_blocks(state[f"{moment}_codes"], config.quantization_block_size), state[f"{moment}_absmax"], signed)
+        blocks = decode(
+            to_blocks(state[f"{moment}_codes"], config.quantization_block_size),
+            state[f"{moment}_absmax"],
+            signed,
+        )
         return from_blocks(blocks, shape)
 
     def written(moment, values, signed):
         codes, absmax = encode(to_blocks(values, config.quantization_block_size), signed)
         return {f"{moment}_codes": from_blocks(codes, shape), f"{moment}_absmax": absmax}
 
-    first_moment, second_moment = adam.moments(read("mean", True), read("square", False), gradient, config)
-    weight = weight - learning_rate * adam.direction(traits, weight, first_moment, second_moment, corrections, config)
+    first_moment, second_moment = adam.moments(
+        read("mean", True), read("square", False), gradient, config
+    )
+    weight = weight - learning_rate * adam.direction(
+        traits, weight, first_moment, second_moment, corrections, config
+    )
     return weight, written("mean", first_moment, True) | written("square", second_moment, False)

@@ -1,4 +1,6 @@
-"""The settings of the learning rate's schedule and of the optimizer, and the table of optimizers."""
+"""The settings of the learning rate's schedule and of the optimizer, and the table
+of optimizers.
+"""
 
 import dataclasses
 
@@ -13,36 +15,72 @@ class ScheduleConfig(Settings):
 
     curve: str = setting(
         "linear",
-        "Shape of the learning rate. linear, cosine and polynomial fall over the whole run, and warm-up replaces their start, as in "
-        "Google's BERT. constant stays. one_cycle rises during warm-up and falls in a line from there (Smith & Topin 2018). triangle is "
-        "Cramming's: from 1/4 of the peak up to it at 3/4 of the run, with no warm-up.",
+        "Shape of the learning rate. linear, cosine and polynomial fall over the whole run, "
+        "and warm-up replaces their start, as in Google's BERT. constant stays. "
+        "one_cycle rises during warm-up and falls in a line from there (Smith & Topin 2018). "
+        "triangle is Cramming's: from 1/4 of the peak up to it at 3/4 of the run, with no warm-up.",
         choices=("linear", "cosine", "polynomial", "constant", "one_cycle", "triangle"),
     )
-    num_warmup_steps: int | None = setting(None, "Steps of linear warm-up from 0. Wins over --warmup_proportion.", low=0)
-    warmup_proportion: float = setting(0.1, "Share of the run that is linear warm-up from 0.", low=0.0, below=1.0)
-    polynomial_power: float = setting(2.0, "Power of --curve=polynomial; 1 is linear.", above=0.0, needs=("curve", ("polynomial",)))
-    min_lr_ratio: float = setting(0.0, "Share of the peak rate that the decay ends at.", low=0.0, high=1.0)
+    num_warmup_steps: int | None = setting(
+        None, "Steps of linear warm-up from 0. Wins over --warmup_proportion.", low=0
+    )
+    warmup_proportion: float = setting(
+        0.1, "Share of the run that is linear warm-up from 0.", low=0.0, below=1.0
+    )
+    polynomial_power: float = setting(
+        2.0,
+        "Power of --curve=polynomial; 1 is linear.",
+        above=0.0,
+        needs=("curve", ("polynomial",)),
+    )
+    min_lr_ratio: float = setting(
+        0.0, "Share of the peak rate that the decay ends at.", low=0.0, high=1.0
+    )
     lr_schedule: str = setting(
-        "step", "What measures a run's progress: steps, or time out of --total_training_time.", choices=("step", "time")
+        "step",
+        "What measures a run's progress: steps, or time out of --total_training_time.",
+        choices=("step", "time"),
     )
     total_training_time: float | None = setting(
-        None, "Hours that a run may train, all sessions together; it ends then also when steps are left. Default: no limit.", above=0.0
+        None,
+        "Hours that a run may train, all sessions together; "
+        "it ends then also when steps are left. Default: no limit.",
+        above=0.0,
     )
     batch_ramp_proportion: float = setting(
-        0.0, "Share of the run over which accumulation grows from one micro-batch to all; 0 = all from the start.", low=0.0, high=1.0
+        0.0,
+        "Share of the run over which accumulation grows from "
+        "one micro-batch to all; 0 = all from the start.",
+        low=0.0,
+        high=1.0,
     )
 
     def __post_init__(self):
         super().__post_init__()
         warmup = f"--num_warmup_steps={self.num_warmup_steps}"
         if self.lr_schedule == "time" and self.total_training_time is None:
-            raise UserError("--lr_schedule=time: there is no budget to measure progress by; add --total_training_time=HOURS")
+            raise UserError(
+                "--lr_schedule=time: there is no budget to measure "
+                "progress by; add --total_training_time=HOURS"
+            )
         if self.min_lr_ratio and self.curve == "constant":
-            raise UserError(f"--min_lr_ratio={self.min_lr_ratio}: --curve=constant does not decay; drop one of the two")
+            raise UserError(
+                f"--min_lr_ratio={self.min_lr_ratio}: "
+                "--curve=constant does not decay; drop one of the two"
+            )
         if self.num_warmup_steps and self.curve == "triangle":
-            raise UserError(f"{warmup}: --curve=triangle has a rise of its own; drop one of the two")
-        if self.num_warmup_steps is not None and self.curve == "one_cycle" and self.lr_schedule == "time":
-            raise UserError(f"{warmup}: --curve=one_cycle by --lr_schedule=time peaks at a share of the time; use --warmup_proportion")
+            raise UserError(
+                f"{warmup}: --curve=triangle has a rise of its own; drop one of the two"
+            )
+        if (
+            self.num_warmup_steps is not None
+            and self.curve == "one_cycle"
+            and self.lr_schedule == "time"
+        ):
+            raise UserError(
+                f"{warmup}: --curve=one_cycle by --lr_schedule=time "
+                "peaks at a share of the time; use --warmup_proportion"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,12 +88,21 @@ class CommonSettings(Settings):
     """What every optimizer reads."""
 
     optimizer: str = setting("adamw", "")  # `make_config` adds what the table knows
-    learning_rate: float = setting(1e-4, "Peak learning rate of a batch of --lr_reference_batch_size sequences.", above=0.0, high=1e32)
+    learning_rate: float = setting(
+        1e-4,
+        "Peak learning rate of a batch of --lr_reference_batch_size sequences.",
+        above=0.0,
+        high=1e32,
+    )
     weight_decay_rate: float = setting(0.01, "Decoupled weight decay.", low=0.0)
     weight_decay_exclude: str = setting(
-        "bias|norm", "Weights without decay: a regular expression searched in their names. Default: biases and normalisation."
+        "bias|norm",
+        "Weights without decay: a regular expression searched "
+        "in their names. Default: biases and normalisation.",
     )
-    clip_norm: float = setting(1.0, "Clip gradients to this global norm after the all-reduce; 0 = never.", low=0.0)
+    clip_norm: float = setting(
+        1.0, "Clip gradients to this global norm after the all-reduce; 0 = never.", low=0.0
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -76,18 +123,30 @@ def make_config(optimizers):
     fields, readers = {}, {}
     for name, module in optimizers.items():
         for field in dataclasses.fields(module.Settings):
-            assert fields.setdefault(field.name, field) is field, f"two settings are named {field.name}"
+            assert fields.setdefault(field.name, field) is field, (
+                f"two settings are named {field.name}"
+            )
             readers.setdefault(field.name, []).append(name)
     common = {field.name: field for field in dataclasses.fields(CommonSettings)}
     assert not fields.keys() & common.keys(), f"common settings are {', '.join(common)}"
 
     summaries = "; ".join(f"{name}: {module.SUMMARY}" for name, module in optimizers.items())
     rules = {"optimizer": dict(help=f"{summaries}.", choices=tuple(optimizers))}
-    rules |= {name: dict(needs=field.metadata["needs"] or ("optimizer", tuple(readers[name]))) for name, field in fields.items()}
-    kinds = sorted({module.Settings: None for module in optimizers.values()}, key=lambda kind: -len(kind.__mro__))
+    rules |= {
+        name: dict(needs=field.metadata["needs"] or ("optimizer", tuple(readers[name])))
+        for name, field in fields.items()
+    }
+    kinds = sorted(
+        {module.Settings: None for module in optimizers.values()},
+        key=lambda kind: -len(kind.__mro__),
+    )
     return dataclasses.make_dataclass(
         "OptimizerConfig",
-        [(name, field.type, with_rules(field, **rules[name])) for name, field in (common | fields).items() if name in rules],
+        [
+            (name, field.type, with_rules(field, **rules[name]))
+            for name, field in (common | fields).items()
+            if name in rules
+        ],
         bases=(*kinds, CommonSettings),  # each before those that it inherits from
         namespace=dict(
             __doc__="The optimizer and its constants.",

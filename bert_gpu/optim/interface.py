@@ -28,7 +28,9 @@ from bert_gpu.settings import UserError
 
 
 class Slot(NamedTuple):
-    """One array of an optimizer's state: its shape, type, and the value that all elements start with."""
+    """One array of an optimizer's state: its shape, type, and the value that all
+    elements start with.
+    """
 
     shape: tuple
     dtype: type = np.float32
@@ -51,4 +53,6 @@ def check_expression(settings, field):
     try:
         re.compile(expression)
     except re.error as error:
-        raise UserError(f"--{field}={expression[:150]}: not a regular expression: {error}") from error
+        raise UserError(
+            f"--{field}={expression[:150]}: not a regular expression: {error}"
+        ) from error

@@ -1,7 +1,9 @@
-"""LAMB (You et al. 2020, arXiv 1904.00962, Algorithm 2): Adam's direction, with the length of its step set anew for every weight.
+"""LAMB (You et al. 2020, arXiv 1904.00962, Algorithm 2): Adam's direction, with the length of its
+step set anew for every weight.
 
-The step of a weight is as long as the weight itself times the learning rate, which keeps very large batches stable. As in NVIDIA's BERT
-and Model Garden the paper's bound on the norm is the identity, and what is not decayed keeps Adam's length, unless told otherwise.
+The step of a weight is as long as the weight itself times the learning rate, which keeps very large
+batches stable. As in NVIDIA's BERT and Model Garden the paper's bound on the norm is the identity,
+and what is not decayed keeps Adam's length, unless told otherwise.
 """
 
 import dataclasses
@@ -22,7 +24,9 @@ class Settings(adam.Settings):
     """Adam's constants, and which weights are adapted."""
 
     layer_adaptation_exclude: str | None = setting(
-        None, "Weights without LAMB's trust ratio: a regular expression searched in their names. Default: --weight_decay_exclude."
+        None,
+        "Weights without LAMB's trust ratio: a regular expression "
+        "searched in their names. Default: --weight_decay_exclude.",
     )
 
     def __post_init__(self):
@@ -32,7 +36,9 @@ class Settings(adam.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """is_decayed: whether weight decay applies. is_adapted: whether the step is multiplied by the trust ratio."""
+    """is_decayed: whether weight decay applies. is_adapted: whether the step is multiplied by the
+    trust ratio.
+    """
 
     is_decayed: bool
     is_adapted: bool
@@ -40,14 +46,22 @@ class Traits:
 
 def traits(name, shape, config):
     """Traits of the weight `name`."""
-    exclude = config.weight_decay_exclude if config.layer_adaptation_exclude is None else config.layer_adaptation_exclude
+    exclude = (
+        config.weight_decay_exclude
+        if config.layer_adaptation_exclude is None
+        else config.layer_adaptation_exclude
+    )
     return Traits(is_decayed(name, config), not is_excluded(name, exclude))
 
 
 def trust_ratio(weight, update):
     """norm(weight) / norm(update), 1 where either is 0: float32 scalar."""
     weight_norm, update_norm = tf.norm(weight), tf.norm(update)
-    return tf.where((weight_norm > 0.0) & (update_norm > 0.0), weight_norm / tf.where(update_norm > 0.0, update_norm, 1.0), 1.0)
+    return tf.where(
+        (weight_norm > 0.0) & (update_norm > 0.0),
+        weight_norm / tf.where(update_norm > 0.0, update_norm, 1.0),
+        1.0,
+    )
 
 
 def step(traits, weight, gradient, state, learning_rate, corrections, config):

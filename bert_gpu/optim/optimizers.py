@@ -1,7 +1,8 @@
 """Optimizers as functions on state: tensors in, tensors out; the training step owns the variables.
 
-State is a flat dict of tensors named "SLOT/WEIGHT". Every optimizer treats each weight by itself, so the update is a loop over weights.
-What happens to a weight is up to the module of the chosen optimizer (interface.py), of which nothing here knows more than the interface.
+State is a flat dict of tensors named "SLOT/WEIGHT". Every optimizer treats each weight by itself,
+so the update is a loop over weights. What happens to a weight is up to the module of the chosen
+optimizer (interface.py), of which nothing here knows more than the interface.
 """
 
 import functools
@@ -24,38 +25,55 @@ def slot_specs(weights, config):
 
 
 def initial_slots(weights, config):
-    """The state of an optimizer before its first update: {"SLOT/WEIGHT": NumPy array, float32 or uint8}.
+    """The state of an optimizer before its first update: {"SLOT/WEIGHT": NumPy array,
+    float32 or uint8}.
 
     Args:
-      weights: {name: object with a shape}, of the weights that are trained. config: OptimizerConfig.
+      weights: {name: object with a shape}, of the weights that are trained. config:
+        OptimizerConfig.
     """
-    return {name: np.full(spec.shape, spec.start, spec.dtype) for name, spec in slot_specs(weights, config).items()}
+    return {
+        name: np.full(spec.shape, spec.start, spec.dtype)
+        for name, spec in slot_specs(weights, config).items()
+    }
 
 
 def state_bytes(weights, config):
     """Bytes of an optimizer's state, from the shapes alone; arguments of `initial_slots`."""
-    return sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in slot_specs(weights, config).values())
+    return sum(
+        math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+        for spec in slot_specs(weights, config).values()
+    )
 
 
 def update(weights, gradients, slots, learning_rate, num_updates, config, gradient_factor=1.0):
-    """One update of all weights by the optimizer of `config`; what happens to one weight is one compiled pass over it.
+    """One update of all weights by the optimizer of `config`; what happens to one weight is one
+    compiled pass over it.
 
     Args:
-      weights: {name: float32 tensor}, of the weights that are trained. gradients: the same, of any float type; computed with as float32.
+      weights: {name: float32 tensor}, of the weights that are trained. gradients: the same, of any
+        float type; computed with as float32.
       slots: state, as of `initial_slots`.
       learning_rate: float32 scalar. num_updates: int32 scalar, this update's number, from 1.
-      config: OptimizerConfig. gradient_factor: what gradients are multiplied by first, such as that of `clip_factor`.
+      config: OptimizerConfig. gradient_factor: what gradients are multiplied by first, such as that
+        of `clip_factor`.
 
     Returns: (weights, slots) after the update.
     """
     corrections = config.module.corrections(num_updates, config)
-    scalars = [tf.cast(value, tf.float32) for value in (learning_rate, gradient_factor, *corrections)]
+    scalars = [
+        tf.cast(value, tf.float32) for value in (learning_rate, gradient_factor, *corrections)
+    ]
     new_weights, new_slots = {}, {}
     for name, weight in weights.items():
         shape = tuple(weight.shape)
         traits = config.module.traits(name, shape, config)
-        state = {slot: slots[f"{slot}/{name}"] for slot in config.module.slots(traits, shape, config)}
-        new_weights[name], state = compiled_step(traits, config)(weight, gradients[name], state, *scalars)
+        state = {
+            slot: slots[f"{slot}/{name}"] for slot in config.module.slots(traits, shape, config)
+        }
+        new_weights[name], state = compiled_step(traits, config)(
+            weight, gradients[name], state, *scalars
+        )
         new_slots |= {f"{slot}/{name}": value for slot, value in state.items()}
     return new_weights, new_slots
 
@@ -67,7 +85,8 @@ def compiled_step(traits, config):
     Args:
       traits: of the chosen optimizer's `traits`. config: OptimizerConfig.
 
-    Returns: (weight, gradient of any float type, state, learning_rate, gradient_factor, *corrections) -> (weight, state).
+    Returns: (weight, gradient of any float type, state, learning_rate, gradient_factor,
+      *corrections) -> (weight, state).
     """
     return fused(functools.partial(_step, traits, config), reduce_retracing=False)
 
@@ -81,9 +100,13 @@ def clip_factor(gradients, clip_norm, scale=1.0):
     """(what gradients are to be multiplied by, their global norm); both float32 scalars.
 
     Args:
-      gradients: {name: tensor}, each `scale` times too large. clip_norm: the largest global norm that stays, 0 = all do.
+      gradients: {name: tensor}, each `scale` times too large. clip_norm: the largest global norm
+        that stays, 0 = all do.
 
     A norm that is not finite leaves them not finite.
     """
-    norm = tf.linalg.global_norm([tf.cast(gradient, tf.float32) for gradient in gradients.values()]) / scale
+    norm = (
+        tf.linalg.global_norm([tf.cast(gradient, tf.float32) for gradient in gradients.values()])
+        / scale
+    )
     return (clip_norm / tf.maximum(norm, clip_norm) if clip_norm else 1.0) / scale, norm

@@ -1,32 +1,36 @@
-"""Learning rate and batch as functions of progress: the share of the run that is behind, whatever clock measures it.
+"""Learning rate and batch as functions of progress: the share of the run that is behind, whatever
+clock measures it.
 
-A schedule is a shape (--curve) over a clock (--lr_schedule). The shapes are written once: the step clock hands them steps out of steps,
-the time clock seconds out of the budget.
+A schedule is a shape (--curve) over a clock (--lr_schedule). The shapes are written once: the step
+clock hands them steps out of steps, the time clock seconds out of the budget.
 """
 
 import math
 
 from bert_gpu.settings import UserError
 
-# Geiping & Goldstein 2022 (budget-triangle2 of the released code): from a quarter of the peak up, and down over the last quarter.
+# Geiping & Goldstein 2022 (budget-triangle2 of the released code): from a quarter of the peak up,
+# and down over the last quarter.
 TRIANGLE_START, TRIANGLE_PEAK_AT = 0.25, 0.75
 
 
 def rate_factor(step, num_steps, config, progress=None):
-    """The factor on the peak rate for the update that follows `step` finished ones, a float from 0 to 1.
+    """The factor on the peak rate for the update that follows `step` finished ones, a float
+    from 0 to 1.
 
     Args:
       step: finished steps. num_steps: steps of the run; not looked at when `progress` is given.
       config: ScheduleConfig.
-      progress: share of the run that is behind by another clock; None: step / num_steps. Warm-up by share follows this clock,
-        warm-up by steps counts steps under either.
+      progress: share of the run that is behind by another clock; None: step / num_steps. Warm-up by
+        share follows this clock, warm-up by steps counts steps under either.
 
     The shapes, at progress p, w being the end of warm-up, f the floor `min_lr_ratio`:
-      linear, cosine, polynomial: f + (1 - f) s, where s is 1 - p, half a cosine, or (1 - p)^power over the whole run; until w a line
-        from 0 to 1 replaces it, so that the rate drops a little at w, as in google-research/bert (optimization.py).
+      linear, cosine, polynomial: f + (1 - f) s, where s is 1 - p, half a cosine, or (1 - p)^power
+        over the whole run; until w a line from 0 to 1 replaces it, so that the rate drops a little
+        at w, as in google-research/bert (optimization.py).
       constant: a line from 0 to 1 until w, then 1.
-      one_cycle: the same line, then one from 1 at w to f at the end. It is Cramming's one-cycle for w = 0.5, and what Hugging Face and
-        24-hour BERT call linear.
+      one_cycle: the same line, then one from 1 at w to f at the end. It is Cramming's one-cycle for
+        w = 0.5, and what Hugging Face and 24-hour BERT call linear.
       triangle: a line from 1/4 to 1 at p = 3/4, then one to f.
     """
     share = min(1.0, step / num_steps if progress is None else progress)
@@ -48,7 +52,9 @@ def rate_factor(step, num_steps, config, progress=None):
         return _raised((1.0 - share) / (1.0 - peak_at) if peak_at < 1.0 else 0.0, config)
     if config.curve == "cosine":
         return _raised(0.5 * (1.0 + math.cos(math.pi * share)), config)
-    return _raised((1.0 - share) ** (config.polynomial_power if config.curve == "polynomial" else 1.0), config)
+    return _raised(
+        (1.0 - share) ** (config.polynomial_power if config.curve == "polynomial" else 1.0), config
+    )
 
 
 def _raised(shape, config):
@@ -67,13 +73,19 @@ def num_micro_batches_at(progress, full, config):
 
 
 def mean_batch_share(full, config):
-    """The mean, over a run, of the micro-batches of a step as a share of all `full`; 1 without a ramp."""
+    """The mean, over a run, of the micro-batches of a step as a share of all `full`; 1
+    without a ramp.
+    """
     places = range(1000)
-    return sum(num_micro_batches_at(place / len(places), full, config) for place in places) / (full * len(places))
+    return sum(num_micro_batches_at(place / len(places), full, config) for place in places) / (
+        full * len(places)
+    )
 
 
 def scale_rate(learning_rate, global_batch_size, reference_batch_size, scaling):
-    """The peak rate for a global batch when `learning_rate` belongs to the reference batch (Goyal et al. 2017 for linear)."""
+    """The peak rate for a global batch when `learning_rate` belongs to the reference batch (Goyal
+    et al. 2017 for linear).
+    """
     ratio = global_batch_size / reference_batch_size
     if scaling == "linear":
         return learning_rate * ratio

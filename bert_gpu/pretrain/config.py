@@ -1,4 +1,6 @@
-"""The settings of a pretraining and of looking at what came out of it; and the model that follows from them."""
+"""The settings of a pretraining and of looking at what came out of it; and the model that
+follows from them.
+"""
 
 import dataclasses
 
@@ -13,22 +15,45 @@ from bert_gpu.train.config import RunSettings
 class PretrainConfig(Settings):
     """The run."""
 
-    output_dir: str = setting("runs/pretrain", "Folder of the run: checkpoints, metrics.jsonl, TensorBoard, and model/ at the end.")
-    model: str | None = setting(None, "Size of the model. Default: base on GPUs, tiny without one.", choices=tuple(PRESETS))
-    bert_config_file: str | None = setting(None, "The model's shape as Google's or Hugging Face's config.json, instead of --model.")
-    init_checkpoint: str | None = setting(None, "Start from these weights: a model/ folder of ours or a Hugging Face BERT folder.")
-    vocab_file: str | None = setting(None, "Vocabulary of records without dataset.json, copied to model/ and checked against the model.")
-    max_predictions_per_seq: int | None = setting(None, "Masked tokens a row that the data must have. Default: what it says.", low=1)
+    output_dir: str = setting(
+        "runs/pretrain",
+        "Folder of the run: checkpoints, metrics.jsonl, TensorBoard, and model/ at the end.",
+    )
+    model: str | None = setting(
+        None, "Size of the model. Default: base on GPUs, tiny without one.", choices=tuple(PRESETS)
+    )
+    bert_config_file: str | None = setting(
+        None, "The model's shape as Google's or Hugging Face's config.json, instead of --model."
+    )
+    init_checkpoint: str | None = setting(
+        None, "Start from these weights: a model/ folder of ours or a Hugging Face BERT folder."
+    )
+    vocab_file: str | None = setting(
+        None,
+        "Vocabulary of records without dataset.json, "
+        "copied to model/ and checked against the model.",
+    )
+    max_predictions_per_seq: int | None = setting(
+        None, "Masked tokens a row that the data must have. Default: what it says.", low=1
+    )
     seed: int = setting(12345, "Seed of weights, order and dropout.", low=0, high=2**62)
     do_train: bool | None = setting(None, "Train. Default: yes, unless only --do_eval is given.")
-    do_eval: bool | None = setting(None, "Alone, or with --nodo_train: only evaluate the newest checkpoint on the validation records.")
+    do_eval: bool | None = setting(
+        None,
+        "Alone, or with --nodo_train: only evaluate the "
+        "newest checkpoint on the validation records.",
+    )
     eval_batch_size: int = setting(32, "Sequences that one GPU validates at once.", low=1)
-    max_eval_steps: int | None = setting(None, "Most batches of one validation. Default: all validation records.", low=1)
+    max_eval_steps: int | None = setting(
+        None, "Most batches of one validation. Default: all validation records.", low=1
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainSettings(RunSettings):
-    """All settings of a pretraining. architecture: {field of ModelConfig: value} that win over --model and --bert_config_file."""
+    """All settings of a pretraining. architecture: {field of ModelConfig: value} that win over
+    --model and --bert_config_file.
+    """
 
     run: PretrainConfig = PretrainConfig()
     inputs: InputConfig = InputConfig()
@@ -39,36 +64,54 @@ class PretrainSettings(RunSettings):
         fields = {field.name: field for field in dataclasses.fields(ModelConfig)}
         for name, value in self.architecture.items():
             if name not in fields:
-                raise UserError(f"architecture: unknown field {name!r}; known are {', '.join(fields)}"[:300])
+                raise UserError(
+                    f"architecture: unknown field {name!r}; known are {', '.join(fields)}"[:300]
+                )
             if problem := complaint(fields[name], value):
                 raise UserError(problem)
 
 
 def check_predictions(config, num_predictions):
-    """UserError unless the data has as many predictions a row as a PretrainConfig asks for, if it does."""
+    """UserError unless the data has as many predictions a row as a PretrainConfig asks
+    for, if it does.
+    """
     if config.max_predictions_per_seq not in (None, num_predictions):
         flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
-        raise UserError(f"{flag}: the data has {num_predictions} a row; drop the flag or build the data anew")
+        raise UserError(
+            f"{flag}: the data has {num_predictions} a row; drop the flag or build the data anew"
+        )
 
 
 def recipe_problem(recipe, info):
-    """In what a data set, a Manifest, is not what a recipe's would be, as a warning; None where it is, or where one of both is None."""
+    """In what a data set, a Manifest, is not what a recipe's would be, as a warning; None where it
+    is, or where one of both is None.
+    """
     if recipe is None or info is None:
         return None
     odd = differences(recipe, info.settings)
-    return f"--recipe={recipe}: the data is not what create_pretraining_data.py makes with it: {'; '.join(odd)}" if odd else None
+    return (
+        (
+            f"--recipe={recipe}: the data is not what "
+            f"create_pretraining_data.py makes with it: {'; '.join(odd)}"
+        )
+        if odd
+        else None
+    )
 
 
 def resolve_model(settings, max_seq_length, vocab_size, kind):
-    """The ModelConfig of PretrainSettings: a preset or a file, what the data says, and what is set beside them.
+    """The ModelConfig of PretrainSettings: a preset or a file, what the data says, and what is set
+    beside them.
 
     Args:
-      max_seq_length: of the data's rows. vocab_size: of the data, None where it is not known. kind: "GPU" or "CPU", which decides about
-        the size when none is named.
+      max_seq_length: of the data's rows. vocab_size: of the data, None where it is not known. kind:
+        "GPU" or "CPU", which decides about the size when none is named.
     """
     run, architecture = settings.run, settings.architecture
     if run.model is not None and run.bert_config_file is not None:
-        raise UserError(f"--model={run.model} and --bert_config_file={run.bert_config_file}: give one of them")
+        raise UserError(
+            f"--model={run.model} and --bert_config_file={run.bert_config_file}: give one of them"
+        )
     if run.bert_config_file is not None:
         source = run.bert_config_file
         model = dataclasses.replace(read_config(source), **architecture)
@@ -82,11 +125,15 @@ def resolve_model(settings, max_seq_length, vocab_size, kind):
     if "vocab_size" in architecture:
         source = f"--vocab_size={model.vocab_size}"
     if vocab_size is not None and model.vocab_size != vocab_size:
-        raise UserError(f"{source}: a vocabulary of {model.vocab_size}, but that of the data has {vocab_size} pieces; they must be equal")
+        raise UserError(
+            f"{source}: a vocabulary of {model.vocab_size}, but that "
+            f"of the data has {vocab_size} pieces; they must be equal"
+        )
     if max_seq_length > model.max_position_embeddings:
         raise UserError(
-            f"max_position_embeddings={model.max_position_embeddings}: fewer than the {max_seq_length} tokens of the data's "
-            "rows; raise it, or build the data with a smaller --max_seq_length"
+            f"max_position_embeddings={model.max_position_embeddings}: "
+            f"fewer than the {max_seq_length} tokens of the data's rows; "
+            "raise it, or build the data with a smaller --max_seq_length"
         )
     return model
 
@@ -95,7 +142,12 @@ def resolve_model(settings, max_seq_length, vocab_size, kind):
 class FillMaskConfig(Settings):
     """What to guess with."""
 
-    model: str = setting("runs/pretrain/model", "A model/ folder, a run's folder or a Hugging Face BERT folder.")
+    model: str = setting(
+        "runs/pretrain/model", "A model/ folder, a run's folder or a Hugging Face BERT folder."
+    )
     vocab_file: str | None = setting(None, "Vocabulary. Default: vocab.txt beside the model.")
-    do_lower_case: bool | None = setting(None, "Lower-case the text. Default: what tokenizer_config.json beside the model says, else yes.")
+    do_lower_case: bool | None = setting(
+        None,
+        "Lower-case the text. Default: what tokenizer_config.json beside the model says, else yes.",
+    )
     top_k: int = setting(5, "Words to print for each [MASK].", low=1)

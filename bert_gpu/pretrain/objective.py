@@ -1,4 +1,6 @@
-"""What a BERT is pretrained for: masked words and, where the data has them, next sentences; and how good it is at them."""
+"""What a BERT is pretrained for: masked words and, where the data has them, next sentences; and how
+good it is at them.
+"""
 
 from bert_gpu.data import pipeline
 from bert_gpu.model import heads
@@ -10,18 +12,32 @@ def pretraining_objective(encoder):
     """The pretraining Objective of an Encoder."""
     return Objective(
         counts=heads.pretraining_counts,
-        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(weights, batch, encoder, dtype=dtype, seed=seed),
+        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(
+            weights, batch, encoder, dtype=dtype, seed=seed
+        ),
     )
 
 
 def pretraining_validation(config, reader, devices, state, encoder):
-    """() -> {name: mean over the validation records}, with "loss" the sum of the objectives' losses. config: PretrainConfig."""
-    means = MeanMetrics(devices, state, lambda weights, batch, dtype: heads.pretraining_metrics(weights, batch, encoder, dtype))
+    """() -> {name: mean over the validation records}, with "loss" the sum of the objectives'
+    losses. config: PretrainConfig.
+    """
+    means = MeanMetrics(
+        devices,
+        state,
+        lambda weights, batch, dtype: heads.pretraining_metrics(weights, batch, encoder, dtype),
+    )
 
     def validate():
         batch_size = config.eval_batch_size * devices.num_replicas
-        values = means(pipeline.evaluation_batches(reader, batch_size=batch_size, max_batches=config.max_eval_steps))
-        losses = [value for name, value in values.items() if name.endswith("_loss") and value is not None]
+        values = means(
+            pipeline.evaluation_batches(
+                reader, batch_size=batch_size, max_batches=config.max_eval_steps
+            )
+        )
+        losses = [
+            value for name, value in values.items() if name.endswith("_loss") and value is not None
+        ]
         return dict(loss=sum(losses) if losses else None) | values
 
     return validate

@@ -1,4 +1,6 @@
-"""A pretraining from its settings to its end: data, model, weights and losses for the engine; or an evaluation of what it left."""
+"""A pretraining from its settings to its end: data, model, weights and losses for the engine; or an
+evaluation of what it left.
+"""
 
 import dataclasses
 import os
@@ -26,21 +28,31 @@ RESULTS = "eval_results.json"
 
 
 def pretrain(settings, console=None, clock=time.monotonic):
-    """Pretrains as PretrainSettings say, or goes on with what was stopped; see the package's `pretrain`."""
+    """Pretrains as PretrainSettings say, or goes on with what was stopped; see the
+    package's `pretrain`.
+    """
     console = console or LogConsole()
     check_monitoring(settings.monitor)
     dataset = start.open_data(settings, console)
     folder, stored = engine.open_run(settings.run.output_dir, settings.overwrite)
     devices = set_up(settings.devices)
-    settings = dataclasses.replace(settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored))
+    settings = dataclasses.replace(
+        settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
+    )
     vocab = start.open_vocabulary(settings, dataset)
-    model = resolve_model(settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind)
+    model = resolve_model(
+        settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind
+    )
     encoder = start.checked_encoder(settings.inputs, dataset, model, devices)
     if settings.run.do_train is False and not settings.run.do_eval:
-        raise UserError("--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest checkpoint")
+        raise UserError(
+            "--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest checkpoint"
+        )
     if settings.run.do_eval and not settings.run.do_train:
         return evaluate(settings, dataset, vocab, devices, encoder, folder, stored, console)
-    trained = training_encoder(encoder, settings.memory, devices, dataset.max_seq_length, dataset.schema.is_packed)
+    trained = training_encoder(
+        encoder, settings.memory, devices, dataset.max_seq_length, dataset.schema.is_packed
+    )
 
     fixed = fixed_settings(settings, model, devices, dataset)
     engine.check_settings(folder, stored, fixed)
@@ -52,15 +64,24 @@ def pretrain(settings, console=None, clock=time.monotonic):
     state = TrainState(devices.strategy, weights, settings.optimizer, frozen)
 
     def batches_at(position, batch_size):
-        return pipeline.training_batches(readers["train"], batch_size=batch_size, position=position, shuffle=settings.inputs.shuffle)
+        return pipeline.training_batches(
+            readers["train"],
+            batch_size=batch_size,
+            position=position,
+            shuffle=settings.inputs.shuffle,
+        )
 
     def export(path, values):
-        kind = "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM"
+        kind = (
+            "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM"
+        )
         models.write_model(path, model, values, kind, files=models.tokenizer_files(vocab))
 
     validate = None
     if dataset.validation is not None:
-        validate = pretraining_validation(settings.run, readers["validation"], devices, state, encoder)
+        validate = pretraining_validation(
+            settings.run, readers["validation"], devices, state, encoder
+        )
     training = engine.Training(
         objective=pretraining_objective(trained),
         seed=settings.run.seed,
@@ -72,7 +93,9 @@ def pretrain(settings, console=None, clock=time.monotonic):
         export=export,
         fixed=fixed,
         hashes=dict(
-            dataset=None if dataset.info is None else provenance.file_hash(os.path.join(dataset.folder, "dataset.json")),
+            dataset=None
+            if dataset.info is None
+            else provenance.file_hash(os.path.join(dataset.folder, "dataset.json")),
             vocabulary=None if vocab is None else vocab.identity,
         ),
         results=(RESULTS,),
@@ -108,27 +131,50 @@ def describe(model, weights, frozen, dataset):
     num_frozen = sum(weights[name].size for name in frozen)
     num_validation = 0 if dataset.validation is None else len(dataset.validation)
     return (
-        f"model: {model.num_hidden_layers} layers x {model.hidden_size}, {sum(w.size for w in weights.values()) / 1e6:.1f} M parameters"
-        f"{f' ({num_frozen / 1e6:.1f} M frozen)' if frozen else ''}; "
-        f"data: {len(dataset.train):,} training and {num_validation:,} validation records of {dataset.max_seq_length} tokens"
+        f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
+        f"{sum(w.size for w in weights.values()) / 1e6:.1f} M "
+        f"parameters{f' ({num_frozen / 1e6:.1f} M frozen)' if frozen else ''}; "
+        f"data: {len(dataset.train):,} training and {num_validation:,} "
+        f"validation records of {dataset.max_seq_length} tokens"
     )
 
 
 def evaluate(settings, dataset, vocab, devices, encoder, folder, stored, console):
-    """Evaluates the newest checkpoint of the run on the validation records and writes eval_results.json. Returns an Outcome."""
+    """Evaluates the newest checkpoint of the run on the validation records and writes
+    eval_results.json. Returns an Outcome.
+    """
     model = encoder.config
     if stored is not None:
-        engine.check_settings(folder, {"settings": {name: stored["settings"].get(name) for name in model.to_dict()}}, model.to_dict())
+        engine.check_settings(
+            folder,
+            {"settings": {name: stored["settings"].get(name) for name in model.to_dict()}},
+            model.to_dict(),
+        )
     progress = folder.newest_progress() if stored else None
     if progress is None:
-        raise UserError(f"--output_dir={settings.run.output_dir}: holds no checkpoint to evaluate; train first")
+        raise UserError(
+            f"--output_dir={settings.run.output_dir}: holds no checkpoint to evaluate; train first"
+        )
     if dataset.validation is None:
-        raise UserError("--do_eval: the data has no validation records; name some with --eval_input_file")
+        raise UserError(
+            "--do_eval: the data has no validation records; name some with --eval_input_file"
+        )
     values = folder.restore(progress.step)
-    state = TrainState(devices.strategy, {n.removeprefix("weights/"): v for n, v in values.items() if n.startswith("weights/")})
+    state = TrainState(
+        devices.strategy,
+        {n.removeprefix("weights/"): v for n, v in values.items() if n.startswith("weights/")},
+    )
     engine.restore(state, folder, progress)
     reader = dataset.reader("validation", vocab, settings.run.seed)
-    results = pretraining_validation(settings.run, reader, devices, state, encoder)() | dict(step=progress.step)
+    results = pretraining_validation(settings.run, reader, devices, state, encoder)() | dict(
+        step=progress.step
+    )
     write_json(os.path.join(folder.path, RESULTS), results)
-    console.say("\n".join(f"  {name:<14}{format_metric(value)}" for name, value in results.items() if name != "step"))
+    console.say(
+        "\n".join(
+            f"  {name:<14}{format_metric(value)}"
+            for name, value in results.items()
+            if name != "step"
+        )
+    )
     return engine.Outcome(folder, progress)

@@ -12,7 +12,8 @@ from bert_gpu.pretrain.config import check_predictions, recipe_problem
 from bert_gpu.settings import UserError
 from bert_gpu.text.open_tokenizer import open_tokenizer
 
-# Dropout and the spread of fresh weights may change, and so may what is only noted for fine-tuning; more positions are made of fresh ones.
+# Dropout and the spread of fresh weights may change, and so may what is only noted for fine-tuning;
+# more positions are made of fresh ones.
 MAY_DIFFER = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -24,13 +25,21 @@ MAY_DIFFER = (
 
 # Settings that are of no use without validation records.
 NEED_VALIDATION = (
-    *("eval_steps", "validation_epochs", "validation_epochs_begin", "validation_epochs_end", "validation_marks"),
+    *(
+        "eval_steps",
+        "validation_epochs",
+        "validation_epochs_begin",
+        "validation_epochs_end",
+        "validation_marks",
+    ),
     *("export_best", "max_eval_steps", "early_stop_time"),
 )
 
 
 def open_data(settings, console):
-    """The Dataset of PretrainSettings, held against what they ask for, and against what their recipe would have made."""
+    """The Dataset of PretrainSettings, held against what they ask for, and against what their
+    recipe would have made.
+    """
     dataset = Dataset(settings.inputs, console.warn)
     check_predictions(settings.run, dataset.num_predictions)
     if problem := recipe_problem(settings.recipe, dataset.info):
@@ -39,7 +48,9 @@ def open_data(settings, console):
 
 
 def check_validation(settings, dataset, console):
-    """UserError when the data has no validation records, but settings need some; those of a recipe give way."""
+    """UserError when the data has no validation records, but settings need some; those of a
+    recipe give way.
+    """
     if dataset.validation is not None:
         return
     values = settings.values()
@@ -50,7 +61,10 @@ def check_validation(settings, dataset, console):
         if name not in settings.flexible:
             raise UserError(f"{problem}, or drop the flag")
     if "early_stop_time" in needed:
-        console.warn("--early_stop_time: the data has no validation records; name some with --eval_input_file. There is no early stop")
+        console.warn(
+            "--early_stop_time: the data has no validation records; "
+            "name some with --eval_input_file. There is no early stop"
+        )
 
 
 def open_vocabulary(settings, dataset):
@@ -61,7 +75,10 @@ def open_vocabulary(settings, dataset):
     path = vocab_file or os.path.join(dataset.folder, info.vocab_file)
     tokenizer = open_tokenizer(path, info.do_lower_case)
     if tokenizer.identity != info.tokenizer:
-        raise UserError(f"{path}: not the vocabulary that {dataset.folder} was built with; rebuild the data, or name the right one")
+        raise UserError(
+            f"{path}: not the vocabulary that {dataset.folder} was "
+            "built with; rebuild the data, or name the right one"
+        )
     return tokenizer
 
 
@@ -78,21 +95,31 @@ def checked_encoder(inputs, dataset, model, devices):
     encoder = open_encoder(model)
     encoder.check(dataset.max_seq_length, devices.precision, is_packed=dataset.schema.is_packed)
     if encoder.fixed_length is not None and inputs.padding != "fixed":
-        raise UserError(f"--encoder={model.encoder}: takes rows of one length only; use --padding=fixed, not --padding={inputs.padding}")
+        raise UserError(
+            f"--encoder={model.encoder}: takes rows of one length only; "
+            f"use --padding=fixed, not --padding={inputs.padding}"
+        )
     return encoder
 
 
 def flops_counter(encoder, dataset, frozen):
-    """Function of a batch -> model.flops.Flops, None where the products are not known: in some encoders, and with frozen weights."""
+    """Function of a batch -> model.flops.Flops, None where the products are not known: in some
+    encoders, and with frozen weights.
+    """
     if frozen or encoder.token_products(0) is None:
         return None
     return FlopsCounter(encoder, dataset.schema.has_next_sentence_labels).per_batch
 
 
 def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
-    """Fresh weights, replaced by those of --init_checkpoint where it has them; a run that goes on has its own."""
+    """Fresh weights, replaced by those of --init_checkpoint where it has them; a run that goes on
+    has its own.
+    """
     model, init_checkpoint = encoder.config, settings.run.init_checkpoint
-    weights = initialize(heads.pretraining_weights(encoder, dataset.schema.has_next_sentence_labels), settings.run.seed)
+    weights = initialize(
+        heads.pretraining_weights(encoder, dataset.schema.has_next_sentence_labels),
+        settings.run.seed,
+    )
     if init_checkpoint is None or goes_on:
         return weights
     flag = f"--init_checkpoint={init_checkpoint}"
@@ -101,12 +128,24 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
     for name, value in stored_config.to_dict().items():
         if name not in MAY_DIFFER and value != getattr(model, name):
             remedy = f"give --{name}={value}" if value is not None else f"drop --{name}"
-            raise UserError(f"{flag}: its {name} is {value}, that of the model {getattr(model, name)}; {remedy}"[:300])
-    if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):  # next sentences are told from the first token
+            raise UserError(
+                (
+                    f"{flag}: its {name} is {value}, that of "
+                    f"the model {getattr(model, name)}; {remedy}"
+                )[:300]
+            )
+    # next sentences are told from the first token
+    if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):
         stored = {name: value for name, value in stored.items() if not name.startswith("pooler/")}
     vocab_file = models.find_vocabulary(source)
-    if vocab is not None and vocab_file is not None and open_tokenizer(vocab_file, vocab.do_lower_case).vocab != vocab.vocab:
-        raise UserError(f"{flag}: {vocab_file} is not the vocabulary of the data; build the data with it")
+    if (
+        vocab is not None
+        and vocab_file is not None
+        and open_tokenizer(vocab_file, vocab.do_lower_case).vocab != vocab.vocab
+    ):
+        raise UserError(
+            f"{flag}: {vocab_file} is not the vocabulary of the data; build the data with it"
+        )
     fresh = sorted(set(weights) - set(stored))
     for name in sorted(set(weights) & set(stored)):
         ours, theirs = weights[name], stored[name]
@@ -118,7 +157,8 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
             fresh += [f"{name} from {shared} on"] if shared < len(ours) else []
         else:
             raise UserError(
-                f"{flag}: its {name} has shape {theirs.shape}, the model's {ours.shape}; give the flags that it was trained with"
+                f"{flag}: its {name} has shape {theirs.shape}, the model's "
+                f"{ours.shape}; give the flags that it was trained with"
             )
     console.say(f"starting from {source}" + (f"; fresh: {', '.join(fresh)}" if fresh else ""))
     return weights

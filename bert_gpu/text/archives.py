@@ -1,7 +1,8 @@
-"""Compressed text in, plain files in a spool folder out, because a block can be read from the middle of a plain file only.
+"""Compressed text in, plain files in a spool folder out, because a block can be read from the
+middle of a plain file only.
 
-A spool file is named after a hash of the compressed bytes and gets its name when it is whole: whoever finds the name need not unpack
-again, and a source that has changed has another name.
+A spool file is named after a hash of the compressed bytes and gets its name when it is whole:
+whoever finds the name need not unpack again, and a source that has changed has another name.
 """
 
 import hashlib
@@ -32,27 +33,34 @@ def unpack(paths, folder, report=lambda num_bytes: None):
     """Unpacks what is compressed.
 
     Args:
-      paths: list of str. Those that end in .gz or .zst (of one or several members or frames) are unpacked; others stay as they are.
-      folder: where the plain files go; made when it is needed. Those of an earlier call that are whole and whose source has not changed
-        are kept.
-      report: called with the number of compressed bytes that are done since the last call; their sum is the size of the compressed files.
+      paths: list of str. Those that end in .gz or .zst (of one or several members or frames) are
+        unpacked; others stay as they are.
+      folder: where the plain files go; made when it is needed. Those of an earlier call that are
+        whole and whose source has not changed are kept.
+      report: called with the number of compressed bytes that are done since the last call; their
+        sum is the size of the compressed files.
 
     Returns:
       list of str, one for each of `paths`.
 
     Raises:
-      UserError: a file is missing, truncated or corrupt, or the disk is full. What was being unpacked is removed.
+      UserError: a file is missing, truncated or corrupt, or the disk is full. What was being
+        unpacked is removed.
     """
     return [unpack_file(path, folder, report) if is_compressed(path) else path for path in paths]
 
 
 def unpack_file(path, folder, report):
     try:
-        target = os.path.join(folder, f"{content_hash(path)}-{os.path.splitext(os.path.basename(path))[0]}")
+        target = os.path.join(
+            folder, f"{content_hash(path)}-{os.path.splitext(os.path.basename(path))[0]}"
+        )
     except (FileNotFoundError, tf.errors.NotFoundError):
         raise UserError(f"{path}: no such file; check the path"[:300]) from None
     except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"{path}: cannot be read ({type(error).__name__}); name a readable file"[:300]) from None
+        raise UserError(
+            f"{path}: cannot be read ({type(error).__name__}); name a readable file"[:300]
+        ) from None
     if os.path.exists(target):
         report(tf.io.gfile.stat(path).length)
         return target
@@ -64,16 +72,23 @@ def unpack_file(path, folder, report):
             for text in unpacked_pieces(path, report):
                 file.write(text)
             file.flush()
-            os.fsync(file.fileno())  # else the name could outlive the content when the machine loses power
+            # else the name could outlive the content when the machine loses power
+            os.fsync(file.fileno())
         os.rename(unfinished, target)
         return target
     except (OSError, tf.errors.OpError, EOFError, zlib.error, zstandard.ZstdError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            problem = f"cannot be unpacked to {folder} ({error.strerror}); make room or choose another folder"
+            problem = (
+                f"cannot be unpacked to {folder} ({error.strerror}); "
+                "make room or choose another folder"
+            )
         elif isinstance(error, EOFError):
             problem = "the archive is truncated; copy it again"
         else:
-            problem = f"the archive is corrupt ({' '.join(str(error).split())[:80]}); copy it again, or rename it if it is not compressed"
+            problem = (
+                f"the archive is corrupt ({' '.join(str(error).split())[:80]}); "
+                "copy it again, or rename it if it is not compressed"
+            )
         raise UserError(f"{path}: {problem}"[:300]) from None
     finally:
         if os.path.exists(unfinished):
@@ -92,7 +107,9 @@ def content_hash(path):
 
 
 def unpacked_pieces(path, report):
-    """Yields the plain bytes. Raises EOFError where the file ends too early, zlib.error or ZstdError where it is corrupt."""
+    """Yields the plain bytes. Raises EOFError where the file ends too early, zlib.error or
+    ZstdError where it is corrupt.
+    """
     unpacker = start_member(path)
     with tf.io.gfile.GFile(path, "rb") as file:
         while packed := file.read(READ_BYTES):
@@ -112,7 +129,9 @@ def unpacked_pieces(path, report):
 
 
 def start_member(path):
-    """What unpacks one gzip member or zstd frame: decompress(bytes), eof, unused_data. Both check the sum at the end."""
+    """What unpacks one gzip member or zstd frame: decompress(bytes), eof, unused_data. Both check
+    the sum at the end.
+    """
     if path.endswith(".gz"):
         return zlib.decompressobj(16 + zlib.MAX_WBITS)
     return zstandard.ZstdDecompressor(max_window_size=LARGEST_ZSTD_WINDOW).decompressobj()

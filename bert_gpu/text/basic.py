@@ -1,8 +1,9 @@
 """Google's BasicTokenizer over many lines at once: text in, words out (the step before WordPiece).
 
-The rules are those of `BasicTokenizer` in google-research/bert, tokenization.py. There they run character by character in Python; here
-each rule is a table for str.translate, so that a whole batch of lines goes through a handful of C calls. Tables fill themselves as
-characters turn up, from the `unicodedata` of the running Python, which is what Google's code asks too.
+The rules are those of `BasicTokenizer` in google-research/bert, tokenization.py. There they run
+character by character in Python; here each rule is a table for str.translate, so that a whole batch
+of lines goes through a handful of C calls. Tables fill themselves as characters turn up, from the
+`unicodedata` of the running Python, which is what Google's code asks too.
 """
 
 import unicodedata
@@ -17,7 +18,9 @@ CJK_RANGES = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
-ASCII_PUNCTUATION = "".join(chr(code) for code in (*range(33, 48), *range(58, 65), *range(91, 97), *range(123, 127)))
+ASCII_PUNCTUATION = "".join(
+    chr(code) for code in (*range(33, 48), *range(58, 65), *range(91, 97), *range(123, 127))
+)
 
 
 def is_cjk(code):
@@ -25,12 +28,16 @@ def is_cjk(code):
 
 
 def is_punctuation(character):
-    """All ASCII that is neither letter, digit, space nor control counts, whatever Unicode says about it ("$", "^")."""
+    """All ASCII that is neither letter, digit, space nor control counts, whatever Unicode says
+    about it ("$", "^").
+    """
     return character in ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
 
 
 def clean(code):
-    """What a character becomes before lower-casing: nothing, a space, itself, or itself between spaces (CJK)."""
+    """What a character becomes before lower-casing: nothing, a space, itself, or itself between
+    spaces (CJK).
+    """
     character = chr(code)
     # str.split, which Google uses, also splits at the line and paragraph separators (Zl, Zp).
     if character in "\t\n\r" or unicodedata.category(character) in ("Zs", "Zl", "Zp"):
@@ -41,7 +48,9 @@ def clean(code):
 
 
 def strip_accent(code):
-    """What a character becomes after canonical decomposition: a combining mark nothing, punctuation itself between spaces."""
+    """What a character becomes after canonical decomposition: a combining mark nothing, punctuation
+    itself between spaces.
+    """
     return None if unicodedata.category(chr(code)) == "Mn" else split_punctuation(code)
 
 
@@ -69,15 +78,17 @@ def split_words(lines, do_lower_case):
 
     Args:
       lines: list of str; a line break inside one counts as a space.
-      do_lower_case: lower-case, decompose (NFD) and drop combining marks, as uncased models want it.
+      do_lower_case: lower-case, decompose (NFD) and drop combining marks, as uncased
+        models want it.
 
     Returns:
-      One list of words (str, never empty, punctuation marks and CJK characters being words of their own) for each line.
+      One list of words (str, never empty, punctuation marks and CJK characters being words of their
+        own) for each line.
     """
     if not lines:
         return []
-    # Line breaks may come back as separators because no rule lets context reach across one: canonical reordering stops at it, and the
-    # final sigma looks at letters of the same word only.
+    # Line breaks may come back as separators because no rule lets context reach across one:
+    # canonical reordering stops at it, and the final sigma looks at letters of the same word only.
     text = "\n".join(line.translate(CLEAN) for line in lines)
     if do_lower_case:
         text = unicodedata.normalize("NFD", text.lower()).translate(STRIP_ACCENT)

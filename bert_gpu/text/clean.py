@@ -1,8 +1,9 @@
 """Cleaning that needs no tokens: Unicode normalisation, and documents that are there twice.
 
-Duplicates are exact: documents with the same sentences. Every document becomes a hash of 128 bits (that any two of a billion different
-ones are alike has a probability of 1e-21). Hashes go to files on disk, by their first bits, and each file is sorted in memory, so that
-memory is about 200 MB and a block, whatever the corpus, and one byte for each document, which is the answer.
+Duplicates are exact: documents with the same sentences. Every document becomes a hash of 128 bits
+(that any two of a billion different ones are alike has a probability of 1e-21). Hashes go to files
+on disk, by their first bits, and each file is sorted in memory, so that memory is about 200 MB and
+a block, whatever the corpus, and one byte for each document, which is the answer.
 """
 
 import functools
@@ -26,14 +27,17 @@ def normalize(sentences, form):
 
     Args:
       sentences: list of bytes (UTF-8, no space at the ends).
-      form: none; NFC (letters and their accents composed); NFKC (and what only looks different made equal: ligatures, wide letters).
+      form: none; NFC (letters and their accents composed); NFKC (and what only looks different made
+        equal: ligatures, wide letters).
 
     Returns:
       list of bytes, as many, without space at the ends; the same list for none.
     """
     if form == "none":
         return sentences
-    return [sentence if sentence.isascii() else normalize_one(sentence, form) for sentence in sentences]
+    return [
+        sentence if sentence.isascii() else normalize_one(sentence, form) for sentence in sentences
+    ]
 
 
 def normalize_one(sentence, form):
@@ -52,29 +56,43 @@ def find_duplicates(blocks, folder, *, normalization="none", num_workers=None, r
       report: called with the bytes of text that are done since the last call.
 
     Returns:
-      bool (D,), by number of the document: False for the first of its kind. It does not depend on how the corpus is cut into blocks.
+      bool (D,), by number of the document: False for the first of its kind. It does not depend on
+        how the corpus is cut into blocks.
 
     Raises:
       UserError: the text has changed, or the disk is full.
     """
     num_documents = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
     is_duplicate = np.zeros(num_documents, bool)
-    num_buckets = -(-2 * num_documents // ROWS_IN_MEMORY)  # twice as many as needed on average, since they differ in length
+    # twice as many as needed on average, since they differ in length
+    num_buckets = -(-2 * num_documents // ROWS_IN_MEMORY)
     pending, num_pending = [], 0
     try:
         os.makedirs(folder, exist_ok=True)
         remove_buckets(folder)  # of a run that was killed
-        for rows in map_blocks(functools.partial(hash_documents, normalization=normalization), blocks, num_workers, report):
+        for rows in map_blocks(
+            functools.partial(hash_documents, normalization=normalization),
+            blocks,
+            num_workers,
+            report,
+        ):
             pending.append(rows)
             num_pending += len(rows)
             if num_pending >= ROWS_IN_MEMORY:
                 spill(mark_repeats(np.concatenate(pending), is_duplicate), folder, num_buckets)
                 pending, num_pending = [], 0
-        spill(mark_repeats(np.concatenate([np.zeros(0, HASHED), *pending]), is_duplicate), folder, num_buckets)
+        spill(
+            mark_repeats(np.concatenate([np.zeros(0, HASHED), *pending]), is_duplicate),
+            folder,
+            num_buckets,
+        )
         for path in bucket_files(folder):
             mark_repeats(np.fromfile(path, HASHED), is_duplicate)
     except OSError as error:
-        raise UserError(f"{folder}: cannot be used to look for duplicates ({error.strerror}); make room or choose another folder") from None
+        raise UserError(
+            f"{folder}: cannot be used to look for duplicates "
+            f"({error.strerror}); make room or choose another folder"
+        ) from None
     finally:
         remove_buckets(folder)
     return is_duplicate
@@ -87,7 +105,10 @@ def hash_documents(blocks, normalization):
         documents = corpus.read_block(block)
         numbers.append(np.arange(block.first_document, block.first_document + len(documents)))
         # A sentence has no line break in it, so that other sentences are other bytes.
-        digests += [hashlib.blake2b(b"\n".join(normalize(document, normalization)), digest_size=16).digest() for document in documents]
+        digests += [
+            hashlib.blake2b(b"\n".join(normalize(document, normalization)), digest_size=16).digest()
+            for document in documents
+        ]
     rows = np.empty(len(digests), HASHED)
     halves = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)
     rows["high"], rows["low"], rows["number"] = halves[:, 0], halves[:, 1], np.concatenate(numbers)
@@ -106,11 +127,14 @@ def mark_repeats(rows, is_duplicate):
 def spill(rows, folder, num_buckets):
     """Appends rows (R,), sorted by hash and each hash once, to the files of their hashes.
 
-    That each hash is there once a call keeps files small even when half of the corpus is one document.
+    That each hash is there once a call keeps files small even when half of the corpus is
+    one document.
     """
     if num_buckets:
         width = (1 << 64) // num_buckets + 1
-        bounds = np.searchsorted(rows["high"], np.array([bucket * width for bucket in range(num_buckets)], np.uint64))
+        bounds = np.searchsorted(
+            rows["high"], np.array([bucket * width for bucket in range(num_buckets)], np.uint64)
+        )
         for bucket, part in enumerate(np.split(rows, bounds[1:])):
             if len(part):
                 with open(os.path.join(folder, f"hashes-{bucket:05d}"), "ab") as file:

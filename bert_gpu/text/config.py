@@ -6,7 +6,8 @@ import re
 from bert_gpu.settings import Settings, UserError, setting
 
 NORMALIZATIONS = ("none", "NFC", "NFKC")
-FILE_NAMES = {"WordPiece": "vocab.txt", "SentencePiece": "sentencepiece.model"}  # of vocabularies, as they stand beside data and models
+# of vocabularies, as they stand beside data and models
+FILE_NAMES = {"WordPiece": "vocab.txt", "SentencePiece": "sentencepiece.model"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,19 +16,26 @@ class TextFormat(Settings):
 
     input_format: str = setting(
         "lines",
-        "lines = one sentence a line, a blank line between documents; documents = one document a line; jsonl = one JSON object a line. "
-        "The last two are split into sentences.",
+        "lines = one sentence a line, a blank line between documents; documents = one document "
+        "a line; jsonl = one JSON object a line. The last two are split into sentences.",
         choices=("lines", "documents", "jsonl"),
     )
     text_field: str = setting("text", "With jsonl: the field of each object that has the text.")
     language: str = setting(
-        "en", "With documents and jsonl: language (ISO 639, such as de or zh) whose rules split the text into sentences."
+        "en",
+        "With documents and jsonl: language (ISO 639, such as "
+        "de or zh) whose rules split the text into sentences.",
     )
 
     def __post_init__(self):
         super().__post_init__()
         if not re.fullmatch("[a-z]{2,3}(-[a-z]+)?", self.language):
-            raise UserError(f"--language={self.language}: must be an ISO 639 code in small letters, such as en, de or zh"[:300])
+            raise UserError(
+                (
+                    f"--language={self.language}: must be an ISO "
+                    "639 code in small letters, such as en, de or zh"
+                )[:300]
+            )
 
     @property
     def has_sentence_lines(self):
@@ -44,19 +52,33 @@ class VocabConfig(Settings):
 
     input_file: str = setting(
         "sample_text.txt",
-        "Text, UTF-8, also compressed (.gz, .zst): files, folders or globs, with commas between. Default: the bundled sample.",
+        "Text, UTF-8, also compressed (.gz, .zst): files, folders "
+        "or globs, with commas between. Default: the bundled sample.",
     )
-    tokenization: str = setting("WordPiece", "What kind of vocabulary.", choices=("WordPiece", "SentencePiece"))
+    tokenization: str = setting(
+        "WordPiece", "What kind of vocabulary.", choices=("WordPiece", "SentencePiece")
+    )
     vocab_size: int = setting(32768, "Pieces; fewer when the text has fewer.", low=7)
     vocab_file: str | None = setting(
         None,
-        "Where the pieces go, one a line. Default: vocab.txt for WordPiece; for SentencePiece they are only written when this is given.",
+        "Where the pieces go, one a line. Default: vocab.txt for WordPiece; "
+        "for SentencePiece they are only written when this is given.",
     )
-    sp_model_file: str | None = setting(None, "Where a SentencePiece model goes. Default: sentencepiece.model.")
-    do_lower_case: bool = setting(True, "Lower-case the text (an uncased vocabulary); WordPiece strips accents, too.")
-    normalization: str = setting("none", "Unicode normal form that the text is brought into first.", choices=NORMALIZATIONS)
-    random_seed: int = setting(12345, "Seed of the sample of a large corpus.", low=0, aliases=("seed",))
-    num_workers: int | None = setting(None, "Processes that count words. Default: one for each core.", low=1)
+    sp_model_file: str | None = setting(
+        None, "Where a SentencePiece model goes. Default: sentencepiece.model."
+    )
+    do_lower_case: bool = setting(
+        True, "Lower-case the text (an uncased vocabulary); WordPiece strips accents, too."
+    )
+    normalization: str = setting(
+        "none", "Unicode normal form that the text is brought into first.", choices=NORMALIZATIONS
+    )
+    random_seed: int = setting(
+        12345, "Seed of the sample of a large corpus.", low=0, aliases=("seed",)
+    )
+    num_workers: int | None = setting(
+        None, "Processes that count words. Default: one for each core.", low=1
+    )
     overwrite: bool = setting(False, "Replace files that are there already.")
     quiet: bool = setting(False, "Print warnings and errors only.")
 
@@ -66,11 +88,16 @@ class VocabConfig(Settings):
             if path == "":
                 raise UserError(f"--{flag}=: needs the name of a file")
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
-            raise UserError(f"--sp_model_file={self.sp_model_file}: is for --tokenization=SentencePiece; give that too, or leave it out")
+            raise UserError(
+                f"--sp_model_file={self.sp_model_file}: is for "
+                "--tokenization=SentencePiece; give that too, or leave it out"
+            )
 
     @property
     def targets(self):
-        """The files to be written; the first has what is learnt, the second, if there is one, the pieces of a SentencePiece model."""
+        """The files to be written; the first has what is learnt, the second, if there is one, the
+        pieces of a SentencePiece model.
+        """
         if self.tokenization == "WordPiece":
             return [self.vocab_file or FILE_NAMES["WordPiece"]]
         return [self.sp_model_file or FILE_NAMES["SentencePiece"], *filter(None, [self.vocab_file])]

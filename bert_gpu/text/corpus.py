@@ -1,8 +1,9 @@
 """Text files in, documents of sentences out, a block at a time.
 
-Files are UTF-8 in one of the formats of formats.py, and documents never span files. A corpus is planned once, by a scan that remembers only
-where documents begin, as a list of blocks: byte ranges that begin and end between documents. Then each block can be read anywhere, in
-any order, by any worker, and memory never grows with the corpus. Compressed files are unpacked first (archives.py).
+Files are UTF-8 in one of the formats of formats.py, and documents never span files. A corpus is
+planned once, by a scan that remembers only where documents begin, as a list of blocks: byte ranges
+that begin and end between documents. Then each block can be read anywhere, in any order, by any
+worker, and memory never grows with the corpus. Compressed files are unpacked first (archives.py).
 """
 
 import dataclasses
@@ -27,9 +28,11 @@ class Block:
     Attributes:
       path: the file.
       start, end: its bytes, end exclusive. The blocks of a file follow one another without a gap.
-      first_document: number of the first document, counted from 0 over all planned files in their order.
+      first_document: number of the first document, counted from 0 over all planned files in
+        their order.
       num_documents: at least 1.
-      num_sentences: lines that are not blank; None where documents have yet to be split into sentences.
+      num_sentences: lines that are not blank; None where documents have yet to be split
+        into sentences.
       text_format: how the file is read.
     """
 
@@ -43,10 +46,11 @@ class Block:
 
 
 def expand_inputs(patterns):
-    """Comma-separated files, folders and globs (or a list of them) -> sorted paths of files, each once.
+    """Comma-separated files, folders and globs (or a list of them) -> sorted paths of
+    files, each once.
 
-    A folder stands for all files below it whose names end in one of FOLDER_ENDINGS and do not begin with a dot. Links to folders are not
-    followed below it. Raises UserError for what gives no file.
+    A folder stands for all files below it whose names end in one of FOLDER_ENDINGS and do not begin
+    with a dot. Links to folders are not followed below it. Raises UserError for what gives no file.
     """
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
     paths = set()
@@ -54,15 +58,24 @@ def expand_inputs(patterns):
         # A file may have glob characters in its name, so the name itself comes first.
         matches = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
         folders = [path for path in matches if tf.io.gfile.isdir(path)]
-        shown = [path for path in folders if path == pattern or not os.path.basename(path).startswith(".")]
+        shown = [
+            path
+            for path in folders
+            if path == pattern or not os.path.basename(path).startswith(".")
+        ]
         files = set(matches).difference(folders).union(*map(files_below, shown))
         if folders and not files:
             endings = " ".join("*" + ending for ending in FOLDER_ENDINGS)
             raise UserError(
-                f"{pattern}: is a folder with none of {endings} below it; name the files, as {pattern.rstrip('/')}/*.text"[:300]
+                (
+                    f"{pattern}: is a folder with none of {endings} below it; "
+                    f"name the files, as {pattern.rstrip('/')}/*.text"
+                )[:300]
             )
         if not files:
-            raise UserError(f"{pattern}: no such file; check the path (the pattern matches nothing)"[:300])
+            raise UserError(
+                f"{pattern}: no such file; check the path (the pattern matches nothing)"[:300]
+            )
         paths.update(files)
     if not paths:
         raise UserError("no input file is named; give one or more, separated by commas")
@@ -74,23 +87,30 @@ def files_below(folder):
     walk = tf.io.gfile.walk if "://" in folder else os.walk
     for parent, folders, names in walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (os.path.join(parent, name) for name in names if name.endswith(FOLDER_ENDINGS) and not name.startswith("."))
+        yield from (
+            os.path.join(parent, name)
+            for name in names
+            if name.endswith(FOLDER_ENDINGS) and not name.startswith(".")
+        )
 
 
 def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
-    """Cuts files into blocks of about block_bytes, each at least that long unless it is the last of its file.
+    """Cuts files into blocks of about block_bytes, each at least that long unless it is the last
+    of its file.
 
     Args:
       paths: list of str, in the order in which documents are to be numbered.
       block_bytes: int > 0; a document longer than that makes a longer block.
       text_format: TextFormat of all the files.
-      names: list of str, what errors call each file, such as the compressed one that it was unpacked from. Default: its path.
+      names: list of str, what errors call each file, such as the compressed one that it was
+        unpacked from. Default: its path.
 
     Returns:
       list of Block. They depend on the files, on block_bytes and on text_format alone.
 
     Raises:
-      UserError: a file cannot be read, is not UTF-8 or not in the format (the message has the line number), or has no document.
+      UserError: a file cannot be read, is not UTF-8 or not in the format (the message has the line
+        number), or has no document.
     """
     blocks = []
     for path, name in zip(paths, names or paths, strict=True):
@@ -100,7 +120,8 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
 
 
 def read_block(block):
-    """The documents of a block: list of documents, each a list of sentences (bytes, UTF-8, without space at the ends, never empty).
+    """The documents of a block: list of documents, each a list of sentences (bytes, UTF-8, without
+    space at the ends, never empty).
 
     Raises:
       UserError: the file is gone, or not what it was when the block was planned.
@@ -113,13 +134,18 @@ def read_block(block):
     except (OSError, tf.errors.OpError, UnicodeDecodeError, BadLine) as error:
         raise changed(block.path) from error
     num_sentences = sum(map(len, documents)) if block.num_sentences is not None else None
-    if len(content) != block.end - block.start or (len(documents), num_sentences) != (block.num_documents, block.num_sentences):
+    if len(content) != block.end - block.start or (len(documents), num_sentences) != (
+        block.num_documents,
+        block.num_sentences,
+    ):
         raise changed(block.path)
     return documents
 
 
 def changed(path):
-    return UserError(f"{path}: changed while it was being read; run the command again once the file rests"[:300])
+    return UserError(
+        f"{path}: changed while it was being read; run the command again once the file rests"[:300]
+    )
 
 
 def open_binary(path):
@@ -137,7 +163,9 @@ def scan_file(path, block_bytes, first_document, text_format, name):
     def close(end):
         nonlocal start, num_documents, num_sentences, first_document
         known_sentences = num_sentences if text_format.has_sentence_lines else None
-        blocks.append(Block(path, start, end, first_document, num_documents, known_sentences, text_format))
+        blocks.append(
+            Block(path, start, end, first_document, num_documents, known_sentences, text_format)
+        )
         first_document += num_documents
         start, num_documents, num_sentences = end, 0, 0
 
@@ -148,8 +176,11 @@ def scan_file(path, block_bytes, first_document, text_format, name):
         try:
             begins, count_sentences, in_document = find_documents(lines, in_document, text_format)
         except BadLine as error:
-            raise UserError(f"{name}: line {num_lines + error.number + 1} {error.problem}"[:300]) from None
-        next_document = counted_to = 0  # what of these lines is in a block already: documents, bytes
+            raise UserError(
+                f"{name}: line {num_lines + error.number + 1} {error.problem}"[:300]
+            ) from None
+        # what of these lines is in a block already: documents, bytes
+        next_document = counted_to = 0
         while True:
             # A block ends where the first document begins after it has its length and a document.
             least = next_document + (num_documents == 0)
@@ -168,12 +199,19 @@ def scan_file(path, block_bytes, first_document, text_format, name):
         close(position)
     if not blocks:
         lines = "one sentence a line is needed, and a blank line between documents"
-        raise UserError(f"{name}: has no document; {lines if text_format.has_sentence_lines else 'lines with text are needed'}"[:300])
+        raise UserError(
+            (
+                f"{name}: has no document; "
+                f"{lines if text_format.has_sentence_lines else 'lines with text are needed'}"
+            )[:300]
+        )
     return blocks
 
 
 def whole_lines(path, name):
-    """Yields the file's bytes, about CHUNK_BYTES at a time, cut after a line break. Raises UserError."""
+    """Yields the file's bytes, about CHUNK_BYTES at a time, cut after a line break.
+    Raises UserError.
+    """
     try:
         with open_binary(path) as file:
             pending = []
@@ -188,7 +226,9 @@ def whole_lines(path, name):
     except (FileNotFoundError, tf.errors.NotFoundError):
         raise UserError(f"{name}: no such file; check the path"[:300]) from None
     except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"{name}: cannot be read ({type(error).__name__}); name a readable text file"[:300]) from None
+        raise UserError(
+            f"{name}: cannot be read ({type(error).__name__}); name a readable text file"[:300]
+        ) from None
 
 
 def check_utf8(name, lines, lines_before):
@@ -196,4 +236,9 @@ def check_utf8(name, lines, lines_before):
         lines.decode()
     except UnicodeDecodeError as error:
         number = lines_before + lines.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{name}: line {number} is not UTF-8; convert the file, for example with iconv -t UTF-8"[:300]) from None
+        raise UserError(
+            (
+                f"{name}: line {number} is not UTF-8; "
+                "convert the file, for example with iconv -t UTF-8"
+            )[:300]
+        ) from None

@@ -1,7 +1,8 @@
 """Text in, a vocabulary out: for `python -m bert_gpu vocab`, and for a data job that is given none.
 
-Words are counted block by block, on all cores and from a sample where the corpus is large; a learner makes pieces of the counts. What is
-learnt is the content of a file, so that a job can learn before it touches its folder.
+Words are counted block by block, on all cores and from a sample where the corpus is large; a
+learner makes pieces of the counts. What is learnt is the content of a file, so that a job can learn
+before it touches its folder.
 """
 
 import dataclasses
@@ -17,7 +18,9 @@ BLOCK_BYTES = 8 << 20  # what a process holds at once, and what a sample is made
 
 @dataclasses.dataclass(frozen=True)
 class Learnt:
-    """content: bytes of vocab.txt or of a SentencePiece model. pieces: list of str, by id. num_bytes: of the text that was counted."""
+    """content: bytes of vocab.txt or of a SentencePiece model. pieces: list of str, by id.
+    num_bytes: of the text that was counted.
+    """
 
     content: bytes
     pieces: list
@@ -25,7 +28,9 @@ class Learnt:
 
 
 def unpack(inputs, spool, console):
-    """Paths of plain text, one for each of `inputs`: what is compressed is unpacked into the folder `spool`, as of `archives.unpack`."""
+    """Paths of plain text, one for each of `inputs`: what is compressed is unpacked into the folder
+    `spool`, as of `archives.unpack`.
+    """
     if not any(map(archives.is_compressed, inputs)):
         return list(inputs)
     with Progress(console, archives.compressed_bytes(inputs), "unpacking") as progress:
@@ -36,13 +41,18 @@ def learn(blocks, config, console):
     """Learns a vocabulary from blocks of text.
 
     Args:
-      blocks: list of corpus.Block. config: VocabConfig, or other settings with its fields on what is learnt. console: shows progress.
+      blocks: list of corpus.Block. config: VocabConfig, or other settings with its fields on what
+        is learnt. console: shows progress.
 
-    Returns: Learnt. Raises UserError: the text has no words, or --vocab_size leaves no room for characters.
+    Returns: Learnt. Raises UserError: the text has no words, or --vocab_size leaves no room
+      for characters.
     """
     blocks = counting.sample_blocks(blocks, counting.SAMPLE_BYTES, config.random_seed)
     num_bytes = sum(block.end - block.start for block in blocks)
-    console.say(f"learning a {config.tokenization} vocabulary of {config.vocab_size} pieces from {num_bytes / 1e6:.1f} MB of text")
+    console.say(
+        f"learning a {config.tokenization} vocabulary of "
+        f"{config.vocab_size} pieces from {num_bytes / 1e6:.1f} MB of text"
+    )
     with Progress(console, num_bytes, "counting words") as progress:
         counts = counting.count_words_of_blocks(
             blocks,
@@ -62,7 +72,10 @@ def learn(blocks, config, console):
 
 
 def no_words(input_file):
-    return UserError(f"--input_file={input_file[:200]}: has no word in it, so there is nothing to write; name files with text")
+    return UserError(
+        f"--input_file={input_file[:200]}: has no word in it, "
+        "so there is nothing to write; name files with text"
+    )
 
 
 def learn_files(config, text_format, console):
@@ -71,13 +84,16 @@ def learn_files(config, text_format, console):
     Args:
       config: VocabConfig. text_format: TextFormat. console: shows progress.
 
-    Returns: what was done, as a line. Raises UserError for what is wrong with the text or with the names of files.
+    Returns: what was done, as a line. Raises UserError for what is wrong with the text or with the
+      names of files.
     """
     check_targets(config)
     inputs = corpus.expand_inputs(config.input_file)
     spool = f"{config.targets[0]}.unpacked"  # stays when this is killed, and is used again then
     try:
-        blocks = corpus.plan_blocks(unpack(inputs, spool, console), BLOCK_BYTES, text_format, names=inputs)
+        blocks = corpus.plan_blocks(
+            unpack(inputs, spool, console), BLOCK_BYTES, text_format, names=inputs
+        )
         learnt = learn(blocks, config, console)
     finally:
         if any(map(archives.is_compressed, inputs)):
@@ -101,4 +117,6 @@ def check_targets(config):
         if os.path.exists(path) and not config.overwrite:
             raise UserError(f"{path}: is there already; name another file, or --overwrite"[:300])
         if "://" not in path and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
-            raise UserError(f"{path}: {folder} is no folder that can be written to; make it first"[:300])
+            raise UserError(
+                f"{path}: {folder} is no folder that can be written to; make it first"[:300]
+            )

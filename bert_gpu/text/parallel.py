@@ -1,7 +1,8 @@
-"""Work on many blocks by several processes, for what may be put together in any order (counts, hashes).
+"""Work on many blocks by several processes, for what may be put together in any order
+(counts, hashes).
 
-Processes are spawned, because TensorFlow does not survive a fork, and each takes seconds to start: a small text is dealt with in the
-process that asks.
+Processes are spawned, because TensorFlow does not survive a fork, and each takes seconds to start:
+a small text is dealt with in the process that asks.
 """
 
 import concurrent.futures
@@ -12,7 +13,8 @@ import tensorflow as tf
 
 from bert_gpu.settings import UserError
 
-IN_PROCESS_BYTES = 256 << 20  # of text; counting its words takes one process about as long as starting another
+# of text; counting its words takes one process about as long as starting another
+IN_PROCESS_BYTES = 256 << 20
 GROUPS_PER_WORKER = 8  # at least, so that workers finish together and progress is seen
 GROUP_BYTES = 64 << 20  # of text at most, give or take a block, so that a result stays small
 
@@ -37,15 +39,23 @@ def map_blocks(function, blocks, num_workers, report=None):
     num_groups = min(len(blocks), max(num_workers * GROUPS_PER_WORKER, sum(sizes) // GROUP_BYTES))
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(num_workers, context, limit_threads) as pool:
-        groups = {pool.submit(function, blocks[i::num_groups]): sum(sizes[i::num_groups]) for i in range(num_groups)}
+        groups = {
+            pool.submit(function, blocks[i::num_groups]): sum(sizes[i::num_groups])
+            for i in range(num_groups)
+        }
         try:
             while groups:
-                done, _ = concurrent.futures.wait(groups, return_when=concurrent.futures.FIRST_COMPLETED)
+                done, _ = concurrent.futures.wait(
+                    groups, return_when=concurrent.futures.FIRST_COMPLETED
+                )
                 for future in done:
                     yield future.result()
                     report(groups.pop(future))
         except concurrent.futures.process.BrokenProcessPool:
-            raise UserError("a worker process was killed, most often because memory ran out; try fewer by --num_workers") from None
+            raise UserError(
+                "a worker process was killed, most often because "
+                "memory ran out; try fewer by --num_workers"
+            ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -4,7 +4,8 @@ import time
 
 
 class Progress:
-    """A bar in megabytes of text, with MB/s and, where tokens are counted, tokens/s. A context that ends at the total.
+    """A bar in megabytes of text, with MB/s and, where tokens are counted, tokens/s. A context that
+    ends at the total.
 
     console: gives bars by progress(total, start, what, unit). total: bytes.
     """
@@ -29,5 +30,7 @@ class Progress:
         """Says what is done in all."""
         self.num_bytes, self.num_tokens = num_bytes, num_tokens
         seconds = max(time.monotonic() - self.started, 1e-3)
-        text = f"{num_bytes / seconds / 1e6:.1f} MB/s" + (f"  {num_tokens / seconds:,.0f} tokens/s" if num_tokens else "")
+        text = f"{num_bytes / seconds / 1e6:.1f} MB/s" + (
+            f"  {num_tokens / seconds:,.0f} tokens/s" if num_tokens else ""
+        )
         self.bar.update(round(num_bytes / 1e6, 1), text)

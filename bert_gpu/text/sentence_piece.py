@@ -1,10 +1,13 @@
-"""SentencePiece: the second tokenizer, behind the same protocol as WordPiece, and the learner of its models.
+"""SentencePiece: the second tokenizer, behind the same protocol as WordPiece, and the learner
+of its models.
 
-A model that is learnt here is a unigram model (Kudo 2018, "Subword regularization") whose pieces 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK],
-as control symbols: no text ever gives them. Text is normalised by the model itself: NFKC with SentencePiece's rules for spaces
-(nmt_nfkc), and case folding on top (nmt_nfkc_cf) for an uncased model; accents stay, other than with WordPiece. The learner is given
-words and their counts, which is all that it makes of sentences anyway: that takes half the time, and the order of the text does not
-matter. It needs about 1.4 GB, however large the text.
+A model that is learnt here is a unigram model (Kudo 2018, "Subword regularization") whose pieces
+0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK], as control symbols: no text ever gives them. Text is
+normalised by the model itself: NFKC with SentencePiece's rules for spaces (nmt_nfkc), and case
+folding on top (nmt_nfkc_cf) for an uncased model; accents stay, other than with WordPiece. The
+learner is given words and their counts, which is all that it makes of sentences anyway: that
+takes half the time, and the order of the text does not matter. It needs about 1.4 GB, however
+large the text.
 """
 
 import collections
@@ -27,24 +30,30 @@ OTHER_NAMES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}  # what ALBERT's models call 
 LINES_PER_CALL = 2048
 LINES_PER_BATCH = 4096
 MAX_WORDS = 1_000_000  # the most frequent ones are learnt from
-MAX_WORD_BYTES = 4192  # SentencePiece's own limit; what is longer is no word (Chinese and Japanese words here are whole clauses)
-TRAINER_THREADS = 8  # a constant, not the number of cores: sums of floats, and so the model, depend on it
+# SentencePiece's own limit; what is longer is no word (Chinese and Japanese words here are
+# whole clauses)
+MAX_WORD_BYTES = 4192
+# a constant, not the number of cores: sums of floats, and so the model, depend on it
+TRAINER_THREADS = 8
 
 
 class SentencePieceTokenizer:
     """Pieces of a SentencePiece model, in arrays.
 
-    A piece begins a word if it begins with a space, or with punctuation or a CJK character, which are words of their own in WordPiece, too.
+    A piece begins a word if it begins with a space, or with punctuation or a CJK character, which
+    are words of their own in WordPiece, too.
     """
 
     def __init__(self, model_file, do_lower_case=None):
         """Loads a model.
 
         Args:
-          do_lower_case: None = as the model does. True lower-cases the text first if the model does not (ALBERT's uncased ones want that).
+          do_lower_case: None = as the model does. True lower-cases the text first if the model does
+            not (ALBERT's uncased ones want that).
 
         Raises:
-          UserError: the file is missing or no such model, lacks a special piece, [PAD] is not its first, or it folds case and is not to.
+          UserError: the file is missing or no such model, lacks a special piece, [PAD] is not its
+            first, or it folds case and is not to.
         """
 
         def refuse(problem):
@@ -60,29 +69,49 @@ class SentencePieceTokenizer:
                 self._ids[piece] = self._ids[name]
         missing = [piece for piece in SPECIAL_PIECES if piece not in self._ids]
         if missing:
-            refuse(f"{', '.join(missing)} missing; learn a model with `python -m bert_gpu vocab`, or give spm_train --control_symbols")
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[piece] for piece in SPECIAL_PIECES)
+            refuse(
+                f"{', '.join(missing)} missing; learn a model with "
+                "`python -m bert_gpu vocab`, or give spm_train --control_symbols"
+            )
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            self._ids[piece] for piece in SPECIAL_PIECES
+        )
         if self.pad_id != 0:
-            refuse(f"[PAD] has id {self.pad_id}; it must be 0, because BERT pads with id 0 (spm_train --pad_id=0)")
+            refuse(
+                f"[PAD] has id {self.pad_id}; it must be 0, "
+                "because BERT pads with id 0 (spm_train --pad_id=0)"
+            )
         folds = "A" not in self._model.normalize("A")
         if folds and do_lower_case is False:
-            refuse("this model lower-cases the text; leave --do_lower_case on, or learn a cased model")
+            refuse(
+                "this model lower-cases the text; leave --do_lower_case on, or learn a cased model"
+            )
         self.do_lower_case = folds if do_lower_case is None else bool(do_lower_case)
         self._lowers_first = self.do_lower_case and not folds
         casing = b"lowered first" if self._lowers_first else b"as it is"
         self.identity = hashlib.sha256(content + casing).hexdigest()
         self._is_special = np.zeros(self.vocab_size, bool)
         self._is_special[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = True
-        self._starts_word = np.array([begins_word(piece) for piece in self.vocab]) | self._is_special
+        self._starts_word = (
+            np.array([begins_word(piece) for piece in self.vocab]) | self._is_special
+        )
 
     def tokenize(self, sentences):
-        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64 (len(sentences) + 1,))."""
+        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
+        (len(sentences) + 1,)).
+        """
         rows = []
         for first in range(0, len(sentences), LINES_PER_CALL):
             batch = as_bytes(sentences[first : first + LINES_PER_CALL])
             if self._lowers_first:
-                batch = [line.lower() if line.isascii() else line.decode("utf-8", "ignore").lower().encode() for line in batch]
-            # One thread: workers are processes. Measured, one core: 15 MB/s; tensorflow-text's op over the same model 12.5.
+                batch = [
+                    line.lower()
+                    if line.isascii()
+                    else line.decode("utf-8", "ignore").lower().encode()
+                    for line in batch
+                ]
+            # One thread: workers are processes. Measured, one core: 15 MB/s; tensorflow-text's op
+            # over the same model 12.5.
             rows += self._model.encode(batch, return_type="numpy", num_threads=1)
         row_splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         ids = np.concatenate(rows) if rows else np.zeros(0, np.int32)
@@ -98,8 +127,15 @@ class SentencePieceTokenizer:
         return [self.vocab[index] for index in ids]
 
     def decode(self, ids):
-        """Pieces joined to words, words joined by spaces: the text as the model normalises it, if it has no unknown characters."""
-        spaced = (f" {self.vocab[index]} " if self._is_special[index] else self.vocab[index].replace(SPACE, " ") for index in ids)
+        """Pieces joined to words, words joined by spaces: the text as the model normalises it, if
+        it has no unknown characters.
+        """
+        spaced = (
+            f" {self.vocab[index]} "
+            if self._is_special[index]
+            else self.vocab[index].replace(SPACE, " ")
+            for index in ids
+        )
         return re.sub(" +", " ", "".join(spaced)).strip(" ")
 
     def files(self):
@@ -108,8 +144,13 @@ class SentencePieceTokenizer:
 
 
 def begins_word(piece):
-    is_unknown = piece in ("[UNK]", OTHER_NAMES["[UNK]"])  # goes on the word that the space before it began
-    return piece.startswith(SPACE) or basic.is_cjk(ord(piece[0])) or (basic.is_punctuation(piece[0]) and not is_unknown)
+    # goes on the word that the space before it began
+    is_unknown = piece in ("[UNK]", OTHER_NAMES["[UNK]"])
+    return (
+        piece.startswith(SPACE)
+        or basic.is_cjk(ord(piece[0]))
+        or (basic.is_punctuation(piece[0]) and not is_unknown)
+    )
 
 
 def read_model(model_file, refuse):
@@ -118,9 +159,15 @@ def read_model(model_file, refuse):
         with tf.io.gfile.GFile(model_file, "rb") as file:
             content = file.read()
     except tf.errors.NotFoundError:
-        refuse("no such SentencePiece model; check the path, or make one with `python -m bert_gpu vocab --tokenization=SentencePiece`")
+        refuse(
+            "no such SentencePiece model; check the path, or make one "
+            "with `python -m bert_gpu vocab --tokenization=SentencePiece`"
+        )
     except (tf.errors.OpError, OSError) as error:
-        refuse(f"cannot be read as a SentencePiece model ({type(error).__name__}); name a readable file")
+        refuse(
+            "cannot be read as a SentencePiece model "
+            f"({type(error).__name__}); name a readable file"
+        )
     try:
         if sentencepiece.SentencePieceProcessor(model_proto=content).get_piece_size():
             return content
@@ -133,7 +180,8 @@ def count_words(documents):
     """Counts what stands between spaces, as it is: the learner's own normalisation comes later.
 
     Args:
-      documents: iterable of documents, each an iterable of sentences (bytes in UTF-8, or str). It is gone through once.
+      documents: iterable of documents, each an iterable of sentences (bytes in UTF-8, or str). It
+        is gone through once.
 
     Returns:
       collections.Counter of str. It grows with the number of distinct words, not with the text.
@@ -142,7 +190,9 @@ def count_words(documents):
     sentences = itertools.chain.from_iterable(documents)
     while batch := list(itertools.islice(sentences, LINES_PER_BATCH)):
         counts.update(b"\n".join(as_bytes(batch)).split())
-    return collections.Counter({word.decode("utf-8", "ignore"): count for word, count in counts.items()})
+    return collections.Counter(
+        {word.decode("utf-8", "ignore"): count for word, count in counts.items()}
+    )
 
 
 def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
@@ -150,7 +200,8 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
 
     Args:
       word_counts: mapping of word (str) to count, from `count_words`.
-      vocab_size: the most pieces wanted, special ones included. There are fewer where the text supports no more.
+      vocab_size: the most pieces wanted, special ones included. There are fewer where the text
+        supports no more.
       do_lower_case: fold case.
 
     Returns:
@@ -161,7 +212,9 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
     """
     nothing = "the text has no words to learn a vocabulary from; check the input files"
     words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
-    words = [(word, count) for word, count in words if len(word.encode()) <= MAX_WORD_BYTES][:MAX_WORDS]
+    words = [(word, count) for word, count in words if len(word.encode()) <= MAX_WORD_BYTES][
+        :MAX_WORDS
+    ]
     if not words:
         raise UserError(nothing)
     model = io.BytesIO()
@@ -190,10 +243,15 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
     except (RuntimeError, OSError) as error:
         sizes = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
         if sizes:
-            raise UserError(f"--vocab_size={vocab_size}: must be at least {sizes[1]}, to hold the text's characters") from None
+            raise UserError(
+                f"--vocab_size={vocab_size}: must be at least "
+                f"{sizes[1]}, to hold the text's characters"
+            ) from None
         if "sentences_.empty" in str(error) or "all_chars_count" in str(error):
             raise UserError(nothing) from None
-        raise UserError(f"SentencePiece cannot learn from this text: {' '.join(str(error).split())}"[:300]) from None
+        raise UserError(
+            f"SentencePiece cannot learn from this text: {' '.join(str(error).split())}"[:300]
+        ) from None
     return model.getvalue()
 
 
@@ -204,9 +262,17 @@ def pieces_of(content):
 
 
 def ascii_characters(words, do_lower_case):
-    """str: the ASCII characters that occur more than once; they get pieces however rare they are."""
+    """str: the ASCII characters that occur more than once; they get pieces however
+    rare they are.
+    """
     counts = collections.Counter()
     for word, count in words:
         for character in word.lower() if do_lower_case else word:
             counts[character] += count
-    return "".join(sorted(character for character, count in counts.items() if "!" <= character <= "~" and count >= MIN_PIECE_COUNT))
+    return "".join(
+        sorted(
+            character
+            for character, count in counts.items()
+            if "!" <= character <= "~" and count >= MIN_PIECE_COUNT
+        )
+    )

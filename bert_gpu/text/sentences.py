@@ -1,9 +1,11 @@
 """Running text in, sentences out.
 
-The rules are those of sentencex (Wikimedia), in Rust, with the abbreviations and marks of many languages. Where it is in doubt it leaves
-two sentences together rather than break one. Three things are added here: a line break always ends a sentence; a paragraph goes in
-by windows, because the library's time grows with the square of a paragraph of many sentences; and a long quotation, which the
-library never breaks, is split inside as well, because a quotation mark left open would otherwise glue a page together.
+The rules are those of sentencex (Wikimedia), in Rust, with the abbreviations and marks of many
+languages. Where it is in doubt it leaves two sentences together rather than break one. Three things
+are added here: a line break always ends a sentence; a paragraph goes in by windows, because the
+library's time grows with the square of a paragraph of many sentences; and a long quotation, which
+the library never breaks, is split inside as well, because a quotation mark left open would
+otherwise glue a page together.
 """
 
 import itertools
@@ -13,26 +15,34 @@ import sentencex
 
 WINDOW = 8192  # characters; far more than a paragraph usually has
 LONGEST_SENTENCE = 1 << 18  # characters; what has no end after that is cut at a space
-LONG_QUOTATION = 200  # characters. Measured on English prose: finds 2.3 % more of the ends of sentences at equal precision
+# characters. Measured on English prose: finds 2.3 % more of the ends of sentences at
+# equal precision
+LONG_QUOTATION = 200
 QUOTATION = re.compile(f'[“"«„]([^“”"«»„]{{{LONG_QUOTATION},}})')
-# The library panics where a letter and a full stop have a space of more than one byte between them ("A\u2003."), so it is shown plain ones.
+# The library panics where a letter and a full stop have a space of more than one byte between them
+# ("A\u2003."), so it is shown plain ones.
 WIDE_SPACES = [chr(code) for code in range(0x80, 0x10000) if chr(code).isspace()]
 
 
 def split_sentences(text, language="en"):
-    """The sentences of a text (str without lone surrogates): list of str, without space at the ends, never empty.
+    """The sentences of a text (str without lone surrogates): list of str, without space at the
+    ends, never empty.
 
     Args:
-      language: ISO 639 code. The library takes what it does not know for the nearest language that it does, in the end English.
+      language: ISO 639 code. The library takes what it does not know for the nearest language that
+        it does, in the end English.
 
-    Nothing but space between sentences is lost, and a text that is not all space has at least one sentence.
+    Nothing but space between sentences is lost, and a text that is not all space has at least
+    one sentence.
     """
     pieces = (piece.strip() for line in text.splitlines() for piece in split_line(line, language))
     return [piece for piece in pieces if piece]
 
 
 def split_line(line, language):
-    """Yields parts of a line that make up the whole of it, each with a sentence and the space behind it."""
+    """Yields parts of a line that make up the whole of it, each with a sentence and the
+    space behind it.
+    """
     start, window = 0, WINDOW
     while start < len(line):
         pieces = split_window(line[start : start + window], language)
@@ -46,7 +56,9 @@ def split_line(line, language):
             else:
                 pieces = [pieces[0][: pieces[0].rfind(" ") + 1] or pieces[0]]
         for piece in pieces:
-            yield from split_quotations(piece, language) if len(piece) > LONG_QUOTATION else (piece,)
+            yield from (
+                split_quotations(piece, language) if len(piece) > LONG_QUOTATION else (piece,)
+            )
         start, window = start + sum(map(len, pieces)), WINDOW
 
 
@@ -68,7 +80,8 @@ def split_window(text, language):
     try:
         pieces = sentencex.segment(language, plain)
     except BaseException as error:
-        # A panic in Rust is no Exception, so it would silently end a worker. It has been reported on stderr; the text is worth more.
+        # A panic in Rust is no Exception, so it would silently end a worker. It has been reported
+        # on stderr; the text is worth more.
         if type(error).__name__ != "PanicException":
             raise
         return [text]

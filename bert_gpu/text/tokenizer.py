@@ -1,10 +1,12 @@
 """Sentences in, piece ids out: flat arrays, no Python object per token.
 
-`Tokenizer` is the protocol that the rest of the pipeline holds on to; `WordPieceTokenizer` is BERT's own. It gives exactly the pieces of
-Google's published rules (google-research/bert, tokenization.py) at the speed of tensorflow-text's FastBertTokenizer. That op differs
-from Google's rules on several thousand characters (control characters, ß, ellipsis, ligatures, ... ) and in how it measures long
-words. So each line is checked first: plain ASCII, nearly all of an English text, goes straight to the op; a line with a character
-that the op treats differently, or with a word too long to judge, is split into words by text/basic.py and only then into pieces.
+`Tokenizer` is the protocol that the rest of the pipeline holds on to; `WordPieceTokenizer` is
+BERT's own. It gives exactly the pieces of Google's published rules (google-research/bert,
+tokenization.py) at the speed of tensorflow-text's FastBertTokenizer. That op differs from Google's
+rules on several thousand characters (control characters, ß, ellipsis, ligatures, ... ) and in how
+it measures long words. So each line is checked first: plain ASCII, nearly all of an English text,
+goes straight to the op; a line with a character that the op treats differently, or with a word too
+long to judge, is split into words by text/basic.py and only then into pieces.
 """
 
 import functools
@@ -23,12 +25,16 @@ from bert_gpu.text import basic
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_WORD_CHARACTERS = 200  # Google: a longer word is [UNK]
 MAX_WORD_BYTES = 4 * MAX_WORD_CHARACTERS
-LINES_PER_CALL = 2048  # measured: the op slows down by a third when its outputs no longer fit the cache
-PROBED_CODES = 0x1FB00  # the Basic Multilingual Plane and emoji; rarer characters take the slower way
+# measured: the op slows down by a third when its outputs no longer fit the cache
+LINES_PER_CALL = 2048
+# the Basic Multilingual Plane and emoji; rarer characters take the slower way
+PROBED_CODES = 0x1FB00
 
 
 class Tokenizer(typing.Protocol):
-    """What the pipeline asks of a tokenizer. Ids are int32, 0 <= id < vocab_size, and pad_id is 0."""
+    """What the pipeline asks of a tokenizer. Ids are int32, 0 <= id < vocab_size, and
+    pad_id is 0.
+    """
 
     vocab: list[str]
     vocab_size: int
@@ -41,7 +47,8 @@ class Tokenizer(typing.Protocol):
     identity: str  # equal for two tokenizers exactly if they give the same ids for every text
 
     def tokenize(self, sentences: list) -> tuple[np.ndarray, np.ndarray]:
-        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64 (len(sentences) + 1,)).
+        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
+        (len(sentences) + 1,)).
 
         Sentence i has the ids[row_splits[i]:row_splits[i + 1]]; it may have none.
         """
@@ -59,22 +66,26 @@ class Tokenizer(typing.Protocol):
 class WordPieceTokenizer:
     """BERT's tokenizer, piece for piece as Google's `FullTokenizer`, in arrays.
 
-    Equal to Google's rules for all text, with two exceptions that only text from outside a checked corpus can show: bytes that are not
-    UTF-8 are dropped (as Google's code does), and a lone surrogate in a str, which no vocabulary file can hold, makes its word [UNK].
-    As in Google's code, the literal text "[MASK]" is three words, not the special piece.
+    Equal to Google's rules for all text, with two exceptions that only text from outside a checked
+    corpus can show: bytes that are not UTF-8 are dropped (as Google's code does), and a lone
+    surrogate in a str, which no vocabulary file can hold, makes its word [UNK]. As in Google's
+    code, the literal text "[MASK]" is three words, not the special piece.
     """
 
     def __init__(self, vocab_file, do_lower_case=True):
         """Loads the vocabulary, one piece a line, in order of ids.
 
         Raises:
-          UserError: the file is missing, empty, not UTF-8, has a blank or repeated line, lacks a special piece, or [PAD] is not first.
+          UserError: the file is missing, empty, not UTF-8, has a blank or repeated line, lacks a
+            special piece, or [PAD] is not first.
         """
         self.vocab = read_vocab(vocab_file)
         self.vocab_size = len(self.vocab)
         self.do_lower_case = bool(do_lower_case)
         self._ids = {piece: index for index, piece in enumerate(self.vocab)}
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[piece] for piece in SPECIAL_PIECES)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            self._ids[piece] for piece in SPECIAL_PIECES
+        )
         casing = "uncased" if self.do_lower_case else "cased"
         self.identity = hashlib.sha256("\n".join([*self.vocab, casing]).encode()).hexdigest()
         self._starts_word = np.array([not piece.startswith("##") for piece in self.vocab])
@@ -82,13 +93,19 @@ class WordPieceTokenizer:
             self._op = fast_bert_op(matchable(self.vocab), self.do_lower_case)
         except RuntimeError as error:  # a piece of more than 256 bytes, or millions of pieces
             problem = " ".join(str(error).split())[:120]
-            raise UserError(f"{vocab_file}: tensorflow-text cannot use this vocabulary: {problem}"[:300]) from None
+            raise UserError(
+                f"{vocab_file}: tensorflow-text cannot use this vocabulary: {problem}"[:300]
+            ) from None
 
     def tokenize(self, sentences):
-        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64 (len(sentences) + 1,))."""
+        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
+        (len(sentences) + 1,)).
+        """
         ids, lengths = [], [np.zeros(1, np.int64)]
         for first in range(0, len(sentences), LINES_PER_CALL):
-            batch_ids, batch_lengths = self._tokenize_batch(as_bytes(sentences[first : first + LINES_PER_CALL]))
+            batch_ids, batch_lengths = self._tokenize_batch(
+                as_bytes(sentences[first : first + LINES_PER_CALL])
+            )
             ids.append(batch_ids)
             lengths.append(batch_lengths)
         flat = np.concatenate(ids) if ids else np.zeros(0, np.int32)
@@ -103,7 +120,9 @@ class WordPieceTokenizer:
         return [self.vocab[index] for index in ids]
 
     def decode(self, ids):
-        """Pieces joined to words, words joined by spaces. What tokenizing threw away (case, accents, spacing) stays away."""
+        """Pieces joined to words, words joined by spaces. What tokenizing threw away (case,
+        accents, spacing) stays away.
+        """
         return " ".join(self.pieces(ids)).replace(" ##", "")
 
     def files(self):
@@ -118,17 +137,26 @@ class WordPieceTokenizer:
         ids, splits = run_op(self._op, lines)
         lengths = np.diff(splits)
         if len(rows):
-            odd_ids, odd_lengths = self._tokenize_words(basic.split_words(texts, self.do_lower_case))
+            odd_ids, odd_lengths = self._tokenize_words(
+                basic.split_words(texts, self.do_lower_case)
+            )
             # Blanked lines have no ids, so theirs go in where the next line begins.
             ids = np.insert(ids, np.repeat(splits[rows], odd_lengths), odd_ids)
             lengths[rows] = odd_lengths
         return ids, lengths
 
     def _tokenize_words(self, rows):
-        """list of lists of words (str) -> (ids int32 (T,), number of ids of each list int64 (len(rows),))."""
-        # The op measures words in bytes; one byte too many stands for the words that are too long in characters.
+        """list of lists of words (str) -> (ids int32 (T,), number of ids of each list int64
+        (len(rows),)).
+        """
+        # The op measures words in bytes; one byte too many stands for the words that are too long
+        # in characters.
         too_long = b"x" * (MAX_WORD_BYTES + 1)
-        words = [word.encode() if len(word) <= MAX_WORD_CHARACTERS else too_long for row in rows for word in row]
+        words = [
+            word.encode() if len(word) <= MAX_WORD_CHARACTERS else too_long
+            for row in rows
+            for word in row
+        ]
         ids, word_splits = run_op(self._word_op, words)
         row_splits = np.cumsum([0, *map(len, rows)])
         return ids, np.diff(word_splits[row_splits])
@@ -136,12 +164,17 @@ class WordPieceTokenizer:
     @functools.cached_property
     def _word_op(self):
         return tf_text.FastWordpieceTokenizer(
-            matchable(self.vocab), max_bytes_per_word=MAX_WORD_BYTES, token_out_type=tf.int32, no_pretokenization=True
+            matchable(self.vocab),
+            max_bytes_per_word=MAX_WORD_BYTES,
+            token_out_type=tf.int32,
+            no_pretokenization=True,
         )
 
 
 def read_vocab(vocab_file):
-    """The pieces of a vocabulary file, in order of ids. LF and CRLF line ends are the same. Raises UserError."""
+    """The pieces of a vocabulary file, in order of ids. LF and CRLF line ends are the same.
+    Raises UserError.
+    """
 
     def refuse(problem):
         raise UserError(f"{vocab_file}: {problem}"[:300])
@@ -150,15 +183,21 @@ def read_vocab(vocab_file):
         with tf.io.gfile.GFile(vocab_file, "rb") as file:
             content = file.read()
     except tf.errors.NotFoundError:
-        refuse("no such vocabulary file; check the path, or make one with `python -m bert_gpu vocab`")
+        refuse(
+            "no such vocabulary file; check the path, or make one with `python -m bert_gpu vocab`"
+        )
     except (tf.errors.OpError, OSError) as error:
-        refuse(f"cannot be read as a vocabulary file ({type(error).__name__}); name a readable text file")
+        refuse(
+            "cannot be read as a vocabulary file "
+            f"({type(error).__name__}); name a readable text file"
+        )
     try:
         lines = content.decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
         refuse(f"line {number} is not UTF-8; save the vocabulary as UTF-8")
-    # Google strips lines; a piece made of spaces alone (some public vocabularies have one) keeps its id and matches nothing.
+    # Google strips lines; a piece made of spaces alone (some public vocabularies have one) keeps
+    # its id and matches nothing.
     vocab = [line.strip() or line.removesuffix("\r") for line in lines]
     if vocab == [""]:
         refuse("the vocabulary is empty; one piece a line is needed")
@@ -167,19 +206,33 @@ def read_vocab(vocab_file):
         if not piece:
             refuse(f"line {number} is blank; every line of a vocabulary is a piece, so remove it")
         if first_line.setdefault(piece, number) != number:
-            refuse(f"lines {first_line[piece]} and {number} are both {piece[:80]!r}; every piece must be there once")
+            refuse(
+                f"lines {first_line[piece]} and {number} are both "
+                f"{piece[:80]!r}; every piece must be there once"
+            )
     missing = [piece for piece in SPECIAL_PIECES if piece not in first_line]
     if missing:
-        refuse(f"{', '.join(missing)} missing; a BERT vocabulary has all of {' '.join(SPECIAL_PIECES)}, each on its own line")
+        refuse(
+            f"{', '.join(missing)} missing; a BERT vocabulary has "
+            f"all of {' '.join(SPECIAL_PIECES)}, each on its own line"
+        )
     if vocab[0] != "[PAD]":
-        refuse(f"[PAD] is on line {first_line['[PAD]']}; it must be on line 1, because BERT pads with id 0")
+        refuse(
+            f"[PAD] is on line {first_line['[PAD]']}; "
+            "it must be on line 1, because BERT pads with id 0"
+        )
     return vocab
 
 
 def matchable(vocab):
-    """The vocabulary for the op: pieces with a control character, which no cleaned text has and the op chokes on, become placeholders."""
+    """The vocabulary for the op: pieces with a control character, which no cleaned text has and the
+    op chokes on, become placeholders.
+    """
     controls = re.compile("[\x00-\x1f\x7f-\x9f]")
-    return [f"[control {index}]" if controls.search(piece) else piece for index, piece in enumerate(vocab)]
+    return [
+        f"[control {index}]" if controls.search(piece) else piece
+        for index, piece in enumerate(vocab)
+    ]
 
 
 def fast_bert_op(vocab, do_lower_case):
@@ -209,17 +262,21 @@ def encode(sentence):
         return sentence.encode()
     except UnicodeEncodeError:
         # A lone surrogate becomes a noncharacter: like it, a character that is in no vocabulary.
-        return "".join("\U0010ffff" if "\ud800" <= char <= "\udfff" else char for char in sentence).encode()
+        return "".join(
+            "\U0010ffff" if "\ud800" <= char <= "\udfff" else char for char in sentence
+        ).encode()
 
 
 def odd_lines(lines, do_lower_case):
-    """The lines that FastBertTokenizer might not treat as Google does: (rows int64 (R,), list of their R texts as str).
+    """The lines that FastBertTokenizer might not treat as Google does: (rows int64 (R,), list of
+    their R texts as str).
 
     Args:
       lines: list of bytes.
     """
     codes = np.frombuffer(b"".join(lines), np.uint8)
-    is_plain = codes - np.uint8(32) < np.uint8(95)  # printable ASCII; smaller and greater bytes both wrap above
+    # printable ASCII; smaller and greater bytes both wrap above
+    is_plain = codes - np.uint8(32) < np.uint8(95)
     if is_plain.all():
         return np.zeros(0, np.int64), []
     line_ends = np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)))
@@ -230,18 +287,23 @@ def odd_lines(lines, do_lower_case):
         keep = differs(texts, do_lower_case)
     except UnicodeDecodeError:
         texts = [line.decode("utf-8", "ignore") for line in candidates]
-        is_broken = [len(text.encode()) != len(line) for text, line in zip(texts, candidates, strict=True)]
+        is_broken = [
+            len(text.encode()) != len(line) for text, line in zip(texts, candidates, strict=True)
+        ]
         keep = differs(texts, do_lower_case) | np.array(is_broken)
     return rows[keep], [text for text, kept in zip(texts, keep, strict=True) if kept]
 
 
 def differs(texts, do_lower_case):
-    """bool (len(texts),): which texts (list of str) have a character or a word that the op may treat differently."""
+    """bool (len(texts),): which texts (list of str) have a character or a word that the op may
+    treat differently.
+    """
     codes = np.frombuffer("".join(text + "\n" for text in texts).encode("utf-32-le"), np.uint32)
     text_ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
     kinds = character_kinds(codes, do_lower_case)
     odd = kinds == DIFFERENT
-    # The bytes of each word after normalisation: the op's limit is 200 of them, Google's 200 characters.
+    # The bytes of each word after normalisation: the op's limit is 200 of them, Google's
+    # 200 characters.
     is_separator = kinds == SEPARATOR
     bytes_before = np.cumsum(np.where(is_separator | odd, 0, kinds), dtype=np.int64)
     separators = np.flatnonzero(is_separator)
@@ -259,9 +321,11 @@ PAGE_CODES = 256  # characters that are asked about together
 def character_kinds(codes, do_lower_case):
     """uint8 of the shape of codes (uint32): how the op treats each character, found by asking it.
 
-    DIFFERENT where it may not do as Google does; SEPARATOR where both end a word (space, punctuation, CJK); else the number of bytes that
-    the character has after normalisation. Asking, rather than a list written down, keeps this true for whatever versions of Unicode
-    tensorflow-text and Python carry. Answers are kept, and only pages of characters that occur are asked about.
+    DIFFERENT where it may not do as Google does; SEPARATOR where both end a word (space,
+    punctuation, CJK); else the number of bytes that the character has after normalisation. Asking,
+    rather than a list written down, keeps this true for whatever versions of Unicode
+    tensorflow-text and Python carry. Answers are kept, and only pages of characters that occur are
+    asked about.
     """
     table = character_table(do_lower_case)
     codes = np.minimum(codes, PROBED_CODES)
@@ -270,7 +334,9 @@ def character_kinds(codes, do_lower_case):
     if is_unknown.any():
         for page in np.unique(codes[is_unknown] // PAGE_CODES).tolist():
             first = page * PAGE_CODES
-            table[first : first + PAGE_CODES] = ask(range(first, min(first + PAGE_CODES, PROBED_CODES)), do_lower_case)
+            table[first : first + PAGE_CODES] = ask(
+                range(first, min(first + PAGE_CODES, PROBED_CODES)), do_lower_case
+            )
         kinds = table[codes]
     return kinds
 
@@ -301,13 +367,18 @@ def ask(codes, do_lower_case):
     known = {"a": 1, "b": 2, "ab": 3}
     for number, words in enumerate(basic.split_words(probes, do_lower_case)):
         same_text = "".join(words).encode() == normal[number].replace(b" ", b"")
-        if same_text and [known.get(word, 0) for word in words] == ids[splits[number] : splits[number + 1]]:
+        if (
+            same_text
+            and [known.get(word, 0) for word in words] == ids[splits[number] : splits[number + 1]]
+        ):
             kinds[probed[number]] = len(normal[number]) - 2 if len(words) == 1 else SEPARATOR
     return kinds
 
 
 def context_free(character):
-    """Whether a character's treatment does not depend on its neighbours, so that trying it alone tells all."""
+    """Whether a character's treatment does not depend on its neighbours, so that trying it
+    alone tells all.
+    """
     category = unicodedata.category(character)
     reorders = unicodedata.combining(character) and category != "Mn"
     return not (reorders or character == "Σ" or category in ("Cn", "Co", "Cs"))

@@ -1,8 +1,9 @@
 """Learns a WordPiece vocabulary: text -> counts of words -> pieces -> vocab.txt.
 
-The learner is that of tensorflow-text (the algorithm of BERT's own vocabularies): it takes a count and gives every piece that occurs at
-least so often, so that a size is met by searching for the count. Everything is sorted, by count and then by text: the same text
-gives the same vocabulary, whatever pieces it came in. Counters of parts of a text may be added up.
+The learner is that of tensorflow-text (the algorithm of BERT's own vocabularies): it takes a count
+and gives every piece that occurs at least so often, so that a size is met by searching for the
+count. Everything is sorted, by count and then by text: the same text gives the same vocabulary,
+whatever pieces it came in. Counters of parts of a text may be added up.
 """
 
 import collections
@@ -18,13 +19,16 @@ from bert_gpu.text import basic
 from bert_gpu.text.tokenizer import SPECIAL_PIECES
 
 LINES_PER_BATCH = 4096
-# The learner is Python and takes about a second for every 15,000 words in each of two to six rounds, so it gets the most frequent words
-# only. 100,000 are all there are in 71 MB of English (32,768 pieces in 13 seconds); the rest of a larger text are rare names and slips.
+# The learner is Python and takes about a second for every 15,000 words in each of two to six
+# rounds, so it gets the most frequent words only. 100,000 are all there are in 71 MB of English
+# (32,768 pieces in 13 seconds); the rest of a larger text are rare names and slips.
 MAX_WORDS = 100_000
 WORDS_PER_PIECE = 3  # ... but a large vocabulary needs more of them
-MAX_WORD_CHARACTERS = 30  # the learner's time grows with the square; longer "words" are mostly addresses and tables
+# the learner's time grows with the square; longer "words" are mostly addresses and tables
+MAX_WORD_CHARACTERS = 30
 MIN_PIECE_COUNT = 2  # a piece seen once in the text has nothing to teach
-CHARACTER_COVERAGE = 0.9999  # of the characters written; words with a rarer one become [UNK], unless it is ASCII
+# of the characters written; words with a rarer one become [UNK], unless it is ASCII
+CHARACTER_COVERAGE = 0.9999
 ROUNDS = 4  # of the learner; its default
 SIZE_SLACK = 0.05  # the search ends this close above the size; the rarest pieces beyond it go
 
@@ -37,7 +41,8 @@ def count_words(documents, do_lower_case):
     """Counts the words of a text, split and normalised as the tokenizer does it.
 
     Args:
-      documents: iterable of documents, each an iterable of sentences (bytes in UTF-8, or str). It is gone through once.
+      documents: iterable of documents, each an iterable of sentences (bytes in UTF-8, or str). It
+        is gone through once.
       do_lower_case: as of the tokenizer.
 
     Returns:
@@ -47,13 +52,19 @@ def count_words(documents, do_lower_case):
     mark_counts = np.zeros(256, np.int64)
     sentences = itertools.chain.from_iterable(documents)
     while batch := list(itertools.islice(sentences, LINES_PER_BATCH)):
-        batch = [sentence.encode("utf-8", "ignore") if isinstance(sentence, str) else sentence for sentence in batch]
-        # In plain ASCII every rule is a map of bytes: marks end words and are counted apart, control characters vanish.
+        batch = [
+            sentence.encode("utf-8", "ignore") if isinstance(sentence, str) else sentence
+            for sentence in batch
+        ]
+        # In plain ASCII every rule is a map of bytes: marks end words and are counted apart,
+        # control characters vanish.
         plain = b"\n".join(sentence for sentence in batch if sentence.isascii())
         mark_counts += np.bincount(np.frombuffer(plain, np.uint8), minlength=256)
         plain = plain.lower() if do_lower_case else plain
         plain_counts.update(plain.translate(SPACED, CONTROLS).split())
-        others = [sentence.decode("utf-8", "ignore") for sentence in batch if not sentence.isascii()]
+        others = [
+            sentence.decode("utf-8", "ignore") for sentence in batch if not sentence.isascii()
+        ]
         counts.update(itertools.chain.from_iterable(basic.split_words(others, do_lower_case)))
     for word, count in plain_counts.items():
         counts[word.decode()] += count
@@ -68,34 +79,50 @@ def learn_wordpiece(word_counts, vocab_size):
 
     Args:
       word_counts: mapping of word (str) to count, from `count_words`.
-      vocab_size: the most pieces wanted. There are fewer where the text supports no more (pieces seen at least MIN_PIECE_COUNT times).
+      vocab_size: the most pieces wanted. There are fewer where the text supports no more (pieces
+        seen at least MIN_PIECE_COUNT times).
 
     Returns:
-      list of str: special pieces, characters, "##" characters, then the other pieces, most frequent first.
+      list of str: special pieces, characters, "##" characters, then the other pieces, most
+        frequent first.
 
     Raises:
       UserError: there are no words, or vocab_size leaves no room for characters.
     """
     least = len(SPECIAL_PIECES) + 2
     if vocab_size < least:
-        raise UserError(f"--vocab_size={vocab_size}: must be at least {least}, to hold the special pieces and a character")
+        raise UserError(
+            f"--vocab_size={vocab_size}: must be at least "
+            f"{least}, to hold the special pieces and a character"
+        )
     words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
     alphabet = frequent_characters(words, (vocab_size - len(SPECIAL_PIECES)) // 2)
-    words = [(word, count) for word, count in words if len(word) <= MAX_WORD_CHARACTERS and alphabet.issuperset(word)]
+    words = [
+        (word, count)
+        for word, count in words
+        if len(word) <= MAX_WORD_CHARACTERS and alphabet.issuperset(word)
+    ]
     words = words[: max(MAX_WORDS, WORDS_PER_PIECE * vocab_size)]
     if not words:
         raise UserError("the text has no words to learn a vocabulary from; check the input files")
     inside = {character for word, _ in words for character in word[1:]}
     single = [*sorted(alphabet), *("##" + character for character in sorted(inside))]
-    # The learner adds "##" before every character; before those that only ever stand alone (punctuation, CJK) it would lie idle.
+    # The learner adds "##" before every character; before those that only ever stand alone
+    # (punctuation, CJK) it would lie idle.
     idle = {"##" + character for character in alphabet - inside}
     vocab = dict.fromkeys([*SPECIAL_PIECES, *single])
-    vocab.update(dict.fromkeys(piece for piece in pieces_for_size(words, vocab_size + len(idle)) if piece not in idle))
+    vocab.update(
+        dict.fromkeys(
+            piece for piece in pieces_for_size(words, vocab_size + len(idle)) if piece not in idle
+        )
+    )
     return list(vocab)[:vocab_size]
 
 
 def frequent_characters(words, limit):
-    """The set of the most frequent characters that make up CHARACTER_COVERAGE of the text, and ASCII; `limit` at most."""
+    """The set of the most frequent characters that make up CHARACTER_COVERAGE of the text, and
+    ASCII; `limit` at most.
+    """
     counts = collections.Counter()
     for word, count in words:
         for character in word:
@@ -112,7 +139,8 @@ def frequent_characters(words, limit):
 
 
 def pieces_for_size(words, size):
-    """The learner's pieces for the greatest threshold that it takes to have `size` of them, or all there are.
+    """The learner's pieces for the greatest threshold that it takes to have `size` of them, or
+    all there are.
 
     Args:
       words: list of (word, count), most frequent first.
@@ -122,7 +150,8 @@ def pieces_for_size(words, size):
       list of str, in the learner's order: special pieces, characters, then by falling count.
     """
     low, high = MIN_PIECE_COUNT, max(MIN_PIECE_COUNT, words[0][1])
-    threshold = words[min(size, len(words)) - 1][1]  # pieces are about as many as words of their frequency
+    # pieces are about as many as words of their frequency
+    threshold = words[min(size, len(words)) - 1][1]
     enough = fewer = None
     for attempt in itertools.count():
         threshold = min(max(threshold, low), high)
@@ -134,9 +163,14 @@ def pieces_for_size(words, size):
             fewer = pieces if fewer is None or len(pieces) > len(fewer) else fewer
         if low > high or size <= len(pieces) <= (1 + SIZE_SLACK) * size:
             return enough or fewer
-        # The number of pieces falls about as the square root of the threshold rises; bisection in case it does not.
+        # The number of pieces falls about as the square root of the threshold rises; bisection in
+        # case it does not.
         aim = (1 + SIZE_SLACK / 2) * size
-        threshold = round(threshold * (len(pieces) / aim) ** 2) if attempt < 5 else round((low * high) ** 0.5)
+        threshold = (
+            round(threshold * (len(pieces) / aim) ** 2)
+            if attempt < 5
+            else round((low * high) ** 0.5)
+        )
 
 
 def learner_params(size):
@@ -166,7 +200,9 @@ def file_content(vocab):
 
 
 def write_whole_file(path, content, what):
-    """Writes bytes under another name first. Raises UserError, in which `what` names the content."""
+    """Writes bytes under another name first. Raises UserError, in which `what` names
+    the content.
+    """
     unfinished = f"{path}.{os.getpid()}.unfinished"
     try:
         with tf.io.gfile.GFile(unfinished, "wb") as file:
@@ -175,4 +211,9 @@ def write_whole_file(path, content, what):
     except (OSError, tf.errors.OpError) as error:
         if tf.io.gfile.exists(unfinished):
             tf.io.gfile.remove(unfinished)
-        raise UserError(f"{path}: {what} cannot be written ({type(error).__name__}); check folder and permissions"[:300]) from None
+        raise UserError(
+            (
+                f"{path}: {what} cannot be written "
+                f"({type(error).__name__}); check folder and permissions"
+            )[:300]
+        ) from None

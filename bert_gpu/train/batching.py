@@ -1,4 +1,6 @@
-"""How a global batch is made of GPUs, accumulation and micro-batches, and which learning rate belongs to it."""
+"""How a global batch is made of GPUs, accumulation and micro-batches, and which learning rate
+belongs to it.
+"""
 
 import dataclasses
 
@@ -22,8 +24,12 @@ class BatchPlan:
 
     @property
     def unit_size(self):
-        """Records that the data comes in: a global batch, or, ramped, one micro-batch of every replica."""
-        return self.micro_batch_size * self.num_replicas if self.is_ramped else self.global_batch_size
+        """Records that the data comes in: a global batch, or, ramped, one micro-batch of
+        every replica.
+        """
+        return (
+            self.micro_batch_size * self.num_replicas if self.is_ramped else self.global_batch_size
+        )
 
     @property
     def global_batch_size(self):
@@ -33,8 +39,9 @@ class BatchPlan:
         replicas = f"{self.num_replicas} {kind}{'s' if self.num_replicas > 1 else ''}"
         ramp = "1 to " if self.is_ramped else ""
         return (
-            f"batch: micro-batch {self.micro_batch_size} x accumulation {ramp}{self.num_micro_batches} x {replicas} = global batch "
-            f"{self.global_batch_size} sequences; learning rate {self.learning_rate:g} (--lr_scaling={self.scaling})"
+            f"batch: micro-batch {self.micro_batch_size} x accumulation "
+            f"{ramp}{self.num_micro_batches} x {replicas} = global batch {self.global_batch_size} "
+            f"sequences; learning rate {self.learning_rate:g} (--lr_scaling={self.scaling})"
         )
 
 
@@ -42,28 +49,49 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
     """The BatchPlan of a run.
 
     Args:
-      config: BatchConfig, its train_batch_size a number. learning_rate: the rate of the reference batch.
+      config: BatchConfig, its train_batch_size a number. learning_rate: the rate of the
+        reference batch.
       num_replicas: GPUs or virtual replicas. is_ramped: whether accumulation grows over the run.
-      resumed: dict with "global_batch_size" and "learning_rate" of the run that goes on, which then win.
+      resumed: dict with "global_batch_size" and "learning_rate" of the run that goes on,
+        which then win.
     """
     held = config.train_batch_size * num_replicas
     wanted = resumed["global_batch_size"] if resumed else config.global_batch_size
     if resumed is None and wanted is not None and config.gradient_accumulation_steps is not None:
-        raise UserError("--global_batch_size and --gradient_accumulation_steps: each derives the other; give one of them")
+        raise UserError(
+            "--global_batch_size and --gradient_accumulation_steps: "
+            "each derives the other; give one of them"
+        )
     if wanted is None:
         accumulation = config.gradient_accumulation_steps or 1
     else:
         accumulation, rest = divmod(wanted, held)
         if rest or not accumulation:
             nearest = max(1, round(wanted / held)) * held
-            name = f"the run's global batch of {wanted}" if resumed else f"--global_batch_size={wanted}"
-            remedy = "change --train_batch_size" if resumed else f"the nearest that is one is {nearest}"
-            raise UserError(f"{name} is no multiple of {held} (--train_batch_size={config.train_batch_size} x {num_replicas}); {remedy}")
+            name = (
+                f"the run's global batch of {wanted}"
+                if resumed
+                else f"--global_batch_size={wanted}"
+            )
+            remedy = (
+                "change --train_batch_size" if resumed else f"the nearest that is one is {nearest}"
+            )
+            raise UserError(
+                f"{name} is no multiple of {held} "
+                f"(--train_batch_size={config.train_batch_size} x {num_replicas}); {remedy}"
+            )
     reference = config.lr_reference_batch_size or config.train_batch_size * accumulation
     peak = scale_rate(learning_rate, held * accumulation, reference, config.lr_scaling)
     if resumed:
         peak = resumed["learning_rate"]
-    return BatchPlan(config.train_batch_size, accumulation, num_replicas, peak, config.lr_scaling, is_ramped and accumulation > 1)
+    return BatchPlan(
+        config.train_batch_size,
+        accumulation,
+        num_replicas,
+        peak,
+        config.lr_scaling,
+        is_ramped and accumulation > 1,
+    )
 
 
 def join(units):
@@ -75,7 +103,9 @@ def join(units):
 
 
 def same_length(batches):
-    """Batches whose rows all have the length of the longest; dynamic padding may leave them unequal."""
+    """Batches whose rows all have the length of the longest; dynamic padding may leave
+    them unequal.
+    """
     length = max(batch["input_mask"].shape[1] for batch in batches)
     return [pad_rows(batch, length) for batch in batches]
 
@@ -83,4 +113,8 @@ def same_length(batches):
 def pad_rows(batch, length):
     """A batch whose rows are filled up with padding to `length` tokens."""
     missing = length - batch["input_mask"].shape[1]
-    return batch | {name: np.pad(batch[name], [(0, 0), (0, missing)]) for name in WIDE if name in batch and missing}
+    return batch | {
+        name: np.pad(batch[name], [(0, 0), (0, missing)])
+        for name in WIDE
+        if name in batch and missing
+    }

@@ -1,7 +1,8 @@
 """When a run logs, saves, validates and exports: functions of the step and of progress alone.
 
-Progress is the share of the run that is behind: steps of all steps, or seconds of the budget when the schedule is on the clock. What
-is due after a call is what lies between the progress before it and after it, so a run that goes on needs no memory of what was done.
+Progress is the share of the run that is behind: steps of all steps, or seconds of the budget when
+the schedule is on the clock. What is due after a call is what lies between the progress before it
+and after it, so a run that goes on needs no memory of what was done.
 """
 
 import math
@@ -10,7 +11,9 @@ from bert_gpu.train.config import shares
 
 
 def num_steps_of(config, num_records, records_of_step, has_budget=False):
-    """Steps of a run: as told, or of its epochs, rounded up; None when only a time budget ends it."""
+    """Steps of a run: as told, or of its epochs, rounded up; None when only a time
+    budget ends it.
+    """
     if config.num_train_steps is not None:
         return config.num_train_steps
     if config.num_train_epochs is None and has_budget:
@@ -21,23 +24,34 @@ def num_steps_of(config, num_records, records_of_step, has_budget=False):
 class Cadence:
     """Answers when what is due.
 
-    Args of the constructor: config: CadenceConfig. num_steps: of the run, None when only time ends it. steps_of_epoch: float.
+    Args of the constructor: config: CadenceConfig. num_steps: of the run, None when only time ends
+    it. steps_of_epoch: float.
     """
 
     def __init__(self, config, num_steps, steps_of_epoch):
         self.config, self.num_steps = config, num_steps
         self.validation_marks = shares("validation_marks", config.validation_marks)
         self.export_marks = shares("finetune_time_markers", config.finetune_time_markers)
-        self.epochs = {part: self._interval(part, steps_of_epoch) for part in ("", "_begin", "_end")}
+        self.epochs = {
+            part: self._interval(part, steps_of_epoch) for part in ("", "_begin", "_end")
+        }
 
     def _interval(self, part, steps_of_epoch):
         epochs = getattr(self.config, f"validation_epochs{part}")
         return None if epochs is None else max(1, round(epochs * steps_of_epoch))
 
     def call_ends(self, step):
-        """The step after which the call that begins after `step` steps ends: nothing with a step of its own is run past."""
+        """The step after which the call that begins after `step` steps ends: nothing with a step of
+        its own is run past.
+        """
         config = self.config
-        periods = [config.steps_per_loop, config.log_steps, config.save_checkpoints_steps, config.eval_steps, *self.epochs.values()]
+        periods = [
+            config.steps_per_loop,
+            config.log_steps,
+            config.save_checkpoints_steps,
+            config.eval_steps,
+            *self.epochs.values(),
+        ]
         ends = [(step // period + 1) * period for period in periods if period is not None]
         return min(ends + ([self.num_steps] if self.num_steps is not None else []))
 
@@ -46,10 +60,14 @@ class Cadence:
 
     def saves(self, step, seconds_since_save):
         minutes = self.config.save_checkpoints_minutes
-        return step % self.config.save_checkpoints_steps == 0 or (minutes is not None and seconds_since_save >= 60 * minutes)
+        return step % self.config.save_checkpoints_steps == 0 or (
+            minutes is not None and seconds_since_save >= 60 * minutes
+        )
 
     def validates(self, before, after, saves):
-        """Whether validation is due after a call; before, after: (step, progress). saves: whether a checkpoint is."""
+        """Whether validation is due after a call; before, after: (step, progress). saves: whether a
+        checkpoint is.
+        """
         if crossed(self.validation_marks, before[1], after[1]):
             return True
         interval = self._validation_interval(after[1])

@@ -1,9 +1,11 @@
-"""A run's folder: run.json, metrics.jsonl, checkpoints/; created, resumed, and never left half written.
+"""A run's folder: run.json, metrics.jsonl, checkpoints/; created, resumed, and never left
+half written.
 
-A checkpoint is one folder, checkpoints/step-00001000, with all variables (variables.safetensors) and the progress (progress.json). It
-is written under a temporary name and renamed, so one that has its name is whole; removing one renames it first, for the same reason.
-Random numbers need no place in it: order, masks and dropout are functions of the seed, the records consumed and the step.
-What decides whether a run may go on is run.json, which holds the resolved settings.
+A checkpoint is one folder, checkpoints/step-00001000, with all variables (variables.safetensors)
+and the progress (progress.json). It is written under a temporary name and renamed, so one that has
+its name is whole; removing one renames it first, for the same reason. Random numbers need no place
+in it: order, masks and dropout are functions of the seed, the records consumed and the step. What
+decides whether a run may go on is run.json, which holds the resolved settings.
 """
 
 import concurrent.futures
@@ -26,18 +28,26 @@ from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train.config import SAVE_ERRORS
 from bert_gpu.train.provenance import differences
 
-VARIABLES, PROGRESS, RUN, METRICS = "variables.safetensors", "progress.json", "run.json", "metrics.jsonl"
+VARIABLES, PROGRESS, RUN, METRICS = (
+    "variables.safetensors",
+    "progress.json",
+    "run.json",
+    "metrics.jsonl",
+)
 LOCK = ".run.lock"  # of files.only_writer; it stays
-KEEP = "KEEP"  # an empty file of this name in a checkpoint's folder: it stays, whatever --keep_checkpoint_max says
+# an empty file of this name in a checkpoint's folder: it stays, whatever --keep_checkpoint_max says
+KEEP = "KEEP"
 
 
 @dataclasses.dataclass
 class Progress:
     """Where a run stands.
 
-    step: updates tried. records: training records consumed; a rollback sets the step back, never the records. seconds: spent in
-    training, all sessions. best_step, best_metric: of the lowest validation loss so far, None before the first validation.
-    num_rollbacks: how often the run went back to a checkpoint because it diverged. health: of divergence.Health, None at its start.
+    step: updates tried. records: training records consumed; a rollback sets the step back, never
+    the records. seconds: spent in training, all sessions. best_step, best_metric: of the lowest
+    validation loss so far, None before the first validation.
+    num_rollbacks: how often the run went back to a checkpoint because it diverged. health: of
+    divergence.Health, None at its start.
     """
 
     step: int = 0
@@ -49,19 +59,33 @@ class Progress:
     health: dict | None = None
 
     def improve(self, metric):
-        """Takes note of a validation loss of the current step; whether it is the lowest so far. One that is not finite never is."""
-        is_best = metric is not None and math.isfinite(metric) and (self.best_metric is None or metric < self.best_metric)
+        """Takes note of a validation loss of the current step; whether it is the lowest so far. One
+        that is not finite never is.
+        """
+        is_best = (
+            metric is not None
+            and math.isfinite(metric)
+            and (self.best_metric is None or metric < self.best_metric)
+        )
         if is_best:
             self.best_step, self.best_metric = self.step, float(metric)
         return is_best
 
     @classmethod
     def from_json(cls, content):
-        """From the dict of a progress.json; what an older form lacks has its default. KeyError, TypeError, ValueError for others."""
+        """From the dict of a progress.json; what an older form lacks has its default. KeyError,
+        TypeError, ValueError for others.
+        """
         content = dict(best_step=None, best_metric=None, num_rollbacks=0) | content
-        best = (None, None) if content["best_step"] is None else (int(content["best_step"]), float(content["best_metric"]))
+        best = (
+            (None, None)
+            if content["best_step"] is None
+            else (int(content["best_step"]), float(content["best_metric"]))
+        )
         steps = (int(content["step"]), int(content["records"]), float(content["seconds"]))
-        return cls(*steps, *best, num_rollbacks=int(content["num_rollbacks"]), health=content.get("health"))
+        return cls(
+            *steps, *best, num_rollbacks=int(content["num_rollbacks"]), health=content.get("health")
+        )
 
 
 class RunFolder:
@@ -76,13 +100,23 @@ class RunFolder:
         self.model = os.path.join(path, "model")
 
     def stored(self):
-        """The content of run.json, None when there is no run. UserError when the folder holds something else."""
+        """The content of run.json, None when there is no run. UserError when the folder holds
+        something else.
+        """
         check_writable(self.path, f"--output_dir={self.path}")
         path = os.path.join(self.path, RUN)
         if os.path.exists(path):
-            return read_json(path, "a run's settings (--overwrite starts anew)", ("settings", "global_batch_size", "learning_rate"))
-        if os.path.exists(self.path) and set(os.listdir(self.path)) - {LOCK}:  # left by a run killed before it began
-            raise UserError(f"--output_dir={self.path}: exists, is not empty and holds no run; name another folder")
+            return read_json(
+                path,
+                "a run's settings (--overwrite starts anew)",
+                ("settings", "global_batch_size", "learning_rate"),
+            )
+        # left by a run killed before it began
+        if os.path.exists(self.path) and set(os.listdir(self.path)) - {LOCK}:
+            raise UserError(
+                f"--output_dir={self.path}: exists, "
+                "is not empty and holds no run; name another folder"
+            )
         return None
 
     def exists(self):
@@ -95,7 +129,9 @@ class RunFolder:
         write_json(os.path.join(self.path, RUN), content)
 
     def clear(self, results=()):
-        """Removes what a run writes, and nothing else. results: names of files that the run's owner writes beside."""
+        """Removes what a run writes, and nothing else. results: names of files that the run's owner
+        writes beside.
+        """
         for name in ("checkpoints", "tensorboard", "model", "marks", "wandb"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
         for name in (METRICS, *results, RUN):  # by the last one the folder is known as a run's
@@ -106,13 +142,18 @@ class RunFolder:
     def steps(self):
         """Steps of the whole checkpoints, in rising order."""
         names = os.listdir(self.checkpoints) if os.path.isdir(self.checkpoints) else []
-        return sorted(int(match[1]) for match in (re.fullmatch(r"step-(\d+)", name) for name in names) if match)
+        return sorted(
+            int(match[1])
+            for match in (re.fullmatch(r"step-(\d+)", name) for name in names)
+            if match
+        )
 
     def save(self, progress, values, keep):
-        """Writes a checkpoint of `values` {name: array}, then removes old ones: the newest `keep`, the best and the pinned ones stay.
+        """Writes a checkpoint of `values` {name: array}, then removes old ones: the newest `keep`,
+        the best and the pinned ones stay.
 
-        Nothing is removed before the new one is whole and on the disk. When it cannot be written (OSError), nothing is left of it and the
-        others are as they were.
+        Nothing is removed before the new one is whole and on the disk. When it cannot be written
+        (OSError), nothing is left of it and the others are as they were.
         """
         partial = self._hidden(progress.step)
         for leftover in glob.glob(os.path.join(glob.escape(self.checkpoints), ".step-*.partial")):
@@ -142,18 +183,30 @@ class RunFolder:
     def progress_of(self, step):
         """The Progress of a checkpoint. UserError when it cannot be read."""
         path = os.path.join(self._checkpoint(step), PROGRESS)
-        content = read_json(path, "a checkpoint's progress; delete that checkpoint's folder to go on from the one before")
+        content = read_json(
+            path,
+            "a checkpoint's progress; delete that checkpoint's folder to go on from the one before",
+        )
         try:
             return Progress.from_json(content)
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: is no progress; delete that checkpoint's folder to go on from the one before") from error
+            raise UserError(
+                f"{path}: is no progress; delete that "
+                "checkpoint's folder to go on from the one before"
+            ) from error
 
     def write_progress(self, progress):
-        """Rewrites the progress of the checkpoint of progress.step: after a rollback, so that it is known although nothing new is saved."""
-        write_json(os.path.join(self._checkpoint(progress.step), PROGRESS), dataclasses.asdict(progress))
+        """Rewrites the progress of the checkpoint of progress.step: after a rollback, so that it is
+        known although nothing new is saved.
+        """
+        write_json(
+            os.path.join(self._checkpoint(progress.step), PROGRESS), dataclasses.asdict(progress)
+        )
 
     def best_step(self):
-        """The step of the newest checkpoint that had the lowest validation loss when it was written; None without one."""
+        """The step of the newest checkpoint that had the lowest validation loss when it was
+        written; None without one.
+        """
         for step in reversed(self.steps()):
             with contextlib.suppress(UserError):  # one that cannot be read is the best of nothing
                 if self.progress_of(step).best_step == step:
@@ -175,7 +228,10 @@ class RunFolder:
         try:
             return load_file(path)
         except Exception as error:  # safetensors raises its own error type for corrupt files
-            raise UserError(f"{path}: cannot be read ({error}); delete that checkpoint's folder to go on from the one before") from error
+            raise UserError(
+                f"{path}: cannot be read ({error}); delete that "
+                "checkpoint's folder to go on from the one before"
+            ) from error
 
     def _checkpoint(self, step):
         return os.path.join(self.checkpoints, f"step-{step:08d}")
@@ -191,7 +247,9 @@ class RunFolder:
 
 
 class SaveFailed(GaveUp):
-    """A checkpoint could not be written. The message says which, why, and which one is the newest good one."""
+    """A checkpoint could not be written. The message says which, why, and which one is the
+    newest good one.
+    """
 
     is_told = True  # by the writer
 
@@ -199,15 +257,19 @@ class SaveFailed(GaveUp):
 class CheckpointWriter:
     """Writes checkpoints beside the training, one at a time, in a thread.
 
-    A save that fails (a full disk, a permission, a limit) is told once and leaves the checkpoints before it alone. With
-    on_error="continue" the training goes on and the next save tries again; with "stop" the next `save` or `wait` raises SaveFailed.
-    `close` raises it in any case when the last save failed: a run must not seem to be saved when it is not.
+    A save that fails (a full disk, a permission, a limit) is told once and leaves the checkpoints
+    before it alone. With on_error="continue" the training goes on and the next save tries again;
+    with "stop" the next `save` or `wait` raises SaveFailed. `close` raises it in any case when the
+    last save failed: a run must not seem to be saved when it is not.
 
     Args:
-      folder: RunFolder. keep: newest checkpoints that stay. on_error: one of SAVE_ERRORS. warn: takes the text of a failure.
+      folder: RunFolder. keep: newest checkpoints that stay. on_error: one of SAVE_ERRORS. warn:
+        takes the text of a failure.
     """
 
-    def __init__(self, folder, keep, on_error="continue", warn=lambda text: print(text, file=sys.stderr)):
+    def __init__(
+        self, folder, keep, on_error="continue", warn=lambda text: print(text, file=sys.stderr)
+    ):
         assert on_error in SAVE_ERRORS
         self.folder, self.keep, self.on_error, self.warn = folder, keep, on_error, warn
         self.thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -217,13 +279,16 @@ class CheckpointWriter:
         """Begins to write a checkpoint, once the one before is written.
 
         Args:
-          progress: Progress, copied. values: {name: NumPy array}, not copied: they must stay as they are until it is written.
+          progress: Progress, copied. values: {name: NumPy array}, not copied: they must stay as
+            they are until it is written.
         """
         self.wait()
         self.pending = self.thread.submit(self._write, dataclasses.replace(progress), values)
 
     def wait(self):
-        """Returns when all is written. Called before the next values are fetched, it makes that one copy in memory and not two."""
+        """Returns when all is written. Called before the next values are fetched, it makes that one
+        copy in memory and not two.
+        """
         pending, self.pending = self.pending, None
         if pending is not None:
             self.failure = pending.result()
@@ -231,7 +296,9 @@ class CheckpointWriter:
             raise self.failure
 
     def close(self):
-        """Waits and ends the thread. SaveFailed when the last save failed, whatever on_error says."""
+        """Waits and ends the thread. SaveFailed when the last save failed, whatever
+        on_error says.
+        """
         try:
             self.wait()
         finally:
@@ -246,25 +313,32 @@ class CheckpointWriter:
         try:
             self.close()
         except SaveFailed:
-            if kind is None:  # otherwise what passes through matters more; the failure has been told
+            # otherwise what passes through matters more; the failure has been told
+            if kind is None:
                 raise
 
     def _write(self, progress, values):
-        """None, or the SaveFailed. It is made, not raised: a traceback would hold on to the values."""
+        """None, or the SaveFailed. It is made, not raised: a traceback would hold on
+        to the values.
+        """
         try:
             self.folder.save(progress, values, self.keep)
             return None
         except OSError as error:
             reason = error.strerror or str(error)
         steps = self.folder.steps()
-        newest = f"the newest good one is step {steps[-1]}" if steps else "there is no other one yet"
+        newest = (
+            f"the newest good one is step {steps[-1]}" if steps else "there is no other one yet"
+        )
         text = f"checkpoint of step {progress.step} could not be saved: {reason}; {newest}"
         self.warn(text)
         return SaveFailed(text)
 
 
 def write_variables(values, path):
-    """Writes {name: array} as safetensors. OSError when the system refuses, as for any other file."""
+    """Writes {name: array} as safetensors. OSError when the system refuses, as for
+    any other file.
+    """
     try:
         save_file({name: np.asarray(value, order="C") for name, value in values.items()}, path)
     except SafetensorError as error:
@@ -285,13 +359,17 @@ def sync(*paths):
 
 
 def check_resumable(folder, stored, settings):
-    """UserError with the difference when a command's fixed settings are not those of the run in the folder.
+    """UserError with the difference when a command's fixed settings are not those of the run
+    in the folder.
 
     What is not among `settings` may change freely: the caller decides which are fixed.
     """
     changed = differences(stored["settings"], settings)
     if changed:
-        start, end = f"--output_dir={folder.path}: holds a run with other settings (", "); name another folder, or --overwrite starts anew"
+        start, end = (
+            f"--output_dir={folder.path}: holds a run with other settings (",
+            "); name another folder, or --overwrite starts anew",
+        )
         shown = list(changed)
         while len(shown) > 1 and len(start + "; ".join(shown) + end) > 280:
             shown.pop()

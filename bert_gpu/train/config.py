@@ -1,4 +1,6 @@
-"""The settings of a training: devices, batch, memory, length and cadence, endings, monitoring; and what follows from them alone."""
+"""The settings of a training: devices, batch, memory, length and cadence, endings, monitoring; and
+what follows from them alone.
+"""
 
 import dataclasses
 import math
@@ -13,35 +15,56 @@ SAVE_ERRORS = ("continue", "stop")
 class DeviceConfig(Settings):
     """The devices of a run."""
 
-    num_gpus: int | None = setting(None, "GPUs to train on. Default: all there are; without one, the CPU.", low=0, aliases=("n_gpus",))
+    num_gpus: int | None = setting(
+        None,
+        "GPUs to train on. Default: all there are; without one, the CPU.",
+        low=0,
+        aliases=("n_gpus",),
+    )
     gpus: str | None = setting(None, "Which GPUs, by number with commas between, for example 0,2.")
     virtual_replicas: int = setting(
-        1, "Rehearse data parallelism: this many replicas on one device. Same numbers as real GPUs, no speed.", low=1, high=64
+        1,
+        "Rehearse data parallelism: this many replicas on "
+        "one device. Same numbers as real GPUs, no speed.",
+        low=1,
+        high=64,
     )
     precision: str = setting(
         "auto",
-        "Compute type of the products; weights and optimizer stay float32. auto = bfloat16 on GPUs that have it, float16 on older "
-        "GPUs, float32 on CPUs.",
+        "Compute type of the products; weights and optimizer stay float32. "
+        "auto = bfloat16 on GPUs that have it, float16 on older GPUs, float32 on CPUs.",
         choices=("auto", "bfloat16", "float16", "float32"),
     )
-    xla: str = setting("auto", "Compile the step with XLA. auto = on for GPUs, off for CPUs.", choices=("auto", "on", "off"))
+    xla: str = setting(
+        "auto",
+        "Compile the step with XLA. auto = on for GPUs, off for CPUs.",
+        choices=("auto", "on", "off"),
+    )
     all_reduce: str = setting(
         "auto",
-        "How gradients are summed over GPUs. auto = NCCL on GPUs, a ring on CPUs and virtual replicas; hierarchical sums inside groups "
-        "of GPUs that are wired to each other first.",
+        "How gradients are summed over GPUs. auto = NCCL on GPUs, a ring on CPUs and virtual "
+        "replicas; hierarchical sums inside groups of GPUs that are wired to each other first.",
         choices=("auto", "nccl", "hierarchical", "ring"),
     )
     all_reduce_pack_megabytes: float = setting(
-        0.0, "Gradients are joined to packs of this size for the all-reduce; 0 = one for each weight. Not for hierarchical.", low=0.0
+        0.0,
+        "Gradients are joined to packs of this size for the all-reduce; "
+        "0 = one for each weight. Not for hierarchical.",
+        low=0.0,
     )
     all_reduce_dtype: str = setting(
         "float32",
-        "Type in which gradients travel between GPUs. bfloat16 halves the traffic and rounds each to 8 bits.",
+        "Type in which gradients travel between GPUs. "
+        "bfloat16 halves the traffic and rounds each to 8 bits.",
         choices=("float32", "bfloat16"),
     )
-    gpu_memory_limit: int | None = setting(None, "Megabytes that TensorFlow may take on each GPU. Default: as it needs.", low=256)
+    gpu_memory_limit: int | None = setting(
+        None, "Megabytes that TensorFlow may take on each GPU. Default: as it needs.", low=256
+    )
     deterministic: bool | None = setting(
-        None, "Use deterministic operations only, so that a repeated run gives the same bits. Default: on for CPUs, off for GPUs."
+        None,
+        "Use deterministic operations only, so that a repeated run "
+        "gives the same bits. Default: on for CPUs, off for GPUs.",
     )
 
 
@@ -51,19 +74,23 @@ class BatchConfig(Settings):
 
     train_batch_size: int = setting(
         32,
-        "Sequences that one GPU holds at once (the micro-batch). Global batch = GPUs x accumulation x this. auto = the most that fits "
-        "into the GPU's memory, found by trying.",
+        "Sequences that one GPU holds at once (the micro-batch). Global batch = GPUs x "
+        "accumulation x this. auto = the most that fits into the GPU's memory, found by trying.",
         low=1,
         words=("auto",),
     )
     gradient_accumulation_steps: int | None = setting(
         None,
-        "Micro-batches of one GPU whose gradients are added before an update. Default: 1, or what --global_batch_size asks. A run that "
-        "goes on keeps its global batch and derives this anew.",
+        "Micro-batches of one GPU whose gradients are added before "
+        "an update. Default: 1, or what --global_batch_size asks. "
+        "A run that goes on keeps its global batch and derives this anew.",
         low=1,
     )
     global_batch_size: int | None = setting(
-        None, "Sequences of one update, over all GPUs; accumulation is derived from it. Give this or the accumulation.", low=1
+        None,
+        "Sequences of one update, over all GPUs; accumulation "
+        "is derived from it. Give this or the accumulation.",
+        low=1,
     )
     lr_scaling: str = setting(
         "linear",
@@ -72,7 +99,8 @@ class BatchConfig(Settings):
     )
     lr_reference_batch_size: int | None = setting(
         None,
-        "Sequences that --learning_rate belongs to. Default: one GPU's share of a step, so that linear multiplies by the number of GPUs.",
+        "Sequences that --learning_rate belongs to. Default: one GPU's "
+        "share of a step, so that linear multiplies by the number of GPUs.",
         low=1,
         needs=("lr_scaling", ("linear", "sqrt")),
     )
@@ -80,24 +108,33 @@ class BatchConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryConfig(Settings):
-    """Less memory (see also --precision, --optimizer=adamw8bit and --gradient_accumulation_steps)."""
+    """Less memory (see also --precision, --optimizer=adamw8bit and
+    --gradient_accumulation_steps).
+    """
 
     recompute: bool = setting(
-        False, "Keep only what goes into each layer and compute the rest again in the backward pass: about a third more work."
+        False,
+        "Keep only what goes into each layer and compute the rest "
+        "again in the backward pass: about a third more work.",
     )
     recompute_every: int | None = setting(
-        None, "Keep only what goes into every so-manieth layer; more layers, less is kept. Switches --recompute on. Default: 1.", low=1
+        None,
+        "Keep only what goes into every so-manieth layer; "
+        "more layers, less is kept. Switches --recompute on. Default: 1.",
+        low=1,
     )
     attention: str = setting(
         "auto",
-        "How attention is computed in training. cudnn = cuDNN's fused kernels, which keep no scores: on GPUs from compute capability 8.0, "
-        "with XLA, in bfloat16 or float16, and --attention_probs_dropout_prob=0. auto = plain: no GPU has tried cudnn yet.",
+        "How attention is computed in training. cudnn = cuDNN's fused kernels, which keep "
+        "no scores: on GPUs from compute capability 8.0, with XLA, in bfloat16 or float16, "
+        "and --attention_probs_dropout_prob=0. auto = plain: no GPU has tried cudnn yet.",
         choices=("auto", "plain", "cudnn"),
     )
     freeze: tuple[str, ...] = setting(
         (),
-        "What is not trained, and so has neither gradients nor optimizer state, with commas between: embeddings, layers:K (the first K "
-        "layers), or a regular expression that is searched in the names of weights, such as attention/.*bias.",
+        "What is not trained, and so has neither gradients nor optimizer state, "
+        "with commas between: embeddings, layers:K (the first K layers), or a regular "
+        "expression that is searched in the names of weights, such as attention/.*bias.",
     )
 
     @property
@@ -111,40 +148,78 @@ class CadenceConfig(Settings):
     """How long a run is, and when it logs, saves and validates."""
 
     num_train_steps: int | None = setting(
-        None, "Optimizer updates of the run. Wins over --num_train_epochs; with --total_training_time whichever comes first.", low=1
+        None,
+        "Optimizer updates of the run. Wins over --num_train_epochs; "
+        "with --total_training_time whichever comes first.",
+        low=1,
     )
     num_train_epochs: float | None = setting(
-        None, "Passes over the training records. Default: 40, or as many as --total_training_time allows.", above=0.0
+        None,
+        "Passes over the training records. Default: "
+        "40, or as many as --total_training_time allows.",
+        above=0.0,
     )
     steps_per_loop: int = setting(
-        1, "Steps of one call into TensorFlow. More spares the GPU the wait for Python; never runs past a log or save step.", low=1
+        1,
+        "Steps of one call into TensorFlow. More spares the GPU "
+        "the wait for Python; never runs past a log or save step.",
+        low=1,
     )
     log_steps: int = setting(10, "Steps between two lines of metrics.jsonl.", low=1)
-    save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints; one more is written at the end.", low=1)
-    save_checkpoints_minutes: float | None = setting(None, "Also save when so many minutes have passed since the last one.", above=0.0)
-    eval_steps: int | None = setting(None, "Steps between two validations. Default: at every checkpoint. Also before the first.", low=1)
-    validation_epochs: float | None = setting(None, "Epochs between two validations, instead of --eval_steps.", above=0.0)
+    save_checkpoints_steps: int = setting(
+        1000, "Steps between two checkpoints; one more is written at the end.", low=1
+    )
+    save_checkpoints_minutes: float | None = setting(
+        None, "Also save when so many minutes have passed since the last one.", above=0.0
+    )
+    eval_steps: int | None = setting(
+        None,
+        "Steps between two validations. Default: at every checkpoint. Also before the first.",
+        low=1,
+    )
+    validation_epochs: float | None = setting(
+        None, "Epochs between two validations, instead of --eval_steps.", above=0.0
+    )
     validation_epochs_begin: float | None = setting(
-        None, "Epochs between two validations in the first --validation_begin_proportion of the run.", above=0.0
+        None,
+        "Epochs between two validations in the first --validation_begin_proportion of the run.",
+        above=0.0,
     )
     validation_epochs_end: float | None = setting(
-        None, "Epochs between two validations in the last --validation_end_proportion of the run.", above=0.0
+        None,
+        "Epochs between two validations in the last --validation_end_proportion of the run.",
+        above=0.0,
     )
     validation_begin_proportion: float = setting(
-        0.05, "Share of the run that counts as its beginning.", low=0.0, high=1.0, needs=("validation_epochs_begin", None)
+        0.05,
+        "Share of the run that counts as its beginning.",
+        low=0.0,
+        high=1.0,
+        needs=("validation_epochs_begin", None),
     )
     validation_end_proportion: float = setting(
-        0.01, "Share of the run that counts as its end.", low=0.0, high=1.0, needs=("validation_epochs_end", None)
+        0.01,
+        "Share of the run that counts as its end.",
+        low=0.0,
+        high=1.0,
+        needs=("validation_epochs_end", None),
     )
-    validation_marks: tuple[str, ...] = setting((), "Shares of the run, with commas between, at which to validate too: 0.1,0.5.")
+    validation_marks: tuple[str, ...] = setting(
+        (), "Shares of the run, with commas between, at which to validate too: 0.1,0.5."
+    )
     finetune_time_markers: tuple[str, ...] = setting(
-        (), "Shares of the run, with commas between, at which the model is exported to OUTPUT_DIR/marks/SHARE, for fine-tuning: 0.25,0.5."
+        (),
+        "Shares of the run, with commas between, at which the model is "
+        "exported to OUTPUT_DIR/marks/SHARE, for fine-tuning: 0.25,0.5.",
     )
 
     def __post_init__(self):
         super().__post_init__()
         if self.eval_steps is not None and self.validation_epochs is not None:
-            raise UserError(f"--eval_steps={self.eval_steps} and --validation_epochs={self.validation_epochs}: give one of them")
+            raise UserError(
+                f"--eval_steps={self.eval_steps} and "
+                f"--validation_epochs={self.validation_epochs}: give one of them"
+            )
         for name in ("validation_marks", "finetune_time_markers"):
             shares(name, getattr(self, name))
 
@@ -156,7 +231,10 @@ def shares(name, texts):
     except ValueError:
         values = [math.nan]
     if not all(0 < value <= 1 for value in values):
-        raise UserError(f"--{name}={','.join(texts)}: must be numbers above 0 and at most 1, with commas between")
+        raise UserError(
+            f"--{name}={','.join(texts)}: must be numbers "
+            "above 0 and at most 1, with commas between"
+        )
     return values
 
 
@@ -165,28 +243,50 @@ class EndingConfig(Settings):
     """When a run gives up, and what it keeps."""
 
     max_bad_steps: int = setting(
-        25, "Steps in a row that are not finite, or whose loss has jumped, before the run counts as diverged.", low=1
+        25,
+        "Steps in a row that are not finite, or whose loss "
+        "has jumped, before the run counts as diverged.",
+        low=1,
     )
     max_loss_jump: float = setting(
         3.0,
-        "A loss has jumped when it is so many nats above the mean of about 100 good steps before it; 0 = only what is not finite.",
+        "A loss has jumped when it is so many nats above the mean of "
+        "about 100 good steps before it; 0 = only what is not finite.",
         low=0.0,
     )
     on_divergence: str = setting(
-        "stop", "stop: exit code 3. rollback: back to the last good checkpoint, on with later data.", choices=("stop", "rollback")
+        "stop",
+        "stop: exit code 3. rollback: back to the last good checkpoint, on with later data.",
+        choices=("stop", "rollback"),
     )
-    max_rollbacks: int = setting(3, "Rollbacks before the run gives up.", low=1, needs=("on_divergence", ("rollback",)))
+    max_rollbacks: int = setting(
+        3, "Rollbacks before the run gives up.", low=1, needs=("on_divergence", ("rollback",))
+    )
     early_stop_time: float | None = setting(
-        None, "Minutes after which a validation loss above --early_stop_eval_loss ends the run.", low=0.0
+        None,
+        "Minutes after which a validation loss above --early_stop_eval_loss ends the run.",
+        low=0.0,
     )
     early_stop_eval_loss: float = setting(
-        6.0, "The validation loss that a run must have reached after --early_stop_time.", above=0.0, needs=("early_stop_time", None)
+        6.0,
+        "The validation loss that a run must have reached after --early_stop_time.",
+        above=0.0,
+        needs=("early_stop_time", None),
     )
-    keep_checkpoint_max: int = setting(5, "Newest checkpoints that are kept, beside the one with the lowest validation loss.", low=1)
+    keep_checkpoint_max: int = setting(
+        5,
+        "Newest checkpoints that are kept, beside the one with the lowest validation loss.",
+        low=1,
+    )
     on_save_error: str = setting(
-        "continue", "When a checkpoint cannot be written (disk full): continue, and try again at the next, or stop.", choices=SAVE_ERRORS
+        "continue",
+        "When a checkpoint cannot be written (disk full): "
+        "continue, and try again at the next, or stop.",
+        choices=SAVE_ERRORS,
     )
-    export_best: bool = setting(False, "Export the checkpoint with the lowest validation loss as model/, not the last.")
+    export_best: bool = setting(
+        False, "Export the checkpoint with the lowest validation loss as model/, not the last."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,12 +294,22 @@ class MonitorConfig(Settings):
     """Where the numbers of a run go, beside metrics.jsonl."""
 
     tensorboard: bool = setting(True, "Write TensorBoard's event files too.")
-    wandb_project: str | None = setting(None, "Project of Weights & Biases that gets the numbers too. Needs pip install 'bert-gpu[wandb]'.")
+    wandb_project: str | None = setting(
+        None,
+        "Project of Weights & Biases that gets the numbers too. "
+        "Needs pip install 'bert-gpu[wandb]'.",
+    )
     wandb_mode: str = setting(
-        "online", "offline keeps them in OUTPUT_DIR/wandb, for `wandb sync`.", choices=("online", "offline"), needs=("wandb_project", None)
+        "online",
+        "offline keeps them in OUTPUT_DIR/wandb, for `wandb sync`.",
+        choices=("online", "offline"),
+        needs=("wandb_project", None),
     )
     hardware_seconds: float = setting(
-        5.0, "Seconds between two looks at the GPUs (utilisation, memory, temperature, power). 0 = none.", low=0.0
+        5.0,
+        "Seconds between two looks at the GPUs (utilisation, "
+        "memory, temperature, power). 0 = none.",
+        low=0.0,
     )
 
 
@@ -209,7 +319,8 @@ class RunSettings:
 
     overwrite: remove what an earlier run left in the output folder, and start anew.
     recipe: name of the recipe that settings come from, for run.json.
-    flexible: names of settings, those of a recipe, that give way where they fit neither the data, the GPUs nor an earlier run.
+    flexible: names of settings, those of a recipe, that give way where they fit neither the data,
+    the GPUs nor an earlier run.
 
     Raises UserError for a field that is not of its settings class.
     """
@@ -229,13 +340,20 @@ class RunSettings:
     def __post_init__(self):
         for name, kind in self.kinds().items():
             if not isinstance(getattr(self, name), kind):
-                raise UserError(f"{type(self).__name__}: {name} must be a {kind.__name__}, not a {type(getattr(self, name)).__name__}")
+                raise UserError(
+                    f"{type(self).__name__}: {name} must be a {kind.__name__}, "
+                    f"not a {type(getattr(self, name)).__name__}"
+                )
 
     @classmethod
     def kinds(cls):
         """{name: settings class} of the fields that are settings."""
         kinds = {field.name: field.type for field in dataclasses.fields(cls)}
-        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+        return {
+            name: kind
+            for name, kind in kinds.items()
+            if isinstance(kind, type) and issubclass(kind, Settings)
+        }
 
     def configs(self):
         """The fields that are settings."""
@@ -243,45 +361,69 @@ class RunSettings:
 
     def values(self):
         """{setting: value} of all of them."""
-        return {name: value for config in self.configs() for name, value in config.to_dict().items()}
+        return {
+            name: value for config in self.configs() for name, value in config.to_dict().items()
+        }
 
 
 def choose_gpus(config, num_present, finder="TensorFlow"):
-    """Numbers of the GPUs that a DeviceConfig asks for, [] for the CPU. UserError when they are not among the `num_present`.
+    """Numbers of the GPUs that a DeviceConfig asks for, [] for the CPU. UserError when they are not
+    among the `num_present`.
 
     finder: who has counted them, for the error.
     """
     found = f"{finder} found {num_present or 'none'} here"
     if config.gpus is not None:
         numbers = [part.strip() for part in config.gpus.split(",")]
-        if not all(part.isdecimal() and int(part) < num_present for part in numbers) or len(set(numbers)) < len(numbers):
-            raise UserError(f"--gpus={config.gpus}: must be different GPU numbers from 0 with commas between; {found}")
+        if not all(part.isdecimal() and int(part) < num_present for part in numbers) or len(
+            set(numbers)
+        ) < len(numbers):
+            raise UserError(
+                f"--gpus={config.gpus}: must be different GPU "
+                f"numbers from 0 with commas between; {found}"
+            )
         if config.num_gpus not in (None, len(numbers)):
-            raise UserError(f"--num_gpus={config.num_gpus} and --gpus={config.gpus}: the two disagree; give one of them")
+            raise UserError(
+                f"--num_gpus={config.num_gpus} and --gpus={config.gpus}: "
+                "the two disagree; give one of them"
+            )
         return [int(part) for part in numbers]
     if config.num_gpus is not None and config.num_gpus > num_present:
         hint = f"use --num_gpus={num_present}" if num_present else "use --num_gpus=0 for the CPU"
-        raise UserError(f"--num_gpus={config.num_gpus}: {found}; {hint}, or see `nvidia-smi` and pip install 'bert-gpu[gpu]'")
+        raise UserError(
+            f"--num_gpus={config.num_gpus}: {found}; "
+            f"{hint}, or see `nvidia-smi` and pip install 'bert-gpu[gpu]'"
+        )
     return list(range(num_present if config.num_gpus is None else config.num_gpus))
 
 
 def fit_sizes(batch, flexible, num_replicas, stored=None):
     """A BatchConfig whose flexible sizes fit the others and the number of GPUs.
 
-    The micro-batch gets smaller where it does not divide the global batch; a global batch that no micro-batch divides is rounded.
+    The micro-batch gets smaller where it does not divide the global batch; a global batch that no
+    micro-batch divides is rounded.
 
     Args:
-      batch: BatchConfig. flexible: names of the sizes that may change. num_replicas: GPUs or virtual replicas.
-      stored: content of run.json of a run that goes on, whose global batch then counts; None for a new run.
+      batch: BatchConfig. flexible: names of the sizes that may change. num_replicas: GPUs or
+        virtual replicas.
+      stored: content of run.json of a run that goes on, whose global batch then counts; None
+        for a new run.
     """
-    micro_batch, wanted = batch.train_batch_size, stored["global_batch_size"] if stored else batch.global_batch_size
+    micro_batch, wanted = (
+        batch.train_batch_size,
+        stored["global_batch_size"] if stored else batch.global_batch_size,
+    )
     if wanted is None:
         return batch
     if "train_batch_size" in flexible and micro_batch != "auto" and wanted % num_replicas == 0:
         share = wanted // num_replicas
-        micro_batch = next(size for size in range(min(micro_batch, share), 0, -1) if share % size == 0)
+        micro_batch = next(
+            size for size in range(min(micro_batch, share), 0, -1) if share % size == 0
+        )
         batch = dataclasses.replace(batch, train_batch_size=micro_batch)
     if "global_batch_size" not in flexible:
         return batch
     held = num_replicas * (1 if micro_batch == "auto" else micro_batch)
-    return dataclasses.replace(batch, global_batch_size=None if stored else max(1, round(wanted / held)) * held)
+    return dataclasses.replace(
+        batch, global_batch_size=None if stored else max(1, round(wanted / held)) * held
+    )

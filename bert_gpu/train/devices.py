@@ -1,4 +1,6 @@
-"""Which devices train, in what precision, compiled or not: decided once, before TensorFlow starts."""
+"""Which devices train, in what precision, compiled or not: decided once, before
+TensorFlow starts.
+"""
 
 import dataclasses
 
@@ -25,7 +27,8 @@ class Devices:
     xla: bool
     communication: tf.distribute.experimental.CommunicationOptions | None  # of the all-reduce
     wire_dtype: tf.DType  # of gradients in the all-reduce
-    gpu_names: tuple[str, ...]  # such as "NVIDIA H200", one for each physical GPU in use; () on the CPU
+    # such as "NVIDIA H200", one for each physical GPU in use; () on the CPU
+    gpu_names: tuple[str, ...]
     nvml: tuple  # the same GPUs as NVML knows them, of hardware.visible_gpus
     summary: str  # for the first log line
 
@@ -39,7 +42,10 @@ class Devices:
         return "GPU" if self.kind == "GPU" else "replica"
 
     def describe(self):
-        return f"devices: {self.summary}; precision {self.precision}; XLA {'on' if self.xla else 'off'}"
+        return (
+            f"devices: {self.summary}; precision {self.precision}; "
+            f"XLA {'on' if self.xla else 'off'}"
+        )
 
 
 def set_up(config):
@@ -49,17 +55,26 @@ def set_up(config):
     kind = "GPU" if gpus else "CPU"
     physical = gpus or tf.config.list_physical_devices("CPU")[:1]
     try:
-        tf.config.set_visible_devices(gpus, "GPU")  # none, for a run on the CPU: TensorFlow would take their memory
+        # none, for a run on the CPU: TensorFlow would take their memory
+        tf.config.set_visible_devices(gpus, "GPU")
         if config.virtual_replicas == 1:
             for gpu in gpus:
                 limit_memory(gpu, config.gpu_memory_limit)
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"--num_gpus={len(gpus)}: TensorFlow has started with other GPUs or memory limits in this process") from error
+        raise UserError(
+            f"--num_gpus={len(gpus)}: TensorFlow has started "
+            "with other GPUs or memory limits in this process"
+        ) from error
     if config.virtual_replicas > 1:
         if len(physical) > 1:
-            raise UserError(f"--virtual_replicas={config.virtual_replicas}: rehearses on one device; choose it with --num_gpus=1")
+            raise UserError(
+                f"--virtual_replicas={config.virtual_replicas}: "
+                "rehearses on one device; choose it with --num_gpus=1"
+            )
         split_device(physical[0], config.virtual_replicas, config.gpu_memory_limit)
-    names = [f"/{kind.lower()}:{number}" for number in range(len(physical) * config.virtual_replicas)]
+    names = [
+        f"/{kind.lower()}:{number}" for number in range(len(physical) * config.virtual_replicas)
+    ]
     deterministic = config.deterministic if config.deterministic is not None else kind == "CPU"
     if deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -68,7 +83,9 @@ def set_up(config):
     precision = config.precision if config.precision != "auto" else best_precision(gpus)
     check_all_reduce(config, kind)
     hush()
-    implementation = getattr(tf.distribute.experimental.CommunicationImplementation, CODES.get(config.all_reduce, "AUTO"))
+    implementation = getattr(
+        tf.distribute.experimental.CommunicationImplementation, CODES.get(config.all_reduce, "AUTO")
+    )
     return Devices(
         strategy=make_strategy(names, config.all_reduce),
         kind=kind,
@@ -76,28 +93,42 @@ def set_up(config):
         precision=precision,
         xla=config.xla == "on" or (config.xla == "auto" and kind == "GPU"),
         communication=tf.distribute.experimental.CommunicationOptions(
-            bytes_per_pack=round(config.all_reduce_pack_megabytes * 2**20), implementation=implementation
+            bytes_per_pack=round(config.all_reduce_pack_megabytes * 2**20),
+            implementation=implementation,
         ),
         wire_dtype=DTYPES[config.all_reduce_dtype],
-        gpu_names=tuple(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus),
+        gpu_names=tuple(
+            tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus
+        ),
         nvml=tuple(visible_gpus([int(gpu.name.rsplit(":", 1)[1]) for gpu in gpus])),
         summary=describe(gpus, config.virtual_replicas),
     )
 
 
 def make_strategy(names, all_reduce):
-    """A MirroredStrategy over devices. Each has collective keys of its own, so that several runs of one process do not meet."""
-    tf.distribute.MirroredStrategy._collective_key_base += 1000  # TensorFlow counts keys from here, for each strategy anew
-    cross_device_ops = tf.distribute.HierarchicalCopyAllReduce() if all_reduce == "hierarchical" else None
+    """A MirroredStrategy over devices. Each has collective keys of its own, so that several runs of
+    one process do not meet.
+    """
+    # TensorFlow counts keys from here, for each strategy anew
+    tf.distribute.MirroredStrategy._collective_key_base += 1000
+    cross_device_ops = (
+        tf.distribute.HierarchicalCopyAllReduce() if all_reduce == "hierarchical" else None
+    )
     return tf.distribute.MirroredStrategy(names, cross_device_ops=cross_device_ops)
 
 
 def check_all_reduce(config, kind):
     """UserError for an all-reduce that these devices cannot do."""
     if config.all_reduce == "nccl" and (kind == "CPU" or config.virtual_replicas > 1):
-        raise UserError("--all_reduce=nccl: needs one physical GPU for each replica; use --all_reduce=auto or ring")
+        raise UserError(
+            "--all_reduce=nccl: needs one physical GPU for "
+            "each replica; use --all_reduce=auto or ring"
+        )
     if config.all_reduce == "hierarchical" and config.all_reduce_pack_megabytes:
-        raise UserError(f"--all_reduce_pack_megabytes={config.all_reduce_pack_megabytes}: is not for --all_reduce=hierarchical; drop one")
+        raise UserError(
+            f"--all_reduce_pack_megabytes={config.all_reduce_pack_megabytes}: "
+            "is not for --all_reduce=hierarchical; drop one"
+        )
 
 
 def limit_memory(gpu, limit):
@@ -106,12 +137,18 @@ def limit_memory(gpu, limit):
         tf.config.experimental.set_memory_growth(gpu, True)
         return
     if limit > gpu_memory_mib(gpu):
-        raise UserError(f"--gpu_memory_limit={limit}: the GPU has {gpu_memory_mib(gpu):.0f} megabytes; lower it")
-    tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)])
+        raise UserError(
+            f"--gpu_memory_limit={limit}: the GPU has {gpu_memory_mib(gpu):.0f} megabytes; lower it"
+        )
+    tf.config.set_logical_device_configuration(
+        gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
+    )
 
 
 def split_device(device, count, memory_limit=None):
-    """Makes `count` logical devices of one physical device, unless that has been done; a GPU's `memory_limit` (MB) is shared out."""
+    """Makes `count` logical devices of one physical device, unless that has been done; a GPU's
+    `memory_limit` (MB) is shared out.
+    """
     made = tf.config.get_logical_device_configuration(device)
     if made and len(made) >= count:
         return
@@ -123,7 +160,9 @@ def split_device(device, count, memory_limit=None):
     try:
         tf.config.set_logical_device_configuration(device, [configuration] * count)
     except RuntimeError as error:
-        raise UserError(f"--virtual_replicas={count}: TensorFlow has started with fewer devices in this process") from error
+        raise UserError(
+            f"--virtual_replicas={count}: TensorFlow has started with fewer devices in this process"
+        ) from error
 
 
 def gpu_memory_mib(device):
@@ -132,16 +171,27 @@ def gpu_memory_mib(device):
 
 
 def best_precision(gpus):
-    """bfloat16 from compute capability 8.0 (Ampere), float16 from 7.0 (Volta, with matrix units), float32 otherwise and on CPUs."""
+    """bfloat16 from compute capability 8.0 (Ampere), float16 from 7.0 (Volta, with matrix units),
+    float32 otherwise and on CPUs.
+    """
     if not gpus:
         return "float32"
-    capability = min(tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0)) for gpu in gpus)
+    capability = min(
+        tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
+        for gpu in gpus
+    )
     return "bfloat16" if capability >= (8, 0) else "float16" if capability >= (7, 0) else "float32"
 
 
 def describe(gpus, virtual_replicas):
     if not gpus:
-        return "no GPU: training on the CPU" if virtual_replicas == 1 else f"{virtual_replicas} virtual replicas on the CPU"
-    names = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus]
+        return (
+            "no GPU: training on the CPU"
+            if virtual_replicas == 1
+            else f"{virtual_replicas} virtual replicas on the CPU"
+        )
+    names = [
+        tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus
+    ]
     text = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     return text if virtual_replicas == 1 else f"{virtual_replicas} virtual replicas on {text}"

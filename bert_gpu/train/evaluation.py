@@ -7,30 +7,49 @@ from bert_gpu.train.step import cast_weights, divide_batch
 
 
 class ForwardPass:
-    """Runs function(weights, batch, dtype) -> {name: tensor} on a global batch, divided among the replicas.
+    """Runs function(weights, batch, dtype) -> {name: tensor} on a global batch, divided among
+    the replicas.
 
-    Weights are cast to the compute type as in training. The number of rows must be a multiple of the number of replicas.
+    Weights are cast to the compute type as in training. The number of rows must be a multiple of
+    the number of replicas.
     """
 
     def __init__(self, devices, state, function):
         self.devices, self.state, self.function = devices, state, function
-        self.compiled = tf.function(self._compute, autograph=False, jit_compile=devices.xla, reduce_retracing=not devices.xla)
+        self.compiled = tf.function(
+            self._compute,
+            autograph=False,
+            jit_compile=devices.xla,
+            reduce_retracing=not devices.xla,
+        )
         self.run = tf.function(self._run, autograph=False, reduce_retracing=True)
 
     def __call__(self, batch):
         """One result for each replica: a list of {name: NumPy array}."""
         parts = divide_batch(batch, self.devices.num_replicas, 1)
         put = self.devices.strategy.experimental_distribute_values_from_function
-        distributed = put(lambda context: {k: tf.constant(v[0]) for k, v in parts[context.replica_id_in_sync_group].items()})
+        distributed = put(
+            lambda context: {
+                k: tf.constant(v[0]) for k, v in parts[context.replica_id_in_sync_group].items()
+            }
+        )
         results = self.run(distributed)
-        return [{name: values[i].numpy() for name, values in results.items()} for i in range(self.devices.num_replicas)]
+        return [
+            {name: values[i].numpy() for name, values in results.items()}
+            for i in range(self.devices.num_replicas)
+        ]
 
     def _run(self, batch):
         results = self.devices.strategy.run(self._replica, args=(batch,))
-        return {name: self.devices.strategy.experimental_local_results(value) for name, value in results.items()}
+        return {
+            name: self.devices.strategy.experimental_local_results(value)
+            for name, value in results.items()
+        }
 
     def _replica(self, batch):
-        weights = {name: tf.convert_to_tensor(variable) for name, variable in self.state.weights.items()}
+        weights = {
+            name: tf.convert_to_tensor(variable) for name, variable in self.state.weights.items()
+        }
         return self.compiled(weights, batch)
 
     def _compute(self, weights, batch):
@@ -38,12 +57,17 @@ class ForwardPass:
 
 
 class MeanMetrics:
-    """Callable (batches) -> {name: mean over all batches}, from function(weights, batch, dtype) -> {name: (sum, count)}."""
+    """Callable (batches) -> {name: mean over all batches}, from function(weights, batch, dtype) ->
+    {name: (sum, count)}.
+    """
 
     def __init__(self, devices, state, function):
         def flat(weights, batch, dtype):
             pairs = function(weights, batch, dtype)
-            return {name: tf.stack([tf.cast(part, tf.float32) for part in pair]) for name, pair in pairs.items()}
+            return {
+                name: tf.stack([tf.cast(part, tf.float32) for part in pair])
+                for name, pair in pairs.items()
+            }
 
         self.forward = ForwardPass(devices, state, flat)
 
@@ -53,4 +77,6 @@ class MeanMetrics:
             for result in self.forward(batch):
                 for name, pair in result.items():
                     totals[name] = totals.get(name, np.zeros(2)) + pair.astype(np.float64)
-        return {name: float(total / count) if count else None for name, (total, count) in totals.items()}
+        return {
+            name: float(total / count) if count else None for name, (total, count) in totals.items()
+        }

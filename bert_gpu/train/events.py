@@ -1,8 +1,10 @@
 """TensorBoard: scalars as event files, which a resume cuts back to the restored step.
 
-An event file is a TFRecord file of Event messages, so TensorFlow's record writer and reader are all it takes. Cutting back rewrites the
-files without the later events. The protocol's own way, an event that says that a session starts, does not work for today's scalars:
-TensorBoard 2.20 does not look among tensors for what to forget. One that has the old files open shows both until it is started again.
+An event file is a TFRecord file of Event messages, so TensorFlow's record writer and reader are
+all it takes. Cutting back rewrites the files without the later events. The protocol's own way, an
+event that says that a session starts, does not work for today's scalars: TensorBoard 2.20 does not
+look among tensors for what to forget. One that has the old files open shows both until it is
+started again.
 """
 
 import glob
@@ -16,7 +18,9 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
 
 class TensorBoard:
-    """A sink for a folder of event files. step: the restored one, None for a new run; what was written after it is dropped."""
+    """A sink for a folder of event files. step: the restored one, None for a new run; what was
+    written after it is dropped.
+    """
 
     recovers = False  # a record written in part ends the file for its readers
 
@@ -44,8 +48,12 @@ class TensorBoard:
 
     def _open(self, step):
         cut_events(self.folder, step)
-        number = len(event_files(self.folder))  # readers go by the order of the names, also of those of one second
-        name = f"events.out.tfevents.{int(time.time()):010d}.{number:06d}.{socket.gethostname()}.{os.getpid()}"
+        # readers go by the order of the names, also of those of one second
+        number = len(event_files(self.folder))
+        name = (
+            f"events.out.tfevents.{int(time.time()):010d}."
+            f"{number:06d}.{socket.gethostname()}.{os.getpid()}"
+        )
         self.file = tf.io.TFRecordWriter(os.path.join(self.folder, name))
         self._write(Event(file_version="brain.Event:2"))
         self.file.flush()
@@ -56,7 +64,9 @@ class TensorBoard:
 
 
 def cut_events(folder, step):
-    """Drops the events after `step` (all for None) from a folder's event files, and what follows a broken record."""
+    """Drops the events after `step` (all for None) from a folder's event files, and what follows a
+    broken record.
+    """
     for leftover in glob.glob(os.path.join(glob.escape(folder), ".cut.*.partial")):
         os.remove(leftover)  # of a process that was killed here
     for path in event_files(folder):

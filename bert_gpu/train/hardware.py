@@ -1,7 +1,9 @@
-"""What the GPUs of a run are doing: utilisation, memory, temperature and power, from NVML (what nvidia-smi asks).
+"""What the GPUs of a run are doing: utilisation, memory, temperature and power, from NVML (what
+nvidia-smi asks).
 
-A thread samples every few seconds; `read` gives one number for each over all GPUs of the run and all samples since the last `read`. A
-number that NVML does not give is absent, and that it is gone is told once.
+A thread samples every few seconds; `read` gives one number for each over all GPUs of the run and
+all samples since the last `read`. A number that NVML does not give is absent, and that it is gone
+is told once.
 """
 
 import contextlib
@@ -10,12 +12,18 @@ import threading
 
 import pynvml
 
-# name: (reading of a GPU, over GPUs and samples alike). Memory and temperature are limits, so the highest counts.
+# name: (reading of a GPU, over GPUs and samples alike). Memory and temperature are limits, so the
+# highest counts.
 READINGS = {
-    "gpu_utilization": (lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu, "mean"),  # percent of the time that a kernel ran
+    # percent of the time that a kernel ran
+    "gpu_utilization": (lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu, "mean"),
     "gpu_memory_bytes": (lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used, "highest"),
-    "gpu_temperature_celsius": (lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU), "highest"),
-    "gpu_power_watts": (lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000, "mean"),  # NVML: milliwatts
+    "gpu_temperature_celsius": (
+        lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+        "highest",
+    ),
+    # NVML: milliwatts
+    "gpu_power_watts": (lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000, "mean"),
 }
 
 
@@ -23,7 +31,8 @@ class HardwareSampler:
     """Samples the GPUs of a run in a thread, until closed.
 
     Args:
-      gpus: of `visible_gpus`; with none, nothing is sampled and `read` gives {}. seconds: between samples.
+      gpus: of `visible_gpus`; with none, nothing is sampled and `read` gives {}. seconds:
+        between samples.
       warn: takes a text, at most one: that NVML, or a part of it, does not answer.
     """
 
@@ -38,11 +47,17 @@ class HardwareSampler:
             self.thread.start()
 
     def read(self):
-        """{name: number} of the time since the last call, for the names of READINGS that there is a sample of."""
+        """{name: number} of the time since the last call, for the names of READINGS that there is
+        a sample of.
+        """
         with self.lock:
             samples, self.samples = self.samples, {name: [] for name in READINGS}
         reduce = dict(mean=lambda values: sum(values) / len(values), highest=max)
-        return {name: float(reduce[READINGS[name][1]](values)) for name, values in samples.items() if values}
+        return {
+            name: float(reduce[READINGS[name][1]](values))
+            for name, values in samples.items()
+            if values
+        }
 
     def close(self):
         self.ends.set()
@@ -68,13 +83,19 @@ class HardwareSampler:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._complain(f"no GPU utilisation, memory, temperature or power in the log: NVML does not start ({error})")
+            self._complain(
+                "no GPU utilisation, memory, temperature or "
+                f"power in the log: NVML does not start ({error})"
+            )
             return []
         try:
             by_number, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
             return [by_number(gpu) if isinstance(gpu, int) else by_uuid(gpu) for gpu in gpus]
         except pynvml.NVMLError as error:
-            self._complain(f"no GPU utilisation, memory, temperature or power in the log: NVML does not know {gpus} ({error})")
+            self._complain(
+                "no GPU utilisation, memory, temperature or power "
+                f"in the log: NVML does not know {gpus} ({error})"
+            )
             pynvml.nvmlShutdown()
             return []
 
@@ -90,18 +111,24 @@ class HardwareSampler:
 
 
 def visible_gpus(numbers, environ=os.environ):
-    """What NVML calls the GPUs that TensorFlow numbers so: NVML's numbers, or UUIDs where CUDA_VISIBLE_DEVICES holds such.
+    """What NVML calls the GPUs that TensorFlow numbers so: NVML's numbers, or UUIDs where
+    CUDA_VISIBLE_DEVICES holds such.
 
-    CUDA numbers unlike GPUs by speed and NVML by PCI bus, unless CUDA_DEVICE_ORDER=PCI_BUS_ID says otherwise; like GPUs are in PCI order.
+    CUDA numbers unlike GPUs by speed and NVML by PCI bus, unless CUDA_DEVICE_ORDER=PCI_BUS_ID says
+    otherwise; like GPUs are in PCI order.
     """
     if environ.get("CUDA_VISIBLE_DEVICES") is None:
         return list(numbers)
     names = [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",")]
-    return [int(names[number]) if names[number].isdecimal() else names[number] for number in numbers]
+    return [
+        int(names[number]) if names[number].isdecimal() else names[number] for number in numbers
+    ]
 
 
 def count_gpus(environ=os.environ):
-    """How many GPUs CUDA would find, as NVML says it, without starting CUDA; 0 where NVML does not answer."""
+    """How many GPUs CUDA would find, as NVML says it, without starting CUDA; 0 where NVML
+    does not answer.
+    """
     try:
         pynvml.nvmlInit()
         number = pynvml.nvmlDeviceGetCount()
@@ -113,4 +140,5 @@ def count_gpus(environ=os.environ):
         return number
     names = [name.strip() for name in visible.split(",")]
     is_there = [not name.lstrip("-").isdecimal() or 0 <= int(name) < number for name in names]
-    return (is_there + [False]).index(False) if visible.strip() else 0  # CUDA stops at the first that is not there
+    # CUDA stops at the first that is not there
+    return (is_there + [False]).index(False) if visible.strip() else 0

@@ -22,11 +22,15 @@ from bert_gpu.train.window import Stopwatch, Window
 class Job:
     """What the loop runs.
 
-    step(placed, learning_rates, step) -> step.Metrics. batches_at(records) -> iterator of units, dicts of arrays, from that position on.
-    place(batches, numbers): puts the batches of a call on the devices; None leaves them as they are.
-    validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is its inverse.
-    export(share): exports the model at a mark of progress. flops(batch) -> Flops; peak_flops of all devices, None = unknown.
-    A unit is a global batch; with a batch ramp it is one micro-batch of every replica, and a step takes several.
+    step(placed, learning_rates, step) -> step.Metrics. batches_at(records) -> iterator of units,
+    dicts of arrays, from that position on.
+    place(batches, numbers): puts the batches of a call on the devices; None leaves them
+    as they are.
+    validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is
+    its inverse.
+    export(share): exports the model at a mark of progress. flops(batch) -> Flops; peak_flops of all
+    devices, None = unknown. A unit is a global batch; with a batch ramp it is one micro-batch of
+    every replica, and a step takes several.
     """
 
     step: Callable
@@ -50,9 +54,13 @@ class Job:
         return None if hours is None else 3600 * hours
 
     def is_finished(self, step, seconds):
-        """Whether a run that has done `step` steps in `seconds` is at its end: by steps or, after one step at least, by time."""
+        """Whether a run that has done `step` steps in `seconds` is at its end: by steps or, after
+        one step at least, by time.
+        """
         by_steps = self.num_steps is not None and step >= self.num_steps
-        return by_steps or (self.budget_seconds is not None and step > 0 and seconds >= self.budget_seconds)
+        return by_steps or (
+            self.budget_seconds is not None and step > 0 and seconds >= self.budget_seconds
+        )
 
 
 class Position(typing.NamedTuple):
@@ -63,7 +71,9 @@ class Position(typing.NamedTuple):
 
 
 class Due(typing.NamedTuple):
-    """What follows a call of steps. exports: the marks of progress that were passed. is_end: whether the run ends here by itself."""
+    """What follows a call of steps. exports: the marks of progress that were passed. is_end:
+    whether the run ends here by itself.
+    """
 
     log: bool
     validation: bool
@@ -76,30 +86,58 @@ class Loop:
     """Runs a job until its steps or its time are over, or until a signal is caught.
 
     Args of the constructor:
-      job: Job. cadence: CadenceConfig. ending: EndingConfig. progress: Progress to start from; kept up to date.
-      folder: RunFolder. log: monitor.Log. console: Console. caught: list that signal numbers arrive in, of `watch_signals`.
+      job: Job. cadence: CadenceConfig. ending: EndingConfig. progress: Progress to start from;
+        kept up to date.
+      folder: RunFolder. log: monitor.Log. console: Console. caught: list that signal numbers arrive
+        in, of `watch_signals`.
       clock: () -> seconds; everything here that measures time reads this one.
     """
 
-    def __init__(self, job, cadence, ending, progress, folder, log, console, caught, clock=time.monotonic):
-        self.job, self.ending, self.progress, self.folder, self.log = job, ending, progress, folder, log
+    def __init__(
+        self, job, cadence, ending, progress, folder, log, console, caught, clock=time.monotonic
+    ):
+        self.job, self.ending, self.progress, self.folder, self.log = (
+            job,
+            ending,
+            progress,
+            folder,
+            log,
+        )
         self.console, self.caught = console, caught
         self.steps_per_loop = cadence.steps_per_loop
-        share = mean_batch_share(job.plan.num_micro_batches, job.schedule) if job.plan.is_ramped else 1.0
-        self.cadence = Cadence(cadence, job.num_steps, job.num_records / (job.plan.global_batch_size * share))
+        share = (
+            mean_batch_share(job.plan.num_micro_batches, job.schedule)
+            if job.plan.is_ramped
+            else 1.0
+        )
+        self.cadence = Cadence(
+            cadence, job.num_steps, job.num_records / (job.plan.global_batch_size * share)
+        )
         self.watch = Stopwatch(progress.seconds, clock)
-        self.window, self.judge = Window(self.watch, job.flops, job.peak_flops), Judge(ending, progress.health)
+        self.window, self.judge = (
+            Window(self.watch, job.flops, job.peak_flops),
+            Judge(ending, progress.health),
+        )
         self.position = Position(progress.step, self.share(progress.step, progress.seconds))
         self.is_last = self.is_over()
         self.save_is_late = False
-        self.saved_seconds, self.saved_step, self.logged_step = progress.seconds, progress.step, progress.step
-        self.writer = CheckpointWriter(folder, ending.keep_checkpoint_max, ending.on_save_error, console.warn)
+        self.saved_seconds, self.saved_step, self.logged_step = (
+            progress.seconds,
+            progress.step,
+            progress.step,
+        )
+        self.writer = CheckpointWriter(
+            folder, ending.keep_checkpoint_max, ending.on_save_error, console.warn
+        )
 
     def run(self):
         """Trains to the end, and saves there. Raises GaveUp."""
         job = self.job
         self.bar = self.console.progress(
-            job.num_steps or job.budget_seconds, self._done(), "training", "step" if job.num_steps else "second"
+            job.num_steps or job.budget_seconds,
+            self._done(),
+            "training",
+            "step" if job.num_steps else "second",
         )
         with self.writer, contextlib.closing(self.bar):
             if self.progress.step == 0:
@@ -133,16 +171,19 @@ class Loop:
         return self.job.is_finished(self.progress.step, self.watch.seconds)
 
     def share(self, step, seconds):
-        """Progress: the share of the run that is behind, by the clock that its schedule has; at most 1."""
+        """Progress: the share of the run that is behind, by the clock that its schedule
+        has; at most 1.
+        """
         if self.job.schedule.lr_schedule == "time":
             return min(1.0, seconds / self.job.budget_seconds)
         return step / self.job.num_steps
 
     def _calls(self):
-        """One call after another: (K host batches, the same on the devices, the progress at each step; None: as it is when they run).
+        """One call after another: (K host batches, the same on the devices, the progress at each
+        step; None: as it is when they run).
 
-        They are made in a thread of its own. With a ramp, how many units a step takes is known only when it begins; then only reading is
-        ahead.
+        They are made in a thread of its own. With a ramp, how many units a step takes is known only
+        when it begins; then only reading is ahead.
         """
         units = self.job.batches_at(self.progress.records)
         if not self.job.plan.is_ramped:
@@ -155,19 +196,33 @@ class Loop:
         with contextlib.closing(units):
             while True:
                 steps, shares, numbers = self._plan(step)
-                batches = same_length([join([next(units) for _ in range(number or 1)]) for number in numbers or [None] * len(steps)])
+                batches = same_length(
+                    [
+                        join([next(units) for _ in range(number or 1)])
+                        for number in numbers or [None] * len(steps)
+                    ]
+                )
                 yield batches, place(batches, numbers), shares if numbers else None
                 step = steps.stop
 
     def _plan(self, step):
-        """The call that begins at a step: (its steps, the progress at each, the micro-batches of each; None without a ramp)."""
+        """The call that begins at a step: (its steps, the progress at each, the micro-batches of
+        each; None without a ramp).
+        """
         steps = range(step, self.cadence.call_ends(step))
         by_time = self.job.schedule.lr_schedule == "time"
         now = self.share(step, self.watch.seconds)
         shares = [now if by_time else self.share(index, 0) for index in steps]
         if not self.job.plan.is_ramped:
             return steps, shares, None
-        return steps, shares, [num_micro_batches_at(share, self.job.plan.num_micro_batches, self.job.schedule) for share in shares]
+        return (
+            steps,
+            shares,
+            [
+                num_micro_batches_at(share, self.job.plan.num_micro_batches, self.job.schedule)
+                for share in shares
+            ],
+        )
 
     def _next_call(self, calls):
         """(The next of `calls`, the seconds that it was waited for)."""
@@ -187,27 +242,36 @@ class Loop:
         steps, now, _ = self._plan(first)
         by_time = job.schedule.lr_schedule == "time"
         learning_rates = [
-            job.plan.learning_rate * rate_factor(step, job.num_steps, job.schedule, share if by_time else None)
+            job.plan.learning_rate
+            * rate_factor(step, job.num_steps, job.schedule, share if by_time else None)
             for step, share in zip(steps, shares or now, strict=True)
         ]
         self.window.add(job.step(placed, learning_rates, first), batches, waited)
         progress.step = steps.stop
         progress.records += sum(len(batch["input_mask"]) for batch in batches)
-        self.records_of_step, self.learning_rate = len(batches[-1]["input_mask"]), learning_rates[-1]
-        self.is_last = self.is_over()  # looked at once a call, so that what ends a run is always followed by its last save
+        self.records_of_step, self.learning_rate = (
+            len(batches[-1]["input_mask"]),
+            learning_rates[-1],
+        )
+        # looked at once a call, so that what ends a run is always followed by its last save
+        self.is_last = self.is_over()
         self.position = Position(progress.step, self.share(progress.step, self.watch.seconds))
 
     def _due(self, before):
         """What is due after the call that began at the Position `before`."""
         is_end = self.is_last and not self.caught
-        save = self.save_is_late or self.cadence.saves(self.progress.step, self.watch.seconds - self.saved_seconds)
+        save = self.save_is_late or self.cadence.saves(
+            self.progress.step, self.watch.seconds - self.saved_seconds
+        )
         validation = self.cadence.validates(before, self.position, save) or is_end
         log = self.cadence.logs(self.progress.step) or save or validation or self.is_last
         exports = self.cadence.exports(before.share, self.position.share) if self.job.export else []
         return Due(log, validation, save, exports, is_end)
 
     def _take_note(self, loss):
-        """Whether a validation loss is the lowest so far, which progress keeps. Raises Diverged (it is not finite), GaveUp (too high)."""
+        """Whether a validation loss is the lowest so far, which progress keeps. Raises Diverged (it
+        is not finite), GaveUp (too high).
+        """
         self.judge.check_validation(self.progress.step, loss)
         is_best = self.progress.improve(loss)
         problem = self.judge.gives_up(self.progress.step, self.watch.seconds, loss)
@@ -217,13 +281,17 @@ class Loop:
         return is_best
 
     def _save_if_good(self, is_due):
-        """Saves what is due, and at the end. Amid bad steps it waits for a good one: it would push out what they can go back to."""
+        """Saves what is due, and at the end. Amid bad steps it waits for a good one: it would push
+        out what they can go back to.
+        """
         self.save_is_late = bool(is_due and self.judge.health.num_bad > 0 and not self.is_last)
         if (is_due or self.is_last) and not self.save_is_late:
             self._save()
 
     def _export(self, mark):
-        """Exports the model at a mark of progress; when that fails (disk full), --on_save_error says whether the run goes on."""
+        """Exports the model at a mark of progress; when that fails (disk full), --on_save_error
+        says whether the run goes on.
+        """
         try:
             with self.watch.paused():
                 self.console.say(f"model at {mark:g} of the run: {self.job.export(mark)}")
@@ -236,7 +304,9 @@ class Loop:
         return self.progress.step if self.job.num_steps else int(self.watch.seconds)
 
     def _log(self):
-        """Writes the metrics of the steps since the last line, if there are any, and takes note of the bad ones among them."""
+        """Writes the metrics of the steps since the last line, if there are any, and takes note of
+        the bad ones among them.
+        """
         if self.logged_step >= self.progress.step:
             return
         steps, values = self.window.close()
@@ -250,7 +320,9 @@ class Loop:
         )
         self.log.write(self.progress.step, values | self.log.hardware())
         speed = values["tokens_per_second"] or 0
-        self.bar.update(self._done(), f"loss {format_metric(values['loss'])}  {speed:,.0f} tokens/s")
+        self.bar.update(
+            self._done(), f"loss {format_metric(values['loss'])}  {speed:,.0f} tokens/s"
+        )
 
     def _validate(self):
         """Validates; returns the loss, None when there is none."""
@@ -259,8 +331,15 @@ class Loop:
         with self.watch.paused():
             values = self.job.validate()
         step = self.progress.step
-        self.log.write(step, {f"eval_{name}": value for name, value in values.items()} | dict(seconds=self.watch.seconds))
-        self.console.say(f"validation at step {step}: " + "  ".join(f"{k} {format_metric(v)}" for k, v in values.items()))
+        self.log.write(
+            step,
+            {f"eval_{name}": value for name, value in values.items()}
+            | dict(seconds=self.watch.seconds),
+        )
+        self.console.say(
+            f"validation at step {step}: "
+            + "  ".join(f"{k} {format_metric(v)}" for k, v in values.items())
+        )
         return values.get("loss")
 
     def _save(self):
@@ -268,18 +347,34 @@ class Loop:
             return
         with self.watch.paused():
             self.writer.wait()
-            self.progress.seconds, self.progress.health = self.watch.seconds, self.judge.health.state()
+            self.progress.seconds, self.progress.health = (
+                self.watch.seconds,
+                self.judge.health.state(),
+            )
             self.writer.save(self.progress, self.job.read())
         self.saved_seconds, self.saved_step = self.watch.seconds, self.progress.step
 
     def _go_back(self, problem):
-        """Goes back to the last good checkpoint, or raises GaveUp; the calls that follow are made from where the data is."""
+        """Goes back to the last good checkpoint, or raises GaveUp; the calls that follow are made
+        from where the data is.
+        """
         progress = self.progress
         if self.ending.on_divergence == "rollback":
             self.writer.wait()
         with self.watch.paused():
-            roll_back(problem, self.ending, progress, self.folder, self.log, self.job.assign, self.watch.seconds)
-        self.console.warn(f"diverged: {problem}; back to step {progress.step}, on with record {progress.records:,}")
+            roll_back(
+                problem,
+                self.ending,
+                progress,
+                self.folder,
+                self.log,
+                self.job.assign,
+                self.watch.seconds,
+            )
+        self.console.warn(
+            f"diverged: {problem}; back to step {progress.step}, "
+            f"on with record {progress.records:,}"
+        )
         self.saved_step = self.logged_step = progress.step
         self.position = self.position._replace(step=progress.step)
         self.judge, self.is_last = Judge(self.ending), self.is_over()

@@ -1,4 +1,6 @@
-"""Training in little memory: what is frozen, what is computed again instead of kept, and the largest micro-batch that fits."""
+"""Training in little memory: what is frozen, what is computed again instead of kept, and the
+largest micro-batch that fits.
+"""
 
 import tensorflow as tf
 
@@ -7,16 +9,24 @@ from bert_gpu.settings import UserError
 
 
 def training_encoder(encoder, config, devices, max_seq_length=None, is_packed=False):
-    """The Encoder with the recomputation and the attention that a MemoryConfig asks for; arguments and errors as of `choose_attention`."""
+    """The Encoder with the recomputation and the attention that a MemoryConfig asks for; arguments
+    and errors as of `choose_attention`.
+    """
     attention = choose_attention(encoder, config, devices, max_seq_length, is_packed)
-    return encoder.for_training(recompute_every=config.layers_recomputed, attention=attention, xla=devices.xla)
+    return encoder.for_training(
+        recompute_every=config.layers_recomputed, attention=attention, xla=devices.xla
+    )
 
 
-def choose_attention(encoder, config, devices, max_seq_length=None, is_packed=False, auto=cudnn_attention.AUTO):
-    """The attention that an encoder trains with: "plain" or "cudnn". UserError where cuDNN is asked for and cannot be.
+def choose_attention(
+    encoder, config, devices, max_seq_length=None, is_packed=False, auto=cudnn_attention.AUTO
+):
+    """The attention that an encoder trains with: "plain" or "cudnn". UserError where cuDNN is asked
+    for and cannot be.
 
     Args:
-      encoder: Encoder. config: MemoryConfig. devices: devices.Devices. max_seq_length, is_packed: of the data's rows; None = any length.
+      encoder: Encoder. config: MemoryConfig. devices: devices.Devices. max_seq_length, is_packed:
+        of the data's rows; None = any length.
       auto: whether --attention=auto takes cuDNN where nothing is in the way.
     """
     if config.attention == "plain" or (config.attention == "auto" and not auto):
@@ -37,14 +47,21 @@ def choose_attention(encoder, config, devices, max_seq_length=None, is_packed=Fa
 def lowest_capability():
     """Compute capability of the oldest GPU in use, (0, 0) without one."""
     gpus = tf.config.get_visible_devices("GPU")
-    return min((tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0)) for gpu in gpus), default=(0, 0))
+    return min(
+        (
+            tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
+            for gpu in gpus
+        ),
+        default=(0, 0),
+    )
 
 
 def largest_that_fits(fits, sizes):
     """The largest of the rising `sizes` for which `fits` holds, None when it holds for none.
 
-    fits: function of a size that tries, and says whether there was room. Tries go up in doubling strides, then halve what is between:
-    about 2 log2 of the answer's place, because what does not fit is slow to try.
+    fits: function of a size that tries, and says whether there was room. Tries go up in doubling
+    strides, then halve what is between: about 2 log2 of the answer's place, because what does not
+    fit is slow to try.
     """
     good, stride = -1, 1
     while good + stride < len(sizes) and fits(sizes[good + stride]):
@@ -57,7 +74,8 @@ def largest_that_fits(fits, sizes):
 
 
 class Trial:
-    """Whether one step of a micro-batch fits: callable (size) -> bool; `peak_bytes` is that of the largest that did.
+    """Whether one step of a micro-batch fits: callable (size) -> bool; `peak_bytes` is that of the
+    largest that did.
 
     Args of the constructor:
       make_step: function of a size -> callable () that runs a step and waits for it.
@@ -77,21 +95,35 @@ class Trial:
             return False
         if self.device:
             self.peak_bytes = tf.config.experimental.get_memory_info(self.device)["peak"]
-        self.say(f"  micro-batch {size}: fits" + (f", {self.peak_bytes / 2**30:.2f} GB" if self.peak_bytes else ""))
+        self.say(
+            f"  micro-batch {size}: fits"
+            + (f", {self.peak_bytes / 2**30:.2f} GB" if self.peak_bytes else "")
+        )
         return True
 
 
 def choose_micro_batch(fits, num_replicas, global_batch_size=None):
-    """The micro-batch of --train_batch_size=auto: the largest that fits, and that divides the global batch when there is one.
+    """The micro-batch of --train_batch_size=auto: the largest that fits, and that divides the
+    global batch when there is one.
 
     Raises UserError when nothing fits.
     """
     sizes = [1, 2, 4, *range(8, 1 << 14, 8)]
     if global_batch_size is not None:
-        sizes = [size for size in range(1, global_batch_size + 1) if global_batch_size % (size * num_replicas) == 0]
+        sizes = [
+            size
+            for size in range(1, global_batch_size + 1)
+            if global_batch_size % (size * num_replicas) == 0
+        ]
         if not sizes:
-            raise UserError(f"--global_batch_size={global_batch_size}: is no multiple of the {num_replicas} GPUs; choose one that is")
+            raise UserError(
+                f"--global_batch_size={global_batch_size}: "
+                f"is no multiple of the {num_replicas} GPUs; choose one that is"
+            )
     largest = largest_that_fits(fits, sizes)
     if largest is None:
-        raise UserError("--train_batch_size=auto: not even one sequence fits; try --recompute, --optimizer=adamw8bit or a smaller --model")
+        raise UserError(
+            "--train_batch_size=auto: not even one sequence fits; "
+            "try --recompute, --optimizer=adamw8bit or a smaller --model"
+        )
     return largest

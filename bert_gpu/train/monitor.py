@@ -9,7 +9,9 @@ from bert_gpu.train.sinks import JsonLines, WeightsAndBiases, check_wandb, cut_l
 
 
 def check_monitoring(config):
-    """UserError when what a MonitorConfig asks for is not installed, or W&B has no key to log in with. Writes nothing."""
+    """UserError when what a MonitorConfig asks for is not installed, or W&B has no key to log in
+    with. Writes nothing.
+    """
     if config.wandb_project is not None:
         check_wandb(config.wandb_project, config.wandb_mode)
 
@@ -18,32 +20,46 @@ def open_log(folder, config, *, step, settings, gpus, warn):
     """The Log of a run.
 
     Args:
-      folder: checkpoint.RunFolder, created. config: MonitorConfig. settings: dict that Weights & Biases shows with the run.
+      folder: checkpoint.RunFolder, created. config: MonitorConfig. settings: dict that Weights &
+        Biases shows with the run.
       step: the restored one, None for a new run. What was written after it is dropped.
-      gpus: of hardware.visible_gpus, [] on the CPU. warn: takes the text of a problem that does not end the run.
+      gpus: of hardware.visible_gpus, [] on the CPU. warn: takes the text of a problem that does not
+        end the run.
     """
     cut_lines(folder.metrics, step)
-    with contextlib.ExitStack() as opened:  # what is open when one of them cannot be opened is closed again
+    # what is open when one of them cannot be opened is closed again
+    with contextlib.ExitStack() as opened:
         sinks = [opened.enter_context(contextlib.closing(JsonLines(folder.metrics)))]
         if config.tensorboard:
-            sinks.append(opened.enter_context(contextlib.closing(TensorBoard(folder.tensorboard, step))))
+            sinks.append(
+                opened.enter_context(contextlib.closing(TensorBoard(folder.tensorboard, step)))
+            )
         if config.wandb_project is not None:
             sink = WeightsAndBiases(folder.path, config.wandb_project, config.wandb_mode, settings)
             sinks.append(opened.enter_context(contextlib.closing(sink)))
-        sampler = HardwareSampler(gpus if config.hardware_seconds else [], config.hardware_seconds, warn)
+        sampler = HardwareSampler(
+            gpus if config.hardware_seconds else [], config.hardware_seconds, warn
+        )
         opened.pop_all()
     return Log(sinks, sampler, warn)
 
 
 class Log:
-    """All sinks of a run as one. A sink that fails does not end the training: it is told once, and is left out if it cannot recover."""
+    """All sinks of a run as one. A sink that fails does not end the training: it is told once, and
+    is left out if it cannot recover.
+    """
 
     def __init__(self, sinks, sampler, warn):
         self.sinks, self.sampler, self.warn, self.troubled = list(sinks), sampler, warn, set()
 
     def write(self, step, values):
-        """Writes {name: value} of a step; values are Python numbers, or None where a number does not exist or is not finite."""
-        values = {name: value if value is None or math.isfinite(value) else None for name, value in values.items()}
+        """Writes {name: value} of a step; values are Python numbers, or None where a number does
+        not exist or is not finite.
+        """
+        values = {
+            name: value if value is None or math.isfinite(value) else None
+            for name, value in values.items()
+        }
         self._each(lambda sink: sink.write(step, values))
 
     def hardware(self):
@@ -65,8 +81,14 @@ class Log:
                 act(sink)
             except Exception as error:  # each library has errors of its own
                 if name not in self.troubled or outcome:
-                    rest = outcome or ("its lines wait in memory" if sink.recovers else "the run goes on without it")
-                    self.warn(f"{name}: cannot be written ({' '.join(str(error).split())[:120]}); {rest}")
+                    rest = outcome or (
+                        "its lines wait in memory"
+                        if sink.recovers
+                        else "the run goes on without it"
+                    )
+                    self.warn(
+                        f"{name}: cannot be written ({' '.join(str(error).split())[:120]}); {rest}"
+                    )
                 self.troubled.add(name)
                 if not sink.recovers:
                     self.sinks.remove(sink)

@@ -1,4 +1,6 @@
-"""What a run's numbers depend on, for run.json: versions, the code's commit, hashes of files; and in what two runs' settings differ."""
+"""What a run's numbers depend on, for run.json: versions, the code's commit, hashes of files; and
+in what two runs' settings differ.
+"""
 
 import hashlib
 import json
@@ -12,7 +14,9 @@ import bert_gpu
 
 
 def versions():
-    """Versions of what a run's numbers depend on. Only this needs TensorFlow, so a run's folder can be read without it."""
+    """Versions of what a run's numbers depend on. Only this needs TensorFlow, so a run's folder can
+    be read without it.
+    """
     import tensorflow as tf
 
     return {
@@ -24,10 +28,12 @@ def versions():
 
 
 def git_commit(folder=None):
-    """The commit (40 hexadecimal digits, "-dirty" after it when tracked files have changed) of the checkout that a package is part of.
+    """The commit (40 hexadecimal digits, "-dirty" after it when tracked files have changed) of the
+    checkout that a package is part of.
 
-    folder: the package's, bert_gpu's own by default. None when it is no checkout (also when it is installed into an environment inside
-    somebody's repository, which does not track it) or git is not there.
+    folder: the package's, bert_gpu's own by default. None when it is no checkout (also when it
+    is installed into an environment inside somebody's repository, which does not track it) or
+    git is not there.
     """
     folder = folder or os.path.dirname(bert_gpu.__file__)
     try:
@@ -38,7 +44,9 @@ def git_commit(folder=None):
 
 
 def run_git(folder, *arguments):
-    result = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=True, timeout=10)
+    result = subprocess.run(
+        ["git", "-C", folder, *arguments], capture_output=True, text=True, check=True, timeout=10
+    )
     return result.stdout.strip()
 
 
@@ -52,7 +60,9 @@ def file_hash(path):
 
 
 def weights_hash(weights):
-    """A short hash of the values of {name: array}, so that a run knows whether the model it started from has changed."""
+    """A short hash of the values of {name: array}, so that a run knows whether the model it started
+    from has changed.
+    """
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode())
@@ -61,14 +71,22 @@ def weights_hash(weights):
 
 
 def differences(stored, settings, prefix="--"):
-    """['--name.part: OLD -> NEW'] of the settings in which a run and a command differ, leaf by leaf; both are dicts (or lists in them)."""
+    """['--name.part: OLD -> NEW'] of the settings in which a run and a command differ, leaf by
+    leaf; both are dicts (or lists in them).
+    """
     if prefix == "--":
         settings = json.loads(json.dumps(settings))
     if isinstance(stored, list):
-        pairs = [(f"{prefix}[{number}]", old, new) for number, (old, new) in enumerate(zip(stored, settings, strict=True))]
+        pairs = [
+            (f"{prefix}[{number}]", old, new)
+            for number, (old, new) in enumerate(zip(stored, settings, strict=True))
+        ]
     else:
         dot = "" if prefix == "--" else "."
-        pairs = [(f"{prefix}{dot}{name}", stored.get(name), settings.get(name)) for name in sorted(set(stored) | set(settings))]
+        pairs = [
+            (f"{prefix}{dot}{name}", stored.get(name), settings.get(name))
+            for name in sorted(set(stored) | set(settings))
+        ]
     changed = []
     for name, old, new in pairs:
         if isinstance(old, list) and isinstance(new, list) and len(old) != len(new):

@@ -1,4 +1,5 @@
-"""A run from its folder to its end: opened, planned, trained from the newest checkpoint or from the beginning, exported.
+"""A run from its folder to its end: opened, planned, trained from the newest checkpoint or from the
+beginning, exported.
 
 Pretraining and fine-tuning hand in what differs, a `Training`; everything else about a run is here.
 """
@@ -34,12 +35,17 @@ class Training:
 
     Attributes:
       objective: step.Objective. seed: of dropout.
-      batches_at: function of (position, batch_size) -> endless iterator of batches from that many consumed records on.
-      num_records: of an epoch. max_seq_length: of the longest row. has_lengths: whether the rows of different calls differ in length.
-      validate: () -> {name: value}, or None. export: function of (folder, weights), which writes the model.
-      fixed: {setting: value} of the task and the model that a run in progress may not change. hashes: {name: hash} for run.json.
+      batches_at: function of (position, batch_size) -> endless iterator of batches from that many
+        consumed records on.
+      num_records: of an epoch. max_seq_length: of the longest row. has_lengths: whether the rows of
+        different calls differ in length.
+      validate: () -> {name: value}, or None. export: function of (folder, weights), which
+        writes the model.
+      fixed: {setting: value} of the task and the model that a run in progress may not change.
+        hashes: {name: hash} for run.json.
       results: names of files that the owner of the run writes into its folder.
-      summary: what is trained, for the log; "" when it has been said. flops: function of a batch -> Flops, None = not counted.
+      summary: what is trained, for the log; "" when it has been said. flops: function of a batch ->
+        Flops, None = not counted.
       peak_flops: of all GPUs a second, None = unknown.
     """
 
@@ -60,7 +66,9 @@ class Training:
 
 
 class Outcome(typing.NamedTuple):
-    """How a run ended: its folder, where it stands, and the number of the signal that stopped it before its end, if one did."""
+    """How a run ended: its folder, where it stands, and the number of the signal that stopped it
+    before its end, if one did.
+    """
 
     folder: RunFolder
     progress: Progress
@@ -68,7 +76,9 @@ class Outcome(typing.NamedTuple):
 
 
 def open_run(output_dir, overwrite):
-    """(RunFolder, content of its run.json or None for a new run). Writes nothing. UserError for a folder that holds something else."""
+    """(RunFolder, content of its run.json or None for a new run). Writes nothing. UserError for a
+    folder that holds something else.
+    """
     folder = RunFolder(output_dir)
     if overwrite:
         folder.exists()
@@ -77,11 +87,17 @@ def open_run(output_dir, overwrite):
 
 
 def fixed_settings(settings, precision):
-    """{setting: value} of RunSettings that a run in progress may not change; of the schedule all but the clock."""
+    """{setting: value} of RunSettings that a run in progress may not change; of the schedule all
+    but the clock.
+    """
     schedule = settings.schedule.to_dict()
     return (
         settings.optimizer.to_dict()
-        | {name: value for name, value in schedule.items() if name not in ("lr_schedule", "total_training_time")}
+        | {
+            name: value
+            for name, value in schedule.items()
+            if name not in ("lr_schedule", "total_training_time")
+        }
         | dict(
             freeze=list(settings.memory.freeze),
             lr_scaling=settings.batch.lr_scaling,
@@ -98,11 +114,14 @@ def check_settings(folder, stored, fixed):
 
 
 def train(training, settings, folder, stored, devices, state, console, clock=time.monotonic):
-    """Trains from the newest checkpoint, or from the beginning, and leaves model/ in the run's folder.
+    """Trains from the newest checkpoint, or from the beginning, and leaves model/ in the
+    run's folder.
 
     Args:
-      training: Training. settings: RunSettings. folder, stored: of `open_run`. devices: devices.Devices.
-      state: state.TrainState, with the first weights. console: console.Console. clock: () -> seconds.
+      training: Training. settings: RunSettings. folder, stored: of `open_run`. devices:
+        devices.Devices.
+      state: state.TrainState, with the first weights. console: console.Console. clock:
+        () -> seconds.
 
     Returns:
       Outcome.
@@ -112,12 +131,20 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
     """
 
     def make_step(plan):
-        sizes = dict(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped, has_lengths=training.has_lengths)
-        return TrainStep(devices, state, training.objective, settings.optimizer, seed=training.seed, **sizes)
+        sizes = dict(
+            num_micro_batches=plan.num_micro_batches,
+            is_ramped=plan.is_ramped,
+            has_lengths=training.has_lengths,
+        )
+        return TrainStep(
+            devices, state, training.objective, settings.optimizer, seed=training.seed, **sizes
+        )
 
     plan = plan_run(training, settings, folder, stored, devices, state, make_step, console)
     has_budget = settings.schedule.lr_schedule == "time"
-    num_steps = num_steps_of(settings.cadence, training.num_records, records_of_step(plan, settings.schedule), has_budget)
+    num_steps = num_steps_of(
+        settings.cadence, training.num_records, records_of_step(plan, settings.schedule), has_budget
+    )
     length = describe_length(num_steps, plan, training.num_records, settings.schedule)
     console.say(plan.describe(devices.unit))
     console.say("; ".join(filter(None, [training.summary, length])))
@@ -141,20 +168,30 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
 
 
 def run_job(job, training, settings, folder, stored, devices, state, console, clock):
-    """Runs a job to its end in the run's folder, of which this process is the only writer; arguments and results of `train`."""
+    """Runs a job to its end in the run's folder, of which this process is the only writer;
+    arguments and results of `train`.
+    """
     progress = folder.newest_progress() if stored is not None else None
     if progress is not None and job.num_steps is not None and progress.step > job.num_steps:
-        raise UserError(f"--output_dir={folder.path}: its run has done {progress.step} steps, more than the {job.num_steps} asked for")
+        raise UserError(
+            f"--output_dir={folder.path}: its run has done {progress.step} "
+            f"steps, more than the {job.num_steps} asked for"
+        )
     is_over = progress is not None and job.is_finished(progress.step, progress.seconds)
     if is_over and stored.get("exported_step") == progress.step and os.path.isdir(folder.model):
-        console.say(f"{folder.path}: this run is finished ({progress.step} steps); nothing to do (--overwrite starts anew)")
+        console.say(
+            f"{folder.path}: this run is finished ({progress.step} steps); "
+            "nothing to do (--overwrite starts anew)"
+        )
         return Outcome(folder, progress)
     content = describe_run(job, training, settings)
     with only_writer(folder.path, "run", f"--output_dir={folder.path}"), watch_signals() as caught:
         if progress is not None:
             restore(state, folder, progress)
             total = "" if job.num_steps is None else f" of {job.num_steps}"
-            console.say(f"going on from step {progress.step}{total} ({progress.records:,} records consumed)")
+            console.say(
+                f"going on from step {progress.step}{total} ({progress.records:,} records consumed)"
+            )
         if settings.overwrite:
             folder.clear(training.results)
         step = progress.step if progress is not None else None
@@ -162,18 +199,41 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
         try:
             folder.create(content)
             shown = content["settings"] | content["free"]
-            log = monitor.open_log(folder, settings.monitor, step=step, settings=shown, gpus=devices.nvml, warn=console.warn)
+            log = monitor.open_log(
+                folder,
+                settings.monitor,
+                step=step,
+                settings=shown,
+                gpus=devices.nvml,
+                warn=console.warn,
+            )
             with contextlib.closing(log):
-                loop = Loop(job, settings.cadence, settings.ending, progress, folder, log, console, caught, clock)
+                loop = Loop(
+                    job,
+                    settings.cadence,
+                    settings.ending,
+                    progress,
+                    folder,
+                    log,
+                    console,
+                    caught,
+                    clock,
+                )
                 loop.run()
             if not caught or loop.is_finished():
                 export_end(settings.ending, training.export, folder, state, console)
                 folder.create(content | dict(exported_step=progress.step))
         except OSError as error:
-            problem = f"{error.filename or folder.path}: {error.strerror or error}; make room, then the same command goes on"
+            problem = (
+                f"{error.filename or folder.path}: {error.strerror or error}; "
+                "make room, then the same command goes on"
+            )
             raise GaveUp(problem) from error
     if caught and not loop.is_finished():
-        console.warn(f"stopped by {signal.Signals(caught[0]).name} after step {progress.step}; the same command goes on from there")
+        console.warn(
+            f"stopped by {signal.Signals(caught[0]).name} after step "
+            f"{progress.step}; the same command goes on from there"
+        )
         return Outcome(folder, progress, caught[0])
     return Outcome(folder, progress)
 
@@ -182,7 +242,9 @@ def export_end(ending, export, folder, state, console):
     """Writes model/ at the end of a run: the last weights, or the best ones with --export_best."""
     if ending.export_best and folder.best_step() is not None:
         state.assign(folder.restore(folder.best_step()))
-        console.say(f"model/ is that of step {folder.best_step()}, whose validation loss is the lowest")
+        console.say(
+            f"model/ is that of step {folder.best_step()}, whose validation loss is the lowest"
+        )
     export(folder.model, state.read_weights())
 
 
@@ -198,7 +260,10 @@ def restore(state, folder, progress):
     try:
         state.assign(folder.restore(progress.step))
     except (KeyError, ValueError) as error:
-        raise UserError(f"{folder.path}: the checkpoint of step {progress.step} does not fit the model ({error})") from error
+        raise UserError(
+            f"{folder.path}: the checkpoint of step "
+            f"{progress.step} does not fit the model ({error})"
+        ) from error
 
 
 def describe_run(job, training, settings):
@@ -221,34 +286,47 @@ def describe_run(job, training, settings):
 def plan_run(training, settings, folder, stored, devices, state, make_step, console):
     """The BatchPlan of a run, after --train_batch_size=auto has found its number.
 
-    Args: as of `train`. make_step: function of a BatchPlan -> TrainStep. Trying leaves the state as it was.
+    Args: as of `train`. make_step: function of a BatchPlan -> TrainStep. Trying leaves the
+      state as it was.
     """
     batch, is_ramped = settings.batch, settings.schedule.batch_ramp_proportion > 0
     rows = next(training.batches_at(0, 8))  # complains early
     if batch.train_batch_size == "auto":
         wanted = stored["global_batch_size"] if stored else batch.global_batch_size
         if devices.kind == "CPU":
-            size = memory.choose_micro_batch(lambda size: size <= NO_GPU_BATCH, devices.num_replicas, wanted)
+            size = memory.choose_micro_batch(
+                lambda size: size <= NO_GPU_BATCH, devices.num_replicas, wanted
+            )
             console.say(f"--train_batch_size=auto: no GPU whose memory is to be filled; {size}")
         else:
-            size = fill_memory(batch, devices, state, make_step, rows, training.max_seq_length, wanted, console)
+            size = fill_memory(
+                batch, devices, state, make_step, rows, training.max_seq_length, wanted, console
+            )
         batch = dataclasses.replace(batch, train_batch_size=size)
-    plan = plan_batch(batch, settings.optimizer.learning_rate, devices.num_replicas, stored, is_ramped)
+    plan = plan_batch(
+        batch, settings.optimizer.learning_rate, devices.num_replicas, stored, is_ramped
+    )
     if stored and batch.global_batch_size not in (None, plan.global_batch_size):
-        raise UserError(f"--global_batch_size={batch.global_batch_size}: the run in {folder.path} has {plan.global_batch_size}")
+        raise UserError(
+            f"--global_batch_size={batch.global_batch_size}: "
+            f"the run in {folder.path} has {plan.global_batch_size}"
+        )
     unit = plan.micro_batch_size * plan.num_replicas
     if stored and is_ramped and stored.get("unit_size", unit) != unit:
         raise UserError(
-            f"--train_batch_size={plan.micro_batch_size}: a run with a batch ramp goes on with GPUs x micro-batch = {stored['unit_size']}"
+            f"--train_batch_size={plan.micro_batch_size}: a run with a batch "
+            f"ramp goes on with GPUs x micro-batch = {stored['unit_size']}"
         )
     return plan
 
 
 def fill_memory(batch, devices, state, make_step, rows, length, wanted, console):
-    """The largest micro-batch that fits, found by running steps on rows of full length; UserError when none does.
+    """The largest micro-batch that fits, found by running steps on rows of full length; UserError
+    when none does.
 
     Args:
-      batch: BatchConfig. make_step: function of a BatchPlan -> TrainStep. wanted: global batch that it must divide, or None.
+      batch: BatchConfig. make_step: function of a BatchPlan -> TrainStep. wanted: global batch that
+        it must divide, or None.
       rows: a batch of a few rows, which are repeated, and padded to `length` tokens.
     """
     console.say("--train_batch_size=auto: trying what fits")
@@ -258,27 +336,49 @@ def fill_memory(batch, devices, state, make_step, rows, length, wanted, console)
 
     def make_trial(size):
         accumulation = 2 if accumulates else 1
-        plan = plan_batch(BatchConfig(train_batch_size=size, gradient_accumulation_steps=accumulation), 1.0, devices.num_replicas)
+        plan = plan_batch(
+            BatchConfig(train_batch_size=size, gradient_accumulation_steps=accumulation),
+            1.0,
+            devices.num_replicas,
+        )
         step = make_step(plan)
         indices = np.arange(plan.global_batch_size) % len(rows["input_mask"])
-        return lambda: step([{name: value[indices] for name, value in rows.items()}], [0.0], 0).read()
+        return lambda: step(
+            [{name: value[indices] for name, value in rows.items()}], [0.0], 0
+        ).read()
 
     trial = memory.Trial(make_trial, "GPU:0", console.say)
     size = memory.choose_micro_batch(trial, devices.num_replicas, wanted)
     state.assign(first)
-    console.say(f"--train_batch_size=auto: {size}" + (f", {trial.peak_bytes / 2**30:.2f} GB at most" if trial.peak_bytes else ""))
+    console.say(
+        f"--train_batch_size=auto: {size}"
+        + (f", {trial.peak_bytes / 2**30:.2f} GB at most" if trial.peak_bytes else "")
+    )
     return size
 
 
 def describe_length(num_steps, plan, num_records, schedule):
     """How long a run is, for the log."""
     hours = schedule.total_training_time
-    limit = "" if hours is None else f"{hours:g} hours" if num_steps is None else f", at most {hours:g} hours"
+    limit = (
+        ""
+        if hours is None
+        else f"{hours:g} hours"
+        if num_steps is None
+        else f", at most {hours:g} hours"
+    )
     if num_steps is None:
         return limit
-    return f"{num_steps:,} steps = {num_steps * records_of_step(plan, schedule) / num_records:.1f} epochs{limit}"
+    return (
+        f"{num_steps:,} steps = "
+        f"{num_steps * records_of_step(plan, schedule) / num_records:.1f} epochs{limit}"
+    )
 
 
 def records_of_step(plan, schedule):
-    """Records that a step consumes, the mean over a run: the global batch, or less with a batch ramp."""
-    return plan.global_batch_size * (mean_batch_share(plan.num_micro_batches, schedule) if plan.is_ramped else 1.0)
+    """Records that a step consumes, the mean over a run: the global batch, or less with
+    a batch ramp.
+    """
+    return plan.global_batch_size * (
+        mean_batch_share(plan.num_micro_batches, schedule) if plan.is_ramped else 1.0
+    )

@@ -9,16 +9,20 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 def pass_on(number):
-    """Sends this process a signal that a run has caught, now that the run has ended well: SIGINT is a KeyboardInterrupt again."""
+    """Sends this process a signal that a run has caught, now that the run has ended well: SIGINT is
+    a KeyboardInterrupt again.
+    """
     if number is not None:
         signal.raise_signal(number)
 
 
 @contextlib.contextmanager
 def watch_signals():
-    """Gives a list that gets the number of the first SIGINT or SIGTERM; a second one ends the process at once, with 128 + its number.
+    """Gives a list that gets the number of the first SIGINT or SIGTERM; a second one ends the
+    process at once, with 128 + its number.
 
-    Python runs its handlers between two calls into TensorFlow, and a call may be long. So a thread counts the signals as they come.
+    Python runs its handlers between two calls into TensorFlow, and a call may be long. So a thread
+    counts the signals as they come.
     """
     caught, previous = [], {}
     reader, writer = os.pipe()
@@ -32,7 +36,10 @@ def watch_signals():
                 os._exit(128 + byte[0])
 
     with contextlib.suppress(ValueError):  # not in the main thread: nothing to watch
-        previous = {number: signal.signal(number, lambda number, frame: caught.append(number)) for number in NUMBERS}
+        previous = {
+            number: signal.signal(number, lambda number, frame: caught.append(number))
+            for number in NUMBERS
+        }
         previous_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     thread = threading.Thread(target=count, name="signals", daemon=True)
     thread.start()

@@ -1,7 +1,7 @@
 """Where the numbers of a run go beside TensorBoard (events.py): metrics.jsonl and Weights & Biases.
 
-A sink has write(step, values), cut(step), which drops what was written after a step, and close(). Its `recovers` says whether it can
-be written to again after an error.
+A sink has write(step, values), cut(step), which drops what was written after a step, and close().
+Its `recovers` says whether it can be written to again after an error.
 """
 
 import itertools
@@ -14,9 +14,11 @@ from bert_gpu.settings import UserError
 
 
 class JsonLines:
-    """metrics.jsonl: a line {"step": step, name: value, ...} each, flushed. A value that does not exist or is not finite is null.
+    """metrics.jsonl: a line {"step": step, name: value, ...} each, flushed. A value that does not
+    exist or is not finite is null.
 
-    A line is there as a whole or not at all: on a full disk lines wait in memory and are tried again with the next one.
+    A line is there as a whole or not at all: on a full disk lines wait in memory and are tried
+    again with the next one.
     """
 
     recovers = True
@@ -31,8 +33,14 @@ class JsonLines:
         self._flush()
 
     def cut(self, step):
-        """Drops the lines after `step`, those that wait too. OSError when there is no room to do it; then they stay in the file."""
-        self.waiting = b"".join(line for line in self.waiting.splitlines(keepends=True) if json.loads(line)["step"] <= step)
+        """Drops the lines after `step`, those that wait too. OSError when there is no room to do
+        it; then they stay in the file.
+        """
+        self.waiting = b"".join(
+            line
+            for line in self.waiting.splitlines(keepends=True)
+            if json.loads(line)["step"] <= step
+        )
         self.file.close()
         try:
             cut_lines(self.path, step)
@@ -57,11 +65,15 @@ class JsonLines:
 
 
 def cut_lines(path, step):
-    """Drops lines of a metrics.jsonl after `step` (all for None), and from the first line that is broken on. No file: nothing to do."""
+    """Drops lines of a metrics.jsonl after `step` (all for None), and from the first line that is
+    broken on. No file: nothing to do.
+    """
     if not os.path.exists(path):
         return
     with open(path, encoding="utf-8", errors="replace") as file:
-        kept = list(itertools.takewhile(lambda line: is_metrics_line(line) and step is not None, file))
+        kept = list(
+            itertools.takewhile(lambda line: is_metrics_line(line) and step is not None, file)
+        )
     write_text(path, "".join(line for line in kept if json.loads(line)["step"] <= step))
 
 
@@ -73,14 +85,17 @@ def is_metrics_line(line):
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases (--wandb_project). OUTPUT_DIR/wandb/run_id.txt holds its id, so that a resume goes on with the same one.
+    """A run of Weights & Biases (--wandb_project). OUTPUT_DIR/wandb/run_id.txt holds its id, so
+    that a resume goes on with the same one.
 
-    Weights & Biases takes nothing back, and steps of its own never go down. So the x-axis is a metric, "step": after a resume or a
-    rollback the steps since that checkpoint are there twice, and none is lost. Offline runs lie in OUTPUT_DIR/wandb until `wandb sync`;
-    a resumed one is several folders of one id.
+    Weights & Biases takes nothing back, and steps of its own never go down. So the x-axis is a
+    metric, "step": after a resume or a rollback the steps since that checkpoint are there twice,
+    and none is lost. Offline runs lie in OUTPUT_DIR/wandb until `wandb sync`; a resumed one is
+    several folders of one id.
 
     Args:
-      path: OUTPUT_DIR. project: its name. mode: "online" | "offline". settings: dict that is shown with the run.
+      path: OUTPUT_DIR. project: its name. mode: "online" | "offline". settings: dict that is shown
+        with the run.
     """
 
     recovers = False
@@ -104,14 +119,18 @@ class WeightsAndBiases:
             )
         except (wandb.Error, ValueError) as error:
             raise cannot_start(project, error) from error
-        self.row, self.step = self.run.step - 1, None  # the last row written, and the step of ours that it belongs to
+        # the last row written, and the step of ours that it belongs to
+        self.row, self.step = self.run.step - 1, None
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 
     def write(self, step, values):
         if step != self.step:
             self.row, self.step = max(step, self.row + 1), step
-        self.run.log({"step": step} | {name: value for name, value in values.items() if value is not None}, step=self.row)
+        self.run.log(
+            {"step": step} | {name: value for name, value in values.items() if value is not None},
+            step=self.row,
+        )
 
     def cut(self, step):
         """What was sent stays; what follows gets rows of its own."""
@@ -122,13 +141,18 @@ class WeightsAndBiases:
 
 
 def check_wandb(project, mode):
-    """The module wandb, logged in where it has to be (on a terminal it asks for the key). UserError when it is not there, or no key is."""
+    """The module wandb, logged in where it has to be (on a terminal it asks for the key). UserError
+    when it is not there, or no key is.
+    """
     if mode == "offline":  # or it sends statistics of its own use
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     try:
         import wandb
     except ImportError as error:
-        raise UserError(f"--wandb_project={project}: needs the package wandb; pip install 'bert-gpu[wandb]', or leave it out") from error
+        raise UserError(
+            f"--wandb_project={project}: needs the package wandb; "
+            "pip install 'bert-gpu[wandb]', or leave it out"
+        ) from error
     if mode == "online":
         try:
             wandb.login()
@@ -140,7 +164,10 @@ def check_wandb(project, mode):
 def cannot_start(project, error):
     reason = " ".join(str(error).split())[:120]
     return UserError(
-        f"--wandb_project={project}: Weights & Biases cannot start ({reason}); run `wandb login`, or use --wandb_mode=offline"[:300]
+        (
+            f"--wandb_project={project}: Weights & Biases cannot start "
+            f"({reason}); run `wandb login`, or use --wandb_mode=offline"
+        )[:300]
     )
 
 

@@ -1,7 +1,9 @@
-"""The variables of a run, one copy on each replica: weights, optimizer slots, the number of updates, the loss scale.
+"""The variables of a run, one copy on each replica: weights, optimizer slots, the number of
+updates, the loss scale.
 
-They are ON_READ variables with the aggregation ONLY_FIRST_REPLICA: a replica reads and assigns its own copy, also inside compiled
-functions, and because all apply the same update the copies stay equal. Weights that are frozen have no slots.
+They are ON_READ variables with the aggregation ONLY_FIRST_REPLICA: a replica reads and assigns its
+own copy, also inside compiled functions, and because all apply the same update the copies stay
+equal. Weights that are frozen have no slots.
 """
 
 import re
@@ -11,7 +13,8 @@ import tensorflow as tf
 from bert_gpu.optim import optimizers
 from bert_gpu.settings import UserError
 
-LOSS_SCALE_START, LOSS_SCALE_MAX, LOSS_SCALE_WINDOW = 2.0**15, 2.0**24, 2000  # doubled after so many good steps, halved at overflow
+# doubled after so many good steps, halved at overflow
+LOSS_SCALE_START, LOSS_SCALE_MAX, LOSS_SCALE_WINDOW = 2.0**15, 2.0**24, 2000
 
 
 class TrainState:
@@ -35,9 +38,16 @@ class TrainState:
 
         self.strategy = strategy
         self.trained = [name for name in weights if name not in set(frozen)]
-        slots = {} if optimizer is None else optimizers.initial_slots({name: weights[name] for name in self.trained}, optimizer)
+        slots = (
+            {}
+            if optimizer is None
+            else optimizers.initial_slots({name: weights[name] for name in self.trained}, optimizer)
+        )
         with strategy.scope():
-            self.weights = {name: variable(tf.constant(value, tf.float32), name) for name, value in weights.items()}
+            self.weights = {
+                name: variable(tf.constant(value, tf.float32), name)
+                for name, value in weights.items()
+            }
             self.slots = {name: variable(value, name) for name, value in slots.items()}
             self.num_updates = variable(tf.constant(0, tf.int32), "num_updates")
             self.num_skipped = variable(tf.constant(0, tf.int32), "num_skipped")
@@ -46,8 +56,15 @@ class TrainState:
 
     def variables(self):
         """Everything that a checkpoint holds, as {name: variable}."""
-        named = {f"weights/{name}": v for name, v in self.weights.items()} | {f"slots/{name}": v for name, v in self.slots.items()}
-        counters = dict(num_updates=self.num_updates, num_skipped=self.num_skipped, loss_scale=self.loss_scale, num_good=self.num_good)
+        named = {f"weights/{name}": v for name, v in self.weights.items()} | {
+            f"slots/{name}": v for name, v in self.slots.items()
+        }
+        counters = dict(
+            num_updates=self.num_updates,
+            num_skipped=self.num_skipped,
+            loss_scale=self.loss_scale,
+            num_good=self.num_good,
+        )
         return named | counters
 
     def read(self):
@@ -80,11 +97,12 @@ def first_copy(variable):
     return copies(variable)[0]
 
 
-# Where names of weights say which part of the encoder they are of: ours, or Model Garden's, which begin with "encoder/". A layer without a
-# number is layer 0, which all may share (albert).
+# Where names of weights say which part of the encoder they are of: ours, or Model Garden's, which
+# begin with "encoder/". A layer without a number is layer 0, which all may share (albert).
 EMBEDDINGS = r"^(embeddings|encoder/\w*embedding\w*)/"
 LAYER = re.compile(
-    r"^(?:encoder/(?:transformer[/_])?)?layer_(\d+)/|^encoder/(?:reuse_transformer|transformer_scaffold)_(\d+)/|^encoder/\w*transformer"
+    r"^(?:encoder/(?:transformer[/_])?)?layer_(\d+)/"
+    r"|^encoder/(?:reuse_transformer|transformer_scaffold)_(\d+)/|^encoder/\w*transformer"
 )
 
 
@@ -98,25 +116,49 @@ def frozen_names(weight_names, expressions):
     """The weights that --freeze names.
 
     Args:
-      weight_names: names of all weights. expressions: strings, each "embeddings", "layers:K" (the first K layers) or a regular
-        expression that is searched in the names.
+      weight_names: names of all weights. expressions: strings, each "embeddings", "layers:K" (the
+        first K layers) or a regular expression that is searched in the names.
 
-    Raises UserError when an expression is none, fits nothing, names more layers than there are, or when nothing is left to train.
+    Raises UserError when an expression is none, fits nothing, names more layers than there are, or
+    when nothing is left to train.
     """
-    frozen, num_layers = set(), 1 + max((layer for name in weight_names if (layer := layer_of(name)) is not None), default=-1)
+    frozen, num_layers = (
+        set(),
+        1
+        + max(
+            (layer for name in weight_names if (layer := layer_of(name)) is not None), default=-1
+        ),
+    )
     for expression in expressions:
         first_layers = re.fullmatch(r"layers:(\d+)", expression)
         if first_layers and int(first_layers[1]) > num_layers:
-            raise UserError(f"--freeze={expression}: the model has fewer layers of its own weights; give at most layers:{num_layers}")
+            raise UserError(
+                f"--freeze={expression}: the model has fewer layers "
+                f"of its own weights; give at most layers:{num_layers}"
+            )
         try:
             if first_layers:
-                found = {name for name in weight_names if (layer := layer_of(name)) is not None and layer < int(first_layers[1])}
+                found = {
+                    name
+                    for name in weight_names
+                    if (layer := layer_of(name)) is not None and layer < int(first_layers[1])
+                }
             else:
-                found = {name for name in weight_names if re.search(EMBEDDINGS if expression == "embeddings" else expression, name)}
+                found = {
+                    name
+                    for name in weight_names
+                    if re.search(EMBEDDINGS if expression == "embeddings" else expression, name)
+                }
         except re.error as error:
-            raise UserError(f"--freeze={expression}: is no regular expression ({error}); or use embeddings, layers:K") from error
+            raise UserError(
+                f"--freeze={expression}: is no regular expression "
+                f"({error}); or use embeddings, layers:K"
+            ) from error
         if not found:
-            raise UserError(f"--freeze={expression}: no weight has such a name; use embeddings, layers:K or a regular expression")
+            raise UserError(
+                f"--freeze={expression}: no weight has such a name; "
+                "use embeddings, layers:K or a regular expression"
+            )
         frozen |= found
     if frozen == set(weight_names):
         raise UserError(f"--freeze={','.join(expressions)}: leaves nothing to train; freeze less")

@@ -1,12 +1,14 @@
 """One training step: accumulate -> all-reduce -> unscale, clip -> skip what is not finite -> apply.
 
-A step's loss is exact, however its global batch is divided. The counts (masked tokens, sequences) of the whole global batch are known
-before the backward pass, so every micro-batch backpropagates its sums divided by global counts, and gradients are only ever added.
-Weights are ON_READ variables with the aggregation ONLY_FIRST_REPLICA: each replica owns a copy and applies the same update to it, so
-forward, backward and update can be compiled by XLA, with the all-reduce between them outside. Several steps are one call into
-TensorFlow; nothing in it waits for the host.
+A step's loss is exact, however its global batch is divided. The counts (masked tokens, sequences)
+of the whole global batch are known before the backward pass, so every micro-batch backpropagates
+its sums divided by global counts, and gradients are only ever added. Weights are ON_READ variables
+with the aggregation ONLY_FIRST_REPLICA: each replica owns a copy and applies the same update to it,
+so forward, backward and update can be compiled by XLA, with the all-reduce between them outside.
+Several steps are one call into TensorFlow; nothing in it waits for the host.
 
-Legend: K steps of a call, R replicas, A micro-batches a step (accumulation), B rows of a micro-batch. A global batch has R * A * B rows.
+Legend: K steps of a call, R replicas, A micro-batches a step (accumulation), B rows of a
+micro-batch. A global batch has R * A * B rows.
 """
 
 import dataclasses
@@ -26,7 +28,8 @@ class Objective:
     """What a model is trained for, as functions on (weights, batch).
 
     counts(batch) -> {name: float32 scalar}: what each loss is divided by; needs no forward pass.
-    losses(weights, batch, dtype, seed) -> {name: float32 scalar}: sums, of the same names. `seed` is a (2,) int32 tensor for dropout.
+    losses(weights, batch, dtype, seed) -> {name: float32 scalar}: sums, of the same names. `seed`
+    is a (2,) int32 tensor for dropout.
     """
 
     counts: Callable
@@ -42,7 +45,10 @@ def fold_seed(seed, *parts):
 
 def cast_weights(weights, dtype):
     """Matrices in the compute type; vectors (biases, normalisation) stay float32."""
-    return {name: tf.cast(weight, dtype) if weight.shape.rank >= 2 else weight for name, weight in weights.items()}
+    return {
+        name: tf.cast(weight, dtype) if weight.shape.rank >= 2 else weight
+        for name, weight in weights.items()
+    }
 
 
 def divide_batch(batch, num_replicas, num_micro_batches):
@@ -51,11 +57,15 @@ def divide_batch(batch, num_replicas, num_micro_batches):
     for name, value in batch.items():
         value = np.asarray(value)
         parts[name] = value.reshape(num_replicas, num_micro_batches, -1, *value.shape[1:])
-    return [{name: value[replica] for name, value in parts.items()} for replica in range(num_replicas)]
+    return [
+        {name: value[replica] for name, value in parts.items()} for replica in range(num_replicas)
+    ]
 
 
 class Metrics(typing.NamedTuple):
-    """What K steps measured: values is a (K, M) float32 tensor, perhaps not computed yet; `read` waits for it."""
+    """What K steps measured: values is a (K, M) float32 tensor, perhaps not computed yet; `read`
+    waits for it.
+    """
 
     names: list
     values: tf.Tensor
@@ -66,7 +76,9 @@ class Metrics(typing.NamedTuple):
 
 
 class Placed(typing.NamedTuple):
-    """The batches of a call on their devices: (K, A, B, ...) for each replica; numbers of micro-batches (K,); K."""
+    """The batches of a call on their devices: (K, A, B, ...) for each replica; numbers of
+    micro-batches (K,); K.
+    """
 
     parts: typing.Any
     numbers: tf.Tensor
@@ -76,21 +88,45 @@ class Placed(typing.NamedTuple):
 class TrainStep:
     """Callable (batches, rates, step) -> Metrics of K steps.
 
-    Their names: "loss" and one mean for each loss, "gradient_norm", "skipped" (1.0 when the step was not finite), "loss_scale".
+    Their names: "loss" and one mean for each loss, "gradient_norm", "skipped" (1.0 when the step
+    was not finite), "loss_scale".
 
     Args of the constructor:
-      devices: devices.Devices. state: state.TrainState. objective: Objective. optimizer: OptimizerConfig.
+      devices: devices.Devices. state: state.TrainState. objective: Objective. optimizer:
+        OptimizerConfig.
       num_micro_batches: A. seed: of dropout.
-      is_ramped: whether steps may have fewer than A micro-batches. The compiled program then takes their number as an argument, and
-        batches are filled up to A with rows that are not computed.
-      has_lengths: whether the rows of different calls may have different lengths. Without XLA one program then serves all.
+      is_ramped: whether steps may have fewer than A micro-batches. The compiled program then takes
+        their number as an argument, and batches are filled up to A with rows that are not computed.
+      has_lengths: whether the rows of different calls may have different lengths. Without XLA one
+        program then serves all.
     """
 
-    def __init__(self, devices, state, objective, optimizer, *, num_micro_batches, seed, is_ramped=False, has_lengths=False):
-        self.devices, self.state, self.objective, self.optimizer = devices, state, objective, optimizer
+    def __init__(
+        self,
+        devices,
+        state,
+        objective,
+        optimizer,
+        *,
+        num_micro_batches,
+        seed,
+        is_ramped=False,
+        has_lengths=False,
+    ):
+        self.devices, self.state, self.objective, self.optimizer = (
+            devices,
+            state,
+            objective,
+            optimizer,
+        )
         self.num_micro_batches, self.seed, self.is_ramped = num_micro_batches, seed, is_ramped
         self.hides_lengths = has_lengths and not devices.xla
-        self.gradients = tf.function(self._gradients, autograph=False, jit_compile=devices.xla, reduce_retracing=not devices.xla)
+        self.gradients = tf.function(
+            self._gradients,
+            autograph=False,
+            jit_compile=devices.xla,
+            reduce_retracing=not devices.xla,
+        )
         self.update = tf.function(self._update, autograph=False, jit_compile=devices.xla)
         self.programs = {}  # for each K
 
@@ -98,28 +134,43 @@ class TrainStep:
         """Runs K steps.
 
         Args:
-          batches: K global batches of equal shapes, dicts of arrays (R * A * B, ...); or what `place` made of them.
+          batches: K global batches of equal shapes, dicts of arrays (R * A * B, ...); or what
+            `place` made of them.
           rates: K learning rates. step: number of the first step, from 0.
           numbers: with `is_ramped`, how many micro-batches each batch is made of instead of A.
         """
         placed = batches if isinstance(batches, Placed) else self.place(batches, numbers)
         if placed.num_steps not in self.programs:
             program = functools.partial(self._run, placed.num_steps)
-            self.programs[placed.num_steps] = tf.function(program, autograph=False, reduce_retracing=self.hides_lengths)
+            self.programs[placed.num_steps] = tf.function(
+                program, autograph=False, reduce_retracing=self.hides_lengths
+            )
         rates = tf.constant(np.asarray(rates, np.float32))
-        values = self.programs[placed.num_steps](placed.parts, placed.numbers, rates, tf.constant(step, tf.int32))
+        values = self.programs[placed.num_steps](
+            placed.parts, placed.numbers, rates, tf.constant(step, tf.int32)
+        )
         return Metrics(self.metric_names, values)
 
     def place(self, batches, numbers=None):
-        """Puts the batches of a call on the devices that will need them. Arguments as for a call; safe in a thread of its own."""
+        """Puts the batches of a call on the devices that will need them. Arguments as for a call;
+        safe in a thread of its own.
+        """
         numbers = [self.num_micro_batches] * len(batches) if numbers is None else numbers
         put = self.devices.strategy.experimental_distribute_values_from_function
-        divided = [divide_batch(batch, self.devices.num_replicas, number) for batch, number in zip(batches, numbers, strict=True)]
+        divided = [
+            divide_batch(batch, self.devices.num_replicas, number)
+            for batch, number in zip(batches, numbers, strict=True)
+        ]
 
         def place(context):
             parts = [steps[context.replica_id_in_sync_group] for steps in divided]
-            with tf.device(self.devices.strategy.extended.worker_devices[context.replica_id_in_sync_group]):
-                return {name: tf.constant(np.stack([self._fill(part[name]) for part in parts])) for name in parts[0]}
+            with tf.device(
+                self.devices.strategy.extended.worker_devices[context.replica_id_in_sync_group]
+            ):
+                return {
+                    name: tf.constant(np.stack([self._fill(part[name]) for part in parts]))
+                    for name in parts[0]
+                }
 
         return Placed(put(place), tf.constant(numbers, tf.int32), len(batches))
 
@@ -129,10 +180,15 @@ class TrainStep:
         return np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1)) if missing else value
 
     def _run(self, num_steps, batches, numbers, rates, step):
-        """K steps: batches hold (K, A, B, ...) for each replica; numbers, of micro-batches, and rates (K,). Returns (K, M)."""
+        """K steps: batches hold (K, A, B, ...) for each replica; numbers, of micro-batches, and
+        rates (K,). Returns (K, M).
+        """
 
         def one(index):
-            metrics = self.devices.strategy.run(self._replica_step, args=(batches, index, numbers[index], rates[index], step + index))
+            metrics = self.devices.strategy.run(
+                self._replica_step,
+                args=(batches, index, numbers[index], rates[index], step + index),
+            )
             return self.devices.strategy.experimental_local_results(metrics)[0]
 
         if num_steps == 1:
@@ -142,48 +198,84 @@ class TrainStep:
             return index + 1, rows.write(index, one(index))
 
         rows = tf.TensorArray(tf.float32, num_steps)
-        _, rows = tf.while_loop(lambda index, _: index < num_steps, body, (tf.constant(0), rows), parallel_iterations=1)
+        _, rows = tf.while_loop(
+            lambda index, _: index < num_steps, body, (tf.constant(0), rows), parallel_iterations=1
+        )
         return rows.stack()
 
     def _replica_step(self, batches, index, number, rate, step):
         context = tf.distribute.get_replica_context()
-        batch = {name: self._hide_length(value[index]) for name, value in batches.items()}  # (A, B, ...)
+        # (A, B, ...)
+        batch = {name: self._hide_length(value[index]) for name, value in batches.items()}
         counts = context.all_reduce(tf.distribute.ReduceOp.SUM, self._counts(batch, number))
-        seed = fold_seed(tf.constant([self.seed & 0x7FFFFFFF, self.seed >> 31 & 0x7FFFFFFF], tf.int32), step)
+        seed = fold_seed(
+            tf.constant([self.seed & 0x7FFFFFFF, self.seed >> 31 & 0x7FFFFFFF], tf.int32), step
+        )
         seed = fold_seed(seed, context.replica_id_in_sync_group)
-        weights = {name: tf.convert_to_tensor(variable) for name, variable in self.state.weights.items()}
-        scale = tf.convert_to_tensor(self.state.loss_scale) if self.devices.precision == "float16" else tf.constant(1.0)
+        weights = {
+            name: tf.convert_to_tensor(variable) for name, variable in self.state.weights.items()
+        }
+        scale = (
+            tf.convert_to_tensor(self.state.loss_scale)
+            if self.devices.precision == "float16"
+            else tf.constant(1.0)
+        )
         gradients, losses = self.gradients(weights, batch, number, counts, scale, seed)
         gradients, losses = self._all_reduce(context, gradients, losses)
         norm, skipped = self.update(gradients, scale, rate)
-        metrics = dict(losses, loss=tf.add_n(list(losses.values())), gradient_norm=norm, skipped=skipped, loss_scale=scale)
+        metrics = dict(
+            losses,
+            loss=tf.add_n(list(losses.values())),
+            gradient_norm=norm,
+            skipped=skipped,
+            loss_scale=scale,
+        )
         self.metric_names = list(metrics)
         return tf.stack(list(metrics.values()))
 
     def _hide_length(self, value):
-        """(A, B, S) with S unknown to the program, so that it is one for all lengths, whichever of them came first."""
+        """(A, B, S) with S unknown to the program, so that it is one for all lengths, whichever of
+        them came first.
+        """
         if not self.hides_lengths or value.shape.rank < 3:
             return value
-        return tf.raw_ops.PlaceholderWithDefault(input=value, shape=[*value.shape[:2], None, *value.shape[3:]])
+        return tf.raw_ops.PlaceholderWithDefault(
+            input=value, shape=[*value.shape[:2], None, *value.shape[3:]]
+        )
 
     def _all_reduce(self, context, gradients, losses):
         """Sums gradients and losses over the replicas, gradients as the wire's type."""
-        total, wire, options = tf.distribute.ReduceOp.SUM, self.devices.wire_dtype, self.devices.communication
+        total, wire, options = (
+            tf.distribute.ReduceOp.SUM,
+            self.devices.wire_dtype,
+            self.devices.communication,
+        )
         if self.devices.num_replicas == 1:
             return gradients, losses
         if wire == tf.float32:
             return context.all_reduce(total, (gradients, losses), options)
-        rounded = context.all_reduce(total, {name: tf.cast(gradient, wire) for name, gradient in gradients.items()}, options)
-        return {name: tf.cast(gradient, tf.float32) for name, gradient in rounded.items()}, context.all_reduce(total, losses)
+        rounded = context.all_reduce(
+            total, {name: tf.cast(gradient, wire) for name, gradient in gradients.items()}, options
+        )
+        return {
+            name: tf.cast(gradient, tf.float32) for name, gradient in rounded.items()
+        }, context.all_reduce(total, losses)
 
     def _counts(self, batch, number):
         """Counts of the micro-batches of this replica, from (A, B, ...) at once."""
         if self.is_ramped:
             batch = {name: value[:number] for name, value in batch.items()}
-        return self.objective.counts({name: tf.reshape(v, tf.concat([[-1], tf.shape(v)[2:]], 0)) for name, v in batch.items()})
+        return self.objective.counts(
+            {
+                name: tf.reshape(v, tf.concat([[-1], tf.shape(v)[2:]], 0))
+                for name, v in batch.items()
+            }
+        )
 
     def _gradients(self, weights, batch, num_micro_batches, counts, scale, seed):
-        """Sums over the micro-batches of gradients (float32 where any are added) and of losses, both of sum / global count."""
+        """Sums over the micro-batches of gradients (float32 where any are added) and of losses,
+        both of sum / global count.
+        """
         cast = cast_weights(weights, self.devices.dtype)
         trained = {name: cast[name] for name in self.state.trained}
 
@@ -191,14 +283,24 @@ class TrainStep:
             rows = {name: value[number] for name, value in batch.items()}
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(trained)
-                sums = self.objective.losses(cast, rows, self.devices.dtype, fold_seed(seed, number))
-                losses = {name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()}
+                sums = self.objective.losses(
+                    cast, rows, self.devices.dtype, fold_seed(seed, number)
+                )
+                losses = {
+                    name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()
+                }
                 target = scale * tf.add_n(list(losses.values()))
-            gradients = tape.gradient(target, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()}
+            gradients = tape.gradient(
+                target, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            )
+            gradients = {
+                name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()
+            }
             if self.num_micro_batches == self.devices.num_replicas == 1:
                 return gradients, losses  # nothing is added to them; the update makes them float32
-            return {name: tf.cast(gradient, tf.float32) for name, gradient in gradients.items()}, losses
+            return {
+                name: tf.cast(gradient, tf.float32) for name, gradient in gradients.items()
+            }, losses
 
         if self.num_micro_batches == 1:
             return micro_batch(0)
@@ -206,16 +308,24 @@ class TrainStep:
         def accumulate(number, gradients, losses):
             more_gradients, more_losses = micro_batch(number)
             gradients = {name: value + more_gradients[name] for name, value in gradients.items()}
-            return number + 1, gradients, {name: value + more_losses[name] for name, value in losses.items()}
+            return (
+                number + 1,
+                gradients,
+                {name: value + more_losses[name] for name, value in losses.items()},
+            )
 
         end = num_micro_batches if self.is_ramped else self.num_micro_batches
         zeros = {name: tf.zeros(weights[name].shape) for name in trained}
         start = (tf.constant(0), zeros, {name: tf.constant(0.0) for name in counts})
-        _, gradients, losses = tf.while_loop(lambda number, *_: number < end, accumulate, start, parallel_iterations=1)
+        _, gradients, losses = tf.while_loop(
+            lambda number, *_: number < end, accumulate, start, parallel_iterations=1
+        )
         return gradients, losses
 
     def _update(self, gradients, scale, rate):
-        """Applies the optimizer to this replica's copy, or skips; returns (gradient norm, skipped)."""
+        """Applies the optimizer to this replica's copy, or skips; returns (gradient
+        norm, skipped).
+        """
         state = self.state
         factor, norm = optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
         is_finite = tf.math.is_finite(norm)
@@ -224,7 +334,9 @@ class TrainStep:
             num_updates = tf.convert_to_tensor(state.num_updates) + 1
             weights = {name: tf.convert_to_tensor(state.weights[name]) for name in state.trained}
             slots = {name: tf.convert_to_tensor(variable) for name, variable in state.slots.items()}
-            weights, slots = optimizers.update(weights, gradients, slots, rate, num_updates, self.optimizer, factor)
+            weights, slots = optimizers.update(
+                weights, gradients, slots, rate, num_updates, self.optimizer, factor
+            )
             for name, value in weights.items():
                 state.weights[name].assign(value)
             for name, value in slots.items():
@@ -239,7 +351,9 @@ class TrainStep:
         skipped = tf.cond(is_finite, apply, skip)
         if self.devices.precision == "float16":
             good = tf.where(is_finite, tf.convert_to_tensor(state.num_good) + 1, 0)
-            grown = tf.where(good >= LOSS_SCALE_WINDOW, tf.minimum(scale * 2.0, LOSS_SCALE_MAX), scale)
+            grown = tf.where(
+                good >= LOSS_SCALE_WINDOW, tf.minimum(scale * 2.0, LOSS_SCALE_MAX), scale
+            )
             state.loss_scale.assign(tf.where(is_finite, grown, tf.maximum(scale / 2.0, 1.0)))
             state.num_good.assign(tf.where(good >= LOSS_SCALE_WINDOW, 0, good))
         return norm, skipped

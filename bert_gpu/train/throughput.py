@@ -1,4 +1,6 @@
-"""The highest rates of devices, and which share of one a training reaches; model/flops.py counts the arithmetic of a step."""
+"""The highest rates of devices, and which share of one a training reaches; model/flops.py counts
+the arithmetic of a step.
+"""
 
 import re
 import time
@@ -6,18 +8,20 @@ import time
 import numpy as np
 import tensorflow as tf
 
-# Highest rates of matrix products in TFLOP/s, without sparsity: (16 bits in, summed in float32; TensorFloat-32; float32 without matrix
-# units). 16 bits are float16 and bfloat16 alike, but float16 alone where there is no TensorFloat-32 (Volta, Turing). GeForce cards
-# sum in float32 at half the rate of the professional cards with the same chip. Numbers are NVIDIA's at boost clock; data sheets
-# print most of them with sparsity, that is, doubled. Two tables of others agree where they have a card: Lightning's
-# (lightning/fabric/utilities/throughput.py, which gives a pair of H100 NVL, and GeForce cards without matrix units) and
-# huggingface.js's hardware.ts (float32).
+# Highest rates of matrix products in TFLOP/s, without sparsity: (16 bits in, summed in float32;
+# TensorFloat-32; float32 without matrix units). 16 bits are float16 and bfloat16 alike, but float16
+# alone where there is no TensorFloat-32 (Volta, Turing). GeForce cards sum in float32 at half the
+# rate of the professional cards with the same chip. Numbers are NVIDIA's at boost clock; data
+# sheets print most of them with sparsity, that is, doubled. Two tables of others agree where they
+# have a card: Lightning's (lightning/fabric/utilities/throughput.py, which gives a pair of H100
+# NVL, and GeForce cards without matrix units) and huggingface.js's hardware.ts (float32).
 PEAK_TFLOPS = {
     # Volta: "Tesla V100 GPU architecture" and V100 data sheet.
     "v100 sxm2": (125, None, 15.7),
     "v100 pcie": (112, None, 14),
     "v100s pcie": (130, None, 16.4),
-    # Turing: "NVIDIA Turing GPU architecture", appendices A to C (Founders Editions where clocks differ); T4 data sheet.
+    # Turing: "NVIDIA Turing GPU architecture", appendices A to C (Founders Editions where clocks
+    # differ); T4 data sheet.
     "t4": (65, None, 8.1),
     "titan rtx": (130.5, None, 16.3),
     "quadro rtx 6000": (130.5, None, 16.3),
@@ -25,7 +29,8 @@ PEAK_TFLOPS = {
     "rtx 2080 ti": (56.9, None, 14.2),
     "rtx 2080": (42.4, None, 10.6),
     "rtx 2070": (31.5, None, 7.9),
-    # Ampere, data centre and professional: data sheets of A100, A30, A10, A40, RTX A4000, A5000, A6000.
+    # Ampere, data centre and professional: data sheets of A100, A30, A10, A40, RTX A4000,
+    # A5000, A6000.
     "a100": (312, 156, 19.5),
     "a800 sxm4": (312, 156, 19.5),
     "a30": (165, 82, 10.3),
@@ -34,8 +39,9 @@ PEAK_TFLOPS = {
     "rtx a4000": (76.7, 38.3, 19.2),
     "rtx a5000": (111.1, 55.6, 27.8),
     "rtx a6000": (154.8, 77.4, 38.7),
-    # Ampere, GeForce: "NVIDIA Ampere GA102 GPU architecture", tables 2 to 9: 3090, 3080, 3070. The others by its arithmetic, from their
-    # published cores and boost clocks: float32 = 2 x cores x clock, 16 bits twice that, TensorFloat-32 the same.
+    # Ampere, GeForce: "NVIDIA Ampere GA102 GPU architecture", tables 2 to 9: 3090, 3080, 3070. The
+    # others by its arithmetic, from their published cores and boost clocks: float32 = 2 x cores x
+    # clock, 16 bits twice that, TensorFloat-32 the same.
     "rtx 3060": (25.5, 12.7, 12.7),
     "rtx 3060 ti": (32.4, 16.2, 16.2),
     "rtx 3070": (40.6, 20.3, 20.3),
@@ -44,8 +50,8 @@ PEAK_TFLOPS = {
     "rtx 3080 ti": (68.2, 34.1, 34.1),
     "rtx 3090": (71, 35.6, 35.6),
     "rtx 3090 ti": (80, 40, 40),
-    # Ada: "NVIDIA Ada GPU architecture", appendices A and B (4090, 4080, RTX 6000 Ada, L40, L4), the other GeForce cards by the same
-    # arithmetic; data sheet of the L40S.
+    # Ada: "NVIDIA Ada GPU architecture", appendices A and B (4090, 4080, RTX 6000 Ada, L40, L4),
+    # the other GeForce cards by the same arithmetic; data sheet of the L40S.
     "rtx 4060": (30.2, 15.1, 15.1),
     "rtx 4060 ti": (44.1, 22.1, 22.1),
     "rtx 4070": (58.3, 29.1, 29.1),
@@ -66,15 +72,19 @@ PEAK_TFLOPS = {
     "h200": (989.4, 494.7, 67),
     "h200 nvl": (835.5, 417.5, 60),
     "gh200": (989.4, 494.7, 67),
-    # Blackwell: HGX B200 data sheet, an eighth of the board; "NVIDIA RTX Blackwell GPU architecture", appendix A.
+    # Blackwell: HGX B200 data sheet, an eighth of the board; "NVIDIA RTX Blackwell GPU
+    # architecture", appendix A.
     "b200": (2250, 1125, 75),
     "rtx 5070": (61.7, 30.9, 30.9),
     "rtx 5070 ti": (87.9, 43.9, 43.9),
     "rtx 5080": (112.6, 56.3, 56.3),
     "rtx 5090": (209.5, 104.8, 104.8),
 }
-# What a device's name may have beside the words above. Any other word (Laptop, MIG, D, Max-Q) makes it another device, which is unknown.
-_OTHER_WORDS = re.compile(r"nvidia|tesla|geforce|generation|graphics|device|sxm\d?|pcie|hbm\d\w?|\d+gb")
+# What a device's name may have beside the words above. Any other word (Laptop, MIG, D, Max-Q) makes
+# it another device, which is unknown.
+_OTHER_WORDS = re.compile(
+    r"nvidia|tesla|geforce|generation|graphics|device|sxm\d?|pcie|hbm\d\w?|\d+gb"
+)
 
 
 def peak_flops(device_name, precision, tensor_float_32=True):
@@ -83,10 +93,15 @@ def peak_flops(device_name, precision, tensor_float_32=True):
     Args:
       device_name: as TensorFlow gives it, for example "NVIDIA A100-SXM4-80GB".
       precision: "bfloat16", "float16" or "float32", the type of the products.
-      tensor_float_32: whether products of float32 may use TensorFloat-32, as TensorFlow's do unless told otherwise.
+      tensor_float_32: whether products of float32 may use TensorFloat-32, as TensorFlow's do unless
+        told otherwise.
     """
     words = set(re.findall(r"[a-z0-9]+", device_name.lower()))
-    fitting = [name for name in PEAK_TFLOPS if (own := set(name.split())) <= words and all(map(_OTHER_WORDS.fullmatch, words - own))]
+    fitting = [
+        name
+        for name in PEAK_TFLOPS
+        if (own := set(name.split())) <= words and all(map(_OTHER_WORDS.fullmatch, words - own))
+    ]
     if not fitting:
         return None
     half, tf32, single = PEAK_TFLOPS[max(fitting, key=lambda name: len(name.split()))]
@@ -96,7 +111,8 @@ def peak_flops(device_name, precision, tensor_float_32=True):
 
 
 def total_peak_flops(device_names, precision, tensor_float_32=None):
-    """The peaks of all GPUs of a run together, FLOP/s; None when one is unknown or there is none (CPUs).
+    """The peaks of all GPUs of a run together, FLOP/s; None when one is unknown or there is
+    none (CPUs).
 
     tensor_float_32: None asks TensorFlow.
     """
@@ -107,31 +123,42 @@ def total_peak_flops(device_names, precision, tensor_float_32=None):
 
 
 def utilization(model_flops_per_second, hardware_flops_per_second, real_share, peak):
-    """The shares of a peak that a run reaches: {"mfu", "mfu_real_tokens", "hfu"}, None each when the peak or a rate is.
+    """The shares of a peak that a run reaches: {"mfu", "mfu_real_tokens", "hfu"}, None each when
+    the peak or a rate is.
 
     Args:
-      model_flops_per_second, hardware_flops_per_second: rates of all GPUs together, of all places of the rows, padding included.
-      real_share: share of the places that hold real tokens; mfu_real_tokens is mfu times that, what is not spent on padding.
+      model_flops_per_second, hardware_flops_per_second: rates of all GPUs together, of all places
+        of the rows, padding included.
+      real_share: share of the places that hold real tokens; mfu_real_tokens is mfu times that, what
+        is not spent on padding.
       peak: FLOP/s of all GPUs together, from `total_peak_flops` or `measured_matrix_rate`.
     """
     if None in (model_flops_per_second, hardware_flops_per_second, peak):
         return dict(mfu=None, mfu_real_tokens=None, hfu=None)
     mfu = model_flops_per_second / peak
-    return dict(mfu=mfu, mfu_real_tokens=None if real_share is None else mfu * real_share, hfu=hardware_flops_per_second / peak)
+    return dict(
+        mfu=mfu,
+        mfu_real_tokens=None if real_share is None else mfu * real_share,
+        hfu=hardware_flops_per_second / peak,
+    )
 
 
 def measured_matrix_rate(dtype=tf.float32, device="CPU:0", size=None, seconds=2.0):
-    """FLOP/s that a large square product reaches: the peak to hold a CPU, or a GPU that the table does not have, against.
+    """FLOP/s that a large square product reaches: the peak to hold a CPU, or a GPU that the table
+    does not have, against.
 
     Args:
-      dtype: of the product. device: where, a device of TensorFlow. size: rows of the matrices; default 1024 on CPUs, 8192 elsewhere.
+      dtype: of the product. device: where, a device of TensorFlow. size: rows of the matrices;
+        default 1024 on CPUs, 8192 elsewhere.
       seconds: how long to measure; the fastest call counts.
     """
     is_cpu = "CPU" in device.upper()
     size, num_products = size or (1024 if is_cpu else 8192), 4
     with tf.device(device):
         # Products of such matrices keep their scale, so that no number overflows.
-        values = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32) / np.sqrt(size)
+        values = np.random.default_rng(0).standard_normal((size, size)).astype(
+            np.float32
+        ) / np.sqrt(size)
         matrix = tf.cast(tf.constant(values), dtype)
 
         @tf.function(autograph=False)

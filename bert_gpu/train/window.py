@@ -12,7 +12,8 @@ from bert_gpu.train.throughput import utilization
 
 
 class Stopwatch:
-    """Seconds that a run has spent, all sessions, and those in which it trained (without validation, saving and compiling).
+    """Seconds that a run has spent, all sessions, and those in which it trained (without
+    validation, saving and compiling).
 
     clock: () -> seconds, of any origin. spent: seconds of earlier sessions.
     """
@@ -41,12 +42,14 @@ class Stopwatch:
 class Window:
     """Metrics and rates since the last log line.
 
-    The first call of a session traces and compiles; its metrics count, its time does not enter the rates. Rates are of all GPUs
-    together: steps, sequences, tokens (real ones) and padded_tokens (all places of the rows) a second, and input_wait, the share of the
-    time in which the loop waited for data.
+    The first call of a session traces and compiles; its metrics count, its time does not enter the
+    rates. Rates are of all GPUs together: steps, sequences, tokens (real ones) and padded_tokens
+    (all places of the rows) a second, and input_wait, the share of the time in which the loop
+    waited for data.
 
-    Args of the constructor: watch: Stopwatch. flops: function of a host batch -> model.flops.Flops of its step, None = not counted.
-      peak_flops: of all GPUs a second, None = unknown; then there is no "mfu".
+    Args of the constructor: watch: Stopwatch. flops: function of a host batch -> model.flops.Flops
+      of its step, None = not counted. peak_flops: of all GPUs a second, None = unknown; then there
+      is no "mfu".
     """
 
     def __init__(self, watch, flops=None, peak_flops=None):
@@ -54,7 +57,13 @@ class Window:
         self.clear()
 
     def clear(self):
-        names = ("steps", "sequences", "tokens", "padded_tokens", *(("model_flops", "hardware_flops") if self.flops else ()))
+        names = (
+            "steps",
+            "sequences",
+            "tokens",
+            "padded_tokens",
+            *(("model_flops", "hardware_flops") if self.flops else ()),
+        )
         self.metrics, self.totals, self.waited = [], dict.fromkeys(names, 0), 0.0
         self.opened = self.watch.training_seconds
 
@@ -77,18 +86,37 @@ class Window:
                 self.totals["hardware_flops"] += counted.hardware
 
     def close(self):
-        """(metrics of each step {name: (n,)}, means over the finite steps and rates as {name: number or None}); a new window opens."""
+        """(metrics of each step {name: (n,)}, means over the finite steps and rates as {name:
+        number or None}); a new window opens.
+        """
         calls = [metrics.read() for metrics in self.metrics]
-        steps = {name: np.concatenate([call[name] for call in calls]).astype(np.float64) for name in calls[0]}
+        steps = {
+            name: np.concatenate([call[name] for call in calls]).astype(np.float64)
+            for name in calls[0]
+        }
         elapsed = self.watch.training_seconds - self.opened
         is_finite = steps["skipped"] == 0
-        means = {name: float(np.mean(v[is_finite])) if is_finite.any() else None for name, v in steps.items() if name != "skipped"}
+        means = {
+            name: float(np.mean(v[is_finite])) if is_finite.any() else None
+            for name, v in steps.items()
+            if name != "skipped"
+        }
         is_timed = self.totals["steps"] > 0 and elapsed > 0
-        rates = {f"{name}_per_second": total / elapsed if is_timed else None for name, total in self.totals.items()}
+        rates = {
+            f"{name}_per_second": total / elapsed if is_timed else None
+            for name, total in self.totals.items()
+        }
         rates["input_wait"] = min(1.0, self.waited / elapsed) if is_timed else None
         if self.flops and is_timed:
             share = self.totals["tokens"] / self.totals["padded_tokens"]
-            used = utilization(rates["model_flops_per_second"], rates["hardware_flops_per_second"], share, self.peak_flops)
+            used = utilization(
+                rates["model_flops_per_second"],
+                rates["hardware_flops_per_second"],
+                share,
+                self.peak_flops,
+            )
             rates |= {name: value for name, value in used.items() if value is not None}
         self.clear()
-        return steps, means | dict(skipped_steps=int(np.sum(~is_finite)), seconds=self.watch.seconds) | rates
+        return steps, means | dict(
+            skipped_steps=int(np.sum(~is_finite)), seconds=self.watch.seconds
+        ) | rates

@@ -9,7 +9,12 @@ from tests.cli.pretraining import pretrain
 @pytest.fixture(scope="session")
 def data(tmp_path_factory, sample_text):
     folder = tmp_path_factory.mktemp("data")
-    flags = [f"--input_file={sample_text}", f"--output_file={folder}/x.tfrecord", "--vocab_size=500", "--dupe_factor=1"]
+    flags = [
+        f"--input_file={sample_text}",
+        f"--output_file={folder}/x.tfrecord",
+        "--vocab_size=500",
+        "--dupe_factor=1",
+    ]
     assert command(["bert-gpu", "data", *flags, "--max_seq_length=32", "--quiet"]) == 0
     return folder
 

@@ -18,7 +18,10 @@ from bert_gpu.data.dataset import Dataset
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 
 # Workers are threads in a short job; with 0 they are processes.
-SCRIPT = "import sys; from bert_gpu.data import workers; workers.THREADS_BYTES = {most}; from bert_gpu.cli import data, flags; "
+SCRIPT = (
+    "import sys; from bert_gpu.data import workers; "
+    "workers.THREADS_BYTES = {most}; from bert_gpu.cli import data, flags; "
+)
 SCRIPT += "sys.exit(flags.exit_code(data.main, ['data', *sys.argv[1:]]))"
 
 
@@ -39,41 +42,69 @@ def content(folder):
 @pytest.mark.parametrize("most", [0, 1 << 40], ids=["processes", "threads"])
 def test_killed_by_sigkill_and_given_again(tmp_path, text, most):
     def flags(folder):
-        settings = ["--num_shards=6", "--num_workers=2", "--vocab_size=300", "--dupe_factor=3", "--gzip_compress", "--order=length"]
+        settings = [
+            "--num_shards=6",
+            "--num_workers=2",
+            "--vocab_size=300",
+            "--dupe_factor=3",
+            "--gzip_compress",
+            "--order=length",
+        ]
         return [f"--input_file={text}", f"--output_file={folder}/x.tfrecord", "--quiet", *settings]
 
     assert command(["bert-gpu", "data", *flags(tmp_path / "whole")]) == 0
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT.format(most=most), *flags(tmp_path / "killed")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(most=most), *flags(tmp_path / "killed")]
+    )
     children, seconds = [], time.monotonic()
-    while not list(tmp_path.glob("killed/x-0*.tfrecord")) and process.poll() is None and time.monotonic() < seconds + 60:
+    while (
+        not list(tmp_path.glob("killed/x-0*.tfrecord"))
+        and process.poll() is None
+        and time.monotonic() < seconds + 60
+    ):
         children = psutil.Process(process.pid).children(recursive=True)
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     psutil.wait_procs(children, timeout=10)
-    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE], "workers end, too"
+    assert not [
+        child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+    ], "workers end, too"
     assert not (tmp_path / "killed" / "dataset.json").exists()
     whole = {path: path.stat().st_ino for path in tmp_path.glob("killed/x-*.tfrecord")}
     assert 0 < len(whole) < 7
     kept = [path for path in whole if (path.parent / f".{path.stem}.stats").exists()]
     assert command(["bert-gpu", "data", *flags(tmp_path / "killed")]) == 0
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
-    assert all(path.stat().st_ino == whole[path] for path in kept), "what was whole was not written again"
+    assert all(path.stat().st_ino == whole[path] for path in kept), (
+        "what was whole was not written again"
+    )
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_killed_between_any_two_changes_of_the_folder(tmp_path, text, monkeypatch, overwrite):
-    """Every removal and renaming in turn is the last thing that happens; the next call ends with what an undisturbed one has."""
+    """Every removal and renaming in turn is the last thing that happens; the next call ends with
+    what an undisturbed one has.
+    """
     from bert_gpu.data import target
 
-    flags = ["--vocab_size=300", "--dupe_factor=1", "--objective=packed", "--masking=dynamic", "--num_shards=1", "--quiet"]
+    flags = [
+        "--vocab_size=300",
+        "--dupe_factor=1",
+        "--objective=packed",
+        "--masking=dynamic",
+        "--num_shards=1",
+        "--quiet",
+    ]
     old = [flag for flag in flags if "shards" not in flag] + ["--num_shards=3"]
 
     few = tmp_path / "few.txt"
     few.write_text("\n\n".join(text.read_text().split("\n\n")[:8]))
 
     def call(folder, *more):
-        return command(["bert-gpu", "data", f"--input_file={few}", f"--output_file={folder}/x.tfrecord", *more])
+        return command(
+            ["bert-gpu", "data", f"--input_file={few}", f"--output_file={folder}/x.tfrecord", *more]
+        )
 
     if overwrite:
         assert call(tmp_path / "old", *old) == 0
@@ -111,8 +142,22 @@ def test_killed_between_any_two_changes_of_the_folder(tmp_path, text, monkeypatc
 
 def test_the_summary_says_what_was_written(tmp_path, sample_text, capsys):
     flags = ["--vocab_size=300", "--dupe_factor=2", "--max_seq_length=64"]
-    assert command(["bert-gpu", "data", f"--input_file={sample_text}", f"--output_file={tmp_path}/x.tfrecord", *flags]) == 0
-    summary = {name.strip(): value for name, value in re.findall(r"^  (\S.{11})(.+)$", capsys.readouterr().out, re.M)}
+    assert (
+        command(
+            [
+                "bert-gpu",
+                "data",
+                f"--input_file={sample_text}",
+                f"--output_file={tmp_path}/x.tfrecord",
+                *flags,
+            ]
+        )
+        == 0
+    )
+    summary = {
+        name.strip(): value
+        for name, value in re.findall(r"^  (\S.{11})(.+)$", capsys.readouterr().out, re.M)
+    }
     with open(sample_text) as file:
         lines = file.read().split("\n")
     tokenizer = WordPieceTokenizer(f"{tmp_path}/vocab.txt")
@@ -120,17 +165,27 @@ def test_the_summary_says_what_was_written(tmp_path, sample_text, capsys):
     data = Dataset(InputConfig(input_file=f"{tmp_path}/*.tfrecord"))
     total = collections.Counter()
     for split, records in (("train", data.train), ("validation", data.validation)):
-        batch = data.reader(split, tokenizer, 1).read(np.arange(len(records)), np.zeros(len(records), int))
+        batch = data.reader(split, tokenizer, 1).read(
+            np.arange(len(records)), np.zeros(len(records), int)
+        )
         total += collections.Counter(
-            rows=len(records), random=int(batch["next_sentence_labels"].sum()), real=int(batch["input_mask"].sum())
+            rows=len(records),
+            random=int(batch["next_sentence_labels"].sum()),
+            real=int(batch["input_mask"].sum()),
         )
     num_bytes = sum(path.stat().st_size for path in tmp_path.glob("*.tfrecord"))
     assert summary["documents"] == "64" and summary["sentences"] == f"{sum(map(bool, lines)):,}"
-    assert summary["tokens"] == f"{len(ids):,}, of which [UNK] {(ids == tokenizer.unk_id).mean():.2%}"
-    assert summary["instances"] == f"{len(data.train):,} training, {len(data.validation):,} validation"
+    assert (
+        summary["tokens"] == f"{len(ids):,}, of which [UNK] {(ids == tokenizer.unk_id).mean():.2%}"
+    )
+    assert (
+        summary["instances"] == f"{len(data.train):,} training, {len(data.validation):,} validation"
+    )
     assert summary["random next"] == f"{total['random'] / total['rows']:.1%}"
     assert summary["padding"] == f"{1 - total['real'] / total['rows'] / 64:.1%} of all positions"
-    assert re.fullmatch(rf"{num_bytes / 1e6:.1f} MB in 2 shards to {tmp_path}/ in \d+:\d\d", summary["written"])
+    assert re.fullmatch(
+        rf"{num_bytes / 1e6:.1f} MB in 2 shards to {tmp_path}/ in \d+:\d\d", summary["written"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,9 +204,19 @@ def test_bad_text_is_one_line_and_exit_code_2(tmp_path, capsys, name, written, p
         path.mkdir()
     elif written is not ...:
         path.write_bytes(written)
-    assert command(["bert-gpu", "data", f"--input_file={path}", f"--output_file={tmp_path}/out/x.tfrecord"]) == 2
+    assert (
+        command(
+            ["bert-gpu", "data", f"--input_file={path}", f"--output_file={tmp_path}/out/x.tfrecord"]
+        )
+        == 2
+    )
     error = capsys.readouterr().err
-    assert name in error and part in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
+    assert (
+        name in error
+        and part in error
+        and error.count("\n") == 1
+        and not (tmp_path / "out").exists()
+    )
 
 
 def test_text_that_is_deleted_while_it_is_read(tmp_path, text, monkeypatch, capsys):
@@ -161,7 +226,13 @@ def test_text_that_is_deleted_while_it_is_read(tmp_path, text, monkeypatch, caps
     source = tmp_path / "text.txt"
     source.write_bytes(text.read_bytes())
     flags = ["--num_shards=3", "--num_workers=1", "--vocab_size=300", "--dupe_factor=1", "--quiet"]
-    call = ["bert-gpu", "data", f"--input_file={source}", f"--output_file={tmp_path}/out/x.tfrecord", *flags]
+    call = [
+        "bert-gpu",
+        "data",
+        f"--input_file={source}",
+        f"--output_file={tmp_path}/out/x.tfrecord",
+        *flags,
+    ]
     write = build.Worker.write_shard
 
     def writes_and_deletes(worker, shard, report):
@@ -178,17 +249,27 @@ def test_text_that_is_deleted_while_it_is_read(tmp_path, text, monkeypatch, caps
     assert command(call) == 0
 
 
-def test_a_disk_that_fills_up_is_one_line_and_leaves_no_part(tmp_path, sample_text, monkeypatch, capsys):
+def test_a_disk_that_fills_up_is_one_line_and_leaves_no_part(
+    tmp_path, sample_text, monkeypatch, capsys
+):
     import tensorflow as tf
 
     class Full(tf.io.gfile.GFile):
         def write(self, data):
             if ".partial" in self.name and data:
-                raise tf.errors.ResourceExhaustedError(None, None, f"{self.name}; No space left on device")
+                raise tf.errors.ResourceExhaustedError(
+                    None, None, f"{self.name}; No space left on device"
+                )
             super().write(data)
 
     monkeypatch.setattr(tf.io.gfile, "GFile", Full)
-    flags = [f"--input_file={sample_text}", f"--output_file={tmp_path}/out/x.tfrecord", "--vocab_size=300", "--dupe_factor=1", "--quiet"]
+    flags = [
+        f"--input_file={sample_text}",
+        f"--output_file={tmp_path}/out/x.tfrecord",
+        "--vocab_size=300",
+        "--dupe_factor=1",
+        "--quiet",
+    ]
     assert command(["bert-gpu", "data", *flags]) == 2
     error = capsys.readouterr().err
     assert "No space left on device" in error and error.count("\n") == 1

@@ -1,4 +1,6 @@
-"""fill-mask prints the best words for each [MASK], as the model's own probabilities say; what it cannot do is refused in one line."""
+"""fill-mask prints the best words for each [MASK], as the model's own probabilities say; what it
+cannot do is refused in one line.
+"""
 
 import shutil
 
@@ -15,9 +17,29 @@ from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.weights import initialize
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 
-VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "un", "##able", "mask", "[", "]", "."]
+VOCAB = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "the",
+    "cat",
+    "sat",
+    "un",
+    "##able",
+    "mask",
+    "[",
+    "]",
+    ".",
+]
 MODEL = ModelConfig(
-    vocab_size=len(VOCAB), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, max_position_embeddings=12
+    vocab_size=len(VOCAB),
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=12,
 )
 
 
@@ -26,9 +48,14 @@ def pretrained(tmp_path_factory):
     """(folder of a run with model/, its weights)."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    weights = {n: v * 20 if v.ndim == 2 else v for n, v in initialize(heads.pretraining_weights(BertEncoder(MODEL)), 1).items()}
+    weights = {
+        n: v * 20 if v.ndim == 2 else v
+        for n, v in initialize(heads.pretraining_weights(BertEncoder(MODEL)), 1).items()
+    }
     vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
-    huggingface.write_model(str(folder / "model"), MODEL, weights, "BertForPreTraining", files=tokenizer_files(vocab))
+    huggingface.write_model(
+        str(folder / "model"), MODEL, weights, "BertForPreTraining", files=tokenizer_files(vocab)
+    )
     return folder, weights
 
 
@@ -42,7 +69,12 @@ def test_five_words_for_each_mask_are_the_models_best(pretrained, capsys):
     folder, weights = pretrained
     code, out, _ = call(capsys, "The [MASK] un[MASK].", f"--model={folder / 'model'}")
     lines = [line.split() for line in out.splitlines()]
-    assert code == 0 and len(lines) == 12 and lines[0] == ["[MASK]", "1"] and lines[6] == ["[MASK]", "2"]
+    assert (
+        code == 0
+        and len(lines) == 12
+        and lines[0] == ["[MASK]", "1"]
+        and lines[6] == ["[MASK]", "2"]
+    )
     ids = np.array([[2, 5, 4, 8, 4, 13, 3]], np.int32)  # [CLS] the [MASK] un [MASK] . [SEP]
     batch = dict(input_ids=ids, input_mask=np.ones_like(ids), segment_ids=np.zeros_like(ids))
     batch = {name: tf.constant(value) for name, value in batch.items()}
@@ -51,7 +83,9 @@ def test_five_words_for_each_mask_are_the_models_best(pretrained, capsys):
         probabilities = tf.nn.softmax(logits[0, place]).numpy()
         best = np.argsort(-probabilities)[:5]
         assert [word for _, word in shown] == [VOCAB[piece] for piece in best]
-        np.testing.assert_allclose([float(share) for share, _ in shown], probabilities[best], atol=1e-4)
+        np.testing.assert_allclose(
+            [float(share) for share, _ in shown], probabilities[best], atol=1e-4
+        )
 
 
 def test_a_runs_folder_and_flags_on_either_side(pretrained, capsys):
@@ -73,7 +107,9 @@ def test_a_runs_folder_and_flags_on_either_side(pretrained, capsys):
 )
 def test_bad_input_is_one_line_and_exit_code_2(pretrained, capsys, arguments, parts):
     code, out, err = call(capsys, f"--model={pretrained[0]}", *arguments)
-    assert code == 2 and not out and err.count("\n") == 1 and all(part in err for part in parts), err
+    assert code == 2 and not out and err.count("\n") == 1 and all(part in err for part in parts), (
+        err
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,10 +132,14 @@ def test_garbage_in_the_models_folder_is_named(pretrained, capsys, tmp_path, nam
     path.unlink()
     path.mkdir() if content is None else path.write_bytes(content)
     code, out, err = call(capsys, f"--model={tmp_path / 'model'}", "[MASK]")
-    assert code == 2 and not out and err.count("\n") == 1 and part in err and str(tmp_path) in err, err
+    assert (
+        code == 2 and not out and err.count("\n") == 1 and part in err and str(tmp_path) in err
+    ), err
 
 
-@pytest.mark.parametrize("text", ["[MASK]", "  \n[MASK]\t ", "x" * 100_000 + "[MASK]", "\udcff\0[MASK]"])
+@pytest.mark.parametrize(
+    "text", ["[MASK]", "  \n[MASK]\t ", "x" * 100_000 + "[MASK]", "\udcff\0[MASK]"]
+)
 def test_odd_texts_are_answered(pretrained, capsys, text):
     code, out, _ = call(capsys, f"--model={pretrained[0]}", text)
     assert code == 0 and len(out.splitlines()) == 6
@@ -115,6 +155,13 @@ def test_a_model_whose_writing_was_killed_is_found_by_the_message(pretrained, ca
 def test_a_classifier_cannot_guess_words(pretrained, capsys, tmp_path):
     weights = initialize(heads.classifier_weights(BertEncoder(MODEL), 2), 1)
     vocab = WordPieceTokenizer(str(pretrained[0] / "vocab.txt"))
-    huggingface.write_model(str(tmp_path), MODEL, weights, "BertForSequenceClassification", ("no", "yes"), tokenizer_files(vocab))
+    huggingface.write_model(
+        str(tmp_path),
+        MODEL,
+        weights,
+        "BertForSequenceClassification",
+        ("no", "yes"),
+        tokenizer_files(vocab),
+    )
     code, _, err = call(capsys, f"--model={tmp_path}", "[MASK]")
     assert code == 2 and "cannot guess words" in err

@@ -20,7 +20,9 @@ class Example(Settings):
 
 
 def parse(*argv):
-    return flags.parse(["script.py", *argv], "Does things.", ["script.py --rate=1"], [Example, flags.CommonConfig])
+    return flags.parse(
+        ["script.py", *argv], "Does things.", ["script.py --rate=1"], [Example, flags.CommonConfig]
+    )
 
 
 def test_defaults_and_given():
@@ -87,7 +89,11 @@ def test_errors_are_one_short_line_and_exit_code_2(capsys):
 def test_every_value_is_explained(capsys):
     parsed = parse("--rate=1")
     text = flags.describe(parsed, [parsed.make(Example, size=7)])
-    assert "--rate=1.0  # command line" in text and "--size=7  # derived" in text and "--color=red  # default" in text
+    assert (
+        "--rate=1.0  # command line" in text
+        and "--size=7  # derived" in text
+        and "--color=red  # default" in text
+    )
 
 
 def test_what_has_no_effect_is_said_once(capsys):
@@ -105,7 +111,12 @@ def test_what_has_no_effect_is_said_once(capsys):
 
     assert warnings("--power=3") == ["warning: --power has no effect without --curve=power"]
     assert warnings("--share=0.5") == ["warning: --share has no effect without --minutes"]
-    assert not warnings("--power=3", "--curve=power", "--share=0.5", "--minutes=1") and not warnings()
+    assert (
+        not warnings("--power=3", "--curve=power", "--share=0.5", "--minutes=1") and not warnings()
+    )
     for kind in Settings.__subclasses__():
         names = {field.name for field in dataclasses.fields(kind)}
-        assert all(field.metadata["needs"] is None or field.metadata["needs"][0] in names for field in dataclasses.fields(kind))
+        assert all(
+            field.metadata["needs"] is None or field.metadata["needs"][0] in names
+            for field in dataclasses.fields(kind)
+        )

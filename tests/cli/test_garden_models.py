@@ -1,4 +1,6 @@
-"""An encoder of Model Garden from pretraining through fine-tuning and back, as any other model; laws of its folder and of --freeze."""
+"""An encoder of Model Garden from pretraining through fine-tuning and back, as any other model;
+laws of its folder and of --freeze.
+"""
 
 import json
 import os
@@ -45,7 +47,10 @@ def albert(data, tmp_path_factory):
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs")
-    lines = [f"a river {number}\t{'the sea' if number % 2 else 'a hill'}\t{number % 2}" for number in range(24)]
+    lines = [
+        f"a river {number}\t{'the sea' if number % 2 else 'a hill'}\t{number % 2}"
+        for number in range(24)
+    ]
     for split in ("train", "dev", "test"):
         (folder / f"{split}.tsv").write_text("text_a\ttext_b\tlabel\n" + "\n".join(lines) + "\n")
     return folder
@@ -60,7 +65,10 @@ def call(capsys, main, *arguments):
 
 def test_its_folder_says_what_it_is_and_reads_back(albert):
     config = json.loads((albert / "model" / "config.json").read_text())
-    assert (config["model_type"], config["architectures"]) == ("bert_gpu", ["BertGpuForPreTraining"])
+    assert (config["model_type"], config["architectures"]) == (
+        "bert_gpu",
+        ["BertGpuForPreTraining"],
+    )
     assert (config["encoder"], config["embedding_size"]) == ("garden:albert", 8)
     model, stored, notes = huggingface.read_model(str(albert / "model"))
     assert model.encoder == "garden:albert" and notes.missing == notes.unused == []
@@ -69,32 +77,56 @@ def test_its_folder_says_what_it_is_and_reads_back(albert):
     assert all(np.array_equal(kept[f"weights/{name}"], stored[name]) for name in stored)
 
 
-def test_it_is_fine_tuned_killed_resumed_evaluated_and_predicts(albert, pairs, capsys, tmp_path, monkeypatch):
+def test_it_is_fine_tuned_killed_resumed_evaluated_and_predicts(
+    albert, pairs, capsys, tmp_path, monkeypatch
+):
     head = ["--pooling=mean", "--pooler_size=12", "--hidden_dropout_prob=0.1"]
-    shape = ["--max_seq_length=16", "--train_batch_size=8", "--num_train_steps=6", "--save_checkpoints_steps=3"]
+    shape = [
+        "--max_seq_length=16",
+        "--train_batch_size=8",
+        "--num_train_steps=6",
+        "--save_checkpoints_steps=3",
+    ]
 
     def arguments(output):
-        return [f"--data_dir={pairs}", f"--init_checkpoint={albert}", f"--output_dir={output}", *shape, *head]
+        return [
+            f"--data_dir={pairs}",
+            f"--init_checkpoint={albert}",
+            f"--output_dir={output}",
+            *shape,
+            *head,
+        ]
 
     code, out, err = call(capsys, classify.main, *arguments(tmp_path / "whole"))
-    assert code == 0 and "fresh weights: classifier/bias, classifier/kernel, pooler/bias, pooler/kernel" in out, err
+    assert (
+        code == 0
+        and "fresh weights: classifier/bias, classifier/kernel, pooler/bias, pooler/kernel" in out
+    ), err
     kill_after_save(monkeypatch, lambda: call(capsys, classify.main, *arguments(tmp_path / "run")))
     code, out, err = call(capsys, classify.main, *arguments(tmp_path / "run"))
     assert code == 0 and "going on from step 3 of 6" in out, err
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "run"))
 
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
-    assert [config[name] for name in ("encoder", "pooling", "pooler_size", "hidden_dropout_prob")] == ["garden:albert", "mean", 12, 0.1]
+    assert [
+        config[name] for name in ("encoder", "pooling", "pooler_size", "hidden_dropout_prob")
+    ] == ["garden:albert", "mean", 12, 0.1]
     before, after = weights(albert), weights(tmp_path / "run")
     assert after["pooler/kernel"].shape == (16, 12) and before["pooler/kernel"].shape == (16, 16)
     name = "encoder/transformer/intermediate/kernel"
     assert 0 < np.abs(after[name] - before[name]).max() < 0.01
 
-    results = (tmp_path / "run" / "eval_results.json").read_bytes(), (tmp_path / "run" / "test_results.tsv").read_bytes()
+    results = (
+        (tmp_path / "run" / "eval_results.json").read_bytes(),
+        (tmp_path / "run" / "test_results.tsv").read_bytes(),
+    )
     again = [f"--data_dir={pairs}", f"--output_dir={tmp_path / 'run'}", "--do_eval", "--do_predict"]
     code, _, err = call(capsys, classify.main, *again)
     assert code == 0, err
-    assert results == ((tmp_path / "run" / "eval_results.json").read_bytes(), (tmp_path / "run" / "test_results.tsv").read_bytes())
+    assert results == (
+        (tmp_path / "run" / "eval_results.json").read_bytes(),
+        (tmp_path / "run" / "test_results.tsv").read_bytes(),
+    )
 
 
 def test_it_guesses_words(albert, capsys):
@@ -109,16 +141,37 @@ def test_pretraining_goes_on_from_it_with_the_same_encoder_alone(albert, data, t
     for other in ([], ["--encoder=garden:bert"]):
         assert pretrain(data, tmp_path / "other", *start, *other) == 2
         err = capsys.readouterr().err
-        assert err.count("\n") == 1 and "its encoder is garden:albert" in err and "--encoder=garden:albert" in err
+        assert (
+            err.count("\n") == 1
+            and "its encoder is garden:albert" in err
+            and "--encoder=garden:albert" in err
+        )
     assert not (tmp_path / "other").exists()
     positions = "--max_position_embeddings=520"
-    assert pretrain(data, tmp_path / "more", *start, ALBERT[0], positions, "--freeze=embeddings,layers:1", steps=1) == 0
+    assert (
+        pretrain(
+            data,
+            tmp_path / "more",
+            *start,
+            ALBERT[0],
+            positions,
+            "--freeze=embeddings,layers:1",
+            steps=1,
+        )
+        == 0
+    )
     before, after = weights(albert), weights(tmp_path / "more")
     name = "encoder/position_embedding/embeddings"
     assert after[name].shape == (520, 8) and np.array_equal(after[name][:512], before[name])
-    moved = {name for name in before if before[name].shape == after[name].shape and not np.array_equal(before[name], after[name])}
+    moved = {
+        name
+        for name in before
+        if before[name].shape == after[name].shape and not np.array_equal(before[name], after[name])
+    }
     assert moved and all(
-        not name.startswith(("embeddings/", "encoder/")) or name == "encoder/embedding_projection/kernel" for name in moved
+        not name.startswith(("embeddings/", "encoder/"))
+        or name == "encoder/embedding_projection/kernel"
+        for name in moved
     )
 
 
@@ -131,7 +184,12 @@ def test_pretraining_goes_on_from_it_with_the_same_encoder_alone(albert, data, t
 )
 def test_what_fine_tuning_it_cannot_do_is_named(albert, pairs, capsys, tmp_path, flag, parts):
     code, _, err = call(
-        capsys, classify.main, f"--data_dir={pairs}", f"--init_checkpoint={albert}", f"--output_dir={tmp_path / 'run'}", flag
+        capsys,
+        classify.main,
+        f"--data_dir={pairs}",
+        f"--init_checkpoint={albert}",
+        f"--output_dir={tmp_path / 'run'}",
+        flag,
     )
     assert code == 2 and err.count("\n") == 1 and all(part in err for part in parts), err
     assert not os.listdir(tmp_path)
@@ -139,10 +197,20 @@ def test_what_fine_tuning_it_cannot_do_is_named(albert, pairs, capsys, tmp_path,
 
 @pytest.mark.parametrize("name", ["bert", "albert", "mobilebert", "reuse"])
 def test_freezing_counts_its_layers_too(name):
-    """Each weight of the encoder is of the embeddings or of one layer; K layers are the first K numbers. ALBERT's three are one."""
+    """Each weight of the encoder is of the embeddings or of one layer; K layers are the first K
+    numbers. ALBERT's three are one.
+    """
     num_layers, num_own = 3, 1 if name == "albert" else 3
-    sizes = dict(vocab_size=20, hidden_size=16, num_hidden_layers=num_layers, num_attention_heads=2, intermediate_size=24)
-    names = set(open_encoder(ModelConfig(**sizes, encoder=f"garden:{name}")).weights()) | {"mlm/bias"}
+    sizes = dict(
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=num_layers,
+        num_attention_heads=2,
+        intermediate_size=24,
+    )
+    names = set(open_encoder(ModelConfig(**sizes, encoder=f"garden:{name}")).weights()) | {
+        "mlm/bias"
+    }
     embeddings = frozen_names(names, ["embeddings"])
     layers = [frozen_names(names, [f"layers:{number}"]) for number in range(1, num_own + 1)]
     assert {"embeddings/word"} < embeddings and not embeddings & layers[-1]
@@ -150,6 +218,8 @@ def test_freezing_counts_its_layers_too(name):
     with pytest.raises(UserError, match=f"at most layers:{num_own}"):
         frozen_names(names, [f"layers:{num_own + 1}"])
     if num_own == 3:
-        assert layers[0] < layers[1] < layers[2] and len(layers[1] - layers[0]) == len(layers[2] - layers[1])
+        assert layers[0] < layers[1] < layers[2] and len(layers[1] - layers[0]) == len(
+            layers[2] - layers[1]
+        )
     with pytest.raises(UserError, match="layers:0"):
         frozen_names(names, ["layers:0"])

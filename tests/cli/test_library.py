@@ -1,4 +1,6 @@
-"""The library does what the scripts do, without flags, prints or exits, as often as a program likes."""
+"""The library does what the scripts do, without flags, prints or exits, as often as a
+program likes.
+"""
 
 import dataclasses
 import json
@@ -39,12 +41,26 @@ def test_same_bits_as_the_script_several_times_in_a_process(data, tmp_path, caps
     capsys.readouterr()
     for name, replicas in (("one", 1), ("two", 2), ("again", 1)):
         devices = DeviceConfig(virtual_replicas=replicas)
-        outcome = pretrain.pretrain(settings(data, tmp_path / name, devices=devices, batch=BatchConfig(train_batch_size=8 // replicas)))
-        assert outcome.signal is None and outcome.progress.step == 4 and outcome.folder.path == str(tmp_path / name)
+        outcome = pretrain.pretrain(
+            settings(
+                data,
+                tmp_path / name,
+                devices=devices,
+                batch=BatchConfig(train_batch_size=8 // replicas),
+            )
+        )
+        assert (
+            outcome.signal is None
+            and outcome.progress.step == 4
+            and outcome.folder.path == str(tmp_path / name)
+        )
     assert same(weights(tmp_path / "one"), weights(tmp_path / "script"))
     assert same(weights(tmp_path / "one"), weights(tmp_path / "again"))
     assert lines(tmp_path / "one") == lines(tmp_path / "script")
-    stored = [json.loads((tmp_path / name / "run.json").read_text())["settings"] for name in ("one", "script")]
+    stored = [
+        json.loads((tmp_path / name / "run.json").read_text())["settings"]
+        for name in ("one", "script")
+    ]
     assert stored[0] == stored[1]
     assert capsys.readouterr() == ("", "")
 
@@ -84,15 +100,26 @@ def test_what_goes_wrong_is_raised(data, tmp_path, capsys, caplog):
         pretrain.pretrain(settings(data, tmp_path / "run", ending=ending))
     with caplog.at_level("INFO", logger="bert_gpu"):
         pretrain.pretrain(settings(data, tmp_path / "run", ending=EndingConfig()))
-    assert any("going on from step 4" in record.message or "finished" in record.message for record in caplog.records)
+    assert any(
+        "going on from step 4" in record.message or "finished" in record.message
+        for record in caplog.records
+    )
     assert capsys.readouterr() == ("", "")
 
 
 def test_the_example(tmp_path):
-    command = [sys.executable, str(ROOT / "examples" / "library.py"), str(tmp_path / "library"), "3"]
+    command = [
+        sys.executable,
+        str(ROOT / "examples" / "library.py"),
+        str(tmp_path / "library"),
+        "3",
+    ]
     for _ in range(2):  # the second time there is nothing to do
         result = subprocess.run(command, capture_output=True, text=True)
         assert result.returncode == 0 and result.stderr == ""
         title, *rows = result.stdout.splitlines()
-        assert "validation loss" in title and [row.split()[0] for row in rows] == ["0.0003", "0.001"]
+        assert "validation loss" in title and [row.split()[0] for row in rows] == [
+            "0.0003",
+            "0.001",
+        ]
     assert (tmp_path / "library" / "pairs-0.001" / "eval_results.json").exists()

@@ -18,7 +18,14 @@ from tests.cli.pretraining import ROOT, SMALL, lines, pretrain, same, weights
 
 
 def test_what_a_run_leaves_behind(data, finished):
-    assert sorted(os.listdir(finished)) == [".run.lock", "checkpoints", "metrics.jsonl", "model", "run.json", "tensorboard"]
+    assert sorted(os.listdir(finished)) == [
+        ".run.lock",
+        "checkpoints",
+        "metrics.jsonl",
+        "model",
+        "run.json",
+        "tensorboard",
+    ]
     assert RunFolder(str(finished)).steps() == [5, 10, 12]
     assert {"config.json", "model.safetensors", "vocab.txt"} <= set(os.listdir(finished / "model"))
     assert (finished / "model" / "vocab.txt").read_bytes() == (data / "vocab.txt").read_bytes()
@@ -36,9 +43,20 @@ def test_what_a_run_leaves_behind(data, finished):
 def test_killed_and_resumed_is_never_killed(data, finished, tmp_path):
     """kill -9 after a checkpoint, then the same command: the same bits, the same metrics."""
     output = tmp_path / "run"
-    flags = [f"--input_file={data}/*.tfrecord", f"--output_dir={output}", "--num_train_steps=12", "--log_steps=1", *SMALL]
+    flags = [
+        f"--input_file={data}/*.tfrecord",
+        f"--output_dir={output}",
+        "--num_train_steps=12",
+        "--log_steps=1",
+        *SMALL,
+    ]
     environment = dict(os.environ, CUDA_VISIBLE_DEVICES="-1")
-    script = [sys.executable, str(ROOT / "run_pretraining_gpu.py"), *flags, "--save_checkpoints_steps=5"]
+    script = [
+        sys.executable,
+        str(ROOT / "run_pretraining_gpu.py"),
+        *flags,
+        "--save_checkpoints_steps=5",
+    ]
     process = subprocess.Popen(script, env=environment, stdout=subprocess.DEVNULL)
     while 5 not in RunFolder(str(output)).steps():
         assert process.poll() is None
@@ -53,9 +71,22 @@ def test_killed_and_resumed_is_never_killed(data, finished, tmp_path):
 
 def test_killed_before_the_first_checkpoint(data, finished, tmp_path):
     output = tmp_path / "run"
-    flags = [f"--input_file={data}/*.tfrecord", f"--output_dir={output}", "--num_train_steps=12", "--log_steps=1", *SMALL]
-    script = [sys.executable, str(ROOT / "run_pretraining_gpu.py"), *flags, "--save_checkpoints_steps=12"]
-    process = subprocess.Popen(script, env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"), stdout=subprocess.DEVNULL)
+    flags = [
+        f"--input_file={data}/*.tfrecord",
+        f"--output_dir={output}",
+        "--num_train_steps=12",
+        "--log_steps=1",
+        *SMALL,
+    ]
+    script = [
+        sys.executable,
+        str(ROOT / "run_pretraining_gpu.py"),
+        *flags,
+        "--save_checkpoints_steps=12",
+    ]
+    process = subprocess.Popen(
+        script, env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"), stdout=subprocess.DEVNULL
+    )
     while not (output / "metrics.jsonl").exists() or len(lines(output)) < 3:
         assert process.poll() is None
         time.sleep(0.02)
@@ -67,9 +98,18 @@ def test_killed_before_the_first_checkpoint(data, finished, tmp_path):
 
 def test_sigterm_saves_and_exits_143(data, finished, tmp_path):
     output = tmp_path / "run"
-    flags = [f"--input_file={data}/*.tfrecord", f"--output_dir={output}", "--num_train_steps=100000", "--log_steps=1", *SMALL]
+    flags = [
+        f"--input_file={data}/*.tfrecord",
+        f"--output_dir={output}",
+        "--num_train_steps=100000",
+        "--log_steps=1",
+        *SMALL,
+    ]
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "run_pretraining_gpu.py"), *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [sys.executable, str(ROOT / "run_pretraining_gpu.py"), *flags],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
     )
     while not (output / "metrics.jsonl").exists() or len(lines(output)) < 4:
         assert process.poll() is None
@@ -83,16 +123,25 @@ def test_sigterm_saves_and_exits_143(data, finished, tmp_path):
 
 
 def test_resume_with_other_devices(data, finished, tmp_path):
-    """Six steps on one replica, the rest on two with half the micro-batch: the records and the numbers stay the same."""
+    """Six steps on one replica, the rest on two with half the micro-batch: the records and the
+    numbers stay the same.
+    """
     output = tmp_path / "run"
     whole = tmp_path / "whole"
-    calm = ["--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0", "--num_warmup_steps=0", "--curve=constant"]
+    calm = [
+        "--hidden_dropout_prob=0",
+        "--attention_probs_dropout_prob=0",
+        "--num_warmup_steps=0",
+        "--curve=constant",
+    ]
     assert pretrain(data, whole, *calm) == 0
     assert pretrain(data, output, *calm, steps=6) == 0
     assert pretrain(data, output, *calm, "--virtual_replicas=2", "--train_batch_size=2") == 0
     stored = json.loads((output / "run.json").read_text())
     assert stored["global_batch_size"] == 8
-    ours, theirs = ([line["loss"] for line in lines(folder) if "loss" in line] for folder in (output, whole))
+    ours, theirs = (
+        [line["loss"] for line in lines(folder) if "loss" in line] for folder in (output, whole)
+    )
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
@@ -104,7 +153,9 @@ def test_again_otherwise_and_more(data, tmp_path, capsys):
     assert same(before, weights(output))
     assert pretrain(data, output, "--adam_beta2=0.98", steps=3) == 2
     error = capsys.readouterr().err
-    assert "--adam_beta2: 0.999 -> 0.98" in error and "--overwrite" in error and error.count("\n") == 1
+    assert (
+        "--adam_beta2: 0.999 -> 0.98" in error and "--overwrite" in error and error.count("\n") == 1
+    )
     assert pretrain(data, output, steps=5) == 0
     assert [line["step"] for line in lines(output) if "loss" in line] == [1, 2, 3, 4, 5]
     assert pretrain(data, output, "--adam_beta2=0.98", "--overwrite", steps=2) == 0
@@ -134,12 +185,31 @@ def test_records_of_model_garden_train_as_well(data, tmp_path, sample_text):
 
     tokenizer = tokenization.FullTokenizer(str(data / "vocab.txt"), do_lower_case=True)
     process = garden.get_processor_text_fn(False, True)
-    made = garden.create_training_instances([sample_text], tokenizer, process, 32, 1, 0.1, 0.15, 5, random.Random(1))
+    made = garden.create_training_instances(
+        [sample_text], tokenizer, process, 32, 1, 0.1, 0.15, 5, random.Random(1)
+    )
     for v2_names in (False, True):
         path = tmp_path / f"{v2_names}.tf_record"
         garden.write_instance_to_example_files(made, tokenizer, 32, 5, [str(path)], False, v2_names)
-        flags = [f"--input_file={path}", f"--vocab_file={data}/vocab.txt", f"--output_dir={tmp_path / str(v2_names)}-run"]
-        assert command(["bert-gpu", "pretrain", *flags, *SMALL, "--num_train_steps=3", "--log_steps=1", "--quiet"]) == 0
+        flags = [
+            f"--input_file={path}",
+            f"--vocab_file={data}/vocab.txt",
+            f"--output_dir={tmp_path / str(v2_names)}-run",
+        ]
+        assert (
+            command(
+                [
+                    "bert-gpu",
+                    "pretrain",
+                    *flags,
+                    *SMALL,
+                    "--num_train_steps=3",
+                    "--log_steps=1",
+                    "--quiet",
+                ]
+            )
+            == 0
+        )
     runs = [lines(tmp_path / f"{v2_names}-run") for v2_names in (False, True)]
     assert runs[0] == runs[1] and all(np.isfinite(line["loss"]) for line in runs[0])
 
@@ -147,12 +217,23 @@ def test_records_of_model_garden_train_as_well(data, tmp_path, sample_text):
 def test_show_config(data, capsys):
     assert pretrain(data, "nowhere", "--show_config", "--adam_beta2=0.98") == 0
     text = capsys.readouterr().out
-    assert "--adam_beta2=0.98  # command line" in text and "--vocab_size=500  # derived" in text and "--adam_beta1=0.9  # default" in text
+    assert (
+        "--adam_beta2=0.98  # command line" in text
+        and "--vocab_size=500  # derived" in text
+        and "--adam_beta1=0.9  # default" in text
+    )
     assert not os.path.exists("nowhere")
 
 
 @pytest.mark.parametrize(
-    "flag", ["--max_predictions_per_seq=3", "--max_seq_length=64", "--hidden_size=15", "--num_gpus=99", "--input_file=gs://data/x"]
+    "flag",
+    [
+        "--max_predictions_per_seq=3",
+        "--max_seq_length=64",
+        "--hidden_size=15",
+        "--num_gpus=99",
+        "--input_file=gs://data/x",
+    ],
 )
 def test_show_config_refuses_what_the_run_would(data, capsys, flag):
     for more in (["--show_config"], []):
@@ -171,7 +252,9 @@ def test_a_diverged_run_exits_3(data, tmp_path, capsys):
 
 
 def test_an_unexported_model_is_exported(data, finished, tmp_path):
-    """A run that was killed between its last checkpoint and the export has a stale model/, or none."""
+    """A run that was killed between its last checkpoint and the export has a stale
+    model/, or none.
+    """
     output = tmp_path / "run"
     assert pretrain(data, output, steps=3) == 0
     stale = weights(output)
@@ -182,7 +265,12 @@ def test_an_unexported_model_is_exported(data, finished, tmp_path):
 
 def test_second_phase_with_longer_rows(data, finished, tmp_path, sample_text, capsys):
     longer = tmp_path / "data"
-    flags = [f"--input_file={sample_text}", f"--output_file={longer}/x.tfrecord", f"--vocab_file={data}/vocab.txt", "--dupe_factor=1"]
+    flags = [
+        f"--input_file={sample_text}",
+        f"--output_file={longer}/x.tfrecord",
+        f"--vocab_file={data}/vocab.txt",
+        "--dupe_factor=1",
+    ]
     assert command(["bert-gpu", "data", *flags, "--max_seq_length=64", "--quiet"]) == 0
     start = [f"--init_checkpoint={finished}", "--max_position_embeddings=600"]
     assert pretrain(longer, tmp_path / "run", *start, steps=1) == 0
@@ -192,13 +280,28 @@ def test_second_phase_with_longer_rows(data, finished, tmp_path, sample_text, ca
 
 
 def test_dynamic_masks_and_padding(data, tmp_path, sample_text):
-    """Compact packed records train, and resume, with masks drawn at reading and batches of like lengths."""
+    """Compact packed records train, and resume, with masks drawn at reading and batches of
+    like lengths.
+    """
     packed = tmp_path / "data"
-    flags = [f"--input_file={sample_text}", f"--output_file={packed}/x.tfrecord", f"--vocab_file={data}/vocab.txt", "--objective=packed"]
-    assert command(["bert-gpu", "data", *flags, "--masking=dynamic", "--max_seq_length=32", "--quiet"]) == 0
+    flags = [
+        f"--input_file={sample_text}",
+        f"--output_file={packed}/x.tfrecord",
+        f"--vocab_file={data}/vocab.txt",
+        "--objective=packed",
+    ]
+    assert (
+        command(["bert-gpu", "data", *flags, "--masking=dynamic", "--max_seq_length=32", "--quiet"])
+        == 0
+    )
     for name, parts in (("whole", [6]), ("parts", [3, 6])):
         for steps in parts:
-            calm = ["--curve=constant", "--num_warmup_steps=0", "--padding=uniform", "--length_multiple=8"]
+            calm = [
+                "--curve=constant",
+                "--num_warmup_steps=0",
+                "--padding=uniform",
+                "--length_multiple=8",
+            ]
             assert pretrain(packed, tmp_path / name, *calm, steps=steps) == 0
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     assert "cls.seq_relationship.weight" not in weights(tmp_path / "whole")

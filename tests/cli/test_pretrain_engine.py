@@ -1,4 +1,6 @@
-"""The engine through the command: the clock, the ramp, freezing, rollback, marks, full disks, kills at any moment."""
+"""The engine through the command: the clock, the ramp, freezing, rollback, marks, full disks, kills
+at any moment.
+"""
 
 import json
 import math
@@ -20,9 +22,19 @@ from tests.cli.pretraining import ROOT, SMALL, lines, pretrain, same, weights
 
 
 def test_killed_while_a_checkpoint_is_written():
-    """The short form of benchmarks/killing.py: a kill while a checkpoint is written, with several steps a call."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "killing.py"), "--kills=1", "--steps=24", "--signal=kill"]
-    result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"))
+    """The short form of benchmarks/killing.py: a kill while a checkpoint is written, with several
+    steps a call.
+    """
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "killing.py"),
+        "--kills=1",
+        "--steps=24",
+        "--signal=kill",
+    ]
+    result = subprocess.run(
+        command, capture_output=True, text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1")
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("same bits") == 3 and "writing a checkpoint" in result.stdout
 
@@ -30,7 +42,12 @@ def test_killed_while_a_checkpoint_is_written():
 def test_a_run_on_the_clock(data, tmp_path, capsys):
     """It ends when its time is spent, is finished then, and goes on when it gets more."""
     output = tmp_path / "run"
-    flags = ["--lr_schedule=time", "--curve=triangle", "--total_training_time=0.001", "--num_train_steps=1000000"]
+    flags = [
+        "--lr_schedule=time",
+        "--curve=triangle",
+        "--total_training_time=0.001",
+        "--num_train_steps=1000000",
+    ]
     assert pretrain(data, output, *flags) == 0
     first = lines(output)[-1]["step"]
     stored = RunFolder(str(output)).newest_progress()
@@ -46,7 +63,12 @@ def test_a_run_on_the_clock(data, tmp_path, capsys):
 
 
 def test_a_ramp_resumes_to_the_bit(data, tmp_path):
-    ramp = ["--batch_ramp_proportion=0.5", "--gradient_accumulation_steps=4", "--train_batch_size=2", "--num_train_steps=12"]
+    ramp = [
+        "--batch_ramp_proportion=0.5",
+        "--gradient_accumulation_steps=4",
+        "--train_batch_size=2",
+        "--num_train_steps=12",
+    ]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert pretrain(data, whole, *ramp, "--save_checkpoints_steps=5") == 0
     shutil.copytree(whole, parts)
@@ -59,22 +81,38 @@ def test_a_ramp_resumes_to_the_bit(data, tmp_path):
     assert sizes[0] == 2 and sizes[6:] == [8] * 6 and sizes == sorted(sizes)
     assert RunFolder(str(whole)).newest_progress().records == sum(sizes)
     assert pretrain(data, parts, *ramp, "--train_batch_size=1", steps=20) == 2
-    assert pretrain(data, parts, "--batch_ramp_proportion=0.5", "--train_batch_size=8", steps=20) == 2
-    assert pretrain(data, parts, *ramp, "--virtual_replicas=2", "--train_batch_size=1", steps=13) == 0
+    assert (
+        pretrain(data, parts, "--batch_ramp_proportion=0.5", "--train_batch_size=8", steps=20) == 2
+    )
+    assert (
+        pretrain(data, parts, *ramp, "--virtual_replicas=2", "--train_batch_size=1", steps=13) == 0
+    )
 
 
 def test_frozen_weights_have_no_state_and_do_not_move(data, finished, tmp_path, capsys):
     output = tmp_path / "run"
-    flags = [f"--init_checkpoint={finished}", "--freeze=embeddings,layers:1", "--recompute", "--steps_per_loop=2"]
+    flags = [
+        f"--init_checkpoint={finished}",
+        "--freeze=embeddings,layers:1",
+        "--recompute",
+        "--steps_per_loop=2",
+    ]
     assert pretrain(data, output, *flags, steps=4) == 0
     before, after = weights(finished), weights(output)
     for name in before:
-        frozen = "embeddings" in name or "layer.0." in name or name == "cls.predictions.decoder.weight"
+        frozen = (
+            "embeddings" in name or "layer.0." in name or name == "cls.predictions.decoder.weight"
+        )
         if frozen:
             assert np.array_equal(before[name], after[name]), name
-    assert not np.array_equal(before["bert.encoder.layer.1.output.dense.weight"], after["bert.encoder.layer.1.output.dense.weight"])
+    assert not np.array_equal(
+        before["bert.encoder.layer.1.output.dense.weight"],
+        after["bert.encoder.layer.1.output.dense.weight"],
+    )
     saved = load_file(output / "checkpoints" / "step-00000004" / "variables.safetensors")
-    assert not any("embeddings/" in name or "layer_0/" in name for name in saved if name.startswith("slots/"))
+    assert not any(
+        "embeddings/" in name or "layer_0/" in name for name in saved if name.startswith("slots/")
+    )
     capsys.readouterr()
     assert pretrain(data, output, *flags, "--freeze=embeddings", steps=8) == 2
     assert "--freeze" in capsys.readouterr().err
@@ -84,7 +122,13 @@ def test_frozen_weights_have_no_state_and_do_not_move(data, finished, tmp_path, 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw8bit"])
 def test_other_optimizers_resume_to_the_bit(data, tmp_path, optimizer):
-    flags = [f"--optimizer={optimizer}", "--hidden_size=64", "--intermediate_size=128", "--curve=constant", "--num_warmup_steps=0"]
+    flags = [
+        f"--optimizer={optimizer}",
+        "--hidden_size=64",
+        "--intermediate_size=128",
+        "--curve=constant",
+        "--num_warmup_steps=0",
+    ]
     assert pretrain(data, tmp_path / "whole", *flags, steps=4) == 0
     for steps in (2, 4):
         assert pretrain(data, tmp_path / "parts", *flags, steps=steps) == 0
@@ -92,7 +136,9 @@ def test_other_optimizers_resume_to_the_bit(data, tmp_path, optimizer):
 
 
 def test_rollback_leaves_the_bad_data_behind(data, tmp_path, capsys):
-    """With a rate that is far too high every checkpoint diverges again, so that the run rolls back, and gives up in the end."""
+    """With a rate that is far too high every checkpoint diverges again, so that the run rolls back,
+    and gives up in the end.
+    """
     output = tmp_path / "run"
     calm = ["--save_checkpoints_steps=2", "--num_warmup_steps=0", "--curve=constant"]
     assert pretrain(data, output, *calm, steps=4) == 0
@@ -108,23 +154,38 @@ def test_rollback_leaves_the_bad_data_behind(data, tmp_path, capsys):
 
 def test_marks_best_and_early_stop(data, tmp_path, capsys):
     output = tmp_path / "run"
-    flags = ["--finetune_time_markers=0.5,1", "--save_checkpoints_steps=4", "--keep_checkpoint_max=1", "--export_best"]
+    flags = [
+        "--finetune_time_markers=0.5,1",
+        "--save_checkpoints_steps=4",
+        "--keep_checkpoint_max=1",
+        "--export_best",
+    ]
     assert pretrain(data, output, *flags) == 0
     assert {path.name for path in (output / "marks").iterdir()} == {"0.5", "1"}
-    assert {"config.json", "model.safetensors", "vocab.txt"} <= set(os.listdir(output / "marks" / "0.5"))
+    assert {"config.json", "model.safetensors", "vocab.txt"} <= set(
+        os.listdir(output / "marks" / "0.5")
+    )
     best = RunFolder(str(output)).best_step()
-    evaluations = {line["step"]: line["eval_loss"] for line in lines(output) if "eval_loss" in line and line["step"]}
+    evaluations = {
+        line["step"]: line["eval_loss"]
+        for line in lines(output)
+        if "eval_loss" in line and line["step"]
+    }
     assert best == min(evaluations, key=evaluations.get) and best in RunFolder(str(output)).steps()
     assert pretrain(data, output, "--overwrite", steps=1) == 0
     assert not (output / "marks").exists()
     stop = ["--early_stop_time=0", "--early_stop_eval_loss=0.5", "--save_checkpoints_steps=3"]
     assert pretrain(data, tmp_path / "stopped", *stop) == 3
     assert "early stop at step 3" in capsys.readouterr().err
-    assert not (tmp_path / "stopped" / "model").exists() and RunFolder(str(tmp_path / "stopped")).steps() == [3]
+    assert not (tmp_path / "stopped" / "model").exists() and RunFolder(
+        str(tmp_path / "stopped")
+    ).steps() == [3]
 
 
 def test_a_full_disk_keeps_the_good_checkpoints(data, tmp_path, capsys, monkeypatch):
-    """The disk is full at the saves of steps 4 and 8 and has room at 12: the run ends well. Full to the end: it does not."""
+    """The disk is full at the saves of steps 4 and 8 and has room at 12: the run ends well. Full to
+    the end: it does not.
+    """
     save, full = checkpoint.save_file, set()
 
     def save_file(values, path, *rest):
@@ -141,8 +202,20 @@ def test_a_full_disk_keeps_the_good_checkpoints(data, tmp_path, capsys, monkeypa
     full |= {12}
     full -= {4}
     assert pretrain(data, tmp_path / "b", "--save_checkpoints_steps=4") == 3
-    assert RunFolder(str(tmp_path / "b")).steps() == [4] and "newest good one is step 4" in capsys.readouterr().err
-    assert pretrain(data, tmp_path / "c", "--save_checkpoints_steps=4", "--on_save_error=stop", "--num_train_steps=100") == 3
+    assert (
+        RunFolder(str(tmp_path / "b")).steps() == [4]
+        and "newest good one is step 4" in capsys.readouterr().err
+    )
+    assert (
+        pretrain(
+            data,
+            tmp_path / "c",
+            "--save_checkpoints_steps=4",
+            "--on_save_error=stop",
+            "--num_train_steps=100",
+        )
+        == 3
+    )
     assert lines(tmp_path / "c")[-1]["step"] < 16
 
 
@@ -150,7 +223,11 @@ def test_run_json_says_what_was_run(data, finished):
     content = json.loads((finished / "run.json").read_text())
     assert {"bert_gpu", "tensorflow", "python"} <= content["versions"].keys()
     assert content["hashes"]["vocabulary"] and len(content["hashes"]["dataset"]) == 64
-    assert "git_commit" in content and content["settings"]["optimizer"] == "adamw" and content["free"]["steps_per_loop"] == 1
+    assert (
+        "git_commit" in content
+        and content["settings"]["optimizer"] == "adamw"
+        and content["free"]["steps_per_loop"] == 1
+    )
 
 
 def test_auto_batch_without_a_gpu(data, tmp_path):
@@ -162,12 +239,23 @@ def test_auto_batch_without_a_gpu(data, tmp_path):
 
 
 def test_a_second_signal_leaves_at_once(data, tmp_path):
-    """Also inside a call of many steps: the first is asked to wait for its end, the second is not."""
+    """Also inside a call of many steps: the first is asked to wait for its end, the
+    second is not.
+    """
     output = tmp_path / "run"
-    flags = [f"--input_file={data}/*.tfrecord", f"--output_dir={output}", "--num_train_steps=10000000", *SMALL]
+    flags = [
+        f"--input_file={data}/*.tfrecord",
+        f"--output_dir={output}",
+        "--num_train_steps=10000000",
+        *SMALL,
+    ]
     flags += ["--steps_per_loop=3000", "--log_steps=3000", "--save_checkpoints_steps=3000"]
     environment = dict(os.environ, CUDA_VISIBLE_DEVICES="-1")
-    process = subprocess.Popen([sys.executable, str(ROOT / "run_pretraining_gpu.py"), *flags], env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "run_pretraining_gpu.py"), *flags],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+    )
     while not (output / "metrics.jsonl").exists() or not (output / "metrics.jsonl").stat().st_size:
         assert process.poll() is None
         time.sleep(0.02)
@@ -182,7 +270,13 @@ def test_a_second_signal_leaves_at_once(data, tmp_path):
 def test_flags_that_need_validation_records(data, tmp_path, capsys):
     shard = tmp_path / "x.tfrecord"
     shard.write_bytes(next(data.glob("x-00000*.tfrecord")).read_bytes())
-    flags = [f"--input_file={shard}", f"--vocab_file={data}/vocab.txt", f"--output_dir={tmp_path}/run", "--num_train_steps=1", *SMALL]
+    flags = [
+        f"--input_file={shard}",
+        f"--vocab_file={data}/vocab.txt",
+        f"--output_dir={tmp_path}/run",
+        "--num_train_steps=1",
+        *SMALL,
+    ]
     assert command(["bert-gpu", "pretrain", *flags, "--export_best"]) == 2
     assert "--export_best: the data has no validation records" in capsys.readouterr().err
 
@@ -194,7 +288,10 @@ def test_flags_that_need_validation_records(data, tmp_path, capsys):
         (["--lr_schedule=time"], "--total_training_time"),
         (["--all_reduce=nccl"], "--all_reduce=nccl: needs one physical GPU"),
         (["--validation_epochs=1", "--eval_steps=5"], "give one of them"),
-        (["--finetune_time_markers=0.5,2"], "--finetune_time_markers=0.5,2: must be numbers above 0 and at most 1"),
+        (
+            ["--finetune_time_markers=0.5,2"],
+            "--finetune_time_markers=0.5,2: must be numbers above 0 and at most 1",
+        ),
         (["--freeze=["], "--freeze=["),
         (["--on_divergence=pray"], "--on_divergence=pray: must be one of stop, rollback"),
     ],

@@ -46,7 +46,19 @@ def corrupt(data, folder, how):
 )
 def test_bad_input(data, tmp_path, capsys, flags, complaint):
     output = tmp_path / "run"
-    assert command(["bert-gpu", "pretrain", f"--input_file={data}/*.tfrecord", f"--output_dir={output}", *SMALL, *flags]) == 2
+    assert (
+        command(
+            [
+                "bert-gpu",
+                "pretrain",
+                f"--input_file={data}/*.tfrecord",
+                f"--output_dir={output}",
+                *SMALL,
+                *flags,
+            ]
+        )
+        == 2
+    )
     error = capsys.readouterr().err
     assert complaint in error and error.count("\n") == 1 and len(error) <= 301
     assert not output.exists()
@@ -56,7 +68,13 @@ def test_bad_input(data, tmp_path, capsys, flags, complaint):
 def test_corrupt_records_stop_the_run(data, tmp_path, capsys, how):
     path = corrupt(data, tmp_path, how)
     output = tmp_path / "run"
-    flags = [f"--input_file={path}", f"--vocab_file={data}/vocab.txt", f"--output_dir={output}", "--num_train_epochs=1", *SMALL]
+    flags = [
+        f"--input_file={path}",
+        f"--vocab_file={data}/vocab.txt",
+        f"--output_dir={output}",
+        "--num_train_epochs=1",
+        *SMALL,
+    ]
     assert command(["bert-gpu", "pretrain", *flags]) == 2
     error = capsys.readouterr().err
     assert str(path) in error and "byte" in error and error.count("\n") == 1
@@ -137,8 +155,18 @@ def test_what_a_finished_run_may_not_change(data, finished, tmp_path, capsys):
 
 def test_other_data_is_noticed(data, finished, tmp_path, sample_text, capsys):
     other = tmp_path / "data"
-    flags = [f"--input_file={sample_text}", f"--output_file={other}/x.tfrecord", f"--vocab_file={data}/vocab.txt", "--dupe_factor=1"]
-    assert command(["bert-gpu", "data", *flags, "--max_seq_length=32", "--masked_lm_prob=0.2", "--quiet"]) == 0
+    flags = [
+        f"--input_file={sample_text}",
+        f"--output_file={other}/x.tfrecord",
+        f"--vocab_file={data}/vocab.txt",
+        "--dupe_factor=1",
+    ]
+    assert (
+        command(
+            ["bert-gpu", "data", *flags, "--max_seq_length=32", "--masked_lm_prob=0.2", "--quiet"]
+        )
+        == 0
+    )
     assert pretrain(other, finished, steps=20) == 2
     assert "--training_data" in capsys.readouterr().err
 

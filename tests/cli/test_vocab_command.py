@@ -1,4 +1,6 @@
-"""The command writes what the learners give for the text, in one file or two, and what it cannot do is refused before anything is done."""
+"""The command writes what the learners give for the text, in one file or two, and what it cannot do
+is refused before anything is done.
+"""
 
 import gzip
 import json
@@ -13,7 +15,10 @@ from bert_gpu.text.corpus import plan_blocks
 from bert_gpu.text.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 
-TEXT = "The painter paints a painting.\nThe walker walked to ﬁve walls.\n\nTeachers teach, and readers read.\n\n" * 20
+TEXT = (
+    "The painter paints a painting.\nThe walker walked to ﬁve walls.\n\n"
+    "Teachers teach, and readers read.\n\n"
+) * 20
 
 
 @pytest.fixture
@@ -34,7 +39,9 @@ def test_wordpiece_is_what_the_learner_gives(folder, capsys):
     counts = counting.count_words_of_blocks(plan_blocks(["text.txt"], 1 << 20), True)
     expected = vocab.learn_wordpiece(counts, 60)
     assert code == 0 and WordPieceTokenizer("out.txt").vocab == expected
-    assert out.splitlines()[-1].startswith(f"out.txt: {len(expected)} pieces from 0.0 MB of text in ")
+    assert out.splitlines()[-1].startswith(
+        f"out.txt: {len(expected)} pieces from 0.0 MB of text in "
+    )
     assert sorted(os.listdir()) == ["out.txt", "text.txt"]
 
 
@@ -57,7 +64,9 @@ def test_sentencepiece_writes_a_model_and_its_pieces_when_named(folder, capsys):
 
 
 def test_compressed_json_gives_the_vocabulary_of_its_text(folder, capsys):
-    lines = "".join(json.dumps({"body": document}) + "\n" for document in TEXT.split("\n\n") if document)
+    lines = "".join(
+        json.dumps({"body": document}) + "\n" for document in TEXT.split("\n\n") if document
+    )
     (folder / "data").mkdir()
     (folder / "data" / "text.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     arguments = ["--vocab_size=60", "--quiet"]
@@ -65,7 +74,9 @@ def test_compressed_json_gives_the_vocabulary_of_its_text(folder, capsys):
     json_flags = ["--input_format=jsonl", "--text_field=body", "--input_file=data"]
     assert call(capsys, "--vocab_file=b.txt", *json_flags, *arguments)[0] == 0
     assert (folder / "a.txt").read_bytes() == (folder / "b.txt").read_bytes()
-    assert sorted(os.listdir()) == ["a.txt", "b.txt", "data", "text.txt"] and os.listdir("data") == ["text.jsonl.gz"]
+    assert sorted(os.listdir()) == ["a.txt", "b.txt", "data", "text.txt"] and os.listdir(
+        "data"
+    ) == ["text.jsonl.gz"]
     code, _, err = call(capsys, "--vocab_file=c.txt", "--input_format=jsonl", "--input_file=data")
     assert code == 2 and err.startswith("data/text.jsonl.gz: line 1 has no field 'text'")
     assert sorted(os.listdir()) == ["a.txt", "b.txt", "data", "text.txt"]
@@ -73,7 +84,15 @@ def test_compressed_json_gives_the_vocabulary_of_its_text(folder, capsys):
 
 def test_normalisation_comes_before_learning(folder, capsys):
     for form, letter in (("none", True), ("NFKC", False)):
-        assert call(capsys, "--input_file=text.txt", f"--vocab_file={form}.txt", f"--normalization={form}")[0] == 0
+        assert (
+            call(
+                capsys,
+                "--input_file=text.txt",
+                f"--vocab_file={form}.txt",
+                f"--normalization={form}",
+            )[0]
+            == 0
+        )
         assert ("ﬁ" in (folder / f"{form}.txt").read_text()) == letter
 
 
@@ -88,9 +107,22 @@ def test_a_file_that_is_there_is_kept(folder, capsys):
     (folder / "out.txt").write_text("mine")
     code, out, err = call(capsys, "--input_file=text.txt", "--vocab_file=out.txt")
     assert (
-        code == 2 and not out and "out.txt: is there already" in err and "--overwrite" in err and (folder / "out.txt").read_text() == "mine"
+        code == 2
+        and not out
+        and "out.txt: is there already" in err
+        and "--overwrite" in err
+        and (folder / "out.txt").read_text() == "mine"
     )
-    assert call(capsys, "--input_file=text.txt", "--vocab_file=out.txt", "--overwrite", "--vocab_size=60")[0] == 0
+    assert (
+        call(
+            capsys,
+            "--input_file=text.txt",
+            "--vocab_file=out.txt",
+            "--overwrite",
+            "--vocab_size=60",
+        )[0]
+        == 0
+    )
     assert len(WordPieceTokenizer("out.txt").vocab) <= 60
 
 
@@ -104,7 +136,10 @@ def test_a_file_that_is_there_is_kept(folder, capsys):
         (["--vocab_file=."], [".: is a folder"]),
         (["--vocab_file="], ["--vocab_file=: needs the name"]),
         (["--sp_model_file=a.model"], ["--sp_model_file=a.model", "--tokenization=SentencePiece"]),
-        (["--tokenization=SentencePiece", "--sp_model_file="], ["--sp_model_file=: needs the name"]),
+        (
+            ["--tokenization=SentencePiece", "--sp_model_file="],
+            ["--sp_model_file=: needs the name"],
+        ),
         (["--tokenization=SentencePiece", "--vocab_size=9"], ["--vocab_size=9: must be at least"]),
         (["--tokenization=BPE"], ["--tokenization=BPE"]),
         (["--language=english"], ["--language=english"]),

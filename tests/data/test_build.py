@@ -1,4 +1,6 @@
-"""Laws of the data job: same bytes for any number of workers and after any interruption; nothing foreign is touched."""
+"""Laws of the data job: same bytes for any number of workers and after any interruption; nothing
+foreign is touched.
+"""
 
 import hashlib
 import json
@@ -28,7 +30,15 @@ def vocab_file(tmp_path_factory, sample_text):
 
 
 def config(folder, text, **settings):
-    return DataConfig(**dict(input_file=str(text), output_file=str(folder / "x.tfrecord"), max_seq_length=64, dupe_factor=2) | settings)
+    return DataConfig(
+        **dict(
+            input_file=str(text),
+            output_file=str(folder / "x.tfrecord"),
+            max_seq_length=64,
+            dupe_factor=2,
+        )
+        | settings
+    )
 
 
 def run(folder, text, overwrite=False, **settings):
@@ -36,7 +46,10 @@ def run(folder, text, overwrite=False, **settings):
 
 
 def content(folder):
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in os.listdir(folder)}
+    return {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in os.listdir(folder)
+    }
 
 
 def read_all(data, split="train"):
@@ -45,7 +58,9 @@ def read_all(data, split="train"):
 
 
 def test_the_data_set_is_what_it_says(tmp_path, sample_text, vocab_file):
-    made, counts, _ = run(tmp_path, sample_text, vocab_file=vocab_file, num_shards=3, validation_share=0.1)
+    made, counts, _ = run(
+        tmp_path, sample_text, vocab_file=vocab_file, num_shards=3, validation_share=0.1
+    )
     assert sorted(os.listdir(tmp_path)) == sorted(
         [
             ".x.lock",
@@ -62,13 +77,18 @@ def test_the_data_set_is_what_it_says(tmp_path, sample_text, vocab_file):
     assert counts.num_instances == len(data.train) + len(data.validation)
     assert made.num_documents == 64 and made.num_sentences == 1196
     batch, held_out = (read_all(data, split) for split in ("train", "validation"))
-    assert abs(batch["next_sentence_labels"].mean() - counts.num_random_next / counts.num_instances) < 0.02
+    assert (
+        abs(batch["next_sentence_labels"].mean() - counts.num_random_next / counts.num_instances)
+        < 0.02
+    )
     assert batch["input_mask"].sum() + held_out["input_mask"].sum() == counts.num_row_tokens
     assert (batch["input_ids"][batch["input_mask"] == 0] == 0).all()
     assert (batch["segment_ids"] <= batch["input_mask"]).all()
 
 
-def test_any_number_of_workers_writes_the_same_bytes(tmp_path, sample_text, vocab_file, monkeypatch):
+def test_any_number_of_workers_writes_the_same_bytes(
+    tmp_path, sample_text, vocab_file, monkeypatch
+):
     """One, two threads, two processes."""
     contents = []
     for num_workers, most in ((1, workers.THREADS_BYTES), (2, workers.THREADS_BYTES), (2, 0)):
@@ -103,7 +123,9 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
         run(tmp_path / "killed", sample_text, **settings)
     assert not (tmp_path / "killed" / "dataset.json").exists()
     written = []
-    monkeypatch.setattr(build.Worker, "write_shard", lambda *args: (written.append(args[1].path), write(*args)))
+    monkeypatch.setattr(
+        build.Worker, "write_shard", lambda *args: (written.append(args[1].path), write(*args))
+    )
     job = build.Job(config(tmp_path / "killed", sample_text, **settings))
     assert job.status == "resumed"
     job.run(QUIET)
@@ -118,7 +140,15 @@ def test_again_and_otherwise(tmp_path, sample_text, vocab_file):
     with pytest.raises(UserError, match=r"--dupe_factor: 2 -> 3.*--overwrite"):
         build.Job(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=3))
     with pytest.raises(UserError, match="holds the data set 'x'"):
-        build.Job(config(tmp_path, sample_text, vocab_file=vocab_file, output_file=str(tmp_path / "y.tfrecord")), overwrite=True)
+        build.Job(
+            config(
+                tmp_path,
+                sample_text,
+                vocab_file=vocab_file,
+                output_file=str(tmp_path / "y.tfrecord"),
+            ),
+            overwrite=True,
+        )
     assert content(tmp_path) == before
     run(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1, num_shards=2, overwrite=True)
     assert len([name for name in os.listdir(tmp_path) if name.endswith("00002.tfrecord")]) == 2
@@ -152,12 +182,18 @@ def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
 def test_a_killed_rebuild_learns_its_own_vocabulary(tmp_path, sample_text, monkeypatch):
     run(tmp_path, sample_text, vocab_size=300, dupe_factor=1)
     write = build.Worker.write_shard
-    monkeypatch.setattr(build.learning, "learn", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        build.learning, "learn", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, sample_text, vocab_size=600, dupe_factor=1, overwrite=True)
-    assert build.Job(config(tmp_path, sample_text, vocab_size=300, dupe_factor=1)).status == "finished", "nothing is cleared too early"
+    assert (
+        build.Job(config(tmp_path, sample_text, vocab_size=300, dupe_factor=1)).status == "finished"
+    ), "nothing is cleared too early"
     monkeypatch.undo()
-    monkeypatch.setattr(build.Worker, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        build.Worker, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, sample_text, vocab_size=600, dupe_factor=1, overwrite=True)
     monkeypatch.setattr(build.Worker, "write_shard", write)
@@ -165,9 +201,13 @@ def test_a_killed_rebuild_learns_its_own_vocabulary(tmp_path, sample_text, monke
 
 
 def test_two_jobs_in_one_new_folder(tmp_path, sample_text, vocab_file, monkeypatch):
-    """Both are planned before there is a folder. The second is refused while the first writes, and touches nothing then or later."""
+    """Both are planned before there is a folder. The second is refused while the first writes, and
+    touches nothing then or later.
+    """
     run(tmp_path / "alone", sample_text, vocab_file=vocab_file)
-    first, second = (build.Job(config(tmp_path / "shared", sample_text, vocab_file=vocab_file)) for _ in range(2))
+    first, second = (
+        build.Job(config(tmp_path / "shared", sample_text, vocab_file=vocab_file)) for _ in range(2)
+    )
     write, seen = build.Worker.write_shard, []
 
     def disturbed(worker, shard, report):
@@ -192,7 +232,10 @@ def test_the_lock_outlives_its_holder(tmp_path):
     lock = tmp_path / ".x.lock"
     with only_writer(str(tmp_path), "x", "--output_file"):
         held = lock.stat().st_ino
-    with only_writer(str(tmp_path), "x", "--output_file"), pytest.raises(UserError, match="^--output_file: another process writes to"):
+    with (
+        only_writer(str(tmp_path), "x", "--output_file"),
+        pytest.raises(UserError, match="^--output_file: another process writes to"),
+    ):
         assert lock.stat().st_ino == held
         with only_writer(str(tmp_path), "x", "--output_file"):
             pass
@@ -200,10 +243,18 @@ def test_the_lock_outlives_its_holder(tmp_path):
 
 
 def test_a_lock_ends_with_its_process(tmp_path):
-    code = "import sys; from bert_gpu.files import only_writer\nwith only_writer(sys.argv[1], 'x', ''): print(flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    code = (
+        "import sys; from bert_gpu.files import only_writer\n"
+        "with only_writer(sys.argv[1], 'x', ''): print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         process.stdout.readline()
-        with pytest.raises(UserError, match="another process"), only_writer(str(tmp_path), "x", "--output_file"):
+        with (
+            pytest.raises(UserError, match="another process"),
+            only_writer(str(tmp_path), "x", "--output_file"),
+        ):
             pass
         process.kill()
     with only_writer(str(tmp_path), "x", "--output_file"):
@@ -211,7 +262,9 @@ def test_a_lock_ends_with_its_process(tmp_path):
 
 
 def test_what_is_not_the_jobs_own_stays_when_it_fails(tmp_path, sample_text, vocab_file):
-    """An empty folder is left with the lock alone; of another one only what was there is known not to be the job's."""
+    """An empty folder is left with the lock alone; of another one only what was there is known not
+    to be the job's.
+    """
     for name, others in (("empty", []), ("used", ["mine.txt"])):
         (tmp_path / name).mkdir()
         for other in others:
@@ -219,7 +272,10 @@ def test_what_is_not_the_jobs_own_stays_when_it_fails(tmp_path, sample_text, voc
         with pytest.raises(UserError, match="nothing is left of the text"):
             run(tmp_path / name, sample_text, vocab_file=vocab_file, max_tokens_per_character=0.001)
         assert set(os.listdir(tmp_path / name)) >= {".x.lock", *others}
-    assert os.listdir(tmp_path / "empty") == [".x.lock"] and (tmp_path / "used" / "mine.txt").read_text() == "mine"
+    assert (
+        os.listdir(tmp_path / "empty") == [".x.lock"]
+        and (tmp_path / "used" / "mine.txt").read_text() == "mine"
+    )
 
 
 def test_a_shard_without_instances_is_left_out(tmp_path, vocab_file):
@@ -230,7 +286,16 @@ def test_a_shard_without_instances_is_left_out(tmp_path, vocab_file):
     Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord"))
 
 
-@pytest.mark.parametrize("change", [dict(train_shards=5), dict(settings=5), dict(vocab_size="abc"), dict(max_seq_length=None), dict(odd=1)])
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(train_shards=5),
+        dict(settings=5),
+        dict(vocab_size="abc"),
+        dict(max_seq_length=None),
+        dict(odd=1),
+    ],
+)
 def test_a_broken_dataset_json_is_named(tmp_path, sample_text, vocab_file, change):
     run(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1)
     content = json.loads((tmp_path / "dataset.json").read_text())
@@ -263,7 +328,10 @@ def test_text_without_words(tmp_path, vocab_file, text):
     "settings, complaint",
     [
         (dict(output_file="data/x"), "--output_file=data/x: must be DIR/NAME.tfrecord"),
-        (dict(max_predictions_per_seq=100), "--max_predictions_per_seq=100: must be at most --max_seq_length=64"),
+        (
+            dict(max_predictions_per_seq=100),
+            "--max_predictions_per_seq=100: must be at most --max_seq_length=64",
+        ),
         (dict(num_shards=1000), "--num_shards=1000: the text can be cut into"),
         (dict(vocab_file="no.txt"), "no.txt"),
         (dict(input_file="no.txt"), "no.txt"),

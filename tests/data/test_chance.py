@@ -17,12 +17,23 @@ def test_numpy_numba_and_python_agree():
 def test_tensorflow_agrees():
     keys = chance.row_keys(3, np.arange(4))
     bits = chance.random_bits(tf.constant(keys), tf.range(6)[None, :], stream=2).numpy()
-    expected = [[chance.mix_int(int(key) + (column + 1 + (2 << 32)) * chance.GOLDEN) >> 33 for column in range(6)] for key in keys]
+    expected = [
+        [
+            chance.mix_int(int(key) + (column + 1 + (2 << 32)) * chance.GOLDEN) >> 33
+            for column in range(6)
+        ]
+        for key in keys
+    ]
     assert bits.tolist() == expected
 
 
 def test_uniform_and_independent():
-    bits = chance.random_bits(tf.constant(chance.row_keys(9, np.arange(4000))), tf.range(64)[None, :], stream=0).numpy() / 2**31
+    bits = (
+        chance.random_bits(
+            tf.constant(chance.row_keys(9, np.arange(4000))), tf.range(64)[None, :], stream=0
+        ).numpy()
+        / 2**31
+    )
     assert abs(bits.mean() - 0.5) < 0.003
     assert np.abs(np.corrcoef(bits[:, :8].T) - np.eye(8)).max() < 0.08
     histogram = np.histogram(bits, 16, (0, 1))[0] / bits.size
@@ -30,7 +41,12 @@ def test_uniform_and_independent():
 
 
 def test_keys_differ():
-    keys = {chance.derive_key(seed, name, number) for seed in range(10) for name in ("a", "b") for number in range(100)}
+    keys = {
+        chance.derive_key(seed, name, number)
+        for seed in range(10)
+        for name in ("a", "b")
+        for number in range(100)
+    }
     assert len(keys) == 2000
 
 

@@ -1,4 +1,6 @@
-"""What goes into the data job besides plain lines: formats, archives, SentencePiece, cleaning, order; as a user calls it."""
+"""What goes into the data job besides plain lines: formats, archives, SentencePiece, cleaning,
+order; as a user calls it.
+"""
 
 import gzip
 import json
@@ -16,22 +18,44 @@ from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import training_batches
 from bert_gpu.text.open_tokenizer import open_tokenizer
 
-BASE = ["--max_seq_length=32", "--validation_share=0", "--vocab_size=400", "--quiet", "--masking=dynamic", "--objective=full_sentences"]
+BASE = [
+    "--max_seq_length=32",
+    "--validation_share=0",
+    "--vocab_size=400",
+    "--quiet",
+    "--masking=dynamic",
+    "--objective=full_sentences",
+]
 
 
 def build(folder, text, *flags):
-    return command(["bert-gpu", "data", f"--input_file={text}", f"--output_file={folder}/x.tfrecord", *BASE, *flags])
+    return command(
+        [
+            "bert-gpu",
+            "data",
+            f"--input_file={text}",
+            f"--output_file={folder}/x.tfrecord",
+            *BASE,
+            *flags,
+        ]
+    )
 
 
 def rows(folder, epoch=0, shuffle=False):
-    """The rows of a data set as token ids without padding, in the order of training without shuffling."""
+    """The rows of a data set as token ids without padding, in the order of training
+    without shuffling.
+    """
     data = Dataset(InputConfig(input_file=f"{folder}/*.tfrecord", shuffle=shuffle))
     reader = data.reader("train", open_tokenizer(f"{folder}/{data.info.vocab_file}", True), 1)
     batch = next(training_batches(reader, batch_size=len(reader), position=0, shuffle=shuffle))
     ids = batch["input_ids"].copy()
     places, columns = np.nonzero(batch["masked_lm_weights"] > 0)
-    ids[places, batch["masked_lm_positions"][places, columns]] = batch["masked_lm_ids"][places, columns]
-    return [row[:length].tolist() for row, length in zip(ids, batch["input_mask"].sum(1), strict=True)]
+    ids[places, batch["masked_lm_positions"][places, columns]] = batch["masked_lm_ids"][
+        places, columns
+    ]
+    return [
+        row[:length].tolist() for row, length in zip(ids, batch["input_mask"].sum(1), strict=True)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +86,28 @@ def test_archives_give_the_same_records(tmp_path, lines_file, plain):
         path.write_bytes(archive)
         assert build(tmp_path / ending, path, "--order=as_is") == 0
         assert rows(tmp_path / ending) == rows(plain)
-        assert [name.name for name in (tmp_path / ending).iterdir() if name.name.startswith(".")] == [".x.lock"]
+        assert [
+            name.name for name in (tmp_path / ending).iterdir() if name.name.startswith(".")
+        ] == [".x.lock"]
 
 
 def test_jsonl_in_a_folder(tmp_path, documents, plain):
-    """One JSON object a document, sentences as paragraphs, in a compressed file in a folder: the rows of the lines."""
+    """One JSON object a document, sentences as paragraphs, in a compressed file in a folder: the
+    rows of the lines.
+    """
     folder = tmp_path / "in"
     folder.mkdir()
     content = "".join(json.dumps({"body": "\n".join(document)}) + "\n" for document in documents)
     (folder / "a.jsonl.gz").write_bytes(gzip.compress(content.encode()))
-    assert build(tmp_path / "out", folder, "--input_format=jsonl", "--text_field=body", "--order=as_is") == 0
+    assert (
+        build(
+            tmp_path / "out", folder, "--input_format=jsonl", "--text_field=body", "--order=as_is"
+        )
+        == 0
+    )
     ours, expected = rows(tmp_path / "out"), rows(plain)
-    assert sum(map(len, ours)) == pytest.approx(sum(map(len, expected)), rel=0.01)  # a sentence line may hold two sentences
+    # a sentence line may hold two sentences
+    assert sum(map(len, ours)) == pytest.approx(sum(map(len, expected)), rel=0.01)
 
 
 def test_broken_input_leaves_nothing(tmp_path, lines_file, capsys):
@@ -94,23 +128,50 @@ def test_broken_input_leaves_nothing(tmp_path, lines_file, capsys):
 
 def test_sentencepiece(tmp_path, lines_file):
     """Learnt, used, and used again by its file; whole words too."""
-    assert build(tmp_path / "a", lines_file, "--tokenization=SentencePiece", "--do_whole_word_mask") == 0
+    assert (
+        build(tmp_path / "a", lines_file, "--tokenization=SentencePiece", "--do_whole_word_mask")
+        == 0
+    )
     manifest = read_manifest(str(tmp_path / "a"))
-    assert manifest.vocab_file == "sentencepiece.model" and not (tmp_path / "a" / "vocab.txt").exists()
+    assert (
+        manifest.vocab_file == "sentencepiece.model" and not (tmp_path / "a" / "vocab.txt").exists()
+    )
     tokenizer = open_tokenizer(f"{tmp_path}/a/sentencepiece.model", True)
     assert tokenizer.decode(rows(tmp_path / "a")[0]).strip()
-    flags = ["--tokenization=SentencePiece", "--do_whole_word_mask", f"--sp_model_file={tmp_path}/a/sentencepiece.model"]
+    flags = [
+        "--tokenization=SentencePiece",
+        "--do_whole_word_mask",
+        f"--sp_model_file={tmp_path}/a/sentencepiece.model",
+    ]
     assert build(tmp_path / "b", lines_file, *flags) == 0
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
-    train = [f"--input_file={tmp_path}/a/*.tfrecord", f"--output_dir={tmp_path}/run", "--model=tiny", "--num_train_steps=2", "--quiet"]
+    train = [
+        f"--input_file={tmp_path}/a/*.tfrecord",
+        f"--output_dir={tmp_path}/run",
+        "--model=tiny",
+        "--num_train_steps=2",
+        "--quiet",
+    ]
     assert command(["bert-gpu", "pretrain", *train, "--train_batch_size=4"]) == 0
-    assert (tmp_path / "run/model/sentencepiece.model").read_bytes() == (tmp_path / "a/sentencepiece.model").read_bytes()
-    assert command(["bert-gpu", "fill-mask", f"--model={tmp_path}/run/model", "the [MASK] is here"]) == 0
+    assert (tmp_path / "run/model/sentencepiece.model").read_bytes() == (
+        tmp_path / "a/sentencepiece.model"
+    ).read_bytes()
+    assert (
+        command(["bert-gpu", "fill-mask", f"--model={tmp_path}/run/model", "the [MASK] is here"])
+        == 0
+    )
 
 
 def test_duplicates_are_dropped(tmp_path, lines_file, documents, plain, capsys):
     text = tmp_path / "twice.txt"
-    text.write_text(lines_file.read_text() + "\n" + "\n".join(documents[3]) + "\n\n" + "\n".join(documents[0]) + "\n")
+    text.write_text(
+        lines_file.read_text()
+        + "\n"
+        + "\n".join(documents[3])
+        + "\n\n"
+        + "\n".join(documents[0])
+        + "\n"
+    )
     vocab = f"--vocab_file={plain}/vocab.txt"
     flags = [flag for flag in BASE if flag != "--quiet"]
     shared = ["bert-gpu", "data", f"--input_file={text}", *flags, vocab, "--order=as_is"]
@@ -125,7 +186,12 @@ def test_the_filter_drops_noise(tmp_path, lines_file, plain, capsys):
     vocab = f"--vocab_file={plain}/vocab.txt"
     flags = [flag for flag in BASE if flag != "--quiet"]
     shared = ["bert-gpu", "data", f"--input_file={text}", *flags, vocab, "--order=as_is"]
-    assert command([*shared, f"--output_file={tmp_path}/out/x.tfrecord", "--max_tokens_per_character=0.5"]) == 0
+    assert (
+        command(
+            [*shared, f"--output_file={tmp_path}/out/x.tfrecord", "--max_tokens_per_character=0.5"]
+        )
+        == 0
+    )
     assert "dropped: 1 with too many tokens a character" in capsys.readouterr().out
     assert rows(tmp_path / "out") == rows(plain)
 
@@ -141,18 +207,34 @@ def test_normalization(tmp_path, lines_file, plain):
 def test_orders(tmp_path, lines_file, plain):
     vocab = f"--vocab_file={plain}/vocab.txt"
     made = {}
-    # The frequencies of words are those of a window of text, so one window makes the order by them exact.
+    # The frequencies of words are those of a window of text, so one window makes the order
+    # by them exact.
     for order, num_shards in (("shuffled", 2), ("length", 2), ("common", 1)):
-        assert build(tmp_path / order, lines_file, vocab, f"--order={order}", f"--num_shards={num_shards}") == 0
+        assert (
+            build(
+                tmp_path / order,
+                lines_file,
+                vocab,
+                f"--order={order}",
+                f"--num_shards={num_shards}",
+            )
+            == 0
+        )
         made[order] = rows(tmp_path / order)
-    text, shuffled = ([token for row in found for token in row if token > 4] for found in (rows(plain), made["shuffled"]))
+    text, shuffled = (
+        [token for row in found for token in row if token > 4]
+        for found in (rows(plain), made["shuffled"])
+    )
     assert sorted(shuffled) == sorted(text) and shuffled != text
     lengths = [len(row) for row in made["length"]]
     assert lengths == sorted(lengths) and lengths[0] < lengths[-1]
     frames = (2, 3)  # [CLS], [SEP]
     text = [token for row in rows(plain) for token in row if token not in frames]
     counts = np.bincount(text, minlength=400) / len(text)
-    common = [np.mean(np.log(counts[[token for token in row if token not in frames]])) for row in made["common"]]
+    common = [
+        np.mean(np.log(counts[[token for token in row if token not in frames]]))
+        for row in made["common"]
+    ]
     assert (np.diff(common) < 1e-6).all()
     assert rows(tmp_path / "length", shuffle=True) != made["length"]
 
@@ -178,7 +260,9 @@ def test_killed_while_unpacked(tmp_path, lines_file, plain, monkeypatch):
     path = tmp_path / "text.txt.gz"
     path.write_bytes(gzip.compress(lines_file.read_bytes()))
     with monkeypatch.context() as patch:
-        patch.setattr(job.Worker, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            job.Worker, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         assert build(tmp_path / "out", path, "--order=as_is") == 130
     assert (tmp_path / "out" / ".x.spool").exists()
     assert build(tmp_path / "out", path, "--order=as_is") == 0

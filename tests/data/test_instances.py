@@ -1,4 +1,6 @@
-"""Laws of next-sentence instances. The comparison with Model Garden's own code is in test_parity.py."""
+"""Laws of next-sentence instances. The comparison with Model Garden's own code is in
+test_parity.py.
+"""
 
 import types
 
@@ -13,10 +15,16 @@ CLS, SEP = 2, 3
 
 
 def corpus(lengths):
-    """Documents from lists of the sentences' numbers of tokens. Token t is the number 10 + t, so that positions can be read off."""
+    """Documents from lists of the sentences' numbers of tokens. Token t is the number 10 + t, so
+    that positions can be read off.
+    """
     flat = [length for document in lengths for length in document]
     splits = np.concatenate([[0], np.cumsum(flat)]).astype(np.int64)
-    return Documents.from_sentences(np.arange(10, 10 + splits[-1], dtype=np.int32), splits, [len(document) for document in lengths])
+    return Documents.from_sentences(
+        np.arange(10, 10 + splits[-1], dtype=np.int32),
+        splits,
+        [len(document) for document in lengths],
+    )
 
 
 def random_corpus(seed, num_documents=40):
@@ -26,7 +34,14 @@ def random_corpus(seed, num_documents=40):
 
 def instances_of(documents, key=1, max_seq_length=64, short_seq_prob=0.1):
     everything = np.arange(len(documents))
-    return pair_instances(documents, everything, everything, max_seq_length=max_seq_length, short_seq_prob=short_seq_prob, key=key)
+    return pair_instances(
+        documents,
+        everything,
+        everything,
+        max_seq_length=max_seq_length,
+        short_seq_prob=short_seq_prob,
+        key=key,
+    )
 
 
 def document_of(documents, token):
@@ -35,7 +50,10 @@ def document_of(documents, token):
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
-@hypothesis.given(st.lists(st.lists(st.integers(0, 300), max_size=8), min_size=1, max_size=8), st.integers(0, 2**64 - 1))
+@hypothesis.given(
+    st.lists(st.lists(st.integers(0, 300), max_size=8), min_size=1, max_size=8),
+    st.integers(0, 2**64 - 1),
+)
 def test_any_corpus(lengths, key):
     documents = corpus(lengths)
     if not len(documents):
@@ -64,7 +82,9 @@ def test_real_next_segments_follow_and_random_ones_come_from_elsewhere():
 
 
 def test_every_sentence_begins_or_continues_an_instance():
-    """Nothing is left out: without truncation the A and real B segments, and what was put back, cover the corpus."""
+    """Nothing is left out: without truncation the A and real B segments, and what was put back,
+    cover the corpus.
+    """
     documents = corpus([[3, 4, 5, 3, 2, 4, 6] * 3, [5, 5, 4, 4]])
     rows = instances_of(documents, max_seq_length=24, short_seq_prob=0.0)
     covered = np.zeros(len(documents.ids), bool)
@@ -83,7 +103,9 @@ def test_same_key_same_instances():
 
 def test_chosen_documents_only():
     documents = random_corpus(2)
-    rows = pair_instances(documents, [3, 4], [10, 11, 12], max_seq_length=64, short_seq_prob=0.1, key=1)
+    rows = pair_instances(
+        documents, [3, 4], [10, 11, 12], max_seq_length=64, short_seq_prob=0.1, key=1
+    )
     assert set(document_of(documents, rows[:, 0])) == {3, 4}
     assert set(document_of(documents, rows[rows[:, 4] == 1][:, 2])) <= {10, 11, 12}
 
@@ -92,7 +114,9 @@ def test_rows_hold_the_segments():
     documents = random_corpus(3)
     rows = instances_of(documents)
     input_ids, lengths, first_lengths = make_rows(documents.ids, rows, 64, CLS, SEP)
-    for ids, length, first, (a_start, a_end, b_start, b_end, _) in zip(input_ids, lengths, first_lengths, rows, strict=True):
+    for ids, length, first, (a_start, a_end, b_start, b_end, _) in zip(
+        input_ids, lengths, first_lengths, rows, strict=True
+    ):
         expected = [CLS, *documents.ids[a_start:a_end], SEP, *documents.ids[b_start:b_end], SEP]
         assert ids.tolist() == expected + [0] * (64 - len(expected))
         assert length == len(expected) and first == a_end - a_start + 2
@@ -100,16 +124,26 @@ def test_rows_hold_the_segments():
 
 def test_short_sequences():
     documents = corpus([[5] * 200] * 50)
-    full, short = instances_of(documents, short_seq_prob=0.0), instances_of(documents, short_seq_prob=1.0)
+    full, short = (
+        instances_of(documents, short_seq_prob=0.0),
+        instances_of(documents, short_seq_prob=1.0),
+    )
     assert np.diff(full[:, [0, 1]]).mean() > 1.5 * np.diff(short[:, [0, 1]]).mean()
 
 
 def test_sentence_order():
-    """Both segments come from one place; half of the real pairs are swapped; single sentences get a random second half."""
+    """Both segments come from one place; half of the real pairs are swapped; single sentences get a
+    random second half.
+    """
     documents = random_corpus(4)
     every = np.arange(len(documents))
     rows = np.concatenate(
-        [pair_instances(documents, every, every, max_seq_length=64, short_seq_prob=0.1, key=key, swaps=True) for key in range(20)]
+        [
+            pair_instances(
+                documents, every, every, max_seq_length=64, short_seq_prob=0.1, key=key, swaps=True
+            )
+            for key in range(20)
+        ]
     )
     same = document_of(documents, rows[:, 0]) == document_of(documents, rows[:, 2])
     swapped = rows[same & (rows[:, 4] == 1)]

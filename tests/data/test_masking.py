@@ -11,12 +11,16 @@ CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 
 
 def spec(**changes):
-    settings = dict(max_predictions=20, share=0.15, vocab_size=VOCAB, cls_id=CLS, sep_id=SEP, mask_id=MASK)
+    settings = dict(
+        max_predictions=20, share=0.15, vocab_size=VOCAB, cls_id=CLS, sep_id=SEP, mask_id=MASK
+    )
     return MaskingSpec(**settings | changes)
 
 
 def rows(num_rows=512, width=96, seed=0):
-    """(input_ids, lengths, word_starts): rows [CLS] A [SEP] B [SEP] of random lengths, words of one to four pieces."""
+    """(input_ids, lengths, word_starts): rows [CLS] A [SEP] B [SEP] of random lengths, words of one
+    to four pieces.
+    """
     rng = np.random.default_rng(seed)
     ids = rng.integers(5, VOCAB, (num_rows, width)).astype(np.int32)
     lengths = rng.integers(5, width + 1, num_rows).astype(np.int32)
@@ -40,7 +44,13 @@ UNITS = dict(token=dict(), whole_word=dict(whole_word=True), span=dict(max_ngram
 def masked(request):
     ids, lengths, starts = rows()
     keys = row_keys(1, np.arange(len(ids)))
-    return ids, lengths, starts, run(ids, lengths, starts, keys, spec(**UNITS[request.param])), request.param
+    return (
+        ids,
+        lengths,
+        starts,
+        run(ids, lengths, starts, keys, spec(**UNITS[request.param])),
+        request.param,
+    )
 
 
 def test_counts_are_exact(masked):
@@ -58,14 +68,21 @@ def test_no_special_token_and_no_padding_is_masked(masked):
     is_real = result["masked_lm_weights"] > 0
     assert not np.isin(result["masked_lm_ids"][is_real], [CLS, SEP]).any()
     assert (result["masked_lm_positions"] < lengths[:, None])[is_real].all()
-    assert (result["masked_lm_positions"][~is_real] == 0).all() and (result["masked_lm_ids"][~is_real] == 0).all()
+    assert (result["masked_lm_positions"][~is_real] == 0).all() and (
+        result["masked_lm_ids"][~is_real] == 0
+    ).all()
 
 
 def test_labels_are_the_original_tokens_and_the_rest_is_untouched(masked):
     ids, _, _, result, _ = masked
     restored = result["input_ids"].copy()
     for row, (positions, labels, weights) in enumerate(
-        zip(result["masked_lm_positions"], result["masked_lm_ids"], result["masked_lm_weights"], strict=True)
+        zip(
+            result["masked_lm_positions"],
+            result["masked_lm_ids"],
+            result["masked_lm_weights"],
+            strict=True,
+        )
     ):
         chosen = positions[weights > 0]
         assert (np.diff(chosen) > 0).all()
@@ -78,7 +95,8 @@ def test_disguises(masked):
     is_real = result["masked_lm_weights"] > 0
     shown = np.take_along_axis(result["input_ids"], result["masked_lm_positions"], 1)[is_real]
     labels = result["masked_lm_ids"][is_real]
-    number = is_real.sum() / (3 if masked[4] == "span" else 1)  # the pieces of a span share one draw
+    # the pieces of a span share one draw
+    number = is_real.sum() / (3 if masked[4] == "span" else 1)
     assert abs((shown == MASK).mean() - 0.8) < 4 * np.sqrt(0.16 / number)
     assert abs((shown == labels).mean() - 0.1) < 4 * np.sqrt(0.09 / number)
     replaced = shown[(shown != MASK) & (shown != labels)]
@@ -112,32 +130,50 @@ def test_positions_are_uniform():
     ids = np.full((4000, 34), 9, np.int32)
     ids[:, 0], ids[:, -1] = CLS, SEP
     result = run(ids, np.full(4000, 34, np.int32), None, row_keys(5, np.arange(4000)), spec())
-    hits = np.bincount(result["masked_lm_positions"][result["masked_lm_weights"] > 0], minlength=34)[1:-1]
+    hits = np.bincount(
+        result["masked_lm_positions"][result["masked_lm_weights"] > 0], minlength=34
+    )[1:-1]
     assert np.abs(hits / hits.mean() - 1).max() < 0.15
 
 
 def test_other_key_other_masks():
     ids, lengths, starts = rows()
-    first, second = (run(ids, lengths, starts, row_keys(key, np.arange(len(ids))), spec()) for key in (1, 2))
+    first, second = (
+        run(ids, lengths, starts, row_keys(key, np.arange(len(ids))), spec()) for key in (1, 2)
+    )
     assert (first["masked_lm_positions"] != second["masked_lm_positions"]).any(1).mean() > 0.9
 
 
 def test_more_predictions_than_columns():
     ids, lengths, starts = rows(width=12)
-    result = run(ids, lengths, starts, row_keys(1, np.arange(len(ids))), spec(max_predictions=20, share=0.9))
+    result = run(
+        ids, lengths, starts, row_keys(1, np.arange(len(ids))), spec(max_predictions=20, share=0.9)
+    )
     assert result["masked_lm_positions"].shape == (len(ids), 20)
 
 
-@pytest.mark.parametrize("weights, expected", [("inverse", [6 / 11, 3 / 11, 2 / 11]), ("geometric", [1 / 2.44, 0.8 / 2.44, 0.64 / 2.44])])
+@pytest.mark.parametrize(
+    "weights, expected",
+    [("inverse", [6 / 11, 3 / 11, 2 / 11]), ("geometric", [1 / 2.44, 0.8 / 2.44, 0.64 / 2.44])],
+)
 def test_span_lengths(weights, expected):
-    """In long rows of one-piece words with a small quota, spans that were masked together have the lengths of their weights."""
+    """In long rows of one-piece words with a small quota, spans that were masked together have the
+    lengths of their weights.
+    """
     ids = np.full((6000, 130), 9, np.int32)
     ids[:, 0], ids[:, -1] = CLS, SEP
     masking = spec(max_ngram_size=3, ngram_weights=weights, share=3 / 130, max_predictions=3)
-    result = run(ids, np.full(6000, 130, np.int32), np.ones((6000, 130), bool), row_keys(5, np.arange(6000)), masking)
+    result = run(
+        ids,
+        np.full(6000, 130, np.int32),
+        np.ones((6000, 130), bool),
+        row_keys(5, np.arange(6000)),
+        masking,
+    )
     positions = result["masked_lm_positions"]
     assert (result["masked_lm_weights"].sum(1) == 3).all()
-    # The first span taken is never cut short by the quota of three: a row with one run of three is 3, or 2 and 1 side by side (rare).
+    # The first span taken is never cut short by the quota of three: a row with one run of three is
+    # 3, or 2 and 1 side by side (rare).
     whole = (positions[:, 2] - positions[:, 0] == 2).mean()
     assert abs(whole - expected[2]) < 0.05
     separate = ((np.diff(positions) > 1).all(1)).mean()
@@ -146,7 +182,13 @@ def test_span_lengths(weights, expected):
 
 def test_spans_stay_in_their_segment_and_are_disguised_together():
     ids, lengths, starts = rows(num_rows=2000, seed=4)
-    result = run(ids, lengths, starts, row_keys(7, np.arange(len(ids))), spec(max_ngram_size=5, ngram_weights="geometric"))
+    result = run(
+        ids,
+        lengths,
+        starts,
+        row_keys(7, np.arange(len(ids))),
+        spec(max_ngram_size=5, ngram_weights="geometric"),
+    )
     runs = agree = 0
     for row in range(len(ids)):
         real = result["masked_lm_weights"][row] > 0

@@ -1,4 +1,6 @@
-"""Every objective and masking, from text to batches: what the pipeline reads is what the job wrote."""
+"""Every objective and masking, from text to batches: what the pipeline reads is what
+the job wrote.
+"""
 
 import gzip
 import itertools
@@ -29,8 +31,18 @@ def made(tmp_path_factory, sample_text):
         key = (objective, masking, *settings.items())
         if key not in folders:
             folder = tmp_path_factory.mktemp(objective)
-            flags = dict(input_file=sample_text, output_file=f"{folder}/x.tfrecord", max_seq_length=LENGTH, dupe_factor=1, vocab_size=600)
-            config = DataConfig(**flags | dict(vocab_file=vocab_file, objective=objective, masking=masking) | settings)
+            flags = dict(
+                input_file=sample_text,
+                output_file=f"{folder}/x.tfrecord",
+                max_seq_length=LENGTH,
+                dupe_factor=1,
+                vocab_size=600,
+            )
+            config = DataConfig(
+                **flags
+                | dict(vocab_file=vocab_file, objective=objective, masking=masking)
+                | settings
+            )
             build.Job(config).run(Console(quiet=True))
             folders[key] = folder
             vocab_file = vocab_file or f"{folder}/vocab.txt"
@@ -65,17 +77,32 @@ def unmask(batch):
 def test_static_and_dynamic_hold_the_same_rows(made, objective):
     static, dynamic = read(made(objective, "static")), read(made(objective, "dynamic"))
     assert (unmask(static) == unmask(dynamic)).all()
-    for name in ("input_mask", "segment_ids", *(["next_sentence_labels"] if objective in ("nsp", "sop") else [])):
+    for name in (
+        "input_mask",
+        "segment_ids",
+        *(["next_sentence_labels"] if objective in ("nsp", "sop") else []),
+    ):
         assert (static[name] == dynamic[name]).all()
-    assert ("next_sentence_labels" in static) == ("next_sentence_labels" in dynamic) == (objective in ("nsp", "sop"))
+    assert (
+        ("next_sentence_labels" in static)
+        == ("next_sentence_labels" in dynamic)
+        == (objective in ("nsp", "sop"))
+    )
     if objective == "packed":
         assert (static["sequence_ids"] == dynamic["sequence_ids"]).all()
-    assert static["masked_lm_positions"].shape == dynamic["masked_lm_positions"].shape == (len(static["input_ids"]), 10)
+    assert (
+        static["masked_lm_positions"].shape
+        == dynamic["masked_lm_positions"].shape
+        == (len(static["input_ids"]), 10)
+    )
     assert (static["masked_lm_weights"].sum(1) == dynamic["masked_lm_weights"].sum(1)).all()
 
 
 def test_compact_records_are_small(made):
-    sizes = [sum(os.path.getsize(path) for path in made("packed", masking).glob("*.tfrecord")) for masking in ("static", "dynamic")]
+    sizes = [
+        sum(os.path.getsize(path) for path in made("packed", masking).glob("*.tfrecord"))
+        for masking in ("static", "dynamic")
+    ]
     assert sizes[1] < 0.5 * sizes[0]
 
 
@@ -112,20 +139,27 @@ def test_whole_words_when_reading(made, settings):
     rows, columns = np.nonzero(batch["masked_lm_weights"] > 0)
     chosen[rows, batch["masked_lm_positions"][rows, columns]] = True
     continues = ~tokenizer.word_starts(ids) & (batch["input_mask"] > 0)
-    inside = continues[:, 1:] & (ids[:, :-1] != tokenizer.cls_id) & (ids[:, :-1] != tokenizer.sep_id)
+    inside = (
+        continues[:, 1:] & (ids[:, :-1] != tokenizer.cls_id) & (ids[:, :-1] != tokenizer.sep_id)
+    )
     assert (chosen[:, 1:] == chosen[:, :-1])[inside].all()
 
 
 @pytest.mark.parametrize("masking", ["static", "dynamic"])
 def test_padding(made, masking):
-    """Trimmed batches hold the same rows; batches of like lengths have less padding; each epoch is still a permutation."""
+    """Trimmed batches hold the same rows; batches of like lengths have less padding; each epoch is
+    still a permutation.
+    """
     folder = made("nsp", masking, short_seq_prob=1.0, max_seq_length=192)
     tokenizer, shares, orders = tokenizer_of(folder), {}, {}
     whole = read(folder)
     for padding in PADDINGS:
         data = open_data(folder, padding=padding, length_multiple=8)
         reader = data.reader("train", tokenizer, 1)
-        batches = itertools.islice(pipeline.training_batches(reader, batch_size=8, position=0, shuffle=True), len(reader) // 8)
+        batches = itertools.islice(
+            pipeline.training_batches(reader, batch_size=8, position=0, shuffle=True),
+            len(reader) // 8,
+        )
         tokens = [(batch["input_mask"].sum(), batch["input_mask"].size) for batch in batches]
         shares[padding] = 1 - sum(real for real, _ in tokens) / sum(size for _, size in tokens)
         orders[padding] = reader.epoch_order(0, 8, True)
@@ -135,14 +169,23 @@ def test_padding(made, masking):
         assert (trimmed["input_ids"] == whole["input_ids"][[4, 9]][:, :width]).all()
         assert (whole["input_mask"][[4, 9]][:, width:] == 0).all()
     assert shares["uniform"] < 0.5 * shares["dynamic"] < 0.5 * shares["fixed"]
-    assert (orders["dynamic"] == orders["fixed"]).all() and not (orders["uniform"] == orders["fixed"]).all()
+    assert (orders["dynamic"] == orders["fixed"]).all() and not (
+        orders["uniform"] == orders["fixed"]
+    ).all()
 
 
 @pytest.mark.parametrize("position", [0, 8, 40, 400])
 def test_uniform_padding_resumes(made, position):
-    reader = open_data(made("nsp", "dynamic"), padding="uniform").reader("train", tokenizer_of(made("nsp", "dynamic")), 1)
-    whole, resumed = (pipeline.training_batches(reader, batch_size=8, position=start, shuffle=True) for start in (0, position))
-    for expected, batch in itertools.islice(zip(itertools.islice(whole, position // 8, None), resumed, strict=False), 3):
+    reader = open_data(made("nsp", "dynamic"), padding="uniform").reader(
+        "train", tokenizer_of(made("nsp", "dynamic")), 1
+    )
+    whole, resumed = (
+        pipeline.training_batches(reader, batch_size=8, position=start, shuffle=True)
+        for start in (0, position)
+    )
+    for expected, batch in itertools.islice(
+        zip(itertools.islice(whole, position // 8, None), resumed, strict=False), 3
+    ):
         assert all((expected[name] == batch[name]).all() for name in expected)
 
 
@@ -154,7 +197,9 @@ def test_validation_is_masked_the_same_way_every_time(made):
 
 
 def damage(folder, target):
-    """A copy of the folder's data set in which one record is corrupt and the file is cut off inside its last record."""
+    """A copy of the folder's data set in which one record is corrupt and the file is cut off inside
+    its last record.
+    """
     for path in folder.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
     shard = next(target.glob("x-0*.tfrecord"))
@@ -171,7 +216,9 @@ def test_corrupt_records_are_skipped_and_named(made, tmp_path, masking):
     with pytest.raises(UserError, match="the file ends inside a record"):
         open_data(tmp_path)
     told = []
-    data = Dataset(InputConfig(input_file=f"{tmp_path}/*.tfrecord", skip_corrupt_records=True), told.append)
+    data = Dataset(
+        InputConfig(input_file=f"{tmp_path}/*.tfrecord", skip_corrupt_records=True), told.append
+    )
     assert len(data.train) == number - 1
     reader = data.reader("train", tokenizer_of(tmp_path), 1)
     batch = reader.read(np.array([2, 3, 4]), np.zeros(3, int))
@@ -187,7 +234,9 @@ def test_gzip(made, tmp_path):
     packed = tmp_path / "x.tfrecord.gz"
     packed.write_bytes(gzip.compress(shard.read_bytes()))
     ours = records.RecordSet([str(packed)])
-    assert ours.read(np.arange(len(ours))) == records.RecordSet([str(shard)]).read(np.arange(len(ours)))
+    assert ours.read(np.arange(len(ours))) == records.RecordSet([str(shard)]).read(
+        np.arange(len(ours))
+    )
     packed.write_bytes(packed.read_bytes()[:-50])
     with pytest.raises(UserError, match="x.tfrecord.gz: cannot be read"):
         records.RecordFile(str(packed))
@@ -195,29 +244,51 @@ def test_gzip(made, tmp_path):
 
 @pytest.mark.parametrize("masking", ["static", "dynamic"])
 def test_compressed_shards_hold_the_same_rows(made, masking):
-    """Of the same names; TensorFlow unpacks them; the bytes depend neither on the hour nor on the number of workers."""
+    """Of the same names; TensorFlow unpacks them; the bytes depend neither on the hour nor on the
+    number of workers.
+    """
     import tensorflow as tf
 
-    plain, packed = made("nsp", masking), made("nsp", masking, gzip_compress=True, num_shards=2, num_workers=2)
+    plain, packed = (
+        made("nsp", masking),
+        made("nsp", masking, gzip_compress=True, num_shards=2, num_workers=2),
+    )
     alone = made("nsp", masking, gzip_compress=True, num_shards=2, num_workers=1)
     shards = sorted(packed.glob("x-*.tfrecord"))
-    assert len(shards) == 3 and all(shard.read_bytes()[:10] == b"\x1f\x8b\x08" + bytes(5) + b"\x00\xff" for shard in shards)
+    assert len(shards) == 3 and all(
+        shard.read_bytes()[:10] == b"\x1f\x8b\x08" + bytes(5) + b"\x00\xff" for shard in shards
+    )
     assert all(path.read_bytes() == (alone / path.name).read_bytes() for path in packed.iterdir())
     for shard in shards:
         file = records.RecordFile(str(shard))
-        assert list(tf.data.TFRecordDataset(str(shard), "GZIP").as_numpy_iterator()) == [file.read(i) for i in range(len(file))]
-        assert np.fromfile(records.index_path(str(shard)), "<i8").tolist() == file._scan(len(file.data)).tolist()
+        assert list(tf.data.TFRecordDataset(str(shard), "GZIP").as_numpy_iterator()) == [
+            file.read(i) for i in range(len(file))
+        ]
+        assert (
+            np.fromfile(records.index_path(str(shard)), "<i8").tolist()
+            == file._scan(len(file.data)).tolist()
+        )
     assert open_data(packed).info.settings["gzip_compress"] is True
-    both = [sorted(map(tuple, unmask(read(folder)).tolist())) for folder in (made("nsp", masking, num_shards=2), packed)]
+    both = [
+        sorted(map(tuple, unmask(read(folder)).tolist()))
+        for folder in (made("nsp", masking, num_shards=2), packed)
+    ]
     assert both[0] == both[1]
-    assert sum(path.stat().st_size for path in shards) < 0.8 * sum(path.stat().st_size for path in plain.glob("x-*.tfrecord"))
+    assert sum(path.stat().st_size for path in shards) < 0.8 * sum(
+        path.stat().st_size for path in plain.glob("x-*.tfrecord")
+    )
 
 
 def test_v2_names_are_for_static_records(made):
     with pytest.raises(UserError, match="--use_v2_feature_names: is for --masking=static"):
         made("nsp", "dynamic", use_v2_feature_names=True)
-    plain, renamed = read(made("nsp", "static")), read(made("nsp", "static", use_v2_feature_names=True))
-    assert plain.keys() == renamed.keys() and all((plain[name] == renamed[name]).all() for name in plain)
+    plain, renamed = (
+        read(made("nsp", "static")),
+        read(made("nsp", "static", use_v2_feature_names=True)),
+    )
+    assert plain.keys() == renamed.keys() and all(
+        (plain[name] == renamed[name]).all() for name in plain
+    )
 
 
 def test_compact_records_need_their_dataset_json(made, tmp_path):
@@ -246,7 +317,11 @@ def test_model_garden_reads_ours(made, v2_names):
     )
     theirs = next(iter(pretrain_dataloader.BertPretrainDataLoader(config).load()))
     ours = read(folder, numbers=range(4))
-    for name, own in (("input_word_ids", "input_ids"), ("input_type_ids", "segment_ids"), ("next_sentence_labels", "next_sentence_labels")):
+    for name, own in (
+        ("input_word_ids", "input_ids"),
+        ("input_type_ids", "segment_ids"),
+        ("next_sentence_labels", "next_sentence_labels"),
+    ):
         assert (tf.reshape(theirs[name], ours[own].shape).numpy() == ours[own]).all()
     for name in ("input_mask", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights"):
         assert (theirs[name].numpy() == ours[name]).all()

@@ -1,4 +1,6 @@
-"""Laws of rows without pairs, with random documents: nothing is lost, nothing is doubled, rows are full."""
+"""Laws of rows without pairs, with random documents: nothing is lost, nothing is doubled,
+rows are full.
+"""
 
 import types
 
@@ -19,7 +21,11 @@ def corpus(lengths):
     """Token t is the number 10 + t."""
     flat = [length for document in lengths for length in document]
     splits = np.concatenate([[0], np.cumsum(flat)]).astype(np.int64)
-    return Documents.from_sentences(np.arange(10, 10 + splits[-1], dtype=np.int32), splits, [len(document) for document in lengths])
+    return Documents.from_sentences(
+        np.arange(10, 10 + splits[-1], dtype=np.int32),
+        splits,
+        [len(document) for document in lengths],
+    )
 
 
 CORPORA = st.lists(st.lists(st.integers(0, 40), max_size=6), min_size=1, max_size=10).map(corpus)
@@ -27,7 +33,12 @@ CORPORA = st.lists(st.lists(st.integers(0, 40), max_size=6), min_size=1, max_siz
 
 def text_of(tokens):
     """The tokens of all rows in order, without frames and padding."""
-    return [int(token) for row, length in zip(tokens.input_ids, tokens.lengths, strict=True) for token in row[:length] if token >= 10]
+    return [
+        int(token)
+        for row, length in zip(tokens.input_ids, tokens.lengths, strict=True)
+        for token in row[:length]
+        if token >= 10
+    ]
 
 
 @pytest.mark.parametrize("separator", FRAMES)
@@ -39,12 +50,20 @@ def test_packed(separator, documents, rng):
     rows = packed_rows(documents, chosen, max_seq_length=LENGTH, separator=separator)
     tokens = rows.tokens(documents, LENGTH, TOKENIZER)
     starts = documents.sentence_splits[documents.document_splits]
-    expected = [int(token) for document in chosen for token in documents.ids[starts[document] : starts[document + 1]]]
+    expected = [
+        int(token)
+        for document in chosen
+        for token in documents.ids[starts[document] : starts[document + 1]]
+    ]
     assert text_of(tokens) == expected
     slack = {"cls_sep": 2, "sep": 0, "none": 0}[separator]
     assert (tokens.lengths[:-1] >= LENGTH - slack).all() and (tokens.lengths <= LENGTH).all()
     for ids, length, numbers in zip(tokens.input_ids, tokens.lengths, tokens.numbers, strict=True):
-        assert (numbers[:length] > 0).all() and (numbers[length:] == 0).all() and (ids[length:] == 0).all()
+        assert (
+            (numbers[:length] > 0).all()
+            and (numbers[length:] == 0).all()
+            and (ids[length:] == 0).all()
+        )
         for number in range(1, numbers.max() + 1):
             sequence = ids[numbers == number]
             inner = sequence
@@ -86,5 +105,10 @@ def test_rows_are_full_on_real_lengths():
 def test_take():
     documents = corpus([[7, 9], [30], [5, 5, 5]])
     rows = packed_rows(documents, [0, 1, 2], max_seq_length=LENGTH, separator="cls_sep")
-    whole, part = (chosen.tokens(documents, LENGTH, TOKENIZER) for chosen in (rows, rows.take(np.array([2, 0]))))
-    assert (part.input_ids == whole.input_ids[[2, 0]]).all() and (part.numbers == whole.numbers[[2, 0]]).all()
+    whole, part = (
+        chosen.tokens(documents, LENGTH, TOKENIZER)
+        for chosen in (rows, rows.take(np.array([2, 0])))
+    )
+    assert (part.input_ids == whole.input_ids[[2, 0]]).all() and (
+        part.numbers == whole.numbers[[2, 0]]
+    ).all()

@@ -1,4 +1,6 @@
-"""Our NSP data against Model Garden's create_pretraining_data on the same text: the same distributions, within sampling error."""
+"""Our NSP data against Model Garden's create_pretraining_data on the same text: the same
+distributions, within sampling error.
+"""
 
 import random
 
@@ -60,14 +62,27 @@ def theirs(vocab_file, sample_text):
 @pytest.fixture(scope="module")
 def ours(vocab_file, sample_text):
     tokenizer = WordPieceTokenizer(vocab_file)
-    documents = [document for block in corpus.plan_blocks([sample_text], 1 << 20) for document in corpus.read_block(block)]
+    documents = [
+        document
+        for block in corpus.plan_blocks([sample_text], 1 << 20)
+        for document in corpus.read_block(block)
+    ]
     ids, splits = tokenizer.tokenize([line for document in documents for line in document])
-    tokens = instances.Documents.from_sentences(ids, splits, [len(document) for document in documents])
+    tokens = instances.Documents.from_sentences(
+        ids, splits, [len(document) for document in documents]
+    )
     every = np.arange(len(tokens))
     rows = np.concatenate(
-        [instances.pair_instances(tokens, every, every, max_seq_length=LENGTH, short_seq_prob=SHORT, key=key) for key in range(PASSES)]
+        [
+            instances.pair_instances(
+                tokens, every, every, max_seq_length=LENGTH, short_seq_prob=SHORT, key=key
+            )
+            for key in range(PASSES)
+        ]
     )
-    input_ids, lengths, first = instances.make_rows(tokens.ids, rows, LENGTH, tokenizer.cls_id, tokenizer.sep_id)
+    input_ids, lengths, first = instances.make_rows(
+        tokens.ids, rows, LENGTH, tokenizer.cls_id, tokenizer.sep_id
+    )
     spec = masking.MaskingSpec(
         max_predictions=20,
         share=SHARE,
@@ -78,7 +93,9 @@ def ours(vocab_file, sample_text):
     )
     result = masking.mask_rows(input_ids, lengths, None, row_keys(0, np.arange(len(rows))), spec)
     weights = result["masked_lm_weights"].numpy() > 0
-    shown = np.take_along_axis(result["input_ids"].numpy(), result["masked_lm_positions"].numpy(), 1)[weights]
+    shown = np.take_along_axis(
+        result["input_ids"].numpy(), result["masked_lm_positions"].numpy(), 1
+    )[weights]
     labels = result["masked_lm_ids"].numpy()[weights]
     return dict(
         number=len(rows),
@@ -114,6 +131,9 @@ def test_disguises(ours, theirs):
 def test_distributions(ours, theirs, what):
     """Two-sample Kolmogorov-Smirnov distance below the 0.1 % critical value."""
     grid = np.arange(LENGTH + 1)
-    shares = [np.searchsorted(np.sort(values), grid, side="right") / len(values) for values in (ours[what], theirs[what])]
+    shares = [
+        np.searchsorted(np.sort(values), grid, side="right") / len(values)
+        for values in (ours[what], theirs[what])
+    ]
     critical = 1.95 * np.sqrt(1 / ours["number"] + 1 / theirs["number"])
     assert np.abs(shares[0] - shares[1]).max() < critical

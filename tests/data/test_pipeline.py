@@ -1,4 +1,6 @@
-"""Laws of the input pipeline: order is a function of (seed, epoch), position is a number, nothing is read twice or left out."""
+"""Laws of the input pipeline: order is a function of (seed, epoch), position is a number, nothing
+is read twice or left out.
+"""
 
 import itertools
 import pathlib
@@ -24,7 +26,11 @@ def data(tmp_path_factory):
         ids = np.zeros((stop - start, 8), np.int64)
         ids[:, 0] = np.arange(start, stop)
         values = dict(input_ids=ids, input_mask=ids * 0 + 1, segment_ids=ids * 0)
-        values |= dict(masked_lm_positions=ids[:, :2] * 0, masked_lm_ids=ids[:, :2], masked_lm_weights=np.ones((len(ids), 2), np.float32))
+        values |= dict(
+            masked_lm_positions=ids[:, :2] * 0,
+            masked_lm_ids=ids[:, :2],
+            masked_lm_weights=np.ones((len(ids), 2), np.float32),
+        )
         with records.ShardWriter(str(folder / f"x-{part:05d}-of-00002.tfrecord")) as writer:
             writer.write(*examples.encode_examples(values))
     return dataset.Dataset(InputConfig(input_file=str(folder / "*.tfrecord")))
@@ -32,8 +38,12 @@ def data(tmp_path_factory):
 
 def stream(data, batch_size, position=0, num_batches=8, seed=1, shuffle=True):
     reader = data.reader("train", None, seed)
-    batches = pipeline.training_batches(reader, batch_size=batch_size, position=position, shuffle=shuffle)
-    return np.concatenate([batch["input_ids"][:, 0] for batch in itertools.islice(batches, num_batches)]).tolist()
+    batches = pipeline.training_batches(
+        reader, batch_size=batch_size, position=position, shuffle=shuffle
+    )
+    return np.concatenate(
+        [batch["input_ids"][:, 0] for batch in itertools.islice(batches, num_batches)]
+    ).tolist()
 
 
 def test_an_epoch_is_a_permutation_and_epochs_differ(data):
@@ -53,7 +63,11 @@ def test_position_is_a_number(data, position):
 
 
 def test_the_stream_does_not_depend_on_the_batch_size(data):
-    assert stream(data, 2, num_batches=30) == stream(data, 60, num_batches=1) == stream(data, 6, num_batches=10)
+    assert (
+        stream(data, 2, num_batches=30)
+        == stream(data, 60, num_batches=1)
+        == stream(data, 6, num_batches=10)
+    )
 
 
 def test_seeds_differ(data):
@@ -62,14 +76,27 @@ def test_seeds_differ(data):
 
 @pytest.mark.parametrize("batch_size", [1, 5, 23, 64])
 def test_evaluation_sees_each_record_once(data, batch_size):
-    batches = list(pipeline.evaluation_batches(data.reader("train", None, 1), batch_size=batch_size))
+    batches = list(
+        pipeline.evaluation_batches(data.reader("train", None, 1), batch_size=batch_size)
+    )
     assert {len(batch["input_ids"]) for batch in batches} == {batch_size}
     weights = np.concatenate([batch["row_weights"] for batch in batches]) > 0
-    assert np.concatenate([batch["input_ids"][:, 0] for batch in batches])[weights].tolist() == list(range(N))
+    assert np.concatenate([batch["input_ids"][:, 0] for batch in batches])[
+        weights
+    ].tolist() == list(range(N))
 
 
 def test_evaluation_can_be_cut(data):
-    assert len(list(pipeline.evaluation_batches(data.reader("train", None, 1), batch_size=5, max_batches=2))) == 2
+    assert (
+        len(
+            list(
+                pipeline.evaluation_batches(
+                    data.reader("train", None, 1), batch_size=5, max_batches=2
+                )
+            )
+        )
+        == 2
+    )
 
 
 def test_prefetch_keeps_order_raises_and_ends():
@@ -115,21 +142,41 @@ def test_other_records_are_refused(data, tmp_path):
 
 
 def test_several_folders(data, tmp_path):
-    """Validation shards of every folder are left out, and folders that were made otherwise are refused."""
+    """Validation shards of every folder are left out, and folders that were made otherwise
+    are refused.
+    """
     folders = []
     for name, length in (("a [1]", 32), ("b", 32), ("c", 64)):
         text = tmp_path / f"{name}.txt"
-        text.write_text("".join(f"The {word} man went home.\nHe was {word}.\n\n" for word in ("old", "young", "tall", "small") * 3))
+        text.write_text(
+            "".join(
+                f"The {word} man went home.\nHe was {word}.\n\n"
+                for word in ("old", "young", "tall", "small") * 3
+            )
+        )
         folder = tmp_path / name
         vocab = None if not folders else f"{folders[0]}/vocab.txt"
         config = DataConfig(
-            input_file=str(text), output_file=f"{folder}/x.tfrecord", vocab_size=100, vocab_file=vocab, max_seq_length=length, dupe_factor=1
+            input_file=str(text),
+            output_file=f"{folder}/x.tfrecord",
+            vocab_size=100,
+            vocab_file=vocab,
+            max_seq_length=length,
+            dupe_factor=1,
         )
         Job(config).run(Console(quiet=True))
         folders.append(folder)
-    both = dataset.Dataset(InputConfig(input_file=f"{folders[0]}/*.tfrecord,{folders[1]}/*.tfrecord"))
-    assert not any("validation" in file.path for file in both.train.files) and len(both.train.files) == 2
-    assert all("validation" in file.path for file in both.validation.files) and len(both.validation.files) == 2
+    both = dataset.Dataset(
+        InputConfig(input_file=f"{folders[0]}/*.tfrecord,{folders[1]}/*.tfrecord")
+    )
+    assert (
+        not any("validation" in file.path for file in both.train.files)
+        and len(both.train.files) == 2
+    )
+    assert (
+        all("validation" in file.path for file in both.validation.files)
+        and len(both.validation.files) == 2
+    )
     with pytest.raises(UserError, match="differ in max_seq_length"):
         dataset.Dataset(InputConfig(input_file=f"{folders[0]}/*.tfrecord,{folders[2]}/*.tfrecord"))
     with pytest.raises(UserError, match="has no dataset.json, but"):
@@ -137,7 +184,9 @@ def test_several_folders(data, tmp_path):
     with pytest.raises(UserError, match="is a folder; name the files"):
         dataset.Dataset(InputConfig(input_file=str(folders[1])))
     shard = both.train.files[0].path
-    alone = dataset.Dataset(InputConfig(input_file=f"{folders[1]}/*.tfrecord", eval_input_file=shard))
+    alone = dataset.Dataset(
+        InputConfig(input_file=f"{folders[1]}/*.tfrecord", eval_input_file=shard)
+    )
     assert [file.path for file in alone.validation.files] == [shard]
 
 
@@ -153,7 +202,10 @@ def test_an_unsound_index_is_not_used(data, tmp_path):
     copy = tmp_path / "x.tfrecord"
     copy.write_bytes(pathlib.Path(shard).read_bytes())
     offsets = np.fromfile(records.index_path(shard), "<i8")
-    for damage in (lambda o: np.where(np.arange(len(o)) == 3, 0, o), lambda o: np.where(np.arange(len(o)) == 3, o - 1, o)):
+    for damage in (
+        lambda o: np.where(np.arange(len(o)) == 3, 0, o),
+        lambda o: np.where(np.arange(len(o)) == 3, o - 1, o),
+    ):
         damage(offsets).astype("<i8").tofile(tmp_path / "x.index")
         file = records.RecordFile(str(copy))
         try:

@@ -1,4 +1,6 @@
-"""Records: what is written reads back the same, by us and by TensorFlow; what is broken is named."""
+"""Records: what is written reads back the same, by us and by TensorFlow; what is
+broken is named.
+"""
 
 import os
 
@@ -71,7 +73,11 @@ def test_several_files_are_one_sequence(tmp_path):
     paths = [write(tmp_path / f"{i}.tfrecord", features(5 + i, i)) for i in range(3)]
     together = records.RecordSet(paths)
     assert len(together) == 5 + 6 + 7
-    separate = [record for path in paths for record in records.RecordSet([path]).read(np.arange(len(records.RecordFile(path))))]
+    separate = [
+        record
+        for path in paths
+        for record in records.RecordSet([path]).read(np.arange(len(records.RecordFile(path))))
+    ]
     assert together.read(np.arange(18)) == separate
     assert together.locate(11) == f"{paths[2]}, record 0"
 
@@ -90,7 +96,9 @@ def test_truncated(shard, keep_index):
         file.truncate(os.path.getsize(shard) - 5)
     if not keep_index:
         os.remove(records.index_path(shard))
-    with pytest.raises(UserError, match=r"00001.tfrecord: the file ends inside a record \(byte \d+\)"):
+    with pytest.raises(
+        UserError, match=r"00001.tfrecord: the file ends inside a record \(byte \d+\)"
+    ):
         records.RecordFile(shard)
 
 
@@ -112,7 +120,12 @@ def test_flipped_bit(shard, keep_index):
 
 
 @pytest.mark.parametrize(
-    "content, complaint", [(b"", "empty"), (b"hello " * 20, "not a TFRecord"), (b"\x1f\x8b" + b"x" * 50, "cannot be read")]
+    "content, complaint",
+    [
+        (b"", "empty"),
+        (b"hello " * 20, "not a TFRecord"),
+        (b"\x1f\x8b" + b"x" * 50, "cannot be read"),
+    ],
 )
 def test_no_tfrecord(tmp_path, content, complaint):
     path = tmp_path / "odd.tfrecord"

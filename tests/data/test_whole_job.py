@@ -1,4 +1,6 @@
-"""The whole job on random documents, for every objective: what is read back is the text, and the summary's numbers are true."""
+"""The whole job on random documents, for every objective: what is read back is the text, and the
+summary's numbers are true.
+"""
 
 import numpy as np
 import pytest
@@ -14,11 +16,31 @@ from bert_gpu.text.open_tokenizer import open_tokenizer
 
 LENGTH = 32
 QUIET = Console(quiet=True)
-WORDS = ["the", "sea", "old", "yesterday", "unquestionably", "Zürich", "42", ",", ".", "木", "\u200b"]  # the last has no token
+# the last has no token
+WORDS = [
+    "the",
+    "sea",
+    "old",
+    "yesterday",
+    "unquestionably",
+    "Zürich",
+    "42",
+    ",",
+    ".",
+    "木",
+    "\u200b",
+]
 
 sentence = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
 documents = st.lists(st.lists(sentence, max_size=6), max_size=6)
-HARD = [[""], ["sea"], ["the old sea"], [" ".join(["sea", "old", "the", "42"] * 2500)], ["\u200b"], ["the sea .", "the old sea ."]]
+HARD = [
+    [""],
+    ["sea"],
+    ["the old sea"],
+    [" ".join(["sea", "old", "the", "42"] * 2500)],
+    ["\u200b"],
+    ["the sea .", "the old sea ."],
+]
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +50,20 @@ def vocabularies(tmp_path_factory, sample_text):
     for tokenization in ("WordPiece", "SentencePiece"):
         folder = tmp_path_factory.mktemp(tokenization)
         make(folder, sample_text, vocab_size=500, tokenization=tokenization)
-        found[tokenization] = str(folder / ("vocab.txt" if tokenization == "WordPiece" else "sentencepiece.model"))
+        found[tokenization] = str(
+            folder / ("vocab.txt" if tokenization == "WordPiece" else "sentencepiece.model")
+        )
     return found
 
 
 def make(folder, text, **changes):
-    base = dict(input_file=str(text), output_file=f"{folder}/x.tfrecord", max_seq_length=LENGTH, dupe_factor=1, validation_share=0.0)
+    base = dict(
+        input_file=str(text),
+        output_file=f"{folder}/x.tfrecord",
+        max_seq_length=LENGTH,
+        dupe_factor=1,
+        validation_share=0.0,
+    )
     return build.Job(DataConfig(**base | changes)).run(QUIET)
 
 
@@ -67,7 +97,10 @@ def check_masks(batch, ids, tokenizer):
     lengths = batch["input_mask"].sum(1)
     assert (batch["masked_lm_positions"] < lengths[:, None])[real].all()
     maskable = (~np.isin(ids, special) & (batch["input_mask"] > 0)).sum(1)
-    wanted = np.minimum(np.maximum(1, np.round(lengths * 0.15)), np.minimum(maskable, batch["masked_lm_weights"].shape[1]))
+    wanted = np.minimum(
+        np.maximum(1, np.round(lengths * 0.15)),
+        np.minimum(maskable, batch["masked_lm_weights"].shape[1]),
+    )
     assert (real.sum(1) == wanted).all()
 
 
@@ -89,10 +122,18 @@ def test_any_text_comes_back(tmp_path_factory, vocabularies, objective, masking)
     def check(texts):
         folder = tmp_path_factory.mktemp("job")
         text = folder / "text.txt"
-        text.write_text("\n\n".join("\n".join(filter(str.strip, document)) for document in texts) + "\n")
+        text.write_text(
+            "\n\n".join("\n".join(filter(str.strip, document)) for document in texts) + "\n"
+        )
         tokenizer = open_tokenizer(vocabularies["WordPiece"], True)
         expected = tokens_of(texts, tokenizer)
-        arguments = dict(vocab_file=vocabularies["WordPiece"], objective=objective, masking=masking, order="as_is", normalization="NFC")
+        arguments = dict(
+            vocab_file=vocabularies["WordPiece"],
+            objective=objective,
+            masking=masking,
+            order="as_is",
+            normalization="NFC",
+        )
         if not expected:
             with pytest.raises(UserError, match="text.txt: has no"):
                 make(folder / "out", text, **arguments)
@@ -101,37 +142,64 @@ def test_any_text_comes_back(tmp_path_factory, vocabularies, objective, masking)
         manifest, counts, _ = make(folder / "out", text, **arguments)
         batch, ids, _ = read_back(folder / "out")
         assert counts.num_tokens == sum(map(len, expected)) == manifest.num_tokens
-        assert counts.num_unknown == sum(token == tokenizer.unk_id for document in expected for token in document)
+        assert counts.num_unknown == sum(
+            token == tokenizer.unk_id for document in expected for token in document
+        )
         assert counts.num_instances == manifest.num_train_instances == len(ids)
         assert counts.num_row_tokens == batch["input_mask"].sum()
         check_masks(batch, ids, tokenizer)
-        sentences = [found for document in texts for line in document for found in tokens_of([[line]], tokenizer)]
+        sentences = [
+            found
+            for document in texts
+            for line in document
+            for found in tokens_of([[line]], tokenizer)
+        ]
         frame = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
         if objective in ("full_sentences", "packed"):
             found = [token for row in ids.tolist() for token in row if token not in frame]
-            assert found == [token for document in expected for token in document], "every token once, in the order of the text"
+            assert found == [token for document in expected for token in document], (
+                "every token once, in the order of the text"
+            )
             if objective == "packed" and len(ids) > 1:
                 assert batch["input_mask"][:-1].mean() > 1 - 2.5 / LENGTH
             return
         assert len(ids) >= (len(expected) if objective == "nsp" else 1)
-        for row, segments, label in zip(ids.tolist(), batch["segment_ids"], batch["next_sentence_labels"].ravel(), strict=True):
+        for row, segments, label in zip(
+            ids.tolist(), batch["segment_ids"], batch["next_sentence_labels"].ravel(), strict=True
+        ):
             first, second = (
-                [token for token, segment in zip(row, segments, strict=True) if segment == number and token not in frame]
+                [
+                    token
+                    for token, segment in zip(row, segments, strict=True)
+                    if segment == number and token not in frame
+                ]
                 for number in (0, 1)
             )
-            homes = [[number for number, document in enumerate(expected) if is_run(part, document)] for part in (first, second)]
-            assert first and second and all(homes), "both segments are runs of tokens of some document"
+            homes = [
+                [number for number, document in enumerate(expected) if is_run(part, document)]
+                for part in (first, second)
+            ]
+            assert first and second and all(homes), (
+                "both segments are runs of tokens of some document"
+            )
             if not label:
                 assert set(homes[0]) & set(homes[1]), "of the same one"
             elif objective == "sop" and not set(homes[0]) & set(homes[1]):
-                assert any(is_run(first, alone) for alone in sentences), "only a single sentence is paired with another document's"
+                assert any(is_run(first, alone) for alone in sentences), (
+                    "only a single sentence is paired with another document's"
+                )
 
     check()
 
 
 def test_sentencepiece_round_trip_and_whole_words(tmp_path, vocabularies, sample_text):
     """Records of a learnt model decode to the text, and no word is masked in part."""
-    settings = dict(tokenization="SentencePiece", sp_model_file=vocabularies["SentencePiece"], objective="packed", order="as_is")
+    settings = dict(
+        tokenization="SentencePiece",
+        sp_model_file=vocabularies["SentencePiece"],
+        objective="packed",
+        order="as_is",
+    )
     make(tmp_path, sample_text, **settings, do_whole_word_mask=True, pack_separator="none")
     batch, ids, tokenizer = read_back(tmp_path)
     with open(sample_text) as file:
@@ -139,7 +207,9 @@ def test_sentencepiece_round_trip_and_whole_words(tmp_path, vocabularies, sample
     words, decoded = text.split(), tokenizer.decode(ids[batch["input_mask"] > 0]).split()
     assert len(decoded) == len(words) > 10000
     differ = sum(ours != theirs for ours, theirs in zip(decoded, words, strict=True))
-    assert differ <= (ids == tokenizer.unk_id).sum() < 5, "but for a character too rare to be learnt"
+    assert differ <= (ids == tokenizer.unk_id).sum() < 5, (
+        "but for a character too rare to be learnt"
+    )
     hidden = np.zeros(ids.shape, bool)
     rows, columns = np.nonzero(batch["masked_lm_weights"] > 0)
     hidden[rows, batch["masked_lm_positions"][rows, columns]] = True
@@ -160,7 +230,13 @@ def test_sentencepiece_round_trip_and_whole_words(tmp_path, vocabularies, sample
 )
 def test_the_predicted_size_is_about_right(tmp_path, vocabularies, sample_text, changes, capsys):
     config = DataConfig(
-        **dict(input_file=sample_text, output_file=f"{tmp_path}/x.tfrecord", vocab_file=vocabularies["WordPiece"], dupe_factor=1) | changes
+        **dict(
+            input_file=sample_text,
+            output_file=f"{tmp_path}/x.tfrecord",
+            vocab_file=vocabularies["WordPiece"],
+            dupe_factor=1,
+        )
+        | changes
     )
     _, counts, _ = build.Job(config).run(Console())
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("about ")]

@@ -1,4 +1,6 @@
-"""Encoding equals Google's rules done naively; probabilities do not depend on how rows are divided; a tiny BERT learns an easy task."""
+"""Encoding equals Google's rules done naively; probabilities do not depend on how rows are divided;
+a tiny BERT learns an easy task.
+"""
 
 import dataclasses
 import itertools
@@ -20,7 +22,12 @@ from bert_gpu.train.step import TrainStep
 
 CLS, SEP = 2, 3
 MODEL = ModelConfig(
-    vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=40
+    vocab_size=40,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=40,
 )
 
 
@@ -49,7 +56,10 @@ def google_row(a, b, max_seq_length):
 
 def random_texts(count, longest, seed=0, words=(5, 40)):
     generator = np.random.default_rng(seed)
-    return [" ".join(map(str, generator.integers(*words, generator.integers(0, longest + 1)))) for _ in range(count)]
+    return [
+        " ".join(map(str, generator.integers(*words, generator.integers(0, longest + 1))))
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("max_seq_length", [5, 8, 13, 16, 24])
@@ -58,7 +68,9 @@ def test_rows_equal_the_naive_reference(max_seq_length, has_pairs):
     lengths = list(itertools.product(range(0, 25, 2), range(0, 26, 3)))
     texts_a = [" ".join(str(5 + i) for i in range(a)) for a, _ in lengths]
     texts_b = [" ".join(str(39 - i) for i in range(b)) for _, b in lengths]
-    rows = classifier.encode_rows(Numbers(), texts_a, texts_b if has_pairs else None, range(len(lengths)), max_seq_length)
+    rows = classifier.encode_rows(
+        Numbers(), texts_a, texts_b if has_pairs else None, range(len(lengths)), max_seq_length
+    )
     batch = classifier.make_batch(rows, np.arange(len(lengths)))
     num_truncated = 0
     for row, (a, b) in enumerate(zip(texts_a, texts_b, strict=True)):
@@ -71,13 +83,20 @@ def test_rows_equal_the_naive_reference(max_seq_length, has_pairs):
         num_truncated += len(ids) < len(a) + len(b) + (3 if b else 2)
     assert rows.num_truncated == num_truncated
     assert {name: value.dtype for name, value in batch.items()} == dict(
-        input_ids=np.int32, input_mask=np.int32, segment_ids=np.int32, labels=np.int32, row_weights=np.float32
+        input_ids=np.int32,
+        input_mask=np.int32,
+        segment_ids=np.int32,
+        labels=np.int32,
+        row_weights=np.float32,
     )
 
 
 def test_a_batch_is_padded_to_its_longest_row_rounded_up():
     rows = classifier.encode_rows(Numbers(), ["5", "5 " * 9, "5 " * 90], None, None, 30)
-    widths = [classifier.make_batch(rows, np.array(numbers))["input_ids"].shape[1] for numbers in ([0], [0, 1], [2, 0])]
+    widths = [
+        classifier.make_batch(rows, np.array(numbers))["input_ids"].shape[1]
+        for numbers in ([0], [0, 1], [2, 0])
+    ]
     assert widths == [8, 16, 30] and "labels" not in classifier.make_batch(rows, np.array([0]))
 
 
@@ -90,8 +109,12 @@ def test_every_epoch_has_each_row_once_and_the_position_is_all_there_is_to_resum
     rows = classifier.encode_rows(Numbers(), [str(5 + i) for i in range(7)], None, range(7), 8)
 
     def stream(position, batch_size, count, seed=1):
-        batches = classifier.training_batches(rows, batch_size=batch_size, position=position, seed=seed)
-        return np.concatenate([batch["labels"] for batch in itertools.islice(batches, count)]).tolist()
+        batches = classifier.training_batches(
+            rows, batch_size=batch_size, position=position, seed=seed
+        )
+        return np.concatenate(
+            [batch["labels"] for batch in itertools.islice(batches, count)]
+        ).tolist()
 
     whole = stream(0, 5, 7)
     assert all(sorted(whole[start : start + 7]) == list(range(7)) for start in range(0, 35, 7))
@@ -117,7 +140,9 @@ def random_state(devices, num_classes=3, seed=0, model=MODEL):
     """Weights large enough that probabilities differ between rows."""
     weights = initialize(classifier_weights(BertEncoder(model), num_classes), seed)
     return TrainState(
-        devices.strategy, {name: value * 20 if value.ndim == 2 else value for name, value in weights.items()}, OptimizerConfig()
+        devices.strategy,
+        {name: value * 20 if value.ndim == 2 else value for name, value in weights.items()},
+        OptimizerConfig(),
     )
 
 
@@ -125,7 +150,11 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
     results = []
     for replicas, batch_size in [(1, 1), (1, 4), (1, 32), (2, 2), (2, 8), (4, 4)]:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
-        results.append(classifier.Predictor(devices, random_state(devices), BertEncoder(MODEL))(rows, batch_size))
+        results.append(
+            classifier.Predictor(devices, random_state(devices), BertEncoder(MODEL))(
+                rows, batch_size
+            )
+        )
     assert results[0].shape == (13, 3) and results[0].dtype == np.float64
     np.testing.assert_allclose(results[0].sum(-1), 1, rtol=1e-12)
     assert np.ptp(results[0], axis=0).min() > 0.05
@@ -136,40 +165,65 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
 @pytest.mark.parametrize("pooling", ["first", "mean"])
 @pytest.mark.parametrize("pooler_size", [None, 12])
 def test_logits_are_those_of_each_row_alone_whatever_is_padded(rows, pooling, pooler_size):
-    """Against the head written out in NumPy, over the tokens of one row at a time; also with rubbish in a longer padding."""
+    """Against the head written out in NumPy, over the tokens of one row at a time; also with
+    rubbish in a longer padding.
+    """
     model = dataclasses.replace(MODEL, pooling=pooling, pooler_size=pooler_size)
     generator = np.random.default_rng(3)
     weights = {
-        name: value * 20 if value.ndim == 2 else value for name, value in initialize(classifier_weights(BertEncoder(model), 3), 0).items()
+        name: value * 20 if value.ndim == 2 else value
+        for name, value in initialize(classifier_weights(BertEncoder(model), 3), 0).items()
     }
-    weights |= {name: generator.standard_normal(weights[name].shape).astype(np.float32) for name in ("pooler/bias", "classifier/bias")}
-    assert weights["pooler/kernel"].shape == (32, pooler_size or 32) and weights["classifier/kernel"].shape == (pooler_size or 32, 3)
+    weights |= {
+        name: generator.standard_normal(weights[name].shape).astype(np.float32)
+        for name in ("pooler/bias", "classifier/bias")
+    }
+    assert weights["pooler/kernel"].shape == (32, pooler_size or 32) and weights[
+        "classifier/kernel"
+    ].shape == (pooler_size or 32, 3)
     tensors = {name: tf.constant(value) for name, value in weights.items()}
     expected = []
     for number in range(len(rows)):
         batch = classifier.make_batch(rows, np.array([number]))
-        alone = {name: tf.constant(value[:, : batch["input_mask"].sum()]) for name, value in batch.items() if value.ndim == 2}
+        alone = {
+            name: tf.constant(value[:, : batch["input_mask"].sum()])
+            for name, value in batch.items()
+            if value.ndim == 2
+        }
         hidden = encode(tensors, alone, model)[0].numpy()
         pooled = hidden[0] if pooling == "first" else hidden.mean(0)
         sentence = np.tanh(pooled @ weights["pooler/kernel"] + weights["pooler/bias"])
         expected.append(sentence @ weights["classifier/kernel"] + weights["classifier/bias"])
-    padded = classifier.make_batch(dataclasses.replace(rows, length_multiple=40), np.arange(len(rows)))
+    padded = classifier.make_batch(
+        dataclasses.replace(rows, length_multiple=40), np.arange(len(rows))
+    )
     rubbish = generator.integers(5, 40, padded["input_ids"].shape)
-    padded["input_ids"] = np.where(padded["input_mask"] > 0, padded["input_ids"], rubbish).astype(np.int32)
+    padded["input_ids"] = np.where(padded["input_mask"] > 0, padded["input_ids"], rubbish).astype(
+        np.int32
+    )
     for batch in (classifier.make_batch(rows, np.arange(len(rows))), padded):
         batch = {name: tf.constant(value) for name, value in batch.items()}
-        for run in (classifier.class_logits, tf.function(classifier.class_logits, jit_compile=True)):
-            np.testing.assert_allclose(run(tensors, batch, BertEncoder(model), tf.float32), expected, rtol=1e-4, atol=2e-5)
+        for run in (
+            classifier.class_logits,
+            tf.function(classifier.class_logits, jit_compile=True),
+        ):
+            np.testing.assert_allclose(
+                run(tensors, batch, BertEncoder(model), tf.float32), expected, rtol=1e-4, atol=2e-5
+            )
     assert padded["input_ids"].shape[1] == 40 and np.ptp(expected, axis=0).min() > 0.1
 
 
 def one_step(rows, replicas, micro_batches, weights_of_rows=None):
     """(metrics, weights) after a step without dropout on the first 12 rows."""
-    model = ModelConfig(**MODEL.to_dict() | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    model = ModelConfig(
+        **MODEL.to_dict() | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    )
     devices = set_up(DeviceConfig(virtual_replicas=replicas))
     state = random_state(devices, model=model)
     objective = classifier.classification_objective(BertEncoder(model))
-    step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=micro_batches, seed=1)
+    step = TrainStep(
+        devices, state, objective, OptimizerConfig(), num_micro_batches=micro_batches, seed=1
+    )
     metrics = step([classifier.make_batch(rows, np.arange(12), weights_of_rows)], [1e-3], 0).read()
     return {name: float(value[0]) for name, value in metrics.items()}, state.read_weights()
 
@@ -181,7 +235,9 @@ def test_a_step_is_the_same_however_its_batch_is_divided(rows, division):
     parts, part_weights = one_step(rows, *division, weights_of_rows)
     assert parts["loss"] == pytest.approx(whole["loss"], rel=1e-5)
     assert parts["gradient_norm"] == pytest.approx(whole["gradient_norm"], rel=1e-4)
-    change = np.sqrt(sum(np.sum((part_weights[name] - whole_weights[name]) ** 2) for name in whole_weights))
+    change = np.sqrt(
+        sum(np.sum((part_weights[name] - whole_weights[name]) ** 2) for name in whole_weights)
+    )
     assert change <= 1e-5 * np.sqrt(sum(np.sum(value**2) for value in whole_weights.values()))
 
 
@@ -189,19 +245,36 @@ def test_the_loss_is_the_cross_entropy_of_the_rows_that_count(rows):
     weights_of_rows = np.array([1, 0] * 6, np.float32)
     metrics, _ = one_step(rows, 1, 1, weights_of_rows)
     devices = set_up(DeviceConfig())
-    probabilities = classifier.Predictor(devices, random_state(devices), BertEncoder(MODEL))(rows, 13)[:12]
+    probabilities = classifier.Predictor(devices, random_state(devices), BertEncoder(MODEL))(
+        rows, 13
+    )[:12]
     losses = -np.log(probabilities[np.arange(12), rows.labels[:12]])
-    assert metrics["loss"] == metrics["classifier"] == pytest.approx(np.sum(losses * weights_of_rows) / 6, rel=1e-5)
+    assert (
+        metrics["loss"]
+        == metrics["classifier"]
+        == pytest.approx(np.sum(losses * weights_of_rows) / 6, rel=1e-5)
+    )
 
 
 def test_a_tiny_bert_learns_an_easy_task():
-    """The label is whether word 5 is in the second text; random weights reach more than 95 % in a few seconds."""
-    texts_a, texts_b = random_texts(256, 6, words=(6, 40)), random_texts(256, 6, seed=1, words=(6, 40))
+    """The label is whether word 5 is in the second text; random weights reach more than 95 % in a
+    few seconds.
+    """
+    texts_a, texts_b = (
+        random_texts(256, 6, words=(6, 40)),
+        random_texts(256, 6, seed=1, words=(6, 40)),
+    )
     labels = np.arange(256) % 2
-    texts_b = [text + " 5" if label else text + " 6" for text, label in zip(texts_b, labels, strict=True)]
+    texts_b = [
+        text + " 5" if label else text + " 6" for text, label in zip(texts_b, labels, strict=True)
+    ]
     rows = classifier.encode_rows(Numbers(), texts_a, texts_b, labels, 24)
     devices = set_up(DeviceConfig())
-    state = TrainState(devices.strategy, initialize(classifier_weights(BertEncoder(MODEL), 2), 1), OptimizerConfig())
+    state = TrainState(
+        devices.strategy,
+        initialize(classifier_weights(BertEncoder(MODEL), 2), 1),
+        OptimizerConfig(),
+    )
     objective = classifier.classification_objective(BertEncoder(MODEL))
     step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=1, seed=1)
     batches = classifier.training_batches(rows, batch_size=32, position=0, seed=1)

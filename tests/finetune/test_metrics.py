@@ -11,11 +11,13 @@ BINARY = np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7], [0.8, 0.2], [0.45, 0.55]]
 
 
 def test_two_classes():
-    # Predicted 0 1 1 0 1; true positives 2 (rows 1, 4), false positives 1 (row 2), false negatives 1 (row 3).
+    # Predicted 0 1 1 0 1; true positives 2 (rows 1, 4), false positives 1 (row 2), false
+    # negatives 1 (row 3).
     values = compute_metrics(BINARY, [0, 1, 0, 1, 1])
     assert values["accuracy"] == pytest.approx(3 / 5)
     assert values["f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
-    # Positives have .6 .2 .55, negatives .1 .7: of six pairs, (.6 .2 .55) > .1 are right, none > .7.
+    # Positives have .6 .2 .55, negatives .1 .7: of six pairs, (.6 .2 .55) > .1 are
+    # right, none > .7.
     assert values["auc"] == pytest.approx(3 / 6)
     assert values["loss"] == pytest.approx(-np.mean(np.log([0.9, 0.6, 0.3, 0.2, 0.55])))
 

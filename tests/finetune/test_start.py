@@ -1,4 +1,6 @@
-"""What a fine-tuning takes over from the model it starts from: all that means the same there, and nothing that does not."""
+"""What a fine-tuning takes over from the model it starts from: all that means the same there, and
+nothing that does not.
+"""
 
 import json
 
@@ -14,7 +16,12 @@ from bert_gpu.model.weights import initialize
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green"]
 MODEL = dict(
-    vocab_size=len(VOCAB), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, max_position_embeddings=16
+    vocab_size=len(VOCAB),
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=16,
 )
 LABELS = ("no", "yes")
 POOLER, CLASSIFIER = {"pooler/kernel", "pooler/bias"}, {"classifier/kernel", "classifier/bias"}
@@ -23,11 +30,17 @@ POOLER, CLASSIFIER = {"pooler/kernel", "pooler/bias"}, {"classifier/kernel", "cl
 def save(folder, *, is_classifier, labels=LABELS, **head):
     """A model's folder; returns its weights."""
     model = ModelConfig(**MODEL, **head)
-    specs = heads.classifier_weights(BertEncoder(model), len(labels)) if is_classifier else heads.pretraining_weights(BertEncoder(model))
+    specs = (
+        heads.classifier_weights(BertEncoder(model), len(labels))
+        if is_classifier
+        else heads.pretraining_weights(BertEncoder(model))
+    )
     weights = initialize(specs, 7)
     kind = "BertForSequenceClassification" if is_classifier else "BertForPreTraining"
     vocab = {"vocab.txt": "".join(f"{word}\n" for word in VOCAB).encode()}
-    huggingface.write_model(str(folder), model, weights, kind, labels if is_classifier else (), vocab)
+    huggingface.write_model(
+        str(folder), model, weights, kind, labels if is_classifier else (), vocab
+    )
     return weights
 
 
@@ -38,15 +51,32 @@ def save(folder, *, is_classifier, labels=LABELS, **head):
         (dict(is_classifier=False), dict(pooling="first", pooler_size=16), CLASSIFIER),
         (dict(is_classifier=False), dict(pooling="mean"), POOLER | CLASSIFIER),
         (dict(is_classifier=False), dict(pooler_size=8), POOLER | CLASSIFIER),
-        (dict(is_classifier=False, pooling="mean", pooler_size=8), dict(), POOLER | CLASSIFIER),  # as noted by pretraining
-        (dict(is_classifier=False, pooling="mean", pooler_size=8), dict(pooling="first", pooler_size=16), CLASSIFIER),
+        # as noted by pretraining
+        (dict(is_classifier=False, pooling="mean", pooler_size=8), dict(), POOLER | CLASSIFIER),
+        (
+            dict(is_classifier=False, pooling="mean", pooler_size=8),
+            dict(pooling="first", pooler_size=16),
+            CLASSIFIER,
+        ),
         (dict(is_classifier=True), dict(), set()),
         (dict(is_classifier=True, labels=("a", "b")), dict(), CLASSIFIER),
         (dict(is_classifier=True), dict(pooling="mean"), POOLER | CLASSIFIER),
         (dict(is_classifier=True, pooling="mean", pooler_size=8), dict(), set()),
-        (dict(is_classifier=True, pooling="mean", pooler_size=8, labels=("a", "b")), dict(), CLASSIFIER),
-        (dict(is_classifier=True, pooling="mean", pooler_size=8), dict(pooler_size=12), POOLER | CLASSIFIER),
-        (dict(is_classifier=True, pooling="mean", pooler_size=16), dict(pooling="first"), POOLER | CLASSIFIER),
+        (
+            dict(is_classifier=True, pooling="mean", pooler_size=8, labels=("a", "b")),
+            dict(),
+            CLASSIFIER,
+        ),
+        (
+            dict(is_classifier=True, pooling="mean", pooler_size=8),
+            dict(pooler_size=12),
+            POOLER | CLASSIFIER,
+        ),
+        (
+            dict(is_classifier=True, pooling="mean", pooler_size=16),
+            dict(pooling="first"),
+            POOLER | CLASSIFIER,
+        ),
     ],
 )
 def test_a_head_is_taken_over_where_it_was_trained_alike(tmp_path, stored, asked, fresh):
@@ -54,16 +84,32 @@ def test_a_head_is_taken_over_where_it_was_trained_alike(tmp_path, stored, asked
     start = start_training(StartConfig(init_checkpoint=str(tmp_path / "model"), **asked), LABELS, 1)
     assert set(start.fresh) == fresh
     assert {name: value.shape for name, value in start.weights.items()} == {
-        name: spec.shape for name, spec in heads.classifier_weights(BertEncoder(start.model), 2).items()
+        name: spec.shape
+        for name, spec in heads.classifier_weights(BertEncoder(start.model), 2).items()
     }
     assert all((start.weights[name] == saved[name]).all() for name in set(start.weights) - fresh)
-    wanted = {"pooling": "first", "pooler_size": None} | {k: v for k, v in stored.items() if k.startswith("pool")} | asked
-    assert (start.model.pooling, start.model.pooler_size) == (wanted["pooling"], wanted["pooler_size"])
+    wanted = (
+        {"pooling": "first", "pooler_size": None}
+        | {k: v for k, v in stored.items() if k.startswith("pool")}
+        | asked
+    )
+    assert (start.model.pooling, start.model.pooler_size) == (
+        wanted["pooling"],
+        wanted["pooler_size"],
+    )
 
 
 def test_random_weights_get_the_head_asked_for(tmp_path):
     (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in VOCAB))
     (tmp_path / "config.json").write_text(json.dumps(MODEL))
-    files = dict(bert_config_file=str(tmp_path / "config.json"), vocab_file=str(tmp_path / "vocab.txt"))
-    start = start_training(StartConfig(init_checkpoint="none", pooling="mean", pooler_size=8, **files), LABELS, 1)
-    assert start.weights["classifier/kernel"].shape == (8, 2) and start.model.pooling == "mean" and set(start.fresh) == set(start.weights)
+    files = dict(
+        bert_config_file=str(tmp_path / "config.json"), vocab_file=str(tmp_path / "vocab.txt")
+    )
+    start = start_training(
+        StartConfig(init_checkpoint="none", pooling="mean", pooler_size=8, **files), LABELS, 1
+    )
+    assert (
+        start.weights["classifier/kernel"].shape == (8, 2)
+        and start.model.pooling == "mean"
+        and set(start.fresh) == set(start.weights)
+    )

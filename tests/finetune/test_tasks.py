@@ -1,4 +1,6 @@
-"""Files of a task read back as they were written, whatever their line ends and quotes; each bad file is refused in one line."""
+"""Files of a task read back as they were written, whatever their line ends and quotes; each bad
+file is refused in one line.
+"""
 
 import csv
 
@@ -8,7 +10,11 @@ from bert_gpu.finetune import tasks
 from bert_gpu.settings import UserError
 
 PAIRS = tasks.TASKS["pairs"]
-ROWS = [("x-1", 'She said "no".', "naïve, 中国", "1"), ("x-2", "a 'quoted", "", "0"), ("x-3", "  spaces kept ", "b\u2028c", "10")]
+ROWS = [
+    ("x-1", 'She said "no".', "naïve, 中国", "1"),
+    ("x-2", "a 'quoted", "", "0"),
+    ("x-3", "  spaces kept ", "b\u2028c", "10"),
+]
 
 
 def write(folder, text, split="train", kind="tsv", encoding="utf-8"):
@@ -27,16 +33,26 @@ def tsv(rows=ROWS, header=("id", "text_a", "text_b", "label"), end="\n"):
 def test_tsv_reads_back(tmp_path, end, encoding, last):
     write(tmp_path, tsv(end=end) + last, encoding=encoding)
     examples = tasks.read_split(PAIRS, str(tmp_path), "train")
-    assert list(zip(examples.ids, examples.texts_a, examples.texts_b, examples.labels, strict=True)) == ROWS
+    assert (
+        list(zip(examples.ids, examples.texts_a, examples.texts_b, examples.labels, strict=True))
+        == ROWS
+    )
     assert examples.lines == [2, 3, 4] and len(examples) == 3
 
 
 def test_csv_reads_back_with_quotes_and_line_breaks(tmp_path):
-    rows = [("1", 'a, "b"', "two\nlines", "yes"), ("2", "tab\there", "c", "no"), ("3", "x" * 200_000, "d", "no")]
+    rows = [
+        ("1", 'a, "b"', "two\nlines", "yes"),
+        ("2", "tab\there", "c", "no"),
+        ("3", "x" * 200_000, "d", "no"),
+    ]
     with open(tmp_path / "train.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("id", "text_a", "text_b", "label"), *rows])
     examples = tasks.read_split(PAIRS, str(tmp_path), "train")
-    assert list(zip(examples.ids, examples.texts_a, examples.texts_b, examples.labels, strict=True)) == rows
+    assert (
+        list(zip(examples.ids, examples.texts_a, examples.texts_b, examples.labels, strict=True))
+        == rows
+    )
     assert examples.lines == [2, 4, 5]
 
 
@@ -44,14 +60,23 @@ def test_columns_have_any_order_and_name_and_ids_default_to_row_numbers(tmp_path
     write(tmp_path, "gold\tq2\tnoise\tq1\n1\tb\t?\ta\n0\td\t?\tc\n")
     task = tasks.TaskSpec("mine", text_a="q1", text_b="q2", label="gold")
     examples = tasks.read_split(task, str(tmp_path), "train")
-    assert (examples.ids, examples.texts_a, examples.texts_b, examples.labels) == (["0", "1"], ["a", "c"], ["b", "d"], ["1", "0"])
+    assert (examples.ids, examples.texts_a, examples.texts_b, examples.labels) == (
+        ["0", "1"],
+        ["a", "c"],
+        ["b", "d"],
+        ["1", "0"],
+    )
 
 
 def test_single_sentences_and_a_test_file_without_labels(tmp_path):
     write(tmp_path, "text_a\tlabel\na\t1\n")
     write(tmp_path, "text_a\nb\n\nc\n".replace("\n\n", "\n"), split="test")
     splits = tasks.read_splits(PAIRS, str(tmp_path), ["train", "test"])
-    assert splits["train"].texts_b is None and splits["test"].labels is None and splits["test"].texts_a == ["b", "c"]
+    assert (
+        splits["train"].texts_b is None
+        and splits["test"].labels is None
+        and splits["test"].texts_a == ["b", "c"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,11 +101,23 @@ def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path, labels, o
     "text, parts",
     [
         (tsv(header=("id", "text_a", "text_b", "gold")), ["line 1", "'label'", "gold", "--label"]),
-        (tsv(header=("id", "first", "text_b", "label")), ["line 1", "'text_a'", "first, text_b", "--text_a"]),
-        (tsv(header=("text_a", "text_a", "text_b", "label")), ["line 1", "2 columns called 'text_a'"]),
+        (
+            tsv(header=("id", "first", "text_b", "label")),
+            ["line 1", "'text_a'", "first, text_b", "--text_a"],
+        ),
+        (
+            tsv(header=("text_a", "text_a", "text_b", "label")),
+            ["line 1", "2 columns called 'text_a'"],
+        ),
         (tsv([("1", "a", "b", "1"), ("2", "a", "b", " ")]), ["line 3", "empty 'label'"]),
-        (tsv([("1", "a", "b", "1"), ("2", "a", "b")]), ["line 3 has 3 columns, the header 4", ".csv"]),
-        (tsv([("1", "a", "b", "1"), ("2", "a", "b", "1", "?")]), ["line 3 has 5 columns, the header 4"]),
+        (
+            tsv([("1", "a", "b", "1"), ("2", "a", "b")]),
+            ["line 3 has 3 columns, the header 4", ".csv"],
+        ),
+        (
+            tsv([("1", "a", "b", "1"), ("2", "a", "b", "1", "?")]),
+            ["line 3 has 5 columns, the header 4"],
+        ),
         (tsv([("1", "a", "b", "1"), (), ("2", "a", "b", "0")]), ["line 3 has 0 columns"]),
         (tsv([]), ["no examples"]),
         ("", ["no examples"]),
@@ -97,7 +134,9 @@ def test_bad_tables_are_refused(tmp_path, text, parts):
 def test_bad_files_are_refused(tmp_path):
     def refused(split="train", task=PAIRS, folder=tmp_path):
         with pytest.raises(UserError) as caught:
-            tasks.read_splits(task, str(folder), ["train", split] if split != "train" else ["train"])
+            tasks.read_splits(
+                task, str(folder), ["train", split] if split != "train" else ["train"]
+            )
         return str(caught.value)
 
     assert "no such folder" in refused(folder=tmp_path / "none")

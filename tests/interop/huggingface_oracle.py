@@ -1,9 +1,11 @@
-"""Runs where torch and transformers are installed: makes or opens Hugging Face models and writes what they compute.
+"""Runs where torch and transformers are installed: makes or opens Hugging Face models and writes
+what they compute.
 
-    python huggingface_oracle.py make|open FOLDER      FOLDER/batch.npz -> FOLDER/CLASS/, FOLDER/CLASS.npz
+    python huggingface_oracle.py make|open FOLDER
+        FOLDER/batch.npz -> FOLDER/CLASS/, FOLDER/CLASS.npz
 
-"make" saves a random model of each class, "open" opens FOLDER/CLASS as the user would. Kept apart from the test, because torch and
-TensorFlow need not live in one environment.
+"make" saves a random model of each class, "open" opens FOLDER/CLASS as the user would. Kept apart
+from the test, because torch and TensorFlow need not live in one environment.
 """
 
 import sys
@@ -17,8 +19,8 @@ CLASSES = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForSequenc
 
 def make(name, folder):
     config = transformers.BertConfig(
-        vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, max_position_embeddings=16,
-        num_labels=3,
+        vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3,
+        intermediate_size=40, max_position_embeddings=16, num_labels=3,
     )  # fmt: skip
     model = getattr(transformers, name)(config)
     with torch.no_grad():
@@ -33,11 +35,19 @@ def main(mode, folder):
     batch = {name: torch.tensor(values) for name, values in np.load(f"{folder}/batch.npz").items()}
     for name in CLASSES:
         path = f"{folder}/{name}"
-        model = make(name, path) if mode == "make" else getattr(transformers, name).from_pretrained(path)
+        model = (
+            make(name, path)
+            if mode == "make"
+            else getattr(transformers, name).from_pretrained(path)
+        )
         with torch.no_grad():
             outputs = model.eval()(**batch)
-        values = {key: value.numpy() for key, value in outputs.items() if isinstance(value, torch.Tensor)}
-        values["labels"] = np.array([model.config.id2label[index] for index in sorted(model.config.id2label)])
+        values = {
+            key: value.numpy() for key, value in outputs.items() if isinstance(value, torch.Tensor)
+        }
+        values["labels"] = np.array(
+            [model.config.id2label[index] for index in sorted(model.config.id2label)]
+        )
         np.savez(f"{folder}/{name}.npz", **values)
 
 

@@ -1,6 +1,8 @@
-"""Runs where torch and transformers are installed: random models of BERT's relatives, their tensors and what they compute.
+"""Runs where torch and transformers are installed: random models of BERT's relatives, their tensors
+and what they compute.
 
-python relatives_oracle.py FOLDER      FOLDER/batch.npz -> FOLDER/CLASS.npz, with "weights/NAME" and "outputs/NAME"
+python relatives_oracle.py FOLDER FOLDER/batch.npz -> FOLDER/CLASS.npz, with "weights/NAME" and
+"outputs/NAME"
 """
 
 import sys
@@ -10,14 +12,22 @@ import torch
 import transformers
 
 SIZES = dict(
-    vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, max_position_embeddings=16,
-    type_vocab_size=2, layer_norm_eps=1e-6, attn_implementation="eager",
+    vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
+    max_position_embeddings=16, type_vocab_size=2, layer_norm_eps=1e-6, attn_implementation="eager",
 )  # fmt: skip
 MODELS = {
     "MegatronBertForMaskedLM": dict(hidden_act="gelu"),
     "RoFormerForMaskedLM": dict(hidden_act="gelu", embedding_size=10, rotary_value=False),
-    "AlbertForMaskedLM": dict(hidden_act="gelu_new", embedding_size=10, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=1),
-    "NomicBertModel": dict(hidden_act="silu", rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+    "AlbertForMaskedLM": dict(
+        hidden_act="gelu_new",
+        embedding_size=10,
+        num_hidden_layers=4,
+        num_hidden_groups=2,
+        inner_group_num=1,
+    ),
+    "NomicBertModel": dict(
+        hidden_act="silu", rope_parameters=dict(rope_type="default", rope_theta=10000.0)
+    ),
 }
 
 
@@ -28,12 +38,17 @@ def main(folder):
         model = getattr(transformers, name)
         model = model(model.config_class(**SIZES | options)).eval()
         with torch.no_grad():
-            for parameter in model.parameters():  # so that no norm or bias is 0 or 1; sinusoids are frozen
+            # so that no norm or bias is 0 or 1; sinusoids are frozen
+            for parameter in model.parameters():
                 if parameter.requires_grad:
                     parameter.copy_(0.2 * torch.randn(parameter.shape))
             outputs = model(**batch)
         values = {f"weights/{key}": value.numpy() for key, value in model.state_dict().items()}
-        values |= {f"outputs/{key}": value.numpy() for key, value in outputs.items() if isinstance(value, torch.Tensor)}
+        values |= {
+            f"outputs/{key}": value.numpy()
+            for key, value in outputs.items()
+            if isinstance(value, torch.Tensor)
+        }
         np.savez(f"{folder}/{name}.npz", **values)
 
 

@@ -1,4 +1,6 @@
-"""A replaced folder is the old one or the new one: killed at any of its renames, refused, or behind a link."""
+"""A replaced folder is the old one or the new one: killed at any of its renames, refused, or
+behind a link.
+"""
 
 import os
 import pathlib
@@ -42,10 +44,18 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("number, when", [(1, "before"), (1, "after"), (2, "before"), (2, "after")])
-def test_a_kill_leaves_the_old_or_the_new_and_the_next_write_tidies_up(folder, tmp_path, number, when):
+def test_a_kill_leaves_the_old_or_the_new_and_the_next_write_tidies_up(
+    folder, tmp_path, number, when
+):
     (folder / "notes.txt").write_bytes(b"mine")
     script = [sys.executable, "-c", KILLED, str(number), when, str(folder)]
-    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"})
+    done = subprocess.run(
+        script,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )
     assert done.returncode == 9, done.stderr[-2000:]
     is_between = (number, when) in [(1, "after"), (2, "before")]
     assert folder.exists() != is_between
@@ -68,7 +78,9 @@ def test_what_is_not_written_stays_and_so_does_what_lies_beside(folder, tmp_path
     (folder / "link").symlink_to(tmp_path / "model.partial")
     replace_folder(f"{folder}/", {"config.json": b"new", "added": b"new"})
     assert sorted(os.listdir(folder)) == ["added", "config.json", "link", "sub", "weights"]
-    assert (folder / "config.json").read_bytes() == b"new" and (folder / "weights").read_bytes() == b"old"
+    assert (folder / "config.json").read_bytes() == b"new" and (
+        folder / "weights"
+    ).read_bytes() == b"old"
     assert (folder / "sub" / "deep").read_text() == "mine" and (folder / "link").is_symlink()
     assert (tmp_path / "model.partial" / "mine").read_text() == "mine"
     assert sorted(os.listdir(tmp_path)) == ["model", "model.partial"]
@@ -77,22 +89,36 @@ def test_what_is_not_written_stays_and_so_does_what_lies_beside(folder, tmp_path
 def test_a_link_to_a_folder_stays_a_link(folder, tmp_path):
     (tmp_path / "link").symlink_to(folder)
     replace_folder(str(tmp_path / "link"), NEW)
-    assert (tmp_path / "link").is_symlink() and content(folder) == NEW and sorted(os.listdir(tmp_path)) == ["link", "model"]
+    assert (
+        (tmp_path / "link").is_symlink()
+        and content(folder) == NEW
+        and sorted(os.listdir(tmp_path)) == ["link", "model"]
+    )
 
 
 def test_what_cannot_be_written_changes_nothing(folder, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
-    for target, files in [(folder, {"a": b"", "no/such": b""}), (tmp_path / "file", NEW), (tmp_path / "file" / "model", NEW)]:
+    for target, files in [
+        (folder, {"a": b"", "no/such": b""}),
+        (tmp_path / "file", NEW),
+        (tmp_path / "file" / "model", NEW),
+    ]:
         with pytest.raises(UserError, match=str(target)):
             replace_folder(str(target), files)
     monkeypatch.chdir(folder)
     with pytest.raises(UserError, match="where this command runs"):
         replace_folder(".", NEW)
-    assert content(folder) == OLD and (tmp_path / "file").read_text() == "mine" and sorted(os.listdir(tmp_path)) == ["file", "model"]
+    assert (
+        content(folder) == OLD
+        and (tmp_path / "file").read_text() == "mine"
+        and sorted(os.listdir(tmp_path)) == ["file", "model"]
+    )
 
 
 def test_paths_with_a_scheme_are_refused():
-    with pytest.raises(UserError, match="gs://models/one: records, runs and models must be on a local"):
+    with pytest.raises(
+        UserError, match="gs://models/one: records, runs and models must be on a local"
+    ):
         replace_folder("gs://models/one", NEW)
     with pytest.raises(UserError, match="--init_checkpoint=gs://models/one"):
         find_model("gs://models/one", "init_checkpoint")

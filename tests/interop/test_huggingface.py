@@ -1,6 +1,8 @@
-"""Hugging Face's folders: equal outputs in both directions, every known variation read, every fault named.
+"""Hugging Face's folders: equal outputs in both directions, every known variation read, every
+fault named.
 
-BERT_GPU_ORACLE_PYTHON names a Python with torch and transformers, where the tests' own environment has none.
+BERT_GPU_ORACLE_PYTHON names a Python with torch and transformers, where the tests' own
+environment has none.
 """
 
 import importlib.util
@@ -26,25 +28,46 @@ from tests.model import variants
 from tests.model.variants import VARIANTS
 
 CONFIG = ModelConfig(
-    vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, max_position_embeddings=16
+    vocab_size=70,
+    hidden_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=40,
+    max_position_embeddings=16,
 )
 CLASSES = list(huggingface.ARCHITECTURES)
 HERE = pathlib.Path(__file__).parent
 
 
 def oracle_python():
-    here = sys.executable if importlib.util.find_spec("transformers") and importlib.util.find_spec("torch") else None
+    here = (
+        sys.executable
+        if importlib.util.find_spec("transformers") and importlib.util.find_spec("torch")
+        else None
+    )
     return os.environ.get("BERT_GPU_ORACLE_PYTHON", here)
 
 
-needs_oracle = pytest.mark.skipif(oracle_python() is None, reason="needs transformers and torch: set BERT_GPU_ORACLE_PYTHON")
+needs_oracle = pytest.mark.skipif(
+    oracle_python() is None, reason="needs transformers and torch: set BERT_GPU_ORACLE_PYTHON"
+)
 
 
 def run_oracle(mode, folder):
     """What each class of transformers computes for the batch: {class: {output: array}}."""
     batch = oracle_batch()
-    np.savez(folder / "batch.npz", input_ids=batch["input_ids"], attention_mask=batch["input_mask"], token_type_ids=batch["segment_ids"])
-    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    np.savez(
+        folder / "batch.npz",
+        input_ids=batch["input_ids"],
+        attention_mask=batch["input_mask"],
+        token_type_ids=batch["segment_ids"],
+    )
+    environment = {
+        **os.environ,
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     script = [oracle_python(), str(HERE / "huggingface_oracle.py"), mode, str(folder)]
     done = subprocess.run(script, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -62,8 +85,14 @@ def oracle_batch():
 
 def random_weights(num_classes=3, seed=4):
     generator = np.random.default_rng(seed)
-    specs = {**heads.pretraining_weights(open_encoder(CONFIG)), **heads.classifier_weights(open_encoder(CONFIG), num_classes)}
-    return {name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32) for name, spec in specs.items()}
+    specs = {
+        **heads.pretraining_weights(open_encoder(CONFIG)),
+        **heads.classifier_weights(open_encoder(CONFIG), num_classes),
+    }
+    return {
+        name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32)
+        for name, spec in specs.items()
+    }
 
 
 def assert_same_outputs(name, weights, config, expected):
@@ -77,10 +106,16 @@ def assert_same_outputs(name, weights, config, expected):
         close(hidden.numpy()[real], expected["last_hidden_state"][real])
         close(heads.pool(weights, hidden), expected["pooler_output"])
     if name == "BertForPreTraining":
-        close(heads.nsp_logits(weights, heads.pool(weights, hidden)), expected["seq_relationship_logits"])
+        close(
+            heads.nsp_logits(weights, heads.pool(weights, hidden)),
+            expected["seq_relationship_logits"],
+        )
     if name in ("BertForPreTraining", "BertForMaskedLM"):
         logits = heads.mlm_logits(weights, hidden, positions, config).numpy()
-        close(logits[real], expected["prediction_logits" if name == "BertForPreTraining" else "logits"][real])
+        close(
+            logits[real],
+            expected["prediction_logits" if name == "BertForPreTraining" else "logits"][real],
+        )
     if name == "BertForSequenceClassification":
         close(heads.classifier_logits(weights, heads.pool(weights, hidden)), expected["logits"])
 
@@ -112,7 +147,9 @@ def file_tensors(folder):
 
 
 def save_tensors(folder, tensors):
-    (folder / "model.safetensors").write_bytes(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
+    (folder / "model.safetensors").write_bytes(
+        safetensors.numpy.save(tensors, metadata={"format": "pt"})
+    )
 
 
 @pytest.fixture
@@ -128,25 +165,47 @@ def test_what_is_written_reads_back_the_same(tmp_path, name):
     huggingface.write_model(str(tmp_path / "model"), CONFIG, weights, name)
     config, back, notes = huggingface.read_model(str(tmp_path / "model"))
     assert config == CONFIG and notes.missing == notes.unused == [] and notes.architecture == name
-    assert notes.labels == (("LABEL_0", "LABEL_1", "LABEL_2") if name == "BertForSequenceClassification" else ())
+    assert notes.labels == (
+        ("LABEL_0", "LABEL_1", "LABEL_2") if name == "BertForSequenceClassification" else ()
+    )
     heads_kept = huggingface.ARCHITECTURES[name]
-    assert set(back) == {key for key in weights if key.startswith(("embeddings/", "layer_", *heads_kept))}
+    assert set(back) == {
+        key for key in weights if key.startswith(("embeddings/", "layer_", *heads_kept))
+    }
     assert all((back[key] == weights[key]).all() and back[key].dtype == np.float32 for key in back)
 
 
-@pytest.mark.parametrize("variant", [name for name, config in VARIANTS.items() if not config.is_classic])
-@pytest.mark.parametrize("name", ["BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification"])
+@pytest.mark.parametrize(
+    "variant", [name for name, config in VARIANTS.items() if not config.is_classic]
+)
+@pytest.mark.parametrize(
+    "name", ["BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification"]
+)
 def test_architectures_of_our_own_read_back_the_same(tmp_path, name, variant):
     """Under our names and a model_type that transformers does not know."""
     config = VARIANTS[variant]
     weights = variants.random_weights(config, num_classes=3)
-    huggingface.write_model(str(tmp_path / "model"), config, weights, name, ("a", "b", "c") if "Classification" in name else ())
+    huggingface.write_model(
+        str(tmp_path / "model"),
+        config,
+        weights,
+        name,
+        ("a", "b", "c") if "Classification" in name else (),
+    )
     assert json.loads((tmp_path / "model" / "config.json").read_text())["model_type"] == "bert_gpu"
     back_config, back, notes = huggingface.read_model(str(tmp_path / "model"))
-    assert back_config == config and notes.missing == notes.unused == [] and notes.architecture == name
+    assert (
+        back_config == config and notes.missing == notes.unused == [] and notes.architecture == name
+    )
     assert notes.labels == (("a", "b", "c") if "Classification" in name else ())
-    heads_kept = {"BertForPreTraining": ("pooler", "mlm", "nsp"), "BertForMaskedLM": ("mlm",)}.get(name, ("pooler", "classifier"))
-    expected = {key for key in weights if not key.startswith(("pooler", "mlm", "nsp", "classifier")) or key.startswith(heads_kept)}
+    heads_kept = {"BertForPreTraining": ("pooler", "mlm", "nsp"), "BertForMaskedLM": ("mlm",)}.get(
+        name, ("pooler", "classifier")
+    )
+    expected = {
+        key
+        for key in weights
+        if not key.startswith(("pooler", "mlm", "nsp", "classifier")) or key.startswith(heads_kept)
+    }
     assert set(back) == expected == set(file_tensors(tmp_path / "model"))
     assert all((back[key] == weights[key]).all() for key in back)
 
@@ -169,27 +228,46 @@ def test_faults_of_our_own_architectures_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["BertForPreTraining", "BertForSequenceClassification"])
-@pytest.mark.parametrize("switches", [dict(pooling="mean"), dict(pooler_size=10), dict(encoder="garden:albert", embedding_size=6)])
+@pytest.mark.parametrize(
+    "switches",
+    [dict(pooling="mean"), dict(pooler_size=10), dict(encoder="garden:albert", embedding_size=6)],
+)
 def test_heads_and_encoders_of_other_kinds_read_back_the_same(tmp_path, name, switches):
     """A pretraining's pooler is that of next sentences, a classifier's what the config says."""
     config = ModelConfig(**variants.SMALL | switches)
     is_classifier = name == "BertForSequenceClassification"
-    specs = heads.classifier_weights(open_encoder(config), 3) if is_classifier else heads.pretraining_weights(open_encoder(config))
+    specs = (
+        heads.classifier_weights(open_encoder(config), 3)
+        if is_classifier
+        else heads.pretraining_weights(open_encoder(config))
+    )
     weights = initialize(specs, 0)
-    assert weights["pooler/kernel"].shape == (16, switches.get("pooler_size", 16) if is_classifier else 16)
+    assert weights["pooler/kernel"].shape == (
+        16,
+        switches.get("pooler_size", 16) if is_classifier else 16,
+    )
     huggingface.write_model(str(tmp_path / "model"), config, weights, name)
     written = json.loads((tmp_path / "model" / "config.json").read_text())
     assert written["model_type"] == "bert_gpu" and written.items() >= switches.items()
     back_config, back, notes = huggingface.read_model(str(tmp_path / "model"))
-    assert back_config == config and notes.missing == notes.unused == [] and notes.architecture == name
+    assert (
+        back_config == config and notes.missing == notes.unused == [] and notes.architecture == name
+    )
     assert set(back) == set(weights) and all((back[key] == weights[key]).all() for key in back)
 
 
 def test_a_pooler_of_the_hidden_size_is_that_of_bert(tmp_path):
     config = ModelConfig(**variants.SMALL, pooling="first", pooler_size=16)
-    huggingface.write_model(str(tmp_path), config, initialize(heads.classifier_weights(open_encoder(config), 2), 0), CLASSES[3])
+    huggingface.write_model(
+        str(tmp_path),
+        config,
+        initialize(heads.classifier_weights(open_encoder(config), 2), 0),
+        CLASSES[3],
+    )
     written = json.loads((tmp_path / "config.json").read_text())
-    assert written["model_type"] == "bert" and not {"pooling", "pooler_size", "encoder"} & set(written)
+    assert written["model_type"] == "bert" and not {"pooling", "pooler_size", "encoder"} & set(
+        written
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,7 +275,10 @@ def test_a_pooler_of_the_hidden_size_is_that_of_bert(tmp_path):
     [
         (dict(encoder="garden:alberta"), "encoder=garden:alberta: no such encoder"),
         (dict(encoder="albert"), "encoder=albert: must be garden:NAME"),
-        (dict(encoder="garden:albert,block_size=4"), "encoder=garden:albert,block_size=4: 'block_size=4' is not FIELD=VALUE"),
+        (
+            dict(encoder="garden:albert,block_size=4"),
+            "encoder=garden:albert,block_size=4: 'block_size=4' is not FIELD=VALUE",
+        ),
         (dict(norm_first=True), "norm_first=True: .*garden:albert has no such switch"),
         (dict(encoder=None, pooling="max"), "pooling=max: must be one of first, mean"),
         (dict(model_type="bert"), "model_type='bert' has no encoder='garden:albert'"),
@@ -206,21 +287,35 @@ def test_a_pooler_of_the_hidden_size_is_that_of_bert(tmp_path):
 )
 def test_faults_of_a_garden_encoders_folder_are_named(tmp_path, said, message):
     config, folder = ModelConfig(**variants.SMALL, encoder="garden:albert"), tmp_path / "model"
-    huggingface.write_model(str(folder), config, initialize(heads.pretraining_weights(open_encoder(config)), 0))
+    huggingface.write_model(
+        str(folder), config, initialize(heads.pretraining_weights(open_encoder(config)), 0)
+    )
     say_in_config(**said)(folder)
     with pytest.raises(UserError, match=message) as caught:
         huggingface.read_model(str(folder))
-    assert str(folder) in str(caught.value) and len(str(caught.value)) <= 300 and "\n" not in str(caught.value)
+    assert (
+        str(folder) in str(caught.value)
+        and len(str(caught.value)) <= 300
+        and "\n" not in str(caught.value)
+    )
 
 
 @needs_oracle
 def test_transformers_does_not_take_our_own_architectures_for_bert(tmp_path):
     config = VARIANTS["pre"]
-    huggingface.write_model(str(tmp_path / "model"), config, variants.random_weights(config), "BertForMaskedLM")
-    program = "import sys, transformers; transformers.AutoModelForMaskedLM.from_pretrained(sys.argv[1])"
+    huggingface.write_model(
+        str(tmp_path / "model"), config, variants.random_weights(config), "BertForMaskedLM"
+    )
+    program = (
+        "import sys, transformers; transformers.AutoModelForMaskedLM.from_pretrained(sys.argv[1])"
+    )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [oracle_python(), "-c", program, str(tmp_path / "model")], env=environment, capture_output=True, text=True, check=False
+        [oracle_python(), "-c", program, str(tmp_path / "model")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode != 0 and "bert_gpu" in done.stderr
 
@@ -229,9 +324,16 @@ def test_same_weights_same_bytes_and_other_files_stay(folder, tmp_path):
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
     (folder / "vocab.txt").write_text("[PAD]\n")
     weights = dict(reversed(random_weights().items()))
-    huggingface.write_model(str(folder) + "/", CONFIG, weights, "BertForPreTraining", files={"extra.txt": b"x"})
+    huggingface.write_model(
+        str(folder) + "/", CONFIG, weights, "BertForPreTraining", files={"extra.txt": b"x"}
+    )
     assert {name: (folder / name).read_bytes() for name in first} == first
-    assert sorted(os.listdir(folder)) == ["config.json", "extra.txt", "model.safetensors", "vocab.txt"]
+    assert sorted(os.listdir(folder)) == [
+        "config.json",
+        "extra.txt",
+        "model.safetensors",
+        "vocab.txt",
+    ]
     assert os.listdir(tmp_path) == ["model"]
 
 
@@ -240,7 +342,9 @@ def test_old_names_bare_encoder_stored_decoder_and_buffers_are_read(folder):
     tensors = file_tensors(folder)
     old = {}
     for name, tensor in tensors.items():
-        name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        )
         old[name.removeprefix("bert.")] = tensor
     old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].copy()
     old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
@@ -254,15 +358,23 @@ def test_old_names_bare_encoder_stored_decoder_and_buffers_are_read(folder):
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16])
 def test_other_precisions_become_float32(folder, dtype):
     _, expected, _ = huggingface.read_model(str(folder))
-    save_tensors(folder, {name: tensor.astype(dtype) for name, tensor in file_tensors(folder).items()})
+    save_tensors(
+        folder, {name: tensor.astype(dtype) for name, tensor in file_tensors(folder).items()}
+    )
     _, weights, _ = huggingface.read_model(str(folder))
     for name, value in weights.items():
-        assert value.dtype == np.float32 and (value == expected[name].astype(dtype).astype(np.float32)).all()
+        assert (
+            value.dtype == np.float32
+            and (value == expected[name].astype(dtype).astype(np.float32)).all()
+        )
 
 
 def test_missing_and_unused_weights_are_named(folder):
     tensors = file_tensors(folder)
-    del tensors["bert.encoder.layer.1.attention.self.key.bias"], tensors["cls.seq_relationship.bias"]
+    del (
+        tensors["bert.encoder.layer.1.attention.self.key.bias"],
+        tensors["cls.seq_relationship.bias"],
+    )
     tensors["qa_outputs.bias"] = np.zeros(2, np.float32)
     save_tensors(folder, tensors)
     _, weights, notes = huggingface.read_model(str(folder))
@@ -275,20 +387,33 @@ def test_shards_are_read_through_their_index(folder):
     tensors, weight_map = file_tensors(folder), {}
     for part, names in enumerate([sorted(tensors)[::2], sorted(tensors)[1::2]]):
         shard = f"model-0000{part + 1}-of-00002.safetensors"
-        (folder / shard).write_bytes(safetensors.numpy.save({name: tensors[name] for name in names}))
+        (folder / shard).write_bytes(
+            safetensors.numpy.save({name: tensors[name] for name in names})
+        )
         weight_map.update(dict.fromkeys(names, shard))
     (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": weight_map})
+    )
     _, weights, notes = huggingface.read_model(str(folder))
     assert not notes.missing and all((weights[name] == expected[name]).all() for name in expected)
 
 
 def break_shape(folder):
-    save_tensors(folder, {**file_tensors(folder), "bert.encoder.layer.0.output.dense.weight": np.zeros((3, 4), np.float32)})
+    save_tensors(
+        folder,
+        {
+            **file_tensors(folder),
+            "bert.encoder.layer.0.output.dense.weight": np.zeros((3, 4), np.float32),
+        },
+    )
 
 
 def untie_decoder(folder):
-    save_tensors(folder, {**file_tensors(folder), "cls.predictions.decoder.weight": np.zeros((70, 24), np.float32)})
+    save_tensors(
+        folder,
+        {**file_tensors(folder), "cls.predictions.decoder.weight": np.zeros((70, 24), np.float32)},
+    )
 
 
 def cut_file(folder):
@@ -324,13 +449,20 @@ def spoil_number(folder):
 
 def scalar_classifier(folder):
     save_tensors(
-        folder, {**file_tensors(folder), "classifier.weight": np.zeros((), np.float32), "classifier.bias": np.zeros(1, np.float32)}
+        folder,
+        {
+            **file_tensors(folder),
+            "classifier.weight": np.zeros((), np.float32),
+            "classifier.bias": np.zeros(1, np.float32),
+        },
     )
 
 
 def classify_with(labels):
     def damage(folder):
-        huggingface.write_model(str(folder), CONFIG, random_weights(2), "BertForSequenceClassification")
+        huggingface.write_model(
+            str(folder), CONFIG, random_weights(2), "BertForSequenceClassification"
+        )
         say_in_config(id2label=labels)(folder)
 
     return damage
@@ -339,7 +471,9 @@ def classify_with(labels):
 def break_index(weight_map):
     def damage(folder):
         (folder / "model.safetensors").unlink()
-        (folder / "model.safetensors.index.json").write_text(json.dumps(dict(weight_map=weight_map)))
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps(dict(weight_map=weight_map))
+        )
 
     return damage
 
@@ -353,13 +487,19 @@ def break_index(weight_map):
         (only_torch, "save_pretrained"),
         (no_weights, "has no model.safetensors"),
         (no_config, "config.json: no such file"),
-        *[(say_in_config(architectures=value), "architectures=.*must be a list of names") for value in (5, "BertModel", [5], [["a"]], {})],
+        *[
+            (say_in_config(architectures=value), "architectures=.*must be a list of names")
+            for value in (5, "BertModel", [5], [["a"]], {})
+        ],
         (say_in_config(hidden_size=-8), "hidden_size=-8: must be at least 1"),
         (say_in_config(hidden_size="24"), "hidden_size=24: must be of type int"),
         (say_in_config(hidden_size=24 * 10**15), "has shape"),
         (say_in_config(num_hidden_layers=10**9), "num_hidden_layers=1000000000"),
         (say_in_config(num_hidden_layers=1), "more layers than config.json says"),
-        *[(classify_with(labels), "id2label") for labels in (5, [5], ["a", "b"], {"a": "b"}, {"0": "\ud800", "1": "b"})],
+        *[
+            (classify_with(labels), "id2label")
+            for labels in (5, [5], ["a", "b"], {"a": "b"}, {"0": "\ud800", "1": "b"})
+        ],
         *[(break_index(weight_map), "weight_map") for weight_map in (5, {"a": 5}, {"a": ["b"]})],
         (spoil_number, "bert.pooler.dense.bias holds numbers that are not finite"),
         (scalar_classifier, r"classifier.weight has shape \(\)"),
@@ -378,7 +518,9 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 
 def test_weights_that_the_architecture_needs_are_asked_for(tmp_path):
-    weights = {name: value for name, value in random_weights().items() if not name.startswith("nsp/")}
+    weights = {
+        name: value for name, value in random_weights().items() if not name.startswith("nsp/")
+    }
     with pytest.raises(UserError, match="BertForPreTraining needs the weight nsp/kernel"):
         huggingface.write_model(str(tmp_path / "model"), CONFIG, weights, "BertForPreTraining")
     assert os.listdir(tmp_path) == []

@@ -1,7 +1,8 @@
-"""BERT's relatives in transformers compute the same here, from switches of ModelConfig: an independent check of each switch.
+"""BERT's relatives in transformers compute the same here, from switches of ModelConfig: an
+independent check of each switch.
 
-MegatronBERT is pre-LN without an embedding norm, RoFormer rotary and factorised, ALBERT factorised with shared layers, Nomic BERT rotary
-with SwiGLU and no biases.
+MegatronBERT is pre-LN without an embedding norm, RoFormer rotary and factorised, ALBERT factorised
+with shared layers, Nomic BERT rotary with SwiGLU and no biases.
 """
 
 import os
@@ -18,8 +19,8 @@ from bert_gpu.model.encoder import BertEncoder
 from tests.interop.test_huggingface import needs_oracle, oracle_python
 
 SIZES = dict(
-    vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, max_position_embeddings=16,
-    layer_norm_eps=1e-6,
+    vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
+    max_position_embeddings=16, layer_norm_eps=1e-6,
 )  # fmt: skip
 BATCH = {
     "input_ids": np.random.default_rng(2).integers(1, 70, (3, 11)),
@@ -42,12 +43,20 @@ def embeddings(theirs, has_positions=True):
     return {
         "embeddings/word": [f"{theirs}.word_embeddings.weight"],
         "embeddings/segment": [f"{theirs}.token_type_embeddings.weight"],
-        **({"embeddings/position": [f"{theirs}.position_embeddings.weight"]} if has_positions else {}),
+        **(
+            {"embeddings/position": [f"{theirs}.position_embeddings.weight"]}
+            if has_positions
+            else {}
+        ),
     }
 
 
 def mlm_head(transform, normalisation, decoder):
-    return {**dense("mlm/transform", transform), **norm("mlm/norm", normalisation), "mlm/bias": [f"{decoder}.bias"]}
+    return {
+        **dense("mlm/transform", transform),
+        **norm("mlm/norm", normalisation),
+        "mlm/bias": [f"{decoder}.bias"],
+    }
 
 
 def projections(theirs, names):
@@ -58,23 +67,33 @@ def megatron():
     names = embeddings("bert.embeddings") | norm("final_norm", "bert.encoder.ln")
     for index in range(2):
         ours, theirs = f"layer_{index}", f"bert.encoder.layer.{index}"
-        names |= dense(f"{ours}/attention/qkv", *projections(f"{theirs}.attention.self", ("query", "key", "value")))
+        names |= dense(
+            f"{ours}/attention/qkv",
+            *projections(f"{theirs}.attention.self", ("query", "key", "value")),
+        )
         names |= dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense") | norm(
             f"{ours}/attention/norm", f"{theirs}.attention.ln"
         )
         names |= dense(f"{ours}/feed_forward/in", f"{theirs}.intermediate.dense")
-        names |= dense(f"{ours}/feed_forward/output", f"{theirs}.output.dense") | norm(f"{ours}/feed_forward/norm", f"{theirs}.ln")
+        names |= dense(f"{ours}/feed_forward/output", f"{theirs}.output.dense") | norm(
+            f"{ours}/feed_forward/norm", f"{theirs}.ln"
+        )
     head = "cls.predictions"
     names |= mlm_head(f"{head}.transform.dense", f"{head}.transform.LayerNorm", f"{head}.decoder")
     return ModelConfig(**SIZES, norm_first=True, embedding_norm=False), names
 
 
 def roformer():
-    names = embeddings("roformer.embeddings", has_positions=False) | norm("embeddings/norm", "roformer.embeddings.LayerNorm")
+    names = embeddings("roformer.embeddings", has_positions=False) | norm(
+        "embeddings/norm", "roformer.embeddings.LayerNorm"
+    )
     names |= dense("embeddings/projection", "roformer.embeddings_project")
     for index in range(2):
         ours, theirs = f"layer_{index}", f"roformer.encoder.layer.{index}"
-        names |= dense(f"{ours}/attention/qkv", *projections(f"{theirs}.attention.self", ("query", "key", "value")))
+        names |= dense(
+            f"{ours}/attention/qkv",
+            *projections(f"{theirs}.attention.self", ("query", "key", "value")),
+        )
         names |= dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense")
         names |= norm(f"{ours}/attention/norm", f"{theirs}.attention.output.LayerNorm")
         names |= dense(f"{ours}/feed_forward/in", f"{theirs}.intermediate.dense")
@@ -90,29 +109,51 @@ def albert():
     names = embeddings("albert.embeddings") | norm("embeddings/norm", "albert.embeddings.LayerNorm")
     names |= dense("embeddings/projection", "albert.encoder.embedding_hidden_mapping_in")
     for index in range(2):
-        ours, theirs = f"layer_{index}", f"albert.encoder.albert_layer_groups.{index}.albert_layers.0"
-        names |= dense(f"{ours}/attention/qkv", *projections(f"{theirs}.attention", ("query", "key", "value")))
+        ours, theirs = (
+            f"layer_{index}",
+            f"albert.encoder.albert_layer_groups.{index}.albert_layers.0",
+        )
+        names |= dense(
+            f"{ours}/attention/qkv", *projections(f"{theirs}.attention", ("query", "key", "value"))
+        )
         names |= dense(f"{ours}/attention/output", f"{theirs}.attention.dense")
         names |= norm(f"{ours}/attention/norm", f"{theirs}.attention.LayerNorm")
-        names |= dense(f"{ours}/feed_forward/in", f"{theirs}.ffn") | dense(f"{ours}/feed_forward/output", f"{theirs}.ffn_output")
+        names |= dense(f"{ours}/feed_forward/in", f"{theirs}.ffn") | dense(
+            f"{ours}/feed_forward/output", f"{theirs}.ffn_output"
+        )
         names |= norm(f"{ours}/feed_forward/norm", f"{theirs}.full_layer_layer_norm")
     names |= mlm_head("predictions.dense", "predictions.LayerNorm", "predictions.decoder")
     sizes = SIZES | dict(num_hidden_layers=4)
-    return ModelConfig(**sizes, hidden_act="gelu_new", embedding_size=10, num_hidden_groups=2), names
+    return ModelConfig(
+        **sizes, hidden_act="gelu_new", embedding_size=10, num_hidden_groups=2
+    ), names
 
 
 def nomic():
-    names = embeddings("embeddings", has_positions=False) | norm("embeddings/norm", "embeddings.LayerNorm")
+    names = embeddings("embeddings", has_positions=False) | norm(
+        "embeddings/norm", "embeddings.LayerNorm"
+    )
     for index in range(2):
         ours, theirs = f"layer_{index}", f"layers.{index}"
-        names |= dense(f"{ours}/attention/qkv", *projections(f"{theirs}.self_attn", ("q_proj", "k_proj", "v_proj")), has_bias=False)
+        names |= dense(
+            f"{ours}/attention/qkv",
+            *projections(f"{theirs}.self_attn", ("q_proj", "k_proj", "v_proj")),
+            has_bias=False,
+        )
         names |= dense(f"{ours}/attention/output", f"{theirs}.self_attn.o_proj", has_bias=False)
         names |= norm(f"{ours}/attention/norm", f"{theirs}.post_attention_layernorm")
-        names |= dense(f"{ours}/feed_forward/in", *projections(f"{theirs}.mlp", ("up_proj", "gate_proj")), has_bias=False)
+        names |= dense(
+            f"{ours}/feed_forward/in",
+            *projections(f"{theirs}.mlp", ("up_proj", "gate_proj")),
+            has_bias=False,
+        )
         names |= dense(f"{ours}/feed_forward/output", f"{theirs}.mlp.down_proj", has_bias=False)
         names |= norm(f"{ours}/feed_forward/norm", f"{theirs}.post_mlp_layernorm")
-    sizes = SIZES | dict(intermediate_size=2 * SIZES["intermediate_size"])  # theirs counts the gated half
-    return ModelConfig(**sizes, position_embedding_type="rotary", hidden_act="swiglu", use_bias=False), names
+    # theirs counts the gated half
+    sizes = SIZES | dict(intermediate_size=2 * SIZES["intermediate_size"])
+    return ModelConfig(
+        **sizes, position_embedding_type="rotary", hidden_act="swiglu", use_bias=False
+    ), names
 
 
 RELATIVES = {
@@ -127,9 +168,17 @@ RELATIVES = {
 def oracle(tmp_path_factory):
     """{class: {"weights/NAME" or "outputs/NAME": array}}."""
     folder = tmp_path_factory.mktemp("relatives")
-    batch = dict(input_ids=BATCH["input_ids"], attention_mask=BATCH["input_mask"], token_type_ids=BATCH["segment_ids"])
+    batch = dict(
+        input_ids=BATCH["input_ids"],
+        attention_mask=BATCH["input_mask"],
+        token_type_ids=BATCH["segment_ids"],
+    )
     np.savez(folder / "batch.npz", **batch)
-    script = [oracle_python(), str(pathlib.Path(__file__).parent / "relatives_oracle.py"), str(folder)]
+    script = [
+        oracle_python(),
+        str(pathlib.Path(__file__).parent / "relatives_oracle.py"),
+        str(folder),
+    ]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -137,7 +186,9 @@ def oracle(tmp_path_factory):
 
 
 def neighbours_to_halves(kernel, num_heads):
-    """Columns of a query or key kernel, whose heads RoFormer turns as (0, 1), (2, 3), ..., in the order of our pairs (i, i + D / 2)."""
+    """Columns of a query or key kernel, whose heads RoFormer turns as (0, 1), (2, 3), ..., in the
+    order of our pairs (i, i + D / 2).
+    """
     columns = np.arange(kernel.shape[-1]).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
     return kernel[..., columns]
 
@@ -146,12 +197,18 @@ def neighbours_to_halves(kernel, num_heads):
 @pytest.mark.parametrize("name", RELATIVES)
 def test_relatives_compute_the_same_here(oracle, name):
     config, names = RELATIVES[name]()
-    tensors = {key.removeprefix("weights/"): value for key, value in oracle[name].items() if key.startswith("weights/")}
+    tensors = {
+        key.removeprefix("weights/"): value
+        for key, value in oracle[name].items()
+        if key.startswith("weights/")
+    }
     weights = {}
     for ours, theirs in names.items():
         parts = [tensors[key].T if ours.endswith("/kernel") else tensors[key] for key in theirs]
         if name.startswith("RoFormer") and "/qkv/" in ours:
-            parts[:2] = [neighbours_to_halves(part, config.num_attention_heads) for part in parts[:2]]
+            parts[:2] = [
+                neighbours_to_halves(part, config.num_attention_heads) for part in parts[:2]
+            ]
         weights[ours] = tf.constant(np.concatenate(parts, -1) if len(parts) > 1 else parts[0])
     batch = {key: tf.constant(values, tf.int32) for key, values in BATCH.items()}
     hidden = encoder.encode(weights, batch, config)
@@ -160,6 +217,11 @@ def test_relatives_compute_the_same_here(oracle, name):
         ours, theirs = hidden, oracle[name]["outputs/last_hidden_state"]
         assert set(weights) == set(encoder.encoder_weights(config))
     else:
-        ours, theirs = heads.mlm_logits(weights, hidden, tf.tile(tf.range(11)[None], [3, 1]), config), oracle[name]["outputs/logits"]
-        assert set(weights) == set(heads.pretraining_weights(BertEncoder(config), next_sentence=False))
+        ours, theirs = (
+            heads.mlm_logits(weights, hidden, tf.tile(tf.range(11)[None], [3, 1]), config),
+            oracle[name]["outputs/logits"],
+        )
+        assert set(weights) == set(
+            heads.pretraining_weights(BertEncoder(config), next_sentence=False)
+        )
     np.testing.assert_allclose(ours.numpy()[real], theirs[real], rtol=0, atol=2e-5)

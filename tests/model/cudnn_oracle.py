@@ -1,9 +1,12 @@
-"""Runs where JAX is installed: writes the custom calls that JAX's cuDNN attention makes of some shapes, as XLA's text.
+"""Runs where JAX is installed: writes the custom calls that JAX's cuDNN attention makes of some
+shapes, as XLA's text.
 
-    python cudnn_oracle.py > cudnn_calls.json      made with jax 0.7.0, whose XLA is of the same weeks as TensorFlow 2.20's
+    python cudnn_oracle.py > cudnn_calls.json
+        made with jax 0.7.0, whose XLA is of the same weeks as TensorFlow 2.20's
 
-Needs no GPU: programs are lowered for CUDA, not compiled. JAX's own front door asks for the version of cuDNN first; so the functions
-behind it are called, which decide on operands, layouts and configuration.
+Needs no GPU: programs are lowered for CUDA, not compiled. JAX's own front door asks for the version
+of cuDNN first; so the functions behind it are called, which decide on operands, layouts and
+configuration.
 """
 
 import functools
@@ -27,7 +30,11 @@ CASES = [  # mask, type, B batch, S sequence, N heads, D dimensions per head
 def lower(function, *arguments):
     """The custom-call instruction of the lowered function: no names, no metadata."""
     options = jaxlib._jax.HloPrintOptions()
-    options.print_metadata, options.print_operand_shape, options.print_operand_names = False, True, False
+    options.print_metadata, options.print_operand_shape, options.print_operand_names = (
+        False,
+        True,
+        False,
+    )
     lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))
     lines = lowered.compiler_ir("hlo").get_hlo_module().to_string(options).splitlines()
     (line,) = [line for line in lines if " custom-call(" in line]

@@ -1,4 +1,5 @@
-"""The encoder and its masked-word loss once more: float64 NumPy, one sequence at a time, head by head, from the papers' formulas.
+"""The encoder and its masked-word loss once more: float64 NumPy, one sequence at a time, head by
+head, from the papers' formulas.
 
 Legend: S tokens of the sequence, H hidden, E embedding width, V vocabulary.
 """
@@ -41,7 +42,10 @@ def attend(weights, name, x, config):
         columns = slice(head * width, (head + 1) * width)
         query, key = q[:, columns], k[:, columns]
         if config.position_embedding_type == "rotary":
-            query, key = (np.stack([turned(row, place) for place, row in enumerate(rows)]) for rows in (query, key))
+            query, key = (
+                np.stack([turned(row, place) for place, row in enumerate(rows)])
+                for rows in (query, key)
+            )
         scores = np.exp(query @ key.T / math.sqrt(width))
         outputs.append(scores / scores.sum(-1, keepdims=True) @ v[:, columns])
     return linear(weights, f"{name}/output", np.concatenate(outputs, -1), config.use_bias)
@@ -75,7 +79,9 @@ def encode(weights, ids, segments, config):
     if config.embedding_size not in (None, config.hidden_size):
         x = linear(weights, "embeddings/projection", x, config.use_bias)
     for index in range(config.num_hidden_layers):
-        group = index // (config.num_hidden_layers // (config.num_hidden_groups or config.num_hidden_layers))
+        group = index // (
+            config.num_hidden_layers // (config.num_hidden_groups or config.num_hidden_layers)
+        )
         for part, block in (("attention", attend), ("feed_forward", feed_forward)):
             name = f"layer_{group}/{part}"
             if config.norm_first:
@@ -89,15 +95,24 @@ def mlm_scores(weights, hidden, config):
     """(S, H) -> (S, V)."""
     if config.mlm_transform:
         act = FUNCTIONS[GATES.get(config.hidden_act, config.hidden_act)]
-        hidden = normalise(weights, "mlm/norm", act(linear(weights, "mlm/transform", hidden, config.use_bias)), config.layer_norm_eps)
-    return hidden @ weights["embeddings/word"].T + (weights["mlm/bias"] if config.decoder_bias else 0)
+        hidden = normalise(
+            weights,
+            "mlm/norm",
+            act(linear(weights, "mlm/transform", hidden, config.use_bias)),
+            config.layer_norm_eps,
+        )
+    return hidden @ weights["embeddings/word"].T + (
+        weights["mlm/bias"] if config.decoder_bias else 0
+    )
 
 
 def mlm_loss(weights, batch, config):
     """Summed cross-entropy of a batch without padded predictions: a float."""
     total = 0.0
     for row, length in enumerate(np.sum(batch["input_mask"], -1)):
-        hidden = encode(weights, batch["input_ids"][row, :length], batch["segment_ids"][row, :length], config)
+        hidden = encode(
+            weights, batch["input_ids"][row, :length], batch["segment_ids"][row, :length], config
+        )
         scores = mlm_scores(weights, hidden[batch["masked_lm_positions"][row]], config)
         right = scores[np.arange(len(scores)), batch["masked_lm_ids"][row]]
         total += np.sum(np.log(np.exp(scores).sum(-1)) - right)

@@ -5,7 +5,14 @@ import json
 
 import pytest
 
-from bert_gpu.model.config import PRESETS, ModelConfig, config_bytes, preset, read_config, read_labels
+from bert_gpu.model.config import (
+    PRESETS,
+    ModelConfig,
+    config_bytes,
+    preset,
+    read_config,
+    read_labels,
+)
 from bert_gpu.settings import ROLES, UserError, setting
 from tests.model.variants import SWITCHES, VARIANTS
 
@@ -50,11 +57,16 @@ def put(folder, values):
 def test_defaults_are_bert_base_and_presets_have_googles_sizes():
     assert preset("base") == ModelConfig()
     google = [name for name in PRESETS if name not in ("crammed", "budget24h")]
-    assert {name: (preset(name).num_hidden_layers, preset(name).hidden_size) for name in google} == {
-        "tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768), "large": (24, 1024),
+    assert {
+        name: (preset(name).num_hidden_layers, preset(name).hidden_size) for name in google
+    } == {
+        "tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512),
+        "base": (12, 768), "large": (24, 1024),
     }  # fmt: skip
     assert all(preset(name).intermediate_size == 4 * preset(name).hidden_size for name in PRESETS)
-    assert all(preset(name).hidden_size == 64 * preset(name).num_attention_heads for name in PRESETS)
+    assert all(
+        preset(name).hidden_size == 64 * preset(name).num_attention_heads for name in PRESETS
+    )
     assert all(preset(name).is_classic == (name in google) for name in PRESETS)
     assert preset("tiny", vocab_size=99, hidden_size=256).hidden_size == 256
 
@@ -70,9 +82,20 @@ def test_google_and_hugging_face_files_mean_the_same(tmp_path, values):
 
 
 def test_what_is_written_reads_back_the_same(tmp_path):
-    config = preset("tiny", vocab_size=77, hidden_act="gelu_new", layer_norm_eps=1e-7, hidden_dropout_prob=0.0, initializer_range=0.013)
+    config = preset(
+        "tiny",
+        vocab_size=77,
+        hidden_act="gelu_new",
+        layer_norm_eps=1e-7,
+        hidden_dropout_prob=0.0,
+        initializer_range=0.013,
+    )
     path = tmp_path / "config.json"
-    path.write_bytes(config_bytes(config, "BertForSequenceClassification", labels=[f"name {index}" for index in range(12)]))
+    path.write_bytes(
+        config_bytes(
+            config, "BertForSequenceClassification", labels=[f"name {index}" for index in range(12)]
+        )
+    )
     assert read_config(path) == config
     assert read_labels(path) == tuple(f"name {index}" for index in range(12))
 
@@ -86,9 +109,18 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ({"hidden_size": 254}, "multiple of --num_attention_heads=4"),
         ({"hidden_act": "swish"}, "gelu, gelu_new, relu"),
         ({"model_type": "albert"}, "model_type='albert' is not supported"),
-        ({"position_embedding_type": "relative_key"}, "relative_key: must be one of absolute, scaled_sinusoidal, rotary"),
-        ({"position_embedding_type": "rotary"}, "model_type='bert' has no position_embedding_type='rotary'; remove model_type"),
-        ({"norm_first": True, "hidden_act": "geglu"}, "model_type='bert' has no hidden_act='geglu', norm_first=True"),
+        (
+            {"position_embedding_type": "relative_key"},
+            "relative_key: must be one of absolute, scaled_sinusoidal, rotary",
+        ),
+        (
+            {"position_embedding_type": "rotary"},
+            "model_type='bert' has no position_embedding_type='rotary'; remove model_type",
+        ),
+        (
+            {"norm_first": True, "hidden_act": "geglu"},
+            "model_type='bert' has no hidden_act='geglu', norm_first=True",
+        ),
         ({"type_vocab_size": 0}, "model_type='bert' has no type_vocab_size=0; remove"),
         ({"is_decoder": True}, "is_decoder=True"),
         ({"vocab_size": None}, "vocab_size"),
@@ -98,7 +130,11 @@ def test_bad_values_name_file_and_key(tmp_path, change, message):
     path = put(tmp_path, {**HUGGING_FACE, **change})
     with pytest.raises(UserError, match=message) as caught:
         read_config(path)
-    assert str(caught.value).startswith(path) and len(str(caught.value)) <= 300 and "\n" not in str(caught.value)
+    assert (
+        str(caught.value).startswith(path)
+        and len(str(caught.value)) <= 300
+        and "\n" not in str(caught.value)
+    )
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -109,13 +145,22 @@ def test_every_architecture_reads_back_and_only_berts_are_called_so(tmp_path, na
     written = json.loads(path.read_text())
     if VARIANTS[name].is_classic:
         assert (written["model_type"], written["architectures"]) == ("bert", ["BertForPreTraining"])
-        assert set(written) == {*GOOGLE, "layer_norm_eps", "architectures", "model_type", "pad_token_id", "torch_dtype"} | {
-            "position_embedding_type"
-        }
+        assert set(written) == {
+            *GOOGLE,
+            "layer_norm_eps",
+            "architectures",
+            "model_type",
+            "pad_token_id",
+            "torch_dtype",
+        } | {"position_embedding_type"}
     else:
-        assert (written["model_type"], written["architectures"]) == ("bert_gpu", ["BertGpuForPreTraining"])
+        assert (written["model_type"], written["architectures"]) == (
+            "bert_gpu",
+            ["BertGpuForPreTraining"],
+        )
     assert VARIANTS[name].is_classic == (
-        set(SWITCHES[name]) <= {"hidden_act"} and VARIANTS[name].hidden_act not in ("geglu", "reglu", "swiglu")
+        set(SWITCHES[name]) <= {"hidden_act"}
+        and VARIANTS[name].hidden_act not in ("geglu", "reglu", "swiglu")
     )
 
 
@@ -125,15 +170,23 @@ def test_switches_said_without_a_model_type_are_taken(tmp_path):
 
 
 def test_what_transformers_leaves_open_is_berts(tmp_path):
-    assert read_config(put(tmp_path, {**HUGGING_FACE, "position_embedding_type": None})) == preset("mini")
+    assert read_config(put(tmp_path, {**HUGGING_FACE, "position_embedding_type": None})) == preset(
+        "mini"
+    )
     assert preset("mini", embedding_size=256, num_hidden_groups=4).is_classic
 
 
 def test_every_field_has_a_role():
     """What None means is a size, and no default is a departure."""
     fields = {field.name: field.metadata for field in dataclasses.fields(ModelConfig)}
-    assert {name: rules["role"] for name, rules in fields.items() if rules["role"] not in ROLES} == {}
-    assert all(fields[rules["none_means"]]["role"] == "size" for rules in fields.values() if rules["none_means"])
+    assert {
+        name: rules["role"] for name, rules in fields.items() if rules["role"] not in ROLES
+    } == {}
+    assert all(
+        fields[rules["none_means"]]["role"] == "size"
+        for rules in fields.values()
+        if rules["none_means"]
+    )
     assert ModelConfig().departures() == []
 
 
@@ -146,22 +199,33 @@ def test_a_new_departure_of_any_type_is_no_bert_and_is_written(value):
         new_field: type(value) = setting(default, "Something new.", role="departure")
 
     plain, wider = Wider(), Wider(new_field=value)
-    assert plain.is_classic and config_bytes(plain, "BertModel") == config_bytes(ModelConfig(), "BertModel")
+    assert plain.is_classic and config_bytes(plain, "BertModel") == config_bytes(
+        ModelConfig(), "BertModel"
+    )
     assert wider.departures() == ["new_field"] and not wider.is_classic
     written = json.loads(config_bytes(wider, "BertModel"))
-    assert written["new_field"] == value and written["model_type"] == "bert_gpu" and set(wider.to_dict()) < set(written)
+    assert (
+        written["new_field"] == value
+        and written["model_type"] == "bert_gpu"
+        and set(wider.to_dict()) < set(written)
+    )
 
 
 @pytest.mark.parametrize("name", ["embedding_size", "num_hidden_groups", "pooler_size"])
 def test_a_size_that_is_given_as_what_it_defaults_to_is_berts(name):
     size = getattr(preset("mini"), ModelConfig.__dataclass_fields__[name].metadata["none_means"])
-    assert preset("mini", **{name: size}).is_classic and preset("mini", **{name: size // 2}).departures() == [name]
+    assert preset("mini", **{name: size}).is_classic and preset(
+        "mini", **{name: size // 2}
+    ).departures() == [name]
 
 
 @pytest.mark.parametrize(
     "overrides, message",
     [
-        (dict(hidden_size=36, num_attention_heads=4, position_embedding_type="rotary"), "position_embedding_type=rotary.*even"),
+        (
+            dict(hidden_size=36, num_attention_heads=4, position_embedding_type="rotary"),
+            "position_embedding_type=rotary.*even",
+        ),
         (dict(embedding_size=7, position_embedding_type="scaled_sinusoidal"), "even width, not 7"),
         (dict(intermediate_size=99, hidden_act="swiglu"), "intermediate_size=99: must be even"),
         (dict(num_hidden_groups=3), "num_hidden_groups=3: must divide --num_hidden_layers=4"),

@@ -1,6 +1,8 @@
-"""cuDNN attention without a GPU: the lowered calls are JAX's, the mathematics around them is plain attention's, and who may use it.
+"""cuDNN attention without a GPU: the lowered calls are JAX's, the mathematics around them is plain
+attention's, and who may use it.
 
-cudnn_calls.json holds JAX's calls, written by cudnn_oracle.py; BERT_GPU_JAX_PYTHON names a Python with JAX that writes them again.
+cudnn_calls.json holds JAX's calls, written by cudnn_oracle.py; BERT_GPU_JAX_PYTHON names a Python
+with JAX that writes them again.
 """
 
 import dataclasses
@@ -22,7 +24,13 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.settings import UserError
 from bert_gpu.train.config import MemoryConfig
 from bert_gpu.train.memory import choose_attention, training_encoder
-from tests.model.variants import VARIANTS, as_tensors, random_batch, random_weights, value_and_gradients
+from tests.model.variants import (
+    VARIANTS,
+    as_tensors,
+    random_batch,
+    random_weights,
+    value_and_gradients,
+)
 
 FOLDER = pathlib.Path(__file__).parent
 CASES = json.loads((FOLDER / "cudnn_calls.json").read_text())
@@ -35,16 +43,25 @@ def lowered_calls(mask, dtype, batch_size, length, num_heads, size):
 
     @tf.function(jit_compile=True)
     def run(q, k, v, input_mask, sequence_ids):
-        batch = dict(input_mask=input_mask) | (dict(sequence_ids=sequence_ids) if mask == "bias" else {})
+        batch = dict(input_mask=input_mask) | (
+            dict(sequence_ids=sequence_ids) if mask == "bias" else {}
+        )
         with tf.GradientTape() as tape:
             tape.watch((q, k, v))
             mixed = cudnn_attention.attention(q, k, v, cudnn_attention.make_mask(batch, dtype))
         return mixed, tape.gradient(mixed, (q, k, v))
 
-    heads, tokens = tf.zeros([batch_size, length, num_heads, size], dtype), tf.ones([batch_size, length], tf.int32)
-    text = run.experimental_get_compiler_ir(heads, heads, heads, tokens, tokens)(stage="hlo", platform_name="CPU")
+    heads, tokens = (
+        tf.zeros([batch_size, length, num_heads, size], dtype),
+        tf.ones([batch_size, length], tf.int32),
+    )
+    text = run.experimental_get_compiler_ir(heads, heads, heads, tokens, tokens)(
+        stage="hlo", platform_name="CPU"
+    )
     calls = [line.split(" = ", 1)[1] for line in text.splitlines() if " custom-call(" in line]
-    return [re.sub(r" ?/\*index=\d+\*/| %[\w.-]+|, metadata=\{[^{}]*\}", "", call) for call in calls]
+    return [
+        re.sub(r" ?/\*index=\d+\*/| %[\w.-]+|, metadata=\{[^{}]*\}", "", call) for call in calls
+    ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case["case"])))
@@ -55,12 +72,16 @@ def test_the_lowered_calls_are_jaxs(case):
 
 @pytest.mark.skipif(JAX is None, reason="needs jax 0.7.0: set BERT_GPU_JAX_PYTHON")
 def test_jax_writes_the_stored_calls():
-    done = subprocess.run([JAX, str(FOLDER / "cudnn_oracle.py")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [JAX, str(FOLDER / "cudnn_oracle.py")], capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout) == CASES
 
 
 def emulated_call(target, operands, results, config):
-    """What cuDNN computes, in float32, from the operands in its order; NaN wherever it promises nothing."""
+    """What cuDNN computes, in float32, from the operands in its order; NaN wherever it
+    promises nothing.
+    """
     fused = json.loads(config)["cudnn_fmha_backend_config"]
     operands, is_backward = list(operands), target.endswith("Backward")
     q, k, v = (operands.pop(0) for _ in range(3))  # (B, S, N, D)
@@ -86,7 +107,17 @@ def emulated_call(target, operands, results, config):
         upstream, mixed = (tf.where(is_token, x, 0.0) for x in (upstream, mixed))
         projection = tf.einsum("bqnd,bqnd->bnq", upstream, mixed)[..., None]
         ds = p * (tf.einsum("bqnd,bknd->bnqk", upstream, v) - projection) * fused["fmha_scale"]
-        gradients = "bnqk,bknd->bqnd", ds, k, "bnqk,bqnd->bknd", ds, q, "bnqk,bqnd->bknd", p, upstream
+        gradients = (
+            "bnqk,bknd->bqnd",
+            ds,
+            k,
+            "bnqk,bqnd->bknd",
+            ds,
+            q,
+            "bnqk,bqnd->bknd",
+            p,
+            upstream,
+        )
         outputs = [tf.where(is_token, tf.einsum(*gradients[i : i + 3]), np.nan) for i in (0, 3, 6)]
     for output, spec in zip(outputs, results, strict=True):
         assert output.shape == spec.shape and output.dtype == spec.dtype
@@ -95,7 +126,9 @@ def emulated_call(target, operands, results, config):
 
 @pytest.fixture
 def emulated(monkeypatch):
-    """cuDNN attention on a CPU, in float32 so that it can be held against plain attention closely."""
+    """cuDNN attention on a CPU, in float32 so that it can be held against plain
+    attention closely.
+    """
     monkeypatch.setattr(cudnn_attention, "fused_call", emulated_call)
     monkeypatch.setitem(cudnn_attention.BLOCKED, tf.float32, -1e9)
 
@@ -104,7 +137,12 @@ def make_batch(config, kind):
     """Rows of 12: padded, one of them of padding alone; or packed, with padding behind."""
     batch = random_batch(config, [12, 5, 1, 0], 12)
     if kind == "packed":
-        ids = [[1] * 12, [1] * 3 + [2] * 4 + [3] * 5, [1] * 5 + [2] * 4 + [0] * 3, [1] * 2 + [0] * 10]
+        ids = [
+            [1] * 12,
+            [1] * 3 + [2] * 4 + [3] * 5,
+            [1] * 5 + [2] * 4 + [0] * 3,
+            [1] * 2 + [0] * 10,
+        ]
         batch["sequence_ids"] = np.array(ids, np.int32)
         batch["input_mask"] = (batch["sequence_ids"] > 0).astype(np.int32)
     return as_tensors(batch)
@@ -112,14 +150,21 @@ def make_batch(config, kind):
 
 @pytest.mark.parametrize(
     "name, kind, recompute_every",
-    [("bert", "padded", 0), ("bert", "packed", 0), ("all at once", "padded", 1), ("all at once", "packed", 0)],
+    [
+        ("bert", "padded", 0),
+        ("bert", "packed", 0),
+        ("all at once", "padded", 1),
+        ("all at once", "packed", 0),
+    ],
 )
 def test_tokens_and_gradients_are_those_of_plain_attention(emulated, name, kind, recompute_every):
     config = dataclasses.replace(VARIANTS[name], num_hidden_layers=2)
     weights, batch = as_tensors(random_weights(config)), make_batch(config, kind)
     is_token = batch["input_mask"].numpy() > 0
     shape = (*is_token.shape, config.hidden_size)
-    factors = np.random.default_rng(1).standard_normal(shape).astype(np.float32) * is_token[..., None]
+    factors = (
+        np.random.default_rng(1).standard_normal(shape).astype(np.float32) * is_token[..., None]
+    )
 
     def run(weights, **settings):
         return encoder.encode(weights, batch, config, **settings)
@@ -129,12 +174,18 @@ def test_tokens_and_gradients_are_those_of_plain_attention(emulated, name, kind,
     assert np.isfinite(hidden).all()
     np.testing.assert_allclose(hidden[is_token], run(weights).numpy()[is_token], rtol=0, atol=1e-5)
     (loss, gradients), (expected, expected_gradients) = (
-        value_and_gradients(lambda weights, settings=settings: tf.reduce_sum(run(weights, **settings) * factors), weights)
+        value_and_gradients(
+            lambda weights, settings=settings: tf.reduce_sum(run(weights, **settings) * factors),
+            weights,
+        )
         for settings in (fused, {})
     )
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
     for key, gradient in gradients.items():
-        assert np.linalg.norm(gradient - expected_gradients[key]) <= 1e-5 * np.linalg.norm(expected_gradients[key]) + 1e-5, key
+        assert (
+            np.linalg.norm(gradient - expected_gradients[key])
+            <= 1e-5 * np.linalg.norm(expected_gradients[key]) + 1e-5
+        ), key
 
 
 @pytest.mark.parametrize("kind", ["padded", "packed"])
@@ -153,7 +204,9 @@ def test_what_cudnn_leaves_in_padding_spreads_nowhere(emulated, kind):
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
 def test_a_blocked_score_counts_nothing_and_is_a_number(dtype):
     ids = tf.constant([[1, 1, 2, 0]])
-    bias = tf.cast(cudnn_attention.make_mask(dict(input_mask=ids, sequence_ids=ids), dtype).bias, tf.float32).numpy()
+    bias = tf.cast(
+        cudnn_attention.make_mask(dict(input_mask=ids, sequence_ids=ids), dtype).bias, tf.float32
+    ).numpy()
     assert np.isfinite(bias).all()
     sees = np.array([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
     np.testing.assert_array_equal(tf.nn.softmax(bias + 100 * (sees == 0)).numpy()[0, 0] > 0, sees)
@@ -163,8 +216,15 @@ def test_what_it_cannot_compute_is_refused():
     batch = make_batch(VARIANTS["bert"], "padded")
     weights = as_tensors(random_weights(VARIANTS["bert"]))
     with pytest.raises(ValueError, match="drops no probabilities"):
-        encoder.encode(weights, batch, VARIANTS["bert"], seed=tf.constant([1, 2]), attention="cudnn")
-    signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}]
+        encoder.encode(
+            weights, batch, VARIANTS["bert"], seed=tf.constant([1, 2]), attention="cudnn"
+        )
+    signature = [
+        {
+            name: tf.TensorSpec([None, None], tf.int32)
+            for name in ("input_ids", "input_mask", "segment_ids")
+        }
+    ]
     run = functools.partial(encoder.encode, weights, config=VARIANTS["bert"], attention="cudnn")
     with pytest.raises(ValueError, match="not all known"):
         tf.function(run, input_signature=signature).get_concrete_function()
@@ -204,9 +264,17 @@ def test_obstacles(change, problem):
     ("cudnn", False, False, None),
 ])  # fmt: skip
 def test_choice(monkeypatch, setting, auto, has_gpu, chosen):
-    monkeypatch.setattr("bert_gpu.train.memory.lowest_capability", lambda: (9, 0) if has_gpu else (0, 0))
-    devices = types.SimpleNamespace(kind="GPU" if has_gpu else "CPU", xla=has_gpu, precision="bfloat16" if has_gpu else "float32")
-    choose = functools.partial(choose_attention, BertEncoder(MODEL), MemoryConfig(attention=setting), devices, auto=auto)
+    monkeypatch.setattr(
+        "bert_gpu.train.memory.lowest_capability", lambda: (9, 0) if has_gpu else (0, 0)
+    )
+    devices = types.SimpleNamespace(
+        kind="GPU" if has_gpu else "CPU",
+        xla=has_gpu,
+        precision="bfloat16" if has_gpu else "float32",
+    )
+    choose = functools.partial(
+        choose_attention, BertEncoder(MODEL), MemoryConfig(attention=setting), devices, auto=auto
+    )
     if chosen is not None:
         assert choose() == chosen
         return
@@ -216,15 +284,29 @@ def test_choice(monkeypatch, setting, auto, has_gpu, chosen):
 
 
 def test_every_refusal_fits_in_a_line():
-    for change in (dict(precision="float32"), dict(dropout=0.123456), dict(size=1000), dict(is_packed=True, length=127)):
-        assert len(f"--attention=cudnn: {cudnn_attention.obstacle(**GPU | change)}, or give --attention=plain") <= 300
+    for change in (
+        dict(precision="float32"),
+        dict(dropout=0.123456),
+        dict(size=1000),
+        dict(is_packed=True, length=127),
+    ):
+        assert (
+            len(
+                f"--attention=cudnn: {cudnn_attention.obstacle(**GPU | change)}, "
+                "or give --attention=plain"
+            )
+            <= 300
+        )
 
 
 def test_auto_is_plain_for_now_and_the_flag_reaches_the_encoder(monkeypatch):
     monkeypatch.setattr("bert_gpu.train.memory.lowest_capability", lambda: (9, 0))
     devices = types.SimpleNamespace(kind="GPU", xla=True, precision="bfloat16")
     assert training_encoder(BertEncoder(MODEL), MemoryConfig(), devices).attention == "plain"
-    assert training_encoder(BertEncoder(MODEL), MemoryConfig(attention="cudnn"), devices).attention == "cudnn"
+    assert (
+        training_encoder(BertEncoder(MODEL), MemoryConfig(attention="cudnn"), devices).attention
+        == "cudnn"
+    )
     with pytest.raises(UserError, match="attention_probs_dropout_prob"):
         dropping = BertEncoder(dataclasses.replace(MODEL, attention_probs_dropout_prob=0.1))
         training_encoder(dropping, MemoryConfig(attention="cudnn"), devices)

@@ -1,4 +1,6 @@
-"""What dropout draws: a hash of place, seed and name that looks like chance wherever a mask could show that it is none."""
+"""What dropout draws: a hash of place, seed and name that looks like chance wherever a mask could
+show that it is none.
+"""
 
 import numpy as np
 import pytest
@@ -30,7 +32,9 @@ def test_draws_depend_on_seed_and_name_and_fill_any_shape():
     assert drawn.dtype == np.uint16 and drawn.shape == (5, 7)
     assert not np.array_equal(drawn, layers.draw_bits([5, 7], SEED, "there"))
     assert not np.array_equal(drawn, layers.draw_bits([5, 7], SEED + 1, "here"))
-    np.testing.assert_array_equal(drawn.ravel(), layers.draw_bits([70, 70], SEED, "here").numpy().ravel()[:35])
+    np.testing.assert_array_equal(
+        drawn.ravel(), layers.draw_bits([70, 70], SEED, "here").numpy().ravel()[:35]
+    )
     dynamic = tf.function(lambda shape: layers.draw_bits(tf.unstack(shape), SEED, "here"))
     np.testing.assert_array_equal(dynamic(tf.constant([5, 7])), drawn)
     compiled = tf.function(lambda seed: layers.draw_bits([5, 7], seed, "here"), jit_compile=True)
@@ -48,7 +52,9 @@ def test_every_number_is_as_likely(seed):
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_masks_of_neighbours_places_and_steps_are_independent(rate):
-    """Correlations with what an eye, a product or the next step would see: nearby values, other places, micro-batches, steps."""
+    """Correlations with what an eye, a product or the next step would see: nearby values, other
+    places, micro-batches, steps.
+    """
     threshold, share = layers.drop_threshold(rate)
 
     def mask(seed, place):
@@ -56,11 +62,30 @@ def test_masks_of_neighbours_places_and_steps_are_independent(rate):
 
     first, bound = mask(SEED, "layer_0/attention"), 5 * rate * (1 - rate) / np.sqrt(NUM_DRAWS)
     assert abs(first.mean()) < 5 * np.sqrt(rate * (1 - rate) / NUM_DRAWS)
-    for lag in (1, 2, 3, 63, 64, 127, 128, 768, 1024, 3072, layers.DRAW_COLUMNS, 2 * layers.DRAW_COLUMNS, 98304):
+    for lag in (
+        1,
+        2,
+        3,
+        63,
+        64,
+        127,
+        128,
+        768,
+        1024,
+        3072,
+        layers.DRAW_COLUMNS,
+        2 * layers.DRAW_COLUMNS,
+        98304,
+    ):
         assert abs((first * np.roll(first, lag)).mean()) < bound, lag
-    others = [mask(SEED, place) for place in ("layer_0/feed_forward", "layer_1/attention", "embeddings")]
+    others = [
+        mask(SEED, place) for place in ("layer_0/feed_forward", "layer_1/attention", "embeddings")
+    ]
     others += [mask(fold_seed(SEED, number), "layer_0/attention") for number in range(4)]
-    others += [mask(SEED ^ tf.constant(flip), "layer_0/attention") for flip in ([1, 0], [0, 1], [0, -(2**31)], [-(2**31), 0])]
+    others += [
+        mask(SEED ^ tf.constant(flip), "layer_0/attention")
+        for flip in ([1, 0], [0, 1], [0, -(2**31)], [-(2**31), 0])
+    ]
     for number, other in enumerate(others):
         assert abs((first * other).mean()) < bound, number
         assert abs((first * np.roll(other, 1)).mean()) < bound, number
@@ -73,5 +98,7 @@ def test_each_bit_of_the_key_turns_half_of_the_bits(word):
     for bit in range(32):
         other = key.view(np.uint32).copy()
         other[word] ^= np.uint32(1) << np.uint32(bit)
-        turned = np.unpackbits((drawn ^ layers._draw(2, tf.constant(other.view(np.int32))).numpy()).view(np.uint8)).mean()
+        turned = np.unpackbits(
+            (drawn ^ layers._draw(2, tf.constant(other.view(np.int32))).numpy()).view(np.uint8)
+        ).mean()
         assert abs(turned - 0.5) < 0.01, bit

@@ -1,4 +1,6 @@
-"""The encoder: equal to Model Garden's, blind to padding, the same under XLA, and its chance a function of the seed."""
+"""The encoder: equal to Model Garden's, blind to padding, the same under XLA, and its chance a
+function of the seed.
+"""
 
 import warnings
 
@@ -13,7 +15,12 @@ from bert_gpu.model.heads import pooler_weights
 from bert_gpu.model.weights import initialize
 
 CONFIG = ModelConfig(
-    vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, max_position_embeddings=20
+    vocab_size=60,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=48,
+    max_position_embeddings=20,
 )
 SEED = tf.constant([5, -9])
 
@@ -21,7 +28,10 @@ SEED = tf.constant([5, -9])
 def random_weights(specs, seed=0):
     """Weights of which none is 0 or 1, so that every one matters."""
     generator = np.random.default_rng(seed)
-    return {name: (0.15 * generator.standard_normal(spec.shape)).astype(np.float32) for name, spec in specs.items()}
+    return {
+        name: (0.15 * generator.standard_normal(spec.shape)).astype(np.float32)
+        for name, spec in specs.items()
+    }
 
 
 def random_batch(batch_size=3, length=12, seed=0):
@@ -59,18 +69,33 @@ def garden_encoder(weights):
             type_vocab_size=CONFIG.type_vocab_size,
             inner_activation=lambda x: tf.nn.gelu(x, approximate=False),
         )
-        garden(dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), tf.zeros([1, 4], tf.int32)))
+        garden(
+            dict.fromkeys(
+                ("input_word_ids", "input_mask", "input_type_ids"), tf.zeros([1, 4], tf.int32)
+            )
+        )
     heads, size = CONFIG.num_attention_heads, CONFIG.hidden_size // CONFIG.num_attention_heads
-    values = [weights[f"embeddings/{name}"] for name in ("word", "position", "segment", "norm/scale", "norm/bias")]
+    values = [
+        weights[f"embeddings/{name}"]
+        for name in ("word", "position", "segment", "norm/scale", "norm/bias")
+    ]
     for index in range(CONFIG.num_hidden_layers):
         layer = f"layer_{index}"
         kernels = tf.split(weights[f"{layer}/attention/qkv/kernel"], 3, -1)
         biases = tf.split(weights[f"{layer}/attention/qkv/bias"], 3)
         for kernel, bias in zip(kernels, biases, strict=True):
             values += [tf.reshape(kernel, [-1, heads, size]), tf.reshape(bias, [heads, size])]
-        values += [tf.reshape(weights[f"{layer}/attention/output/kernel"], [heads, size, -1]), weights[f"{layer}/attention/output/bias"]]
-        values += [weights[f"{layer}/{name}"] for name in ("attention/norm/scale", "attention/norm/bias")]
-        values += [weights[f"{layer}/feed_forward/{name}"] for name in ("in/kernel", "in/bias", "output/kernel", "output/bias")]
+        values += [
+            tf.reshape(weights[f"{layer}/attention/output/kernel"], [heads, size, -1]),
+            weights[f"{layer}/attention/output/bias"],
+        ]
+        values += [
+            weights[f"{layer}/{name}"] for name in ("attention/norm/scale", "attention/norm/bias")
+        ]
+        values += [
+            weights[f"{layer}/feed_forward/{name}"]
+            for name in ("in/kernel", "in/bias", "output/kernel", "output/bias")
+        ]
         values += [weights[f"{layer}/feed_forward/norm/{name}"] for name in ("scale", "bias")]
     values += [weights["pooler/kernel"], weights["pooler/bias"]]
     garden.set_weights([np.asarray(value) for value in values])
@@ -80,17 +105,27 @@ def garden_encoder(weights):
 def test_equals_model_garden(weights):
     batch = random_batch()
     expected = garden_encoder(weights)(
-        {"input_word_ids": batch["input_ids"], "input_mask": batch["input_mask"], "input_type_ids": batch["segment_ids"]}
+        {
+            "input_word_ids": batch["input_ids"],
+            "input_mask": batch["input_mask"],
+            "input_type_ids": batch["segment_ids"],
+        }
     )
     hidden = encoder.encode(weights, batch, CONFIG)
     real = batch["input_mask"].numpy().astype(bool)
-    np.testing.assert_allclose(hidden.numpy()[real], expected["sequence_output"].numpy()[real], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(heads.pool(weights, hidden), expected["pooled_output"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        hidden.numpy()[real], expected["sequence_output"].numpy()[real], rtol=0, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        heads.pool(weights, hidden), expected["pooled_output"], rtol=0, atol=1e-5
+    )
 
 
 def test_padding_changes_no_real_position(weights):
     batch = random_batch(length=8)
-    longer = {name: tf.pad(values, [[0, 0], [0, 5]], constant_values=0) for name, values in batch.items()}
+    longer = {
+        name: tf.pad(values, [[0, 0], [0, 5]], constant_values=0) for name, values in batch.items()
+    }
     other_ids = longer["input_ids"] + tf.constant([0] * 8 + [7] * 5)
     real = batch["input_mask"].numpy().astype(bool)
     expected = encoder.encode(weights, batch, CONFIG).numpy()[real]
@@ -108,7 +143,9 @@ def test_a_row_of_padding_alone_is_finite(weights):
 def test_compiled_and_dynamic_shapes_equal_plain(weights, seed):
     batch = random_batch()
     plain = encoder.encode(weights, batch, CONFIG, seed=seed)
-    compiled = tf.function(lambda batch: encoder.encode(weights, batch, CONFIG, seed=seed), jit_compile=True)
+    compiled = tf.function(
+        lambda batch: encoder.encode(weights, batch, CONFIG, seed=seed), jit_compile=True
+    )
     dynamic = tf.function(
         lambda batch: encoder.encode(weights, batch, CONFIG, seed=seed),
         input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in batch}],
@@ -122,7 +159,9 @@ def test_bfloat16_is_close(weights):
     expected = encoder.encode(weights, batch, CONFIG).numpy()
     hidden = encoder.encode(weights, batch, CONFIG, dtype=tf.bfloat16)
     assert hidden.dtype == tf.bfloat16
-    error = np.linalg.norm(tf.cast(hidden, tf.float32).numpy() - expected) / np.linalg.norm(expected)
+    error = np.linalg.norm(tf.cast(hidden, tf.float32).numpy() - expected) / np.linalg.norm(
+        expected
+    )
     assert error < 0.02
 
 
@@ -137,16 +176,29 @@ def test_gradients_are_deterministic_dense_and_in_the_weights_dtype(weights):
             loss = tf.reduce_sum(tf.square(tf.cast(heads.pool(weights, hidden), tf.float32)))
         return tape.gradient(loss, weights)
 
-    mixed = {name: tf.cast(value, tf.bfloat16) if value.shape.rank > 1 else value for name, value in weights.items()}
+    mixed = {
+        name: tf.cast(value, tf.bfloat16) if value.shape.rank > 1 else value
+        for name, value in weights.items()
+    }
     first, second = gradients(mixed), gradients(mixed)
     for name, value in mixed.items():
-        assert isinstance(first[name], tf.Tensor) and first[name].dtype == value.dtype and first[name].shape == value.shape
+        assert (
+            isinstance(first[name], tf.Tensor)
+            and first[name].dtype == value.dtype
+            and first[name].shape == value.shape
+        )
         assert (first[name].numpy() == second[name].numpy()).all(), name
 
 
 @pytest.mark.parametrize(
     "part, has_gpu",
-    [("gelu", False), ("layer_norm", False), ("attention", False), ("attention with dropout", False), ("attention with dropout", True)],
+    [
+        ("gelu", False),
+        ("layer_norm", False),
+        ("attention", False),
+        ("attention with dropout", False),
+        ("attention with dropout", True),
+    ],
 )
 def test_own_gradients_equal_automatic_ones(part, has_gpu, monkeypatch):
     """has_gpu: with the forms that are chosen for GPUs, which compute the same."""
@@ -168,13 +220,23 @@ def test_own_gradients_equal_automatic_ones(part, has_gpu, monkeypatch):
         return tf.nn.batch_normalization(x, mean, variance, bias, scale, 1e-6)
 
     ours, reference, inputs = {
-        "gelu": (lambda x: layers.activate("gelu", x), lambda x: tf.nn.gelu(x, approximate=False), [draw(6, 7) * 3]),
+        "gelu": (
+            lambda x: layers.activate("gelu", x),
+            lambda x: tf.nn.gelu(x, approximate=False),
+            [draw(6, 7) * 3],
+        ),
         "layer_norm": (
-            lambda x, scale, bias: layers.layer_norm({"n/scale": scale, "n/bias": bias}, "n", x, 1e-6),
+            lambda x, scale, bias: layers.layer_norm(
+                {"n/scale": scale, "n/bias": bias}, "n", x, 1e-6
+            ),
             plain_norm,
             [draw(6, 7), draw(7), draw(7)],
         ),
-        "attention": (lambda *qkv: attention.attention(*qkv, bias), lambda *qkv: plain_attention(*qkv, 1.0), [draw(2, 3, 5, 4)] * 3),
+        "attention": (
+            lambda *qkv: attention.attention(*qkv, bias),
+            lambda *qkv: plain_attention(*qkv, 1.0),
+            [draw(2, 3, 5, 4)] * 3,
+        ),
         "attention with dropout": (
             lambda *qkv: attention.attention(*qkv, bias, rate, SEED, place),
             lambda *qkv: plain_attention(*qkv, mask / share),
@@ -213,11 +275,20 @@ def test_dropout_is_a_function_of_seed_and_place():
 
 
 def test_first_values_follow_the_law_of_google():
-    config = ModelConfig(vocab_size=3000, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64)
+    config = ModelConfig(
+        vocab_size=3000,
+        hidden_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=64,
+    )
     values = initialize(encoder.encoder_weights(config), seed=3)
     words = values["embeddings/word"]
-    assert words.dtype == np.float32 and np.abs(words).max() <= 0.04 and np.abs(words).max() > 0.0399
-    assert abs(words.std() - 0.02 * 0.87963) < 1e-4 and abs(words.mean()) < 2e-4  # the deviation of a normal cut at 2
+    assert (
+        words.dtype == np.float32 and np.abs(words).max() <= 0.04 and np.abs(words).max() > 0.0399
+    )
+    # the deviation of a normal cut at 2
+    assert abs(words.std() - 0.02 * 0.87963) < 1e-4 and abs(words.mean()) < 2e-4
     for name, value in values.items():
         if name.endswith(("bias", "scale")):
             assert (value == name.endswith("scale")).all(), name

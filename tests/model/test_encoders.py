@@ -1,4 +1,6 @@
-"""Both encoders are Encoders, which of the two it is is asked in one place, and Model Garden is imported for its own encoders alone."""
+"""Both encoders are Encoders, which of the two it is is asked in one place, and Model Garden is
+imported for its own encoders alone.
+"""
 
 import ast
 import pathlib
@@ -13,7 +15,14 @@ from bert_gpu.model.encoders import Encoder, open_encoder
 from bert_gpu.settings import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
-SMALL = dict(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, max_position_embeddings=16)
+SMALL = dict(
+    vocab_size=50,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=16,
+)
 METHODS = ("weights", "encode", "check", "cudnn_obstacle", "for_training")
 
 
@@ -21,7 +30,11 @@ METHODS = ("weights", "encode", "check", "cudnn_obstacle", "for_training")
 def test_each_is_an_encoder(name, num_groups):
     config = ModelConfig(**SMALL, encoder=name)
     encoder = open_encoder(config)
-    assert isinstance(encoder, Encoder) and encoder == open_encoder(config) and hash(encoder) == hash(open_encoder(config))
+    assert (
+        isinstance(encoder, Encoder)
+        and encoder == open_encoder(config)
+        and hash(encoder) == hash(open_encoder(config))
+    )
     assert all(callable(getattr(type(encoder), method)) for method in METHODS)
     assert (encoder.config, encoder.num_groups, encoder.fixed_length) == (config, num_groups, None)
     specs = encoder.weights()
@@ -30,11 +43,15 @@ def test_each_is_an_encoder(name, num_groups):
     weights = {name: tf.ones(spec.shape) for name, spec in specs.items()}
     batch = dict(input_ids=ids, input_mask=ids, segment_ids=ids)
     for dtype in (tf.float32, tf.bfloat16):
-        hidden = encoder.for_training().encode(weights, batch, dtype=dtype, seed=tf.constant([1, 2]))
+        hidden = encoder.for_training().encode(
+            weights, batch, dtype=dtype, seed=tf.constant([1, 2])
+        )
         assert hidden.shape == (3, 8, 16) and hidden.dtype == dtype
     encoder.check(16, "float32")
     encoder.check(None, "float32")
-    with pytest.raises(UserError, match="rows of 17 tokens, but --max_position_embeddings=16; raise it"):
+    with pytest.raises(
+        UserError, match="rows of 17 tokens, but --max_position_embeddings=16; raise it"
+    ):
         encoder.check(17, "float32")
 
 
@@ -47,12 +64,16 @@ from bert_gpu.model.encoders import open_encoder
 heads.pretraining_weights(open_encoder(preset("tiny")))
 print(*[name for name in ("bert_gpu.model.garden", "official", "tf_keras") if name in sys.modules])
 """
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert result.stdout.split() == []
 
 
 def test_which_encoder_it_is_is_asked_in_one_place():
-    """encoders.py alone imports garden.py, and nothing outside of model/ compares a config's `encoder` or names an encoder's prefix."""
+    """encoders.py alone imports garden.py, and nothing outside of model/ compares a config's
+    `encoder` or names an encoder's prefix.
+    """
     for path in sorted((ROOT / "bert_gpu").rglob("*.py")):
         name, tree = str(path.relative_to(ROOT / "bert_gpu")), ast.parse(path.read_text())
         for node in ast.walk(tree):
@@ -62,6 +83,9 @@ def test_which_encoder_it_is_is_asked_in_one_place():
             if name.startswith("model/"):
                 continue
             if isinstance(node, ast.Compare):
-                assert not any(isinstance(side, ast.Attribute) and side.attr == "encoder" for side in (node.left, *node.comparators)), name
+                assert not any(
+                    isinstance(side, ast.Attribute) and side.attr == "encoder"
+                    for side in (node.left, *node.comparators)
+                ), name
             if isinstance(node, ast.Constant):
                 assert not str(node.value).startswith("garden:"), name

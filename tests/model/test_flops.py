@@ -1,4 +1,6 @@
-"""The count agrees with the products of the traced and of the compiled program, for every architecture."""
+"""The count agrees with the products of the traced and of the compiled program, for every
+architecture.
+"""
 
 import dataclasses
 import re
@@ -26,13 +28,20 @@ COMPILED = {
 
 
 def products_of(program):
-    """FLOPs of the dot operations in the text of an HLO module: twice the size of the result times that of what is summed over.
+    """FLOPs of the dot operations in the text of an HLO module: twice the size of the result times
+    that of what is summed over.
 
-    Those of one row are left out: sums that CPUs do as products with ones (fused.column_sums), which on GPUs are none.
+    Those of one row are left out: sums that CPUs do as products with ones (fused.column_sums),
+    which on GPUs are none.
     """
-    shapes = {name: [int(size) for size in sizes.split(",") if size] for name, sizes in re.findall(r"(\S+) = \w+\[([\d,]*)\]", program)}
+    shapes = {
+        name: [int(size) for size in sizes.split(",") if size]
+        for name, sizes in re.findall(r"(\S+) = \w+\[([\d,]*)\]", program)
+    }
     total = 0
-    dots = re.findall(r"(\S+) = \S+ dot\((?:\w+\[[^ ]* )?([^ ,)]+), .*?lhs_contracting_dims=\{([\d,]*)\}", program)
+    dots = re.findall(
+        r"(\S+) = \S+ dot\((?:\w+\[[^ ]* )?([^ ,)]+), .*?lhs_contracting_dims=\{([\d,]*)\}", program
+    )
     assert len(dots) == len(re.findall(r" dot\(", program)) > 0
     for result, left, axes in dots:
         if shapes[left][0] == 1 and len(shapes[left]) == 2:
@@ -43,16 +52,27 @@ def products_of(program):
 
 
 def compiled_products(encoder, next_sentence, batch_size, length, num_predictions, packed=False):
-    """FLOPs of the products in the compiled program of loss and gradients, and of the one-hot ones that look up segments and places."""
-    batch = {name: tf.ones([batch_size, length], tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
+    """FLOPs of the products in the compiled program of loss and gradients, and of the one-hot ones
+    that look up segments and places.
+    """
+    batch = {
+        name: tf.ones([batch_size, length], tf.int32)
+        for name in ("input_ids", "input_mask", "segment_ids")
+    }
     if packed:
         batch["sequence_ids"] = tf.ones([batch_size, length], tf.int32)
-    batch |= {name: tf.ones([batch_size, num_predictions], tf.int32) for name in ("masked_lm_positions", "masked_lm_ids")}
+    batch |= {
+        name: tf.ones([batch_size, num_predictions], tf.int32)
+        for name in ("masked_lm_positions", "masked_lm_ids")
+    }
     batch["masked_lm_weights"] = tf.ones([batch_size, num_predictions])
     if next_sentence:
         batch["next_sentence_labels"] = tf.ones([batch_size], tf.int32)
     config = encoder.config
-    weights = {name: tf.zeros(spec.shape) for name, spec in heads.pretraining_weights(encoder, next_sentence).items()}
+    weights = {
+        name: tf.zeros(spec.shape)
+        for name, spec in heads.pretraining_weights(encoder, next_sentence).items()
+    }
 
     @tf.function(jit_compile=True)
     def gradients(weights):
@@ -62,22 +82,40 @@ def compiled_products(encoder, next_sentence, batch_size, length, num_prediction
             loss = tf.add_n(list(losses.values()))
         return tape.gradient(loss, weights)
 
-    tf.random.set_seed(1)  # asked for by get_compiler_ir, which draws a number, where other tests switched determinism on
-    lookups = 4 * batch_size * length * (config.type_vocab_size * config.embedding_width + num_predictions * config.hidden_size)
-    return products_of(gradients.experimental_get_compiler_ir(weights)(stage="hlo", platform_name="CPU")), lookups
+    # asked for by get_compiler_ir, which draws a number, where other tests switched determinism on
+    tf.random.set_seed(1)
+    lookups = (
+        4
+        * batch_size
+        * length
+        * (config.type_vocab_size * config.embedding_width + num_predictions * config.hidden_size)
+    )
+    return products_of(
+        gradients.experimental_get_compiler_ir(weights)(stage="hlo", platform_name="CPU")
+    ), lookups
 
 
 def traced_products(graph):
-    """FLOPs of the products in a graph and the functions that it calls, lookups left out: products with one-hot rows."""
+    """FLOPs of the products in a graph and the functions that it calls, lookups left out: products
+    with one-hot rows.
+    """
     total = 0
     for operation in graph.get_operations():
         if operation.type in ("MatMul", "BatchMatMulV2"):
             left = operation.inputs[0]
-            transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
+            transposed = operation.get_attr(
+                "transpose_a" if operation.type == "MatMul" else "adj_x"
+            )
             if left.op.type != "OneHot":
-                total += 2 * operation.outputs[0].shape.num_elements() * left.shape[-2 if transposed else -1]
+                total += (
+                    2
+                    * operation.outputs[0].shape.num_elements()
+                    * left.shape[-2 if transposed else -1]
+                )
         else:
-            assert not re.search("MatMul|Einsum|Conv|Dot", operation.type), f"{operation.type}: count it"
+            assert not re.search("MatMul|Einsum|Conv|Dot", operation.type), (
+                f"{operation.type}: count it"
+            )
         for called in {value.func.name for value in operation.node_def.attr.values()} - {""}:
             total += traced_products(graph._get_function(called).graph)
     return total
@@ -86,21 +124,36 @@ def traced_products(graph):
 @pytest.mark.parametrize("next_sentence", [False, True])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_no_product_of_the_forward_pass_is_forgotten(name, next_sentence):
-    """For each switch of ModelConfig, the traced loss, twice the multiply-adds: a third of what counts for a step."""
+    """For each switch of ModelConfig, the traced loss, twice the multiply-adds: a third of what
+    counts for a step.
+    """
     encoder, rows, length, num_predictions = BertEncoder(VARIANTS[name]), 3, 24, 5
     arrays = random_batch(encoder.config, [length] * rows, length, num_predictions)
-    batch = as_tensors(arrays | (dict(next_sentence_labels=np.zeros(rows, np.int32)) if next_sentence else {}))
-    weights = {name: tf.zeros(spec.shape) for name, spec in heads.pretraining_weights(encoder, next_sentence).items()}
-    losses = tf.function(lambda weights: heads.pretraining_losses(weights, batch, encoder, seed=tf.constant([1, 2])), autograph=False)
+    batch = as_tensors(
+        arrays | (dict(next_sentence_labels=np.zeros(rows, np.int32)) if next_sentence else {})
+    )
+    weights = {
+        name: tf.zeros(spec.shape)
+        for name, spec in heads.pretraining_weights(encoder, next_sentence).items()
+    }
+    losses = tf.function(
+        lambda weights: heads.pretraining_losses(weights, batch, encoder, seed=tf.constant([1, 2])),
+        autograph=False,
+    )
     counted = traced_products(losses.get_concrete_function(weights).graph)
-    assert rows * FlopsCounter(encoder, next_sentence).per_row(length, num_predictions).model == 3 * counted
+    assert (
+        rows * FlopsCounter(encoder, next_sentence).per_row(length, num_predictions).model
+        == 3 * counted
+    )
 
 
 @pytest.mark.parametrize("next_sentence", [False, True])
 @pytest.mark.parametrize("name", COMPILED)
 def test_the_count_agrees_with_the_compiled_program(name, next_sentence):
     config, rows, length, num_predictions = COMPILED[name], 3, 48, 8
-    counted, lookups = compiled_products(BertEncoder(config), next_sentence, rows, length, num_predictions)
+    counted, lookups = compiled_products(
+        BertEncoder(config), next_sentence, rows, length, num_predictions
+    )
     flops = FlopsCounter(BertEncoder(config), next_sentence).per_row(length, num_predictions)
     assert flops.model == flops.hardware
     assert rows * flops.model == pytest.approx(counted, rel=0.03)
@@ -111,11 +164,16 @@ def test_the_count_agrees_with_the_compiled_program(name, next_sentence):
 @pytest.mark.parametrize("name, variant", [("bert", "tiny"), ("albert", "factorised")])
 def test_the_count_holds_for_encoders_of_the_garden_that_say_so(name, variant):
     config = COMPILED[variant]
-    model, other = (open_encoder(dataclasses.replace(config, encoder=f"garden:{name}")) for name in (name, "fnet"))
+    model, other = (
+        open_encoder(dataclasses.replace(config, encoder=f"garden:{name}"))
+        for name in (name, "fnet")
+    )
     assert other.token_products(1) is None
     counted, lookups = compiled_products(model, True, 2, 32, 4)
     # What is left are products by which they repeat masks and position embeddings.
-    assert 2 * FlopsCounter(model, True).per_row(32, 4).model == pytest.approx(counted - lookups, rel=1e-3)
+    assert 2 * FlopsCounter(model, True).per_row(32, 4).model == pytest.approx(
+        counted - lookups, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("name, every", [("mini", 1), ("mini", 3), ("crammed", 1), ("crammed", 2)])
@@ -124,7 +182,10 @@ def test_recomputed_layers_are_hardware_flops_alone(name, every):
     encoder = BertEncoder(config, recompute_every=every, xla=True)
     counted, lookups = compiled_products(encoder, True, rows, length, num_predictions)
     flops = FlopsCounter(encoder, True).per_row(length, num_predictions)
-    assert flops.model == FlopsCounter(BertEncoder(config), True).per_row(length, num_predictions).model
+    assert (
+        flops.model
+        == FlopsCounter(BertEncoder(config), True).per_row(length, num_predictions).model
+    )
     assert rows * flops.hardware == pytest.approx(counted - lookups, rel=1e-6)
     assert 1.1 < flops.hardware / flops.model < 4 / 3
 
@@ -132,7 +193,11 @@ def test_recomputed_layers_are_hardware_flops_alone(name, every):
 def test_large_models_take_six_flops_a_weight_and_token():
     """The rule of thumb of Kaplan et al. 2020 holds where the weights of the layers dominate."""
     config = preset("large", vocab_size=2)
-    layers = [spec for name, spec in encoder_weights(config).items() if name.startswith("layer_") and name.endswith("kernel")]
+    layers = [
+        spec
+        for name, spec in encoder_weights(config).items()
+        if name.startswith("layer_") and name.endswith("kernel")
+    ]
     num_weights = sum(np.prod(spec.shape) for spec in layers)
     flops = FlopsCounter(BertEncoder(config), False).per_row(128, 1).model
     assert flops / 128 == pytest.approx(6 * num_weights, rel=0.03)
@@ -142,12 +207,28 @@ def test_packed_rows_need_their_own_pairs_and_compute_all():
     config, length, num_predictions = COMPILED["tiny"], 48, 8
     ids = np.repeat([[1, 2, 3, 0], [4, 5, 5, 6]], 12, axis=1)
     attended, num_sequences = packed_means(ids)
-    assert (attended, num_sequences) == ((7 * 12 * 12 - 12 * 12 + 24 * 24 - 12 * 12 + 12 * 12) / 96, 3.0)
-    batch = dict(input_mask=np.ones([2, length]), masked_lm_positions=np.zeros([2, num_predictions]), sequence_ids=ids)
+    assert (attended, num_sequences) == (
+        (7 * 12 * 12 - 12 * 12 + 24 * 24 - 12 * 12 + 12 * 12) / 96,
+        3.0,
+    )
+    batch = dict(
+        input_mask=np.ones([2, length]),
+        masked_lm_positions=np.zeros([2, num_predictions]),
+        sequence_ids=ids,
+    )
     flops = FlopsCounter(BertEncoder(config), False).per_batch(batch)
-    whole = FlopsCounter(BertEncoder(config), False).per_batch({name: value for name, value in batch.items() if name != "sequence_ids"})
-    alone = [FlopsCounter(BertEncoder(config), False).per_row(size, 0).model for size in [12] * 6 + [24]]
+    whole = FlopsCounter(BertEncoder(config), False).per_batch(
+        {name: value for name, value in batch.items() if name != "sequence_ids"}
+    )
+    alone = [
+        FlopsCounter(BertEncoder(config), False).per_row(size, 0).model for size in [12] * 6 + [24]
+    ]
     words = FlopsCounter(BertEncoder(config), False).per_row(0, num_predictions).model
-    assert flops.model == pytest.approx(sum(alone) + 2 * words) and flops.hardware == whole.hardware > flops.model
-    counted, lookups = compiled_products(BertEncoder(config), False, 2, length, num_predictions, packed=True)
+    assert (
+        flops.model == pytest.approx(sum(alone) + 2 * words)
+        and flops.hardware == whole.hardware > flops.model
+    )
+    counted, lookups = compiled_products(
+        BertEncoder(config), False, 2, length, num_predictions, packed=True
+    )
     assert flops.hardware == pytest.approx(counted - lookups, rel=1e-6)

@@ -1,4 +1,6 @@
-"""Laws of Model Garden's encoders: pure functions of weights and seed here, equal to ours where the architecture is, and trained alike."""
+"""Laws of Model Garden's encoders: pure functions of weights and seed here, equal to ours where the
+architecture is, and trained alike.
+"""
 
 import dataclasses
 
@@ -39,7 +41,9 @@ def small(dropout=0.1, **fields):
         max_position_embeddings=LENGTH,
         initializer_range=0.1,
     )
-    return ModelConfig(**sizes | fields, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    return ModelConfig(
+        **sizes | fields, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+    )
 
 
 def small_encoder(name, **fields):
@@ -73,7 +77,9 @@ def first_values(specs, seed=3):
 
 @pytest.mark.parametrize("name", garden.WORKING)
 def test_an_encoder_is_a_function_of_weights_and_seed(name):
-    """Gradients reach every weight, a seed gives its dropout again and none gives none, and attention sees no padding."""
+    """Gradients reach every weight, a seed gives its dropout again and none gives none, and
+    attention sees no padding.
+    """
     model, batch = small_encoder(f"{name}{OPTIONS.get(name, '')}"), tensors(next(batches(1)))
     weights = first_values(model.weights())
 
@@ -100,10 +106,13 @@ def test_an_encoder_is_a_function_of_weights_and_seed(name):
     assert (dry.encode(weights, batch, seed=SEED).numpy() == hidden).all()
     if name not in ("fnet", "sparse_mixer"):  # these mix padding into all places
         padding = batch["input_mask"].numpy() == 0
-        # MobileBERT's embeddings are made of three neighbours, so the first padding is part of the last token.
+        # MobileBERT's embeddings are made of three neighbours, so the first padding is part of
+        # the last token.
         unseen = padding & np.roll(padding, 1, axis=1) if name == "mobilebert" else padding
         assert unseen.any()
-        shown = model.encode(weights, {**batch, "input_ids": tf.where(unseen, 7, batch["input_ids"])}).numpy()
+        shown = model.encode(
+            weights, {**batch, "input_ids": tf.where(unseen, 7, batch["input_ids"])}
+        ).numpy()
         np.testing.assert_allclose(shown[~padding], hidden[~padding], rtol=0, atol=1e-5)
 
 
@@ -127,27 +136,46 @@ def as_ours(theirs, config):
         ours[f"layer_{group}/attention/qkv/kernel"] = np.concatenate(
             [flat(f"{attention}/{part}/kernel", hidden, hidden) for part in parts], 1
         )
-        ours[f"layer_{group}/attention/qkv/bias"] = np.concatenate([flat(f"{attention}/{part}/bias", hidden) for part in parts])
-        ours[f"layer_{group}/attention/output/kernel"] = flat(f"{attention}/attention_output/kernel", hidden, hidden)
+        ours[f"layer_{group}/attention/qkv/bias"] = np.concatenate(
+            [flat(f"{attention}/{part}/bias", hidden) for part in parts]
+        )
+        ours[f"layer_{group}/attention/output/kernel"] = flat(
+            f"{attention}/attention_output/kernel", hidden, hidden
+        )
         ours[f"layer_{group}/attention/output/bias"] = get.pop(f"{attention}/attention_output/bias")
         norms[f"layer_{group}/attention/norm"] = f"{block}/self_attention_layer_norm"
         norms[f"layer_{group}/feed_forward/norm"] = f"{block}/output_layer_norm"
-        dense |= {f"layer_{group}/feed_forward/in": f"{block}/intermediate", f"layer_{group}/feed_forward/output": f"{block}/output"}
+        dense |= {
+            f"layer_{group}/feed_forward/in": f"{block}/intermediate",
+            f"layer_{group}/feed_forward/output": f"{block}/output",
+        }
     for name, their_name in norms.items():
-        ours |= {f"{name}/scale": get.pop(f"{their_name}/gamma"), f"{name}/bias": get.pop(f"{their_name}/beta")}
+        ours |= {
+            f"{name}/scale": get.pop(f"{their_name}/gamma"),
+            f"{name}/bias": get.pop(f"{their_name}/beta"),
+        }
     for name, their_name in dense.items():
         ours |= {f"{name}/{part}": get.pop(f"{their_name}/{part}") for part in ("kernel", "bias")}
     return ours | get  # what is left are the heads, of equal names
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
-@pytest.mark.parametrize("name, fields", [("bert", {}), ("bert_v2", {}), ("albert", dict(embedding_size=8, num_hidden_groups=1))])
+@pytest.mark.parametrize(
+    "name, fields",
+    [("bert", {}), ("bert_v2", {}), ("albert", dict(embedding_size=8, num_hidden_groups=1))],
+)
 def test_losses_and_gradients_equal_those_of_our_encoder(name, fields, activation):
     config, batch = small(dropout=0.0, hidden_act=activation, **fields), tensors(next(batches(1)))
-    model, own = open_encoder(dataclasses.replace(config, encoder=f"garden:{name}")), BertEncoder(config)
+    model, own = (
+        open_encoder(dataclasses.replace(config, encoder=f"garden:{name}")),
+        BertEncoder(config),
+    )
     theirs = first_values(heads.pretraining_weights(model))
     # Biases start at 0 and scales at 1; other values tell more.
-    theirs = {weight: value + 0.1 * tf.random.stateless_normal(value.shape, [7, len(weight)]) for weight, value in theirs.items()}
+    theirs = {
+        weight: value + 0.1 * tf.random.stateless_normal(value.shape, [7, len(weight)])
+        for weight, value in theirs.items()
+    }
     ours = {weight: tf.constant(value) for weight, value in as_ours(theirs, config).items()}
     assert {weight: tuple(value.shape) for weight, value in ours.items()} == {
         weight: spec.shape for weight, spec in heads.pretraining_weights(own).items()
@@ -165,17 +193,26 @@ def test_losses_and_gradients_equal_those_of_our_encoder(name, fields, activatio
     for loss, value in our_losses.items():
         np.testing.assert_allclose(their_losses[loss], value, rtol=1e-5)
     for weight, gradient in as_ours(their_gradients, config).items():
-        np.testing.assert_allclose(gradient, our_gradients[weight], rtol=1e-4, atol=2e-5, err_msg=weight)
+        np.testing.assert_allclose(
+            gradient, our_gradients[weight], rtol=1e-4, atol=2e-5, err_msg=weight
+        )
 
 
 def test_first_values_follow_their_initializers_and_ours():
     config = small()
     theirs, ours = small_encoder("bert").weights(), BertEncoder(config).weights()
-    kinds = lambda specs: sorted((int(np.prod(spec.shape)), *spec[1:]) for spec in specs.values() if len(spec.shape) == 1)  # noqa: E731
+    kinds = lambda specs: sorted(  # noqa: E731
+        (int(np.prod(spec.shape)), *spec[1:]) for spec in specs.values() if len(spec.shape) == 1
+    )  # fmt: skip
     assert theirs["embeddings/word"] == ours["embeddings/word"]
-    assert kinds(theirs) == [spec for spec in kinds(ours) if spec[0] != 3 * 16]  # their q, k and v have biases of (N, D) each
-    assert sum(np.prod(spec.shape) for spec in theirs.values()) == sum(np.prod(spec.shape) for spec in ours.values())
-    assert {spec.value for name, spec in theirs.items() if name.endswith(("kernel", "embeddings"))} == {config.initializer_range}
+    # their q, k and v have biases of (N, D) each
+    assert kinds(theirs) == [spec for spec in kinds(ours) if spec[0] != 3 * 16]
+    assert sum(np.prod(spec.shape) for spec in theirs.values()) == sum(
+        np.prod(spec.shape) for spec in ours.values()
+    )
+    assert {
+        spec.value for name, spec in theirs.items() if name.endswith(("kernel", "embeddings"))
+    } == {config.initializer_range}
 
 
 def test_names_do_not_depend_on_what_was_built_before():
@@ -192,24 +229,36 @@ def test_bfloat16_and_compiled_are_close(name):
     model, batch = small_encoder(f"{name}{OPTIONS.get(name, '')}"), tensors(next(batches(1)))
     weights = first_values(model.weights())
     expected = model.encode(weights, batch, seed=SEED).numpy()
-    compiled = tf.function(lambda weights: model.encode(weights, batch, seed=SEED), jit_compile=True)
+    compiled = tf.function(
+        lambda weights: model.encode(weights, batch, seed=SEED), jit_compile=True
+    )
     np.testing.assert_allclose(compiled(weights), expected, rtol=0, atol=1e-4)
-    cast = {name: tf.cast(value, tf.bfloat16) if value.shape.rank >= 2 else value for name, value in weights.items()}
+    cast = {
+        name: tf.cast(value, tf.bfloat16) if value.shape.rank >= 2 else value
+        for name, value in weights.items()
+    }
     hidden = model.encode(cast, batch, dtype=tf.bfloat16)
     expected = model.encode(weights, batch).numpy()
     assert hidden.dtype == tf.bfloat16
-    assert np.linalg.norm(tf.cast(hidden, tf.float32).numpy() - expected) / np.linalg.norm(expected) < 0.05
+    assert (
+        np.linalg.norm(tf.cast(hidden, tf.float32).numpy() - expected) / np.linalg.norm(expected)
+        < 0.05
+    )
 
 
 def test_training_on_two_replicas_and_checkpoints():
-    """ALBERT's loss falls, replicas stay equal, and a state read and assigned goes on as the same bits."""
+    """ALBERT's loss falls, replicas stay equal, and a state read and assigned goes on as
+    the same bits.
+    """
     model = small_encoder("albert", embedding_size=8)
     devices = set_up(DeviceConfig(num_gpus=0, virtual_replicas=2))
     weights = initialize(heads.pretraining_weights(model), seed=5)
     optimizer = OptimizerConfig()
     objective = Objective(
         counts=heads.pretraining_counts,
-        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(weights, batch, model, dtype=dtype, seed=seed),
+        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(
+            weights, batch, model, dtype=dtype, seed=seed
+        ),
     )
 
     def trainer(weights):
@@ -276,7 +325,10 @@ def test_switches_that_an_encoder_does_not_have_are_refused(fields, named):
 
 def test_rows_that_an_encoder_cannot_take_are_refused():
     batch = tensors(next(batches(1)))
-    shorter = {name: value[:, : LENGTH - 2] if value.shape.rank == 2 else value for name, value in batch.items()}
+    shorter = {
+        name: value[:, : LENGTH - 2] if value.shape.rank == 2 else value
+        for name, value in batch.items()
+    }
     fnet, bert = small_encoder("fnet"), small_encoder("bert")
     assert (fnet.fixed_length, bert.fixed_length) == (LENGTH, None)
     with pytest.raises(UserError, match=f"exactly --max_position_embeddings={LENGTH}.* 30"):
@@ -297,6 +349,12 @@ def test_rows_that_an_encoder_cannot_take_are_refused():
 def test_it_trains_as_it_is_or_not_at_all(how):
     model = small_encoder("albert")
     assert model.for_training(xla=True) == model
-    with pytest.raises(UserError, match="^--(recompute|attention=cudnn): is for our own encoder, not for --encoder=garden:albert; drop"):
+    with pytest.raises(
+        UserError,
+        match=(
+            "^--(recompute|attention=cudnn): is for our own "
+            "encoder, not for --encoder=garden:albert; drop"
+        ),
+    ):
         model.for_training(**how)
     assert "garden:albert" in model.cudnn_obstacle(kind="GPU")

@@ -10,7 +10,12 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
 
 CONFIG = ModelConfig(
-    vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, max_position_embeddings=12
+    vocab_size=50,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=12,
 )
 ENCODER = BertEncoder(CONFIG)
 BATCH, LENGTH, PREDICTIONS = 4, 10, 3
@@ -20,7 +25,10 @@ BATCH, LENGTH, PREDICTIONS = 4, 10, 3
 def weights():
     generator = np.random.default_rng(0)
     specs = {**heads.pretraining_weights(ENCODER), **heads.classifier_weights(ENCODER, 5)}
-    return {name: tf.constant(0.3 * generator.standard_normal(spec.shape), tf.float32) for name, spec in specs.items()}
+    return {
+        name: tf.constant(0.3 * generator.standard_normal(spec.shape), tf.float32)
+        for name, spec in specs.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -35,25 +43,39 @@ def batch():
         "next_sentence_labels": [[0], [1], [1], [0]],
     }
     batch = {name: tf.constant(values, tf.int32) for name, values in batch.items()}
-    return {**batch, "masked_lm_weights": tf.constant([[1.0, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]])}
+    return {
+        **batch,
+        "masked_lm_weights": tf.constant([[1.0, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]),
+    }
 
 
 def plain_losses(weights, batch, rows):
-    """The losses once more, word by word over the whole sequence, with TensorFlow's own norm, activation and loss."""
+    """The losses once more, word by word over the whole sequence, with TensorFlow's own norm,
+    activation and loss.
+    """
     hidden = encoder.encode(weights, batch, CONFIG)
-    x = tf.nn.gelu(tf.einsum("bsh,hk->bsk", hidden, weights["mlm/transform/kernel"]) + weights["mlm/transform/bias"])
+    x = tf.nn.gelu(
+        tf.einsum("bsh,hk->bsk", hidden, weights["mlm/transform/kernel"])
+        + weights["mlm/transform/bias"]
+    )
     mean, variance = tf.nn.moments(x, -1, keepdims=True)
-    x = (x - mean) / tf.sqrt(variance + CONFIG.layer_norm_eps) * weights["mlm/norm/scale"] + weights["mlm/norm/bias"]
+    x = (x - mean) / tf.sqrt(variance + CONFIG.layer_norm_eps) * weights[
+        "mlm/norm/scale"
+    ] + weights["mlm/norm/bias"]
     logits = tf.einsum("bsh,vh->bsv", x, weights["embeddings/word"]) + weights["mlm/bias"]
     mlm = 0.0
     for row in range(BATCH):
         for word in range(PREDICTIONS):
             at = logits[row, batch["masked_lm_positions"][row, word]]
-            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["masked_lm_ids"][row, word], at)
+            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
+                batch["masked_lm_ids"][row, word], at
+            )
             mlm += loss * batch["masked_lm_weights"][row, word] * rows[row]
     pooled = tf.tanh(hidden[:, 0] @ weights["pooler/kernel"] + weights["pooler/bias"])
     logits = pooled @ weights["nsp/kernel"] + weights["nsp/bias"]
-    nsp = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["next_sentence_labels"][:, 0], logits)
+    nsp = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        batch["next_sentence_labels"][:, 0], logits
+    )
     return {"mlm": mlm, "nsp": tf.reduce_sum(nsp * rows)}
 
 
@@ -70,13 +92,24 @@ def test_losses_and_gradients_equal_the_reference(weights, batch, rows, jit):
             total = losses["mlm"] + 3 * losses["nsp"]
         return losses, tape.gradient(total, weights)
 
-    ours = tf.function(lambda: value_and_gradients(lambda: heads.pretraining_losses(weights, full, ENCODER)), jit_compile=jit)
+    ours = tf.function(
+        lambda: value_and_gradients(lambda: heads.pretraining_losses(weights, full, ENCODER)),
+        jit_compile=jit,
+    )
     losses, gradients = ours()
-    expected, expected_gradients = value_and_gradients(lambda: plain_losses(weights, batch, rows or [1.0] * BATCH))
+    expected, expected_gradients = value_and_gradients(
+        lambda: plain_losses(weights, batch, rows or [1.0] * BATCH)
+    )
     for name in ("mlm", "nsp"):
         np.testing.assert_allclose(losses[name], expected[name], rtol=1e-5)
     for name in weights:
-        np.testing.assert_allclose(gradients[name], tf.convert_to_tensor(expected_gradients[name]), rtol=1e-4, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(
+            gradients[name],
+            tf.convert_to_tensor(expected_gradients[name]),
+            rtol=1e-4,
+            atol=1e-4,
+            err_msg=name,
+        )
 
 
 def test_counts_need_no_weights_and_equal_those_of_the_metrics(weights, batch):
@@ -97,11 +130,19 @@ def test_selected_places_are_those_of_a_gather_to_the_bit():
     positions = tf.constant([[0, 6, 6], [1, 2, 3], [5, 0, 0]])
     upstream = tf.cast(generator.integers(-4, 5, (3, 3, 5)), tf.bfloat16)  # whose sums are exact
     found = []
-    for select in (heads.select, lambda hidden, positions: tf.gather(hidden, positions, batch_dims=1)):
+    for select in (
+        heads.select,
+        lambda hidden, positions: tf.gather(hidden, positions, batch_dims=1),
+    ):
         with tf.GradientTape() as tape:
             tape.watch(hidden)
             selected = select(hidden, positions)
-        found.append([tf.cast(x, tf.float32).numpy() for x in (selected, tape.gradient(selected, hidden, upstream))])
+        found.append(
+            [
+                tf.cast(x, tf.float32).numpy()
+                for x in (selected, tape.gradient(selected, hidden, upstream))
+            ]
+        )
     for ours, reference in zip(*found, strict=True):
         np.testing.assert_array_equal(ours, reference)
 
@@ -111,22 +152,42 @@ def test_without_next_sentences_there_is_no_such_loss(batch):
     specs = heads.pretraining_weights(ENCODER, next_sentence=False)
     assert not any(name.startswith(("nsp", "pooler")) for name in specs)
     weights = {name: tf.constant(value) for name, value in initialize(specs, 0).items()}
-    assert set(heads.pretraining_losses(weights, words_only, ENCODER)) == set(heads.pretraining_counts(words_only)) == {"mlm"}
-    assert set(heads.pretraining_metrics(weights, words_only, ENCODER)) == {"mlm_loss", "mlm_accuracy"}
+    assert (
+        set(heads.pretraining_losses(weights, words_only, ENCODER))
+        == set(heads.pretraining_counts(words_only))
+        == {"mlm"}
+    )
+    assert set(heads.pretraining_metrics(weights, words_only, ENCODER)) == {
+        "mlm_loss",
+        "mlm_accuracy",
+    }
 
 
 def test_accuracy_counts_weighted_hits():
     logits = tf.one_hot([[3, 1], [2, 0]], 5)
-    correct, count = heads.summed_hits(logits, tf.constant([[3, 1], [0, 0]]), tf.constant([[1.0, 0], [1, 1]]))
+    correct, count = heads.summed_hits(
+        logits, tf.constant([[3, 1], [0, 0]]), tf.constant([[1.0, 0], [1, 1]])
+    )
     assert (float(correct), float(count)) == (2, 3)
-    correct, count = heads.summed_hits(tf.constant([[2.0, 1], [0, 3]]), tf.constant([[1], [1]]), tf.ones([2]))
+    correct, count = heads.summed_hits(
+        tf.constant([[2.0, 1], [0, 3]]), tf.constant([[1], [1]]), tf.ones([2])
+    )
     assert (float(correct), float(count)) == (1, 2)
 
 
 def test_losses_of_a_fresh_model_are_those_of_guessing(batch):
-    weights = {name: tf.constant(value) for name, value in initialize(heads.pretraining_weights(ENCODER), 0).items()}
-    losses, counts = heads.pretraining_losses(weights, batch, ENCODER), heads.pretraining_counts(batch)
-    assert abs(losses["mlm"] / counts["mlm"] - np.log(50)) < 0.3 and abs(losses["nsp"] / counts["nsp"] - np.log(2)) < 0.1
+    weights = {
+        name: tf.constant(value)
+        for name, value in initialize(heads.pretraining_weights(ENCODER), 0).items()
+    }
+    losses, counts = (
+        heads.pretraining_losses(weights, batch, ENCODER),
+        heads.pretraining_counts(batch),
+    )
+    assert (
+        abs(losses["mlm"] / counts["mlm"] - np.log(50)) < 0.3
+        and abs(losses["nsp"] / counts["nsp"] - np.log(2)) < 0.1
+    )
 
 
 def test_large_logits_stay_finite():
@@ -139,7 +200,10 @@ def test_large_logits_stay_finite():
 
 
 def test_bfloat16_losses_are_close(weights, batch):
-    mixed = {name: tf.cast(value, tf.bfloat16) if value.shape.rank > 1 else value for name, value in weights.items()}
+    mixed = {
+        name: tf.cast(value, tf.bfloat16) if value.shape.rank > 1 else value
+        for name, value in weights.items()
+    }
     exact = heads.pretraining_losses(weights, batch, ENCODER)
     close = heads.pretraining_losses(mixed, batch, ENCODER, dtype=tf.bfloat16)
     for name in exact:
@@ -152,4 +216,6 @@ def test_classifier_drops_only_with_a_seed(weights):
     plain = heads.classifier_logits(weights, pooled)
     assert plain.shape == (2, 5)
     np.testing.assert_array_equal(plain, heads.classifier_logits(weights, pooled, rate=0.5))
-    assert (plain.numpy() != heads.classifier_logits(weights, pooled, tf.constant([1, 2]), 0.5).numpy()).any()
+    assert (
+        plain.numpy() != heads.classifier_logits(weights, pooled, tf.constant([1, 2]), 0.5).numpy()
+    ).any()

@@ -1,4 +1,6 @@
-"""Packed rows: each sequence gets what it would get alone, outputs and gradients; and the arithmetic of sequence_ids."""
+"""Packed rows: each sequence gets what it would get alone, outputs and gradients; and the
+arithmetic of sequence_ids.
+"""
 
 import functools
 
@@ -19,9 +21,14 @@ SEED = 3
 
 
 def packed_rows(vocab_size=40):
-    """ROWS as a batch, the same sequences as a batch with a row for each, and (row, place) of the tokens of the latter in the former."""
+    """ROWS as a batch, the same sequences as a batch with a row for each, and (row, place) of the
+    tokens of the latter in the former.
+    """
     generator = np.random.default_rng(SEED)
-    batch = {name: np.zeros((len(ROWS), LENGTH), np.int32) for name in ("input_ids", "input_mask", "segment_ids", "sequence_ids")}
+    batch = {
+        name: np.zeros((len(ROWS), LENGTH), np.int32)
+        for name in ("input_ids", "input_mask", "segment_ids", "sequence_ids")
+    }
     sequences = []
     for row, lengths in enumerate(ROWS):
         begins = np.cumsum([0, *lengths])
@@ -31,7 +38,10 @@ def packed_rows(vocab_size=40):
             batch["segment_ids"][places] = generator.integers(0, 2, size)
             batch["input_mask"][places], batch["sequence_ids"][places] = 1, number + 1
             sequences.append(places)
-    alone = {name: np.zeros((len(sequences), LENGTH), np.int32) for name in ("input_ids", "input_mask", "segment_ids")}
+    alone = {
+        name: np.zeros((len(sequences), LENGTH), np.int32)
+        for name in ("input_ids", "input_mask", "segment_ids")
+    }
     for row, places in enumerate(sequences):
         for name in alone:
             values = batch[name][places]
@@ -53,22 +63,35 @@ def test_each_sequence_gets_what_it_would_get_alone(name):
     weights = as_tensors(random_weights(config))
     batch, alone, sequences = packed_rows()
     # The loss: every real token times random numbers.
-    of_tokens = np.random.default_rng(4).standard_normal((*batch["input_ids"].shape, config.hidden_size)).astype(np.float32)
+    of_tokens = (
+        np.random.default_rng(4)
+        .standard_normal((*batch["input_ids"].shape, config.hidden_size))
+        .astype(np.float32)
+    )
     of_tokens[batch["input_mask"].numpy() == 0] = 0
 
     def loss_packed(weights):
         return tf.reduce_sum(encoder.encode(weights, batch, config) * of_tokens)
 
     def loss_alone(weights):
-        return tf.reduce_sum(encoder.encode(weights, alone, config) * taken_apart(of_tokens, sequences))
+        return tf.reduce_sum(
+            encoder.encode(weights, alone, config) * taken_apart(of_tokens, sequences)
+        )
 
     real = alone["input_mask"].numpy() > 0
     outputs = taken_apart(encoder.encode(weights, batch, config).numpy(), sequences)
-    np.testing.assert_allclose(outputs[real], encoder.encode(weights, alone, config).numpy()[real], rtol=0, atol=1e-5)
-    (loss, gradients), (expected, expected_gradients) = (value_and_gradients(fn, weights) for fn in (loss_packed, loss_alone))
+    np.testing.assert_allclose(
+        outputs[real], encoder.encode(weights, alone, config).numpy()[real], rtol=0, atol=1e-5
+    )
+    (loss, gradients), (expected, expected_gradients) = (
+        value_and_gradients(fn, weights) for fn in (loss_packed, loss_alone)
+    )
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     for key, gradient in gradients.items():
-        assert np.linalg.norm(gradient - expected_gradients[key]) <= 1e-5 * np.linalg.norm(expected_gradients[key]) + 1e-5, key
+        assert (
+            np.linalg.norm(gradient - expected_gradients[key])
+            <= 1e-5 * np.linalg.norm(expected_gradients[key]) + 1e-5
+        ), key
 
 
 def test_no_token_sees_another_sequence():
@@ -80,17 +103,24 @@ def test_no_token_sees_another_sequence():
     for places in sequences:
         ids = batch["input_ids"].numpy()
         ids[places] = (ids[places] + 1) % config.vocab_size
-        changed = (encoder.encode(weights, {**batch, "input_ids": tf.constant(ids)}, config).numpy() != before).any(-1)
+        changed = (
+            encoder.encode(weights, {**batch, "input_ids": tf.constant(ids)}, config).numpy()
+            != before
+        ).any(-1)
         expected = np.zeros_like(changed)
         expected[places] = True
         np.testing.assert_array_equal(changed, expected)
 
 
 def test_the_data_of_the_packed_objective_trains_each_piece_alone():
-    """Rows framed by cls_sep as data/packing.py makes them: sequence_ids as the encoder understands them."""
+    """Rows framed by cls_sep as data/packing.py makes them: sequence_ids as the encoder
+    understands them.
+    """
     ids = np.arange(5, 25, dtype=np.int32)
     pieces, row_splits = np.array([[0, 4], [4, 9], [9, 18]]), np.array([0, 2, 3])
-    input_ids, _, sequence_ids = _make_piece_rows(ids, pieces, np.ones(3, bool), row_splits, 16, 1, 2, FRAMES.index(CLS_SEP))
+    input_ids, _, sequence_ids = _make_piece_rows(
+        ids, pieces, np.ones(3, bool), row_splits, 16, 1, 2, FRAMES.index(CLS_SEP)
+    )
     positions = packed.restarted_positions(tf.constant(sequence_ids)).numpy()
     begins = (positions == 0) & (sequence_ids > 0)
     np.testing.assert_array_equal(begins.sum(-1), [2, 1])
@@ -121,26 +151,37 @@ def test_any_shape_and_xla_give_the_same():
     plain = encoder.encode(weights, batch, config)
     signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in batch}]
     run = functools.partial(encoder.encode, weights, config=config)
-    for function in (tf.function(run, input_signature=signature), tf.function(run, jit_compile=True)):
+    for function in (
+        tf.function(run, input_signature=signature),
+        tf.function(run, jit_compile=True),
+    ):
         np.testing.assert_allclose(function(batch), plain, rtol=0, atol=1e-5)
 
 
 def test_masked_words_of_packed_rows_are_those_of_the_sequences_alone():
-    """One word of each sequence is masked; the packed rows have no next_sentence_labels, so that is all they are trained for."""
+    """One word of each sequence is masked; the packed rows have no next_sentence_labels, so that is
+    all they are trained for.
+    """
     config = VARIANTS["bert"]
     weights = as_tensors(random_weights(config))
     batch, alone, sequences = packed_rows()
     generator = np.random.default_rng(5)
     words = generator.integers(0, config.vocab_size, len(sequences), np.int32)
-    places = np.array([generator.integers(where.stop - where.start) for _, where in sequences], np.int32)
+    places = np.array(
+        [generator.integers(where.stop - where.start) for _, where in sequences], np.int32
+    )
     names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
     values = places[:, None], words[:, None], np.ones((len(words), 1), np.float32)
-    expected = heads.pretraining_losses(weights, alone | as_tensors(dict(zip(names, values, strict=True))), BertEncoder(config))
+    expected = heads.pretraining_losses(
+        weights, alone | as_tensors(dict(zip(names, values, strict=True))), BertEncoder(config)
+    )
     masks = [np.zeros((len(ROWS), max(map(len, ROWS))), value.dtype) for value in values]
     for (row, where), place, word in zip(sequences, places, words, strict=True):
         column = int(masks[2][row].sum())
         for mask, value in zip(masks, (where.start + place, word, 1), strict=True):
             mask[row, column] = value
-    losses = heads.pretraining_losses(weights, batch | as_tensors(dict(zip(names, masks, strict=True))), BertEncoder(config))
+    losses = heads.pretraining_losses(
+        weights, batch | as_tensors(dict(zip(names, masks, strict=True))), BertEncoder(config)
+    )
     assert set(losses) == {"mlm"}
     np.testing.assert_allclose(losses["mlm"], expected["mlm"], rtol=1e-5)

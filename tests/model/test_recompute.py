@@ -1,4 +1,6 @@
-"""Recomputing changes no gradient, dropout included, and does save the memory: in XLA's schedule and in TensorFlow's optimized graph."""
+"""Recomputing changes no gradient, dropout included, and does save the memory: in XLA's schedule
+and in TensorFlow's optimized graph.
+"""
 
 import collections
 import dataclasses
@@ -12,17 +14,31 @@ from tensorflow.python.eager import context
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
-from tests.model.variants import VARIANTS, as_tensors, random_batch, random_weights, value_and_gradients
+from tests.model.variants import (
+    VARIANTS,
+    as_tensors,
+    random_batch,
+    random_weights,
+    value_and_gradients,
+)
 
 SEED = tf.constant([5, 6])
 DEEP = ModelConfig(
-    vocab_size=40, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=128, max_position_embeddings=64
+    vocab_size=40,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=128,
+    max_position_embeddings=64,
 )
 
 
 def gradients_of(config, every, *, dtype=tf.float32, jit=False):
     weights, batch = as_tensors(random_weights(config)), as_tensors(random_batch(config, [9, 5], 9))
-    weights = {name: tf.cast(value, dtype) if value.shape.rank > 1 else value for name, value in weights.items()}
+    weights = {
+        name: tf.cast(value, dtype) if value.shape.rank > 1 else value
+        for name, value in weights.items()
+    }
     own = BertEncoder(config, recompute_every=every, xla=jit)
 
     def loss_fn(weights):
@@ -33,15 +49,21 @@ def gradients_of(config, every, *, dtype=tf.float32, jit=False):
 
 @pytest.fixture
 def no_rewriting():
-    """Keeps TensorFlow's graph optimizer from fusing and reordering products, which it does where nobody else needs their parts."""
+    """Keeps TensorFlow's graph optimizer from fusing and reordering products, which it does where
+    nobody else needs their parts.
+    """
     before = tf.config.optimizer.get_experimental_options()
     switches = ("remapping", "arithmetic_optimization")
     tf.config.optimizer.set_experimental_options(dict.fromkeys(switches, False))
     yield
-    tf.config.optimizer.set_experimental_options({switch: before.get(switch, True) for switch in switches})
+    tf.config.optimizer.set_experimental_options(
+        {switch: before.get(switch, True) for switch in switches}
+    )
 
 
-@pytest.mark.parametrize("name, dtype", [("bert", tf.float32), ("bert", tf.bfloat16), ("crammed", tf.float32)])
+@pytest.mark.parametrize(
+    "name, dtype", [("bert", tf.float32), ("bert", tf.bfloat16), ("crammed", tf.float32)]
+)
 def test_gradients_are_the_same_bits(no_rewriting, name, dtype):
     expected, expected_gradients = gradients_of(VARIANTS[name], 0, dtype=dtype)
     for every in (1, 3):
@@ -51,19 +73,33 @@ def test_gradients_are_the_same_bits(no_rewriting, name, dtype):
             np.testing.assert_array_equal(gradient, expected_gradients[key], err_msg=key)
 
 
-@pytest.mark.parametrize("name, jit", [("bert", False), ("all at once", False), ("all at once", True)])
+@pytest.mark.parametrize(
+    "name, jit", [("bert", False), ("all at once", False), ("all at once", True)]
+)
 def test_gradients_are_the_same_but_for_the_order_of_sums(name, jit):
-    """With the graph optimizer's rewriting, with layers that share weights and so add up their gradients, and under XLA."""
+    """With the graph optimizer's rewriting, with layers that share weights and so add up their
+    gradients, and under XLA.
+    """
     config = dataclasses.replace(VARIANTS[name], num_hidden_layers=2)
-    (expected, expected_gradients), (loss, gradients) = (gradients_of(config, every, jit=jit) for every in (0, 1))
+    (expected, expected_gradients), (loss, gradients) = (
+        gradients_of(config, every, jit=jit) for every in (0, 1)
+    )
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
     for key, gradient in gradients.items():
-        assert np.linalg.norm(gradient - expected_gradients[key]) <= 2e-6 * np.linalg.norm(expected_gradients[key]) + 1e-7, key
+        assert (
+            np.linalg.norm(gradient - expected_gradients[key])
+            <= 2e-6 * np.linalg.norm(expected_gradients[key]) + 1e-7
+        ), key
 
 
 def gradient_function(every, jit):
     """(tf.function, its arguments) of the gradients of a deep encoder with dropout."""
-    weights = as_tensors({name: np.zeros(spec.shape, np.float32) for name, spec in encoder.encoder_weights(DEEP).items()})
+    weights = as_tensors(
+        {
+            name: np.zeros(spec.shape, np.float32)
+            for name, spec in encoder.encoder_weights(DEEP).items()
+        }
+    )
     ones = tf.ones([8, 64], tf.int32)
     batch = dict(input_ids=ones, input_mask=ones, segment_ids=tf.zeros_like(ones))
 
@@ -79,7 +115,9 @@ def gradient_function(every, jit):
 
 
 def peak_bytes(program):
-    """The most that is alive at once of what a scheduled HLO program computes, in bytes; its arguments and constants not counted."""
+    """The most that is alive at once of what a scheduled HLO program computes, in bytes; its
+    arguments and constants not counted.
+    """
     widths = dict(f32=4, s32=4, u32=4, u16=2, pred=1, u8=1, s8=1, u64=8, s64=8)
     entry = re.search(r"\nENTRY .*?\n}", program, re.S)[0]
     found = re.findall(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)", entry, re.M)
@@ -91,7 +129,10 @@ def peak_bytes(program):
             views[name] = operands[0]
         elif op not in ("parameter", "constant"):
             arrays = re.findall(r"\b(\w+)\[([\d,]*)\]", shape)
-            bytes_of[name] = sum(widths[kind] * int(np.prod([int(size) for size in sizes.split(",") if size])) for kind, sizes in arrays)
+            bytes_of[name] = sum(
+                widths[kind] * int(np.prod([int(size) for size in sizes.split(",") if size]))
+                for kind, sizes in arrays
+            )
         last_use.update(dict.fromkeys([name, *operands], time))
     dying = collections.defaultdict(list)
     for name, time in last_use.items():
@@ -108,12 +149,20 @@ def test_xla_keeps_one_activation_a_layer():
     peaks = []
     for every in (0, 1):
         function, arguments = gradient_function(every, jit=True)
-        peaks.append(peak_bytes(function.experimental_get_compiler_ir(*arguments)(stage="optimized_hlo", platform_name="CPU")))
+        peaks.append(
+            peak_bytes(
+                function.experimental_get_compiler_ir(*arguments)(
+                    stage="optimized_hlo", platform_name="CPU"
+                )
+            )
+        )
     assert peaks[1] < 0.55 * peaks[0], peaks  # three layers of activations, and one
 
 
 def test_tensorflow_does_not_merge_the_second_run_with_the_first():
-    """Of the six products of a layer the second run needs five; the last one's result is nobody's."""
+    """Of the six products of a layer the second run needs five; the last one's result
+    is nobody's.
+    """
     num_products = {}
     for every in (0, 1):
         function, arguments = gradient_function(every, jit=False)

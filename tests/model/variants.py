@@ -1,4 +1,6 @@
-"""Small models, one for each switch of ModelConfig and some for several at once, with weights of which every one matters."""
+"""Small models, one for each switch of ModelConfig and some for several at once, with weights of
+which every one matters.
+"""
 
 import numpy as np
 import tensorflow as tf
@@ -8,8 +10,8 @@ from bert_gpu.model.config import PRESETS, ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 
 SMALL = dict(
-    vocab_size=40, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=24, max_position_embeddings=24,
-    hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
+    vocab_size=40, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=24,
+    max_position_embeddings=24, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
 )  # fmt: skip
 SWITCHES = {
     "bert": {},
@@ -25,8 +27,10 @@ SWITCHES = {
     "shared": dict(num_hidden_groups=1),
     "shared in pairs": dict(num_hidden_groups=2, embedding_size=6, use_bias=False),
     "crammed": {name: value for name, value in PRESETS["crammed"].items() if name not in SMALL},
-    "all at once": dict(norm_first=True, position_embedding_type="rotary", hidden_act="swiglu", use_bias=False, embedding_size=6,
-                        num_hidden_groups=2, decoder_bias=False),
+    "all at once": dict(
+        norm_first=True, position_embedding_type="rotary", hidden_act="swiglu", use_bias=False,
+        embedding_size=6, num_hidden_groups=2, decoder_bias=False,
+    ),
 }  # fmt: skip
 VARIANTS = {name: ModelConfig(**SMALL | switches) for name, switches in SWITCHES.items()}
 
@@ -36,7 +40,10 @@ def random_weights(config, seed=0, num_classes=None):
     specs = heads.pretraining_weights(BertEncoder(config))
     if num_classes:
         specs |= heads.classifier_weights(BertEncoder(config), num_classes)
-    return {name: (0.3 * generator.standard_normal(spec.shape)).astype(np.float32) for name, spec in specs.items()}
+    return {
+        name: (0.3 * generator.standard_normal(spec.shape)).astype(np.float32)
+        for name, spec in specs.items()
+    }
 
 
 def as_tensors(weights):
@@ -51,8 +58,12 @@ def random_batch(config, lengths, length, num_predictions=3, seed=0):
         "input_ids": generator.integers(0, config.vocab_size, shape, np.int32),
         "input_mask": (np.arange(length) < lengths[:, None]).astype(np.int32),
         "segment_ids": generator.integers(0, 2, shape, np.int32),
-        "masked_lm_positions": (generator.random((len(lengths), num_predictions)) * lengths[:, None]).astype(np.int32),
-        "masked_lm_ids": generator.integers(0, config.vocab_size, (len(lengths), num_predictions), np.int32),
+        "masked_lm_positions": (
+            generator.random((len(lengths), num_predictions)) * lengths[:, None]
+        ).astype(np.int32),
+        "masked_lm_ids": generator.integers(
+            0, config.vocab_size, (len(lengths), num_predictions), np.int32
+        ),
         "masked_lm_weights": np.ones((len(lengths), num_predictions), np.float32),
     }
 
@@ -65,7 +76,9 @@ def value_and_gradients(loss_fn, weights, jit=False):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             loss = loss_fn(weights)
-        return loss, tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return loss, tape.gradient(
+            loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
 
     loss, gradients = run(weights)
     return loss.numpy(), {name: gradient.numpy() for name, gradient in gradients.items()}

@@ -1,4 +1,6 @@
-"""An optimizer is one module and one row of the table: a made-up one needs no more, and names of weights reach no step."""
+"""An optimizer is one module and one row of the table: a made-up one needs no more, and names of
+weights reach no step.
+"""
 
 import ast
 import dataclasses
@@ -25,7 +27,9 @@ FOLDER = pathlib.Path(bert_gpu.optim.__file__).parent
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(adam.Settings):
     sgdm_momentum: float = setting(0.9, "Decay of the sum of gradients.", low=0.0, below=1.0)
-    sgdm_rest_factor: float = setting(0.1, "Learning rate of what AdamW updates, as a share of the one of SGD.", above=0.0)
+    sgdm_rest_factor: float = setting(
+        0.1, "Learning rate of what AdamW updates, as a share of the one of SGD.", above=0.0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +44,24 @@ def traits(name, shape, config):
 
 
 def slots(traits, shape, config):
-    return {"momentum": Slot(shape)} if isinstance(traits, Traits) else adamw.slots(traits, shape, config)
+    return (
+        {"momentum": Slot(shape)}
+        if isinstance(traits, Traits)
+        else adamw.slots(traits, shape, config)
+    )
 
 
 def step(traits, weight, gradient, state, learning_rate, corrections, config):
     if not isinstance(traits, Traits):
-        return adamw.step(traits, weight, gradient, state, learning_rate * config.sgdm_rest_factor, corrections, config)
+        return adamw.step(
+            traits,
+            weight,
+            gradient,
+            state,
+            learning_rate * config.sgdm_rest_factor,
+            corrections,
+            config,
+        )
     momentum = config.sgdm_momentum * state["momentum"] + gradient
     decay = config.weight_decay_rate if traits.is_decayed else 0.0
     return weight - learning_rate * (momentum + decay * weight), {"momentum": momentum}
@@ -53,7 +69,12 @@ def step(traits, weight, gradient, state, learning_rate, corrections, config):
 
 # SGD with momentum for the matrices, AdamW with a smaller learning rate for the rest.
 SGDM = types.SimpleNamespace(
-    SUMMARY="SGD with momentum", Settings=Settings, traits=traits, slots=slots, corrections=adam.corrections, step=step
+    SUMMARY="SGD with momentum",
+    Settings=Settings,
+    traits=traits,
+    slots=slots,
+    corrections=adam.corrections,
+    step=step,
 )
 SgdmConfig = make_config(OPTIMIZERS | {"sgdm": SGDM})
 
@@ -64,16 +85,27 @@ def arrays(shapes, seed):
 
 
 def test_a_row_gives_flags(capsys):
-    parsed = flags.parse(["x", "--optimizer=sgdm", "--sgdm_momentum=0.5", "--quantization_block_size=64"], "", [], [SgdmConfig])
+    parsed = flags.parse(
+        ["x", "--optimizer=sgdm", "--sgdm_momentum=0.5", "--quantization_block_size=64"],
+        "",
+        [],
+        [SgdmConfig],
+    )
     config = parsed.make(SgdmConfig)
     assert config.sgdm_momentum == 0.5 and config.sgdm_rest_factor == 0.1 and config.module is SGDM
-    assert "--quantization_block_size has no effect without --optimizer=adamw8bit" in capsys.readouterr().err
+    assert (
+        "--quantization_block_size has no effect without --optimizer=adamw8bit"
+        in capsys.readouterr().err
+    )
     with pytest.raises(settings.UserError, match="--sgdm_momentum=1.0: must be below 1.0"):
         SgdmConfig(sgdm_momentum=1.0)
     with pytest.raises(SystemExit):
         flags.parse(["x", "--help"], "", [], [SgdmConfig])
     text = " ".join(capsys.readouterr().out.split())
-    assert "; sgdm: SGD with momentum. One of: adamw, lamb, adamw8bit, sgdm." in text and "--sgdm_momentum=FLOAT (default: 0.9)" in text
+    assert (
+        "; sgdm: SGD with momentum. One of: adamw, lamb, adamw8bit, sgdm." in text
+        and "--sgdm_momentum=FLOAT (default: 0.9)" in text
+    )
 
 
 @pytest.mark.parametrize("kind", [*OPTIMIZERS, "sgdm"])
@@ -81,7 +113,9 @@ def test_a_setting_has_an_effect_where_the_optimizer_has_it(kind):
     config = SgdmConfig(optimizer=kind)
     own = {field.name for field in dataclasses.fields(config.module.Settings)}
     common = {field.name for field in dataclasses.fields(CommonSettings)}
-    assert {field.name for field in dataclasses.fields(config) if config.idle(field.name) is None} == own | common
+    assert {
+        field.name for field in dataclasses.fields(config) if config.idle(field.name) is None
+    } == own | common
 
 
 def test_settings_of_one_name_are_refused():
@@ -95,16 +129,34 @@ def test_settings_of_one_name_are_refused():
 
 def test_what_is_left_to_another_optimizer_is_the_others_to_the_bit():
     """Also where both have traits of the same values."""
-    shapes = {"layer_0/kernel": (4, 6), "embeddings/word": (4, 6), "layer_0/scale": (6,), "layer_0/bias": (6,)}
+    shapes = {
+        "layer_0/kernel": (4, 6),
+        "embeddings/word": (4, 6),
+        "layer_0/scale": (6,),
+        "layer_0/bias": (6,),
+    }
     weights, gradients = arrays(shapes, 1), arrays(shapes, 2)
-    config, others = SgdmConfig(optimizer="sgdm", sgdm_rest_factor=0.5, weight_decay_rate=0.25), OptimizerConfig(weight_decay_rate=0.25)
-    after, state = optimizers.update(weights, gradients, optimizers.initial_slots(weights, config), 0.5, 1, config)
-    expected, _ = optimizers.update(weights, gradients, optimizers.initial_slots(weights, others), 0.25, 1, others)
+    config, others = (
+        SgdmConfig(optimizer="sgdm", sgdm_rest_factor=0.5, weight_decay_rate=0.25),
+        OptimizerConfig(weight_decay_rate=0.25),
+    )
+    after, state = optimizers.update(
+        weights, gradients, optimizers.initial_slots(weights, config), 0.5, 1, config
+    )
+    expected, _ = optimizers.update(
+        weights, gradients, optimizers.initial_slots(weights, others), 0.25, 1, others
+    )
     kernel = weights["layer_0/kernel"]
-    np.testing.assert_allclose(after["layer_0/kernel"], kernel - 0.5 * (gradients["layer_0/kernel"] + 0.25 * kernel), rtol=1e-6)
+    np.testing.assert_allclose(
+        after["layer_0/kernel"],
+        kernel - 0.5 * (gradients["layer_0/kernel"] + 0.25 * kernel),
+        rtol=1e-6,
+    )
     for name in shapes.keys() - {"layer_0/kernel"}:
         np.testing.assert_array_equal(after[name], expected[name])
-    assert {slot for slot in state if slot.endswith("/layer_0/kernel")} == {"momentum/layer_0/kernel"}
+    assert {slot for slot in state if slot.endswith("/layer_0/kernel")} == {
+        "momentum/layer_0/kernel"
+    }
 
 
 @pytest.mark.parametrize("xla", ["off", "on"])
@@ -123,8 +175,14 @@ def test_a_row_trains_and_resumes_to_the_bit(tmp_path, monkeypatch, xla):
     second.step.seed = first.step.seed
     assert [metrics["loss"] for metrics in second.run(steps[3:], rate=0.1, start=3)] == losses[3:]
     names = set(whole.state.variables())
-    assert "slots/momentum/layer_0/attention/qkv/kernel" in names and "slots/square/embeddings/word" in names
-    assert all(np.array_equal(value, second.state.read()[name]) for name, value in whole.state.read().items())
+    assert (
+        "slots/momentum/layer_0/attention/qkv/kernel" in names
+        and "slots/square/embeddings/word" in names
+    )
+    assert all(
+        np.array_equal(value, second.state.read()[name])
+        for name, value in whole.state.read().items()
+    )
 
 
 PARTS = {"kernel": (64, 64), "embedding": (64, 64), "scale": (64,), "bias": (64,)}
@@ -144,13 +202,22 @@ def test_weights_of_equal_traits_share_a_step_that_knows_no_name(kind, monkeypat
     monkeypatch.setattr(config.module, "step", watched)
 
     def update(prefix):
-        names = {f"{prefix}_{number}/{part}": (number, part) for number in range(2) for part in PARTS}
-        weights = {name: np.full(PARTS[part], 2.0 + number, np.float32) for name, (number, part) in names.items()}
-        after, _ = optimizers.update(weights, weights, optimizers.initial_slots(weights, config), 0.1, 1, config)
+        names = {
+            f"{prefix}_{number}/{part}": (number, part) for number in range(2) for part in PARTS
+        }
+        weights = {
+            name: np.full(PARTS[part], 2.0 + number, np.float32)
+            for name, (number, part) in names.items()
+        }
+        after, _ = optimizers.update(
+            weights, weights, optimizers.initial_slots(weights, config), 0.1, 1, config
+        )
         return {names[name]: value.numpy() for name, value in after.items()}
 
     before = update("secret")
-    different = {(config.module.traits(part, shape, config), shape) for part, shape in PARTS.items()}
+    different = {
+        (config.module.traits(part, shape, config), shape) for part, shape in PARTS.items()
+    }
     assert len(traced) == len(different) and set(traced) == different
     for key, value in update("secret_too").items():
         np.testing.assert_array_equal(value, before[key])
@@ -165,9 +232,13 @@ def test_steps_are_told_apart_by_traits_and_config_alone():
         for equal in (config, OptimizerConfig(optimizer="adamw8bit"))
     ]
     assert [steps.index(step) for step in steps] == [0, 0, 0, 0, 4, 4, 6, 6]
-    assert optimizers.compiled_step(Traits(True), config) is not optimizers.compiled_step(adamw.Traits(True), config)
+    assert optimizers.compiled_step(Traits(True), config) is not optimizers.compiled_step(
+        adamw.Traits(True), config
+    )
     other = dataclasses.replace(config, adam_beta1=0.8)
-    assert optimizers.compiled_step(adamw.Traits(True), other) is not optimizers.compiled_step(adamw.Traits(True), config)
+    assert optimizers.compiled_step(adamw.Traits(True), other) is not optimizers.compiled_step(
+        adamw.Traits(True), config
+    )
 
 
 def test_only_the_table_knows_the_optimizers():

@@ -8,15 +8,26 @@ from bert_gpu.optim import optimizers
 from bert_gpu.optim.config import OptimizerConfig
 
 RATES = [0.01, 0.02, 0.03, 0.02, 0.01]
-SHAPES = {"layer_0/kernel": (5, 3), "layer_0/bias": (3,), "layer_0/norm/scale": (3,), "zeros/kernel": (2, 2), "still/kernel": (2, 3)}
+SHAPES = {
+    "layer_0/kernel": (5, 3),
+    "layer_0/bias": (3,),
+    "layer_0/norm/scale": (3,),
+    "zeros/kernel": (2, 2),
+    "still/kernel": (2, 3),
+}
 
 
 def start():
     """Weights of which one is all 0, and gradients of which one is always 0."""
     rng = np.random.default_rng(0)
-    weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    weights = {
+        name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()
+    }
     weights["zeros/kernel"][:] = 0.0
-    gradients = [{name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()} for _ in RATES]
+    gradients = [
+        {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+        for _ in RATES
+    ]
     for step in gradients:
         step["still/kernel"][:] = 0.0
     return weights, gradients
@@ -24,7 +35,10 @@ def start():
 
 def run(config, weights, gradients, jit_compile=False):
     update = tf.function(lambda *args: optimizers.update(*args, config), jit_compile=jit_compile)
-    slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(weights, config).items()}
+    slots = {
+        name: tf.constant(value)
+        for name, value in optimizers.initial_slots(weights, config).items()
+    }
     weights = {name: tf.constant(value) for name, value in weights.items()}
     for number, (gradient, rate) in enumerate(zip(gradients, RATES, strict=True), start=1):
         weights, slots = update(weights, gradient, slots, tf.constant(rate), tf.constant(number))
@@ -40,11 +54,20 @@ def reference(config, weights, gradients, undecayed, unadapted):
             gradient = gradient[name].astype(np.float64)
             mean = config.adam_beta1 * mean + (1 - config.adam_beta1) * gradient
             square = config.adam_beta2 * square + (1 - config.adam_beta2) * gradient**2
-            corrections = (1 - config.adam_beta1**number, 1 - config.adam_beta2**number) if config.adam_bias_correction else (1, 1)
-            ratio = (mean / corrections[0]) / (np.sqrt(square / corrections[1]) + config.adam_epsilon)
+            corrections = (
+                (1 - config.adam_beta1**number, 1 - config.adam_beta2**number)
+                if config.adam_bias_correction
+                else (1, 1)
+            )
+            ratio = (mean / corrections[0]) / (
+                np.sqrt(square / corrections[1]) + config.adam_epsilon
+            )
             update = ratio + (0 if name in undecayed else config.weight_decay_rate) * weight
             norms = np.linalg.norm(weight), np.linalg.norm(update)
-            weight = weight - rate * (1.0 if name in unadapted or 0 in norms else norms[0] / norms[1]) * update
+            weight = (
+                weight
+                - rate * (1.0 if name in unadapted or 0 in norms else norms[0] / norms[1]) * update
+            )
         result[name] = weight
     return result
 
@@ -52,7 +75,9 @@ def reference(config, weights, gradients, undecayed, unadapted):
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("bias_correction", [True, False])
 def test_formula(bias_correction, jit_compile):
-    config = OptimizerConfig(optimizer="lamb", weight_decay_rate=0.05, adam_bias_correction=bias_correction)
+    config = OptimizerConfig(
+        optimizer="lamb", weight_decay_rate=0.05, adam_bias_correction=bias_correction
+    )
     plain = {"layer_0/bias", "layer_0/norm/scale"}
     weights, gradients = start()
     expected = reference(config, weights, gradients, plain, plain)
@@ -61,7 +86,12 @@ def test_formula(bias_correction, jit_compile):
 
 
 def test_what_is_adapted_can_differ_from_what_is_decayed():
-    config = OptimizerConfig(optimizer="lamb", weight_decay_rate=0.05, weight_decay_exclude="bias", layer_adaptation_exclude="^layer_0/k")
+    config = OptimizerConfig(
+        optimizer="lamb",
+        weight_decay_rate=0.05,
+        weight_decay_exclude="bias",
+        layer_adaptation_exclude="^layer_0/k",
+    )
     weights, gradients = start()
     expected = reference(config, weights, gradients, {"layer_0/bias"}, {"layer_0/kernel"})
     for name, value in run(config, weights, gradients).items():
@@ -75,7 +105,9 @@ def test_model_garden():
     theirs = lamb.LAMB(0.0, weight_decay_rate=0.05, exclude_from_weight_decay=["norm", "bias"])
     for gradient, rate in zip(gradients, RATES, strict=True):
         theirs.learning_rate = rate
-        theirs.apply_gradients((tf.constant(gradient[name]), variable) for name, variable in variables.items())
+        theirs.apply_gradients(
+            (tf.constant(gradient[name]), variable) for name, variable in variables.items()
+        )
     ours = run(OptimizerConfig(optimizer="lamb", weight_decay_rate=0.05), weights, gradients)
     for name, variable in variables.items():
         np.testing.assert_allclose(ours[name], variable.numpy(), rtol=2e-6, atol=5e-7, err_msg=name)
@@ -84,7 +116,9 @@ def test_model_garden():
 def test_the_step_is_as_long_as_the_weight_times_the_rate():
     weights, gradients = start()
     config = OptimizerConfig(optimizer="lamb", weight_decay_rate=0.0)
-    moved, _ = optimizers.update(weights, gradients[0], optimizers.initial_slots(weights, config), 0.1, 1, config)
+    moved, _ = optimizers.update(
+        weights, gradients[0], optimizers.initial_slots(weights, config), 0.1, 1, config
+    )
     name = "layer_0/kernel"
     length = np.linalg.norm(moved[name] - weights[name])
     np.testing.assert_allclose(length, 0.1 * np.linalg.norm(weights[name]), rtol=1e-5)

@@ -1,4 +1,6 @@
-"""AdamW against its formula in float64 NumPy, and against numbers from torch.optim.AdamW; what all optimizers have in common."""
+"""AdamW against its formula in float64 NumPy, and against numbers from torch.optim.AdamW; what all
+optimizers have in common.
+"""
 
 import numpy as np
 import pytest
@@ -8,17 +10,28 @@ from bert_gpu.optim import optimizers
 from bert_gpu.optim.config import OPTIMIZERS, OptimizerConfig
 from bert_gpu.settings import UserError
 
-GRADIENTS = np.array([[0.5, -1.0, 2.0], [0.1, 0.2, -0.3], [-1.0, 0.0, 1.0], [0.3, 0.3, 0.3], [2.0, -2.0, 0.01]])
+GRADIENTS = np.array(
+    [[0.5, -1.0, 2.0], [0.1, 0.2, -0.3], [-1.0, 0.0, 1.0], [0.3, 0.3, 0.3], [2.0, -2.0, 0.01]]
+)
 
 
 def run(config, gradients, rates=5 * (0.01,), name="layer_0/kernel", jit_compile=False):
     """Weights after each update, from [1, -2, 3] on."""
     update = tf.function(lambda *args: optimizers.update(*args, config), jit_compile=jit_compile)
     weights = {name: tf.constant([1.0, -2.0, 3.0])}
-    slots = {slot: tf.constant(value) for slot, value in optimizers.initial_slots(weights, config).items()}
+    slots = {
+        slot: tf.constant(value)
+        for slot, value in optimizers.initial_slots(weights, config).items()
+    }
     path = []
     for number, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
-        weights, slots = update(weights, {name: tf.constant(gradient, tf.float32)}, slots, tf.constant(rate), tf.constant(number))
+        weights, slots = update(
+            weights,
+            {name: tf.constant(gradient, tf.float32)},
+            slots,
+            tf.constant(rate),
+            tf.constant(number),
+        )
         path.append(weights[name].numpy())
     return np.array(path)
 
@@ -30,17 +43,26 @@ def reference(config, gradients, rate, decay):
         square = config.adam_beta2 * square + (1 - config.adam_beta2) * gradient**2
         corrected_mean, corrected_square = mean, square
         if config.adam_bias_correction:
-            corrected_mean, corrected_square = mean / (1 - config.adam_beta1**number), square / (1 - config.adam_beta2**number)
-        weight = weight - rate * (corrected_mean / (np.sqrt(corrected_square) + config.adam_epsilon) + decay * weight)
+            corrected_mean, corrected_square = (
+                mean / (1 - config.adam_beta1**number),
+                square / (1 - config.adam_beta2**number),
+            )
+        weight = weight - rate * (
+            corrected_mean / (np.sqrt(corrected_square) + config.adam_epsilon) + decay * weight
+        )
         path.append(weight)
     return np.array(path)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("bias_correction", [True, False])
-@pytest.mark.parametrize("name, decay", [("layer_0/kernel", 0.05), ("layer_0/bias", 0.0), ("layer_0/norm/scale", 0.0)])
+@pytest.mark.parametrize(
+    "name, decay", [("layer_0/kernel", 0.05), ("layer_0/bias", 0.0), ("layer_0/norm/scale", 0.0)]
+)
 def test_formula(bias_correction, name, decay, jit_compile):
-    config = OptimizerConfig(weight_decay_rate=0.05, adam_bias_correction=bias_correction, adam_beta2=0.98)
+    config = OptimizerConfig(
+        weight_decay_rate=0.05, adam_bias_correction=bias_correction, adam_beta2=0.98
+    )
     actual = run(config, GRADIENTS, name=name, jit_compile=jit_compile)
     np.testing.assert_allclose(actual, reference(config, GRADIENTS, 0.01, decay), rtol=2e-5)
 
@@ -55,7 +77,9 @@ def test_torch():
         optimizer.step()
     """
     expected = [0.9762949347496033, -1.9641649723052979, 2.951508045196533]
-    np.testing.assert_allclose(run(OptimizerConfig(weight_decay_rate=0.1), GRADIENTS)[-1], expected, rtol=2e-6)
+    np.testing.assert_allclose(
+        run(OptimizerConfig(weight_decay_rate=0.1), GRADIENTS)[-1], expected, rtol=2e-6
+    )
 
 
 def test_torch_with_a_rate_that_moves():
@@ -74,7 +98,11 @@ def test_torch_with_a_rate_that_moves():
     ]
     numbers = np.arange(1, 11)
     gradients = np.sin(np.arange(3) + numbers[:, None]) * [1.0, 1e-3, 1e3]
-    path = run(OptimizerConfig(weight_decay_rate=0.1, adam_beta2=0.98), gradients, 0.01 * numbers.astype(np.float32))
+    path = run(
+        OptimizerConfig(weight_decay_rate=0.1, adam_beta2=0.98),
+        gradients,
+        0.01 * numbers.astype(np.float32),
+    )
     np.testing.assert_allclose(path[[0, 4, 9]], expected, rtol=2e-6)
 
 
@@ -82,7 +110,9 @@ def test_torch_with_a_rate_that_moves():
 def test_what_is_not_decayed_is_a_regular_expression(exclude, decays):
     config = OptimizerConfig(weight_decay_rate=0.5, weight_decay_exclude=exclude)
     still = run(config, np.zeros((5, 3)))[-1]
-    np.testing.assert_allclose(still, np.array([1.0, -2.0, 3.0]) * (0.995**5 if decays else 1.0), rtol=1e-6)
+    np.testing.assert_allclose(
+        still, np.array([1.0, -2.0, 3.0]) * (0.995**5 if decays else 1.0), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -90,13 +120,21 @@ def test_what_is_not_decayed_is_a_regular_expression(exclude, decays):
 def test_state_keeps_its_names_shapes_and_types(kind, jit_compile):
     """So that variables can hold it, and a compiled loop carry it."""
     config = OptimizerConfig(optimizer=kind)
-    weights = {"embeddings/word": tf.ones((70, 64)), "layer_0/kernel": tf.ones((65, 64)), "layer_0/bias": tf.ones(64)}
+    weights = {
+        "embeddings/word": tf.ones((70, 64)),
+        "layer_0/kernel": tf.ones((65, 64)),
+        "layer_0/bias": tf.ones(64),
+    }
     start = optimizers.initial_slots(weights, config)
     update = tf.function(lambda *args: optimizers.update(*args, config), jit_compile=jit_compile)
     after, slots = update(weights, weights, start, tf.constant(0.1), tf.constant(1))
-    assert {name: value.shape for name, value in after.items()} == {name: value.shape for name, value in weights.items()}
+    assert {name: value.shape for name, value in after.items()} == {
+        name: value.shape for name, value in weights.items()
+    }
     form = {name: (value.shape, value.dtype) for name, value in start.items()}
-    assert {name: (tuple(value.shape), value.dtype.as_numpy_dtype) for name, value in slots.items()} == form
+    assert {
+        name: (tuple(value.shape), value.dtype.as_numpy_dtype) for name, value in slots.items()
+    } == form
     assert all(name.split("/", 1)[1] in weights for name in start)
     assert optimizers.state_bytes(weights, config) == sum(value.nbytes for value in start.values())
     assert all(np.all(after[name] < weights[name]) for name in weights)
@@ -108,7 +146,9 @@ def test_clipping_is_by_the_global_norm():
     assert norm == 5.0 and float(factor) == pytest.approx(0.2)
     assert optimizers.clip_factor(gradients, 10.0)[0] == 1.0
     assert optimizers.clip_factor(gradients, 0.0)[0] == 1.0
-    factor, norm = optimizers.clip_factor({name: 8.0 * value for name, value in gradients.items()}, 1.0, scale=8.0)
+    factor, norm = optimizers.clip_factor(
+        {name: 8.0 * value for name, value in gradients.items()}, 1.0, scale=8.0
+    )
     assert norm == 5.0 and float(factor) == pytest.approx(0.2 / 8.0)
     factor, norm = optimizers.clip_factor({"a": tf.constant([np.inf])}, 1.0)
     assert not np.isfinite(norm)
@@ -117,9 +157,20 @@ def test_clipping_is_by_the_global_norm():
 def test_the_factor_scales_gradients_of_any_type():
     config, rate, one = OptimizerConfig(), tf.constant(1e-3), tf.constant(1)
     weights, gradients = {"a": tf.ones((3, 2))}, {"a": tf.constant([[1.0, 2.0]] * 3)}
-    slots = {name: tf.constant(value) for name, value in optimizers.initial_slots(weights, config).items()}
+    slots = {
+        name: tf.constant(value)
+        for name, value in optimizers.initial_slots(weights, config).items()
+    }
     plain = optimizers.update(weights, gradients, slots, rate, one, config)
-    halved = optimizers.update(weights, {"a": tf.cast(2.0 * gradients["a"], tf.bfloat16)}, slots, rate, one, config, tf.constant(0.5))
+    halved = optimizers.update(
+        weights,
+        {"a": tf.cast(2.0 * gradients["a"], tf.bfloat16)},
+        slots,
+        rate,
+        one,
+        config,
+        tf.constant(0.5),
+    )
     np.testing.assert_array_equal(plain[0]["a"], halved[0]["a"])
     np.testing.assert_array_equal(plain[1]["square/a"], halved[1]["square/a"])
 

@@ -10,7 +10,9 @@ from bert_gpu.settings import UserError
 
 
 def factors(num_steps=100, **settings):
-    return [rate_factor(step, num_steps, ScheduleConfig(**settings)) for step in range(num_steps + 1)]
+    return [
+        rate_factor(step, num_steps, ScheduleConfig(**settings)) for step in range(num_steps + 1)
+    ]
 
 
 def by_the_clock(step=10**9, points=100, **settings):
@@ -20,32 +22,46 @@ def by_the_clock(step=10**9, points=100, **settings):
 
 
 def test_linear_is_googles():
-    """google-research/bert, optimization.py: the decayed rate, replaced by a line from 0 during warm-up."""
+    """google-research/bert, optimization.py: the decayed rate, replaced by a line from 0
+    during warm-up.
+    """
     rates = factors(num_warmup_steps=10)
     assert rates[:11] == pytest.approx([step / 10 for step in range(10)] + [0.9])
     assert rates[10:] == pytest.approx([1 - step / 100 for step in range(10, 101)])
 
 
 def test_cosine():
-    assert factors(curve="cosine", warmup_proportion=0.0) == pytest.approx([0.5 + 0.5 * math.cos(math.pi * s / 100) for s in range(101)])
+    assert factors(curve="cosine", warmup_proportion=0.0) == pytest.approx(
+        [0.5 + 0.5 * math.cos(math.pi * s / 100) for s in range(101)]
+    )
 
 
 def test_constant():
-    assert factors(curve="constant", warmup_proportion=0.2) == pytest.approx([min(1, step / 20) for step in range(101)])
+    assert factors(curve="constant", warmup_proportion=0.2) == pytest.approx(
+        [min(1, step / 20) for step in range(101)]
+    )
 
 
 def test_polynomial():
-    assert factors(curve="polynomial", warmup_proportion=0.0) == pytest.approx([(1 - step / 100) ** 2 for step in range(101)])
+    assert factors(curve="polynomial", warmup_proportion=0.0) == pytest.approx(
+        [(1 - step / 100) ** 2 for step in range(101)]
+    )
     cubic = factors(curve="polynomial", polynomial_power=3.0, warmup_proportion=0.1)
-    assert cubic == pytest.approx([step / 10 for step in range(10)] + [(1 - step / 100) ** 3 for step in range(10, 101)])
+    assert cubic == pytest.approx(
+        [step / 10 for step in range(10)] + [(1 - step / 100) ** 3 for step in range(10, 101)]
+    )
     assert factors(curve="polynomial", polynomial_power=1.0) == factors(curve="linear")
 
 
 def test_one_cycle_is_a_line_up_and_a_line_down():
     for settings in (dict(warmup_proportion=0.2), dict(num_warmup_steps=20)):
-        expected = [step / 20 for step in range(20)] + [(100 - step) / 80 for step in range(20, 101)]
+        expected = [step / 20 for step in range(20)] + [
+            (100 - step) / 80 for step in range(20, 101)
+        ]
         assert factors(curve="one_cycle", **settings) == pytest.approx(expected)
-    assert factors(curve="one_cycle", warmup_proportion=0.0) == pytest.approx([1 - step / 100 for step in range(101)])
+    assert factors(curve="one_cycle", warmup_proportion=0.0) == pytest.approx(
+        [1 - step / 100 for step in range(101)]
+    )
 
 
 def test_one_cycle_at_one_half_is_crammings():
@@ -55,7 +71,9 @@ def test_one_cycle_at_one_half_is_crammings():
 
 
 def test_triangle_is_crammings():
-    """get_budget_triangle of JonasGeiping/cramming, falloff 0.25, base 0.25: the lower of two lines."""
+    """get_budget_triangle of JonasGeiping/cramming, falloff 0.25, base 0.25: the lower
+    of two lines.
+    """
     expected = [min(0.25 + step / 100 * 0.75 / 0.75, 4 - step / 25) for step in range(101)]
     assert factors(curve="triangle") == pytest.approx(expected)
     assert by_the_clock(curve="triangle") == pytest.approx(expected)
@@ -64,7 +82,9 @@ def test_triangle_is_crammings():
 
 @pytest.mark.parametrize("curve", ["linear", "cosine", "polynomial", "one_cycle", "triangle"])
 def test_floor(curve):
-    """The falling part is squeezed between the floor and the peak; the rising part is not touched."""
+    """The falling part is squeezed between the floor and the peak; the rising part is
+    not touched.
+    """
     plain, raised = factors(curve=curve), factors(curve=curve, min_lr_ratio=0.2)
     rising = 75 if curve == "triangle" else 10
     assert raised[:rising] == plain[:rising]
@@ -72,9 +92,13 @@ def test_floor(curve):
     assert raised[-1] == pytest.approx(0.2) and plain[-1] == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize("curve", ["linear", "cosine", "polynomial", "constant", "one_cycle", "triangle"])
+@pytest.mark.parametrize(
+    "curve", ["linear", "cosine", "polynomial", "constant", "one_cycle", "triangle"]
+)
 def test_both_clocks_have_the_same_shapes(curve):
-    assert by_the_clock(curve=curve, warmup_proportion=0.25) == pytest.approx(factors(curve=curve, warmup_proportion=0.25))
+    assert by_the_clock(curve=curve, warmup_proportion=0.25) == pytest.approx(
+        factors(curve=curve, warmup_proportion=0.25)
+    )
 
 
 @pytest.mark.parametrize("curve", ["linear", "cosine", "constant"])
@@ -86,23 +110,41 @@ def test_overtime_stays_at_the_end(curve, progress):
 
 def test_warmup_by_steps_counts_steps_under_the_clock_too():
     config = ScheduleConfig(num_warmup_steps=8, lr_schedule="time", total_training_time=1.0)
-    assert [rate_factor(step, None, config, progress=0.5) for step in (0, 2, 7, 8, 1000)] == [0.0, 0.25, 0.875, 0.5, 0.5]
+    assert [rate_factor(step, None, config, progress=0.5) for step in (0, 2, 7, 8, 1000)] == [
+        0.0,
+        0.25,
+        0.875,
+        0.5,
+        0.5,
+    ]
 
 
 def test_the_curves_of_earlier_runs_are_the_same_bits():
     for num_steps in (7, 100, 12345):
         for step in range(0, num_steps, max(1, num_steps // 97)):
             num_warmup, share = int(num_steps * 0.1), min(1.0, step / num_steps)
-            expected = dict(linear=1.0 - share, cosine=0.5 * (1.0 + math.cos(math.pi * share)), constant=1.0)
+            expected = dict(
+                linear=1.0 - share, cosine=0.5 * (1.0 + math.cos(math.pi * share)), constant=1.0
+            )
             for curve, factor in expected.items():
-                assert rate_factor(step, num_steps, ScheduleConfig(curve=curve)) == (step / num_warmup if step < num_warmup else factor)
+                assert rate_factor(step, num_steps, ScheduleConfig(curve=curve)) == (
+                    step / num_warmup if step < num_warmup else factor
+                )
 
 
 def test_batch_ramp():
     config = ScheduleConfig(batch_ramp_proportion=0.6)
-    assert [num_micro_batches_at(at, 4, config) for at in (0.0, 0.1499, 0.1501, 0.3001, 0.4501, 0.6, 1.0, 2.0)] == [1, 1, 2, 3, 4, 4, 4, 4]
+    assert [
+        num_micro_batches_at(at, 4, config)
+        for at in (0.0, 0.1499, 0.1501, 0.3001, 0.4501, 0.6, 1.0, 2.0)
+    ] == [1, 1, 2, 3, 4, 4, 4, 4]
     numbers = [num_micro_batches_at(point / 1000, 64, config) for point in range(1001)]
-    assert numbers[0] == 1 and numbers[600] == 64 and set(range(1, 65)) == set(numbers) and numbers == sorted(numbers)
+    assert (
+        numbers[0] == 1
+        and numbers[600] == 64
+        and set(range(1, 65)) == set(numbers)
+        and numbers == sorted(numbers)
+    )
     assert all(abs(number - 64 * point / 600) <= 1 for point, number in enumerate(numbers[:600]))
     assert {num_micro_batches_at(point / 10, 64, ScheduleConfig()) for point in range(11)} == {64}
     assert {num_micro_batches_at(point / 10, 1, config) for point in range(11)} == {1}
@@ -143,7 +185,11 @@ def test_bad_settings(settings):
 
 
 def test_the_mean_batch_of_a_ramp():
-    """A ramp over the whole run from 1 to 4 micro-batches has 2.5 in the mean; over half of it, half of that is missing."""
+    """A ramp over the whole run from 1 to 4 micro-batches has 2.5 in the mean; over half of it,
+    half of that is missing.
+    """
     assert mean_batch_share(4, ScheduleConfig(batch_ramp_proportion=1.0)) == pytest.approx(2.5 / 4)
-    assert mean_batch_share(4, ScheduleConfig(batch_ramp_proportion=0.5)) == pytest.approx((2.5 / 4 + 1) / 2)
+    assert mean_batch_share(4, ScheduleConfig(batch_ramp_proportion=0.5)) == pytest.approx(
+        (2.5 / 4 + 1) / 2
+    )
     assert mean_batch_share(4, ScheduleConfig()) == 1.0

@@ -1,4 +1,6 @@
-"""What is unpacked is what was packed; what is whole is kept; what is broken is named, and leaves nothing behind."""
+"""What is unpacked is what was packed; what is whole is kept; what is broken is named, and leaves
+nothing behind.
+"""
 
 import gzip
 import os
@@ -34,10 +36,18 @@ def read(path):
 def test_what_was_packed_comes_out(tmp_path, monkeypatch, ending, piece_bytes):
     monkeypatch.setattr(archives, "PIECE_BYTES", piece_bytes)
     pack = PACK[ending]
-    contents = [pack(TEXT), pack(b""), pack(b"one\n") + pack(b"") + pack(TEXT), pack(b"one\n") + bytes(99)]
+    contents = [
+        pack(TEXT),
+        pack(b""),
+        pack(b"one\n") + pack(b"") + pack(TEXT),
+        pack(b"one\n") + bytes(99),
+    ]
     if ending == "zst":
         contents[2] = pack(b"one\n") + b"\x50\x2a\x4d\x18\x04\0\0\0skip" + pack_without_size(TEXT)
-    paths = [write(tmp_path, content, f"{number}.txt.{ending}") for number, content in enumerate(contents)]
+    paths = [
+        write(tmp_path, content, f"{number}.txt.{ending}")
+        for number, content in enumerate(contents)
+    ]
     plain = write(tmp_path, TEXT, "plain.txt")
     reported = []
     unpacked = unpack([paths[0], plain, *paths[1:]], str(tmp_path / "spool"), reported.append)
@@ -53,7 +63,9 @@ def test_what_is_whole_is_kept_until_the_source_changes(tmp_path, monkeypatch):
     pieces = archives.unpacked_pieces
     monkeypatch.setattr(archives, "unpacked_pieces", lambda *_: pytest.fail("unpacked again"))
     reported = []
-    assert unpack([source], str(tmp_path / "spool"), reported.append) == [path] and sum(reported) == os.path.getsize(source)
+    assert unpack([source], str(tmp_path / "spool"), reported.append) == [path] and sum(
+        reported
+    ) == os.path.getsize(source)
     monkeypatch.setattr(archives, "unpacked_pieces", pieces)
     times = os.stat(source)
     write(tmp_path, gzip.compress(TEXT.replace(b"a text", b"A text")), "a.gz")
@@ -85,7 +97,9 @@ def test_what_was_half_unpacked_is_done_again(tmp_path):
         (lambda packed: packed + b"more, not packed", "corrupt"),
     ],
 )
-def test_a_broken_archive_is_named_and_leaves_nothing(tmp_path, ending, damage, problem, has_folder):
+def test_a_broken_archive_is_named_and_leaves_nothing(
+    tmp_path, ending, damage, problem, has_folder
+):
     source = write(tmp_path, damage(PACK[ending](TEXT)), f"a.txt.{ending}")
     spool = tmp_path / "spool"
     if has_folder:
@@ -93,7 +107,11 @@ def test_a_broken_archive_is_named_and_leaves_nothing(tmp_path, ending, damage, 
     with pytest.raises(UserError) as error:
         unpack([source], str(spool))
     message = str(error.value)
-    assert message.startswith(f"{source}: the archive is {problem}") and "\n" not in message and len(message) <= 300
+    assert (
+        message.startswith(f"{source}: the archive is {problem}")
+        and "\n" not in message
+        and len(message) <= 300
+    )
     assert spool.exists() == has_folder and not (has_folder and os.listdir(spool))
 
 
@@ -106,7 +124,11 @@ def test_what_cannot_be_read_or_written_is_refused(tmp_path, monkeypatch):
     source = write(tmp_path, gzip.compress(TEXT), "a.gz")
     with pytest.raises(UserError, match="cannot be unpacked to"):
         unpack([source], str(tmp_path / "a.gz" / "spool"))
-    monkeypatch.setattr(archives.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        archives.os,
+        "fsync",
+        lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+    )
     with pytest.raises(UserError, match="No space left on device.*make room"):
         unpack([source], str(tmp_path / "spool"))
     assert not (tmp_path / "spool").exists()

@@ -1,4 +1,6 @@
-"""Normalising keeps sentences sentences; duplicates are what a dict of whole documents finds, in files that are gone afterwards."""
+"""Normalising keeps sentences sentences; duplicates are what a dict of whole documents finds, in
+files that are gone afterwards.
+"""
 
 import os
 import sys
@@ -18,7 +20,9 @@ from bert_gpu.text.corpus import plan_blocks, read_block
 @pytest.mark.parametrize("form", NORMALIZATIONS)
 def test_every_character_stays_a_sentence(form):
     characters = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code <= 0xDFFF]
-    sentences = [character.encode() for character in characters if character.strip() and character != "\n"]
+    sentences = [
+        character.encode() for character in characters if character.strip() and character != "\n"
+    ]
     for sentence, result in zip(sentences, normalize(sentences, form), strict=True):
         text = result.decode()
         assert text and text == text.strip() and b"\n" not in result
@@ -34,7 +38,10 @@ def test_forms():
 
 def expected_duplicates(documents, form="none"):
     seen = set()
-    return [(key := tuple(normalize(document, form))) in seen or seen.add(key) or False for document in documents]
+    return [
+        (key := tuple(normalize(document, form))) in seen or seen.add(key) or False
+        for document in documents
+    ]
 
 
 @pytest.mark.parametrize("rows_in_memory", [2, 7, 1 << 20])
@@ -44,7 +51,10 @@ def test_duplicates_are_those_of_a_set_of_documents(tmp_path_factory, monkeypatc
     path, spool = folder / "text.txt", folder / "spool"
     sentences = st.sampled_from(["a", "b", "a b", "ﬁ", "fi", "é", "e\u0301"])
 
-    @given(st.lists(st.lists(sentences, min_size=1, max_size=3), min_size=1, max_size=40), st.sampled_from([1, 20, 10**6]))
+    @given(
+        st.lists(st.lists(sentences, min_size=1, max_size=3), min_size=1, max_size=40),
+        st.sampled_from([1, 20, 10**6]),
+    )
     def check(documents, block_bytes):
         path.write_text("\n\n".join("\n".join(document) for document in documents))
         blocks = plan_blocks([str(path)], block_bytes)
@@ -63,23 +73,38 @@ def test_duplicates_do_not_depend_on_the_order_in_which_blocks_are_done(tmp_path
     path.write_text("".join(f"document {number % 70}\n\n" for number in range(200)))
     blocks = plan_blocks([str(path)], 100)
     monkeypatch.setattr(clean, "ROWS_IN_MEMORY", 30)
-    monkeypatch.setattr(clean, "map_blocks", lambda function, blocks, *_: map(function, ([block] for block in reversed(blocks))))
+    monkeypatch.setattr(
+        clean,
+        "map_blocks",
+        lambda function, blocks, *_: map(function, ([block] for block in reversed(blocks))),
+    )
     assert find_duplicates(blocks, str(tmp_path / "spool")).tolist() == [False] * 70 + [True] * 130
 
 
 def test_sentences_are_told_apart_from_their_sum(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("a\nb\n\na b\n\nab\n\na\nb\n")
-    assert find_duplicates(plan_blocks([str(path)], 1), str(tmp_path / "spool")).tolist() == [False, False, False, True]
+    assert find_duplicates(plan_blocks([str(path)], 1), str(tmp_path / "spool")).tolist() == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_files_stay_small_when_most_documents_are_one(tmp_path, monkeypatch):
     monkeypatch.setattr(clean, "ROWS_IN_MEMORY", 50)
     path = tmp_path / "text.txt"
-    path.write_text("".join("not found\n\n" if number % 10 else f"document {number}\n\n" for number in range(5000)))
+    path.write_text(
+        "".join(
+            "not found\n\n" if number % 10 else f"document {number}\n\n" for number in range(5000)
+        )
+    )
     sizes = []
     mark = clean.mark_repeats
-    monkeypatch.setattr(clean, "mark_repeats", lambda rows, *rest: sizes.append(len(rows)) or mark(rows, *rest))
+    monkeypatch.setattr(
+        clean, "mark_repeats", lambda rows, *rest: sizes.append(len(rows)) or mark(rows, *rest)
+    )
     found = find_duplicates(plan_blocks([str(path)], 100), str(tmp_path / "spool"))
     assert found.sum() == 4499 and max(sizes) < 200
 
@@ -90,7 +115,9 @@ def test_what_a_killed_run_left_is_not_counted(tmp_path):
     blocks = plan_blocks([str(path)], 1)
     spool.mkdir()
     clean.hash_documents(blocks[1:], "none").tofile(spool / "hashes-00000")
-    assert find_duplicates(blocks, str(spool)).tolist() == [False, False, True] and not os.listdir(spool)
+    assert find_duplicates(blocks, str(spool)).tolist() == [False, False, True] and not os.listdir(
+        spool
+    )
 
 
 def test_no_documents(tmp_path):

@@ -1,4 +1,6 @@
-"""Blocks of every size give what a naive reader gives, line by line; what cannot be read is refused in one line."""
+"""Blocks of every size give what a naive reader gives, line by line; what cannot be read is refused
+in one line.
+"""
 
 import itertools
 import random
@@ -45,7 +47,21 @@ LINES = [
     "“q”",
     "\ufeff",
 ]
-BLANKS = ["", "", "", " ", "\t", "\r", "\u3000", "\xa0 ", "\u2028", "\x1c", " \u2003\t", "\x85", "\u1680\u205f\u202f"]
+BLANKS = [
+    "",
+    "",
+    "",
+    " ",
+    "\t",
+    "\r",
+    "\u3000",
+    "\xa0 ",
+    "\u2028",
+    "\x1c",
+    " \u2003\t",
+    "\x85",
+    "\u1680\u205f\u202f",
+]
 
 
 def random_text(draw):
@@ -67,23 +83,41 @@ def test_blocks_of_every_size_hold_what_the_naive_reader_sees(tmp_path, monkeypa
             blocks = plan_blocks(paths, block_bytes)
             read = [read_block(block) for block in blocks]
             for path, documents in zip(paths, expected, strict=True):
-                of_file = [documents for block, documents in zip(blocks, read, strict=True) if block.path == path]
+                of_file = [
+                    documents
+                    for block, documents in zip(blocks, read, strict=True)
+                    if block.path == path
+                ]
                 assert [*itertools.chain(*of_file)] == documents
-            assert [len(documents) for documents in read] == [block.num_documents for block in blocks]
-            assert [sum(map(len, documents)) for documents in read] == [block.num_sentences for block in blocks]
-            assert [block.first_document for block in blocks] == [0, *itertools.accumulate(map(len, read))][:-1]
+            assert [len(documents) for documents in read] == [
+                block.num_documents for block in blocks
+            ]
+            assert [sum(map(len, documents)) for documents in read] == [
+                block.num_sentences for block in blocks
+            ]
+            assert [block.first_document for block in blocks] == [
+                0,
+                *itertools.accumulate(map(len, read)),
+            ][:-1]
 
 
 def test_blocks_follow_one_another_and_have_the_size_asked_for(tmp_path):
-    content = b"\n\n" + b"".join(b"some words in a line\n" * 3 + b"\n" for _ in range(500)) + b"\n \n"
+    content = (
+        b"\n\n" + b"".join(b"some words in a line\n" * 3 + b"\n" for _ in range(500)) + b"\n \n"
+    )
     blocks = plan_blocks([write(tmp_path, content)], 1000)
-    assert [blocks[0].start, *(block.end for block in blocks)] == [*(block.start for block in blocks), len(content)]
+    assert [blocks[0].start, *(block.end for block in blocks)] == [
+        *(block.start for block in blocks),
+        len(content),
+    ]
     assert all(1000 <= block.end - block.start < 1000 + 64 + 2 for block in blocks[:-1])
     assert sum(block.num_sentences for block in blocks) == 1500
 
 
 def test_a_plan_does_not_depend_on_how_the_file_is_read(tmp_path, monkeypatch):
-    path = write(tmp_path, "\n\n".join(f"document {number}\n" * (number % 7 + 1) for number in range(300)))
+    path = write(
+        tmp_path, "\n\n".join(f"document {number}\n" * (number % 7 + 1) for number in range(300))
+    )
     plans = []
     for chunk_bytes in (1, 100, 1 << 22):
         monkeypatch.setattr(corpus, "CHUNK_BYTES", chunk_bytes)
@@ -115,7 +149,12 @@ def test_bad_text_is_refused(tmp_path, monkeypatch, content, problem, chunk_byte
     with pytest.raises(UserError) as error:
         plan_blocks([path], 100)
     message = str(error.value)
-    assert message.startswith(path) and problem in message and "\n" not in message and len(message) <= 300
+    assert (
+        message.startswith(path)
+        and problem in message
+        and "\n" not in message
+        and len(message) <= 300
+    )
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
@@ -148,24 +187,43 @@ def test_inputs_are_sorted_and_unique(tmp_path):
         write(tmp_path, "x", name)
     (tmp_path / "folder.txt").mkdir()
     names = ["a.txt", "b.txt", "c[1].txt"]
-    assert expand_inputs(f"{tmp_path}/*.txt, {tmp_path}/b.txt,") == [f"{tmp_path}/{name}" for name in names]
+    assert expand_inputs(f"{tmp_path}/*.txt, {tmp_path}/b.txt,") == [
+        f"{tmp_path}/{name}" for name in names
+    ]
     assert expand_inputs([f"{tmp_path}/c[1].txt"]) == [f"{tmp_path}/c[1].txt"]
 
 
 def test_a_folder_stands_for_the_text_files_below_it(tmp_path):
-    for name in ("b.txt", "a/c.jsonl", "a/d.gz", "a/e/f.zst", "a/no.md", "a/.hidden.txt", ".git/x.txt", "a/e/.cache/y.txt"):
+    for name in (
+        "b.txt",
+        "a/c.jsonl",
+        "a/d.gz",
+        "a/e/f.zst",
+        "a/no.md",
+        "a/.hidden.txt",
+        ".git/x.txt",
+        "a/e/.cache/y.txt",
+    ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
     (tmp_path / "a" / "circle").symlink_to(tmp_path)
     expected = [f"{tmp_path}/{name}" for name in ("a/c.jsonl", "a/d.gz", "a/e/f.zst", "b.txt")]
-    assert expand_inputs(str(tmp_path)) == expand_inputs(f"{tmp_path}/") == expand_inputs(f"{tmp_path}/a,{tmp_path}/b.txt") == expected
+    assert (
+        expand_inputs(str(tmp_path))
+        == expand_inputs(f"{tmp_path}/")
+        == expand_inputs(f"{tmp_path}/a,{tmp_path}/b.txt")
+        == expected
+    )
     assert expand_inputs(f"{tmp_path}/*") == expected
     assert expand_inputs(f"{tmp_path}/a/no.md") == [f"{tmp_path}/a/no.md"]
     assert expand_inputs(f"file://{tmp_path}/a/e") == [f"file://{tmp_path}/a/e/f.zst"]
 
 
-@pytest.mark.parametrize("pattern, problem", [("absent*.txt", "absent*.txt: no such file"), ("", "is a folder"), ("a.txt", "no such file")])
+@pytest.mark.parametrize(
+    "pattern, problem",
+    [("absent*.txt", "absent*.txt: no such file"), ("", "is a folder"), ("a.txt", "no such file")],
+)
 def test_inputs_that_match_nothing_are_refused(tmp_path, pattern, problem):
     with pytest.raises(UserError) as error:
         expand_inputs(f"{tmp_path}/{pattern}")

@@ -1,4 +1,6 @@
-"""Counts of blocks are those of the whole text, whatever the number of processes; a sample is a function of plan and seed."""
+"""Counts of blocks are those of the whole text, whatever the number of processes; a sample is a
+function of plan and seed.
+"""
 
 import collections
 import os
@@ -15,7 +17,10 @@ from bert_gpu.text.parallel import map_blocks
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory):
     path = tmp_path_factory.mktemp("counting") / "text.txt"
-    texts = [f"Sentence {number} of {number % 7} ﬁne words, naïve.\nAnd another.\n\n" * (number % 3 + 1) for number in range(300)]
+    texts = [
+        f"Sentence {number} of {number % 7} ﬁne words, naïve.\nAnd another.\n\n" * (number % 3 + 1)
+        for number in range(300)
+    ]
     path.write_text("".join(texts))
     return plan_blocks([str(path)], 500)
 
@@ -23,9 +28,15 @@ def blocks(tmp_path_factory):
 def test_counts_are_those_of_the_whole_text(blocks):
     documents = [document for block in blocks for document in read_block(block)]
     for do_lower_case in (True, False):
-        assert count_words_of_blocks(blocks, do_lower_case) == vocab.count_words(documents, do_lower_case)
-    assert count_words_of_blocks(blocks, True, tokenization="SentencePiece") == sentence_piece.count_words(documents)
-    assert "ﬁne" in count_words_of_blocks(blocks, True) and "fine" in count_words_of_blocks(blocks, True, normalization="NFKC")
+        assert count_words_of_blocks(blocks, do_lower_case) == vocab.count_words(
+            documents, do_lower_case
+        )
+    assert count_words_of_blocks(
+        blocks, True, tokenization="SentencePiece"
+    ) == sentence_piece.count_words(documents)
+    assert "ﬁne" in count_words_of_blocks(blocks, True) and "fine" in count_words_of_blocks(
+        blocks, True, normalization="NFKC"
+    )
 
 
 def test_two_processes_give_what_one_gives(blocks, monkeypatch):
@@ -48,12 +59,16 @@ def test_a_sample_is_whole_blocks_of_about_the_size(blocks):
     sample = sample_blocks(blocks, size // 3, 1)
     assert sample == sorted(sample, key=blocks.index) and len(set(sample)) == len(sample)
     assert size // 3 - 1200 < sum(block.end - block.start for block in sample) <= size // 3
-    assert sample == sample_blocks(list(blocks), size // 3, 1) != sample_blocks(blocks, size // 3, 2)
+    assert (
+        sample == sample_blocks(list(blocks), size // 3, 1) != sample_blocks(blocks, size // 3, 2)
+    )
     assert len(sample_blocks(blocks, 1, 1)) == 1
     assert sample_blocks(sample, size // 3, 1) == sample
 
 
 def test_every_block_is_drawn_about_as_often(blocks):
     size = sum(block.end - block.start for block in blocks)
-    drawn = collections.Counter(block for seed in range(200) for block in sample_blocks(blocks, size // 2, seed))
+    drawn = collections.Counter(
+        block for seed in range(200) for block in sample_blocks(blocks, size // 2, seed)
+    )
     assert set(drawn) == set(blocks) and all(60 < drawn[block] < 140 for block in blocks)

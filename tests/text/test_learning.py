@@ -1,4 +1,6 @@
-"""What is learnt is what the learners make of a sample of the text; the command and the data job learn the same."""
+"""What is learnt is what the learners make of a sample of the text; the command and the data job
+learn the same.
+"""
 
 import gzip
 import os
@@ -42,7 +44,11 @@ class Bar:
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "text.txt"
-    path.write_text("".join(f"The painter paints painting {number}.\nAnd walks on.\n\n" for number in range(300)))
+    path.write_text(
+        "".join(
+            f"The painter paints painting {number}.\nAnd walks on.\n\n" for number in range(300)
+        )
+    )
     return path
 
 
@@ -52,29 +58,53 @@ def test_only_the_sample_is_learnt_from(text, monkeypatch):
     monkeypatch.setattr(counting, "SAMPLE_BYTES", size // 3)
     learnt = learning.learn(blocks, config, Console())
     sample = counting.sample_blocks(blocks, size // 3, 5)
-    counts = vocab.count_words([document for block in sample for document in read_block(block)], True)
-    assert learnt.pieces == vocab.learn_wordpiece(counts, 60) == learnt.content.decode().splitlines()
+    counts = vocab.count_words(
+        [document for block in sample for document in read_block(block)], True
+    )
+    assert (
+        learnt.pieces == vocab.learn_wordpiece(counts, 60) == learnt.content.decode().splitlines()
+    )
     assert learnt.num_bytes == sum(block.end - block.start for block in sample) < size
 
 
-@pytest.mark.parametrize("tokenization, name", [("WordPiece", "vocab.txt"), ("SentencePiece", "sentencepiece.model")])
-def test_the_command_and_the_data_job_learn_the_same(tmp_path, sample_text, monkeypatch, tokenization, name):
+@pytest.mark.parametrize(
+    "tokenization, name", [("WordPiece", "vocab.txt"), ("SentencePiece", "sentencepiece.model")]
+)
+def test_the_command_and_the_data_job_learn_the_same(
+    tmp_path, sample_text, monkeypatch, tokenization, name
+):
     sample_text = os.path.abspath(sample_text)
     monkeypatch.chdir(tmp_path)
-    flags = [f"--input_file={sample_text}", f"--tokenization={tokenization}", "--vocab_size=300", "--quiet"]
+    flags = [
+        f"--input_file={sample_text}",
+        f"--tokenization={tokenization}",
+        "--vocab_size=300",
+        "--quiet",
+    ]
     assert command(["bert-gpu", "vocab", *flags]) == 0
-    assert command(["bert-gpu", "data", *flags, "--output_file=out/x.tfrecord", "--dupe_factor=1"]) == 0
+    assert (
+        command(["bert-gpu", "data", *flags, "--output_file=out/x.tfrecord", "--dupe_factor=1"])
+        == 0
+    )
     assert (tmp_path / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
 def test_progress_is_that_of_bytes(tmp_path, text):
     packed = tmp_path / "text.txt.gz"
     packed.write_bytes(gzip.compress(text.read_bytes() * 100, 1))
-    packed_size, size = (round(num_bytes / 1e6, 1) for num_bytes in (packed.stat().st_size, 100 * text.stat().st_size))
+    packed_size, size = (
+        round(num_bytes / 1e6, 1)
+        for num_bytes in (packed.stat().st_size, 100 * text.stat().st_size)
+    )
     console = Console()
-    config = VocabConfig(input_file=str(packed), vocab_size=60, vocab_file=str(tmp_path / "out.txt"))
+    config = VocabConfig(
+        input_file=str(packed), vocab_size=60, vocab_file=str(tmp_path / "out.txt")
+    )
     learning.learn_files(config, LINES, console)
-    assert console.bars == [["unpacking", packed_size, packed_size, "closed"], ["counting words", size, size, "closed"]]
+    assert console.bars == [
+        ["unpacking", packed_size, packed_size, "closed"],
+        ["counting words", size, size, "closed"],
+    ]
     assert console.said == [f"learning a WordPiece vocabulary of 60 pieces from {size} MB of text"]
 
 
@@ -90,7 +120,11 @@ def test_progress_that_fails_does_not_end_at_its_total():
 def test_a_folder_of_the_users_is_left_alone(tmp_path, text):
     spool = tmp_path / "out.txt.unpacked"
     spool.mkdir()
-    learning.learn_files(VocabConfig(input_file=str(text), vocab_size=60, vocab_file=str(tmp_path / "out.txt")), LINES, Console())
+    learning.learn_files(
+        VocabConfig(input_file=str(text), vocab_size=60, vocab_file=str(tmp_path / "out.txt")),
+        LINES,
+        Console(),
+    )
     assert spool.is_dir()
 
 
@@ -98,5 +132,9 @@ def test_text_without_words_is_named(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\u200b\n")
     with pytest.raises(UserError, match=f"--input_file={path}: has no word"):
-        learning.learn_files(VocabConfig(input_file=str(path), vocab_file=str(tmp_path / "out.txt")), LINES, Console())
+        learning.learn_files(
+            VocabConfig(input_file=str(path), vocab_file=str(tmp_path / "out.txt")),
+            LINES,
+            Console(),
+        )
     assert os.listdir(tmp_path) == ["text.txt"]

@@ -1,4 +1,6 @@
-"""Pieces are those of the sentencepiece library, decoding undoes encoding, the model is a function of the text, bad models are refused."""
+"""Pieces are those of the sentencepiece library, decoding undoes encoding, the model is a function
+of the text, bad models are refused.
+"""
 
 import collections
 import io
@@ -12,22 +14,51 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_gpu.settings import UserError
-from bert_gpu.text.sentence_piece import SentencePieceTokenizer, count_words, learn_sentencepiece, pieces_of
+from bert_gpu.text.sentence_piece import (
+    SentencePieceTokenizer,
+    count_words,
+    learn_sentencepiece,
+    pieces_of,
+)
 from bert_gpu.text.tokenizer import SPECIAL_PIECES
 
-WORDS = [stem + end for stem in "walk talk jump paint build read teach".split() for end in ["", "s", "ed", "ing", "er", "able"]]
-ODD = ["Ärger…", "don't", "中国人", "3.5%", "naïve", "[MASK]", "UPPER", "ｗｉｄｅ", "a\u3000b", "x\xa0y", "(A)", "ΣΑΣ", "Straße"]
+WORDS = [
+    stem + end
+    for stem in "walk talk jump paint build read teach".split()
+    for end in ["", "s", "ed", "ing", "er", "able"]
+]
+ODD = [
+    "Ärger…",
+    "don't",
+    "中国人",
+    "3.5%",
+    "naïve",
+    "[MASK]",
+    "UPPER",
+    "ｗｉｄｅ",
+    "a\u3000b",
+    "x\xa0y",
+    "(A)",
+    "ΣΑΣ",
+    "Straße",
+]
 
 
 @pytest.fixture(scope="module")
 def documents():
     draw = random.Random(0)
-    return [[(" ".join(draw.choices(WORDS, k=8)) + " " + draw.choice(ODD)).encode() for _ in range(4)] for _ in range(200)]
+    return [
+        [(" ".join(draw.choices(WORDS, k=8)) + " " + draw.choice(ODD)).encode() for _ in range(4)]
+        for _ in range(200)
+    ]
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
 def tokenizer(request, documents, tmp_path_factory):
-    path = save(tmp_path_factory.mktemp("model"), learn_sentencepiece(count_words(documents), 300, request.param))
+    path = save(
+        tmp_path_factory.mktemp("model"),
+        learn_sentencepiece(count_words(documents), 300, request.param),
+    )
     result = SentencePieceTokenizer(path, request.param)
     result.path = path
     return result
@@ -36,9 +67,13 @@ def tokenizer(request, documents, tmp_path_factory):
 def train(**settings):
     """A foreign model, as bytes."""
     model = io.BytesIO()
-    settings = dict(vocab_size=40, hard_vocab_limit=False, minloglevel=2, input_format="tsv") | settings
+    settings = (
+        dict(vocab_size=40, hard_vocab_limit=False, minloglevel=2, input_format="tsv") | settings
+    )
     words = iter([f"{word}\t9" for word in WORDS])
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=words, model_writer=model, **settings)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=words, model_writer=model, **settings
+    )
     return model.getvalue()
 
 
@@ -48,18 +83,31 @@ def save(tmp_path, content):
     return str(path)
 
 
-ALBERT = dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"])
+ALBERT = dict(
+    pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"]
+)
 
 
 def test_words_are_counted_as_they_stand(documents):
-    expected = collections.Counter(word.decode() for document in documents for line in document for word in line.split())
+    expected = collections.Counter(
+        word.decode() for document in documents for line in document for word in line.split()
+    )
     assert count_words(iter(documents)) == expected
     assert count_words([[line.decode() for line in document] for document in documents]) == expected
 
 
 def test_special_pieces_come_first_and_size_is_met(tokenizer):
-    assert tokenizer.vocab[:5] == list(SPECIAL_PIECES) and len(tokenizer.vocab) == tokenizer.vocab_size <= 300
-    ids = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
+    assert (
+        tokenizer.vocab[:5] == list(SPECIAL_PIECES)
+        and len(tokenizer.vocab) == tokenizer.vocab_size <= 300
+    )
+    ids = [
+        tokenizer.pad_id,
+        tokenizer.unk_id,
+        tokenizer.cls_id,
+        tokenizer.sep_id,
+        tokenizer.mask_id,
+    ]
     assert ids == [0, 1, 2, 3, 4]
 
 
@@ -73,31 +121,53 @@ def test_pieces_are_those_of_the_library_and_of_tensorflow_text(tokenizer, docum
         b"a\x00b\n c",
     ]
     ids, splits = tokenizer.tokenize(lines)
-    assert ids.dtype == np.int32 and splits.dtype == np.int64 and len(splits) == len(lines) + 1 and splits[-1] == len(ids)
+    assert (
+        ids.dtype == np.int32
+        and splits.dtype == np.int64
+        and len(splits) == len(lines) + 1
+        and splits[-1] == len(ids)
+    )
     library = sentencepiece.SentencePieceProcessor(model_file=tokenizer.path)
-    assert [ids[a:b].tolist() for a, b in zip(splits[:-1], splits[1:], strict=True)] == [library.encode(line) for line in lines]
+    assert [ids[a:b].tolist() for a, b in zip(splits[:-1], splits[1:], strict=True)] == [
+        library.encode(line) for line in lines
+    ]
     with open(tokenizer.path, "rb") as file:
         oracle = tf_text.SentencepieceTokenizer(file.read()).tokenize(lines)
-    # That op has an older SentencePiece in it, which breaks ties in another way ("..." as ". .." or ".. ."): the best score is the same.
+    # That op has an older SentencePiece in it, which breaks ties in another way ("..." as ". .." or
+    # ".. ."): the best score is the same.
     for line, first, last, row in zip(lines, splits[:-1], splits[1:], oracle, strict=True):
-        scores = [sum(map(library.get_score, map(int, of_line))) for of_line in (ids[first:last], row)]
+        scores = [
+            sum(map(library.get_score, map(int, of_line))) for of_line in (ids[first:last], row)
+        ]
         assert scores[0] == pytest.approx(scores[1], rel=1e-6), line
 
 
 def test_no_sentences_and_str(tokenizer):
     ids, splits = tokenizer.tokenize([])
-    assert ids.dtype == np.int32 and ids.size == 0 and splits.tolist() == [0] and splits.dtype == np.int64
-    assert tokenizer.tokenize(["walking", "x\ud800y"])[0].tolist() == tokenizer.tokenize([b"walking", "x\U0010ffffy".encode()])[0].tolist()
+    assert (
+        ids.dtype == np.int32
+        and ids.size == 0
+        and splits.tolist() == [0]
+        and splits.dtype == np.int64
+    )
+    assert (
+        tokenizer.tokenize(["walking", "x\ud800y"])[0].tolist()
+        == tokenizer.tokenize([b"walking", "x\U0010ffffy".encode()])[0].tolist()
+    )
 
 
 def test_the_text_never_gives_special_pieces(tokenizer):
     ids, _ = tokenizer.tokenize(["[PAD] [CLS] [SEP] [MASK] walk[MASK] <pad> ▁[CLS]"])
-    assert not np.isin(ids, [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]).any()
+    assert not np.isin(
+        ids, [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
+    ).any()
 
 
 def test_decoding_undoes_encoding_of_normalised_text(tokenizer):
     library = sentencepiece.SentencePieceProcessor(model_file=tokenizer.path)
-    letters = sorted({letter for piece in tokenizer.vocab[5:] for letter in piece.replace("▁", " ")})
+    letters = sorted(
+        {letter for piece in tokenizer.vocab[5:] for letter in piece.replace("▁", " ")}
+    )
 
     @given(st.text(alphabet=[*letters, *"AÄ", "\u3000", "\xa0", "\t"], max_size=30))
     def check(text):
@@ -142,11 +212,23 @@ def test_a_model_is_a_function_of_the_text(documents, tmp_path, do_lower_case):
 def test_casing(documents, tmp_path):
     path = save(tmp_path, learn_sentencepiece(count_words(documents), 300, False))
     as_it_is, lowered = SentencePieceTokenizer(path), SentencePieceTokenizer(path, True)
-    assert as_it_is.decode(as_it_is.tokenize(["UPPER"])[0]) == "UPPER" and not as_it_is.do_lower_case
-    assert lowered.decode(lowered.tokenize(["READING", "naÏve"])[0]) == "reading naïve" and lowered.do_lower_case
-    assert as_it_is.identity == SentencePieceTokenizer(path, False).identity != lowered.identity and len(lowered.identity) == 64
+    assert (
+        as_it_is.decode(as_it_is.tokenize(["UPPER"])[0]) == "UPPER" and not as_it_is.do_lower_case
+    )
+    assert (
+        lowered.decode(lowered.tokenize(["READING", "naÏve"])[0]) == "reading naïve"
+        and lowered.do_lower_case
+    )
+    assert (
+        as_it_is.identity == SentencePieceTokenizer(path, False).identity != lowered.identity
+        and len(lowered.identity) == 64
+    )
     save(tmp_path, learn_sentencepiece(count_words(documents), 300, True))
-    assert SentencePieceTokenizer(path).identity == SentencePieceTokenizer(path, True).identity != as_it_is.identity
+    assert (
+        SentencePieceTokenizer(path).identity
+        == SentencePieceTokenizer(path, True).identity
+        != as_it_is.identity
+    )
     with pytest.raises(UserError, match="lower-cases the text"):
         SentencePieceTokenizer(path, False)
 
@@ -158,7 +240,10 @@ def test_ascii_is_covered_however_rare():
 
 def test_alberts_names_are_accepted(tmp_path):
     tokenizer = SentencePieceTokenizer(save(tmp_path, train(**ALBERT)))
-    assert tokenizer.vocab[:2] == ["<pad>", "<unk>"] and (tokenizer.pad_id, tokenizer.unk_id) == (0, 1)
+    assert tokenizer.vocab[:2] == ["<pad>", "<unk>"] and (tokenizer.pad_id, tokenizer.unk_id) == (
+        0,
+        1,
+    )
     assert tokenizer.word_starts(np.arange(5)).tolist() == [True, False, True, True, True]
 
 
@@ -184,7 +269,12 @@ def test_bad_models_are_refused(tmp_path, content, parts):
     with pytest.raises(UserError) as error:
         SentencePieceTokenizer(path)
     message = str(error.value)
-    assert message.startswith(path) and all(part in message for part in parts) and "\n" not in message and len(message) <= 300
+    assert (
+        message.startswith(path)
+        and all(part in message for part in parts)
+        and "\n" not in message
+        and len(message) <= 300
+    )
 
 
 @pytest.mark.parametrize("name", ["absent.model", "."])

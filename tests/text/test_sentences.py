@@ -63,18 +63,29 @@ def squeeze(text):
 def test_nothing_but_space_is_lost(text, language):
     result = split_sentences(text, language)
     assert squeeze("".join(result)) == squeeze(text)
-    assert all(sentence == sentence.strip() != "" for sentence in result) and bool(result) == bool(text.strip())
+    assert all(sentence == sentence.strip() != "" for sentence in result) and bool(result) == bool(
+        text.strip()
+    )
 
 
-@pytest.mark.parametrize("unit", ["Some words here. ", "我爱北京。", "words ", "“x. ", "e.g. ", "'Go. ", "(a [b. "])
+@pytest.mark.parametrize(
+    "unit", ["Some words here. ", "我爱北京。", "words ", "“x. ", "e.g. ", "'Go. ", "(a [b. "]
+)
 def test_a_long_paragraph_takes_no_longer_than_many_short_ones(unit, monkeypatch):
     calls = []
     split_window = sentences.split_window
-    monkeypatch.setattr(sentences, "split_window", lambda text, language: calls.append(len(text)) or split_window(text, language))
+    monkeypatch.setattr(
+        sentences,
+        "split_window",
+        lambda text, language: calls.append(len(text)) or split_window(text, language),
+    )
     text = unit * (200_000 // len(unit))
     assert squeeze("".join(split_sentences(text))) == squeeze(text)
-    # The library sees every character a few times at most, and never very many at once where there are ends of sentences.
-    assert sum(calls) < 5 * len(text) and (unit in ("words ", "e.g. ", "(a [b. ") or max(calls) <= sentences.WINDOW)
+    # The library sees every character a few times at most, and never very many at once where there
+    # are ends of sentences.
+    assert sum(calls) < 5 * len(text) and (
+        unit in ("words ", "e.g. ", "(a [b. ") or max(calls) <= sentences.WINDOW
+    )
 
 
 def test_ten_thousand_words_without_a_stop_are_one_sentence():
@@ -90,7 +101,9 @@ def test_what_never_ends_is_cut_at_spaces(monkeypatch):
 
 
 def test_windows_do_not_break_sentences(monkeypatch):
-    text = " ".join(f"This is sentence number {number} of Mr. Smith, e.g. with a stop." for number in range(300))
+    text = " ".join(
+        f"This is sentence number {number} of Mr. Smith, e.g. with a stop." for number in range(300)
+    )
     whole = split_sentences(text)
     monkeypatch.setattr(sentences, "WINDOW", 200)
     assert split_sentences(text) == whole and len(whole) == 300
@@ -99,7 +112,11 @@ def test_windows_do_not_break_sentences(monkeypatch):
 def test_a_long_quotation_is_split_inside():
     inside = "Here is something that he said. " * 20
     result = split_sentences(f"He said: “{inside}”. Then he left.")
-    assert len(result) >= 20 and result[1] == "Here is something that he said." and result[-1] == "Then he left."
+    assert (
+        len(result) >= 20
+        and result[1] == "Here is something that he said."
+        and result[-1] == "Then he left."
+    )
 
 
 def test_a_panic_of_the_library_leaves_the_text_whole(monkeypatch):

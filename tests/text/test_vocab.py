@@ -1,4 +1,6 @@
-"""The vocabulary is a function of the text alone, of the size asked for at most, and the tokenizer that uses it knows the text."""
+"""The vocabulary is a function of the text alone, of the size asked for at most, and the tokenizer
+that uses it knows the text.
+"""
 
 import collections
 import random
@@ -35,28 +37,47 @@ ODD = [
 def documents():
     draw = random.Random(0)
     words = [stem + ending for stem in STEMS for ending in ENDINGS]
-    return [[(" ".join(draw.choices(words, k=8)) + " " + draw.choice(ODD)).encode() for _ in range(draw.randint(1, 6))] for _ in range(150)]
+    return [
+        [
+            (" ".join(draw.choices(words, k=8)) + " " + draw.choice(ODD)).encode()
+            for _ in range(draw.randint(1, 6))
+        ]
+        for _ in range(150)
+    ]
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_words_are_those_that_google_splits(documents, do_lower_case):
     oracle = google.BasicTokenizer(do_lower_case=do_lower_case)
-    expected = collections.Counter(word for document in documents for sentence in document for word in oracle.tokenize(sentence))
+    expected = collections.Counter(
+        word
+        for document in documents
+        for sentence in document
+        for word in oracle.tokenize(sentence)
+    )
     assert count_words(documents, do_lower_case) == expected
-    assert count_words(iter([[s.decode() for s in document] for document in documents]), do_lower_case) == expected
+    assert (
+        count_words(iter([[s.decode() for s in document] for document in documents]), do_lower_case)
+        == expected
+    )
 
 
 def test_every_ascii_character_counts_as_google_counts_it():
     lines = [f"a{chr(code)}b{chr(code)}" for code in range(128) if chr(code) not in "\n"] + ["a\nb"]
     for do_lower_case in (True, False):
         oracle = google.BasicTokenizer(do_lower_case=do_lower_case)
-        assert count_words([lines], do_lower_case) == collections.Counter(word for line in lines for word in oracle.tokenize(line))
+        assert count_words([lines], do_lower_case) == collections.Counter(
+            word for line in lines for word in oracle.tokenize(line)
+        )
 
 
 def test_vocabulary_does_not_depend_on_chunks(documents, monkeypatch):
     whole = count_words(documents, True)
     monkeypatch.setattr(vocab, "LINES_PER_BATCH", 7)
-    parts = sum((count_words(documents[first : first + 31], True) for first in reversed(range(0, 150, 31))), collections.Counter())
+    parts = sum(
+        (count_words(documents[first : first + 31], True) for first in reversed(range(0, 150, 31))),
+        collections.Counter(),
+    )
     assert whole == parts
     items = list(parts.items())
     random.Random(1).shuffle(items)
@@ -91,7 +112,8 @@ def test_rare_characters_stay_out_but_ascii():
 
 
 @pytest.mark.parametrize(
-    "counts, vocab_size, problem", [({}, 100, "no words"), ({"a": 1}, 6, "--vocab_size=6"), ({"x" * 99: 3}, 50, "no words")]
+    "counts, vocab_size, problem",
+    [({}, 100, "no words"), ({"a": 1}, 6, "--vocab_size=6"), ({"x" * 99: 3}, 50, "no words")],
 )
 def test_what_gives_no_vocabulary_is_refused(counts, vocab_size, problem):
     with pytest.raises(UserError, match=problem):
@@ -109,7 +131,9 @@ def test_writing_replaces_whole_files_only(tmp_path, monkeypatch):
     monkeypatch.setattr(vocab.tf.io.gfile, "rename", fail)
     with pytest.raises(UserError, match="cannot be written"):
         write_vocab(str(path), ["two"])
-    assert [entry.name for entry in tmp_path.iterdir()] == ["vocab.txt"] and path.read_bytes() == "one\né\n".encode()
+    assert [entry.name for entry in tmp_path.iterdir()] == [
+        "vocab.txt"
+    ] and path.read_bytes() == "one\né\n".encode()
 
 
 def test_unwritable_folder_is_refused(tmp_path):

@@ -30,7 +30,9 @@ def tiny_model(dropout=0.0):
 
 
 def batches(number, rows=16, seed=0):
-    """Random batches in Google's features; rows have unequal numbers of masked tokens and lengths."""
+    """Random batches in Google's features; rows have unequal numbers of masked tokens
+    and lengths.
+    """
     rng = np.random.default_rng(seed)
     for _ in range(number):
         lengths = rng.integers(6, LENGTH + 1, rows)
@@ -63,13 +65,29 @@ class Trainer:
         devices=None,
         **optimizer,
     ):
-        self.devices = set_up(DeviceConfig(num_gpus=0, virtual_replicas=num_replicas, precision=precision, xla=xla, **devices or {}))
+        self.devices = set_up(
+            DeviceConfig(
+                num_gpus=0,
+                virtual_replicas=num_replicas,
+                precision=precision,
+                xla=xla,
+                **devices or {},
+            )
+        )
         encoder = BertEncoder(tiny_model(dropout))
         weights = initialize(heads.pretraining_weights(encoder), seed)
         config = OptimizerConfig(**optimizer)
-        self.state = TrainState(self.devices.strategy, weights, config, frozen_names(weights, freeze))
+        self.state = TrainState(
+            self.devices.strategy, weights, config, frozen_names(weights, freeze)
+        )
         self.step = TrainStep(
-            self.devices, self.state, pretraining_objective(encoder), config, num_micro_batches=accumulation, seed=seed, is_ramped=is_ramped
+            self.devices,
+            self.state,
+            pretraining_objective(encoder),
+            config,
+            num_micro_batches=accumulation,
+            seed=seed,
+            is_ramped=is_ramped,
         )
 
     def run(self, steps, rate=1e-2, start=0, steps_per_call=1):
@@ -78,7 +96,10 @@ class Trainer:
         for first in range(0, len(steps), steps_per_call):
             part = steps[first : first + steps_per_call]
             metrics = self.step(part, [rate] * len(part), start + first).read()
-            results += [{name: float(values[i]) for name, values in metrics.items()} for i in range(len(part))]
+            results += [
+                {name: float(values[i]) for name, values in metrics.items()}
+                for i in range(len(part))
+            ]
         return results
 
 

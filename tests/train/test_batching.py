@@ -28,8 +28,12 @@ def test_global_batch_derives_accumulation():
 
 
 def test_reference_batch():
-    assert plan(2, train_batch_size=64, lr_reference_batch_size=256).learning_rate == pytest.approx(0.5e-4)
-    assert plan(4, train_batch_size=64, lr_reference_batch_size=64, lr_scaling="sqrt").learning_rate == pytest.approx(2e-4)
+    assert plan(2, train_batch_size=64, lr_reference_batch_size=256).learning_rate == pytest.approx(
+        0.5e-4
+    )
+    assert plan(
+        4, train_batch_size=64, lr_reference_batch_size=64, lr_scaling="sqrt"
+    ).learning_rate == pytest.approx(2e-4)
     assert plan(4, train_batch_size=64, lr_scaling="none").learning_rate == 1e-4
 
 
@@ -41,7 +45,10 @@ def test_a_resume_keeps_global_batch_and_rate():
 @pytest.mark.parametrize(
     "settings, complaint",
     [
-        (dict(train_batch_size=32, global_batch_size=100), "--global_batch_size=100 is no multiple of 64.*nearest that is one is 128"),
+        (
+            dict(train_batch_size=32, global_batch_size=100),
+            "--global_batch_size=100 is no multiple of 64.*nearest that is one is 128",
+        ),
         (dict(train_batch_size=32, global_batch_size=16), "nearest that is one is 64"),
         (dict(global_batch_size=64, gradient_accumulation_steps=2), "give one of them"),
         (dict(train_batch_size=0), "--train_batch_size=0: must be at least 1"),
@@ -53,13 +60,27 @@ def test_bad_batches(settings, complaint):
 
 
 def test_resume_that_does_not_divide():
-    with pytest.raises(UserError, match="global batch of 48 is no multiple of 64.*change --train_batch_size"):
+    with pytest.raises(
+        UserError, match="global batch of 48 is no multiple of 64.*change --train_batch_size"
+    ):
         plan(2, resumed=dict(global_batch_size=48, learning_rate=1e-4), train_batch_size=32)
-    derived = plan(1, resumed=dict(global_batch_size=64, learning_rate=1e-4), train_batch_size=32, gradient_accumulation_steps=4)
+    derived = plan(
+        1,
+        resumed=dict(global_batch_size=64, learning_rate=1e-4),
+        train_batch_size=32,
+        gradient_accumulation_steps=4,
+    )
     assert derived.num_micro_batches == 2
 
 
 def test_the_log_line_says_it_all():
     text = plan(4, train_batch_size=32, gradient_accumulation_steps=2).describe("GPU")
-    for part in ("micro-batch 32", "accumulation 2", "4 GPUs", "global batch 256", "0.0004", "--lr_scaling=linear"):
+    for part in (
+        "micro-batch 32",
+        "accumulation 2",
+        "4 GPUs",
+        "global batch 256",
+        "0.0004",
+        "--lr_scaling=linear",
+    ):
         assert part in text

@@ -1,4 +1,6 @@
-"""Checkpoints are whole or not there, the right ones stay, and a save that fails costs nothing but itself."""
+"""Checkpoints are whole or not there, the right ones stay, and a save that fails costs
+nothing but itself.
+"""
 
 import dataclasses
 import errno
@@ -28,7 +30,9 @@ def folder(tmp_path):
 
 
 def values(step):
-    """Arrays of the kinds a state has: matrices, a scalar, quantised bytes, and a view that is not contiguous."""
+    """Arrays of the kinds a state has: matrices, a scalar, quantised bytes, and a view that is
+    not contiguous.
+    """
     random = np.random.default_rng(step)
     return {
         "weights/a": random.normal(size=(30, 20)).astype(np.float32),
@@ -40,7 +44,9 @@ def values(step):
 
 def same(first, second):
     return first.keys() == second.keys() and all(
-        np.array_equal(first[name], second[name]) and np.asarray(first[name]).dtype == second[name].dtype for name in first
+        np.array_equal(first[name], second[name])
+        and np.asarray(first[name]).dtype == second[name].dtype
+        for name in first
     )
 
 
@@ -49,7 +55,9 @@ def names(folder):
 
 
 def test_what_is_written_in_the_background_reads_back_the_same(folder):
-    progress = Progress(step=7, records=56, seconds=1.25, best_step=5, best_metric=2.5, num_rollbacks=1)
+    progress = Progress(
+        step=7, records=56, seconds=1.25, best_step=5, best_metric=2.5, num_rollbacks=1
+    )
     with CheckpointWriter(folder, keep=3) as writer:
         writer.save(progress, values(7))
         stored = dataclasses.replace(progress)
@@ -146,7 +154,11 @@ def test_a_rollback_removes_the_later_ones_and_is_recorded(folder):
 def test_a_step_saved_again_replaces_the_first(folder):
     folder.save(Progress(step=10, records=80), values(1), keep=2)
     folder.save(Progress(step=10, records=160), values(2), keep=2)
-    assert folder.newest_progress().records == 160 and same(values(2), folder.restore(10)) and names(folder) == ["step-00000010"]
+    assert (
+        folder.newest_progress().records == 160
+        and same(values(2), folder.restore(10))
+        and names(folder) == ["step-00000010"]
+    )
 
 
 def test_progress_of_an_older_form(folder):
@@ -154,7 +166,10 @@ def test_progress_of_an_older_form(folder):
     path = os.path.join(folder.checkpoints, "step-00000003", checkpoint.PROGRESS)
     for text, expected in [
         ('{"step": 3, "records": 24, "seconds": 1.5}', Progress(step=3, records=24, seconds=1.5)),
-        ('{"step": 3, "records": 24, "seconds": 1.5, "from_a_later_version": {}}', Progress(step=3, records=24, seconds=1.5)),
+        (
+            '{"step": 3, "records": 24, "seconds": 1.5, "from_a_later_version": {}}',
+            Progress(step=3, records=24, seconds=1.5),
+        ),
     ]:
         with open(path, "w") as file:
             file.write(text)
@@ -190,12 +205,21 @@ def test_a_full_disk_leaves_the_good_ones_alone(folder, monkeypatch, on_error):
         patch.setattr(checkpoint, "save_file", no_space)
         writer.save(Progress(step=30), values(30))
         if on_error == "stop":
-            with pytest.raises(SaveFailed, match="step 30 could not be saved: No space left on device; the newest good one is step 20"):
+            with pytest.raises(
+                SaveFailed,
+                match=(
+                    "step 30 could not be saved: No space left "
+                    "on device; the newest good one is step 20"
+                ),
+            ):
                 writer.save(Progress(step=40), values(40))
         else:
             writer.save(Progress(step=40), values(40))
             writer.wait()
-    assert told[0] == "checkpoint of step 30 could not be saved: No space left on device; the newest good one is step 20"
+    assert told[0] == (
+        "checkpoint of step 30 could not be saved: "
+        "No space left on device; the newest good one is step 20"
+    )
     assert len(told) == (1 if on_error == "stop" else 2)
     assert names(folder) == ["step-00000010", "step-00000020"]
     assert all(same(values(step), folder.restore(step)) for step in (10, 20))
@@ -214,7 +238,8 @@ def test_a_failed_last_save_is_never_silent(folder, monkeypatch):
     with pytest.raises(SaveFailed, match="step 5 .* there is no other one yet"):
         with CheckpointWriter(folder, keep=1, on_error="continue", warn=told.append) as writer:
             writer.save(Progress(step=5), values(5))
-    with pytest.raises(KeyError):  # what ended the run matters more, but the failure is told all the same
+    # what ended the run matters more, but the failure is told all the same
+    with pytest.raises(KeyError):
         with CheckpointWriter(folder, keep=1, on_error="stop", warn=told.append) as writer:
             writer.save(Progress(step=6), values(6))
             raise KeyError
@@ -251,9 +276,17 @@ except SaveFailed:
 
 def test_the_kernel_refuses_to_write(tmp_path):
     """The same without a stand-in: a file size limit makes the library's own write fail."""
-    result = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path / "run")], capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert result.returncode == 3, result.stderr
-    assert "checkpoint of step 2 could not be saved: File too large; the newest good one is step 1" in result.stderr
+    assert (
+        "checkpoint of step 2 could not be saved: File too large; the newest good one is step 1"
+        in result.stderr
+    )
     assert "Traceback" not in result.stderr
     assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-00000001"]
 
@@ -268,7 +301,10 @@ writer = CheckpointWriter(folder, keep=2)
 step = max(folder.steps(), default=0)
 while True:
     step += 1
-    writer.save(Progress(step=step, records=8 * step, best_step=1, best_metric=1.0), {"a": np.full(2_000_000, step, np.int32)})
+    writer.save(
+        Progress(step=step, records=8 * step, best_step=1, best_metric=1.0),
+        {"a": np.full(2_000_000, step, np.int32)},
+    )
     if step % 20 == 0:
         writer.wait()
         print(step, flush=True)
@@ -276,16 +312,21 @@ while True:
 
 
 def test_killed_while_it_saves_and_removes(tmp_path):
-    """Whatever the moment: what has a checkpoint's name is whole, and what is left of the others goes with the next save."""
+    """Whatever the moment: what has a checkpoint's name is whole, and what is left of the others
+    goes with the next save.
+    """
     folder, random = RunFolder(str(tmp_path / "run")), np.random.default_rng(0)
     for _ in range(8):
-        process = subprocess.Popen([sys.executable, "-c", KILLED, folder.path], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, folder.path], stdout=subprocess.PIPE, text=True
+        )
         process.stdout.readline()
         time.sleep(random.uniform(0, 0.05))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         steps = folder.steps()
-        assert 1 in steps and 3 <= len(steps) <= 4  # the best, the newest two, and one that was about to go
+        # the best, the newest two, and one that was about to go
+        assert 1 in steps and 3 <= len(steps) <= 4
         for step in steps:
             assert folder.progress_of(step).records == 8 * step
             assert (folder.restore(step)["a"] == step).all()

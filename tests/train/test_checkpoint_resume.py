@@ -1,4 +1,6 @@
-"""Which runs may go on, what the refusal says, and what run.json says about where a run's numbers come from."""
+"""Which runs may go on, what the refusal says, and what run.json says about where a run's
+numbers come from.
+"""
 
 import hashlib
 import os
@@ -38,16 +40,23 @@ def test_the_difference_is_shown_leaf_by_leaf():
         f"--new: None -> {'x' * 57}...",
         "--rate: 0.001 -> 0.002",
     ]
-    assert provenance.differences(dict(files=[1]), dict(files=[1, 2])) == ["--files: 1 entries -> 2"]
+    assert provenance.differences(dict(files=[1]), dict(files=[1, 2])) == [
+        "--files: 1 entries -> 2"
+    ]
     assert provenance.differences(dict(x=True), dict(x=dict(a=1))) == ["--x: True -> {'a': 1}"]
 
 
 def test_a_run_with_other_fixed_settings_is_refused_and_others_are_free():
-    folder, stored = RunFolder("somewhere"), dict(settings={f"name_{n}": n for n in range(50)}, num_steps=10)
+    folder, stored = (
+        RunFolder("somewhere"),
+        dict(settings={f"name_{n}": n for n in range(50)}, num_steps=10),
+    )
     checkpoint.check_resumable(folder, stored, {f"name_{n}": n for n in range(50)})
     with pytest.raises(UserError, match=r"somewhere.*\(--name_3: 3 -> 4\); name another folder"):
         checkpoint.check_resumable(folder, stored, {f"name_{n}": n + (n == 3) for n in range(50)})
-    with pytest.raises(UserError, match=r"\(--name_0: 0 -> x; .*; and \d+ more\); name another folder") as caught:
+    with pytest.raises(
+        UserError, match=r"\(--name_0: 0 -> x; .*; and \d+ more\); name another folder"
+    ) as caught:
         checkpoint.check_resumable(folder, stored, {f"name_{n}": "x" for n in range(50)})
     assert len(str(caught.value)) <= 300
     with pytest.raises(UserError) as caught:
@@ -57,7 +66,12 @@ def test_a_run_with_other_fixed_settings_is_refused_and_others_are_free():
 
 def git(folder, *arguments):
     identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    result = subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True)
+    result = subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return result.stdout.strip()
 
 
@@ -69,7 +83,8 @@ def test_the_commit_of_the_code(tmp_path):
     (tmp_path / "other").write_text("x")
     git(tmp_path, "add", "other")
     git(tmp_path, "commit", "--quiet", "-m", "x")
-    assert provenance.git_commit(str(package)) is None  # somebody's repository that does not track it
+    # somebody's repository that does not track it
+    assert provenance.git_commit(str(package)) is None
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "-m", "y")
     git(tmp_path, "tag", "v1")

@@ -1,4 +1,6 @@
-"""The loop on a made-up job whose losses go bad: what stops a run, what goes back, what is lost (nothing)."""
+"""The loop on a made-up job whose losses go bad: what stops a run, what goes back, what is
+lost (nothing).
+"""
 
 import dataclasses
 
@@ -12,7 +14,13 @@ from tests.train.world import World
 
 @pytest.mark.parametrize("bad", [np.nan, 9.0])
 def test_bad_steps_stop_a_run(tmp_path, bad):
-    world = World(tmp_path, losses=lambda step, _: bad if step >= 7 else 2.0, num_train_steps=100, log_steps=1, max_bad_steps=5)
+    world = World(
+        tmp_path,
+        losses=lambda step, _: bad if step >= 7 else 2.0,
+        num_train_steps=100,
+        log_steps=1,
+        max_bad_steps=5,
+    )
     with pytest.raises(GaveUp, match="last 5 steps up to 12"):
         world.run()
 
@@ -33,13 +41,20 @@ def test_a_validation_that_is_not_finite_goes_back_too(tmp_path):
 
 
 def test_a_few_bad_steps_do_not(tmp_path):
-    world = World(tmp_path, losses=lambda step, _: np.nan if step % 5 else 2.0, num_train_steps=51, max_bad_steps=5)
+    world = World(
+        tmp_path,
+        losses=lambda step, _: np.nan if step % 5 else 2.0,
+        num_train_steps=51,
+        max_bad_steps=5,
+    )
     world.run()
     assert world.weight == 11
 
 
 def test_rollback_goes_back_in_steps_and_on_in_data(tmp_path):
-    """Records 30 to 50 are poison: the run meets them at step 15, returns to step 12, twice, and each time goes on with later records."""
+    """Records 30 to 50 are poison: the run meets them at step 15, returns to step 12, twice, and
+    each time goes on with later records.
+    """
     world = World(
         tmp_path,
         losses=lambda step, record: np.nan if 30 <= record < 50 else 2.0,
@@ -53,7 +68,10 @@ def test_rollback_goes_back_in_steps_and_on_in_data(tmp_path):
     assert world.log.cuts == [12, 12]
     assert world.weight == 30 and world.progress.step == 30 and world.progress.num_rollbacks == 2
     first = [call.first[0] for call in world.calls]
-    assert first == list(range(0, 2 * len(first), 2)) and world.progress.records == 2 * len(first) == 86
+    assert (
+        first == list(range(0, 2 * len(first), 2))
+        and world.progress.records == 2 * len(first) == 86
+    )
 
 
 @pytest.mark.parametrize("keep, every", [(5, 4), (1, 10), (2, 1)])
@@ -72,8 +90,15 @@ def test_bad_steps_do_not_push_out_what_to_go_back_to(tmp_path, keep, every):
 
 
 def test_a_diverged_run_given_again_diverges_again(tmp_path):
-    """What it was compared with before is in the checkpoint, so a jumped loss does not become the norm."""
-    settings = dict(losses=lambda step, _: 9.0 if step >= 21 else 2.0, num_train_steps=100, save_checkpoints_steps=5, log_steps=5)
+    """What it was compared with before is in the checkpoint, so a jumped loss does not
+    become the norm.
+    """
+    settings = dict(
+        losses=lambda step, _: 9.0 if step >= 21 else 2.0,
+        num_train_steps=100,
+        save_checkpoints_steps=5,
+        log_steps=5,
+    )
     world = World(tmp_path, **settings)
     with pytest.raises(GaveUp):
         world.run()
@@ -89,7 +114,13 @@ def test_an_export_that_fails_costs_no_checkpoint(tmp_path, capsys):
         raise OSError(28, "No space left on device", "marks/0.5")
 
     for policy in ("continue", "stop"):
-        world = World(tmp_path / policy, num_train_steps=10, save_checkpoints_steps=5, finetune_time_markers=("0.5",), on_save_error=policy)
+        world = World(
+            tmp_path / policy,
+            num_train_steps=10,
+            save_checkpoints_steps=5,
+            finetune_time_markers=("0.5",),
+            on_save_error=policy,
+        )
         world.job = dataclasses.replace(world.job, export=export)
         if policy == "continue":
             world.run()
@@ -118,7 +149,9 @@ def test_corrupt_data_costs_no_steps_that_were_done(tmp_path):
 
 
 def test_lines_do_not_depend_on_where_a_run_was_taken_up(tmp_path):
-    """Log, save and validation steps that do not align, and a checkpoint between log lines because its validation was the best."""
+    """Log, save and validation steps that do not align, and a checkpoint between log lines because
+    its validation was the best.
+    """
     settings = dict(
         losses=lambda step, _: 5.0 - 0.1 * step,
         eval_losses=lambda step: 9.0 - step,
@@ -134,7 +167,11 @@ def test_lines_do_not_depend_on_where_a_run_was_taken_up(tmp_path):
     part.progress = part.folder.newest_progress()
     assert part.progress.step == 14
     part.run()
-    after = [(line["step"], line["loss"]) for line in whole.log.lines if line["step"] > 14 and "loss" in line]
+    after = [
+        (line["step"], line["loss"])
+        for line in whole.log.lines
+        if line["step"] > 14 and "loss" in line
+    ]
     assert after == [(line["step"], line["loss"]) for line in part.log.lines if "loss" in line]
 
 
@@ -148,15 +185,25 @@ def test_a_run_killed_after_a_rollback_does_not_meet_the_same_data(tmp_path):
         max_bad_steps=5,
         on_divergence="rollback",
     )
-    world.log.cut = lambda step: world.caught.append(15)  # a signal while it rolls back: it stops before the next save
+    # a signal while it rolls back: it stops before the next save
+    world.log.cut = lambda step: world.caught.append(15)
     world.run()
     stored = world.folder.newest_progress()
     assert (stored.step, stored.records, stored.num_rollbacks) == (12, 40, 1)
 
 
 def test_rollback_gives_up(tmp_path):
-    settings = dict(num_train_steps=300, log_steps=1, save_checkpoints_steps=4, max_bad_steps=5, on_divergence="rollback", max_rollbacks=2)
-    world = World(tmp_path / "a", losses=lambda step, record: np.nan if record >= 30 else 2.0, **settings)
+    settings = dict(
+        num_train_steps=300,
+        log_steps=1,
+        save_checkpoints_steps=4,
+        max_bad_steps=5,
+        on_divergence="rollback",
+        max_rollbacks=2,
+    )
+    world = World(
+        tmp_path / "a", losses=lambda step, record: np.nan if record >= 30 else 2.0, **settings
+    )
     with pytest.raises(GaveUp, match="max_rollbacks=2"):
         world.run()
     world = World(tmp_path / "b", losses=lambda step, record: np.nan, **settings)

@@ -14,9 +14,23 @@ from tests.train.world import SECONDS, World
 
 
 def test_calls_end_where_something_is_due(tmp_path):
-    world = World(tmp_path, num_train_steps=23, steps_per_loop=8, log_steps=10, save_checkpoints_steps=12, keep_checkpoint_max=9)
+    world = World(
+        tmp_path,
+        num_train_steps=23,
+        steps_per_loop=8,
+        log_steps=10,
+        save_checkpoints_steps=12,
+        keep_checkpoint_max=9,
+    )
     world.run()
-    assert [(call.step, call.step + len(call.rates)) for call in world.calls] == [(0, 8), (8, 10), (10, 12), (12, 16), (16, 20), (20, 23)]
+    assert [(call.step, call.step + len(call.rates)) for call in world.calls] == [
+        (0, 8),
+        (8, 10),
+        (10, 12),
+        (12, 16),
+        (16, 20),
+        (20, 23),
+    ]
     assert [line["step"] for line in world.log.lines] == [10, 12, 20, 23]
     assert world.saved == [12, 23]
     assert world.weight == 23 and world.progress.records == 46
@@ -27,19 +41,35 @@ def test_the_same_steps_whatever_the_length_of_a_call(tmp_path):
     worlds = [World(tmp_path / str(n), num_train_steps=20, steps_per_loop=n) for n in (1, 7)]
     for world in worlds:
         world.run()
-    flat = [[(rate, first) for call in world.calls for rate, first in zip(call.rates, call.first, strict=True)] for world in worlds]
+    flat = [
+        [
+            (rate, first)
+            for call in world.calls
+            for rate, first in zip(call.rates, call.first, strict=True)
+        ]
+        for world in worlds
+    ]
     assert flat[0] == flat[1]
-    assert [rate for rate, _ in flat[0]] == [rate_factor(step, 20, ScheduleConfig()) for step in range(20)]
+    assert [rate for rate, _ in flat[0]] == [
+        rate_factor(step, 20, ScheduleConfig()) for step in range(20)
+    ]
 
 
 def test_the_clock_is_read_once_a_call_and_drives_the_rate(tmp_path):
-    schedule = ScheduleConfig(lr_schedule="time", total_training_time=200 / 3600, curve="linear", warmup_proportion=0.25)
-    world = World(tmp_path, schedule=schedule, steps_per_loop=2, log_steps=4, save_checkpoints_steps=8)
+    schedule = ScheduleConfig(
+        lr_schedule="time", total_training_time=200 / 3600, curve="linear", warmup_proportion=0.25
+    )
+    world = World(
+        tmp_path, schedule=schedule, steps_per_loop=2, log_steps=4, save_checkpoints_steps=8
+    )
     assert world.job.num_steps is None
     world.run()
     assert world.progress.step == 20 and world.progress.seconds >= 200
     for call in world.calls:
-        assert call.rates == [rate_factor(call.step, None, schedule, progress=call.step * SECONDS / 200)] * 2
+        assert (
+            call.rates
+            == [rate_factor(call.step, None, schedule, progress=call.step * SECONDS / 200)] * 2
+        )
 
 
 def test_time_before_a_resume_counts(tmp_path):
@@ -52,7 +82,9 @@ def test_time_before_a_resume_counts(tmp_path):
 
 
 def test_a_budget_ends_a_run_of_steps(tmp_path):
-    world = World(tmp_path, schedule=ScheduleConfig(total_training_time=35 / 3600), num_train_steps=100)
+    world = World(
+        tmp_path, schedule=ScheduleConfig(total_training_time=35 / 3600), num_train_steps=100
+    )
     running = world.run()
     assert world.progress.step == 4 and running.is_finished() and world.saved == [4]
 
@@ -63,18 +95,24 @@ def test_a_ramp_takes_more_records_with_progress_and_misses_none(tmp_path):
     world.run()
     rows = [number for call in world.calls for number in call.rows]
     assert rows == [2, 2, 4, 4, 6, 6, 8, 8] + [8] * 8
-    assert [first for call in world.calls for first in call.first] == np.cumsum([0, *rows[:-1]]).tolist()
+    assert [first for call in world.calls for first in call.first] == np.cumsum(
+        [0, *rows[:-1]]
+    ).tolist()
     assert world.progress.records == sum(rows)
 
 
 def test_minutes_save_too(tmp_path):
-    world = World(tmp_path, num_train_steps=12, save_checkpoints_minutes=0.5, keep_checkpoint_max=99)
+    world = World(
+        tmp_path, num_train_steps=12, save_checkpoints_minutes=0.5, keep_checkpoint_max=99
+    )
     world.run()
     assert world.saved == [3, 6, 9, 12]
 
 
 def test_validation_by_epochs_denser_at_both_ends(tmp_path):
-    """An epoch is 50 steps; one validation an epoch, 5 in each of the first and last tenth of 500 steps."""
+    """An epoch is 50 steps; one validation an epoch, 5 in each of the first and last tenth
+    of 500 steps.
+    """
     world = World(
         tmp_path,
         eval_losses=lambda step: 1.0,
@@ -109,8 +147,17 @@ def test_marks_validate_and_export_once(tmp_path):
 def test_no_mark_is_lost_to_time_outside_of_steps(tmp_path):
     """By the clock, with steps of 10 seconds and validations of 30: a mark may fall into either."""
     schedule = ScheduleConfig(lr_schedule="time", total_training_time=200 / 3600)
-    settings = dict(save_checkpoints_steps=4, finetune_time_markers=("0.25", "0.5", "0.75"), validation_marks=("0.6",))
-    world = World(tmp_path, schedule=schedule, eval_losses=lambda step: setattr(world, "now", world.now + 30) or 1.0, **settings)
+    settings = dict(
+        save_checkpoints_steps=4,
+        finetune_time_markers=("0.25", "0.5", "0.75"),
+        validation_marks=("0.6",),
+    )
+    world = World(
+        tmp_path,
+        schedule=schedule,
+        eval_losses=lambda step: setattr(world, "now", world.now + 30) or 1.0,
+        **settings,
+    )
     world.run()
     assert [mark for mark, _ in world.exports] == [0.25, 0.5, 0.75]
 
@@ -118,7 +165,11 @@ def test_no_mark_is_lost_to_time_outside_of_steps(tmp_path):
 def test_the_best_checkpoint_stays(tmp_path):
     losses = {4: 3.0, 8: 1.0, 12: 2.0, 16: 2.5, 20: 2.2}
     world = World(
-        tmp_path, eval_losses=lambda step: losses.get(step, 9.0), num_train_steps=20, save_checkpoints_steps=4, keep_checkpoint_max=1
+        tmp_path,
+        eval_losses=lambda step: losses.get(step, 9.0),
+        num_train_steps=20,
+        save_checkpoints_steps=4,
+        keep_checkpoint_max=1,
     )
     world.run()
     assert world.saved == [8, 20]
@@ -126,7 +177,9 @@ def test_the_best_checkpoint_stays(tmp_path):
 
 
 def test_early_stop(tmp_path):
-    settings = dict(num_train_steps=30, save_checkpoints_steps=5, early_stop_time=1.5, early_stop_eval_loss=6.0)
+    settings = dict(
+        num_train_steps=30, save_checkpoints_steps=5, early_stop_time=1.5, early_stop_eval_loss=6.0
+    )
     world = World(tmp_path / "a", eval_losses=lambda step: 7.0, **settings)
     with pytest.raises(GaveUp, match="early stop at step 10"):
         world.run()
@@ -137,7 +190,10 @@ def test_early_stop(tmp_path):
 def test_a_signal_finishes_the_call_and_saves(tmp_path):
     world = World(tmp_path, num_train_steps=100, steps_per_loop=5)
     plain = world.step
-    world.job = dataclasses.replace(world.job, step=lambda *args: (world.caught.append(15) if args[2] == 10 else None, plain(*args))[1])
+    world.job = dataclasses.replace(
+        world.job,
+        step=lambda *args: (world.caught.append(15) if args[2] == 10 else None, plain(*args))[1],
+    )
     running = world.run()
     assert world.progress.step == 15 and world.saved == [15] and not running.is_finished()
 
@@ -145,7 +201,10 @@ def test_a_signal_finishes_the_call_and_saves(tmp_path):
 def test_a_signal_after_the_look_for_one_still_saves(tmp_path):
     world = World(tmp_path, num_train_steps=100, log_steps=1)
     write = world.log.write
-    world.log.write = lambda step, values: (write(step, values), world.caught.append(2) if step == 7 else None)
+    world.log.write = lambda step, values: (
+        write(step, values),
+        world.caught.append(2) if step == 7 else None,
+    )
     world.run()
     assert world.progress.step == 8 and world.saved == [8]
 
@@ -157,7 +216,8 @@ def test_time_that_runs_out_while_a_line_is_logged_still_validates_and_saves(tmp
 
     def slow(step, values):
         write(step, values)
-        world.now += 8 if step == 5 else 0  # 50 seconds after five steps, and 58 when the line is written
+        # 50 seconds after five steps, and 58 when the line is written
+        world.now += 8 if step == 5 else 0
 
     world.log.write = slow
     world.run()
@@ -166,7 +226,15 @@ def test_time_that_runs_out_while_a_line_is_logged_still_validates_and_saves(tmp
 
 
 def test_rows_of_unequal_length_are_filled_up():
-    short, long = (dict(input_ids=np.full((2, n), 7), input_mask=np.ones((2, n), int), labels=np.arange(2)) for n in (3, 5))
+    short, long = (
+        dict(input_ids=np.full((2, n), 7), input_mask=np.ones((2, n), int), labels=np.arange(2))
+        for n in (3, 5)
+    )
     joined = batching.join([short, long])
     assert joined["input_mask"].tolist() == [[1, 1, 1, 0, 0]] * 2 + [[1] * 5] * 2
-    assert joined["input_ids"][:2, 3:].tolist() == [[0, 0]] * 2 and joined["labels"].tolist() == [0, 1, 0, 1]
+    assert joined["input_ids"][:2, 3:].tolist() == [[0, 0]] * 2 and joined["labels"].tolist() == [
+        0,
+        1,
+        0,
+        1,
+    ]

@@ -28,7 +28,10 @@ def test_nothing_fits():
         choose_micro_batch(lambda size: False, 1)
 
 
-@pytest.mark.parametrize("num_replicas, global_batch_size, expected", [(1, 1024, 64), (2, 1024, 64), (4, 96, 24), (1, 100, 50), (1, 6, 6)])
+@pytest.mark.parametrize(
+    "num_replicas, global_batch_size, expected",
+    [(1, 1024, 64), (2, 1024, 64), (4, 96, 24), (1, 100, 50), (1, 6, 6)],
+)
 def test_the_micro_batch_divides_the_global_batch(num_replicas, global_batch_size, expected):
     assert choose_micro_batch(lambda size: size <= 70, num_replicas, global_batch_size) == expected
 

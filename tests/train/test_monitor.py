@@ -1,4 +1,6 @@
-"""What is logged is read back by those who read it; a resume cuts it back; a sink in trouble does not end a run."""
+"""What is logged is read back by those who read it; a resume cuts it back; a sink in trouble does
+not end a run.
+"""
 
 import errno
 import glob
@@ -39,7 +41,9 @@ def lines(folder):
 def scalars(accumulator, name):
     """[(step, value)] of a scalar, as TensorBoard has it."""
     accumulator.Reload()
-    return [(event.step, float(make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(name)]
+    return [
+        (event.step, float(make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(name)
+    ]
 
 
 def tensorboard(folder):
@@ -49,13 +53,17 @@ def tensorboard(folder):
 def test_both_sinks_get_every_number(folder):
     log = open_log(folder, None)
     log.write(1, dict(loss=0.1, rate=1, none=None, nan=float("nan"), inf=float("inf")))
-    assert lines(folder) == [dict(step=1, loss=0.1, rate=1, none=None, nan=None, inf=None)]  # flushed at every line
+    # flushed at every line
+    assert lines(folder) == [dict(step=1, loss=0.1, rate=1, none=None, nan=None, inf=None)]
     assert scalars(tensorboard(folder), "loss") == [(1, pytest.approx(0.1))]
     log.write(2, dict(loss=0.2))
     log.write(2, dict(eval_loss=0.3))
     log.close()
     assert lines(folder)[1:] == [dict(step=2, loss=0.2), dict(step=2, eval_loss=0.3)]
-    assert scalars(tensorboard(folder), "loss") == [(1, pytest.approx(0.1)), (2, pytest.approx(0.2))]
+    assert scalars(tensorboard(folder), "loss") == [
+        (1, pytest.approx(0.1)),
+        (2, pytest.approx(0.2)),
+    ]
     accumulator = tensorboard(folder)
     assert scalars(accumulator, "eval_loss") == [(2, pytest.approx(0.3))]
     assert set(accumulator.Tags()["tensors"]) == {"loss", "rate", "eval_loss"}
@@ -117,7 +125,11 @@ def test_events_that_a_kill_left_broken(folder):
     log.close()
     assert scalars(tensorboard(folder), "loss") == [(1, 1.0), (2, 2.0), (4, 4.0)]
     assert [name for name in os.listdir(folder.tensorboard) if "tfevents" not in name] == []
-    total = sum(1 for path in glob.glob(os.path.join(folder.tensorboard, "*")) for _ in tf.data.TFRecordDataset(path))
+    total = sum(
+        1
+        for path in glob.glob(os.path.join(folder.tensorboard, "*"))
+        for _ in tf.data.TFRecordDataset(path)
+    )
     assert total == 3 + 2  # version, 1, 2; version, 4
 
 
@@ -159,7 +171,9 @@ class FullDisk:
 
 def test_on_a_full_disk_lines_wait_and_are_whole(folder):
     told = []
-    log = open_log(folder, None, MonitorConfig(tensorboard=False, hardware_seconds=0.0), told.append)
+    log = open_log(
+        folder, None, MonitorConfig(tensorboard=False, hardware_seconds=0.0), told.append
+    )
     log.write(1, dict(loss=1.0))
     (sink,) = log.sinks
     real, sink.file = sink.file, FullDisk(sink.file, 10)
@@ -185,7 +199,9 @@ from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
-log = monitor.open_log(folder, MonitorConfig(hardware_seconds=0.0), step=None, settings={}, gpus=[], warn=print)
+log = monitor.open_log(
+    folder, MonitorConfig(hardware_seconds=0.0), step=None, settings={}, gpus=[], warn=print
+)
 for step in range(200):
     if step == 100:
         resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
@@ -197,20 +213,34 @@ log.close()
 
 
 def test_the_kernel_refuses_to_write(folder):
-    """No stand-in: a limit on the size of files, for a while. metrics.jsonl has all lines, TensorBoard those before."""
+    """No stand-in: a limit on the size of files, for a while. metrics.jsonl has all lines,
+    TensorBoard those before.
+    """
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
-    result = subprocess.run([sys.executable, "-c", LIMITED, folder.path], capture_output=True, text=True, timeout=120, env=environment)
+    result = subprocess.run(
+        [sys.executable, "-c", LIMITED, folder.path],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
     assert result.returncode == 0, result.stderr
     assert [line["step"] for line in lines(folder)] == list(range(200))
     told = sorted(result.stdout.splitlines())
-    assert len(told) == 2 and told[0].startswith("JsonLines: ") and told[1].startswith("TensorBoard: "), told
+    assert (
+        len(told) == 2 and told[0].startswith("JsonLines: ") and told[1].startswith("TensorBoard: ")
+    ), told
     assert len(scalars(tensorboard(folder), "metric_4")) > 20
 
 
 def test_a_rollback_on_a_full_disk(folder, monkeypatch):
-    """Lines that wait are cut too; a file that cannot be cut goes on, and the next resume cuts it."""
+    """Lines that wait are cut too; a file that cannot be cut goes on, and the next
+    resume cuts it.
+    """
     told = []
-    log = open_log(folder, None, MonitorConfig(tensorboard=False, hardware_seconds=0.0), told.append)
+    log = open_log(
+        folder, None, MonitorConfig(tensorboard=False, hardware_seconds=0.0), told.append
+    )
     for step in (1, 2, 3):
         log.write(step, dict(loss=1.0))
     (sink,) = log.sinks
@@ -220,9 +250,19 @@ def test_a_rollback_on_a_full_disk(folder, monkeypatch):
     log.cut(4)
     assert real.closed and len(told) == 1
     log.write(5, dict(loss=2.0))
-    assert [(line["step"], line["loss"]) for line in lines(folder)] == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0), (5, 2.0)]
+    assert [(line["step"], line["loss"]) for line in lines(folder)] == [
+        (1, 1.0),
+        (2, 1.0),
+        (3, 1.0),
+        (4, 1.0),
+        (5, 2.0),
+    ]
     with monkeypatch.context() as patch:
-        patch.setattr(sinks, "write_text", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        patch.setattr(
+            sinks,
+            "write_text",
+            lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")),
+        )
         log.cut(3)
     assert len(told) == 2
     log.write(6, dict(loss=3.0))
@@ -246,7 +286,11 @@ def test_a_broken_sink_is_left_out_and_told_once(folder):
         log.write(step, dict(loss=1.0))
     log.close()
     assert told == ["Broken: cannot be written (the service is gone); the run goes on without it"]
-    assert broken.num_calls == 1 and len(lines(folder)) == 2 and len(scalars(tensorboard(folder), "loss")) == 2
+    assert (
+        broken.num_calls == 1
+        and len(lines(folder)) == 2
+        and len(scalars(tensorboard(folder), "loss")) == 2
+    )
 
 
 def test_what_is_not_finite_is_never_written_as_such(tmp_path):

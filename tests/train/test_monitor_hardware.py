@@ -1,4 +1,6 @@
-"""What NVML says arrives in the right units and means; what it does not say is absent and told once."""
+"""What NVML says arrives in the right units and means; what it does not say is absent
+and told once.
+"""
 
 import threading
 import time
@@ -19,8 +21,19 @@ class FakeNvml:
 
     NVMLError, NVML_TEMPERATURE_GPU = NVMLError, 0
 
-    def __init__(self, utilization=(50, 100), used=(1 << 30, 3 << 30), celsius=(60, 71), milliwatts=(200_000, 300_500)):
-        self.utilization, self.used, self.celsius, self.milliwatts = utilization, used, celsius, milliwatts
+    def __init__(
+        self,
+        utilization=(50, 100),
+        used=(1 << 30, 3 << 30),
+        celsius=(60, 71),
+        milliwatts=(200_000, 300_500),
+    ):
+        self.utilization, self.used, self.celsius, self.milliwatts = (
+            utilization,
+            used,
+            celsius,
+            milliwatts,
+        )
         self.fails, self.num_open, self.asked = set(), 0, []
 
     def nvmlInit(self):
@@ -92,7 +105,12 @@ def test_the_binding_has_what_is_used():
 
 def test_numbers_over_gpus_and_samples(nvml):
     sampler = sampler_of([0, 1])
-    nvml.utilization, nvml.used, nvml.celsius, nvml.milliwatts = (0, 10), (2 << 30, 1 << 30), (80, 50), (100_000, 100_000)
+    nvml.utilization, nvml.used, nvml.celsius, nvml.milliwatts = (
+        (0, 10),
+        (2 << 30, 1 << 30),
+        (80, 50),
+        (100_000, 100_000),
+    )
     sampler.sample()
     assert sampler.read() == dict(
         gpu_utilization=(50 + 100 + 0 + 10) / 4,
@@ -111,7 +129,10 @@ def test_numbers_over_gpus_and_samples(nvml):
 def test_only_the_gpus_of_the_run(nvml):
     sampler = sampler_of([1])
     assert sampler.read() == dict(
-        gpu_utilization=100.0, gpu_memory_bytes=float(3 << 30), gpu_temperature_celsius=71.0, gpu_power_watts=300.5
+        gpu_utilization=100.0,
+        gpu_memory_bytes=float(3 << 30),
+        gpu_temperature_celsius=71.0,
+        gpu_power_watts=300.5,
     )
     sampler.close()
 
@@ -134,7 +155,11 @@ def test_what_nvml_stops_giving_is_absent_and_told_once(nvml):
     nvml.fails = {"power"}
     for _ in range(3):
         sampler.sample()
-    assert sampler.read().keys() == {"gpu_utilization", "gpu_memory_bytes", "gpu_temperature_celsius"}
+    assert sampler.read().keys() == {
+        "gpu_utilization",
+        "gpu_memory_bytes",
+        "gpu_temperature_celsius",
+    }
     nvml.fails = {"power", "utilization", "memory", "temperature"}
     sampler.sample()
     assert sampler.read() == {}
@@ -149,7 +174,12 @@ def test_without_nvml_nothing_is_pretended(nvml):
     told = []
     nvml.fails = {"init"}
     sampler = HardwareSampler([0], 5.0, told.append)
-    assert sampler.read() == {} and sampler.thread is None and len(told) == 1 and "NVML does not start" in told[0]
+    assert (
+        sampler.read() == {}
+        and sampler.thread is None
+        and len(told) == 1
+        and "NVML does not start" in told[0]
+    )
     sampler.close()
     nvml.fails = set()
     sampler = HardwareSampler([0, 7], 5.0, told.append)

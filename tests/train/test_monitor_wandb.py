@@ -1,4 +1,6 @@
-"""Weights & Biases, for real and offline: what its own file holds, that a resume keeps the id, and what is said without it."""
+"""Weights & Biases, for real and offline: what its own file holds, that a resume keeps the id, and
+what is said without it.
+"""
 
 import glob
 import os
@@ -15,15 +17,19 @@ from bert_gpu.train import monitor
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
 
-OFFLINE = MonitorConfig(wandb_project="project", wandb_mode="offline", tensorboard=False, hardware_seconds=0.0)
-BLOCK, HEADER = 32768, struct.Struct("<IHB")  # LevelDB's log: blocks of records (checksum, length, kind: whole, first, middle, last)
+OFFLINE = MonitorConfig(
+    wandb_project="project", wandb_mode="offline", tensorboard=False, hardware_seconds=0.0
+)
+# LevelDB's log: blocks of records (checksum, length, kind: whole, first, middle, last)
+BLOCK, HEADER = 32768, struct.Struct("<IHB")
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))  # no key of whoever runs the tests, and no cache in their home
+    # no key of whoever runs the tests, and no cache in their home
+    monkeypatch.setenv("HOME", str(tmp_path))
     folder = RunFolder(str(tmp_path / "run"))
     folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
     return folder
@@ -49,9 +55,12 @@ def records(path):
 
 
 def sessions(folder, count):
-    """[(run id, config, [history row])] of the sessions, in their order, once the service has written them."""
+    """[(run id, config, [history row])] of the sessions, in their order, once the service has
+    written them.
+    """
     for _ in range(600):
-        paths = sorted(glob.glob(os.path.join(folder.path, "wandb", "offline-run-*", "*.wandb")))  # the time is in the name
+        # the time is in the name
+        paths = sorted(glob.glob(os.path.join(folder.path, "wandb", "offline-run-*", "*.wandb")))
         found = [list(records(path)) for path in paths]
         if len(found) == count and all(one and one[-1].HasField("exit") for one in found):
             return [session(one) for one in found]
@@ -64,8 +73,17 @@ def session(found):
     rows = []
     for record in found:
         if record.HasField("history"):
-            row = {item.key or "/".join(item.nested_key): float(item.value_json) for item in record.history.item}
-            rows.append({name: value for name, value in row.items() if name not in ("_timestamp", "_runtime")})
+            row = {
+                item.key or "/".join(item.nested_key): float(item.value_json)
+                for item in record.history.item
+            }
+            rows.append(
+                {
+                    name: value
+                    for name, value in row.items()
+                    if name not in ("_timestamp", "_runtime")
+                }
+            )
     return run.run_id, {item.key: item.value_json for item in run.config.update}, rows
 
 
@@ -88,7 +106,8 @@ def test_offline_and_on_again(folder):
         {"_step": 2, "step": 2, "loss": 0.5, "eval_loss": 3.0},
     ]
     assert second[2] == [{"_step": 3, "step": 3, "loss": 9.0}]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("Otel")]  # offline sends nothing about itself
+    # offline sends nothing about itself
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("Otel")]
     folder.clear()
     assert os.listdir(folder.path) == []
 
@@ -102,13 +121,17 @@ def test_a_rollback_loses_no_row(folder):
         log.write(step, dict(loss=float(step)))
     log.close()
     ((_, _, rows),) = sessions(folder, 1)
-    assert [(row["step"], row["loss"]) for row in rows] == [(step, float(step)) for step in (10, 20, 30, 30, 31, 20, 21, 60)]
+    assert [(row["step"], row["loss"]) for row in rows] == [
+        (step, float(step)) for step in (10, 20, 30, 30, 31, 20, 21, 60)
+    ]
     assert [row["_step"] for row in rows] == [10, 20, 30, 31, 32, 33, 34, 60]
 
 
 def test_online_without_a_key_is_refused(folder):
     config = MonitorConfig(wandb_project="project", tensorboard=False, hardware_seconds=0.0)
-    with pytest.raises(UserError, match="--wandb_project=project: .*No API key.*--wandb_mode=offline") as caught:
+    with pytest.raises(
+        UserError, match="--wandb_project=project: .*No API key.*--wandb_mode=offline"
+    ) as caught:
         monitor.check_monitoring(config)
     assert len(str(caught.value)) <= 300 and not os.path.exists(os.path.join(folder.path, "wandb"))
 
@@ -116,6 +139,8 @@ def test_online_without_a_key_is_refused(folder):
 def test_without_the_package(monkeypatch):
     monitor.check_monitoring(OFFLINE)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match=r"--wandb_project=project: .*pip install 'bert-gpu\[wandb\]'"):
+    with pytest.raises(
+        UserError, match=r"--wandb_project=project: .*pip install 'bert-gpu\[wandb\]'"
+    ):
         monitor.check_monitoring(OFFLINE)
     monitor.check_monitoring(MonitorConfig())

@@ -1,4 +1,6 @@
-"""Laws of the training step: a global batch gives the same update however it is divided; what is not finite is skipped."""
+"""Laws of the training step: a global batch gives the same update however it is divided; what is
+not finite is skipped.
+"""
 
 import numpy as np
 import pytest
@@ -22,7 +24,8 @@ def one():
 
 @pytest.mark.parametrize("num_replicas, accumulation", [(2, 1), (1, 2), (2, 2), (4, 1)])
 def test_division_of_the_batch_changes_nothing(one, num_replicas, accumulation):
-    """1 x 16 = 2 replicas x 8 = accumulation 2 x 8 = 2 x 2 x 4: the losses of 20 steps, and the final weights.
+    """1 x 16 = 2 replicas x 8 = accumulation 2 x 8 = 2 x 2 x 4: the losses of 20 steps, and the
+    final weights.
 
     Rows have unequal numbers of masked tokens, and so have replicas and micro-batches.
     """
@@ -51,19 +54,28 @@ def test_replicas_stay_equal():
 
 
 def test_same_seed_same_bits():
-    first, second, other = (losses(Trainer(2, 2, dropout=0.3, seed=seed).run(batches(3))) for seed in (1, 1, 2))
+    first, second, other = (
+        losses(Trainer(2, 2, dropout=0.3, seed=seed).run(batches(3))) for seed in (1, 1, 2)
+    )
     assert np.array_equal(first, second) and not np.array_equal(first, other)
 
 
 @pytest.mark.parametrize("num_replicas, accumulation", [(2, 1), (1, 2)])
 def test_replicas_and_micro_batches_draw_their_own_dropout(num_replicas, accumulation):
-    """A row alone, and the same row twice, one on each: with equal draws the two losses would be one."""
+    """A row alone, and the same row twice, one on each: with equal draws the two losses
+    would be one.
+    """
     row = {name: value[:1] for name, value in next(batches(1)).items()}
     twice = {name: np.repeat(value, 2, 0) for name, value in row.items()}
-    calm = [trainer.run([batch])[0]["mlm"] for trainer, batch in ((Trainer(), row), (Trainer(num_replicas, accumulation), twice))]
+    calm = [
+        trainer.run([batch])[0]["mlm"]
+        for trainer, batch in ((Trainer(), row), (Trainer(num_replicas, accumulation), twice))
+    ]
     assert calm[0] == pytest.approx(calm[1], rel=1e-6)
     alone = Trainer(dropout=0.3).run([row])[0]["mlm"]
-    assert Trainer(num_replicas, accumulation, dropout=0.3).run([twice])[0]["mlm"] != pytest.approx(alone, rel=1e-4)
+    assert Trainer(num_replicas, accumulation, dropout=0.3).run([twice])[0]["mlm"] != pytest.approx(
+        alone, rel=1e-4
+    )
 
 
 def test_bfloat16_is_close(one):
@@ -89,9 +101,13 @@ def test_float16_overflow_skips_halves_and_recovers(one):
 
 
 def test_float16_state_goes_through_a_checkpoint_and_grows_after_its_window():
-    """The scale and the number of good steps are part of the state; one more good step after 1,999 doubles the scale."""
+    """The scale and the number of good steps are part of the state; one more good step after 1,999
+    doubles the scale.
+    """
     first, second = Trainer(2, precision="float16"), Trainer(1, precision="float16")
-    state = first.state.read() | dict(loss_scale=np.float32(2.0**10), num_good=np.int32(LOSS_SCALE_WINDOW - 1))
+    state = first.state.read() | dict(
+        loss_scale=np.float32(2.0**10), num_good=np.int32(LOSS_SCALE_WINDOW - 1)
+    )
     second.state.assign(state)
     assert second.run(batches(2))[1]["loss_scale"] == 2.0**11
     after = second.state.read()
@@ -115,17 +131,24 @@ def test_a_step_that_is_not_finite_is_skipped():
     assert trainer.run(batches(1))[0]["skipped"] == 1.0
     after = trainer.state.read()
     assert after["num_updates"] == middle["num_updates"] == before["num_updates"] + 1
-    assert all(np.array_equal(middle[name], after[name]) for name in after if name.startswith("slots/"))
+    assert all(
+        np.array_equal(middle[name], after[name]) for name in after if name.startswith("slots/")
+    )
 
 
 def test_global_batches_are_divided_in_order():
     parts = divide_batch(dict(x=np.arange(12)), 2, 3)
-    assert [part["x"].tolist() for part in parts] == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]]]
+    assert [part["x"].tolist() for part in parts] == [
+        [[0, 1], [2, 3], [4, 5]],
+        [[6, 7], [8, 9], [10, 11]],
+    ]
 
 
 @pytest.mark.parametrize("num_replicas, xla", [(2, "off"), (1, "on")])
 def test_steps_in_one_call_are_those_of_single_calls(num_replicas, xla):
-    """With dropout: the same losses, skips and final weights, but for rounding (the two are not the same program)."""
+    """With dropout: the same losses, skips and final weights, but for rounding (the two are not the
+    same program).
+    """
     alone, together = (Trainer(num_replicas, 2, dropout=0.2, xla=xla) for _ in range(2))
     first = alone.run(batches(6), start=3)
     second = together.run(batches(6), start=3, steps_per_call=3)
@@ -136,7 +159,8 @@ def test_steps_in_one_call_are_those_of_single_calls(num_replicas, xla):
 
 def test_a_bad_step_inside_a_call_is_skipped_and_the_others_are_not():
     trainer = Trainer(2)
-    rates = [1e-3, np.inf, 1e-3]  # the second update makes weights infinite; the third is not finite, and is skipped
+    # the second update makes weights infinite; the third is not finite, and is skipped
+    rates = [1e-3, np.inf, 1e-3]
     metrics = trainer.step(list(batches(3)), rates, 0).read()
     assert metrics["skipped"].tolist() == [0.0, 0.0, 1.0]
     assert trainer.state.read()["num_updates"] == 2
@@ -144,7 +168,9 @@ def test_a_bad_step_inside_a_call_is_skipped_and_the_others_are_not():
 
 @pytest.mark.parametrize("num_replicas, xla", [(2, "off"), (1, "on")])
 def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
-    """Steps of 1, 3 and 2 micro-batches in one program equal steps of programs made for these numbers."""
+    """Steps of 1, 3 and 2 micro-batches in one program equal steps of programs made for
+    these numbers.
+    """
     parts = [next(batches(1, rows=4 * num_replicas * number, seed=number)) for number in (1, 3, 2)]
     ramped = Trainer(num_replicas, 3, is_ramped=True, xla=xla)
     metrics = ramped.step(parts, [1e-2] * 3, 0, numbers=[1, 3, 2]).read()
@@ -156,12 +182,21 @@ def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
         expected += trainer.run([batch])
         state = trainer.state.read()
     np.testing.assert_allclose(metrics["loss"], [step["loss"] for step in expected], rtol=1e-5)
-    final = {name.removeprefix("weights/"): value for name, value in state.items() if name.startswith("weights/")}
+    final = {
+        name.removeprefix("weights/"): value
+        for name, value in state.items()
+        if name.startswith("weights/")
+    }
     assert distance(ramped.state.read_weights(), final) < 1e-5
 
 
 @pytest.mark.parametrize(
-    "freeze, xla", [(("embeddings",), "off"), (("layers:1",), "on"), (("embeddings", "layers:1", r"feed_forward/.*bias"), "off")]
+    "freeze, xla",
+    [
+        (("embeddings",), "off"),
+        (("layers:1",), "on"),
+        (("embeddings", "layers:1", r"feed_forward/.*bias"), "off"),
+    ],
 )
 def test_frozen_weights_do_not_move_by_a_bit(freeze, xla):
     trainer = Trainer(2, 2, dropout=0.1, freeze=freeze, xla=xla)
@@ -176,7 +211,9 @@ def test_frozen_weights_do_not_move_by_a_bit(freeze, xla):
 
 
 def test_other_weights_learn_as_if_the_frozen_ones_had_no_gradient(one):
-    """The first step of a frozen run moves what is trained as the first step of a full run does, but for clipping."""
+    """The first step of a frozen run moves what is trained as the first step of a full run does,
+    but for clipping.
+    """
     full, part = Trainer(clip_norm=0.0), Trainer(clip_norm=0.0, freeze=("embeddings",))
     for trainer in (full, part):
         trainer.run(batches(1))
@@ -204,14 +241,26 @@ def test_layers_are_counted_not_matched():
     assert frozen_names(names, ["layers:2"]) == {"layer_0/kernel", "layer_1/kernel"}
 
 
-@pytest.mark.parametrize("devices", [dict(all_reduce="ring"), dict(all_reduce="hierarchical"), dict(all_reduce_pack_megabytes=0.001)])
+@pytest.mark.parametrize(
+    "devices",
+    [
+        dict(all_reduce="ring"),
+        dict(all_reduce="hierarchical"),
+        dict(all_reduce_pack_megabytes=0.001),
+    ],
+)
 def test_every_all_reduce_gives_the_same_sums(one, devices):
     trainer = Trainer(2, 1, devices=devices)
-    np.testing.assert_allclose(losses(trainer.run(batches(6), steps_per_call=2)), one[0][:6], rtol=1e-5)
+    np.testing.assert_allclose(
+        losses(trainer.run(batches(6), steps_per_call=2)), one[0][:6], rtol=1e-5
+    )
 
 
 def test_bfloat16_on_the_wire_rounds_gradients_and_nothing_else(one):
-    exact, rounded = Trainer(2, clip_norm=0.0), Trainer(2, clip_norm=0.0, devices=dict(all_reduce_dtype="bfloat16"))
+    exact, rounded = (
+        Trainer(2, clip_norm=0.0),
+        Trainer(2, clip_norm=0.0, devices=dict(all_reduce_dtype="bfloat16")),
+    )
     first, second = (losses(trainer.run(batches(6))) for trainer in (exact, rounded))
     assert np.array_equal(first[0], second[0]) and not np.array_equal(first, second)
     np.testing.assert_allclose(first, second, rtol=0.01)

@@ -25,7 +25,10 @@ def test_rates_of_devices_follow_their_names():
     ]:
         assert peak(name, "float16") == half * 1e12, name
         assert peak(name, "bfloat16") == (half * 1e12 if tf32 else None), name
-        assert peak(name, "float32") == (tf32 or single) * 1e12 and peak(name, "float32", tensor_float_32=False) == single * 1e12
+        assert (
+            peak(name, "float32") == (tf32 or single) * 1e12
+            and peak(name, "float32", tensor_float_32=False) == single * 1e12
+        )
 
 
 @pytest.mark.parametrize(
@@ -49,13 +52,18 @@ def test_an_unknown_device_has_no_rate(name):
 
 
 def test_the_table_agrees_with_the_arithmetic_of_the_chips():
-    """A GeForce card's products of 16 bits run at twice, professional ones' at four times the rate of plain float32 (Ampere, Ada)."""
+    """A GeForce card's products of 16 bits run at twice, professional ones' at four times the rate
+    of plain float32 (Ampere, Ada).
+    """
     for name, (half, tf32, single) in throughput.PEAK_TFLOPS.items():
         if tf32 is not None:
             assert half == pytest.approx(2 * tf32, rel=0.03), name
         if name.startswith(("rtx 3", "rtx 4", "rtx 5")):
             assert half == pytest.approx(2 * single, rel=0.01), name
-        elif name.startswith(("rtx a", "rtx 6", "a10", "a40", "l4")) and name not in ("a100", "l40"):
+        elif name.startswith(("rtx a", "rtx 6", "a10", "a40", "l4")) and name not in (
+            "a100",
+            "l40",
+        ):
             assert half == pytest.approx(4 * single, rel=0.02), name
 
 
@@ -70,6 +78,8 @@ def test_utilization_is_a_share_of_all_gpus():
 
 
 def test_a_measured_rate_is_that_of_products():
-    """Even small products are faster than 10 MFLOP/s and slower than 100 TFLOP/s on whatever runs tests."""
+    """Even small products are faster than 10 MFLOP/s and slower than 100 TFLOP/s on
+    whatever runs tests.
+    """
     for dtype in (tf.float32, tf.bfloat16):
         assert 1e7 < throughput.measured_matrix_rate(dtype, size=64, seconds=0.01) < 1e14
