@@ -1,23 +1,39 @@
-# Each target sets up what it needs; .venv is made once and again only when setup.cfg or constraints.txt change.
+# Each target sets up what it needs; an environment is made once, and again only when the files that name its packages change.
 PYTHON ?= python3
 BIN := .venv/bin
+ORACLE := .venv-oracle/bin
 EXTRAS ?= test
 TEXT ?=
+PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install demo test check bench clean
+.PHONY: install oracle demo test test-long check bench clean
 
 install: .venv/.installed
 
 .venv/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python $(PIP_QUIETLY) --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+# What tests compare with: torch, transformers, accelerate, datasets and jax, apart from everything else.
+oracle: .venv-oracle/.installed
+
+.venv-oracle/.installed: constraints-oracle.txt
+	$(PYTHON) -m venv .venv-oracle
+	$(ORACLE)/python $(PIP_QUIETLY) --requirement constraints-oracle.txt
 	@touch $@
 
 demo: install
 	$(BIN)/python examples/demo.py
 
+# All laws.
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not long" --durations=10
+
+# Oracles, benchmarks in their smallest form, long faults. A test that is skipped there fails.
+test-long: install oracle
+	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python BERT_GPU_JAX_PYTHON=$(CURDIR)/$(ORACLE)/python \
+		$(BIN)/python -m pytest -m long --durations=10 --no-skips
 
 check: install
 	$(BIN)/ruff check .
@@ -27,4 +43,4 @@ bench: install
 	$(BIN)/python benchmarks/data.py $(if $(TEXT),--text=$(TEXT))
 
 clean:
-	rm -rf .venv demo build dist *.egg-info
+	rm -rf .venv .venv-oracle demo build dist *.egg-info

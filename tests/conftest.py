@@ -22,3 +22,14 @@ tf.random.set_seed(1)
 @pytest.fixture(scope="session")
 def sample_text():
     return os.path.join(os.path.dirname(__file__), "..", "sample_text.txt")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--no-skips", action="store_true", help="a test that is skipped fails")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    report = (yield).get_result()
+    if report.skipped and item.config.getoption("--no-skips"):
+        report.outcome, report.longrepr = "failed", f"skipped: {report.longrepr}"

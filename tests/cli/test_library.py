@@ -87,8 +87,12 @@ def test_an_interrupt_arrives_when_the_run_is_saved(data, tmp_path, monkeypatch)
         return step(self, batches, rates, number, *rest)
 
     monkeypatch.setattr(TrainStep, "__call__", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain.pretrain(settings(data, tmp_path / "run"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest-xdist ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            pretrain.pretrain(settings(data, tmp_path / "run"))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert RunFolder(str(tmp_path / "run")).steps() == [3]
 
 
