@@ -1,4 +1,6 @@
-"""The config: strict reading of three systems' files, and what is written reads back the same."""
+"""The config: the files of three systems are read strictly, and what is written reads back the
+same.
+"""
 
 import dataclasses
 import json
@@ -177,7 +179,7 @@ def test_what_transformers_leaves_open_is_berts(tmp_path):
 
 
 def test_every_field_has_a_role():
-    """What None means is a size, and no default is a departure."""
+    """None stands for a size, and no default is a departure."""
     fields = {field.name: field.metadata for field in dataclasses.fields(ModelConfig)}
     assert {
         name: rules["role"] for name, rules in fields.items() if rules["role"] not in ROLES
