@@ -187,7 +187,7 @@ def test_tokens_and_gradients_are_those_of_plain_attention(emulated, name, kind,
 
 
 @pytest.mark.parametrize("kind", ["padded", "packed"])
-def test_what_cudnn_leaves_in_padding_spreads_nowhere(emulated, kind):
+def test_values_that_cudnn_leaves_in_padding_spread_nowhere(emulated, kind):
     """Gradients into padding too: even with a loss of padding, none becomes NaN."""
     generator = np.random.default_rng(0)
     q, k, v = (tf.constant(generator.standard_normal((4, 12, 2, 8)), tf.float32) for _ in range(3))
@@ -210,7 +210,7 @@ def test_a_blocked_score_counts_nothing_and_is_a_number(dtype):
     np.testing.assert_array_equal(tf.nn.softmax(bias + 100 * (sees == 0)).numpy()[0, 0] > 0, sees)
 
 
-def test_what_it_cannot_compute_is_refused():
+def test_unsupported_settings_are_refused():
     batch = make_batch(VARIANTS["bert"], "padded")
     weights = as_tensors(random_weights(VARIANTS["bert"]))
     with pytest.raises(ValueError, match="has no dropout"):

@@ -78,7 +78,8 @@ def compiled_products(encoder, next_sentence, batch_size, length, num_prediction
             loss = tf.add_n(list(losses.values()))
         return tape.gradient(loss, weights)
 
-    # get_compiler_ir draws a random number and needs it when other tests have enabled determinism
+    # get_compiler_ir draws a random number, which needs a seed when another test has enabled
+    # determinism
     tf.random.set_seed(1)
     lookups = (
         4
@@ -158,7 +159,7 @@ def test_the_count_agrees_with_the_compiled_program(name, next_sentence):
 
 
 @pytest.mark.parametrize("name, variant", [("bert", "tiny"), ("albert", "factorised")])
-def test_the_count_holds_for_encoders_of_the_garden_that_say_so(name, variant):
+def test_the_count_holds_for_model_gardens_encoders_that_have_one(name, variant):
     config = COMPILED[variant]
     model, other = (
         open_encoder(dataclasses.replace(config, encoder=f"garden:{name}"))

@@ -185,8 +185,8 @@ def test_embeddings_vectors_and_small_weights_are_adamws_to_the_bit():
     for kind in ("adamw", "adamw8bit"):
         config = OptimizerConfig(optimizer=kind)
         weights, slots = start, optimizers.initial_slots(start, config)
-        for number, gradient in enumerate(gradients, start=1):
-            weights, slots = optimizers.update(weights, gradient, slots, 0.01, number, config)
+        for step, gradient in enumerate(gradients, start=1):
+            weights, slots = optimizers.update(weights, gradient, slots, 0.01, step, config)
         results[kind] = weights
     same = {
         name: np.array_equal(results["adamw"][name], results["adamw8bit"][name]) for name in SHAPES

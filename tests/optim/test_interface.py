@@ -125,7 +125,7 @@ def test_settings_of_one_name_are_refused():
         make_config(OPTIMIZERS | {"other": types.SimpleNamespace(SUMMARY="other", Settings=Other)})
 
 
-def test_what_is_left_to_another_optimizer_is_the_others_to_the_bit():
+def test_weights_left_to_another_optimizer_get_its_bits():
     """This holds also where the traits of both have the same values."""
     shapes = {
         "layer_0/kernel": (4, 6),
