@@ -151,7 +151,7 @@ class GardenEncoder:
             )
 
     def cudnn_obstacle(self, **conditions):
-        return f"works only with our own encoder, not with {self.flag}; drop one of the two"
+        return f"works only with our own encoder, not with {self.flag}; drop that flag"
 
     def token_products(self, num_attended):
         return (
