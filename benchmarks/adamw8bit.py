@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""8-bit AdamW beside AdamW: the loss curves of one small BERT on real text, and the bytes of
-both states.
+"""Compares 8-bit AdamW with AdamW: loss curves of a small BERT on real text, and bytes of both
+states.
 
     python benchmarks/adamw8bit.py [--steps=500] [--text=corpus.txt]
 
@@ -25,18 +25,18 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim import adamw8bit, optimizers
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
-from bert_gpu.optim.schedules import rate_factor
+from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.text.open_tokenizer import open_tokenizer
 
-# a plain import would come before bert_gpu, which decides TensorFlow's environment
+# a plain import would be sorted before bert_gpu, which sets TensorFlow's environment
 tf = Later("tensorflow")
 
 LENGTH, ROWS, PEAK_LEARNING_RATE, WINDOW, SEED = 64, 32, 1e-3, 25, 1
 
 
 def read_batches(text, folder, num_steps):
-    """(batches, vocabulary size): `num_steps` training batches of (ROWS, LENGTH), made from the
-    text as the data script makes them.
+    """(batches, vocabulary size): `num_steps` training batches of (ROWS, LENGTH), which the data
+    script makes from the text.
     """
     files = [f"--input_file={text}", f"--output_file={folder}/text.tfrecord"]
     data_command.main(
@@ -63,12 +63,12 @@ def train(model, batches, config):
     """The loss of every step; float64 (steps,)."""
 
     @tf.function(jit_compile=True)
-    def step(weights, slots, batch, learning_rate, number):
+    def update(weights, slots, batch, learning_rate, step):
         counts = heads.pretraining_counts(batch)
         with tf.GradientTape() as tape:
             tape.watch(weights)
             sums = heads.pretraining_losses(
-                weights, batch, BertEncoder(model), seed=tf.stack([SEED, number])
+                weights, batch, BertEncoder(model), seed=tf.stack([SEED, step])
             )
             loss = tf.add_n([sums[name] / counts[name] for name in sums])
         gradients = {
@@ -77,7 +77,7 @@ def train(model, batches, config):
         }
         factor, _ = optimizers.clip_factor(gradients, config.clip_norm)
         return loss, *optimizers.update(
-            weights, gradients, slots, learning_rate, number, config, factor
+            weights, gradients, slots, learning_rate, step, config, factor
         )
 
     weights = {
@@ -89,10 +89,12 @@ def train(model, batches, config):
         for name, value in optimizers.initial_slots(weights, config).items()
     }
     losses = []
-    for number, batch in enumerate(batches, start=1):
-        learning_rate = PEAK_LEARNING_RATE * rate_factor(number - 1, len(batches), ScheduleConfig())
-        loss, weights, slots = step(
-            weights, slots, batch, tf.constant(learning_rate, tf.float32), tf.constant(number)
+    for step, batch in enumerate(batches, start=1):
+        learning_rate = PEAK_LEARNING_RATE * learning_rate_factor(
+            step - 1, len(batches), ScheduleConfig()
+        )
+        loss, weights, slots = update(
+            weights, slots, batch, tf.constant(learning_rate, tf.float32), tf.constant(step)
         )
         losses.append(float(loss))
     return np.array(losses)
@@ -127,12 +129,12 @@ def main():
     differences = curves["adamw8bit"] / curves["adamw"] - 1
     rows = [
         [
-            f"{WINDOW * number + 1}-{WINDOW * (number + 1)}",
+            f"{WINDOW * index + 1}-{WINDOW * (index + 1)}",
             f"{first:.4f}",
             f"{second:.4f}",
             f"{100 * difference:+.3f} %",
         ]
-        for number, (first, second, difference) in enumerate(
+        for index, (first, second, difference) in enumerate(
             zip(*curves.values(), differences, strict=True)
         )
     ]

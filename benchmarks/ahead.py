@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What XLA makes of the training step for an H200, compiled without one: kernels, bytes that they
-move, FLOPs of products, memory.
+"""Compiles the training step for an H200 without having one, and counts kernels, the bytes that
+they move, FLOPs of products, and memory.
 
     python -m venv xla && xla/bin/pip install 'jax[cuda12]==0.7.0'
     python benchmarks/ahead.py --jax_python=xla/bin/python [--part=kernels,techniques,memory]
@@ -8,11 +8,11 @@ move, FLOPs of products, memory.
     python benchmarks/ahead.py --list       # what would be compiled
 
 Nothing runs on a GPU, and no time is measured. `kernels` counts what a step computes and moves,
-which shows what a change of the model's code does to the compiled step; the times beside it are
-those of a GPU that reached the rates of its data sheet. `techniques` gives what a step holds with
-each way to save memory, `memory` the largest micro-batch whose buffers fit into a limit. Lowered by
-TensorFlow, compiled by the XLA of JAX (helpers/ahead_compiler.py); products are cuBLAS calls,
-because there is no GPU to try others on.
+which shows what a change of the model's code does to the compiled step; the times beside it assume
+a GPU that reaches the throughput of its data sheet. `techniques` prints the memory of a step with
+each way to save it, `memory` the largest micro-batch whose buffers fit into a limit. TensorFlow
+lowers the programs, and JAX's XLA compiles them (helpers/ahead_compiler.py). Products are cuBLAS
+calls, because without a GPU XLA cannot try others.
 """
 
 import itertools
@@ -82,7 +82,7 @@ def settings_of(model, length, settings, dropout=0.1):
 
 def summary(compiled):
     """Counts of a compiled program: kernels, and by kind their FLOPs, bytes, and seconds at the
-    rates of the data sheet.
+    throughput of the data sheet.
     """
     found = ahead_hlo.kernels(pathlib.Path(compiled["text"]).read_text())
     products = [kernel for kernel in found if kernel.kind != "other"]
@@ -103,9 +103,7 @@ def summary(compiled):
 
 
 class Programs:
-    """The programs of one case: lowered by TensorFlow, compiled by XLA, each in a
-    process of its own.
-    """
+    """The programs of one case, lowered by TensorFlow and compiled by XLA in separate processes."""
 
     def __init__(self, options, model, length, settings, dropout=0.1):
         self.folder = tempfile.TemporaryDirectory()
@@ -137,7 +135,7 @@ class Programs:
 
 
 def count_kernels(options, model, length, variant):
-    """Summaries of the programs of one step, "gradients" and "update", and how many rows it has."""
+    """Summaries of the programs of one step, "gradients" and "update", and its number of rows."""
     rows = TOKENS[model] // length
     with Programs(options, model, length, *variant) as programs:
         step, update = (
@@ -159,11 +157,9 @@ def buffers(options, model, length, settings):
 
 
 def most_rows(bytes_of, limit):
-    """The most rows, within 3 %, for which bytes_of(rows), which rises with them, is at most
-    `limit`; 0 when not even one row is.
-
-    Bytes grow by almost the same with every row, so the next try is where a line through the two
-    nearest ones reaches the limit.
+    """Largest number of rows, within 3 %, for which bytes_of(rows) is at most `limit`; 0 when even
+    one row is too many. bytes_of must rise with rows. It is almost linear, so the next try is where
+    a line through the two nearest ones reaches the limit.
     """
     low, high, rows, tried = 0, None, 8, []  # what fits, what does not
     while high is None or high - low > max(1, low // 32):
@@ -182,18 +178,18 @@ def most_rows(bytes_of, limit):
         if high is None:
             rows = min(max(guess, low + max(1, low // 32)), 16 * low)
         else:
-            margin = max(1, (high - low) // 8)  # in case the line is none
+            margin = max(1, (high - low) // 8)  # in case the line does not rise
             rows = min(max(guess, low + margin), high - margin) if low else high // 2
     return low
 
 
 def largest_micro_batch(options, model, length, settings):
-    """The most rows of a micro-batch whose step fits into the limit, found by compiling, and the
+    """Rows of the largest micro-batch whose step fits into the limit, found by compiling, and the
     bytes of that step.
 
     A step holds weights, optimizer state, gradients, and the temporaries of the larger of its two
     programs: that of gradients, and that of the update, which writes weights and state in place.
-    What CUDA and TensorFlow hold for themselves is not in it.
+    Memory of CUDA and TensorFlow themselves does not count.
     """
     with Programs(options, model, length, settings) as programs:
         held, tried = sum(programs.sizes().values()), {}
@@ -327,20 +323,20 @@ def make_parser():
     parser.add_argument("--jax_python", help="Python with jax[cuda12]==0.7.0")
     parser.add_argument("--part", type=names_among(PARTS), default=list(PARTS))
     parser.add_argument("--model", type=names_among(TOKENS), default=list(TOKENS))
-    parser.add_argument("--length", default="128,512", help="S")
-    parser.add_argument("--variant", help="part of a name, to measure fewer")
+    parser.add_argument("--length", default="128,512", help="sequence lengths S")
+    parser.add_argument("--variant", help="measure only variants with this text in their name")
     parser.add_argument(
         "--flags",
         default="--xla_allow_excess_precision=false",
-        help="of XLA; default: what bert_gpu.environment sets",
+        help="XLA flags; default: those that bert_gpu.environment sets",
     )
-    parser.add_argument("--limit", type=float, default=7.5, help="GB of `memory`")
-    parser.add_argument("--list", action="store_true", help="name the cases, and stop")
+    parser.add_argument("--limit", type=float, default=7.5, help="memory limit of `memory`, GB")
+    parser.add_argument("--list", action="store_true", help="list the cases and exit")
     return parser
 
 
 def cases(options):
-    """[(part, model, S, name)] of what is to be measured."""
+    """[(part, model, S, name)] of the cases to measure."""
     return [
         (part, model, int(length), name)
         for part in options.part

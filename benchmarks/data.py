@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Pretraining data against its peers, in one run: Model Garden's create_pretraining_data and
+"""Compares the data script with its peers in one run: Model Garden's create_pretraining_data and
 Hugging Face's datasets.
 
     make bench TEXT=corpus.txt        (without TEXT: on the bundled sample, repeated)
 
 Every row is a whole process. Its start-up time, measured by the same command on a text of a few
-lines, is taken off for all alike. The vocabulary is given to all. The Hugging Face row runs under
---hf_python, an environment with `datasets` and `tokenizers`, if named.
+lines, is subtracted for all alike. All use the same vocabulary. The Hugging Face row runs under
+--hf_python, an environment with `datasets` and `tokenizers`, if given.
 """
 
 import json
@@ -21,8 +21,8 @@ import time
 from helpers.command import (
     add_python,
     benchmark_parser,
+    load_json,
     names_among,
-    read_json,
     script_command,
     work_folder,
 )
@@ -31,19 +31,19 @@ from helpers.process import HERE, tensorflow_environment
 from helpers.report import origin, print_origin, print_table
 
 
-def first_bytes(source, target, number):
-    """The first whole documents of a text, about `number` bytes; the text is repeated, with numbers
-    changed, when it is shorter.
+def first_bytes(source, target, num_bytes):
+    """Copies the first whole documents of a text, about `num_bytes` bytes; repeats a shorter text
+    with a number added to each line.
     """
     size, copy = 0, 0
     with open(target, "wb") as out:
-        while size < number:
+        while size < num_bytes:
             with open(source, "rb") as file:
                 for line in file:
-                    if size >= number and not line.strip():
+                    if size >= num_bytes and not line.strip():
                         break
-                    # A repeated text would be one that is cached and compressed better than real
-                    # text; a word makes it another one.
+                    # An exactly repeated text would be cached and compressed better than real text,
+                    # so each copy gets a number in every line.
                     line = line if copy == 0 or not line.strip() else line[:-1] + b" (%d)\n" % copy
                     out.write(line)
                     size += len(line)
@@ -74,9 +74,7 @@ def hugging_face(python, text, vocab, folder, kind):
 
 
 def count_records(folder):
-    """(records, tokens that are not padding) that a job wrote, from dataset.json or the
-    records themselves.
-    """
+    """Number of records that a job wrote; None when it wrote no TFRecord files."""
     from bert_gpu.data.records import RecordSet
 
     shards = [str(path) for path in pathlib.Path(folder).glob("*.tfrecord")]
@@ -92,7 +90,7 @@ class Bench:
         files = dict(input_file=self.text, output_file=f"{self.vocab.parent}/x.tfrecord")
         kind = dict(dupe_factor=1, objective="packed", masking="dynamic")
         run(script_command("create_pretraining_data.py", **files, **kind), watch=False)
-        self.num_tokens = read_json(self.vocab.parent / "dataset.json")["num_tokens"]
+        self.num_tokens = load_json(self.vocab.parent / "dataset.json")["num_tokens"]
 
     def measure(self, make, repeats=1, text=None):
         """(seconds without start-up, Run of the median, folder) of a command made by
@@ -115,7 +113,7 @@ class Bench:
         return str(folder)
 
     def speed(self):
-        """The jobs against each other; every job reads the same text once (per pass)."""
+        """Compares the jobs; every job reads the same text once per pass."""
         jobs = []
         for dupe in (1, 10):
             flags = [
@@ -152,17 +150,17 @@ class Bench:
         results, rows = {}, []
         for name, make, passes, repeats in jobs:
             seconds, one, folder = self.measure(make, repeats)
-            number = count_records(folder)
+            num_records = count_records(folder)
             results[name] = dict(
-                tokens_per_second=passes * self.num_tokens / seconds, instances=number
+                tokens_per_second=passes * self.num_tokens / seconds, instances=num_records
             )
             rows.append(
                 [
                     name,
                     f"{seconds:.2f}",
                     f"{results[name]['tokens_per_second'] / 1e6:.2f}",
-                    "" if number is None else f"{number:,}",
-                    "" if number is None else f"{number / seconds:,.0f}",
+                    "" if num_records is None else f"{num_records:,}",
+                    "" if num_records is None else f"{num_records / seconds:,.0f}",
                     f"{one.peak_bytes / 1e6:,.0f}",
                     f"{folder_bytes(folder) / 1e6:,.1f}",
                 ]
@@ -184,24 +182,24 @@ class Bench:
             return results[ours][what] / results[theirs][what]
 
         print()
-        for dupe, goal in ((1, 20), (10, 12)):
+        for dupe, target in ((1, 20), (10, 12)):
             mine, peer = f"bert-gpu nsp static, dupe {dupe}", f"Model Garden nsp, dupe {dupe}"
             instances = ratio(mine, peer, "instances")
             print(
                 f"nsp, dupe {dupe}: {ratio(mine, peer):.1f} x Model Garden "
-                f"(goal {goal}); {instances:.3f} of their instances (0.98-1.02)"
+                f"(target {target}); {instances:.3f} of their instances (0.98-1.02)"
             )
         packed = "bert-gpu packed dynamic"
         print(
             f"packed dynamic: {ratio(packed, 'Model Garden nsp, dupe 1'):.1f} "
-            "x Model Garden's nsp (goal 40)"
+            "x Model Garden's nsp (target 40)"
         )
         for name in HUGGING_FACE_JOBS:
             if name in results:
-                print(f"packed dynamic: {ratio(packed, name):.1f} x {name} (goal 25)")
+                print(f"packed dynamic: {ratio(packed, name):.1f} x {name} (target 25)")
 
     def memory(self):
-        """Peak memory as the text grows; with two workers."""
+        """Peak memory as the text grows, with two workers."""
         rows = []
         for megabytes in self.args.memory_megabytes:
             text = first_bytes(self.args.text, self.work / "grown.txt", megabytes * 10**6)
@@ -216,14 +214,14 @@ class Bench:
                 ]
             )
         print(
-            "\npeak memory, nsp static, dupe 1, two workers (goal: "
+            "\npeak memory, nsp static, dupe 1, two workers (target: "
             "within 10 % of each other, at most 2,000 MB)\n"
         )
         print_table(["MB of text", "peak MB", "seconds"], rows)
 
     def tokenizer_share(self):
-        """What share of the bare tokenizer's speed one worker's whole job reaches, and where
-        the rest goes.
+        """Speed of one worker's whole job as a share of the bare tokenizer's, and where the rest
+        goes.
         """
         import cProfile
         import pstats
@@ -294,8 +292,8 @@ class Bench:
                 print(f"  {part:<28}{seconds:6.2f}")
 
     def reading(self):
-        """Tokens a second of the input pipeline on one core, and the time to the first batch behind
-        a million records.
+        """Tokens per second of the input pipeline on one core, and the time to the first batch
+        after a million records.
         """
         rows = []
         for name, flags in (
@@ -313,7 +311,7 @@ class Bench:
                     f"{result['num_records']:,}",
                 ]
             )
-        print("\ninput pipeline, one core, batches of 256 rows (goal: at least 1 M tokens/s)\n")
+        print("\ninput pipeline, one core, batches of 256 rows (target: at least 1 M tokens/s)\n")
         print_table(
             ["records", "M tokens/s", "ms to first batch after 1 M records", "records in the set"],
             rows,
@@ -366,7 +364,10 @@ def run_reader(folder):
 def make_parser():
     parser = benchmark_parser(__doc__, "text")
     parser.add_argument(
-        "--megabytes", type=float, default=20.0, help="how much of the text, from its beginning"
+        "--megabytes",
+        type=float,
+        default=20.0,
+        help="size of the text to use, from its beginning, MB",
     )
     parser.add_argument(
         "--memory_megabytes",
@@ -378,7 +379,7 @@ def make_parser():
         "--part",
         type=names_among(TABLES),
         default=list(TABLES),
-        help="which tables, with commas between",
+        help="comma-separated names of tables",
     )
     return parser
 

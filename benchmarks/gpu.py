@@ -7,10 +7,9 @@ in parts of at most eight minutes.
     python benchmarks/gpu.py --small                 # one part of each kind at a toy size, on the
                                                      # CPU where there is no GPU
 
-Each item is measured in processes of its own and written to the JSON file as soon as it is there.
-A part that is run again goes on with what it did not reach (--again measures anew). The tables
-name what was not reached, and what failed. --plots draws curves as PNG; with --table, from the
-JSON file alone.
+Each item is measured in its own processes and written to the JSON file as soon as it is done. A
+part that runs again measures only what is missing (--again measures everything). The tables name
+missing and failed items. --plots draws curves as PNG; with --table, from the JSON file alone.
 """
 
 import subprocess
@@ -31,7 +30,7 @@ from helpers.process import clean_environment
 from helpers.report import hardware, print_table, read_results, write_results
 
 PART_SECONDS = 480
-LEAST_SECONDS = 20  # an item is not begun with less
+LEAST_SECONDS = 20  # no item starts with less time left
 # left out by --small
 LIKE_OTHERS = (
     "base512",
@@ -41,7 +40,7 @@ LIKE_OTHERS = (
     "memory-base512",
     "memory-large512",
 )
-GOALS = {128: 1.15, 512: 1.0}  # tokens/s of our best to PyTorch's best
+TARGETS = {128: 1.15, 512: 1.0}  # tokens/s of our best to PyTorch's best
 
 
 PARTS = {
@@ -69,8 +68,8 @@ PARTS = {
 
 
 def find_torch(python):
-    """A Python that has torch and transformers: the one that was named, or this one without
-    TensorFlow's environment; or None.
+    """A Python that has torch and transformers: the given one, or this one without TensorFlow's
+    environment; None if neither has them.
     """
     for candidate in [python] if python else [sys.executable, "python3"]:
         try:
@@ -86,7 +85,7 @@ def find_torch(python):
 
 
 def measure(name, setup, results, options, keep):
-    """Measures the items of a part that have no result yet, until its time is over."""
+    """Measures the items of a part that have no result yet, until its time is up."""
     part = results.setdefault("parts", {}).setdefault(name, dict(items={}))
     setup.found, clock = part["items"], Clock(options.part_seconds)
     for item, function in PARTS[name](setup):
@@ -121,9 +120,7 @@ def note(item):
 
 
 def cells(item, columns):
-    """The cells of an item, or dashes and why there are none; a column is a function
-    of the item.
-    """
+    """The cells of an item, or dashes and the reason; a column is a function of the item."""
     if {"error", "not_reached"} & item.keys():
         return ["-"] * len(columns) + [note(item)[:90]]
     return [*(column(item) for column in columns), ""]
@@ -169,7 +166,7 @@ def print_speed(results):
     for part in names:
         items = results["parts"][part]["items"]
         rows += [[part, name, *cells(item, list(columns.values()))] for name, item in items.items()]
-        goal = GOALS[128 if part.endswith("128") else 512]
+        target = TARGETS[128 if part.endswith("128") else 512]
         for dropout in (0.1, 0.0):
             rate = {}
             for item in items.values():
@@ -180,11 +177,12 @@ def print_speed(results):
             ratio = (
                 f"{rate['ours'] / rate['hugging_face']:.2f}" if len(rate) == 2 else "not measured"
             )
-            ratios.append([part, f"{dropout:g}", ratio, f"{goal:g}"])
+            ratios.append([part, f"{dropout:g}", ratio, f"{target:g}"])
     print_table(["part", "variant", *columns, "note"], rows)
     print()
     print_table(
-        ["part", "attention dropout", "ours to PyTorch, best of each, padded rows", "goal"], ratios
+        ["part", "attention dropout", "ours to PyTorch, best of each, padded rows", "target"],
+        ratios,
     )
 
 
@@ -225,7 +223,7 @@ def show(value):
 
 
 def print_others(results):
-    """The parts whose items are few numbers."""
+    """Prints the parts whose items have only a few values."""
     chosen = {
         "attention": ("plain", "cudnn", "agrees", "speedup"),
         "input": ("rows", "steps", "tokens_per_second", "padded_tokens_per_second", "input_wait"),
@@ -263,17 +261,19 @@ def make_parser():
     parser.add_argument(
         "--part",
         type=names_among(PARTS),
-        help="names with commas between; default: all, in the order of --list",
+        help="comma-separated names; default: all, in the order of --list",
     )
     parser.add_argument(
-        "--list", action="store_true", help="name the parts and their items, and stop"
+        "--list", action="store_true", help="list the parts and their items and exit"
     )
     parser.add_argument(
-        "--table", action="store_true", help="print the tables of the JSON file, and stop"
+        "--table", action="store_true", help="print the tables of the JSON file and exit"
     )
     parser.add_argument("--small", action="store_true", help="toy sizes")
     parser.add_argument("--plots", help="folder for PNGs")
-    parser.add_argument("--again", action="store_true", help="measure what has a result, too")
+    parser.add_argument(
+        "--again", action="store_true", help="measure again items that have a result"
+    )
     parser.add_argument("--part_seconds", type=float, default=PART_SECONDS)
     add_python(parser, "--torch_python", "torch and transformers")
     parser.add_argument(
@@ -292,7 +292,7 @@ def make_parser():
         "--record_flag",
         action="append",
         default=[],
-        help="another flag for the training of a run of record",
+        help="an extra flag for the training of a run of record",
     )
     return parser
 

@@ -1,12 +1,12 @@
-"""A run that is killed again and again ends with the same bits as one that is not.
+"""Checks that a run which is killed many times ends with the same bits as one that is not.
 
     python benchmarks/killing.py --kills=20 --signal=both
 
 Trains a tiny BERT on the sample (two virtual replicas, accumulation, dropout, several steps a
-call), first without interruption. Then the same command is started anew until it ends by itself,
-and killed `--kills` times on the way: at a random moment (start-up, restoring and training alike),
-or, twice in five, while a checkpoint is being written. At the end the weights, the last checkpoint
-and all losses of metrics.jsonl are compared byte for byte. Exit code 1 when they differ.
+call), first without interruption. Then it starts the same command again until it finishes, and
+kills it `--kills` times on the way: at a random moment (start-up, restoring and training alike),
+or, in two of five cases, while it writes a checkpoint. At the end it compares the weights, the last
+checkpoint and all losses of metrics.jsonl byte for byte. The exit code is 1 when they differ.
 """
 
 import json
@@ -51,12 +51,12 @@ def newest(folder):
 
 
 def is_writing(folder):
-    """Whether a checkpoint is being written: its folder still has the hidden name."""
+    """Whether a checkpoint is being written: its folder still has its hidden name."""
     return any((folder / "checkpoints").glob(".step-*"))
 
 
-def kill(process, number, moment, folder, generator):
-    """Sends the signal at a moment; returns what it hit, None when the run ended before.
+def kill(process, signum, moment, folder, generator):
+    """Sends the signal at a moment; returns what it interrupted, or None when the run ended before.
 
     moment: "start" (start-up and restoring), "training" (some time after the first new checkpoint)
     or "writing" (of a checkpoint).
@@ -85,19 +85,19 @@ def kill(process, number, moment, folder, generator):
         if newest(folder) != before
         else "before the first new checkpoint"
     )
-    process.send_signal(number)
+    process.send_signal(signum)
     return hit
 
 
-def state(folder, number):
-    """{what: bytes} of a finished run. A run that stops at a signal logs what it has, so that later
-    means are of other steps.
+def state(folder, signum):
+    """{what: bytes} of a finished run. A run that SIGTERM stops logs its partial means, so later
+    means cover other steps.
     """
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     lines = [
         line
         for line in lines
-        if number == signal.SIGKILL or ("eval_loss" in line and line["step"] % 6 == 0)
+        if signum == signal.SIGKILL or ("eval_loss" in line and line["step"] % 6 == 0)
     ]
     kept = [
         {name: value for name, value in line.items() if not name.endswith(TIMES)} for line in lines
@@ -106,22 +106,22 @@ def state(folder, number):
     return {
         "model.safetensors": (folder / "model" / "model.safetensors").read_bytes(),
         "last checkpoint": (last / "variables.safetensors").read_bytes(),
-        "metrics.jsonl" if number == signal.SIGKILL else "validation": json.dumps(kept).encode(),
+        "metrics.jsonl" if signum == signal.SIGKILL else "validation": json.dumps(kept).encode(),
     }
 
 
-def interrupted_run(folder, data, steps, number, num_kills, seed, say):
-    """Runs to the end, killed `num_kills` times; returns [what each kill hit]."""
+def interrupted_run(folder, data, steps, signum, num_kills, seed, say):
+    """Runs to the end, killed `num_kills` times; returns [what each kill interrupted]."""
     generator, hits = random.Random(seed), []
     while True:
         process = subprocess.Popen(command(folder, data, steps), stderr=subprocess.PIPE, text=True)
         if len(hits) < num_kills:
-            hit = kill(process, number, MOMENTS[len(hits) % len(MOMENTS)], folder, generator)
+            hit = kill(process, signum, MOMENTS[len(hits) % len(MOMENTS)], folder, generator)
             if hit is not None:
                 hits.append(hit)
         errors = process.communicate()[1]
-        if len(hits) and process.returncode in (-number, 128 + number):
-            say(f"  {number.name} {len(hits):2}: {hits[-1]:<34} newest checkpoint {newest(folder)}")
+        if len(hits) and process.returncode in (-signum, 128 + signum):
+            say(f"  {signum.name} {len(hits):2}: {hits[-1]:<34} newest checkpoint {newest(folder)}")
             continue
         if process.returncode:
             sys.exit(f"the run ended with exit code {process.returncode}: {errors}")
@@ -132,7 +132,7 @@ def make_parser():
     parser = benchmark_parser(__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument(
-        "--steps", type=int, default=None, help="of the run; default: enough for the kills"
+        "--steps", type=int, default=None, help="steps of the run; default: enough for the kills"
     )
     parser.add_argument("--signal", choices=("kill", "term", "both"), default="both")
     parser.add_argument("--seed", type=int, default=1)
@@ -156,21 +156,21 @@ def main():
         print(f"never killed: {steps} steps in {time.monotonic() - since:.0f} s", flush=True)
         is_equal = True
         for name in ("kill", "term") if arguments.signal == "both" else (arguments.signal,):
-            number = signal.SIGKILL if name == "kill" else signal.SIGTERM
+            signum = signal.SIGKILL if name == "kill" else signal.SIGTERM
             folder = scratch / name
             hits = interrupted_run(
                 folder,
                 scratch / "data",
                 steps,
-                number,
+                signum,
                 arguments.kills,
                 arguments.seed,
                 lambda text: print(text, flush=True),
             )
-            expected, found = state(scratch / "whole", number), state(folder, number)
+            expected, found = state(scratch / "whole", signum), state(folder, signum)
             same = {what: found[what] == value for what, value in expected.items()}
             counts = ", ".join(f"{hits.count(hit)} x {hit}" for hit in sorted(set(hits)))
-            print(f"{number.name}: {len(hits)} of {arguments.kills} kills ({counts})")
+            print(f"{signum.name}: {len(hits)} of {arguments.kills} kills ({counts})")
             print(
                 "  "
                 + ", ".join(

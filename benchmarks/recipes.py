@@ -1,24 +1,24 @@
-"""The bert and the crammed recipe at one small size and one budget of seconds, on the same text,
+"""Compares the recipes bert and crammed at one small size and one budget of time, on the same text,
 machine and seeds.
 
     python benchmarks/recipes.py --text=corpus.txt --pairs=PAIRS_FOLDER --minutes=5 --seeds=3
 
-Both are shrunk by the same flags (shape, batch), and both follow the clock, so that each rate falls
-to 0 when the time is up; the rest is as the recipes say. What comes out is compared on rows that
-neither was trained on in this form, so that masks are equal: whole sentences in a row, 15 % masked,
-from held-out documents. The pairs are fine-tuned alike for both. One table: the mean over the
-seeds, and the lowest and the highest.
+The same flags shrink both (shape, batch), and both follow the clock, so that each learning rate
+reaches 0 when the time is up; all else is as in the recipes. Both are evaluated on the same rows,
+with equal masks, in a form that neither was trained on: whole sentences, 15 % masked, from held-out
+documents. Both are fine-tuned on the pairs alike. Prints one table: the mean over the seeds, the
+lowest and the highest value.
 """
 
 import statistics
 import sys
 
-from helpers.command import benchmark_parser, read_json, read_metrics, run_script, work_folder
+from helpers.command import benchmark_parser, load_json, read_metrics, run_script, work_folder
 from helpers.report import origin, print_origin, print_table
 
-# The recipes' batches (256 and up to 8,192 rows) and bert's rate (1e-4) are for base and days of
-# GPUs. These are chosen for minutes of a CPU, so that both make hundreds of updates; they were not
-# searched for, but for bert's rate: 2e-4, 5e-4 and 1e-3 came out alike.
+# The recipes' batches (256 and up to 8,192 rows) and bert's learning rate (1e-4) are for base and
+# days of GPUs. These values are for minutes of a CPU, so that both make hundreds of updates. Only
+# bert's learning rate was tuned: 2e-4, 5e-4 and 1e-3 gave similar results.
 RECIPES = {
     "bert": dict(global_batch_size=32, learning_rate=5e-4),
     "crammed": dict(global_batch_size=128, learning_rate=1e-3),
@@ -54,7 +54,7 @@ def measure(recipe, seed, scratch, arguments):
         **RECIPES[recipe],
     )
     steps, _ = read_metrics(run)
-    epochs, rate = (
+    epochs, tokens_per_second = (
         steps[-1]["epoch"],
         statistics.median(line["tokens_per_second"] for line in steps if line["tokens_per_second"]),
     )
@@ -70,7 +70,7 @@ def measure(recipe, seed, scratch, arguments):
         **shape,
         **length,
     )
-    common = read_json(run / "eval_results.json")
+    common = load_json(run / "eval_results.json")
     run_script(
         "run_classifier.py",
         init_checkpoint=run / "model",
@@ -87,11 +87,11 @@ def measure(recipe, seed, scratch, arguments):
         do_train=True,
         do_eval=True,
     )
-    pairs = read_json(scratch / f"pairs-{recipe}-{seed}" / "eval_results.json")
+    pairs = load_json(scratch / f"pairs-{recipe}-{seed}" / "eval_results.json")
     return {
         "steps": steps[-1]["step"],
         "epochs": epochs,
-        "tokens/s": rate,
+        "tokens/s": tokens_per_second,
         "MLM loss": common["mlm_loss"],
         "MLM accuracy": common["mlm_accuracy"],
         "pairs accuracy": pairs["accuracy"],
@@ -100,13 +100,13 @@ def measure(recipe, seed, scratch, arguments):
 
 
 def predictions(recipe, length):
-    """Masked tokens a row: the recipe's share of it."""
+    """Masked tokens of a row, by the recipe's share."""
     return round({"bert": 20 / 128, "crammed": 32 / 128}[recipe] * length)
 
 
 def make_parser():
     parser = benchmark_parser(__doc__, "text", "pairs")
-    parser.add_argument("--minutes", type=float, default=5.0, help="of each training")
+    parser.add_argument("--minutes", type=float, default=5.0, help="time of each training")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden_size", type=int, default=128)

@@ -1,17 +1,17 @@
-"""BERT-GPU's claim in small: as many steps with one replica and with four (four times the batch),
-and how the rate should follow.
+"""Tests BERT-GPU's claim at a small size: the same number of steps with one replica and with four
+(four times the batch), and how to scale the learning rate.
 
     python benchmarks/replicas.py --text=corpus.txt --pairs=PAIRS_FOLDER --steps=2000
 
 Builds data from the text, pretrains a small BERT with 1 virtual replica, then with 4 at
 --lr_scaling=none, sqrt and linear, fine-tunes each on the pairs, and prints one table: validation
 loss and accuracy of pretraining; accuracy, F1 and AUC of the pairs. BERT-GPU reports 1 GPU x 100
-and 4 GPUs x 100 rows at one rate within 0.1 % of each other.
+and 4 GPUs x 100 rows at one learning rate within 0.1 % of each other.
 """
 
 import time
 
-from helpers.command import benchmark_parser, read_json, read_metrics, run_script, work_folder
+from helpers.command import benchmark_parser, load_json, read_metrics, run_script, work_folder
 from helpers.report import origin, print_origin, print_table
 
 PAIRS = ("accuracy", "f1", "auc")
@@ -19,7 +19,7 @@ RUNS = [(1, "none"), (4, "none"), (4, "sqrt"), (4, "linear")]
 
 
 def pretrain(folder, data, arguments, num_replicas, scaling):
-    """Trains, and returns the last validation's values."""
+    """Trains and returns the values of the last validation."""
     run_script(
         "run_pretraining_gpu.py",
         "--num_gpus=0",
@@ -38,7 +38,7 @@ def pretrain(folder, data, arguments, num_replicas, scaling):
 
 
 def fine_tune(folder, model, arguments):
-    """Fine-tunes on the pairs, and returns the metrics of the dev file."""
+    """Fine-tunes on the pairs and returns the metrics of the dev file."""
     run_script(
         "run_classifier.py",
         "--num_gpus=0",
@@ -51,16 +51,18 @@ def fine_tune(folder, model, arguments):
         "--do_train",
         "--do_eval",
     )
-    return read_json(folder / "eval_results.json")
+    return load_json(folder / "eval_results.json")
 
 
 def make_parser():
     parser = benchmark_parser(__doc__, "text", "pairs")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--batch_size", type=int, default=16, help="of one replica")
+    parser.add_argument("--batch_size", type=int, default=16, help="rows of one replica")
     parser.add_argument("--max_seq_length", type=int, default=64)
-    parser.add_argument("--learning_rate", type=float, default=5e-4, help="of one replica's batch")
+    parser.add_argument(
+        "--learning_rate", type=float, default=5e-4, help="learning rate for one replica's batch"
+    )
     return parser
 
 
@@ -87,11 +89,11 @@ def main():
             folder, started = scratch / f"{num_replicas}-{scaling}", time.monotonic()
             values = pretrain(folder, data, arguments, num_replicas, scaling)
             minutes = (time.monotonic() - started) / 60
-            rate = read_json(folder / "run.json")["learning_rate"]
+            learning_rate = load_json(folder / "run.json")["learning_rate"]
             pairs = fine_tune(
                 scratch / f"pairs-{num_replicas}-{scaling}", folder / "model", arguments
             )
-            numbers = [
+            measured = [
                 values["eval_loss"],
                 values["eval_mlm_accuracy"],
                 values["eval_nsp_accuracy"],
@@ -101,8 +103,8 @@ def main():
                 num_replicas,
                 num_replicas * arguments.batch_size,
                 scaling,
-                f"{rate:.1e}",
-                *(f"{x:.4f}" for x in numbers),
+                f"{learning_rate:.1e}",
+                *(f"{x:.4f}" for x in measured),
             ]
             rows.append([*cells, f"{minutes:.1f}"])
             print("  ".join(map(str, rows[-1])), flush=True)
@@ -110,7 +112,7 @@ def main():
             "replicas",
             "batch",
             "lr_scaling",
-            "rate",
+            "learning rate",
             "eval loss",
             "MLM accuracy",
             "NSP accuracy",

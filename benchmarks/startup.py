@@ -1,11 +1,12 @@
-"""Seconds until a command answers, and until work begins.
+"""Measures the seconds until a command answers, and until its work begins.
 
     python benchmarks/startup.py --against=CHECKOUT
 
-Each command is a process of its own, on caches that a first run has warmed. What only answers
-(--help, --show_config, a wrong flag, a wrong value) is timed to its end. Work begins where the data
-script says what it will read, and where a fine-tuning of ten pairs has said how many steps it will
-do. With --against the same commands are run in another checkout, in turn, and the ratio is printed.
+Each command is a process of its own, on caches that a first run has warmed. Commands that only
+answer (--help, --show_config, a wrong flag, a wrong value) are timed to their end. Work begins when
+the data script prints what it will read, and when a fine-tuning on ten pairs prints its number of
+steps. With --against the same commands also run in another checkout, in turn, and the ratio is
+printed.
 """
 
 import pathlib
@@ -33,8 +34,8 @@ def seconds_to_end(command, folder):
 
 
 def seconds_to_line(command, folder, text):
-    """Seconds until the command prints a line with `text` in it; Failed when it does not. Then
-    it is ended.
+    """Seconds until the command prints a line that contains `text`; Failed when it does not. Ends
+    the command then.
     """
     started, lines = time.perf_counter(), []
     with subprocess.Popen(
@@ -50,7 +51,7 @@ def seconds_to_line(command, folder, text):
 
 
 def make_model(folder):
-    """A pretrained tiny model in the folder, to fine-tune; ten pairs; twenty lines of text."""
+    """Makes a pretrained tiny model, ten pairs and twenty lines of text in the folder."""
     text = (ROOT / "sample_text.txt").read_text().splitlines(keepends=True)[:20]
     (folder / "small.txt").write_text("".join(text))
     (folder / "pairs").mkdir()
@@ -81,7 +82,7 @@ def make_model(folder):
 
 
 def measures(checkout, folder):
-    """{what: function that measures it once} of the scripts of a checkout."""
+    """{what: function that measures it once} for the scripts of a checkout."""
     python = [sys.executable]
     found = {}
     for script in SCRIPTS:
@@ -118,10 +119,10 @@ def measures(checkout, folder):
 def make_parser():
     parser = benchmark_parser(__doc__)
     parser.add_argument(
-        "--against", type=pathlib.Path, help="another checkout, run in turn with this one"
+        "--against", type=pathlib.Path, help="another checkout, which runs in turn with this one"
     )
     parser.add_argument(
-        "--runs", type=int, default=5, help="counted runs of each; the median is printed"
+        "--runs", type=int, default=5, help="measured runs of each command; the median is printed"
     )
     return parser
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The training step against its peers, in one run on the CPU: Model Garden's BertPretrainerV2,
-Hugging Face's BertForPreTraining.
+"""Compares the training step with its peers, in one run on the CPU: Model Garden's
+BertPretrainerV2, Hugging Face's BertForPreTraining.
 
     BERT_GPU_ORACLE_PYTHON=PYTHON python benchmarks/training.py [--json=docs/data/training.json]
 
-Same shape, batch, masked places, dropout, clipping and AdamW for all; every variant in a process of
-its own that stays warm, and they take turns. A variant that is --drop times slower than the best of
-its own system at its first turn is not asked again: its row says 1 turn. The others' numbers are
-medians of the later turns. PYTHON is an environment with torch and transformers.
+All have the same shape, batch, masked positions, dropout, clipping and AdamW. Every variant has its
+own process, which stays warm, and they take turns. A variant that is --drop times slower than the
+best of its own system in its first turn gets no other: its row says 1 turn. The values of the
+others are medians of the later turns. PYTHON is an environment with torch and transformers.
 """
 
 import os
@@ -36,15 +36,13 @@ SYSTEMS = {
     "as_shipped": "Hugging Face as shipped",
 }
 TORCH = ("hugging_face", "as_shipped")
-GOALS = {"garden": 1.25, "hugging_face": 2.0, "as_shipped": 2.0}  # tokens/s of our best to theirs
-PACKED_GOAL = 1.5  # real tokens/s of packed rows to those of padded sentence pairs
+TARGETS = {"garden": 1.25, "hugging_face": 2.0, "as_shipped": 2.0}  # tokens/s of our best to theirs
+PACKED_TARGET = 1.5  # real tokens/s of packed rows to those of padded sentence pairs
 PRECISIONS = ("float32", "bfloat16")
 
 
 def variants():
-    """{name: (system, settings)}; what is likely to be fastest first, so that what is slower is
-    dropped early.
-    """
+    """{name: (system, settings)}; likely fastest first, so that slower ones are dropped early."""
     found = {}
     for precision in reversed(PRECISIONS):
         found[f"ours {precision}"] = ("ours", dict(precision=precision, xla="off"))
@@ -82,8 +80,8 @@ class Contest:
         self.python, self.drop, self.num_turns, self.seconds = python, drop, turns, seconds
 
     def run(self, entries, rows):
-        """{name: result}: a result has step_seconds, turns and peak_bytes, and what the first steps
-        said; or "error".
+        """{name: result}: a result has step_seconds, turns, peak_bytes and the report of the first
+        steps; or "error".
 
         entries: {name: (system, settings)}.
         """
@@ -150,8 +148,8 @@ class Contest:
 
 
 def matrix_rates(python, seconds):
-    """{precision: FLOP/s of a large matrix product}: the faster of TensorFlow's and, where it
-    is, PyTorch's.
+    """{precision: FLOP/s of a large matrix product}: the faster of TensorFlow's and, if installed,
+    PyTorch's.
     """
     shape, rates = shape_of("tiny"), dict.fromkeys(PRECISIONS, 0.0)
     for system, own in (("ours", None), ("hugging_face", python)):
@@ -167,7 +165,7 @@ def matrix_rates(python, seconds):
 
 
 def race(options, rates):
-    """The rows of the comparison: [dict of a model and S with the variants' results]."""
+    """The rows of the comparison: [dict with a model, S and the variants' results]."""
     contest, rows = Contest(options.oracle_python, options.drop, options.turns, options.seconds), []
     for model in options.models.split(","):
         for length in map(int, options.lengths.split(",")):
@@ -224,13 +222,13 @@ def print_race(rows, rates):
             if "error" in result:
                 cells.append([*start, "-", "-", "-", "-", result["error"][:60]])
                 continue
-            numbers = [
+            measured = [
                 f"{1e3 * result['step_seconds']:,.0f}",
                 f"{result['tokens_per_second']:,.0f}",
                 f"{100 * result['mfu']:.0f} %",
             ]
             cells.append(
-                [*start, *numbers, f"{result['peak_bytes'] / 2**20:,.0f}", len(result["turns"])]
+                [*start, *measured, f"{result['peak_bytes'] / 2**20:,.0f}", len(result["turns"])]
             )
     print_table(
         ["model", "S", "rows", "variant", "ms a step", "tokens/s", "MFU", "peak MB", "turns"], cells
@@ -239,34 +237,34 @@ def print_race(rows, rates):
     for row in rows:
         name, mine = best_of(row, "ours")
         line = [row["model"], row["length"], "-" if mine is None else f"{mine:,.0f} ({name})"]
-        for system, goal in GOALS.items():
+        for system, target in TARGETS.items():
             theirs_name, theirs = best_of(row, system)
             if None in (mine, theirs):
                 line += ["not measured", "-"]
             else:
                 line += [
                     f"{theirs:,.0f} ({theirs_name})",
-                    f"{mine / theirs:.2f} ({'reached' if mine >= goal * theirs else 'missed'})",
+                    f"{mine / theirs:.2f} ({'reached' if mine >= target * theirs else 'missed'})",
                 ]
         cells.append(line)
     print()
     heads = [
         part
-        for system, goal in GOALS.items()
-        for part in (f"best of {SYSTEMS[system]}", f"ours to it (goal {goal:g})")
+        for system, target in TARGETS.items()
+        for part in (f"best of {SYSTEMS[system]}", f"ours to it (target {target:g})")
     ]
     print_table(["model", "S", "ours, tokens/s", *heads], cells)
     print(
-        "\nHugging Face's masked places are gathered before its head; "
-        "as shipped, the class computes the scores of all S places.\n"
+        "\nHugging Face's masked positions are gathered before its head; "
+        "as shipped, the class computes the scores of all S positions.\n"
         "All have the exact GELU; peak MB is the largest resident set "
         "of the process, its libraries included. tokens/s counts all\n"
-        "places of the rows; a tenth of the rows, at least one, is short.\n"
+        "positions of the rows; a tenth of the rows, at least one, is short.\n"
     )
 
 
 def short_documents(text, target, seed=0):
-    """Cuts the documents of a text into short ones, of one to four sentences."""
+    """Splits the documents of a text into short ones of one to four sentences."""
     rng, lines = np.random.default_rng(seed), []
     for document in pathlib.Path(text).read_text(encoding="utf-8").split("\n\n"):
         sentences = [line for line in document.splitlines() if line.strip()]
@@ -289,8 +287,8 @@ def build(text, folder, **flags):
 
 
 def packed_comparison(options):
-    """{"packed" | "padded": result} of both kinds of rows made of the same short documents, through
-    reading, masking and training.
+    """{"packed" | "padded": result} for both kinds of rows, made of the same short documents and
+    measured through reading, masking and training.
     """
     with work_folder() as work:
         short_documents(options.text, work / "short.txt")
@@ -320,9 +318,9 @@ def packed_comparison(options):
             result["real_tokens_per_second"] = statistics.median(
                 t["real_tokens"] / t["step_seconds"] for t in result["turns"]
             )
-            places = batch * options.packed_length
+            num_positions = batch * options.packed_length
             result["real_share"] = (
-                statistics.mean(turn["real_tokens"] for turn in result["turns"]) / places
+                statistics.mean(turn["real_tokens"] for turn in result["turns"]) / num_positions
             )
     return dict(
         model=options.packed_model, length=options.packed_length, rows=batch, variants=results
@@ -349,13 +347,13 @@ def print_packed(found):
             if not name.startswith("packed") or not partner
             else f"{result['real_tokens_per_second'] / partner:.2f}"
         )
-        rate, share = result["real_tokens_per_second"], result["real_share"]
+        tokens_per_second, share = result["real_tokens_per_second"], result["real_share"]
         cells.append(
             [
                 name,
                 f"{1e3 * result['step_seconds']:,.0f}",
                 f"{100 * share:.0f} %",
-                f"{rate:,.0f}",
+                f"{tokens_per_second:,.0f}",
                 ratio,
             ]
         )
@@ -365,7 +363,7 @@ def print_packed(found):
             "ms a step",
             "real tokens",
             "real tokens/s",
-            f"packed to padded (goal {PACKED_GOAL:g})",
+            f"packed to padded (target {PACKED_TARGET:g})",
         ],
         cells,
     )
@@ -375,18 +373,24 @@ def make_parser():
     parser = benchmark_parser(__doc__, "text", "json")
     parser.add_argument("--models", default="mini,small,6x512")
     parser.add_argument("--lengths", default="128,512")
-    parser.add_argument("--tokens", type=int, default=4096, help="of a step: rows x S")
-    parser.add_argument("--turns", type=int, default=5, help="of each variant, beside its first")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a turn, at least one step")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens of a step: rows x S")
+    parser.add_argument(
+        "--turns", type=int, default=5, help="turns of each variant after its first"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="length of a turn, which has at least one step"
+    )
     parser.add_argument(
         "--drop",
         type=float,
         default=1.3,
-        help="how much slower than its system's best a variant may be at first",
+        help="drop a variant this many times slower than its system's best in the first turn",
     )
-    parser.add_argument("--only", default="", help="regular expression: which variants, by name")
     parser.add_argument(
-        "--list", action="store_true", help="name the variants of the race, and stop"
+        "--only", default="", help="regular expression for the names of the variants to run"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="list the variants of the race and exit"
     )
     parser.add_argument("--part", type=names_among(("race", "packed")), default=["race", "packed"])
     parser.add_argument("--packed_model", default="small")

@@ -1,10 +1,10 @@
-"""Small functions compiled by XLA into few passes over memory, inside steps that are not compiled
-as a whole (those of CPUs).
+"""Small functions that XLA compiles into few passes over memory, for steps that are not compiled as
+a whole (those on CPUs).
 
 Outside XLA every elementwise op reads and writes all of its values; a GELU and its gradient are
-eleven such passes. Compiling the whole step is no way out on CPUs, where XLA's matrix products are
-slower than TensorFlow's. So only what stands between the products is compiled. Inside a step that
-XLA compiles, these functions dissolve in it.
+eleven such passes. Compiling the whole step does not help on CPUs, where XLA's matrix products are
+slower than TensorFlow's. So only the ops between the products are compiled. In a step that XLA
+compiles as a whole, these functions become part of it.
 """
 
 import functools
@@ -15,9 +15,9 @@ import tensorflow as tf
 
 
 def fused(function, reduce_retracing=True):
-    """Compiles a function of tensors, a decorator. Each shape is compiled once a process.
+    """Decorator: XLA compiles a function of tensors, once per process for each shape.
 
-    What a call may lack is a sequence that may be empty: TensorFlow 2.20 fails on calls with
+    Pass an optional tensor as a sequence that may be empty: TensorFlow 2.20 fails on calls with
     different numbers of arguments.
     """
     return tf.function(
@@ -26,21 +26,20 @@ def fused(function, reduce_retracing=True):
 
 
 def widened(x, bias=()):
-    """x as float32, plus the bias if there is one: a sequence of one or none."""
+    """x as float32, plus the bias if there is one. bias: a sequence of one tensor or none."""
     x = tf.cast(x, tf.float32)
     return x + tf.cast(bias[0], tf.float32) if bias else x
 
 
 def elementwise(function):
-    """Makes of a function from float32 to float32 one of any float type, with one pass forward and
-    one backward.
+    """Turns an elementwise function of float32 into one of any float type, with one pass forward
+    and one pass backward.
 
     Args:
-      function: (..., n) -> (..., m) of TensorFlow ops; its gradient is derived, inside the compiled
-        pass, from the input alone.
+      function: (..., n) -> (..., m), made of TensorFlow ops; the compiled backward pass computes
+        its gradient from the input alone.
 
-    Returns: a function of (R, n), and optionally of a bias (n,) that is added first, in
-      the same pass.
+    Returns: a function of (R, n) and an optional bias (n,), which is added first, in the same pass.
     """
 
     @fused
@@ -72,28 +71,28 @@ def has_gpu():
 
 
 def column_sums(x, dtype=tf.float32):
-    """The gradient of a bias: (R, C) -> (C,). On CPUs a product with ones, which is several times
-    faster than a reduction there.
+    """The gradient of a bias: (R, C) -> (C,). On CPUs it is a product with ones, several times
+    faster than a reduction.
 
-    Not of float16, because a product comes out as what went in, and a scaled loss has sums
-    above its range.
+    float16 is always reduced in float32: its product would be float16, and sums of scaled gradients
+    exceed its range.
     """
     if has_gpu() or x.dtype == tf.float16:
         return tf.cast(tf.reduce_sum(tf.cast(x, tf.float32), 0), dtype)
     return tf.cast(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x)[0], dtype)
 
 
-def hush():
-    """Lets XLA say once, to nobody, that it compiles. It logs that past TensorFlow's log level;
-    call it when the devices are set up.
+def compile_silently_once():
+    """Compiles a trivial function with stderr discarded. XLA logs its first compilation regardless
+    of TensorFlow's log level, and this hides that line. Call it once the devices are set up.
     """
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 2)
+        os.dup2(devnull, 2)
         with tf.device("CPU:0"):
             fused(lambda x: x + 1.0)(tf.constant(0.0))
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(devnull)

@@ -106,7 +106,7 @@ def test_an_unknown_flag_is_refused(name, monkeypatch, capsys):
 def test_an_unknown_part_is_refused(name, flag, capsys):
     with pytest.raises(SystemExit):
         importlib.import_module(name).make_parser().parse_args([f"{flag}=none"])
-    assert "none: must be among" in capsys.readouterr().err
+    assert "none: must be one of" in capsys.readouterr().err
 
 
 def test_documents_name_commands():

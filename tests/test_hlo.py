@@ -1,5 +1,5 @@
-"""What benchmarks count in compiled programs whose bytes and FLOPs are known
-(helpers/ahead_hlo.py), and how they search (ahead.py).
+"""Benchmarks count the right bytes and FLOPs in compiled programs where both are known
+(helpers/ahead_hlo.py), and their search finds the limit (ahead.py).
 """
 
 import sys
@@ -68,8 +68,8 @@ def test_kernels_of_a_program():
         3,
         2 * 4 * 8 * 4,
     )
-    # The fusion reads x whole, of y the slice alone, whatever order its parameters are written in;
-    # and writes sums and values.
+    # The fusion reads all of x and only the slice of y, whatever the order of its parameters, and
+    # writes sums and values.
     assert (fusion.kind, fusion.op_name, fusion.times) == ("other", "PartitionedCall/Sum", 1)
     assert fusion.num_bytes == 4 * 8 * 4 + 4 * 8 * 2 + 4 * 4 + 4 * 8 * 2
     assert (gemm.kind, gemm.flops) == ("product", 2 * 4 * 100 * 8)

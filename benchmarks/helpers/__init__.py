@@ -1,10 +1,10 @@
-"""What the benchmarks are made of: flags and scripts (command.py), tables and results (report.py),
-processes that hold one variant of training each (process.py starts them, serve.py is their side),
-and parts of one benchmark, named after it (ahead_*, data_*, gpu_*).
+"""Building blocks of the benchmarks: flags and scripts (command.py), tables and results
+(report.py), processes that each hold one variant of training (process.py starts them, serve.py runs
+in them), and parts of one benchmark, named after it (ahead_*, data_*, gpu_*).
 
-Importing this package puts the checkout that it lies in before an installed bert_gpu, so that a
-table measures the revision that it names. It also imports bert_gpu, which decides the environment
-before TensorFlow is imported: here, and in what is started from here.
+Importing this package puts its checkout before an installed bert_gpu, so that a table measures the
+revision that it names. It also imports bert_gpu, which sets the environment before TensorFlow is
+imported, in this process and in those that it starts.
 """
 
 import importlib

@@ -1,8 +1,8 @@
-"""XLA's GPU compiler as a process for benchmarks: compiles programs for a GPU that need not be
-there, and says what it made of them.
+"""XLA's GPU compiler as a process for benchmarks: compiles programs for a GPU that need not exist,
+and reports on the result.
 
-It is the compiler of jax[cuda12], whose version 0.7.0 has about the XLA of TensorFlow 2.20. Without
-the GPU it cannot try kernels out, so products are cuBLAS calls by its default choice.
+It uses jax[cuda12] 0.7.0, whose XLA is about that of TensorFlow 2.20. Without a GPU it cannot try
+kernels, so products are cuBLAS calls, its default choice.
 """
 
 import os
@@ -11,8 +11,8 @@ import time
 
 from serve import serve
 
-# Fields of xla.gpu.GpuTargetConfigProto. Sizes and rates of an H200 (SXM) as NVIDIA's data sheet
-# and CUDA's table for 9.0 give them.
+# Fields of xla.gpu.GpuTargetConfigProto. Sizes and clock rates of an H200 (SXM) from NVIDIA's data
+# sheet and CUDA's table for 9.0.
 H200 = """
 gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
@@ -31,9 +31,7 @@ device_description_str: "NVIDIA H200"
 
 
 class GpuCompiler:
-    """folder: for what it writes. flags: of XLA, beside those that a compiler without
-    a GPU needs.
-    """
+    """folder: for its output. flags: XLA flags beside those that compiling without a GPU needs."""
 
     def __init__(self, folder, flags=""):
         self.folder = pathlib.Path(folder)

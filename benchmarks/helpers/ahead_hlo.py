@@ -1,10 +1,10 @@
-"""What a program that XLA compiled for a GPU launches: its kernels, with the bytes that each reads
-and writes and the FLOPs of products.
+"""Lists the kernels that a program compiled by XLA launches on a GPU, with the bytes that each
+reads and writes and the FLOPs of products.
 
-Read from the text of the optimized module (HLO), as --xla_dump_to writes it. Bytes are of the
-arrays, or the parts of arrays, that go into and out of a kernel. On a GPU caches serve some of
-them, and some are moved more than once: it is a count, not a measurement. ValueError for what it
-cannot count.
+It reads the text of the optimized module (HLO), as --xla_dump_to writes it. Bytes are those of the
+arrays, or parts of arrays, that a kernel reads and writes. On a GPU caches serve some of them, and
+some are moved more than once: this is a count, not a measurement. Raises ValueError for operations
+that it cannot count.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ FREE = {
     "after-all",
     "opt-barrier",
 }
-PARTS = {"slice", "dynamic-slice", "gather"}  # read no more than they give
+PARTS = {"slice", "dynamic-slice", "gather"}  # they read no more than they return
 # value by value
 LIKE = {
     "bitcast",
@@ -94,8 +94,8 @@ def size_of(kind):
 
 @dataclasses.dataclass
 class Kernel:
-    """times: how often one run of the program launches it. num_bytes, flops: of one launch; flops
-    of products and of attention only.
+    """times: launches in one run of the program. num_bytes, flops: of one launch; only products and
+    attention have flops.
     """
 
     name: str
@@ -107,12 +107,12 @@ class Kernel:
 
 
 def closing(text, start):
-    """Place of the parenthesis that closes the one at `start`."""
+    """Index of the parenthesis that closes the one at `start`."""
     depth = 0
-    for place in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
+    for index in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[index], 0)
         if not depth:
-            return place
+            return index
     raise ValueError(f"parenthesis never closed: {text[:80]}")
 
 
@@ -136,8 +136,8 @@ def read_instruction(line):
 
 
 def read_module(text):
-    """{name of a computation: its instructions, the root marked by being last}, and the name of the
-    entry computation.
+    """{name of a computation: its instructions, the root last}, and the name of the entry
+    computation.
     """
     computations, entry, current = {}, None, None
     for line in text.splitlines():
@@ -154,8 +154,8 @@ def read_module(text):
 
 
 def values_read(name, inner):
-    """How many of its values a fused computation uses: all, unless what they go into is cut to
-    parts or updated in place.
+    """How many values of an array a fused computation uses: all, unless its users read only slices
+    or update it in place.
     """
     users = [part for part in inner.values() if name in part.operands]
     whole, used = inner[name].num_values, 0
@@ -173,13 +173,13 @@ def values_read(name, inner):
 
 
 def updates_of(instruction, scope):
-    """What a dynamic-update-slice or a scatter of one array writes."""
-    place = 1 if instruction.opcode == "dynamic-update-slice" else 2
-    return scope[instruction.operands[place]]
+    """The operand that a dynamic-update-slice or a scatter writes."""
+    index = 1 if instruction.opcode == "dynamic-update-slice" else 2
+    return scope[instruction.operands[index]]
 
 
 def bytes_read(instruction, scope, computations):
-    """Bytes that a kernel reads: of operands of which only parts are used, those parts."""
+    """Bytes that a kernel reads; of partly used operands, only the used parts."""
     if instruction.opcode in PARTS:
         return instruction.num_bytes
     operands = [scope[name] for name in instruction.operands if name in scope]
@@ -197,8 +197,8 @@ def bytes_read(instruction, scope, computations):
 
 
 def bytes_written(instruction, computations):
-    """Bytes that a kernel writes; of arrays that are updated in place, the updates. s8 of a custom
-    call is its workspace.
+    """Bytes that a kernel writes; of arrays updated in place, only the updates. An s8 result of a
+    custom call is its workspace.
     """
     if instruction.opcode == "custom-call":
         return sum(
@@ -221,7 +221,7 @@ def bytes_written(instruction, computations):
 
 
 def product_flops(instruction, scope):
-    """FLOPs of a cuBLAS call: 2 x values of the result x length of what is summed."""
+    """FLOPs of a cuBLAS call: 2 x number of values of the result x length of the sum."""
     configuration = json.loads(re.search(r"backend_config=(\{.*\})", instruction.rest).group(1))[
         "gemm_backend_config"
     ]
@@ -233,7 +233,9 @@ def product_flops(instruction, scope):
 
 
 def attention_flops(instruction, scope, is_backward):
-    """FLOPs of a cuDNN call: two products of scores forward, five backward; masked pairs count."""
+    """FLOPs of a cuDNN call: two products of the size of the scores forward, five backward; masked
+    pairs count.
+    """
     configuration = json.loads(re.search(r"backend_config=(\{.*\})", instruction.rest).group(1))[
         "cudnn_fmha_backend_config"
     ]
@@ -268,7 +270,7 @@ def read_kernel(instruction, scope, computations, times):
 
 
 def kernels(text):
-    """Every Kernel of a module, in the order of its schedule."""
+    """All Kernels of a module, in the order of its schedule."""
     computations, entry = read_module(text)
 
     def walk(name, times):

@@ -1,5 +1,5 @@
-"""The training step as programs for XLA on a GPU, written by TensorFlow where there is none; a
-process of serve.py's kind.
+"""Lowers the training step to programs for XLA on a GPU, in TensorFlow without a GPU; a process of
+serve.py's kind.
 """
 
 import os
@@ -13,8 +13,8 @@ from serve import VOCAB_SIZE, make_batch, serve
 class Lowering:
     """shape: fields of ModelConfig. length: S. precision: of DeviceConfig. attention: "plain" or
     "cudnn". packed: rows of several sequences. recompute_every: k of encoder.encode. freeze: of
-    MemoryConfig, "layers:HALF" for half of them. optimizer: of OptimizerConfig.
-    micro_batches: of a step.
+    MemoryConfig, "layers:HALF" for half of them. optimizer: of OptimizerConfig. micro_batches:
+    number in a step.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Lowering:
         )
         with mock.patch.object(tf.config, "list_logical_devices", lambda kind=None: ["a GPU"]):
             fused.has_gpu.cache_clear()
-            assert fused.has_gpu()  # and remembered: what depends on it is lowered for a GPU
+            assert fused.has_gpu()  # cached here, so that code which asks is lowered for a GPU
         config = ModelConfig(vocab_size=VOCAB_SIZE, **shape)
         encoder = BertEncoder(
             config, recompute_every=recompute_every, attention=attention, xla=True
@@ -85,8 +85,8 @@ class Lowering:
         return self.write(self.step.gradients, arguments, path)
 
     def update(self, path):
-        """Writes the program of the optimizer's update, without the choice to skip it. Gradients
-        have the type that `gradients` gives.
+        """Writes the program of the optimizer's update, without the option to skip it. Gradients
+        have the type that `gradients` returns.
         """
         from bert_gpu.optim import optimizers
 
@@ -103,10 +103,10 @@ class Lowering:
         }
 
         @tf.function(jit_compile=True, autograph=False)
-        def update(weights, gradients, slots, rate, num_updates):
+        def update(weights, gradients, slots, learning_rate, num_updates):
             factor, norm = optimizers.clip_factor(gradients, self.optimizer.clip_norm, 1.0)
             return optimizers.update(
-                weights, gradients, slots, rate, num_updates, self.optimizer, factor
+                weights, gradients, slots, learning_rate, num_updates, self.optimizer, factor
             ), norm
 
         return self.write(
@@ -114,7 +114,7 @@ class Lowering:
         )
 
     def trained(self):
-        """Those of the weights that are not frozen."""
+        """The weights that are not frozen."""
         return {name: self.weights[name] for name in self.state.trained}
 
     def write(self, function, arguments, path):
@@ -125,7 +125,7 @@ class Lowering:
         return dict(path=path, bytes=len(program))
 
     def sizes(self):
-        """Bytes of what a run holds beside a step: weights and the optimizer's state."""
+        """Bytes that a run holds outside the step: weights and the optimizer's state."""
         from bert_gpu.optim.optimizers import state_bytes
 
         return dict(

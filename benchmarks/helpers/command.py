@@ -1,5 +1,5 @@
-"""What every benchmark does as a command: reads flags, works in a folder, runs the project's
-scripts and reads what they logged.
+"""Shared code of the benchmarks as commands: flags, a work folder, running the project's scripts
+and reading their logs.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from . import ROOT
 SHARED_FLAGS = {
     "text": dict(
         default=str(ROOT / "sample_text.txt"),
-        help="one sentence a line, a blank line between documents; default: the sample",
+        help="one sentence per line, a blank line between documents; default: the sample",
     ),
     "pairs": dict(
         default=str(ROOT / "examples" / "pairs"), help="folder of the pairs to fine-tune on"
@@ -27,7 +27,7 @@ SHARED_FLAGS = {
 
 
 class Failed(Exception):
-    """Something that could not be measured, and why."""
+    """Raised with the reason when something could not be measured."""
 
 
 def benchmark_parser(doc, *shared):
@@ -41,20 +41,20 @@ def benchmark_parser(doc, *shared):
 
 
 def add_python(parser, name, what):
-    """Adds the flag that names another Python, which has `what`."""
+    """Adds a flag for another Python, which has `what`."""
     parser.add_argument(
         name, default=os.environ.get("BERT_GPU_ORACLE_PYTHON"), help=f"Python with {what}"
     )
 
 
 def names_among(known):
-    """A type for argparse: names of the known, with commas between."""
+    """A type for argparse: comma-separated names out of the known ones."""
 
     def read(text):
         names = text.split(",")
         for name in names:
             if name not in known:
-                raise argparse.ArgumentTypeError(f"{name}: must be among {', '.join(known)}")
+                raise argparse.ArgumentTypeError(f"{name}: must be one of {', '.join(known)}")
         return names
 
     return read
@@ -72,9 +72,7 @@ def script_command(name, *flags, **values):
 
 
 def run_script(name, *flags, limit_seconds=None, **values):
-    """Runs one of the project's scripts to its end; Failed when it does not end well, or
-    not in time.
-    """
+    """Runs one of the project's scripts to its end; Failed when it fails or takes too long."""
     process = subprocess.Popen(
         script_command(name, *flags, **values),
         stdout=subprocess.PIPE,
@@ -89,7 +87,8 @@ def run_script(name, *flags, limit_seconds=None, **values):
             f"{name} {' '.join(flags[:3])}: not over within {limit_seconds:.0f} s"
         ) from None
     finally:
-        if process.poll() is None:  # also at an interrupt, which a session of its own does not get
+        # also on an interrupt, which does not reach a process in its own session
+        if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     if process.returncode:
@@ -102,7 +101,7 @@ def run_script(name, *flags, limit_seconds=None, **values):
 
 @contextlib.contextmanager
 def work_folder(kept=None):
-    """The folder that was named, or a temporary one, which is removed at the end."""
+    """The given folder, or a temporary one, which is removed at the end."""
     if kept:
         yield pathlib.Path(kept)
         return
@@ -110,7 +109,7 @@ def work_folder(kept=None):
         yield pathlib.Path(folder)
 
 
-def read_json(path):
+def load_json(path):
     return json.loads(pathlib.Path(path).read_text())
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's way from a text to rows of ids, for the benchmark of data; run by a Python with
+"""Hugging Face's code from a text to rows of ids, for the benchmark of data; needs a Python with
 `datasets` and `tokenizers`.
 
     python data_hugging_face.py TEXT VOCAB FOLDER LENGTH transformers|tokenizers

@@ -1,4 +1,4 @@
-"""The input pipeline with one thread, for the benchmark of data: tokens a second, and the time to
+"""The input pipeline with one thread, for the benchmark of data: tokens per second, and the time to
 the first batch far into the records.
 
 python data_reader.py FOLDER        # prints one line of JSON

@@ -1,5 +1,5 @@
-"""cuDNN attention on a GPU: agreement with float32 beside plain bfloat16, and time, forward
-and backward.
+"""cuDNN attention on a GPU, beside plain bfloat16: error against float32, and time, forward and
+backward.
 
 python benchmarks/helpers/gpu_attention.py padding|packed B S N D # one line of JSON; without a GPU
 plain attention alone

@@ -1,14 +1,14 @@
 """Draws the curves of the GPU benchmark's results as PNG: loss over steps by precision, loss over
 time and tokens by recipe.
 
-Needs matplotlib; without it nothing is drawn.
+Needs matplotlib; draws nothing without it.
 """
 
 import pathlib
 
 
 def curves(path, series, title, xlabel, ylabel):
-    """Draws {name: (x, y)} as lines; False where matplotlib is not installed."""
+    """Draws {name: (x, y)} as lines; False when matplotlib is not installed."""
     try:
         import matplotlib
     except ImportError:
@@ -29,7 +29,7 @@ def curves(path, series, title, xlabel, ylabel):
 
 
 def draw(results, folder):
-    """Every curve that the results have, into the folder: the paths that were written."""
+    """Draws every curve of the results into the folder; returns the paths."""
     folder, written = pathlib.Path(folder), []
     items = {part: found["items"] for part, found in results.get("parts", {}).items()}
     precision = {

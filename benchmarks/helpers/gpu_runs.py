@@ -1,8 +1,8 @@
-"""What of the GPU benchmark is measured by runs: input, replicas, precisions and runs of record,
-through the scripts as a user starts them.
+"""The parts of the GPU benchmark that measure whole runs: input, replicas, precisions and runs of
+record, through the scripts as a user starts them.
 
 A part of the benchmark is a list of items, (name, function of a Clock -> result), the most
-telling first.
+important first.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-from .command import Failed, read_json, read_metrics, run_script, script_command
+from .command import Failed, load_json, read_metrics, run_script, script_command
 from .gpu_steps import OURS, Clock
 from .process import HERE, Peer, tensorflow_environment
 
@@ -24,7 +24,7 @@ ATTENTION_SHAPES = [(64, 128, 12, 64), (16, 512, 12, 64), (16, 512, 16, 64)]
 
 
 def data_folder(setup, name, *flags, clock):
-    """A folder of records made of the text, made once."""
+    """A folder of records made from the text, once."""
     folder = setup.work / "data" / name
     if not (folder / "dataset.json").exists():
         flags = [
@@ -42,8 +42,8 @@ def device_flags(setup):
 
 
 def input_items(setup):
-    """How long the training loop waits for its data: sentence pairs as Google writes them, and
-    compact packed rows masked when read.
+    """How long the training loop waits for its data: sentence pairs in Google's format, and compact
+    packed rows masked while reading.
     """
     objectives = {
         "nsp, static masking": ("nsp", ["--objective=nsp", "--masking=static"]),
@@ -81,17 +81,17 @@ def input_wait(setup, name, flags, clock):
     ]
     run_script("run_pretraining_gpu.py", *common, *sizes, *cadence, limit_seconds=clock.left())
     lines = [line for line in read_metrics(run)[0][1:] if line["input_wait"] is not None]
-    rates = ("tokens_per_second", "padded_tokens_per_second", "input_wait")
+    names = ("tokens_per_second", "padded_tokens_per_second", "input_wait")
     return dict(
         rows=rows,
         steps=steps,
-        **{rate: statistics.median(line[rate] for line in lines) for rate in rates},
+        **{name: statistics.median(line[name] for line in lines) for name in names},
     )
 
 
 def attention_items(setup):
-    """cuDNN's attention against the plain one, by itself: padded and packed rows,
-    time and error.
+    """cuDNN's attention against the plain one, without a model: padded and packed rows, time and
+    error.
     """
     shapes = [(2, 32, 2, 16)] if setup.small else ATTENTION_SHAPES
     return [
@@ -144,8 +144,8 @@ def replica_items(setup):
 
 
 def same_losses(setup, precision, clock, num_steps=20):
-    """Largest relative difference of the losses of two replicas of B rows and of one of 2 B.
-    Dropout is off: it draws by replica.
+    """Largest relative difference between the losses of two replicas of B rows and of one replica
+    of 2 B rows. Dropout is off, because it draws by replica.
     """
     shape = setup.shape("small") | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     length, rows = setup.length(128), 4 if setup.small else 32
@@ -174,8 +174,8 @@ def same_losses(setup, precision, clock, num_steps=20):
 
 
 def endings(setup, name, flags, clock):
-    """Whether a run ends, stops at SIGTERM and goes on; seconds of each. A process that hangs is
-    killed, and Failed.
+    """Whether a run ends, stops at SIGTERM and resumes, and the seconds of each. A process that
+    hangs is killed and counts as Failed.
     """
     data = data_folder(setup, "replicas", "--max_seq_length=32", "--dupe_factor=1", clock=clock)
     run = setup.work / "runs" / name.replace(" ", "-")
@@ -246,7 +246,9 @@ def precision_items(setup):
 
 
 def precision_run(setup, precision, clock):
-    """500 steps of base: the loss of every fifth, steps skipped, and the loss scale at the end."""
+    """500 steps of base: the loss of every fifth step, the number of skipped steps, and the final
+    loss scale.
+    """
     steps, rows = (10, 4) if setup.small else (500, 64)
     data = data_folder(setup, "precision", f"--max_seq_length={setup.length(128)}", clock=clock)
     run = setup.work / "runs" / precision
@@ -287,8 +289,8 @@ def record_items(setup, recipe):
 
 
 def record(setup, recipe, minutes, clock):
-    """A recipe for some minutes on the text, then the paraphrase pairs: curve, tokens seen,
-    accuracy of the pairs.
+    """Runs a recipe for some minutes on the text, then on the paraphrase pairs: curve, tokens seen,
+    accuracy on the pairs.
     """
     chosen, small = f"--recipe={recipe}", setup.small
     data = data_folder(
@@ -321,7 +323,7 @@ def record(setup, recipe, minutes, clock):
         *(["--num_train_epochs=1", "--max_seq_length=32"] if small else []),
         limit_seconds=clock.left(),
     )  # fmt: skip
-    length = read_json(data / "dataset.json")["max_seq_length"]
+    length = load_json(data / "dataset.json")["max_seq_length"]
     seen, tokens = 0, []
     for before, line in itertools.pairwise([dict(step=0), *lines]):
         seen += (line["step"] - before["step"]) * line["global_batch_size"] * length
@@ -336,5 +338,5 @@ def record(setup, recipe, minutes, clock):
         }
         if validation
         else None,
-        pairs=read_json(pairs / "eval_results.json"),
+        pairs=load_json(pairs / "eval_results.json"),
     )

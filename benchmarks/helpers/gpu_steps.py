@@ -1,8 +1,8 @@
-"""What of the GPU benchmark is measured by steps: speed against PyTorch, and memory. Each variant
-is a process of serve.py.
+"""The parts of the GPU benchmark that measure steps: speed against PyTorch, and memory. Each
+variant is a process of serve.py.
 
 A part of the benchmark is a list of items, (name, function of a Clock -> result), the most
-telling first.
+important first.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ OURS, TORCH = "ours", "hugging_face"
 
 
 class Clock:
-    """The time that a part may take."""
+    """The time limit of a part."""
 
     def __init__(self, seconds):
         self.ends = time.monotonic() + seconds
@@ -28,8 +28,8 @@ class Clock:
 
 @dataclasses.dataclass
 class Setup:
-    """What a run of the benchmark measures with. found: {item: result} of the part that is being
-    measured, earlier items included.
+    """Settings and state of a run of the benchmark. found: {item: result} of the current part,
+    earlier items included.
     """
 
     gpu: bool
@@ -59,7 +59,7 @@ def speed_items(setup, model, length):
     """Ours and PyTorch on sentence pairs of full rows, at the best batch of each; packed rows and
     float16 at those batches.
 
-    cuDNN's attention has no dropout, so it is held against PyTorch without dropout of attention
+    cuDNN's attention has no dropout, so it is compared with PyTorch without dropout of attention
     probabilities, and so is ours.
     """
     plain, cudnn = dict(attention="plain"), dict(attention="cudnn", attention_dropout=0.0)
@@ -122,13 +122,13 @@ def speed_items(setup, model, length):
 
 
 def first_rows(setup, model, length):
-    """Rows that a search begins with: 32,768 tokens of base, half of that of large."""
+    """Rows that a search starts with: 32,768 tokens for base, half as many for large."""
     return 4 if setup.small else (32768 if model == "base" else 16384) // length
 
 
 def speed(setup, model, length, start, clock, system, precision, extra, like):
-    """The best batch of a variant and what it reaches. like: an item whose best batch is taken
-    over, without a search.
+    """The best batch of a variant and its speed. like: an item whose best batch is used, without a
+    search.
     """
     if system == TORCH and setup.torch_python is None:
         raise Failed("no Python with torch and transformers: give --torch_python")
@@ -157,8 +157,8 @@ def speed(setup, model, length, start, clock, system, precision, extra, like):
                 if clock.left() > 1.5 * best["seconds"] + 10
                 else {}
             )
-        rate = peer.ask("matrix_rate", precision=precision, seconds=setup.turn_seconds)
-        setup.rates[precision] = max(rate, setup.rates.get(precision, 0.0))
+        flops_per_second = peer.ask("matrix_rate", precision=precision, seconds=setup.turn_seconds)
+        setup.rates[precision] = max(flops_per_second, setup.rates.get(precision, 0.0))
         setup.versions[system] = peer.ask("versions")
         try:
             profile = peer.ask("outside_products", patience=max(20.0, clock.left()))
@@ -215,8 +215,8 @@ def try_rows(peer, rows, setup, clock):
 
 
 def search(peer, start, setup, clock):
-    """Batch sizes that were tried: from `start` down until one fits, or up while tokens/s grow by
-    more than 1 %.
+    """Results of the batch sizes tried: from `start` down until one fits, or up while tokens/s grow
+    by more than 1 %.
     """
     tries = [try_rows(peer, start, setup, clock)]
     while not tries[-1]["fits"] and tries[-1]["rows"] > 1:
@@ -257,8 +257,8 @@ def memory_items(setup, model, length):
 
 
 def memory(setup, model, length, clock, wanted=None, **technique):
-    """What --train_batch_size=auto finds under the memory limit, and the speed of the steps
-    that result.
+    """What --train_batch_size=auto finds under the memory limit, and the speed of the resulting
+    steps.
     """
     wanted = 8 if wanted and setup.small else wanted
     settings = dict(
@@ -284,10 +284,10 @@ def memory(setup, model, length, clock, wanted=None, **technique):
                 for _ in range(3)
             ]
         )
-        rate = rows * setup.length(length) / step
+        tokens_per_second = rows * setup.length(length) / step
         return dict(
             chosen,
-            tokens_per_second=rate,
+            tokens_per_second=tokens_per_second,
             step_seconds=step,
             peak_bytes=peer.ask("peak_bytes"),
             search_seconds=searched,

@@ -1,9 +1,9 @@
 """Hugging Face's BertForPreTraining on PyTorch as a process for benchmarks, with the settings of
 its Trainer: fused AdamW without decay of biases and norms, gradients clipped to 1, autocast.
 
-BertForPreTraining computes the scores of masked words at all S places. By default this peer gets a
-faster form: the places are gathered first and go through its own head (`cls`), as ours and Model
-Garden's do. The batch stays on the device, so that nothing of the input is counted.
+BertForPreTraining computes the scores of masked words at all S positions. By default this peer is
+faster: it gathers the masked positions before its own head (`cls`), as our step and Model Garden's
+do. The batch stays on the device, so input takes no time.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ class HuggingFace(Trainer):
     """shape: fields of BertConfig. length: S. precision: of autocast. compiled: torch.compile.
     attention: sdpa or eager.
 
-    gathered: whether scores are computed at masked places only; otherwise by BertForPreTraining's
-    own forward and loss.
+    gathered: whether scores are computed only at masked positions; otherwise by
+    BertForPreTraining's own forward and loss.
     """
 
     OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
@@ -76,7 +76,7 @@ class HuggingFace(Trainer):
             token_type_ids=batch["segment_ids"],
             return_dict=True,
         )
-        hidden = outputs.last_hidden_state.flatten(0, 1).index_select(0, batch["places"])
+        hidden = outputs.last_hidden_state.flatten(0, 1).index_select(0, batch["positions"])
         scores, relation = self.model.cls(hidden, outputs.pooler_output)
         words = F.cross_entropy(scores.float(), batch["targets"], ignore_index=-100)
         return words + F.cross_entropy(relation.float(), batch["next_sentence_labels"])
@@ -89,7 +89,7 @@ class HuggingFace(Trainer):
         labels[flat[made["masked_lm_weights"] > 0]] = targets[made["masked_lm_weights"] > 0]
         names = ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")
         arrays = {name: made[name] for name in names} | dict(
-            places=flat.reshape(-1),
+            positions=flat.reshape(-1),
             targets=targets.reshape(-1),
             labels=labels.reshape(rows, self.length),
         )

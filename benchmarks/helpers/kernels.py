@@ -1,8 +1,8 @@
-"""How a GPU spends a step: in matrix products, in what is not one, or idle; from the kernels that a
-profiler saw.
+"""How a GPU spends a step: in matrix products, in other kernels, or idle, from the kernels in a
+profile.
 
-An attention kernel counts as a product whole, with the softmax inside. Kernels of several streams
-may overlap: times are lengths of unions.
+An attention kernel counts wholly as a product, with its softmax. Kernels of several streams may
+overlap, so times are lengths of unions.
 """
 
 import pathlib
@@ -11,7 +11,7 @@ import re
 PRODUCTS = re.compile(
     r"gemm|cutlass|xmma|nvjet|cublas|matmul|fmha|sdpa|flash|fused_dot|_dot_", re.IGNORECASE
 )
-# PyTorch's compiler names what it fuses after all that it fused, products too
+# PyTorch's compiler names a fused kernel after all fused ops, products included
 GENERATED = re.compile(r"^triton_(poi|per|red)_")
 
 
@@ -59,7 +59,7 @@ def kernels_of_trace(folder):
             if not plane.name.startswith("/device:GPU"):
                 continue
             for line in plane.lines:
-                # the other lines say the same again, grouped by op and by step
+                # the other lines repeat it, grouped by op and by step
                 if not line.name.startswith("Stream"):
                     continue
                 for event in line.events:

@@ -1,4 +1,4 @@
-"""Runs a command while watching its processes: its time, and the most memory that they held."""
+"""Runs a command and measures its time and the peak memory of its processes."""
 
 import dataclasses
 import os
@@ -11,8 +11,8 @@ import psutil
 
 @dataclasses.dataclass
 class Run:
-    """One finished command. seconds: wall clock. cpu_seconds: user + system of it and its children.
-    peak_bytes: see `run`.
+    """One finished command. seconds: wall clock. cpu_seconds: user + system time of the command and
+    its children. peak_bytes: see `run`.
     """
 
     seconds: float
@@ -45,7 +45,7 @@ def run(command, watch=True, **settings):
             for member in family:
                 try:
                     total += member.memory_full_info().pss
-                except psutil.Error:  # it has ended meanwhile
+                except psutil.Error:  # it has ended in the meantime
                     continue
             peak[0] = max(peak[0], total)
 

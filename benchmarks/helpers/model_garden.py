@@ -1,8 +1,8 @@
 """TensorFlow Model Garden as a process for benchmarks: BertPretrainerV2 over BertEncoderV2 with
-AdamWeightDecay, one tf.function a step.
+AdamWeightDecay, one tf.function per step.
 
 Model and losses are those of official/nlp/tasks/masked_lm.py, without its metrics, which only cost
-time; the optimizer has the settings of official/nlp/optimization.py, its clipping included.
+time; the optimizer has the settings of official/nlp/optimization.py, clipping included.
 """
 
 import os

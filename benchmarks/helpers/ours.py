@@ -1,5 +1,5 @@
-"""Our own training step as a process for benchmarks: bert_gpu's engine, on a made batch or on
-records that the data script wrote.
+"""Our own training step as a process for benchmarks: bert_gpu's engine, on a generated batch or on
+records from the data script.
 """
 
 import os
@@ -11,7 +11,7 @@ import numpy as np
 from kernels import kernels_of_trace, shares
 from serve import VOCAB_SIZE, Trainer, make_batch, serve
 
-RATE = 1e-4
+LEARNING_RATE = 1e-4
 
 
 class Ours(Trainer):
@@ -20,7 +20,7 @@ class Ours(Trainer):
     gpu_memory_limit: of DeviceConfig.
     gpu: whether to train on the GPU. attention, recompute: of MemoryConfig. packed: rows of
     several sequences.
-    data: folder of records, instead of a made batch. optimizer: of OptimizerConfig.
+    data: folder of records, instead of a generated batch. optimizer: of OptimizerConfig.
     micro_batches: of a step. steps_per_call: steps of one call into TensorFlow.
     """
 
@@ -92,11 +92,11 @@ class Ours(Trainer):
         from bert_gpu.train.memory import training_encoder
         from bert_gpu.train.step import TrainStep
 
-        goal = pretraining_objective(
+        objective = pretraining_objective(
             training_encoder(BertEncoder(self.model), self.memory, self.devices)
         )
         sizes = dict(num_micro_batches=num_micro_batches, seed=self.seed)
-        return TrainStep(self.devices, self.state, goal, self.optimizer, **sizes)
+        return TrainStep(self.devices, self.state, objective, self.optimizer, **sizes)
 
     def endless(self, rows):
         """Endless global batches of `rows` rows."""
@@ -120,27 +120,27 @@ class Ours(Trainer):
             self.tf.config.experimental.reset_memory_stats("GPU:0")
 
     def run(self, num_steps):
-        """Calls of steps_per_call steps each; a last, shorter call would be another program, so the
-        number is rounded up.
+        """Runs calls of steps_per_call steps each; a shorter last call would be another program, so
+        the number of steps is rounded up.
         """
         for _ in range(-(-num_steps // self.steps_per_call)):
             batches = [next(self.batches) for _ in range(self.steps_per_call)]
             self.real_tokens += [int(batch["input_mask"].sum()) for batch in batches]
-            metrics = self.step(batches, [RATE] * len(batches), self.num_done)
+            metrics = self.step(batches, [LEARNING_RATE] * len(batches), self.num_done)
             self.num_done += len(batches)
         return float(metrics.read()["loss"][-1])
 
     def prepare(self, rows, warm=2):
         answer = super().prepare(rows, warm)
         if answer["fits"]:
-            # both of a call; what is left is tracing and compiling
+            # both for one call; the rest is tracing and compiling
             answer["first_seconds"] -= answer["step_seconds"]
             self.step_seconds /= self.steps_per_call
             answer["step_seconds"] = self.step_seconds
         return answer
 
     def turn(self, seconds=0.0):
-        """With the mean number of real tokens of a step. Whole calls only."""
+        """Adds the mean number of real tokens of a step. Runs whole calls only."""
         self.real_tokens = []
         num_calls = max(1, round(seconds / self.step_seconds / self.steps_per_call))
         started = time.perf_counter()
@@ -196,11 +196,9 @@ class Ours(Trainer):
             return shares(kernels_of_trace(folder), seconds)
 
     def fill(self, rows, wanted=None):
-        """The micro-batch that --train_batch_size=auto finds, with its steps' accumulation;
-        {"micro_batch", "accumulation"}.
-
-        rows: of the batch to try with where there is no GPU to fill. wanted: of
-        --global_batch_size.
+        """The micro-batch that --train_batch_size=auto finds, and the accumulation of its steps:
+        {"micro_batch", "accumulation"}. rows: batch to use when there is no GPU to fill. wanted:
+        value of --global_batch_size.
         """
         from bert_gpu.console import Console
         from bert_gpu.settings import UserError
@@ -224,15 +222,15 @@ class Ours(Trainer):
         return dict(micro_batch=size, accumulation=self.micro_batches)
 
     def losses(self, rows, num_steps):
-        """Loss of each of some steps from fresh weights, every one on a batch of its own."""
+        """The loss of each step from fresh weights, each on a different batch."""
         self.make_state()
         step = self.make_step(self.micro_batches)
         batches = [
-            make_batch(rows, self.length, self.packed, seed=number) for number in range(num_steps)
+            make_batch(rows, self.length, self.packed, seed=index) for index in range(num_steps)
         ]
         return [
-            float(step([batch], [RATE], number).read()["loss"][0])
-            for number, batch in enumerate(batches)
+            float(step([batch], [LEARNING_RATE], index).read()["loss"][0])
+            for index, batch in enumerate(batches)
         ]
 
 

@@ -1,8 +1,8 @@
-"""The parent's side of a measurement: starts a variant's process, asks it, and ends it when its
-time is over.
+"""The parent's side of a measurement: starts a variant's process, sends it requests, and ends it
+when its time is up.
 
-A process that fails, or does not answer in time, raises Failed with the end of what it printed: a
-table names it, and goes on.
+When a process fails or does not answer in time, Failed is raised with the end of its output; tables
+name the failure and continue.
 """
 
 import json
@@ -32,8 +32,8 @@ WITHOUT_TENSORFLOW = ("hugging_face", "ahead_compiler")
 
 
 def tensorflow_environment(environ=os.environ):
-    """An environment for a process with TensorFlow, whosever: what bert_gpu sets for itself, and
-    the bert_gpu of this checkout.
+    """The environment of any process with TensorFlow: bert_gpu's own settings, and the bert_gpu of
+    this checkout.
     """
     found = dict(environ)
     environment.prepare(found, arguments=())
@@ -41,11 +41,9 @@ def tensorflow_environment(environ=os.environ):
 
 
 def clean_environment(environ=os.environ):
-    """An environment for PyTorch: without TensorFlow's variables, and without the libraries that
-    were put in front for TensorFlow.
-
-    TFGPU_HOME, where it is set, names the folder that those were put in; else what PYTHONPATH and
-    LD_LIBRARY_PATH hold is dropped whole.
+    """The environment of a PyTorch process: without TensorFlow's variables and without the
+    libraries put first for TensorFlow. TFGPU_HOME, if set, names the folder of those libraries;
+    otherwise PYTHONPATH and LD_LIBRARY_PATH are dropped entirely.
     """
     home = environ.get("TFGPU_HOME")
     kept = {name: value for name, value in environ.items() if not name.startswith(("TF_", "XLA_"))}
@@ -67,8 +65,8 @@ def environment_of(system, environ=os.environ):
 
 
 class Peer:
-    """One process of serve.py's kind. python: that runs it; None = this one. settings: of its
-    Trainer. seconds: to start in.
+    """One process of serve.py's kind. python: the interpreter; None = this one. settings: of its
+    Trainer. seconds: time limit to start.
     """
 
     def __init__(self, system, settings, python=None, seconds=300.0):
@@ -90,7 +88,9 @@ class Peer:
             raise
 
     def ask(self, method, patience=600.0, **arguments):
-        """What the Trainer's method returns. Failed when it does not within `patience` seconds."""
+        """Calls a method of the Trainer and returns its result. Failed when there is none within
+        `patience` seconds.
+        """
         try:
             self.process.stdin.write(json.dumps({"do": method, **arguments}).encode() + b"\n")
             self.process.stdin.flush()
@@ -125,7 +125,7 @@ class Peer:
         return f"exit code {self.process.returncode}: {said[:300]}"
 
     def close(self):
-        """Ends the process; it holds nothing that is worth saving."""
+        """Ends the process, which holds nothing to save."""
         self.process.kill()
         self.process.wait()
         self.process.stdin.close()
@@ -141,5 +141,5 @@ class Peer:
 
 
 def median_step(turns):
-    """Median of the turns' seconds a step."""
+    """Median of the turns' seconds per step."""
     return statistics.median(turn["step_seconds"] for turn in turns)

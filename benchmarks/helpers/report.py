@@ -1,5 +1,5 @@
-"""What is printed and kept: tables, what produced them (the command, the revision, the machine),
-and results in a JSON file.
+"""Output of the benchmarks: tables, their origin (the command, the revision, the machine), and
+results in a JSON file.
 """
 
 import json
@@ -14,7 +14,7 @@ from . import ROOT
 
 
 def hardware():
-    """What ran: processor, cores, GPU and driver where there is one, Python, and the revision
+    """The machine and software: processor, cores, GPU and driver if any, Python, and the revision
     of the code.
     """
 
@@ -55,7 +55,7 @@ def hardware():
 
 
 def origin():
-    """What the results of this process come from: {"hardware", "command"}."""
+    """Origin of the results of this process: {"hardware", "command"}."""
     return dict(hardware=hardware(), command=shlex.join(sys.argv))
 
 
@@ -88,7 +88,7 @@ def read_results(path):
 
 
 def write_results(path, results):
-    """Whole or not at all; nothing where no file is named."""
+    """Writes the file atomically; does nothing without a file name."""
     if not path:
         return
     path = pathlib.Path(path)

@@ -1,10 +1,10 @@
-"""The child's side of a measurement: a process that holds one variant of training, and runs some of
-its steps whenever it is asked.
+"""The child's side of a measurement: a process that holds one variant of training and runs steps on
+request.
 
 Settings come as JSON in the first argument; requests and answers are lines of JSON on stdin and
 stdout, {"do": METHOD, ...} -> what the method returns. The process stays warm between requests, so
-that variants can take turns and none of them pays for starting again. Nothing here imports a
-framework: the PyTorch peer lives in an environment of its own.
+that variants can take turns without starting again. Nothing here imports a framework, because the
+PyTorch peer has its own environment.
 """
 
 import json
@@ -20,28 +20,28 @@ MASK, FIRST_WORD = 103, 1000
 
 
 def num_predictions(length):
-    """Masked tokens a row, 15 % rounded up: 20 of 128, 77 of 512."""
+    """Masked tokens of a row, 15 % rounded up: 20 of 128, 77 of 512."""
     return -(-15 * length // 100)
 
 
 def make_batch(rows, length, packed=False, vocab_size=VOCAB_SIZE, seed=0):
     """One batch of sentence pairs in Google's features, the same for every peer.
 
-    A tenth of the rows, at least one, are shorter than the others, as short_seq_prob makes them: so
-    no peer may leave the padding mask out. `packed` rows have no padding and no labels: each holds
-    several sequences, named by sequence_ids, about four in 128.
+    A tenth of the rows, at least one, are shorter than the others, as with short_seq_prob, so that
+    no peer can omit the padding mask. `packed` rows have neither padding nor labels: each holds
+    several sequences, marked by sequence_ids, about four in 128 tokens.
 
     Returns: input_ids, input_mask, segment_ids (rows, length); masked_lm_positions, masked_lm_ids,
       masked_lm_weights (rows, P); next_sentence_labels (rows,), or sequence_ids (rows, length)
       instead. int32, weights float32.
     """
     rng = np.random.default_rng(seed)
-    places, predictions = np.arange(length), num_predictions(length)
+    positions, predictions = np.arange(length), num_predictions(length)
     lengths = np.full(rows, length)
     if not packed:
         short = np.arange(rows) % 10 == min(9, rows - 1)
         lengths[short] = rng.integers(length // 4, length, short.sum())
-    mask = (places < lengths[:, None]).astype(np.int32)
+    mask = (positions < lengths[:, None]).astype(np.int32)
     ids = rng.integers(FIRST_WORD, vocab_size, (rows, length)).astype(np.int32)
     positions = np.sort(
         np.argsort(np.where(mask > 0, rng.random((rows, length)), 2.0), 1)[:, :predictions], 1
@@ -53,7 +53,7 @@ def make_batch(rows, length, packed=False, vocab_size=VOCAB_SIZE, seed=0):
     batch = dict(
         input_ids=ids * mask,
         input_mask=mask,
-        segment_ids=(places >= lengths[:, None] // 2).astype(np.int32) * mask,
+        segment_ids=(positions >= lengths[:, None] // 2).astype(np.int32) * mask,
         masked_lm_positions=positions,
         masked_lm_ids=targets,
         masked_lm_weights=weights,
@@ -68,22 +68,22 @@ def make_batch(rows, length, packed=False, vocab_size=VOCAB_SIZE, seed=0):
 
 
 class Trainer:
-    """One variant of training. What a peer brings: `build` and `run`, and perhaps `peak_bytes`,
-    `matrix_rate`, `outside_products`.
+    """One variant of training. A peer implements `build` and `run`, and optionally `peak_bytes`,
+    `matrix_rate` and `outside_products`.
     """
 
-    OUT_OF_MEMORY = (MemoryError,)  # exceptions that say that a batch does not fit
+    OUT_OF_MEMORY = (MemoryError,)  # exceptions which mean that a batch does not fit
 
     def build(self, rows):
-        """Gets ready to run steps of so many rows."""
+        """Prepares for steps of `rows` rows."""
         raise NotImplementedError
 
     def run(self, num_steps):
-        """Runs steps and waits for them; the loss of the last one."""
+        """Runs steps and waits for them; returns the loss of the last one."""
         raise NotImplementedError
 
     def prepare(self, rows, warm=2):
-        """Builds, and runs the first steps, which trace and compile. {"fits", "first_seconds",
+        """Builds and runs the first steps, which trace and compile. {"fits", "first_seconds",
         "step_seconds", "loss"}.
         """
         self.rows = rows
@@ -101,7 +101,7 @@ class Trainer:
         return dict(fits=True, first_seconds=first, step_seconds=self.step_seconds, loss=loss)
 
     def turn(self, seconds=0.0):
-        """Runs steps for about so long, at least one. {"step_seconds": mean of this turn,
+        """Runs steps for about `seconds`, at least one. {"step_seconds": mean of this turn,
         "steps", "loss"}.
         """
         num_steps = max(1, round(seconds / self.step_seconds))
@@ -111,13 +111,13 @@ class Trainer:
         return dict(step_seconds=self.step_seconds, steps=num_steps, loss=loss)
 
     def peak_bytes(self):
-        """Most memory that this process has held: its resident set."""
+        """Peak memory of this process: its resident set."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def serve(kind):
-    """Makes kind(**settings) and answers requests until stdin ends. What libraries print
-    goes to stderr.
+    """Makes kind(**settings) and answers requests until stdin ends. Output of libraries goes to
+    stderr.
     """
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -15,7 +15,7 @@ DROPOUT = 0.1
 
 
 def shape_of(name):
-    """Settings of a named BERT that all peers understand; the names are those of Google's
+    """Settings of a named BERT that all peers understand, with the names of Google's
     bert_config.json.
     """
     sizes = {
@@ -35,8 +35,8 @@ def shape_of(name):
 
 
 def flops_per_token(name, length, packed=False):
-    """Model FLOPs of a training step for each place of its rows (bert_gpu/model/flops.py)."""
-    from bert_gpu.model.encoder import BertEncoder  # imports TensorFlow, which --help does without
+    """Model FLOPs of a training step for each position of its rows (bert_gpu/model/flops.py)."""
+    from bert_gpu.model.encoder import BertEncoder  # imports TensorFlow, which --help does not need
     from bert_gpu.model.flops import FlopsCounter
 
     encoder = BertEncoder(ModelConfig(vocab_size=VOCAB_SIZE, **shape_of(name)))
@@ -53,5 +53,5 @@ def flops_per_token(name, length, packed=False):
 
 
 def real_share(rows, length):
-    """Share of the places of a made batch that hold tokens."""
+    """Share of the positions of a generated batch that hold tokens."""
     return float(np.mean(make_batch(rows, length)["input_mask"]))

@@ -161,7 +161,7 @@ def _stated_architecture(path):
     """The class that a config.json says the weights are of, None when it says none; for our
     architectures, BERT's with the same heads.
     """
-    stated = model_config.read_json(path).get("architectures")
+    stated = model_config.read_json_object(path).get("architectures")
     if stated is None or stated == []:
         return None
     if not isinstance(stated, list) or not isinstance(stated[0], str):
@@ -174,7 +174,7 @@ def _stated_architecture(path):
 
 def _read_labels(path):
     """Names of the classes, once it is sure that they are names."""
-    labels = model_config.read_json(path).get("id2label")
+    labels = model_config.read_json_object(path).get("id2label")
     if labels is not None and not isinstance(labels, dict):
         raise UserError(f"{path}: id2label must map class numbers to names")
     names = model_config.read_labels(path)

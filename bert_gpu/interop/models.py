@@ -11,7 +11,7 @@ import os
 from bert_gpu.files import check_local
 from bert_gpu.interop.folders import displaced
 from bert_gpu.interop.huggingface import read_model, write_model  # noqa: F401  (the format that there is)
-from bert_gpu.model.config import read_json
+from bert_gpu.model.config import read_json_object
 from bert_gpu.settings import UserError
 from bert_gpu.text.open_tokenizer import open_tokenizer
 
@@ -64,7 +64,7 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
         do_lower_case = True
         path = None if folder is None else os.path.join(folder, "tokenizer_config.json")
         if path is not None and os.path.exists(path):
-            do_lower_case = read_json(path).get("do_lower_case", True)
+            do_lower_case = read_json_object(path).get("do_lower_case", True)
             if not isinstance(do_lower_case, bool):
                 raise UserError(
                     f"{path}: do_lower_case={do_lower_case!r} must "

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import safetensors
 
-from bert_gpu.model.config import read_json
+from bert_gpu.model.config import read_json_object
 from bert_gpu.settings import UserError
 
 
@@ -60,7 +60,7 @@ def read_tensors(folder):
     if os.path.exists(whole):
         return read_safetensors(whole)
     if os.path.exists(index):
-        weight_map = read_json(index).get("weight_map")
+        weight_map = read_json_object(index).get("weight_map")
         if not isinstance(weight_map, dict) or not all(
             isinstance(shard, str) for shard in weight_map.values()
         ):

@@ -1,5 +1,5 @@
-"""Self-attention: what it may see, rotary positions, and the product itself with a gradient of its
-own, or cuDNN's in its place.
+"""Self-attention: its mask, rotary positions, and the attention product, which has a gradient of
+its own or is computed by cuDNN.
 
 Legend: B batch, S sequence, N heads, D dimensions per head.
 """
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_gpu.fused import column_sums, fused, has_gpu, widened
 from bert_gpu.model import cudnn_attention
-from bert_gpu.model.layers import as_if_unknown, draw_bits, drop_threshold, plus_bias, sizes
+from bert_gpu.model.layers import draw_bits, drop_threshold, hide_from_xla, plus_bias, sizes
 
 
 def mask_bias(input_mask):
@@ -20,14 +20,14 @@ def mask_bias(input_mask):
 
 
 def rotation(length, max_length, size, dtype):
-    """Cosines and signed sines that `rotate` turns the places 0, 1, ... by: (S, D) each.
+    """Cosines and signed sines by which `rotate` turns positions 0, 1, ...: (S, D) each.
 
-    Dimension i and i + D / 2 are a pair, and turn by place / 10000^(2 i / D) (Su et al. 2021,
+    Dimension i and i + D / 2 are a pair and turn by position / 10000^(2 i / D) (Su et al. 2021,
     RoFormer, 3.2.2, which pairs neighbours; the two differ by the order of the columns of the query
     and key kernels). A constant computed in float64.
 
     Args:
-      length: S, a number or a scalar tensor, at most max_length. size: D.
+      length: S, an int or a scalar tensor, at most max_length. size: D.
     """
     angles = np.arange(max_length)[:, None] / 10000.0 ** (np.arange(0, size, 2) / size)
     cosines = np.concatenate([np.cos(angles), np.cos(angles)], -1).astype(np.float32)
@@ -36,10 +36,10 @@ def rotation(length, max_length, size, dtype):
 
 
 def rotate(x, cosines, sines):
-    """Turns pairs of dimensions by the angle of their place: (..., S, D) -> (..., S, D).
+    """Turns pairs of dimensions by the angle of their position: (..., S, D) -> (..., S, D).
 
-    A score depends on the difference of two places alone, so packed sequences need no places
-    of their own.
+    A score depends only on the difference of two positions, so positions need not restart in packed
+    sequences.
     """
     first, second = tf.split(x, 2, -1)
     return x * cosines + tf.concat([second, first], -1) * sines
@@ -52,8 +52,8 @@ def _split_heads(qkv, bias):
 
 @tf.custom_gradient
 def split_heads(qkv, *bias):
-    """Queries, keys and values, (B, N, S, D) each, from (B, S, 3, N, D) and a bias (3, N, D), if
-    there is one.
+    """Queries, keys and values, (B, N, S, D) each, from (B, S, 3, N, D) and an optional bias (3, N,
+    D).
     """
 
     def gradient(*upstream):
@@ -65,27 +65,26 @@ def split_heads(qkv, *bias):
 
 
 def add_bias(qkv, *bias):
-    """(B, S, 3, N, D) plus a bias (3, N, D), if there is one."""
+    """(B, S, 3, N, D) plus an optional bias (3, N, D)."""
     columns = tf.reshape(qkv, [-1, np.prod(qkv.shape[2:])])
     return tf.reshape(plus_bias(columns, tf.reshape(bias[0], [-1])), tf.shape(qkv)) if bias else qkv
 
 
-def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, place="attention"):
-    """Attention of one projected tensor to itself, by the implementation that the mask is of, in
-    the layout that this one wants.
+def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, site="attention"):
+    """Attention of one projected tensor to itself. The type of the mask selects the implementation,
+    ours or cuDNN's; each gets the layout that it needs.
 
     Args:
-      qkv: (B, S, 3, N, D). bias: [(3, N, D)], to be added to it, or [].
-      mask: float32 bias as in `attention`, or cudnn_attention.Mask for cuDNN, which
-        takes no dropout.
-      rotation: of `rotation`, or None. rate, seed, place: dropout of the probabilities.
+      qkv: (B, S, 3, N, D). bias: [(3, N, D)], added to qkv, or [].
+      mask: float32 bias as in `attention`, or cudnn_attention.Mask for cuDNN, which has no dropout.
+      rotation: result of `rotation`, or None. rate, seed, site: dropout of the probabilities.
 
     Returns:
       (B, S, N, D).
     """
     if isinstance(mask, cudnn_attention.Mask):
         if rate and seed is not None:
-            raise ValueError(f"cuDNN attention drops no probabilities, and the rate is {rate}")
+            raise ValueError(f"cuDNN attention has no dropout, but the dropout rate is {rate}")
         q, k, v = tf.unstack(add_bias(qkv, *bias), axis=2)  # each (B, S, N, D)
         if rotation is not None:
             q, k = (rotate(x, *(values[:, None] for values in rotation)) for x in (q, k))
@@ -93,7 +92,7 @@ def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, place="a
     q, k, v = split_heads(qkv, *bias)
     if rotation is not None:
         q, k = rotate(q, *rotation), rotate(k, *rotation)
-    return tf.transpose(attention(q, k, v, mask, rate, seed, place), [0, 2, 1, 3])
+    return tf.transpose(attention(q, k, v, mask, rate, seed, site), [0, 2, 1, 3])
 
 
 @fused
@@ -103,8 +102,8 @@ def _masked(scores, scale, bias):
 
 @fused
 def _mark_dropped(probabilities, bits, threshold, share):
-    """(what multiplies the values, what the backward pass keeps): the first scaled up and 0 where
-    dropped, the second negative there.
+    """(probabilities that multiply the values, probabilities kept for the backward pass): dropped
+    elements are 0 in the first, which is scaled up, and negative in the second.
     """
     is_kept, wide = bits >= threshold, tf.cast(probabilities, tf.float32)
     return tf.cast(tf.where(is_kept, wide / share, 0.0), probabilities.dtype), tf.where(
@@ -119,8 +118,8 @@ def _unmark(marked, share):
 
 @fused
 def _softmax_gradient(marked, dkept, mixed, upstream, scale, share):
-    """Gradient of the scores. What the softmax gradient subtracts, sum_j p_ij dp_ij, is the product
-    of output and upstream: S x D terms, not S x S (Dao et al. 2022, FlashAttention, B.2).
+    """Gradient of the scores. The softmax gradient subtracts sum_j p_ij dp_ij, which equals the
+    product of output and upstream: S x D terms, not S x S (Dao et al. 2022, FlashAttention, B.2).
     """
     projection = tf.reduce_sum(
         tf.cast(upstream, tf.float32) * tf.cast(mixed, tf.float32), -1, keepdims=True
@@ -130,17 +129,17 @@ def _softmax_gradient(marked, dkept, mixed, upstream, scale, share):
     return tf.cast(tf.abs(wide) * (dprobabilities - projection) * scale, marked.dtype)
 
 
-def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
+def attention(q, k, v, bias, rate=0.0, seed=None, site="attention"):
     """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax computed in float32.
 
-    One (B, N, S, S) array is kept for the backward pass, of q's type: the probabilities, on CPUs
+    Keeps one (B, N, S, S) array in q's type for the backward pass: the probabilities, on CPUs
     negative where they were dropped.
 
     Args:
       q, k, v: (B, N, S, D).
-      bias: float32, broadcast to (B, N, S, S) and added to the scores: 0, or so far below that it
-        takes away. No gradient flows into it.
-      rate, seed, place: dropout of the probabilities.
+      bias: float32, broadcast to (B, N, S, S) and added to the scores: 0, or so far below 0 that it
+        masks the token. No gradient flows into it.
+      rate, seed, site: dropout of the probabilities.
 
     Returns:
       (B, N, S, D).
@@ -158,7 +157,7 @@ def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
         if drop:
             shape, (threshold, share) = sizes(probabilities), drop_threshold(rate)
             kept, marked = _mark_dropped(
-                probabilities, draw_bits(shape, seed, place), threshold, share
+                probabilities, draw_bits(shape, seed, site), threshold, share
             )
             stored = probabilities if has_gpu() else marked  # GPUs draw again
         mixed = tf.matmul(kept, v)
@@ -167,8 +166,8 @@ def attention(q, k, v, bias, rate=0.0, seed=None, place="attention"):
             marked = stored
             if drop and has_gpu():
                 with tf.control_dependencies([upstream]):  # outside XLA; there the barrier
-                    late = as_if_unknown(seed)
-                marked = _mark_dropped(stored, draw_bits(shape, late, place), threshold, share)[1]
+                    late = hide_from_xla(seed)
+                marked = _mark_dropped(stored, draw_bits(shape, late, site), threshold, share)[1]
             dv = tf.matmul(_unmark(marked, share) if drop else marked, upstream, transpose_a=True)
             dkept = tf.matmul(upstream, v, transpose_b=True)
             dscores = _softmax_gradient(marked, dkept, mixed, upstream, scale, share)

@@ -2,10 +2,9 @@
 and Hugging Face.
 
 Field names and defaults are those of Google's bert_config.json (Devlin et al. 2018, BERT base), so
-that a file written for one of the three systems says the same thing in the others; what BERT does
-not have is named as Google's ALBERT or Cramming name it. Reading is strict: a key that is neither
-ours nor one that Hugging Face is known to write is an error, because an ignored key is an
-architecture that silently differs from the one asked for.
+that a file means the same in all three systems; fields that BERT lacks are named as in Google's
+ALBERT or Cramming. Reading is strict: a key that is neither ours nor known from Hugging Face is an
+error, because ignoring it would silently build another architecture.
 """
 
 import dataclasses
@@ -20,11 +19,11 @@ ENCODER_PREFIX = "garden:"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Settings):
-    """Everything that decides the shape and the function of the encoder; B, S and the heads' number
-    of classes are not part of it.
+    """Everything that decides the shape and the function of the encoder, but not B, S or the number
+    of classes of a head.
 
-    The role of each field says whether BERT has it; what is a BERT, and what a BERT's config.json
-    holds, follows from that.
+    Each field's role says whether BERT has it. `is_classic` and the content of config.json follow
+    from the roles.
     """
 
     vocab_size: int = setting(
@@ -50,9 +49,9 @@ class ModelConfig(Settings):
     )
     intermediate_size: int = setting(
         3072,
-        "Width of the feed-forward block behind its first product, "
-        "usually 4 x hidden_size. A gated activation halves it: of 3072, "
-        "1536 gate the others, so that the second product is from 1536.",
+        "Output width of the feed-forward block's first product, usually "
+        "4 x hidden_size. A gated activation halves it: half of 3072 values "
+        "gate the other half, and the second product takes 1536.",
         low=1,
         role="size",
     )
@@ -81,12 +80,12 @@ class ModelConfig(Settings):
         role="rate",
     )
     max_position_embeddings: int = setting(
-        512, "Longest sequence, in tokens, that the positions reach.", low=1, role="size"
+        512, "Longest sequence, in tokens, that the model can take.", low=1, role="size"
     )
     type_vocab_size: int = setting(
         2,
-        "Number of segment types: 2 tells the first text of "
-        "a pair from the second; 0 = no segment embeddings.",
+        "Number of segment types: with 2 the model can tell the first "
+        "text of a pair from the second; 0 = no segment embeddings.",
         low=0,
         role="size",
         bert_values=range(1, sys.maxsize),
@@ -105,15 +104,15 @@ class ModelConfig(Settings):
     )
     norm_first: bool = setting(
         False,
-        "Normalise what goes into each block (pre-LN) and once more behind "
-        "the last layer, instead of the sum behind each block (post-LN, "
-        "BERT). Pre-LN bears higher learning rates and many layers.",
+        "Normalise the input of each block and the output of the last layer "
+        "(pre-LN), instead of the sum after each block (post-LN, BERT). "
+        "Pre-LN allows higher learning rates and more layers.",
         role="departure",
     )
     embedding_norm: bool = setting(True, "Normalise the sum of the embeddings.", role="departure")
     position_embedding_type: str = setting(
         "absolute",
-        "Where word order comes from: absolute (a learnt vector for each position, "
+        "How the model learns word order: absolute (a learnt vector for each position, "
         "BERT), scaled_sinusoidal (sines and cosines times one learnt scale, Cramming) "
         "or rotary (queries and keys turned by an angle that grows with the position, RoFormer).",
         choices=("absolute", "scaled_sinusoidal", "rotary"),
@@ -128,9 +127,9 @@ class ModelConfig(Settings):
     )
     embedding_size: int | None = setting(
         None,
-        "Width of the embeddings; when smaller than hidden_size, "
-        "one product makes them wider (ALBERT), which saves vocab_size "
-        "x (hidden_size - embedding_size) weights. Default: hidden_size.",
+        "Width of the embeddings. When it is smaller than hidden_size, one "
+        "product widens them (ALBERT), which saves about vocab_size x "
+        "(hidden_size - embedding_size) weights. Default: hidden_size.",
         low=1,
         role="departure",
         none_means="hidden_size",
@@ -156,25 +155,25 @@ class ModelConfig(Settings):
     )
     pooling: str = setting(
         "first",
-        "What the sentence vector of a classifier is made of: the first token, "
-        "[CLS], or the mean of all tokens. Pretraining only notes it "
-        "for fine-tuning; next sentences are told from the first token.",
+        "Input of a classifier's sentence vector: the first token, [CLS], or "
+        "the mean of all tokens. Pretraining only records it for fine-tuning; "
+        "the next-sentence head always reads the first token.",
         choices=("first", "mean"),
         role="departure",
     )
     pooler_size: int | None = setting(
         None,
         "Width of the tanh layer between the pooled tokens and the scores of a classifier; "
-        "pretraining only notes it for fine-tuning. Default: hidden_size.",
+        "pretraining only records it for fine-tuning. Default: hidden_size.",
         low=1,
         role="departure",
         none_means="hidden_size",
     )
     encoder: str | None = setting(
         None,
-        "An encoder of TF Model Garden instead of ours: garden:NAME with NAME bert, "
-        "albert, bigbird, fnet, mobilebert and others, of the shape that the other "
-        "flags of the model say; garden:bigbird,block_size=16 sets what only they have.",
+        "Use an encoder of TF Model Garden instead of ours: garden:NAME with NAME bert, "
+        "albert, bigbird, fnet, mobilebert and others. The other model flags set its "
+        "shape; garden:bigbird,block_size=16 sets fields that only it has.",
         role="departure",
     )
 
@@ -242,13 +241,13 @@ class ModelConfig(Settings):
 
     @property
     def inner_size(self):
-        """Width that goes into the second product of the feed-forward block."""
+        """Input width of the feed-forward block's second product."""
         return self.intermediate_size // 2 if self.hidden_act in GATED else self.intermediate_size
 
     @property
     def is_classic(self):
-        """Whether this is a BERT of Devlin et al., which `transformers` opens as such; sizes and
-        rates do not matter.
+        """Whether this is a BERT of Devlin et al., which `transformers` can open; sizes and rates
+        may differ.
         """
         return not self.departures()
 
@@ -266,7 +265,7 @@ class ModelConfig(Settings):
 
 
 # The sizes that Google published (Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et
-# al. 2018), and two recipes' models.
+# al. 2018), and the models of two recipes.
 PRESETS = {
     name: dict(
         num_hidden_layers=layers,
@@ -312,16 +311,16 @@ PRESETS = {
 
 
 def preset(name, **overrides):
-    """The ModelConfig of a named size, with single fields replaced."""
+    """The ModelConfig of a named size, with some fields replaced."""
     if name not in PRESETS:
         raise UserError(f"--model={name}: no such size; known are {', '.join(PRESETS)}")
     return ModelConfig(**{**PRESETS[name], **overrides})
 
 
-# What Hugging Face writes beside the architecture. The first group changes what the network
-# computes, so that only the one value that our encoder implements is accepted; the second is about
-# serving, training or tokenizing and does not concern the weights.
-OWN_TYPE = "bert_gpu"  # model_type of what `transformers` has no class for
+# Keys that Hugging Face writes beside the architecture. Those of the first group change what the
+# network computes, so only the value that our encoder implements is accepted; those of the second
+# concern serving, training or tokenizing, not the weights.
+OWN_TYPE = "bert_gpu"  # model_type of models that `transformers` has no class for
 _CHECKED_KEYS = {
     "model_type": "bert",
     "is_decoder": False,
@@ -345,9 +344,9 @@ _IGNORED_KEYS = frozenset(
 )
 
 
-def read_json(path):
-    """The JSON object in a file, as a dict. Refuses a missing file, anything but an object, a key
-    given twice, NaN and infinities.
+def read_json_object(path):
+    """Reads the JSON object in a file as a dict. Raises UserError for a missing file, anything but
+    an object, a key given twice, NaN and infinities.
     """
 
     def refuse_constant(text):
@@ -355,9 +354,9 @@ def read_json(path):
 
     def refuse_duplicates(pairs):
         keys = [key for key, _ in pairs]
-        twice = [key for key in keys if keys.count(key) > 1]
-        if twice:
-            raise ValueError(f"key {twice[0]!r} is given twice")
+        duplicates = [key for key in keys if keys.count(key) > 1]
+        if duplicates:
+            raise ValueError(f"key {duplicates[0]!r} is given twice")
         return dict(pairs)
 
     try:
@@ -384,7 +383,7 @@ def read_config(path):
       UserError: not a strict JSON object, an unknown key, a value of the wrong type or range, or an
         architecture that is not BERT's.
     """
-    values = read_json(path)
+    values = read_json_object(path)
     fields = {field.name for field in dataclasses.fields(ModelConfig)}
     for key, value in values.items():
         if (
@@ -418,14 +417,14 @@ def read_config(path):
 
 
 def read_labels(path):
-    """Names of a classifier's classes in the order of its logits, as Hugging Face's config.json
-    keeps them; () when it has none.
+    """Reads the names of a classifier's classes, in the order of its logits, from a config.json of
+    Hugging Face's form; () when it has none.
     """
-    labels = read_json(path).get("id2label") or {}
+    labels = read_json_object(path).get("id2label") or {}
     try:
         return tuple(str(labels[key]) for key in sorted(labels, key=int))
     except (TypeError, ValueError):
-        raise UserError(f"{path}: id2label must map class numbers to names") from None
+        raise UserError(f"{path}: id2label must map class indices to names") from None
 
 
 def config_bytes(config, architecture, labels=()):
@@ -433,11 +432,11 @@ def config_bytes(config, architecture, labels=()):
     classic BERT's, `transformers` opens.
 
     Args:
-      architecture: class of `transformers` that the folder is for, such as "BertForPreTraining".
-        What `transformers` has no class for gets a model_type of our own, so that it says so
-        instead of building a BERT of other weights.
-      labels: names of the classes, in the order of the logits; their number tells transformers the
-        width of the classifier.
+      architecture: class of `transformers` that opens the folder, such as "BertForPreTraining". A
+        model that `transformers` has no class for gets our own model_type, so that `transformers`
+        refuses it instead of building a BERT with other weights.
+      labels: names of the classes, in the order of the logits; transformers derives the width of
+        the classifier from them.
     """
     fields = config.to_dict()
     if config.is_classic:

@@ -2,14 +2,14 @@
 scores to memory.
 
 XLA runs them as custom calls (__cudnn$fmhaSoftmax and relatives), for which TensorFlow has no op.
-XlaCallModule takes a StableHLO program as text, so each call is written down here: target,
-operands, layouts and configuration as jax/_src/cudnn/fused_attention_stablehlo.py of JAX 0.7.0 has
-them (Apache-2.0), whose XLA is that of TensorFlow 2.20; a test holds the lowered programs against
-JAX's. Padding is told by the lengths of the rows; packed rows by a bias, which every GPU from
-compute capability 8.0 has kernels for (cuDNN's own packed layout needs 9.0, and statistics for the
-largest number of sequences that a row may hold). There is no dropout: cuDNN draws from a seed in
-the program's text and a counter in the process, so neither a resume nor another number of GPUs
-would repeat it.
+XlaCallModule takes a StableHLO program as text, so this module writes each call: target, operands,
+layouts and configuration as jax/_src/cudnn/fused_attention_stablehlo.py of JAX 0.7.0 has them
+(Apache-2.0), whose XLA is that of TensorFlow 2.20; a test compares the lowered programs with JAX's.
+Padded rows pass their lengths, packed rows a bias, for which every GPU from compute capability 8.0
+has kernels (cuDNN's own packed layout needs 9.0, and statistics for the largest possible number of
+sequences in a row). There is no dropout: cuDNN draws from a seed in the program's text and a
+counter in the process, so neither a resumed run nor one on another number of GPUs would repeat the
+masks.
 
 Legend: B batch, S sequence, N heads, D dimensions per head.
 """
@@ -20,8 +20,8 @@ import typing
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-# No GPU has run these programs yet, so --attention=auto does not choose them; benchmarks/gpu.py is
-# to show that they agree and are faster.
+# No GPU has run these programs yet, so --attention=auto does not choose them; benchmarks/gpu.py
+# will show whether they agree and are faster.
 AUTO = False
 ELEMENT_TYPES = {
     tf.bfloat16: "bf16",
@@ -30,15 +30,15 @@ ELEMENT_TYPES = {
     tf.int32: "i32",
     tf.uint8: "ui8",
 }
-# What JAX adds to scores that may not count: cuDNN errs where it subtracts two numbers near the end
-# of the range.
+# What JAX adds to masked scores: cuDNN errs where it subtracts two values near the end of the
+# range.
 BLOCKED = {tf.bfloat16: float(-2 << 40), tf.float16: float(-2 << 14)}
 STATUS_RETURNING = 2  # version of the interface that XLA's own custom calls have
 
 
 class Mask(typing.NamedTuple):
-    """What the tokens of a batch may see: of padded rows `lengths` and `is_token`, of packed rows
-    `bias`; the others are None.
+    """Which tokens of a batch see each other. Padded rows have `lengths` and `is_token`, packed
+    rows have `bias`; the other fields are None.
 
     lengths: int32 (B,), tokens of each row, at least 1. is_token: bool (B, S), False for padding.
     bias: (B, 1, S, S) of the compute dtype.
@@ -50,10 +50,10 @@ class Mask(typing.NamedTuple):
 
 
 def make_mask(batch, dtype):
-    """The Mask of a batch. Padding comes behind the tokens, as in all of BERT's data;
+    """The Mask of a batch, in which padding follows the tokens, as in all of BERT's data;
     "sequence_ids" as in packed.py.
     """
-    # padding is one more sequence: no row of scores is without a number
+    # padding counts as one more sequence, so that no row of scores is fully masked
     if "sequence_ids" in batch:
         ids = batch["sequence_ids"]
         is_other = ids[:, None, :, None] != ids[:, None, None, :]
@@ -75,13 +75,13 @@ def attention(q, k, v, mask):
       mask: Mask. No gradient flows into it.
 
     Returns:
-      (B, S, N, D). Of padded rows 0 for padding, and no gradient comes from it or goes to it:
-        whatever cuDNN leaves there.
+      (B, S, N, D). Whatever cuDNN leaves at padding, the result there is 0, and no gradient comes
+        from it or goes to it.
     """
     if not q.shape.is_fully_defined():
         raise ValueError(
-            "cuDNN attention: the program's text has the sizes "
-            f"in it, and those of {q.shape} are not all known"
+            "cuDNN attention: the program's text contains all sizes, "
+            f"and those of {q.shape} are not all known"
         )
     batch_size, length, num_heads, size = q.shape
     heads, statistics = (
@@ -120,7 +120,7 @@ def attention(q, k, v, mask):
 
 
 def backend_config(q, mask_type, is_backward):
-    """The configuration of a call, JSON: what XLA's GPU compiler hands to cuDNN. q: as in
+    """The configuration of a call as JSON, which XLA's GPU compiler hands to cuDNN. q: as in
     `attention`. mask_type: NO_MASK or PADDING.
     """
     batch_size, length, num_heads, size = q.shape
@@ -179,7 +179,7 @@ def backend_config(q, mask_type, is_backward):
         "mask_type": mask_type,
         **dimensions,
         "dropout_rate": 0.0,
-        "seed": 42,  # JAX's; of dropout
+        "seed": 42,  # of dropout, as in JAX
         "sliding_window_length": 0,
         "max_seg_per_batch": 1,
         "is_paged_attention": False,
@@ -194,7 +194,7 @@ def backend_config(q, mask_type, is_backward):
 
 
 def fused_call(target, operands, results, config):
-    """One custom call: [tensors] like the TensorSpecs `results`. Takes no gradient."""
+    """Runs one custom call: [tensors] like the TensorSpecs `results`. It has no gradient."""
     return gen_xla_ops.xla_call_module(
         operands,
         version=9,
@@ -202,7 +202,7 @@ def fused_call(target, operands, results, config):
         Sout=[spec.shape for spec in results],
         Tout=[spec.dtype for spec in results],
         platforms=["CUDA"],
-        disabled_checks=["platform"],  # so that the program can be looked at where there is no GPU
+        disabled_checks=["platform"],  # so that the program can be inspected without a GPU
     )
 
 
@@ -213,7 +213,7 @@ def program(target, operands, results, config):
     that the transposition to the latter costs nothing. The last result is workspace, whose size
     XLA fills in.
     """
-    arguments = [f"%arg{number}" for number in range(len(operands))]
+    arguments = [f"%arg{index}" for index in range(len(operands))]
     operand_types = [_type(x.shape, x.dtype) for x in operands]
     shapes = [_heads_first(spec.shape) if spec.shape.rank == 4 else spec.shape for spec in results]
     call_types = [_type(shape, spec.dtype) for shape, spec in zip(shapes, results, strict=True)] + [
@@ -225,13 +225,13 @@ def program(target, operands, results, config):
     operand_layouts = [_layout(range(x.shape.rank)[::-1]) for x in operands]
     result_types = [_type(spec.shape, spec.dtype) for spec in results]
     lines, values = [], []
-    for number, (spec, given, wanted) in enumerate(
+    for index, (spec, given, wanted) in enumerate(
         zip(results, call_types, result_types, strict=False)
     ):
-        values.append(f"%call#{number}" if spec.shape.rank != 4 else f"%result{number}")
+        values.append(f"%call#{index}" if spec.shape.rank != 4 else f"%result{index}")
         if spec.shape.rank == 4:
             lines.append(
-                f"{values[-1]} = stablehlo.transpose %call#{number}, "
+                f"{values[-1]} = stablehlo.transpose %call#{index}, "
                 f"dims = [0, 2, 1, 3] : ({given}) -> {wanted}"
             )
     signature = ", ".join(
@@ -270,32 +270,32 @@ def _layout(minor_to_major):
 
 
 def obstacle(*, kind, xla, precision, capability, size, dropout, is_packed=False, length=None):
-    """What keeps a model from training with this attention, as the end of a sentence for the user;
-    None when nothing does.
+    """Why a model cannot train with this attention, as the end of a sentence for the user; None
+    when it can.
 
     Args:
       kind: "GPU" or "CPU". xla: whether the step is compiled. precision: name of the compute type.
-        capability: compute capability of the oldest GPU, such as (8, 6). size: D. dropout: rate for
-        attention probabilities. is_packed, length: of the rows, None = any.
+        capability: compute capability of the oldest GPU, such as (8, 6). size: D. dropout: dropout
+        rate of attention probabilities. is_packed, length: of the rows; length None = any.
     """
     if kind != "GPU":
         return "needs a GPU"
     if capability < (8, 0):
         return (
             "needs GPUs of compute capability 8.0 or more, "
-            f"and one has {capability[0]}.{capability[1]}"
+            f"but one has {capability[0]}.{capability[1]}"
         )
     if not xla:
-        return "is reached through XLA; drop --xla=off"
+        return "needs XLA; drop --xla=off"
     if precision not in ("bfloat16", "float16"):
         return f"computes in bfloat16 or float16, not in {precision}; drop --precision={precision}"
     if size % 8 or size > 128:
-        return f"needs heads of 8, 16, ... or 128 dimensions, and this model's have {size}"
+        return f"needs heads of 8, 16, ... or 128 dimensions, but this model's have {size}"
     if dropout:
         return (
-            "drops no attention probabilities, and attention_probs_dropout_prob "
+            "has no dropout of attention probabilities, and attention_probs_dropout_prob "
             f"is {dropout:g}; give --attention_probs_dropout_prob=0"
         )
     if is_packed and length is not None and length % 2:
-        return f"needs packed rows of an even number of tokens, and these have {length}"
+        return f"needs packed rows of an even number of tokens, but these have {length}"
     return None

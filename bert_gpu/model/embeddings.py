@@ -1,5 +1,5 @@
-"""Token ids -> the vectors that enter the first layer: words, segments and positions, summed,
-normalised and, if need be, widened.
+"""Token ids -> the vectors that enter the first layer: words, segments and positions are summed,
+normalised and, if factorised, widened.
 
 Legend: B batch, S sequence, E embedding width (H unless factorised, as in ALBERT), H hidden, V
 vocabulary, R = B x S rows.
@@ -41,8 +41,8 @@ def embedding_weights(config):
 
 
 def embedding_products(config):
-    """Multiply-adds of `embed` for one token: E H where the embeddings are made wider. A lookup
-    counts none, also that of segments.
+    """Multiply-adds of `embed` for one token: E H where the embeddings are widened. Lookups, that
+    of segments included, count nothing.
     """
     return dense_products(embedding_weights(config))
 
@@ -51,7 +51,7 @@ def embedding_products(config):
 def look_up(table, ids):
     """Rows of an embedding table: (V, E), (R,) -> (R, E).
 
-    The gradient is dense, which XLA and an all-reduce need, and summed in float32: frequent tokens
+    The gradient is dense, as XLA and the all-reduce need it, and summed in float32: frequent tokens
     occur thousands of times in a batch, more than bfloat16 can count.
     """
 
@@ -77,7 +77,9 @@ def sinusoids(num_positions, width):
 
 
 def position_vectors(weights, batch, config, dtype):
-    """(S, E), or (B, S, E) where rows are packed, whose positions restart in each sequence."""
+    """Position embeddings: (S, E), or (B, S, E) for packed rows, where positions restart in each
+    sequence.
+    """
     learnt = config.position_embedding_type == "absolute"
     table = (
         weights["embeddings/position"]
@@ -98,17 +100,17 @@ def position_vectors(weights, batch, config, dtype):
 
 
 def embed(weights, batch, config, *, dtype=tf.float32, seed=None):
-    """What enters the first layer: input_ids, segment_ids (B, S) -> (R, H)."""
+    """Input of the first layer: input_ids, segment_ids (B, S) -> (R, H)."""
     batch_size, length = sizes(batch["input_ids"])
     x = look_up(tf.cast(weights["embeddings/word"], dtype), tf.reshape(batch["input_ids"], [-1]))
     if config.type_vocab_size:
-        # A product with one-hot rows, not a lookup: its gradient is a product too, where adding R
-        # rows into two would queue up.
+        # A product with one-hot rows, not a lookup: its gradient is a product too, while
+        # scatter-adding R rows into two would serialise.
         kinds = tf.one_hot(
             tf.reshape(batch["segment_ids"], [-1]), config.type_vocab_size, dtype=dtype
         )
         x += tf.matmul(kinds, tf.cast(weights["embeddings/segment"], dtype))
-    if config.position_embedding_type != "rotary":  # which acts in the attention
+    if config.position_embedding_type != "rotary":  # rotary positions act in the attention
         x = tf.reshape(x, [batch_size, length, config.embedding_width]) + position_vectors(
             weights, batch, config, dtype
         )

@@ -1,16 +1,16 @@
-"""The encoder: weights as specifications, and a pure function from weights and a batch to
+"""The encoder: specifications of its weights, and a pure function from weights and a batch to
 hidden states.
 
-BERT's (Devlin et al. 2018) unless the config says otherwise: each departure from it is a switch, so
-that any combination is one program.
+It is BERT's (Devlin et al. 2018) unless the config says otherwise: each departure is a switch, and
+any combination of switches works.
 
 Legend: B batch, S sequence, H hidden, N heads, D dimensions per head, R = B x S rows, K sequences
 of a packed row.
 
-Nothing here holds state: whoever trains owns the variables, reads them to tensors, casts those of
-rank 2 and more to the compute dtype and calls `encode`. Which layers there are is decided once, in
-`encoder_weights`; `encode` finds what it needs by name. BertEncoder is these functions behind the
-protocol of encoders.py.
+Nothing here holds state: the training step owns the variables, reads them as tensors, casts those
+of rank 2 and more to the compute dtype and calls `encode`. `encoder_weights` alone decides which
+weights there are; `encode` finds them by name. BertEncoder puts these functions behind the protocol
+of encoders.py.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ def feed_forward_weights(config, name):
 def encoder_weights(config):
     """{name: WeightSpec} of embeddings and layers; pooler and heads are specified in heads.py.
 
-    Layers that share their weights are one: "layer_0" is the first of config.num_groups.
+    Layers that share weights are one group: "layer_0" is the first of config.num_groups.
     """
     specs = embedding_weights(config)
     for group in range(config.num_groups):
@@ -59,12 +59,12 @@ def encoder_weights(config):
     return specs | (norm_weights("final_norm", config.hidden_size) if config.norm_first else {})
 
 
-class Rows(typing.NamedTuple):
-    """What all layers need to know of a batch.
+class BatchContext(typing.NamedTuple):
+    """What all layers share of a batch.
 
-    batch_size, length: B and S, numbers or scalar tensors. mask: what attention may not see,
-    float32, (B, 1, 1, S) or (B, 1, S, S), added to scores, or cudnn_attention.Mask.
-    rotation: cosines and sines of rotary positions, (S, D) each, or None.
+    batch_size, length: B and S, ints or scalar tensors. mask: float32, (B, 1, 1, S) or (B, 1, S,
+    S), added to attention scores, or cudnn_attention.Mask. rotation: cosines and sines of rotary
+    positions, (S, D) each, or None.
     """
 
     batch_size: int | tf.Tensor
@@ -73,29 +73,29 @@ class Rows(typing.NamedTuple):
     rotation: tuple | None
 
 
-def attention_block(weights, x, rows, config, seed, place):
-    """Self-attention: (R, H) -> (R, H) and its bias, as `project`; the three projections in
-    one product.
+def attention_block(weights, x, context, config, seed, site):
+    """Self-attention: (R, H) -> (R, H) and a bias yet to be added, as `project` returns them;
+    queries, keys and values come from one product.
     """
     num_heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     qkv, bias = project(weights, "attention/qkv", x)
-    qkv = tf.reshape(qkv, [rows.batch_size, rows.length, 3, num_heads, size])
+    qkv = tf.reshape(qkv, [context.batch_size, context.length, 3, num_heads, size])
     bias = [tf.reshape(b, [3, num_heads, size]) for b in bias]
     mixed = self_attention(
         qkv,
         bias,
-        rows.mask,
-        rows.rotation,
+        context.mask,
+        context.rotation,
         config.attention_probs_dropout_prob,
         seed,
-        f"{place}/probabilities",
+        f"{site}/probabilities",
     )
     return project(weights, "attention/output", tf.reshape(mixed, [-1, config.hidden_size]))
 
 
 def attention_products(config, num_attended):
-    """Multiply-adds of `attention_block` for a token that attends to T: 4 H^2 of its dense layers,
-    and T H each of scores and mixing.
+    """Multiply-adds of `attention_block` for a token that attends to T tokens: 4 H^2 in the dense
+    layers, T H in the scores and T H in mixing the values.
     """
     return (
         dense_products(attention_weights(config, "attention"))
@@ -104,16 +104,16 @@ def attention_products(config, num_attended):
 
 
 def feed_forward_block(weights, x, config):
-    """Two dense layers with an activation between them: (R, H) -> (R, H) and its bias,
-    as `project`.
+    """Two dense layers with an activation between them: (R, H) -> (R, H) and a bias yet to be
+    added, as `project` returns them.
     """
     inner, bias = project(weights, "feed_forward/in", x)
     return project(weights, "feed_forward/output", activate(config.hidden_act, inner, *bias))
 
 
 def feed_forward_products(config):
-    """Multiply-adds of `feed_forward_block` for one token: H I + I' H, where a gate makes
-    I' half of I.
+    """Multiply-adds of `feed_forward_block` for one token: H I + I' H; I' is I, or I / 2 with a
+    gate.
     """
     return dense_products(feed_forward_weights(config, "feed_forward"))
 
@@ -131,35 +131,34 @@ class Products(typing.NamedTuple):
 
 
 def token_products(config, num_attended):
-    """The Products of `encode` for a token that attends to `num_attended`, where all
-    activations are kept.
+    """The Products of `encode` for a token that attends to `num_attended` tokens, with all
+    activations kept.
     """
     layer = attention_products(config, num_attended) + feed_forward_products(config)
     return Products(embedding_products(config), config.num_hidden_layers * layer)
 
 
-def weights_of(weights, index, config):
-    """Those of layer number `index`, with their full names; consecutive layers have the same where
-    they share them.
-    """
+def layer_weights(weights, index, config):
+    """The weights of the layer at `index`, by full name; consecutive layers may share them."""
     group = f"layer_{index * config.num_groups // config.num_hidden_layers}/"
     return {name: weight for name, weight in weights.items() if name.startswith(group)}
 
 
-def run_layer(weights, index, x, rows, config, seed):
-    """Layer number `index`: (R, H) -> (R, H)."""
+def run_layer(weights, index, x, context, config, seed):
+    """Runs the layer at `index`: (R, H) -> (R, H)."""
     own = {
-        name.split("/", 1)[1]: weight for name, weight in weights_of(weights, index, config).items()
+        name.split("/", 1)[1]: weight
+        for name, weight in layer_weights(weights, index, config).items()
     }
     blocks = {
-        "attention": lambda x, place: attention_block(own, x, rows, config, seed, place),
-        "feed_forward": lambda x, place: feed_forward_block(own, x, config),
+        "attention": lambda x, site: attention_block(own, x, context, config, seed, site),
+        "feed_forward": lambda x, site: feed_forward_block(own, x, config),
     }
     for part, block in blocks.items():
-        place = f"layer_{index}/{part}"
+        site = f"layer_{index}/{part}"
         norm = lambda x, part=part: layer_norm(own, f"{part}/norm", x, config.layer_norm_eps)  # noqa: E731
-        change, bias = block(norm(x) if config.norm_first else x, place)
-        x = add_dropped(x, change, bias, config.hidden_dropout_prob, seed, place)
+        change, bias = block(norm(x) if config.norm_first else x, site)
+        x = add_dropped(x, change, bias, config.hidden_dropout_prob, seed, site)
         x = x if config.norm_first else norm(x)
     return x
 
@@ -184,14 +183,14 @@ def encode(
         each. With "sequence_ids" (packed.py) no token sees another sequence of its row, and
         positions restart in each: every sequence gets what it would get alone.
       dtype: compute dtype of products and activations.
-      seed: int32 (2,) that dropout draws from; None switches dropout off.
+      seed: int32 (2,) for dropout; None switches dropout off.
       recompute_every: k > 0 keeps one activation (R, H) for every k layers, and the backward pass
-        computes what is inside again (recompute.py): same results, the activations of k layers at a
-        time, for the price of one more forward pass. 0 keeps all.
-      xla: whether XLA compiles this; only asked where recompute_every is above 0.
-      attention: "plain" or "cudnn", the latter inside XLA, on a GPU, with all sizes known and no
-        dropout of attention probabilities (cudnn_attention.py). The hidden states of padding are
-        then others, which nothing else depends on.
+        recomputes the others (recompute.py): the same results, the activations of only k layers in
+        memory at a time, at the price of one more forward pass. 0 keeps all.
+      xla: whether XLA compiles this; only used where recompute_every is above 0.
+      attention: "plain" or "cudnn"; "cudnn" needs XLA, a GPU, static shapes and no dropout of
+        attention probabilities (cudnn_attention.py). It changes the hidden states of padding, on
+        which nothing depends.
 
     Returns:
       (B, S, H) in the compute dtype.
@@ -206,7 +205,7 @@ def encode(
             if "sequence_ids" in batch
             else mask_bias(batch["input_mask"])
         )
-    rows = Rows(
+    context = BatchContext(
         batch_size,
         length,
         mask,
@@ -223,14 +222,14 @@ def encode(
 
         def run(x, weights, seed, indices=indices):
             for index in indices:
-                x = run_layer(weights, index, x, rows, config, seed)
+                x = run_layer(weights, index, x, context, config, seed)
             return x
 
         if recompute_every:
             own = {
                 name: weight
                 for index in indices
-                for name, weight in weights_of(weights, index, config).items()
+                for name, weight in layer_weights(weights, index, config).items()
             }
             x = recompute(run, x, own, seed, xla=xla)
         else:
@@ -242,8 +241,8 @@ def encode(
 
 @dataclasses.dataclass(frozen=True)
 class BertEncoder:
-    """Our own encoder behind the protocol of encoders.py; recompute_every, attention and xla are
-    those of `encode`.
+    """Our own encoder behind the protocol of encoders.py; recompute_every, attention and xla as for
+    `encode`.
     """
 
     config: ModelConfig

@@ -1,8 +1,8 @@
-"""What an encoder is to everything that runs, trains or stores one, and the one place that asks
-which of the two it is.
+"""The Encoder protocol, through which all other code runs, trains and stores encoders, and
+`open_encoder`, the only code that chooses between the two implementations.
 
-Ours is encoder.BertEncoder, and an encoder of TF Model Garden is a garden.GardenEncoder. Heads,
-training, fine-tuning and model folders take an Encoder and do not know which they have.
+encoder.BertEncoder is ours; garden.GardenEncoder wraps an encoder of TF Model Garden. Heads,
+training, fine-tuning and model folders take an Encoder and do not know which one it is.
 
 Legend: B batch, S sequence, H hidden.
 """
@@ -18,8 +18,8 @@ from bert_gpu.model.weights import WeightSpec
 
 @typing.runtime_checkable
 class Encoder(typing.Protocol):
-    """A pure function from weights and a batch to hidden states, with what its users need
-    to know of it.
+    """A pure function from weights and a batch to hidden states, with the properties that its users
+    need.
     """
 
     @property
@@ -31,13 +31,13 @@ class Encoder(typing.Protocol):
 
     @property
     def fixed_length(self) -> int | None:
-        """The one length of rows that it takes; None = any up to its number of positions."""
+        """The only row length that it takes; None = any length up to its number of positions."""
 
     def weights(self) -> dict[str, WeightSpec]:
         """{name: WeightSpec} of embeddings and layers, "embeddings/word" (V, E) among them;
         heads.py specifies pooler and heads.
 
-        Raises UserError when the config asks for what the encoder does not have.
+        Raises UserError when the config asks for something that the encoder does not have.
         """
 
     def encode(self, weights, batch, *, dtype=tf.float32, seed=None) -> tf.Tensor:
@@ -47,39 +47,35 @@ class Encoder(typing.Protocol):
 
     def check(self, length: int | None, precision: str, is_packed: bool = False) -> None:
         """Raises UserError when the encoder cannot take such rows. `encode` may check too, but
-        TensorFlow adds its own lines to errors.
+        there TensorFlow adds its own lines to the message.
 
         Args:
-          length: tokens of a row, None when not known. precision: "float32", "bfloat16"
-            or "float16".
+          length: tokens of a row; None = not known. precision: "float32", "bfloat16" or "float16".
           is_packed: whether batches have sequence_ids.
         """
 
     def cudnn_obstacle(self, **conditions) -> str | None:
-        """What keeps it from training with cuDNN's attention, as the end of a sentence; None when
-        nothing does.
+        """Why it cannot train with cuDNN's attention, as the end of a sentence; None when it can.
 
-        conditions: those of `cudnn_attention.obstacle` that are not the model's.
+        conditions: the arguments of `cudnn_attention.obstacle` that do not describe the model.
         """
 
     def token_products(self, num_attended: float) -> Products | None:
-        """Multiply-adds for a token that attends to `num_attended`; None when they
-        are not known.
-        """
+        """Multiply-adds for a token that attends to `num_attended` tokens; None = not known."""
 
     def for_training(
         self, *, recompute_every: int = 0, attention: str = "plain", xla: bool = False
     ) -> "Encoder":
-        """The encoder that trains so; arguments as for `encoder.encode`. Raises UserError
-        when it cannot.
+        """The same encoder with these training options; arguments as for `encoder.encode`. Raises
+        UserError when it does not support one.
         """
 
 
 def open_encoder(config):
-    """The Encoder of a ModelConfig. UserError when it names one that there is not."""
+    """The Encoder of a ModelConfig. Raises UserError when the config names an unknown one."""
     if config.encoder is None:
         return BertEncoder(config)
-    # brings tf_keras and Model Garden, which other models need not wait for
+    # imports tf_keras and Model Garden, which other models do not need
     from bert_gpu.model import garden
 
     return garden.open_encoder(config)

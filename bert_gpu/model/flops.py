@@ -1,18 +1,18 @@
-"""How much arithmetic a training step takes.
+"""Counts the floating-point operations (FLOPs) of a training step.
 
-FLOPs are counted as PaLM does it (Chowdhery et al. 2022, appendix B; Kaplan et al. 2020, 2.1, with
-the attention products added): products of matrices alone, two for each multiply-add, and a backward
-pass of twice the forward one. Lookups (also those that are done as products), normalisation,
-softmax, dropout and the optimizer count nothing, and the masked-word head counts at the P places
-where it is computed, not at all S. Each block says its multiply-adds beside the code that computes
-them, as functions *_products; here they are summed over a row of S tokens with P masked words and K
+FLOPs are counted as in PaLM (Chowdhery et al. 2022, appendix B; Kaplan et al. 2020, 2.1, with the
+attention products added): only matrix products, two FLOPs for each multiply-add, and a backward
+pass of twice the forward one. Lookups (also those done as products), normalisation, softmax,
+dropout and the optimizer count nothing, and the masked-word head counts at the P masked positions,
+where it is computed, not at all S. Each block states its multiply-adds beside its code, in
+functions *_products; this module sums them over a row of S tokens with P masked words and K
 sentence vectors.
 
-Model FLOPs are what the mathematics asks for; hardware FLOPs are what is computed: layers run
-forward once more where activations are recomputed (all of it, though a compiler may find a
-product of theirs that nobody reads), and packed rows are multiplied over all their S^2 pairs, of
-which T S are within a sequence. Padding is computed, so it counts in both; what real tokens get
-of it is said apart.
+Model FLOPs are what the mathematics needs; hardware FLOPs are what is computed. They differ where
+activations are recomputed, which runs the layers forward once more (counted in full, although a
+compiler may drop an unused product), and in packed rows, which are multiplied over all S^2 pairs,
+of which T S are within a sequence. Padding is computed, so both counts include it; throughput of
+real tokens is reported separately.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ from bert_gpu.model.heads import mlm_products, nsp_products
 
 
 class Flops(typing.NamedTuple):
-    """Floating-point operations of forward and backward passes: `model` needed,
-    `hardware` computed.
+    """Floating-point operations of the forward and backward passes: `model` as needed, `hardware`
+    as computed.
     """
 
     model: float
@@ -49,8 +49,8 @@ class FlopsCounter:
 
         Args:
           length: S. num_predictions: P.
-          attended: T, the mean over the places of a row of how many tokens they attend to; None =
-            S, rows of one sequence.
+          attended: T, the number of tokens that a position attends to, averaged over the row; None
+            = S, for rows of one sequence.
           num_sequences: K, sentence vectors of a row.
         """
         config, computed = self.encoder.config, self.encoder.token_products(length)
@@ -79,10 +79,10 @@ class FlopsCounter:
 
 
 def packed_means(sequence_ids):
-    """(mean over all places of how many places their sequence has, mean number of sequences in a
-    row) of packed rows: int (B, S).
+    """(mean over all positions of the length of their sequence, mean number of sequences in a row)
+    of packed rows: int (B, S).
 
-    Padding (0) counts as one sequence for the first: attention computes it too.
+    In the first, the padding of a row (0) counts as a sequence, because attention computes it too.
     """
     starts = np.ones_like(sequence_ids, bool)
     starts[:, 1:] = sequence_ids[:, 1:] != sequence_ids[:, :-1]

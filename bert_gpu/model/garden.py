@@ -1,10 +1,10 @@
 """Encoders of TF Model Garden as functions on a dict of weights, so that our step, data and
 checkpoints train them.
 
-A layer of tf_keras owns its variables and draws dropout from a generator with a state; our step
-hands tensors and a seed to pure functions. So an encoder is built once to learn the names, shapes
-and first values of its weights, and its variables are let go. Whenever it is traced, the given
-tensors stand where the variables stood, and stateless draws where the generators stood.
+A tf_keras layer owns its variables and draws dropout from a stateful generator; our step passes
+tensors and a seed to pure functions. So we build an encoder once, to learn the names, shapes and
+initializers of its weights, and drop its variables. Whenever the encoder is traced, the given
+tensors replace its variables, and stateless draws replace its generators.
 
 Legend: B batch, S sequence, H hidden, V vocabulary, E width of the word embeddings.
 """
@@ -32,7 +32,7 @@ with warnings.catch_warnings():
     import tf_keras
     from official.nlp.configs import encoders
 
-WORKING = (
+SUPPORTED = (
     "bert",
     "bert_v2",
     "query_bert",
@@ -45,27 +45,29 @@ WORKING = (
     "sparse_mixer",
 )
 REFUSED = {
-    "funnel": "it shortens the sequence, and masked words need a state each",
-    "xlnet": "it predicts words in permuted orders, from inputs of its own",
+    "funnel": "it shortens the sequence, but each masked word needs a hidden state",
+    "xlnet": "it predicts words in permuted orders and needs other inputs",
     "any": "it names no encoder",
 }
-# Their matrices along the sequence, or the blocks that see each other, are made for one length:
-# that of the positions.
+# Their matrices along the sequence, or their attention blocks, are built for one length:
+# max_position_embeddings.
 FIXED_LENGTH = ("fnet", "sparse_mixer", "bigbird")
-FLOAT32_ONLY = ("mobilebert", "kernel")  # add float32 to lower precision inside, which fails
-# options that draw numbers, or own variables, where no seed and no weight can reach
+FLOAT32_ONLY = ("mobilebert", "kernel")  # they add float32 to lower precision inside, which fails
+# options that draw random numbers without our seed, or own variables that our weights do not
+# replace
 IMPURE = ("redraw", "use_gradient_checkpointing")
-BERT_PRODUCTS = ("bert", "bert_v2", "albert")  # multiply the matrices that our encoder does
-# theirs; sentence vectors are made by our own heads
+BERT_PRODUCTS = ("bert", "bert_v2", "albert")  # do the same matrix products as ours
+# Model Garden's poolers, unused: our own heads make the sentence vectors
 POOLERS = ("pooler_transform", "cls_transform", "pooler")
 
 
 @dataclasses.dataclass(frozen=True)
 class GardenEncoder:
-    """An encoder of Model Garden behind the protocol of encoders.py, which describes the methods.
+    """An encoder of Model Garden behind the Encoder protocol (encoders.py), which documents the
+    methods.
 
-    name: the type in `official.nlp.configs.encoders`. options: (field, value) pairs of its own
-    configuration.
+    name: the encoder's type in `official.nlp.configs.encoders`. options: (field, value) pairs of
+    its own configuration.
     """
 
     config: ModelConfig
@@ -80,7 +82,7 @@ class GardenEncoder:
 
     @property
     def shares_layers(self):
-        """Whether all layers have the weights of one."""
+        """Whether all layers share one set of weights."""
         return self.name == "albert"
 
     @property
@@ -92,14 +94,14 @@ class GardenEncoder:
         return self.config.max_position_embeddings if self.name in FIXED_LENGTH else None
 
     def weights(self):
-        """{name: WeightSpec}: "embeddings/word", and "encoder/..." as Model Garden names them,
-        without its pooler.
+        """{name: WeightSpec}: "embeddings/word", and the others as "encoder/..." with Model
+        Garden's names, without its pooler.
         """
         return dict(build(self, "float32").specs)
 
     def encode(self, weights, batch, *, dtype=tf.float32, seed=None):
         """Raises UserError for rows that the encoder cannot take: packed ones, and lengths that it
-        was not made for.
+        was not built for.
         """
         self.check(
             batch["input_ids"].shape[1], tf.as_dtype(dtype).name, is_packed="sequence_ids" in batch
@@ -123,19 +125,19 @@ class GardenEncoder:
         if is_packed:
             raise UserError(
                 f"{self.flag}: attends across the sequences of packed rows; "
-                "use data of another --objective, or our encoder"
+                "use data of another --objective, or drop --encoder"
             )
         if precision != "float32" and self.name in FLOAT32_ONLY:
             raise UserError(
                 f"--precision={precision}: {self.flag} works "
-                "in float32 alone; give --precision=float32"
+                "only in float32; give --precision=float32"
             )
         if length is None:
             return
         if self.fixed_length not in (None, length):
             raise UserError(
                 f"{self.flag}: takes rows of exactly --max_position_embeddings={positions} tokens, "
-                f"these have {length}; set it to the data's length, with --padding=fixed"
+                f"but these have {length}; set it to the data's length, with --padding=fixed"
             )
         if length > positions:
             raise UserError(
@@ -144,12 +146,12 @@ class GardenEncoder:
             )
         if self.name == "bigbird" and length % (block := garden_config(self).get().block_size):
             raise UserError(
-                f"{self.flag}: takes rows of a multiple of {block} tokens, these have {length}; "
+                f"{self.flag}: takes rows of a multiple of {block} tokens, not of {length}; "
                 f"give --encoder={ENCODER_PREFIX}bigbird,block_size=N, or data of another length"
             )
 
     def cudnn_obstacle(self, **conditions):
-        return f"is for our own encoder, not for {self.flag}; name another"
+        return f"works only with our own encoder, not with {self.flag}; drop that flag"
 
     def token_products(self, num_attended):
         return (
@@ -161,13 +163,15 @@ class GardenEncoder:
     def for_training(self, *, recompute_every=0, attention="plain", xla=False):
         if recompute_every or attention != "plain":
             asked = "--recompute" if recompute_every else f"--attention={attention}"
-            raise UserError(f"{asked}: is for our own encoder, not for {self.flag}; drop the flag")
+            raise UserError(
+                f"{asked}: works only with our own encoder, not with {self.flag}; drop the flag"
+            )
         return self
 
 
 def open_encoder(config):
-    """The GardenEncoder of a ModelConfig with --encoder=garden:NAME[,FIELD=VALUE...]; FIELDs are
-    those of Model Garden's configuration.
+    """The GardenEncoder of a ModelConfig with --encoder=garden:NAME[,FIELD=VALUE...]; each FIELD is
+    one of Model Garden's configuration.
 
     Raises UserError for unknown names and fields.
     """
@@ -177,10 +181,10 @@ def open_encoder(config):
     if name in REFUSED:
         raise UserError(
             f"{flag}: cannot be trained here, because "
-            f"{REFUSED[name]}; these can: {', '.join(WORKING)}"
+            f"{REFUSED[name]}; choose one of {', '.join(SUPPORTED)}"
         )
-    if name not in WORKING:
-        raise UserError(f"{flag}: no such encoder; known are {', '.join(WORKING)}")
+    if name not in SUPPORTED:
+        raise UserError(f"{flag}: no such encoder; known are {', '.join(SUPPORTED)}")
     pairs = read_options(flag, encoders.EncoderConfig(type=name).get(), options)
     for field, value in pairs:
         if field in IMPURE and value:
@@ -189,13 +193,13 @@ def open_encoder(config):
 
 
 def garden_config(encoder):
-    """Model Garden's EncoderConfig of a GardenEncoder. UserError when its ModelConfig asks for what
-    the encoder does not have.
+    """Model Garden's EncoderConfig of a GardenEncoder. Raises UserError when its ModelConfig asks
+    for something that the encoder does not have.
     """
     config, result = encoder.config, encoders.EncoderConfig(type=encoder.name)
     theirs = result.get()
     transfer(config, theirs, encoder.flag, shares_layers=encoder.shares_layers)
-    if encoder.name == "mobilebert":  # its inner width, which ModelConfig does not have
+    if encoder.name == "mobilebert":  # ModelConfig has no inner width
         theirs.intra_bottleneck_size = config.hidden_size
     if encoder.name == "query_bert":  # always factorises
         theirs.embedding_size = config.embedding_width
@@ -205,7 +209,7 @@ def garden_config(encoder):
 
 
 class _Model(tf_keras.layers.Layer):
-    """Hands `training` down to an encoder whose own call takes no such argument."""
+    """Passes `training` down to an encoder whose own call does not take the argument."""
 
     def __init__(self, encoder):
         super().__init__()
@@ -215,24 +219,24 @@ class _Model(tf_keras.layers.Layer):
         return self.encoder(inputs)
 
 
-class _Draws:
-    """Stands where a Dropout layer has its random generator: draws from the step's seed, another
-    mask at each call.
+class _SeededDropout:
+    """Replaces the random generator of a Dropout layer: draws from the step's seed, with another
+    mask for each call.
     """
 
-    def __init__(self, seed, place):
-        self.seed, self.place, self.num_calls = seed, place, 0
+    def __init__(self, seed, site):
+        self.seed, self.site, self.num_calls = seed, site, 0
 
     def dropout(self, inputs, rate, noise_shape=None):
         assert noise_shape is None
         self.num_calls += 1
-        return dropout(inputs, rate, self.seed, f"{self.place}/{self.num_calls}")
+        return dropout(inputs, rate, self.seed, f"{self.site}/{self.num_calls}")
 
 
 @tf.custom_gradient
 def dense_gradient(table):
-    """The identity on an embedding table. Gradients of lookups arrive as slices and leave dense,
-    summed in float32.
+    """The identity on an embedding table. Turns gradients of lookups, which arrive as slices, into
+    dense ones, summed in float32.
     """
 
     def gradient(upstream):
@@ -245,44 +249,46 @@ def dense_gradient(table):
     return tf.identity(table), gradient
 
 
-class Built:
+class BuiltEncoder:
     """An encoder without variables.
 
-    model: callable (features, training) -> {"sequence_output": ...}, only inside `given`. specs:
-    {name: WeightSpec}.
-    places: (layer, attribute, name) of each weight; name None for those of the pooler, whose output
-    nobody reads.
+    model: callable (features, training) -> {"sequence_output": ...}, usable only inside `given`.
+    specs: {name: WeightSpec}.
+    attributes: [(layer, attribute, name)] of all weights; name is None for the pooler's, because
+    its output is not used.
     """
 
-    def __init__(self, encoder, config, specs, places):
-        self.model, self.specs, self.places = _Model(encoder), specs, places
+    def __init__(self, encoder, config, specs, attributes):
+        self.model, self.specs, self.attributes = _Model(encoder), specs, attributes
         self.layers = list(encoder._flatten_layers())
         self.shapes = {
-            (layer, attribute): vars(layer)[attribute].shape for layer, attribute, _ in places
+            (layer, attribute): vars(layer)[attribute].shape for layer, attribute, _ in attributes
         }
-        for layer, attribute, _ in places:
+        for layer, attribute, _ in attributes:
             vars(layer)[attribute] = None
         for layer in self.layers:
             layer._trainable_weights, layer._non_trainable_weights = [], []
 
     @contextlib.contextmanager
     def given(self, weights, seed):
-        """While this lasts, the layers compute with these weights, and drop out by this seed."""
+        """Within this context, the layers compute with these weights and draw dropout from this
+        seed.
+        """
         tensors = {
             name: dense_gradient(tensor) if tensor.shape.rank == 2 else tensor
             for name, tensor in weights.items()
         }
         inserted = []
-        for layer, attribute, name in self.places:
+        for layer, attribute, name in self.attributes:
             value = tf.zeros(self.shapes[layer, attribute]) if name is None else tensors[name]
             inserted.append((layer, attribute, tf.cast(value, layer.compute_dtype)))
-        for number, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             # Routers report metrics into variables, which a pure function must not write. Their
             # weight in the loss is 0.
             inserted.append((layer, "add_metric", lambda *args, **kwargs: None))
             if isinstance(layer, tf_keras.layers.Dropout):
                 inserted.append(
-                    (layer, "_random_generator", _Draws(seed, f"garden/dropout_{number}"))
+                    (layer, "_random_generator", _SeededDropout(seed, f"garden/dropout_{index}"))
                 )
         before = [
             (layer, attribute, vars(layer).get(attribute, vars)) for layer, attribute, _ in inserted
@@ -293,7 +299,7 @@ class Built:
             yield
         finally:
             for layer, attribute, value in before:
-                if value is vars:  # stands for "was not there"
+                if value is vars:  # marks an attribute that did not exist
                     del vars(layer)[attribute]
                 else:
                     vars(layer)[attribute] = value
@@ -301,10 +307,10 @@ class Built:
 
 @functools.lru_cache(maxsize=8)
 def build(encoder, dtype):
-    """The Built of a GardenEncoder for a compute dtype ("float32", "bfloat16", "float16").
+    """The BuiltEncoder of a GardenEncoder for a compute dtype ("float32", "bfloat16", "float16").
 
-    In a thread of its own: that has neither the graph nor the replica in which the caller
-    may be tracing.
+    Builds in its own thread, which has neither the graph nor the replica context in which the
+    caller may be tracing.
     """
     results = []
 
@@ -326,7 +332,7 @@ def _build(encoder, dtype):
     config, theirs, initializers = encoder.config, garden_config(encoder), {}
 
     def create(next_creator, **settings):
-        # of tf_keras: partial(initializer, shape, dtype=...)
+        # tf_keras passes partial(initializer, shape, dtype=...)
         initializer = getattr(settings["initial_value"], "func", None)
         if initializer is not None:
             shape = settings["initial_value"].args[0]
@@ -356,7 +362,7 @@ def _build(encoder, dtype):
         ):
             stack.enter_context(context)
         stack.enter_context(tf.variable_creator_scope(create))
-        tf_keras.backend.reset_uids()  # names without numbers that count what was built before
+        tf_keras.backend.reset_uids()  # names without a count of what was built before
         try:
             network = encoders.build_encoder(theirs)
             hidden = network(features)["sequence_output"]
@@ -374,7 +380,7 @@ def _build(encoder, dtype):
             if isinstance(value, tf.Variable):
                 owners.setdefault(id(value), []).append((layer, attribute))
     table = network.get_embedding_table()
-    specs, places = {}, []
+    specs, attributes = {}, []
     for variable in network.trainable_weights:
         path = variable.name.removesuffix(":0").removeprefix(f"{network.name}/")
         name = (
@@ -386,13 +392,13 @@ def _build(encoder, dtype):
         )
         if name is not None:
             specs[name] = _spec(variable, initializers[variable.name])
-        places += [(layer, attribute, name) for layer, attribute in owners[id(variable)]]
+        attributes += [(layer, attribute, name) for layer, attribute in owners[id(variable)]]
     counts = collections.Counter(variable.name for variable in network.trainable_weights)
     assert max(counts.values()) == 1 and "embeddings/word" in specs, (
         encoder,
         counts.most_common(1),
     )
-    return Built(network, config, specs, places)
+    return BuiltEncoder(network, config, specs, attributes)
 
 
 def _spec(variable, initializer):
@@ -408,8 +414,8 @@ def _spec(variable, initializer):
 
 
 def _plain(function):
-    """A function object, which tf_keras can describe in a configuration; TensorFlow's functions
-    with own gradients are not.
+    """Wraps an activation in a function object, which tf_keras can serialise; it cannot serialise
+    TensorFlow's functions with custom gradients.
     """
     return lambda x: function(x)
 
@@ -426,7 +432,7 @@ def _policy(name):
 
 @contextlib.contextmanager
 def _numpy_state():
-    """BigBird seeds NumPy's global generator; whoever else uses that shall not notice."""
+    """Restores NumPy's global random state, because BigBird seeds it."""
     before = np.random.get_state()
     try:
         yield

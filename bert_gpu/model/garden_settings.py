@@ -1,8 +1,8 @@
-"""What our ModelConfig is called in the configurations of TF Model Garden's encoders, and what of
-it they do not have.
+"""Translates our ModelConfig to the configurations of TF Model Garden's encoders, and refuses
+fields that an encoder does not have.
 
-Model Garden itself is not needed here: `theirs` is an encoder's configuration, a dataclass whose
-fields may be set.
+This module does not import Model Garden: `theirs` is an encoder's configuration, a mutable
+dataclass.
 """
 
 import ast
@@ -31,23 +31,23 @@ FIELDS = {
     "initializer_range": ("initializer_range",),
     "embedding_size": ("embedding_size", "embedding_width", "word_embed_size"),
 }
-# of ModelConfig; they go with every encoder
+# fields of ModelConfig that work with every encoder
 HEAD_FIELDS = ("mlm_transform", "decoder_bias", "pooling", "pooler_size")
 
 
 def activation_name(name):
-    """What tf_keras knows our activation `name` by. Theirs are not ours: what Model Garden calls
-    gelu is the tanh approximation.
+    """The name under which tf_keras knows our activation `name`. It must differ from theirs: Model
+    Garden's gelu is the tanh approximation.
     """
     return f"bert_gpu_{name}"
 
 
 def transfer(config, theirs, flag, shares_layers):
-    """Sets the fields of `theirs` by a ModelConfig; activations by `activation_name`.
+    """Sets the fields of `theirs` from a ModelConfig; names activations by `activation_name`.
 
     Args:
-      flag: the encoder as the user asked for it. shares_layers: whether it has the weights of one
-        layer for all.
+      flag: the flag as the user gave it. shares_layers: whether all layers share one set of
+        weights.
 
     Raises UserError for a switch that the encoder does not have.
     """
@@ -82,10 +82,10 @@ def transfer(config, theirs, flag, shares_layers):
 
 
 def read_options(flag, theirs, options):
-    """FIELD=VALUE texts for fields that ModelConfig has no name for -> ((field, value), ...).
+    """Parses FIELD=VALUE texts for fields that ModelConfig does not have: ((field, value), ...).
 
-    Raises UserError for a field that is unknown or belongs to a flag of its own, and for a value of
-    another type than the default's.
+    Raises UserError for an unknown field, a field that has its own flag, and a value whose type
+    differs from the default's.
     """
     ours = {name: field for field, names in FIELDS.items() for name in names}
     fields = {field.name for field in dataclasses.fields(theirs)}
@@ -110,7 +110,7 @@ def read_options(flag, theirs, options):
 
 
 def _parse(what, text, default):
-    """The value of a field, of the type of its default; a number in place of a None."""
+    """Parses the value of a field to the type of its default, to a number if that is None."""
     if isinstance(default, str):
         return text
     try:

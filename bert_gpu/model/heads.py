@@ -1,13 +1,12 @@
-"""What is trained on top of the encoder: masked words, next sentence, classification; and
-their losses.
+"""Heads on top of the encoder (masked words, next sentence, classification) and their losses.
 
 Legend: B batch, S sequence, P predictions, H hidden, V vocabulary, C classes.
 
-What runs the encoder, or specifies its weights too, takes it as an Encoder (encoders.py); what has
-its output needs its config alone.
+Functions that run the encoder or specify its weights take an Encoder (encoders.py); functions of
+its output take only its config.
 
-Losses come as sums, counts apart: the mean over a step is a sum over every micro-batch and replica
-divided by the global count, and the counts need no forward pass, so that they are known before the
+Losses are sums, with separate counts: the mean over a step is the sum over all micro-batches and
+replicas divided by the global count. Counts need no forward pass, so they are known before the
 first backward pass.
 """
 
@@ -46,8 +45,8 @@ def nsp_weights(config):
 
 
 def pretraining_weights(encoder, next_sentence=True):
-    """{name: WeightSpec} of an Encoder and pretraining heads; without next sentences there is
-    neither pooler nor "nsp".
+    """{name: WeightSpec} of an Encoder and pretraining heads; without next sentences it has neither
+    pooler nor "nsp".
     """
     config = encoder.config
     return {
@@ -58,7 +57,9 @@ def pretraining_weights(encoder, next_sentence=True):
 
 
 def classifier_weights(encoder, num_classes):
-    """{name: WeightSpec} of an Encoder, pooler and a classifier; one class makes it a regressor."""
+    """{name: WeightSpec} of an Encoder, a pooler and a classifier; with one class it is a
+    regressor.
+    """
     config = encoder.config
     return {
         **encoder.weights(),
@@ -68,11 +69,11 @@ def classifier_weights(encoder, num_classes):
 
 
 def select(hidden, positions):
-    """The vectors at some places of each row: (B, S, H), int32 (B, P) -> (B, P, H).
+    """The vectors at some positions of each row: (B, S, H), int32 (B, P) -> (B, P, H).
 
     A product with one-hot rows, exact for finite values (float32 on GPUs: as TensorFloat-32, like
-    all products). The gradient of a gather is a scatter, for whose sake XLA on GPUs lays out every
-    hidden state of the model column by column.
+    all products). The gradient of a gather is a scatter, which makes XLA on GPUs lay out all hidden
+    states of the model in columns.
     """
     chosen = tf.one_hot(positions, sizes(hidden)[1], dtype=hidden.dtype)  # (B, P, S)
 
@@ -86,8 +87,8 @@ def select(hidden, positions):
 
 
 def mlm_product(weights, hidden, positions, config, dtype=tf.float32):
-    """(scores of every word at the masked positions, biases that are still to be added): (B, S, H),
-    (B, P) -> (B x P, V), [(V,)] or [].
+    """(scores of every word at the masked positions, biases yet to be added): (B, S, H), (B, P) ->
+    (B x P, V), [(V,)] or [].
     """
     x = tf.reshape(select(tf.cast(hidden, dtype), positions), [-1, config.hidden_size])
     if config.mlm_transform:
@@ -100,16 +101,16 @@ def mlm_product(weights, hidden, positions, config, dtype=tf.float32):
 
 
 def mlm_products(config):
-    """Multiply-adds of `mlm_product` for one masked word: H E of the transform, where there is one,
-    and E V of the scores.
+    """Multiply-adds of `mlm_product` for one masked word: H E in the transform, if any, and E V in
+    the scores.
 
-    Selecting the masked places is a lookup, and counts none.
+    Selecting the masked positions is a lookup, and counts nothing.
     """
     return dense_products(mlm_weights(config)) + config.embedding_width * config.vocab_size
 
 
 def mlm_logits(weights, hidden, positions, config, dtype=tf.float32):
-    """Scores of every word at the masked positions only: (B, S, H), (B, P) -> (B, P, V)."""
+    """Scores of every word, only at the masked positions: (B, S, H), (B, P) -> (B, P, V)."""
     logits, bias = mlm_product(weights, hidden, positions, config, dtype)
     return tf.reshape(
         logits + tf.cast(bias[0], dtype) if bias else logits, [*sizes(positions), config.vocab_size]
@@ -122,16 +123,16 @@ def _added(first, second):
 
 
 @tf.custom_gradient
-def twice(table):
-    """A table (V, E) for each of its two uses, as embedding and as output kernel, whose gradients
-    are then added in one pass.
+def for_two_uses(table):
+    """Returns a table (V, E) once for each of its two uses, as embeddings and as output kernel, so
+    that their gradients are added in one pass.
     """
     return (tf.identity(table), tf.identity(table)), _added
 
 
 def nsp_logits(weights, pooled):
-    """(B, H) -> (B, 2); class 0 is "is next", 1 is "random", as in Google's and Hugging
-    Face's BERT.
+    """(B, H) -> (B, 2); class 0 means "is next", 1 "random", as in Google's and Hugging Face's
+    BERT.
     """
     return dense(weights, "nsp", pooled)
 
@@ -144,15 +145,15 @@ def pool(weights, hidden):
 
 
 def nsp_products(config):
-    """Multiply-adds of the next-sentence head for one sentence vector: H^2 of the pooler, 2 H
-    of the scores.
+    """Multiply-adds of the next-sentence head for one sentence vector: H^2 in the pooler, 2 H in
+    the scores.
     """
     return dense_products(nsp_weights(config))
 
 
 def pooling_of(config, weights):
-    """How the pooler among a model's weights was trained, as (pooling, width): by a classifier
-    where it has one, else by next sentences.
+    """(pooling, width) of the pooler among a model's weights: those of the classifier if it has
+    one, else those of the next-sentence head.
     """
     return (
         (config.pooling, config.pooled_size)
@@ -162,8 +163,8 @@ def pooling_of(config, weights):
 
 
 def sentence_vector(weights, hidden, mask, config):
-    """What a classifier sees of each row: tanh of a dense layer over [CLS] or over the mean of all
-    tokens, as config.pooling says.
+    """Input of a classifier for each row: tanh of a dense layer over [CLS] or over the mean of all
+    tokens, by config.pooling.
 
     Args:
       hidden: (B, S, H). mask: (B, S), 1 for tokens, 0 for padding.
@@ -195,7 +196,7 @@ def _sum_of_exponentials(logits, largest, bias):
 @fused
 def _cross_entropy_gradient(logits, labels, logarithms, upstream, classes, bias):
     """(softmax - 1 at the label) x upstream, in one pass. classes: 0, 1, ...; an argument, because
-    XLA is slow to count on CPUs.
+    XLA computes a range slowly on CPUs.
     """
     wide = tf.exp(widened(logits, bias) - logarithms[:, None]) * upstream[:, None]
     return tf.cast(
@@ -205,12 +206,12 @@ def _cross_entropy_gradient(logits, labels, logarithms, upstream, classes, bias)
 
 @tf.custom_gradient
 def cross_entropy(logits, labels, *bias):
-    """-log softmax(logits + bias)[label] in float32: (R, C), int32 (R,) and, if need be,
-    (C,) -> (R,).
+    """-log softmax(logits + bias)[label] in float32: (R, C), int32 (R,) and optionally (C,) ->
+    (R,).
 
-    Nothing of the size of the logits is kept but they. TensorFlow's own op takes twice as long on a
-    CPU, gradient included, for the width of a vocabulary, and takes another, slower path where
-    deterministic ops are asked for.
+    Of arrays as large as the logits, only the logits are kept. For the width of a vocabulary,
+    TensorFlow's own op takes twice as long on a CPU, gradient included, and it is slower still with
+    deterministic ops.
     """
     wide = _widened(logits, bias)
     largest, chosen = tf.reduce_max(wide, -1), tf.gather(wide, labels, batch_dims=1)
@@ -225,7 +226,7 @@ def cross_entropy(logits, labels, *bias):
 
 
 def summed_loss(logits, labels, weights, bias=()):
-    """Summed cross-entropy, and the sum of the weights: (..., C), (...), (...), [(C,)] or [] -> two
+    """Summed cross-entropy and the sum of the weights: (..., C), (...), (...), [(C,)] or [] -> two
     float32 scalars.
     """
     logits = tf.reshape(logits, [-1, logits.shape[-1]])
@@ -236,17 +237,17 @@ def summed_loss(logits, labels, weights, bias=()):
     return tf.reduce_sum(cross_entropy(logits, labels, *bias) * weights), tf.reduce_sum(weights)
 
 
-def summed_hits(logits, labels, weights):
-    """How many of the best-scored classes are right, and the sum of the weights; arguments as for
+def summed_correct(logits, labels, weights):
+    """Weighted number of correct predictions, and the sum of the weights; arguments as for
     `summed_loss`.
     """
-    right = tf.cast(
+    correct = tf.cast(
         tf.reshape(tf.argmax(logits, -1, tf.int32), [-1])
         == tf.reshape(tf.cast(labels, tf.int32), [-1]),
         tf.float32,
     )
     weights = tf.reshape(tf.cast(weights, tf.float32), [-1])
-    return tf.reduce_sum(right * weights), tf.reduce_sum(weights)
+    return tf.reduce_sum(correct * weights), tf.reduce_sum(weights)
 
 
 def _prediction_weights(batch):
@@ -261,8 +262,8 @@ def _prediction_weights(batch):
 
 
 def pretraining_counts(batch):
-    """How many masked words and sentence pairs a batch has: {"mlm": scalar, "nsp": scalar},
-    float32, with no forward pass.
+    """Number of masked words and of sentence pairs in a batch: {"mlm": scalar, "nsp": scalar},
+    float32, without a forward pass.
 
     "nsp" is absent, here and below, when the batch has no next_sentence_labels.
     """
@@ -280,11 +281,11 @@ def pretraining_losses(weights, batch, encoder, *, dtype=tf.float32, seed=None):
       weights: {name: tensor} with the names of `pretraining_weights`.
       batch: Google's features: input_ids, input_mask, segment_ids (B, S); masked_lm_positions,
         masked_lm_ids, masked_lm_weights (B, P); optionally next_sentence_labels (B,) or (B, 1), and
-        row_weights (B,), 0 for rows that only fill up a batch.
+        row_weights (B,), 0 for rows that only pad the batch.
       encoder: Encoder.
       seed: int32 (2,) for dropout; None switches it off.
     """
-    table, kernel = twice(weights["embeddings/word"])
+    table, kernel = for_two_uses(weights["embeddings/word"])
     hidden = encoder.encode({**weights, "embeddings/word": table}, batch, dtype=dtype, seed=seed)
     words, rows = _prediction_weights(batch)
     logits, bias = mlm_product(
@@ -318,5 +319,5 @@ def pretraining_metrics(weights, batch, encoder, dtype=tf.float32):
     metrics = {}
     for name, (labels, label_weights) in targets.items():
         metrics[f"{name}_loss"] = summed_loss(logits[name], labels, label_weights)
-        metrics[f"{name}_accuracy"] = summed_hits(logits[name], labels, label_weights)
+        metrics[f"{name}_accuracy"] = summed_correct(logits[name], labels, label_weights)
     return metrics

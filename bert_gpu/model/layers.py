@@ -2,11 +2,10 @@
 
 Legend: B batch, S sequence, H hidden, I inner, R rows: the tokens of a batch, B x S of them.
 
-Rows are kept flat, (R, H), wherever sequences do not matter: every product is then one plain matrix
-product, which all back ends are fastest at. Compute happens in the dtype of the input; whatever
-sums many terms (norm statistics, softmax) is float32. Outside XLA each op is a pass over memory,
-and these passes are what a fast encoder saves on; so what stands between the products is compiled
-to few of them (fused.py), gradients included.
+Rows stay flat, (R, H), wherever sequences do not matter: every product is then one plain matrix
+product, which every back end does fastest. Layers compute in the dtype of the input; sums of many
+terms (norm statistics, softmax) are float32. Outside XLA each op is a pass over memory, so the ops
+between the products are compiled into a few passes (fused.py), gradients included.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from bert_gpu.fused import column_sums, elementwise, fused, has_gpu, widened
 
 
 def sizes(x):
-    """The shape of a tensor as a list: numbers where they are known, scalar tensors elsewhere."""
+    """The shape of a tensor as a list: ints where they are known, scalar tensors elsewhere."""
     static = x.shape.as_list()
     if None not in static:
         return static
@@ -28,27 +27,26 @@ def sizes(x):
 
 
 def project(weights, name, x):
-    """(x @ kernel, biases): (R, in) -> (R, out), and [(out,)] or, of a layer without one, [].
+    """(x @ kernel, biases): (R, in) -> (R, out), and [(out,)], or [] for a layer without bias.
 
-    For whoever reads the product in a compiled pass and adds the bias there. A product with its
-    bias is one op of TensorFlow's too, but one that takes up to twice as long as the product alone
-    (bfloat16, CPU).
+    For callers that add the bias in a compiled pass over the product. TensorFlow's op for a product
+    with its bias takes up to twice as long as the product alone (bfloat16, CPU).
     """
     bias = weights.get(f"{name}/bias")
     return tf.matmul(x, tf.cast(weights[f"{name}/kernel"], x.dtype)), [] if bias is None else [bias]
 
 
 def dense(weights, name, x):
-    """x @ kernel + bias: (R, in) -> (R, out), for small layers. A layer without a "bias" in the
-    weights adds none.
+    """x @ kernel + bias: (R, in) -> (R, out), for small layers. A layer without a "bias" weight
+    adds none.
     """
     x, bias = project(weights, name, x)
     return tf.nn.bias_add(x, tf.cast(bias[0], x.dtype)) if bias else x
 
 
 def _row_means(x):
-    """(R, H) -> (R, 1). Compiled for CPUs, a sum along rows goes one number at a time, and one
-    along columns many at a time.
+    """(R, H) -> (R, 1). XLA on CPUs sums along rows one value at a time, but along columns many at
+    a time.
     """
     size = x.shape[1]
     if not has_gpu() and size is not None and size % 32 == 0:
@@ -68,7 +66,7 @@ def _normalise(x, scale, bias, eps):
 @fused
 def _normalise_gradient(x, scale, mean, inverse, upstream):
     """Gradients of x (R, H), scale and bias (H,)."""
-    # Without it XLA on GPUs computes both again in here, and can then no longer sum columns
+    # Without the barrier, XLA on GPUs computes both again in here, and can no longer sum columns
     # while it reads.
     mean, inverse = gen_xla_ops.xla_optimization_barrier([mean, inverse])
     upstream, normal = tf.cast(upstream, tf.float32), (tf.cast(x, tf.float32) - mean) * inverse
@@ -120,8 +118,8 @@ ACTIVATIONS = {
 
 
 def activate(name, x, *bias):
-    """The activation `name` of x + bias, (R, I) and (I,). A gate halves I: the first half times the
-    activation of the second (Cramming).
+    """The activation `name` of x + bias, (R, I) and (I,). A gate halves I: it multiplies the first
+    half by the activation of the second (Cramming).
     """
     return ACTIVATIONS[name](x, *bias)
 
@@ -130,8 +128,8 @@ plus_bias = elementwise(tf.identity)  # (R, H) and a bias (H,)
 
 
 def ungated(name):
-    """The function of (R, I) and a bias to (R, I) that a gated activation gates by; any
-    other is itself.
+    """The activation of the gate in a gated activation, (R, I) and a bias -> (R, I); any other
+    activation is returned itself.
     """
     return ACTIVATIONS[_GATES.get(name, name)]
 
@@ -140,11 +138,10 @@ DRAW_COLUMNS = 2048  # words of 32 bits
 
 
 def mix(x):
-    """A bijection of uint32 of which each bit of the input changes each bit of the output half
-    of the time.
+    """A bijection of uint32 in which each input bit flips each output bit half of the time.
 
-    lowbias32 of C. Wellons's hash-prospector (public domain): found by a search for hashes of two
-    multiplications with little bias.
+    lowbias32 of C. Wellons's hash-prospector (public domain), found by searching hashes of two
+    multiplications for little bias.
     """
     for distance, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = tf.bitwise.bitwise_xor(
@@ -158,7 +155,7 @@ def _draw(num_rows, key):
     """uint16 (num_rows x DRAW_COLUMNS x 2,): halves of mix(mix(start + 0, 1, ...) ^ key) for the
     two words of an int32 (2,).
 
-    The counters are a column and a row of numbers, because TensorFlow would fold one array of them
+    The counters are the sum of a column and a row, because TensorFlow would fold one array of them
     into the program as a constant.
     """
     start, key = tf.unstack(tf.bitcast(key, tf.uint32))
@@ -168,29 +165,29 @@ def _draw(num_rows, key):
 
 
 @fused
-def as_if_unknown(x):
-    """x as a value that XLA knows nothing about, so that what is computed from it is computed again
-    instead of kept.
+def hide_from_xla(x):
+    """Returns x as a value that XLA knows nothing about, so that values derived from it are
+    computed again instead of kept.
     """
     return gen_xla_ops.xla_optimization_barrier([x])[0]
 
 
-def draw_bits(shape, seed, place):
-    """Draws uint16 numbers for the values of one place in the network, in `shape`.
+def draw_bits(shape, seed, site):
+    """Draws 16 random bits, as uint16, for each value of one dropout site, in `shape`.
 
-    A number is a hash of its place in the tensor, of the seed and of the name (Salmon et al.
-    2011, "Parallel random numbers: as easy as 1, 2, 3", without their margin of safety): the
-    same with and without XLA, and independent between places. 16 bits are half the work of 32.
-    So few operations that XLA on GPUs computes them where a value is dropped, and writes no bits
-    to memory; TensorFlow's own Philox-4x32-10 is three passes over it. On a CPU they take half
-    of its time.
+    The bits are a hash of the value's index in the tensor, the seed and the site's name (Salmon et
+    al. 2011, "Parallel random numbers: as easy as 1, 2, 3", without their margin of safety): the
+    same with and without XLA, and independent between sites. 16 bits take half the work of 32. The
+    hash has so few operations that XLA on GPUs computes it inside the kernel that drops values and
+    writes no bits to memory; TensorFlow's own Philox-4x32-10 takes three passes over memory. On a
+    CPU the hash takes half of Philox's time.
 
     Args:
-      shape: list of numbers or scalar tensors, as `sizes` gives it.
+      shape: list of ints or scalar tensors, as from `sizes`.
       seed: int32 (2,).
-      place: name of the place in the network.
+      site: name of the dropout site in the network.
     """
-    name = np.frombuffer(hashlib.sha256(place.encode()).digest()[:8], "<i4")
+    name = np.frombuffer(hashlib.sha256(site.encode()).digest()[:8], "<i4")
     num_values = (
         int(np.prod(shape))
         if all(isinstance(size, int) for size in shape)
@@ -201,8 +198,8 @@ def draw_bits(shape, seed, place):
 
 
 def drop_threshold(rate):
-    """(the uint16 below which a draw drops a value, the share that is kept); the share is within
-    2^-17 of what was asked for.
+    """(threshold, share kept): uint16 bits below the threshold drop a value; the share is within
+    2^-17 of 1 - rate.
 
     Scaling by the exact share keeps the mean.
     """
@@ -228,13 +225,13 @@ def _add(x, change, bias):
     return tf.cast(tf.cast(x, tf.float32) + widened(change, bias), x.dtype)
 
 
-def dropout(x, rate, seed, place):
-    """Zeroes a share `rate` of the values and scales up the others. The identity, with no op at
-    all, for rate 0 or seed None.
+def dropout(x, rate, seed, site):
+    """Zeroes a share `rate` of the values and scales up the others. Returns x itself for rate 0 or
+    seed None.
     """
     if not rate or seed is None:
         return x
-    bits, (threshold, share) = draw_bits(sizes(x), seed, place), drop_threshold(rate)
+    bits, (threshold, share) = draw_bits(sizes(x), seed, site), drop_threshold(rate)
 
     @tf.custom_gradient
     def drop(x):
@@ -245,13 +242,13 @@ def dropout(x, rate, seed, place):
     return drop(x)
 
 
-def add_dropped(x, change, bias, rate, seed, place):
+def add_dropped(x, change, bias, rate, seed, site):
     """x + dropout(change + bias), in one pass: (R, H), (R, H) and [(H,)] or [] -> (R, H). The
     residual connection of a block.
     """
     drop = bool(rate) and seed is not None
     if drop:
-        bits, (threshold, share) = draw_bits(sizes(change), seed, place), drop_threshold(rate)
+        bits, (threshold, share) = draw_bits(sizes(change), seed, site), drop_threshold(rate)
 
     @tf.custom_gradient
     def add(x, change, *bias):

@@ -1,8 +1,9 @@
-"""Rows that hold several sequences: which tokens see each other, and positions that restart.
+"""Rows that hold several sequences: which tokens see each other, and positions that restart in
+each.
 
-A batch says so by sequence_ids (B, S): the same number, above 0, for the tokens of a sequence,
-consecutive in the row, and 0 for padding. Everything here is made of it by a few int32 ops on (B,
-S) that XLA compiles with any shape, and once for all layers.
+A packed batch has sequence_ids (B, S): one id above 0 for all tokens of a sequence, which are
+consecutive in the row, and 0 for padding. A few int32 ops on (B, S), which XLA compiles for any
+shape, compute everything here, once for all layers.
 
 Legend: B batch, S row length.
 """
@@ -21,23 +22,23 @@ def sequence_bias(sequence_ids):
 
 
 def _runs(sequence_ids):
-    """Number of each token's run of equal ids, and where each run of each row begins: int32 (B, S),
-    (B, S), 0 where there are no more.
+    """Index of each token's run of equal ids, and the position where each run of a row begins:
+    int32 (B, S), (B, S); unused entries of the second are 0.
     """
     batch_size, length = sizes(sequence_ids)
     is_start = tf.concat(
         [tf.ones([batch_size, 1], tf.bool), sequence_ids[:, 1:] != sequence_ids[:, :-1]], axis=1
     )
     run = tf.cumsum(tf.cast(is_start, tf.int32), axis=1) - 1
-    places = tf.where(is_start, tf.range(length)[None], 0)
+    positions = tf.where(is_start, tf.range(length)[None], 0)
     cells = run + length * tf.range(batch_size)[:, None]
     begins = tf.math.unsorted_segment_sum(
-        tf.reshape(places, [-1]), tf.reshape(cells, [-1]), batch_size * length
+        tf.reshape(positions, [-1]), tf.reshape(cells, [-1]), batch_size * length
     )
     return run, tf.reshape(begins, [batch_size, length])
 
 
 def restarted_positions(sequence_ids):
-    """The place of each token in its sequence, from 0: (B, S) -> int32 (B, S)."""
+    """The position of each token in its sequence, from 0: (B, S) -> int32 (B, S)."""
     run, begins = _runs(sequence_ids)
     return tf.range(sizes(sequence_ids)[1])[None] - tf.gather(begins, run, batch_dims=1)

@@ -1,12 +1,11 @@
-"""Activations computed twice instead of kept (Chen et al. 2016, "Training deep nets with sublinear
-memory cost").
+"""Computes activations again in the backward pass instead of keeping them (Chen et al. 2016,
+"Training deep nets with sublinear memory cost").
 
-The backward pass of `recompute(function, ...)` has the input and the weights alone, and runs the
-function again for whatever else it needs. Dropout draws from (seed, place), so the second run is
-the first one's twin. What is easily lost is the saving: a compiler that sees two equal computations
-makes one of them, and a scheduler that sees two that wait for nothing runs both at once. So the
-second run is made to depend on the gradient that comes in: for TensorFlow's own graph by control
-edges, which XLA does not know; for XLA in its data.
+The backward pass of `recompute(function, ...)` keeps only the input and the weights, and runs the
+function again for all else. Dropout draws from (seed, site), so the second run repeats the first.
+The saving is easily lost: a compiler merges two equal computations, and a scheduler runs both at
+once when neither waits for anything. So the second run depends on the incoming gradient: in
+TensorFlow's own graph by control edges, which XLA ignores; under XLA through its data.
 """
 
 import tensorflow as tf
@@ -14,12 +13,12 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 
 def recompute(function, x, weights, seed, *, xla):
-    """function(x, weights, seed), with the same gradients for x and weights, and none of its
-    activations kept.
+    """Returns function(x, weights, seed), with the same gradients for x and weights, but keeps none
+    of its activations.
 
     Args:
-      function: of a tensor, a dict of tensors and a seed to a tensor. Other tensors that it closes
-        over get no gradient.
+      function: takes a tensor, a dict of tensors and a seed, and returns a tensor. Other tensors
+        that it closes over get no gradient.
       x: tensor. weights: {name: tensor}. seed: int32 (2,), or None.
       xla: whether this is compiled by XLA (jit_compile).
     """
@@ -48,12 +47,12 @@ def recompute(function, x, weights, seed, *, xla):
 
 
 def _after(upstream, x, seed, xla):
-    """x, seed and upstream again, as values that no compiler knows before `upstream` is there."""
+    """x, seed and upstream as values that no compiler can use before `upstream` is computed."""
     seeds = [] if seed is None else [seed]
     if xla:
-        # The barrier keeps the simplifier off but is gone when XLA schedules (on CPUs it saved
-        # nothing: the second run came with the first), the zero stays: 0 * upstream is nothing that
-        # XLA may take for 0, because upstream could be infinite.
+        # The barrier stops the simplifier but is gone when XLA schedules (on CPUs it saved nothing:
+        # both runs were scheduled together). The zero stays: XLA may not replace 0 * upstream by 0,
+        # because upstream could be infinite.
         x, upstream, *seeds = gen_xla_ops.xla_optimization_barrier([x, upstream, *seeds])
         zero = tf.reshape(upstream, [-1])[0] * 0.0
         x, seeds = x + zero, [value + tf.cast(zero, value.dtype) for value in seeds]

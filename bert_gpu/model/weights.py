@@ -1,7 +1,8 @@
-"""What a model's weights are: the specification of each, by name, and its first value.
+"""Specifications of a model's weights, by name, and their first values.
 
-A model's weights are one flat dict {name: tensor}, names separated by slashes. Each block specifies
-those that it reads, beside its code, as {name: WeightSpec}; `initialize` draws the first values.
+A model's weights are one flat dict {name: tensor}, with slashes in the names. Each block specifies
+the weights that it reads, beside its code, as {name: WeightSpec}; `initialize` draws the first
+values.
 """
 
 import hashlib
@@ -11,8 +12,8 @@ import numpy as np
 
 
 class WeightSpec(typing.NamedTuple):
-    """Shape of a weight and where it starts: "normal" (truncated, of deviation `value`), "constant"
-    (`value`), "zeros" or "ones".
+    """Shape and initializer of a weight: "normal" (truncated, with standard deviation `value`),
+    "constant" (`value`), "zeros" or "ones".
     """
 
     shape: tuple[int, ...]
@@ -29,7 +30,7 @@ def dense_weights(config, name, num_inputs, num_outputs, use_bias=True):
 
 
 def dense_products(specs):
-    """Multiply-adds of the dense layers among specifications, for one row each: the entries of
+    """Multiply-adds of the dense layers among specifications, for one row: the number of entries of
     their kernels.
     """
     return sum(int(np.prod(spec.shape)) for name, spec in specs.items() if name.endswith("/kernel"))
@@ -43,10 +44,11 @@ def norm_weights(name, size):
 
 
 def initialize(specs, seed):
-    """First values, {name: float32 array}. The numbers of a weight depend on (seed, its name)
-    alone: adding a head changes no other.
+    """Draws the first values, {name: float32 array}. Those of a weight depend only on the seed and
+    its name: adding a head changes no other weight.
 
-    The normal distribution is cut at two deviations, not rescaled, as in Google's BERT.
+    The normal distribution is truncated at two standard deviations, not rescaled, as in Google's
+    BERT.
     """
 
     def draw(name, spec):

@@ -1,7 +1,9 @@
-"""What AdamW, LAMB and the 8-bit AdamW share: Adam's two moments and the direction that they give.
+"""Adam's two moments and the update direction that they give, shared by AdamW, LAMB and the 8-bit
+AdamW.
 
 Kingma & Ba 2015, Algorithm 1, with decoupled weight decay (Loshchilov & Hutter 2019, Algorithm 2).
-Not an optimizer itself; the functions that bear names of interface.py are for modules that are.
+This module is not an optimizer; the functions named as in interface.py are for the modules that
+are.
 """
 
 import dataclasses
@@ -18,35 +20,37 @@ tf = Later("tensorflow")
 class Settings(settings.Settings):
     """Adam's constants."""
 
-    adam_beta1: float = setting(0.9, "Decay of the mean of gradients.", low=0.0, below=1.0)
-    adam_beta2: float = setting(
-        0.999, "Decay of the mean of squared gradients.", low=0.0, below=1.0
+    adam_beta1: float = setting(
+        0.9, "Decay of the first moment, the mean of the gradients.", low=0.0, below=1.0
     )
-    adam_epsilon: float = setting(1e-6, "Added to the root of the mean square.", above=0.0)
+    adam_beta2: float = setting(
+        0.999, "Decay of the second moment, the mean of the squared gradients.", low=0.0, below=1.0
+    )
+    adam_epsilon: float = setting(1e-6, "Added to the root of the second moment.", above=0.0)
     adam_bias_correction: bool = setting(
-        True, "Correct the moments' start from 0, as Adam does. Google's BERT does not."
+        True, "Correct the bias of moments that start at 0, as Adam does; Google's BERT does not."
     )
 
 
 def slots(traits, shape, config):
-    """{slot: Slot} of one weight: its first moment ("mean") and its second ("square")."""
+    """{slot: Slot} of one weight: its first moment ("mean") and its second moment ("square")."""
     return {"mean": Slot(shape), "square": Slot(shape)}
 
 
 def corrections(num_updates, config):
-    """What the two moments of an update are divided by: (float32, float32) scalars, or 1s.
+    """The divisors that correct the bias of the two moments: (float32, float32) scalars, or 1s.
 
     Args:
-      num_updates: int32 scalar, the update's number, from 1. config: OptimizerConfig.
+      num_updates: int32 scalar, updates so far including this one. config: OptimizerConfig.
     """
     if not config.adam_bias_correction:
         return 1.0, 1.0
-    time = tf.cast(num_updates, tf.float32)
-    return 1.0 - tf.pow(config.adam_beta1, time), 1.0 - tf.pow(config.adam_beta2, time)
+    exponent = tf.cast(num_updates, tf.float32)
+    return 1.0 - tf.pow(config.adam_beta1, exponent), 1.0 - tf.pow(config.adam_beta2, exponent)
 
 
 def moments(first_moment, second_moment, gradient, config):
-    """(first moment, second moment) with one more gradient; all of one shape."""
+    """(first moment, second moment), updated by a gradient; all have the same shape."""
     beta1, beta2 = config.adam_beta1, config.adam_beta2
     return beta1 * first_moment + (1.0 - beta1) * gradient, beta2 * second_moment + (
         1.0 - beta2
@@ -54,10 +58,10 @@ def moments(first_moment, second_moment, gradient, config):
 
 
 def direction(traits, weight, first_moment, second_moment, corrections, config):
-    """Adam's step for a learning rate of 1, weight decay included; the shape of the weight.
+    """Adam's update for a learning rate of 1, weight decay included, in the shape of the weight.
 
     Args:
-      traits: anything with `is_decayed`. corrections: of the function of that name.
+      traits: anything with `is_decayed`. corrections: from the function of that name.
     """
     update = (first_moment / corrections[0]) / (
         tf.sqrt(second_moment / corrections[1]) + config.adam_epsilon

@@ -1,8 +1,8 @@
 """AdamW: Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101,
 Algorithm 2).
 
-As in BERT, what is added to the root of the second moment comes after its bias correction, and
-biases and normalisation are not decayed (google-research/bert, optimization.py).
+As in BERT, epsilon is added to the root of the second moment after bias correction, and biases and
+normalisation are not decayed (google-research/bert, optimization.py).
 """
 
 import dataclasses

@@ -1,12 +1,12 @@
 """AdamW with both moments in 8 bits: block-wise dynamic quantisation (Dettmers et al. 2022, arXiv
 2110.02861).
 
-A moment is cut into blocks; each block keeps its largest magnitude in float32 and every element as
-the nearest of 256 values that the dynamic tree data type spreads over seven decades. Moments are
-decoded, updated in float32 and encoded again, so 8 bits are only how they are stored. The lookup
-needs no search: the leading bits of an element name a cell that holds at most one midpoint between
-two codes. Embeddings stay in 32 bits, as the paper recommends (section 2.3), and so do weights too
-small to matter.
+A moment is cut into blocks; each block stores its largest magnitude in float32 and every element as
+the nearest of 256 values, which the dynamic tree data type spreads over seven decades. Each update
+decodes the moments, computes in float32 and encodes them again, so 8 bits are only a storage
+format. The lookup needs no search: the leading bits of an element select a cell with at most one
+midpoint between two codes. Embeddings keep 32-bit moments, as the paper recommends (section 2.3),
+and so do weights too small to matter.
 
 Legend: N elements of a weight, B elements of a block, K = ceil(N / B) blocks.
 """
@@ -29,10 +29,10 @@ corrections = adam.corrections
 
 # bitsandbytes, the paper's own software: min_8bit_size. Smaller tensors save next to nothing.
 MIN_QUANTIZED_SIZE = 4096
-SMALLEST = np.float32(np.finfo(np.float32).tiny)  # stands in for a block's magnitude of 0
+SMALLEST = np.float32(np.finfo(np.float32).tiny)  # replaces a block's magnitude of 0
 
-# A cell is 1 / 128 of a binade (16 bits of mantissa left out): [2^-23, 1) has 23 binades, 1 is a
-# cell of its own. Anything below is 0's.
+# A cell is 1 / 128 of a binade (it drops 16 bits of the mantissa): [2^-23, 1) has 23 binades, and 1
+# has its own cell. Anything below belongs to the cell of 0.
 CELL_SHIFT, FIRST_BINADE, ONE = (
     16,
     np.float32(2.0**-23).view(np.int32),
@@ -46,7 +46,7 @@ class Settings(adam.Settings):
 
     quantization_block_size: int = setting(
         2048,
-        "Elements of a weight that share one scale in adamw8bit; Dettmers et al. 2022 use 2048.",
+        "Number of elements of a weight that share one scale; Dettmers et al. 2022 use 2048.",
         low=64,
         high=2**24,
     )
@@ -54,8 +54,8 @@ class Settings(adam.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """is_decayed: whether weight decay applies. is_quantized: whether the moments are
-    kept in 8 bits.
+    """is_decayed: whether weight decay applies. is_quantized: whether the moments are stored in 8
+    bits.
     """
 
     is_decayed: bool
@@ -63,7 +63,7 @@ class Traits:
 
 
 def traits(name, shape, config):
-    """Traits of the weight `name`; matrices of some size that are no embeddings are quantised."""
+    """Traits of the weight `name`; large enough matrices other than embeddings are quantised."""
     is_quantized = (
         len(shape) >= 2 and math.prod(shape) >= MIN_QUANTIZED_SIZE and "embedding" not in name
     )
@@ -75,10 +75,10 @@ def dynamic_map(signed):
     """The 256 values of the dynamic tree data type, ascending, float32 in [-1, 1] or [0, 1] (the
     paper's sections 1.3, 2.2).
 
-    A number is a sign, a count of leading zeros that is its decade, and a fraction in the bits that
-    are left: one bit less of fraction for every decade further down. A fraction stands for the
-    middle of its share of the decade [0.1, 1]. The unsigned type has the sign's bit as one more of
-    fraction. The two codes left over are 0 and 1; so the signed type has no -1.
+    A code has a sign, leading zeros that count its decade, and a fraction in the remaining bits:
+    each lower decade has one bit of fraction less. A fraction means the middle of its interval of
+    the decade [0.1, 1]. The unsigned type uses the sign bit for the fraction. The two remaining
+    codes are 0 and 1, so the signed type has no -1.
     """
     magnitudes = []
     for decade in range(7):
@@ -93,8 +93,8 @@ def dynamic_map(signed):
 
 @functools.lru_cache
 def lookup(signed):
-    """(cells, midpoints) for magnitudes: code of a cell's lowest number, int32; where the next code
-    begins, float32.
+    """(cells, midpoints) for magnitudes: the code of each cell's lowest value, int32; the value at
+    which the next code begins, float32.
     """
     magnitudes = dynamic_map(signed)[127 if signed else 0 :].astype(np.float64)  # from 0 to 1
     midpoints = ((magnitudes[:-1] + magnitudes[1:]) / 2).astype(np.float32)
@@ -111,7 +111,7 @@ def encode(blocks, signed):
     magnitude = tf.abs(normed)
     cells, midpoints = lookup(signed)
     bits = tf.bitcast(tf.maximum(magnitude, FIRST_BINADE.view(np.float32)), tf.int32)
-    # NaN would be beyond
+    # NaN would be out of range
     cell = tf.minimum(tf.bitwise.right_shift(bits - FIRST_BINADE, CELL_SHIFT), len(cells) - 1)
     code = tf.gather(tf.constant(cells), cell)
     code += tf.cast(magnitude >= tf.gather(tf.constant(midpoints), code), tf.int32)
@@ -126,7 +126,7 @@ def decode(codes, absmax, signed):
 
 
 def to_blocks(tensor, block_size):
-    """(N elements of any shape) -> (K, B), filled up with zeros."""
+    """(N elements of any shape) -> (K, B), padded with zeros."""
     flat = tf.reshape(tensor, [-1])
     size = flat.shape[0]
     block_size = min(block_size, size)
@@ -143,8 +143,8 @@ def from_blocks(blocks, shape):
 
 
 def slots(traits, shape, config):
-    """{slot: Slot} of one weight: codes in its shape and a magnitude for each block; AdamW's where
-    nothing is quantised.
+    """{slot: Slot} of one weight: codes in its shape and one magnitude for each block; AdamW's
+    slots for weights that are not quantised.
     """
     if not traits.is_quantized:
         return adamw.slots(traits, shape, config)

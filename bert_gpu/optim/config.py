@@ -1,6 +1,4 @@
-"""The settings of the learning rate's schedule and of the optimizer, and the table
-of optimizers.
-"""
+"""Settings of the learning rate's schedule and of the optimizer, and the table of optimizers."""
 
 import dataclasses
 
@@ -11,18 +9,18 @@ from bert_gpu.settings import Settings, UserError, setting
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Settings):
-    """How the learning rate moves over a run."""
+    """How the learning rate changes over a run."""
 
     curve: str = setting(
         "linear",
-        "Shape of the learning rate. linear, cosine and polynomial fall over the whole run, "
-        "and warm-up replaces their start, as in Google's BERT. constant stays. "
-        "one_cycle rises during warm-up and falls in a line from there (Smith & Topin 2018). "
-        "triangle is Cramming's: from 1/4 of the peak up to it at 3/4 of the run, with no warm-up.",
+        "Curve of the learning rate. linear, cosine and polynomial fall over the whole run, "
+        "and warm-up replaces their start, as in Google's BERT. constant does not fall. "
+        "one_cycle rises during warm-up, then falls linearly (Smith & Topin 2018). triangle "
+        "(Cramming) rises from 1/4 of the peak to the peak at 3/4 of the run, without warm-up.",
         choices=("linear", "cosine", "polynomial", "constant", "one_cycle", "triangle"),
     )
     num_warmup_steps: int | None = setting(
-        None, "Steps of linear warm-up from 0. Wins over --warmup_proportion.", low=0
+        None, "Steps of linear warm-up from 0. Overrides --warmup_proportion.", low=0
     )
     warmup_proportion: float = setting(
         0.1, "Share of the run that is linear warm-up from 0.", low=0.0, below=1.0
@@ -34,17 +32,17 @@ class ScheduleConfig(Settings):
         needs=("curve", ("polynomial",)),
     )
     min_lr_ratio: float = setting(
-        0.0, "Share of the peak rate that the decay ends at.", low=0.0, high=1.0
+        0.0, "Final learning rate, as a share of the peak.", low=0.0, high=1.0
     )
     lr_schedule: str = setting(
         "step",
-        "What measures a run's progress: steps, or time out of --total_training_time.",
+        "Measure a run's progress by steps, or by time out of --total_training_time.",
         choices=("step", "time"),
     )
     total_training_time: float | None = setting(
         None,
-        "Hours that a run may train, all sessions together; "
-        "it ends then also when steps are left. Default: no limit.",
+        "Hours that a run may train, all sessions together. "
+        "It ends then, even if steps are left. Default: no limit.",
         above=0.0,
     )
     batch_ramp_proportion: float = setting(
@@ -60,7 +58,7 @@ class ScheduleConfig(Settings):
         warmup = f"--num_warmup_steps={self.num_warmup_steps}"
         if self.lr_schedule == "time" and self.total_training_time is None:
             raise UserError(
-                "--lr_schedule=time: there is no budget to measure "
+                "--lr_schedule=time: needs a time budget to measure "
                 "progress by; add --total_training_time=HOURS"
             )
         if self.min_lr_ratio and self.curve == "constant":
@@ -69,9 +67,7 @@ class ScheduleConfig(Settings):
                 "--curve=constant does not decay; drop one of the two"
             )
         if self.num_warmup_steps and self.curve == "triangle":
-            raise UserError(
-                f"{warmup}: --curve=triangle has a rise of its own; drop one of the two"
-            )
+            raise UserError(f"{warmup}: --curve=triangle has its own rise; drop one of the two")
         if (
             self.num_warmup_steps is not None
             and self.curve == "one_cycle"
@@ -85,12 +81,12 @@ class ScheduleConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommonSettings(Settings):
-    """What every optimizer reads."""
+    """Settings that every optimizer reads."""
 
-    optimizer: str = setting("adamw", "")  # `make_config` adds what the table knows
+    optimizer: str = setting("adamw", "")  # `make_config` adds help and choices from the table
     learning_rate: float = setting(
         1e-4,
-        "Peak learning rate of a batch of --lr_reference_batch_size sequences.",
+        "Peak learning rate for a batch of --lr_reference_batch_size sequences.",
         above=0.0,
         high=1e32,
     )
@@ -110,15 +106,16 @@ class CommonSettings(Settings):
 
 
 def make_config(optimizers):
-    """The settings class of a table of optimizers: the common settings, then those of each row.
+    """Builds the settings class of a table of optimizers: the common settings, then those of each
+    row.
 
-    A setting that is not common has an effect with those optimizers whose `Settings` have it.
+    Any other setting affects only the optimizers whose `Settings` have it.
 
     Args:
       optimizers: {name: module as in interface.py}.
 
-    Returns: a subclass of CommonSettings and of every module's Settings, whose objects have the
-    attribute `module`, that of the chosen optimizer.
+    Returns: a subclass of CommonSettings and of every module's Settings; its objects have the
+    attribute `module`, the module of the chosen optimizer.
     """
     fields, readers = {}, {}
     for name, module in optimizers.items():
@@ -147,7 +144,7 @@ def make_config(optimizers):
             for name, field in (common | fields).items()
             if name in rules
         ],
-        bases=(*kinds, CommonSettings),  # each before those that it inherits from
+        bases=(*kinds, CommonSettings),  # each before its bases
         namespace=dict(
             __doc__="The optimizer and its constants.",
             __module__=__name__,
@@ -159,7 +156,7 @@ def make_config(optimizers):
 
 
 def with_rules(field, **rules):
-    """A copy of a settings field with some of its rules replaced, those of settings.setting."""
+    """A copy of a settings field with some of its rules (of settings.setting) replaced."""
     return dataclasses.field(default=field.default, metadata=dict(field.metadata) | rules)
 
 

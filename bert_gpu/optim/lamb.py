@@ -1,9 +1,9 @@
-"""LAMB (You et al. 2020, arXiv 1904.00962, Algorithm 2): Adam's direction, with the length of its
-step set anew for every weight.
+"""LAMB (You et al. 2020, arXiv 1904.00962, Algorithm 2): Adam's direction, with a step length of
+its own for every weight.
 
-The step of a weight is as long as the weight itself times the learning rate, which keeps very large
-batches stable. As in NVIDIA's BERT and Model Garden the paper's bound on the norm is the identity,
-and what is not decayed keeps Adam's length, unless told otherwise.
+The step of a weight is as long as the weight times the learning rate, which keeps very large
+batches stable. As in NVIDIA's BERT and Model Garden, the paper's phi, a bound on the norm, is the
+identity, and by default weights without decay keep Adam's step length.
 """
 
 import dataclasses

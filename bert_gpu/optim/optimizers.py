@@ -1,8 +1,8 @@
 """Optimizers as functions on state: tensors in, tensors out; the training step owns the variables.
 
 State is a flat dict of tensors named "SLOT/WEIGHT". Every optimizer treats each weight by itself,
-so the update is a loop over weights. What happens to a weight is up to the module of the chosen
-optimizer (interface.py), of which nothing here knows more than the interface.
+so the update is a loop over weights. The module of the chosen optimizer updates each weight; this
+module knows only its interface (interface.py).
 """
 
 import functools
@@ -15,7 +15,7 @@ from bert_gpu.fused import fused
 
 
 def slot_specs(weights, config):
-    """{"SLOT/WEIGHT": Slot} of these weights, {name: object with a shape}."""
+    """{"SLOT/WEIGHT": Slot} for weights {name: object with a shape}."""
     specs = {}
     for name, weight in weights.items():
         shape = tuple(weight.shape)
@@ -25,12 +25,11 @@ def slot_specs(weights, config):
 
 
 def initial_slots(weights, config):
-    """The state of an optimizer before its first update: {"SLOT/WEIGHT": NumPy array,
-    float32 or uint8}.
+    """State of an optimizer before its first update: {"SLOT/WEIGHT": NumPy array, float32 or
+    uint8}.
 
     Args:
-      weights: {name: object with a shape}, of the weights that are trained. config:
-        OptimizerConfig.
+      weights: {name: object with a shape} of the trained weights. config: OptimizerConfig.
     """
     return {
         name: np.full(spec.shape, spec.start, spec.dtype)
@@ -39,7 +38,7 @@ def initial_slots(weights, config):
 
 
 def state_bytes(weights, config):
-    """Bytes of an optimizer's state, from the shapes alone; arguments of `initial_slots`."""
+    """Bytes of an optimizer's state, from the shapes alone; arguments as for `initial_slots`."""
     return sum(
         math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
         for spec in slot_specs(weights, config).values()
@@ -47,16 +46,16 @@ def state_bytes(weights, config):
 
 
 def update(weights, gradients, slots, learning_rate, num_updates, config, gradient_factor=1.0):
-    """One update of all weights by the optimizer of `config`; what happens to one weight is one
+    """Updates all weights once by the optimizer of `config`; the update of each weight is one
     compiled pass over it.
 
     Args:
-      weights: {name: float32 tensor}, of the weights that are trained. gradients: the same, of any
-        float type; computed with as float32.
-      slots: state, as of `initial_slots`.
-      learning_rate: float32 scalar. num_updates: int32 scalar, this update's number, from 1.
-      config: OptimizerConfig. gradient_factor: what gradients are multiplied by first, such as that
-        of `clip_factor`.
+      weights: {name: float32 tensor} of the trained weights. gradients: the same names, any float
+        type; they are cast to float32.
+      slots: state, as from `initial_slots`.
+      learning_rate: float32 scalar. num_updates: int32 scalar, updates so far including this one.
+      config: OptimizerConfig. gradient_factor: scalar that multiplies the gradients first, such as
+        that of `clip_factor`.
 
     Returns: (weights, slots) after the update.
     """
@@ -80,10 +79,10 @@ def update(weights, gradients, slots, learning_rate, num_updates, config, gradie
 
 @functools.cache
 def compiled_step(traits, config):
-    """The step of all weights of these traits, compiled once for each of their shapes.
+    """The step of all weights with these traits, compiled once for each shape.
 
     Args:
-      traits: of the chosen optimizer's `traits`. config: OptimizerConfig.
+      traits: from the chosen optimizer's `traits`. config: OptimizerConfig.
 
     Returns: (weight, gradient of any float type, state, learning_rate, gradient_factor,
       *corrections) -> (weight, state).
@@ -97,13 +96,13 @@ def _step(traits, config, weight, gradient, state, learning_rate, gradient_facto
 
 
 def clip_factor(gradients, clip_norm, scale=1.0):
-    """(what gradients are to be multiplied by, their global norm); both float32 scalars.
+    """(factor that clips the gradients, their global norm); both float32 scalars.
 
     Args:
       gradients: {name: tensor}, each `scale` times too large. clip_norm: the largest global norm
-        that stays, 0 = all do.
+        left unclipped; 0 = never clip.
 
-    A norm that is not finite leaves them not finite.
+    If the norm is not finite, the clipped gradients are not finite either.
     """
     norm = (
         tf.linalg.global_norm([tf.cast(gradient, tf.float32) for gradient in gradients.values()])

@@ -1,36 +1,36 @@
-"""Learning rate and batch as functions of progress: the share of the run that is behind, whatever
-clock measures it.
+"""Learning rate and batch size as functions of progress, the share of the run that is done.
 
-A schedule is a shape (--curve) over a clock (--lr_schedule). The shapes are written once: the step
-clock hands them steps out of steps, the time clock seconds out of the budget.
+A schedule is a curve (--curve) over a clock (--lr_schedule). Each curve is written once, as a
+function of progress: steps out of the run's steps by the step clock, seconds out of the budget by
+the time clock.
 """
 
 import math
 
 from bert_gpu.settings import UserError
 
-# Geiping & Goldstein 2022 (budget-triangle2 of the released code): from a quarter of the peak up,
-# and down over the last quarter.
+# Geiping & Goldstein 2022 (budget-triangle2 of the released code): rises from a quarter of the
+# peak, and falls over the last quarter of the run.
 TRIANGLE_START, TRIANGLE_PEAK_AT = 0.25, 0.75
 
 
-def rate_factor(step, num_steps, config, progress=None):
-    """The factor on the peak rate for the update that follows `step` finished ones, a float
-    from 0 to 1.
+def learning_rate_factor(step, num_steps, config, progress=None):
+    """Learning rate of the update after `step` finished ones, as a share of the peak: a float from
+    0 to 1.
 
     Args:
-      step: finished steps. num_steps: steps of the run; not looked at when `progress` is given.
+      step: finished steps. num_steps: steps of the run; not used when `progress` is given.
       config: ScheduleConfig.
-      progress: share of the run that is behind by another clock; None: step / num_steps. Warm-up by
-        share follows this clock, warm-up by steps counts steps under either.
+      progress: share of the run that is done by another clock; None = step / num_steps. Warm-up by
+        share follows this clock; warm-up by steps counts steps under either clock.
 
-    The shapes, at progress p, w being the end of warm-up, f the floor `min_lr_ratio`:
+    The curves at progress p, with w the end of warm-up and f the floor `min_lr_ratio`:
       linear, cosine, polynomial: f + (1 - f) s, where s is 1 - p, half a cosine, or (1 - p)^power
-        over the whole run; until w a line from 0 to 1 replaces it, so that the rate drops a little
-        at w, as in google-research/bert (optimization.py).
+        over the whole run; until w a line from 0 to 1 replaces it, so the learning rate drops a
+        little at w, as in google-research/bert (optimization.py).
       constant: a line from 0 to 1 until w, then 1.
-      one_cycle: the same line, then one from 1 at w to f at the end. It is Cramming's one-cycle for
-        w = 0.5, and what Hugging Face and 24-hour BERT call linear.
+      one_cycle: the same line, then a line from 1 at w to f at the end. With w = 0.5 it is
+        Cramming's one-cycle; Hugging Face and 24-hour BERT call it linear.
       triangle: a line from 1/4 to 1 at p = 3/4, then one to f.
     """
     share = min(1.0, step / num_steps if progress is None else progress)
@@ -57,15 +57,15 @@ def rate_factor(step, num_steps, config, progress=None):
     )
 
 
-def _raised(shape, config):
-    """A shape that falls from 1 to 0, made to fall to the floor."""
-    return config.min_lr_ratio + (1.0 - config.min_lr_ratio) * shape
+def _raised(curve, config):
+    """Rescales a curve that falls from 1 to 0 so that it falls to the floor."""
+    return config.min_lr_ratio + (1.0 - config.min_lr_ratio) * curve
 
 
 def num_micro_batches_at(progress, full, config):
-    """Micro-batches of the next step, 1 to `full`, when the share `progress` of the run is behind.
+    """Micro-batches of the next step, 1 to `full`, when the share `progress` of the run is done.
 
-    Each number has the same share of the ramp, as in Cramming (Geiping & Goldstein 2022).
+    Each of these counts has the same share of the ramp, as in Cramming (Geiping & Goldstein 2022).
     """
     if progress >= config.batch_ramp_proportion:
         return full
@@ -73,17 +73,14 @@ def num_micro_batches_at(progress, full, config):
 
 
 def mean_batch_share(full, config):
-    """The mean, over a run, of the micro-batches of a step as a share of all `full`; 1
-    without a ramp.
-    """
-    places = range(1000)
-    return sum(num_micro_batches_at(place / len(places), full, config) for place in places) / (
-        full * len(places)
-    )
+    """Mean number of micro-batches of a step over a run, as a share of `full`; 1 without a ramp."""
+    num_points = 1000
+    points = [index / num_points for index in range(num_points)]
+    return sum(num_micro_batches_at(point, full, config) for point in points) / (full * num_points)
 
 
-def scale_rate(learning_rate, global_batch_size, reference_batch_size, scaling):
-    """The peak rate for a global batch when `learning_rate` belongs to the reference batch (Goyal
+def scale_learning_rate(learning_rate, global_batch_size, reference_batch_size, scaling):
+    """Peak learning rate for a global batch when `learning_rate` is for the reference batch (Goyal
     et al. 2017 for linear).
     """
     ratio = global_batch_size / reference_batch_size

@@ -23,7 +23,7 @@ def fill_mask(config, text):
         raise UserError(
             f"{text[:100]!r}: has no {MASK}; write {MASK}, in capitals, for each word to guess"
         )
-    fused.hush()
+    fused.compile_silently_once()
     folder = models.find_model(config.model, "model")
     model, weights, _ = models.read_model(folder)
     encoder = open_encoder(model)

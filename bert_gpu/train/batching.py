@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from bert_gpu.data.pipeline import WIDE
-from bert_gpu.optim.schedules import scale_rate
+from bert_gpu.optim.schedules import scale_learning_rate
 from bert_gpu.settings import UserError
 
 
@@ -81,7 +81,7 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
                 f"(--train_batch_size={config.train_batch_size} x {num_replicas}); {remedy}"
             )
     reference = config.lr_reference_batch_size or config.train_batch_size * accumulation
-    peak = scale_rate(learning_rate, held * accumulation, reference, config.lr_scaling)
+    peak = scale_learning_rate(learning_rate, held * accumulation, reference, config.lr_scaling)
     if resumed:
         peak = resumed["learning_rate"]
     return BatchPlan(

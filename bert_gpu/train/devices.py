@@ -7,7 +7,7 @@ import dataclasses
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
-from bert_gpu.fused import hush
+from bert_gpu.fused import compile_silently_once
 from bert_gpu.settings import UserError
 from bert_gpu.train.config import choose_gpus
 from bert_gpu.train.hardware import visible_gpus
@@ -82,7 +82,7 @@ def set_up(config):
         tf_config.disable_op_determinism()
     precision = config.precision if config.precision != "auto" else best_precision(gpus)
     check_all_reduce(config, kind)
-    hush()
+    compile_silently_once()
     implementation = getattr(
         tf.distribute.experimental.CommunicationImplementation, CODES.get(config.all_reduce, "AUTO")
     )

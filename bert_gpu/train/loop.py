@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from bert_gpu.data.pipeline import prefetch
 from bert_gpu.optim.config import ScheduleConfig
-from bert_gpu.optim.schedules import mean_batch_share, num_micro_batches_at, rate_factor
+from bert_gpu.optim.schedules import learning_rate_factor, mean_batch_share, num_micro_batches_at
 from bert_gpu.settings import UserError
 from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
@@ -243,7 +243,7 @@ class Loop:
         by_time = job.schedule.lr_schedule == "time"
         learning_rates = [
             job.plan.learning_rate
-            * rate_factor(step, job.num_steps, job.schedule, share if by_time else None)
+            * learning_rate_factor(step, job.num_steps, job.schedule, share if by_time else None)
             for step, share in zip(steps, shares or now, strict=True)
         ]
         self.window.add(job.step(placed, learning_rates, first), batches, waited)

@@ -1,11 +1,11 @@
-"""Runs where JAX is installed: writes the custom calls that JAX's cuDNN attention makes of some
-shapes, as XLA's text.
+"""Needs JAX: writes the custom calls that JAX's cuDNN attention makes for some shapes, as XLA's
+text.
 
     python cudnn_oracle.py > cudnn_calls.json
         made with jax 0.7.0, whose XLA is of the same weeks as TensorFlow 2.20's
 
-Needs no GPU: programs are lowered for CUDA, not compiled. JAX's own front door asks for the version
-of cuDNN first; so the functions behind it are called, which decide on operands, layouts and
+Needs no GPU: programs are lowered for CUDA, not compiled. JAX's public function first asks for
+cuDNN's version, so this script calls the functions behind it, which decide operands, layouts and
 configuration.
 """
 
@@ -47,7 +47,7 @@ def calls(mask, dtype, batch_size, length, num_heads, size):
     heads, nothing = array((batch_size, length, num_heads, size), dtype), array((0,), dtype)
     bias = array((batch_size, 1, length, length), dtype) if mask == "bias" else nothing
     lengths = array((batch_size,), jnp.int32) if mask == "padding" else nothing
-    masks = (bias, lengths, lengths, *[nothing] * 4)  # no offsets of packed rows, no pages
+    masks = (bias, lengths, lengths, *[nothing] * 4)  # neither offsets of packed rows nor pages
     settings = dict(
         scale=size**-0.5,
         seed=42,

@@ -1,5 +1,5 @@
-"""The encoder and its masked-word loss once more: float64 NumPy, one sequence at a time, head by
-head, from the papers' formulas.
+"""A second implementation of the encoder and its masked-word loss: float64 NumPy, one sequence at a
+time, head by head, from the papers' formulas.
 
 Legend: S tokens of the sequence, H hidden, E embedding width, V vocabulary.
 """
@@ -27,10 +27,12 @@ def linear(weights, name, x, has_bias):
     return x @ weights[f"{name}/kernel"] + (weights[f"{name}/bias"] if has_bias else 0)
 
 
-def turned(x, place):
-    """x (D,) as D / 2 complex numbers, each turned by place times its frequency."""
+def turned(x, position):
+    """x (D,) as D / 2 complex numbers, each turned by the position times its frequency."""
     half = len(x) // 2
-    pairs = (x[:half] + 1j * x[half:]) * np.exp(1j * place * 10000.0 ** (-np.arange(half) / half))
+    pairs = (x[:half] + 1j * x[half:]) * np.exp(
+        1j * position * 10000.0 ** (-np.arange(half) / half)
+    )
     return np.concatenate([pairs.real, pairs.imag])
 
 
@@ -43,7 +45,7 @@ def attend(weights, name, x, config):
         query, key = q[:, columns], k[:, columns]
         if config.position_embedding_type == "rotary":
             query, key = (
-                np.stack([turned(row, place) for place, row in enumerate(rows)])
+                np.stack([turned(row, position) for position, row in enumerate(rows)])
                 for rows in (query, key)
             )
         scores = np.exp(query @ key.T / math.sqrt(width))
@@ -70,10 +72,10 @@ def encode(weights, ids, segments, config):
     if config.position_embedding_type == "absolute":
         x = x + weights["embeddings/position"][: len(ids)]
     if config.position_embedding_type == "scaled_sinusoidal":
-        for place in range(len(ids)):
-            angles = place / 10000.0 ** (2 * (np.arange(x.shape[1]) // 2) / x.shape[1])
+        for position in range(len(ids)):
+            angles = position / 10000.0 ** (2 * (np.arange(x.shape[1]) // 2) / x.shape[1])
             waves = np.where(np.arange(x.shape[1]) % 2, np.cos(angles), np.sin(angles))
-            x[place] = x[place] + weights["embeddings/position_scale"] * waves
+            x[position] = x[position] + weights["embeddings/position_scale"] * waves
     if config.embedding_norm:
         x = normalise(weights, "embeddings/norm", x, eps)
     if config.embedding_size not in (None, config.hidden_size):

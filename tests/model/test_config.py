@@ -1,4 +1,6 @@
-"""The config: strict reading of three systems' files, and what is written reads back the same."""
+"""The config: the files of three systems are read strictly, and what is written reads back the
+same.
+"""
 
 import dataclasses
 import json
@@ -177,7 +179,7 @@ def test_what_transformers_leaves_open_is_berts(tmp_path):
 
 
 def test_every_field_has_a_role():
-    """What None means is a size, and no default is a departure."""
+    """None stands for a size, and no default is a departure."""
     fields = {field.name: field.metadata for field in dataclasses.fields(ModelConfig)}
     assert {
         name: rules["role"] for name, rules in fields.items() if rules["role"] not in ROLES
@@ -212,7 +214,7 @@ def test_a_new_departure_of_any_type_is_no_bert_and_is_written(value):
 
 
 @pytest.mark.parametrize("name", ["embedding_size", "num_hidden_groups", "pooler_size"])
-def test_a_size_that_is_given_as_what_it_defaults_to_is_berts(name):
+def test_a_size_given_at_its_default_is_berts(name):
     size = getattr(preset("mini"), ModelConfig.__dataclass_fields__[name].metadata["none_means"])
     assert preset("mini", **{name: size}).is_classic and preset(
         "mini", **{name: size // 2}
@@ -234,7 +236,7 @@ def test_a_size_that_is_given_as_what_it_defaults_to_is_berts(name):
         (dict(embedding_size=0), "embedding_size=0: must be at least 1"),
     ],
 )
-def test_what_does_not_fit_together_is_named(overrides, message):
+def test_inconsistent_settings_are_named(overrides, message):
     with pytest.raises(UserError, match=message) as caught:
         preset("mini", **overrides)
     assert len(str(caught.value)) <= 300

@@ -1,8 +1,8 @@
 """cuDNN attention without a GPU: the lowered calls are JAX's, the mathematics around them is plain
-attention's, and who may use it.
+attention's, and unsuitable settings are refused.
 
-cudnn_calls.json holds JAX's calls, written by cudnn_oracle.py; BERT_GPU_JAX_PYTHON names a Python
-with JAX that writes them again.
+cudnn_calls.json holds JAX's calls, written by cudnn_oracle.py; set BERT_GPU_JAX_PYTHON to a Python
+with JAX to write them again.
 """
 
 import dataclasses
@@ -126,15 +126,13 @@ def emulated_call(target, operands, results, config):
 
 @pytest.fixture
 def emulated(monkeypatch):
-    """cuDNN attention on a CPU, in float32 so that it can be held against plain
-    attention closely.
-    """
+    """cuDNN attention emulated on a CPU, in float32, to compare it closely with plain attention."""
     monkeypatch.setattr(cudnn_attention, "fused_call", emulated_call)
     monkeypatch.setitem(cudnn_attention.BLOCKED, tf.float32, -1e9)
 
 
 def make_batch(config, kind):
-    """Rows of 12: padded, one of them of padding alone; or packed, with padding behind."""
+    """Rows of 12 tokens: padded, one of them only padding; or packed, with padding at the end."""
     batch = random_batch(config, [12, 5, 1, 0], 12)
     if kind == "packed":
         ids = [
@@ -189,8 +187,8 @@ def test_tokens_and_gradients_are_those_of_plain_attention(emulated, name, kind,
 
 
 @pytest.mark.parametrize("kind", ["padded", "packed"])
-def test_what_cudnn_leaves_in_padding_spreads_nowhere(emulated, kind):
-    """Gradients into padding too: with a loss that asks for it, none is lost to NaN."""
+def test_values_that_cudnn_leaves_in_padding_spread_nowhere(emulated, kind):
+    """Gradients into padding too: even with a loss of padding, none becomes NaN."""
     generator = np.random.default_rng(0)
     q, k, v = (tf.constant(generator.standard_normal((4, 12, 2, 8)), tf.float32) for _ in range(3))
     mask = cudnn_attention.make_mask(make_batch(VARIANTS["bert"], kind), tf.float32)
@@ -212,10 +210,10 @@ def test_a_blocked_score_counts_nothing_and_is_a_number(dtype):
     np.testing.assert_array_equal(tf.nn.softmax(bias + 100 * (sees == 0)).numpy()[0, 0] > 0, sees)
 
 
-def test_what_it_cannot_compute_is_refused():
+def test_unsupported_settings_are_refused():
     batch = make_batch(VARIANTS["bert"], "padded")
     weights = as_tensors(random_weights(VARIANTS["bert"]))
-    with pytest.raises(ValueError, match="drops no probabilities"):
+    with pytest.raises(ValueError, match="has no dropout"):
         encoder.encode(
             weights, batch, VARIANTS["bert"], seed=tf.constant([1, 2]), attention="cudnn"
         )

@@ -1,5 +1,5 @@
-"""What dropout draws: a hash of place, seed and name that looks like chance wherever a mask could
-show that it is none.
+"""Dropout's random bits: a hash of index, seed and site whose masks show no correlation where one
+could matter.
 """
 
 import numpy as np
@@ -20,11 +20,11 @@ def hashed(x):
     return x
 
 
-def test_a_draw_is_the_hash_of_its_place_and_key():
+def test_a_draw_is_the_hash_of_its_index_and_key():
     drawn = layers._draw(3, tf.constant([-2, 77])).numpy().view(np.uint32)
     assert drawn.shape == (3 * layers.DRAW_COLUMNS,)
-    for place in (0, 1, 2, layers.DRAW_COLUMNS, 3 * layers.DRAW_COLUMNS - 1):
-        assert drawn[place] == hashed(hashed((place - 2) % 2**32) ^ 77)
+    for index in (0, 1, 2, layers.DRAW_COLUMNS, 3 * layers.DRAW_COLUMNS - 1):
+        assert drawn[index] == hashed(hashed((index - 2) % 2**32) ^ 77)
 
 
 def test_draws_depend_on_seed_and_name_and_fill_any_shape():
@@ -51,14 +51,12 @@ def test_every_number_is_as_likely(seed):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_masks_of_neighbours_places_and_steps_are_independent(rate):
-    """Correlations with what an eye, a product or the next step would see: nearby values, other
-    places, micro-batches, steps.
-    """
+def test_masks_of_neighbours_sites_and_steps_are_independent(rate):
+    """No correlation with nearby values, other sites, other micro-batches or other steps."""
     threshold, share = layers.drop_threshold(rate)
 
-    def mask(seed, place):
-        return (layers.draw_bits([NUM_DRAWS], seed, place).numpy() >= threshold.numpy()) - share
+    def mask(seed, site):
+        return (layers.draw_bits([NUM_DRAWS], seed, site).numpy() >= threshold.numpy()) - share
 
     first, bound = mask(SEED, "layer_0/attention"), 5 * rate * (1 - rate) / np.sqrt(NUM_DRAWS)
     assert abs(first.mean()) < 5 * np.sqrt(rate * (1 - rate) / NUM_DRAWS)
@@ -79,16 +77,16 @@ def test_masks_of_neighbours_places_and_steps_are_independent(rate):
     ):
         assert abs((first * np.roll(first, lag)).mean()) < bound, lag
     others = [
-        mask(SEED, place) for place in ("layer_0/feed_forward", "layer_1/attention", "embeddings")
+        mask(SEED, site) for site in ("layer_0/feed_forward", "layer_1/attention", "embeddings")
     ]
-    others += [mask(fold_seed(SEED, number), "layer_0/attention") for number in range(4)]
+    others += [mask(fold_seed(SEED, index), "layer_0/attention") for index in range(4)]
     others += [
         mask(SEED ^ tf.constant(flip), "layer_0/attention")
         for flip in ([1, 0], [0, 1], [0, -(2**31)], [-(2**31), 0])
     ]
-    for number, other in enumerate(others):
-        assert abs((first * other).mean()) < bound, number
-        assert abs((first * np.roll(other, 1)).mean()) < bound, number
+    for index, other in enumerate(others):
+        assert abs((first * other).mean()) < bound, index
+        assert abs((first * np.roll(other, 1)).mean()) < bound, index
 
 
 @pytest.mark.parametrize("word", [0, 1])

@@ -1,4 +1,4 @@
-"""The encoder: equal to Model Garden's, blind to padding, the same under XLA, and its chance a
+"""The encoder: equal to Model Garden's, blind to padding, the same under XLA, with dropout as a
 function of the seed.
 """
 
@@ -26,7 +26,7 @@ SEED = tf.constant([5, -9])
 
 
 def random_weights(specs, seed=0):
-    """Weights of which none is 0 or 1, so that every one matters."""
+    """Weights that are never 0 or 1, so that each one matters."""
     generator = np.random.default_rng(seed)
     return {
         name: (0.15 * generator.standard_normal(spec.shape)).astype(np.float32)
@@ -201,15 +201,15 @@ def test_gradients_are_deterministic_dense_and_in_the_weights_dtype(weights):
     ],
 )
 def test_own_gradients_equal_automatic_ones(part, has_gpu, monkeypatch):
-    """has_gpu: with the forms that are chosen for GPUs, which compute the same."""
+    """has_gpu: use the forms for GPUs, which compute the same."""
     for module in (fused, layers, attention):
         monkeypatch.setattr(module, "has_gpu", lambda: has_gpu)
     generator = np.random.default_rng(1)
     draw = lambda *shape: tf.constant(generator.standard_normal(shape), tf.float32)  # noqa: E731
     bias = attention.mask_bias(tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]))
-    rate, place = 0.3, "somewhere"
+    rate, site = 0.3, "somewhere"
     threshold, share = layers.drop_threshold(rate)
-    mask = tf.cast(layers.draw_bits([2, 3, 5, 5], SEED, place) >= threshold, tf.float32)
+    mask = tf.cast(layers.draw_bits([2, 3, 5, 5], SEED, site) >= threshold, tf.float32)
 
     def plain_attention(q, k, v, factor):
         probabilities = tf.nn.softmax(tf.einsum("bnsd,bntd->bnst", q, k) / np.sqrt(4) + bias)
@@ -238,7 +238,7 @@ def test_own_gradients_equal_automatic_ones(part, has_gpu, monkeypatch):
             [draw(2, 3, 5, 4)] * 3,
         ),
         "attention with dropout": (
-            lambda *qkv: attention.attention(*qkv, bias, rate, SEED, place),
+            lambda *qkv: attention.attention(*qkv, bias, rate, SEED, site),
             lambda *qkv: plain_attention(*qkv, mask / share),
             [draw(2, 3, 5, 4) for _ in range(3)],
         ),
@@ -287,7 +287,7 @@ def test_first_values_follow_the_law_of_google():
     assert (
         words.dtype == np.float32 and np.abs(words).max() <= 0.04 and np.abs(words).max() > 0.0399
     )
-    # the deviation of a normal cut at 2
+    # the deviation of a normal truncated at 2
     assert abs(words.std() - 0.02 * 0.87963) < 1e-4 and abs(words.mean()) < 2e-4
     for name, value in values.items():
         if name.endswith(("bias", "scale")):

@@ -1,5 +1,5 @@
-"""Both encoders are Encoders, which of the two it is is asked in one place, and Model Garden is
-imported for its own encoders alone.
+"""Both encoders implement Encoder, only one function chooses between them, and only Model Garden's
+own encoders import it.
 """
 
 import ast
@@ -70,9 +70,9 @@ print(*[name for name in ("bert_gpu.model.garden", "official", "tf_keras") if na
     assert result.stdout.split() == []
 
 
-def test_which_encoder_it_is_is_asked_in_one_place():
-    """encoders.py alone imports garden.py, and nothing outside of model/ compares a config's
-    `encoder` or names an encoder's prefix.
+def test_one_function_chooses_the_encoder():
+    """Only encoders.py imports garden.py, and nothing outside model/ compares a config's `encoder`
+    or uses the encoder's prefix.
     """
     for path in sorted((ROOT / "bert_gpu").rglob("*.py")):
         name, tree = str(path.relative_to(ROOT / "bert_gpu")), ast.parse(path.read_text())

@@ -1,6 +1,4 @@
-"""The count agrees with the products of the traced and of the compiled program, for every
-architecture.
-"""
+"""The count equals the products in the traced and the compiled program, for any architecture."""
 
 import dataclasses
 import re
@@ -29,10 +27,8 @@ COMPILED = {
 
 def products_of(program):
     """FLOPs of the dot operations in the text of an HLO module: twice the size of the result times
-    that of what is summed over.
-
-    Those of one row are left out: sums that CPUs do as products with ones (fused.column_sums),
-    which on GPUs are none.
+    the length of the sum. Products of one row are left out: they are sums that CPUs compute as
+    products with ones (fused.column_sums), and GPUs do not.
     """
     shapes = {
         name: [int(size) for size in sizes.split(",") if size]
@@ -52,8 +48,8 @@ def products_of(program):
 
 
 def compiled_products(encoder, next_sentence, batch_size, length, num_predictions, packed=False):
-    """FLOPs of the products in the compiled program of loss and gradients, and of the one-hot ones
-    that look up segments and places.
+    """FLOPs of the products in the compiled program of loss and gradients, and of the one-hot
+    products that look up segments and positions.
     """
     batch = {
         name: tf.ones([batch_size, length], tf.int32)
@@ -82,7 +78,8 @@ def compiled_products(encoder, next_sentence, batch_size, length, num_prediction
             loss = tf.add_n(list(losses.values()))
         return tape.gradient(loss, weights)
 
-    # asked for by get_compiler_ir, which draws a number, where other tests switched determinism on
+    # get_compiler_ir draws a random number, which needs a seed when another test has enabled
+    # determinism
     tf.random.set_seed(1)
     lookups = (
         4
@@ -124,8 +121,8 @@ def traced_products(graph):
 @pytest.mark.parametrize("next_sentence", [False, True])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_no_product_of_the_forward_pass_is_forgotten(name, next_sentence):
-    """For each switch of ModelConfig, the traced loss, twice the multiply-adds: a third of what
-    counts for a step.
+    """For each switch of ModelConfig, the traced loss has twice the multiply-adds: a third of the
+    count of a step.
     """
     encoder, rows, length, num_predictions = BertEncoder(VARIANTS[name]), 3, 24, 5
     arrays = random_batch(encoder.config, [length] * rows, length, num_predictions)
@@ -157,12 +154,12 @@ def test_the_count_agrees_with_the_compiled_program(name, next_sentence):
     flops = FlopsCounter(BertEncoder(config), next_sentence).per_row(length, num_predictions)
     assert flops.model == flops.hardware
     assert rows * flops.model == pytest.approx(counted, rel=0.03)
-    # All that it leaves out are the products by which segments and masked places are looked up.
+    # It leaves out only the products that look up segments and masked positions.
     assert rows * flops.model == pytest.approx(counted - lookups, rel=1e-6)
 
 
 @pytest.mark.parametrize("name, variant", [("bert", "tiny"), ("albert", "factorised")])
-def test_the_count_holds_for_encoders_of_the_garden_that_say_so(name, variant):
+def test_the_count_holds_for_model_gardens_encoders_that_have_one(name, variant):
     config = COMPILED[variant]
     model, other = (
         open_encoder(dataclasses.replace(config, encoder=f"garden:{name}"))
@@ -170,7 +167,7 @@ def test_the_count_holds_for_encoders_of_the_garden_that_say_so(name, variant):
     )
     assert other.token_products(1) is None
     counted, lookups = compiled_products(model, True, 2, 32, 4)
-    # What is left are products by which they repeat masks and position embeddings.
+    # The rest are products that repeat masks and position embeddings.
     assert 2 * FlopsCounter(model, True).per_row(32, 4).model == pytest.approx(
         counted - lookups, rel=1e-3
     )

@@ -1,5 +1,5 @@
-"""Functions compiled for their own sake: sums for the gradients of biases, rows that have nothing
-to attend to.
+"""Functions compiled on their own: sums for the gradients of biases, and rows that have nothing to
+attend to.
 """
 
 import os
@@ -50,8 +50,8 @@ def test_a_row_of_padding_alone_is_finite(dtype):
     "given, is_told", [("", True), ("--xla_allow_excess_precision=true", False), ("FILE", False)]
 )
 def test_what_is_rounded_between_passes_stays_rounded(tmp_path, given, is_told):
-    """GPUs show it, by what is written between their kernels; here is only shown that XLA is told,
-    and that a user's word counts.
+    """Only GPUs show the effect, between their kernels; here we only check that XLA gets the option
+    and that a user's own value wins.
     """
     program = (
         "import tensorflow as tf, bert_gpu.fused as f; f.fused(lambda x: x + 1.0)(tf.constant(1.0))"

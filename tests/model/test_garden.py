@@ -1,5 +1,5 @@
-"""Laws of Model Garden's encoders: pure functions of weights and seed here, equal to ours where the
-architecture is, and trained alike.
+"""Laws of Model Garden's encoders: they are pure functions of weights and seed, equal ours where
+the architecture does, and train alike.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import Objective, TrainStep
 
 LENGTH, PREDICTIONS = 32, 4
-# Their own fields, so that two layers and rows of 32 tokens have all of their parts.
+# Options with which two layers and rows of 32 tokens have all parts of each encoder.
 OPTIONS = {
     "bigbird": ",block_size=4,num_rand_blocks=2",
     "kernel": ",num_random_features=8",
@@ -51,9 +51,9 @@ def small_encoder(name, **fields):
     return open_encoder(small(encoder=f"garden:{name}", **fields))
 
 
-def batches(number, rows=4, seed=0):
+def batches(num_batches, rows=4, seed=0):
     rng = np.random.default_rng(seed)
-    for _ in range(number):
+    for _ in range(num_batches):
         lengths = rng.integers(8, LENGTH + 1, rows)
         mask = (np.arange(LENGTH) < lengths[:, None]).astype(np.int32)
         yield dict(
@@ -75,10 +75,10 @@ def first_values(specs, seed=3):
     return {name: tf.constant(value) for name, value in initialize(specs, seed).items()}
 
 
-@pytest.mark.parametrize("name", garden.WORKING)
+@pytest.mark.parametrize("name", garden.SUPPORTED)
 def test_an_encoder_is_a_function_of_weights_and_seed(name):
-    """Gradients reach every weight, a seed gives its dropout again and none gives none, and
-    attention sees no padding.
+    """Gradients reach every weight, a seed repeats its dropout, no seed means no dropout, and
+    attention ignores padding.
     """
     model, batch = small_encoder(f"{name}{OPTIONS.get(name, '')}"), tensors(next(batches(1)))
     weights = first_values(model.weights())
@@ -104,10 +104,10 @@ def test_an_encoder_is_a_function_of_weights_and_seed(name):
     hidden = model.encode(weights, batch).numpy()
     dry = small_encoder(f"{name}{OPTIONS.get(name, '')}", dropout=0.0)
     assert (dry.encode(weights, batch, seed=SEED).numpy() == hidden).all()
-    if name not in ("fnet", "sparse_mixer"):  # these mix padding into all places
+    if name not in ("fnet", "sparse_mixer"):  # these mix padding into all positions
         padding = batch["input_mask"].numpy() == 0
-        # MobileBERT's embeddings are made of three neighbours, so the first padding is part of
-        # the last token.
+        # MobileBERT's embeddings combine three neighbours, so the last token sees the first
+        # padding.
         unseen = padding & np.roll(padding, 1, axis=1) if name == "mobilebert" else padding
         assert unseen.any()
         shown = model.encode(
@@ -247,9 +247,7 @@ def test_bfloat16_and_compiled_are_close(name):
 
 
 def test_training_on_two_replicas_and_checkpoints():
-    """ALBERT's loss falls, replicas stay equal, and a state read and assigned goes on as
-    the same bits.
-    """
+    """ALBERT's loss falls, replicas stay equal, and a restored state repeats the same bits."""
     model = small_encoder("albert", embedding_size=8)
     devices = set_up(DeviceConfig(num_gpus=0, virtual_replicas=2))
     weights = initialize(heads.pretraining_weights(model), seed=5)
@@ -265,10 +263,10 @@ def test_training_on_two_replicas_and_checkpoints():
         state = TrainState(devices.strategy, weights, optimizer)
         return state, TrainStep(devices, state, objective, optimizer, num_micro_batches=2, seed=9)
 
-    def train(step, numbers):
+    def train(step, indices):
         losses = []
-        for number in numbers:
-            losses += list(step([steps[number % len(steps)]], [1e-2], number).read()["loss"])
+        for index in indices:
+            losses += list(step([steps[index % len(steps)]], [1e-2], index).read()["loss"])
         return losses
 
     steps = list(batches(3, rows=8))

@@ -50,8 +50,8 @@ def batch():
 
 
 def plain_losses(weights, batch, rows):
-    """The losses once more, word by word over the whole sequence, with TensorFlow's own norm,
-    activation and loss.
+    """A second implementation of the losses, word by word over the whole sequence, with
+    TensorFlow's own norm, activation and loss.
     """
     hidden = encoder.encode(weights, batch, CONFIG)
     x = tf.nn.gelu(
@@ -165,11 +165,11 @@ def test_without_next_sentences_there_is_no_such_loss(batch):
 
 def test_accuracy_counts_weighted_hits():
     logits = tf.one_hot([[3, 1], [2, 0]], 5)
-    correct, count = heads.summed_hits(
+    correct, count = heads.summed_correct(
         logits, tf.constant([[3, 1], [0, 0]]), tf.constant([[1.0, 0], [1, 1]])
     )
     assert (float(correct), float(count)) == (2, 3)
-    correct, count = heads.summed_hits(
+    correct, count = heads.summed_correct(
         tf.constant([[2.0, 1], [0, 3]]), tf.constant([[1], [1]]), tf.ones([2])
     )
     assert (float(correct), float(count)) == (1, 2)

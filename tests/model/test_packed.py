@@ -1,5 +1,5 @@
-"""Packed rows: each sequence gets what it would get alone, outputs and gradients; and the
-arithmetic of sequence_ids.
+"""Packed rows: each sequence has the outputs and gradients that it has alone; and the arithmetic of
+sequence_ids.
 """
 
 import functools
@@ -14,15 +14,15 @@ from bert_gpu.model import encoder, heads, packed
 from bert_gpu.model.encoder import BertEncoder
 from tests.model.variants import VARIANTS, as_tensors, random_weights, value_and_gradients
 
-# Rows of 18 tokens: the lengths of their sequences; what is left is padding.
+# Lengths of the sequences in rows of 18 tokens; the rest is padding.
 ROWS = [[5, 3, 4], [18], [3, 3, 3, 3, 6], [1, 2, 7]]
 LENGTH = 18
 SEED = 3
 
 
 def packed_rows(vocab_size=40):
-    """ROWS as a batch, the same sequences as a batch with a row for each, and (row, place) of the
-    tokens of the latter in the former.
+    """ROWS as a batch, the same sequences as a batch with one row each, and (row, slice) of each
+    sequence in the former.
     """
     generator = np.random.default_rng(SEED)
     batch = {
@@ -32,28 +32,28 @@ def packed_rows(vocab_size=40):
     sequences = []
     for row, lengths in enumerate(ROWS):
         begins = np.cumsum([0, *lengths])
-        for number, (begin, size) in enumerate(zip(begins, lengths, strict=False)):
-            places = row, slice(begin, begin + size)
-            batch["input_ids"][places] = generator.integers(0, vocab_size, size)
-            batch["segment_ids"][places] = generator.integers(0, 2, size)
-            batch["input_mask"][places], batch["sequence_ids"][places] = 1, number + 1
-            sequences.append(places)
+        for index, (begin, size) in enumerate(zip(begins, lengths, strict=False)):
+            tokens = row, slice(begin, begin + size)
+            batch["input_ids"][tokens] = generator.integers(0, vocab_size, size)
+            batch["segment_ids"][tokens] = generator.integers(0, 2, size)
+            batch["input_mask"][tokens], batch["sequence_ids"][tokens] = 1, index + 1
+            sequences.append(tokens)
     alone = {
         name: np.zeros((len(sequences), LENGTH), np.int32)
         for name in ("input_ids", "input_mask", "segment_ids")
     }
-    for row, places in enumerate(sequences):
+    for row, tokens in enumerate(sequences):
         for name in alone:
-            values = batch[name][places]
+            values = batch[name][tokens]
             alone[name][row, : len(values)] = values
     return as_tensors(batch), as_tensors(alone), sequences
 
 
 def taken_apart(values, sequences):
-    """(rows, S, ...) of packed rows -> (sequences, S, ...), 0 behind each sequence's end."""
+    """(rows, S, ...) of packed rows -> (sequences, S, ...), 0 after each sequence's end."""
     apart = np.zeros((len(sequences), *values.shape[1:]), values.dtype)
-    for row, places in enumerate(sequences):
-        apart[row, : places[1].stop - places[1].start] = values[places]
+    for row, tokens in enumerate(sequences):
+        apart[row, : tokens[1].stop - tokens[1].start] = values[tokens]
     return apart
 
 
@@ -62,7 +62,7 @@ def test_each_sequence_gets_what_it_would_get_alone(name):
     config = VARIANTS[name]
     weights = as_tensors(random_weights(config))
     batch, alone, sequences = packed_rows()
-    # The loss: every real token times random numbers.
+    # The loss: hidden states of all real tokens times random values.
     of_tokens = (
         np.random.default_rng(4)
         .standard_normal((*batch["input_ids"].shape, config.hidden_size))
@@ -100,15 +100,15 @@ def test_no_token_sees_another_sequence():
     weights = as_tensors(random_weights(config))
     batch, _, sequences = packed_rows()
     before = encoder.encode(weights, batch, config).numpy()
-    for places in sequences:
+    for tokens in sequences:
         ids = batch["input_ids"].numpy()
-        ids[places] = (ids[places] + 1) % config.vocab_size
+        ids[tokens] = (ids[tokens] + 1) % config.vocab_size
         changed = (
             encoder.encode(weights, {**batch, "input_ids": tf.constant(ids)}, config).numpy()
             != before
         ).any(-1)
         expected = np.zeros_like(changed)
-        expected[places] = True
+        expected[tokens] = True
         np.testing.assert_array_equal(changed, expected)
 
 
@@ -132,11 +132,11 @@ def test_positions_of_random_rows(jit):
     generator = np.random.default_rng(0)
     rows = np.zeros((50, 23), np.int32)
     for row in rows:
-        at, number = 0, generator.integers(1, 5)
+        at, sequence_id = 0, generator.integers(1, 5)
         while at < 23 and generator.random() > 0.1:
             size = generator.integers(1, 9)
-            row[at : at + size] = number
-            at, number = at + size, number + generator.integers(1, 3)
+            row[at : at + size] = sequence_id
+            at, sequence_id = at + size, sequence_id + generator.integers(1, 3)
     positions = tf.function(packed.restarted_positions, jit_compile=jit)(tf.constant(rows)).numpy()
     for row, ids in enumerate(rows):
         begins = [i for i in range(23) if ids[i] and (i == 0 or ids[i] != ids[i - 1])]
@@ -159,26 +159,26 @@ def test_any_shape_and_xla_give_the_same():
 
 
 def test_masked_words_of_packed_rows_are_those_of_the_sequences_alone():
-    """One word of each sequence is masked; the packed rows have no next_sentence_labels, so that is
-    all they are trained for.
+    """One word of each sequence is masked; the packed rows have no next_sentence_labels, so this is
+    their only objective.
     """
     config = VARIANTS["bert"]
     weights = as_tensors(random_weights(config))
     batch, alone, sequences = packed_rows()
     generator = np.random.default_rng(5)
     words = generator.integers(0, config.vocab_size, len(sequences), np.int32)
-    places = np.array(
+    positions = np.array(
         [generator.integers(where.stop - where.start) for _, where in sequences], np.int32
     )
     names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-    values = places[:, None], words[:, None], np.ones((len(words), 1), np.float32)
+    values = positions[:, None], words[:, None], np.ones((len(words), 1), np.float32)
     expected = heads.pretraining_losses(
         weights, alone | as_tensors(dict(zip(names, values, strict=True))), BertEncoder(config)
     )
     masks = [np.zeros((len(ROWS), max(map(len, ROWS))), value.dtype) for value in values]
-    for (row, where), place, word in zip(sequences, places, words, strict=True):
+    for (row, where), position, word in zip(sequences, positions, words, strict=True):
         column = int(masks[2][row].sum())
-        for mask, value in zip(masks, (where.start + place, word, 1), strict=True):
+        for mask, value in zip(masks, (where.start + position, word, 1), strict=True):
             mask[row, column] = value
     losses = heads.pretraining_losses(
         weights, batch | as_tensors(dict(zip(names, masks, strict=True))), BertEncoder(config)

@@ -1,5 +1,5 @@
-"""Recomputing changes no gradient, dropout included, and does save the memory: in XLA's schedule
-and in TensorFlow's optimized graph.
+"""Recomputing changes no gradient, with dropout too, and saves memory in XLA's schedule and in
+TensorFlow's optimized graph.
 """
 
 import collections
@@ -49,8 +49,8 @@ def gradients_of(config, every, *, dtype=tf.float32, jit=False):
 
 @pytest.fixture
 def no_rewriting():
-    """Keeps TensorFlow's graph optimizer from fusing and reordering products, which it does where
-    nobody else needs their parts.
+    """Keeps TensorFlow's graph optimizer from fusing and reordering products whose parts have no
+    other use.
     """
     before = tf.config.optimizer.get_experimental_options()
     switches = ("remapping", "arithmetic_optimization")
@@ -77,7 +77,7 @@ def test_gradients_are_the_same_bits(no_rewriting, name, dtype):
     "name, jit", [("bert", False), ("all at once", False), ("all at once", True)]
 )
 def test_gradients_are_the_same_but_for_the_order_of_sums(name, jit):
-    """With the graph optimizer's rewriting, with layers that share weights and so add up their
+    """Holds with the graph optimizer's rewriting, with layers that share weights and so sum their
     gradients, and under XLA.
     """
     config = dataclasses.replace(VARIANTS[name], num_hidden_layers=2)
@@ -115,8 +115,8 @@ def gradient_function(every, jit):
 
 
 def peak_bytes(program):
-    """The most that is alive at once of what a scheduled HLO program computes, in bytes; its
-    arguments and constants not counted.
+    """Peak bytes of live values that a scheduled HLO program computes, without its arguments and
+    constants.
     """
     widths = dict(f32=4, s32=4, u32=4, u16=2, pred=1, u8=1, s8=1, u64=8, s64=8)
     entry = re.search(r"\nENTRY .*?\n}", program, re.S)[0]
@@ -160,9 +160,7 @@ def test_xla_keeps_one_activation_a_layer():
 
 
 def test_tensorflow_does_not_merge_the_second_run_with_the_first():
-    """Of the six products of a layer the second run needs five; the last one's result
-    is nobody's.
-    """
+    """The second run needs five of a layer's six products; nothing uses the last one's result."""
     num_products = {}
     for every in (0, 1):
         function, arguments = gradient_function(every, jit=False)

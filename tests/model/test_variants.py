@@ -113,8 +113,8 @@ def num_weights(config, next_sentence):
 
 
 def test_presets_have_the_published_numbers_of_weights():
-    """BERT: with pooler and heads. Crammed: by hand, embeddings + 16 x (4 H H + 1.5 H I + 2 norms)
-    + 2 norms + 1.
+    """BERT: with pooler and heads. Crammed, counted by hand: embeddings + 16 x (4 H H + 1.5 H I + 2
+    norms) + 2 norms + 1.
     """
     assert num_weights(preset("base"), True) == 110_106_428  # transformers' BertForPreTraining
     crammed = 32768 * 768 + 16 * (4 * 768**2 + 768 * 3072 + 1536 * 768 + 4 * 768) + 2 * 2 * 768 + 1

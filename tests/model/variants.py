@@ -1,5 +1,5 @@
-"""Small models, one for each switch of ModelConfig and some for several at once, with weights of
-which every one matters.
+"""Small models, one for each switch of ModelConfig and some with several switches, in which every
+weight matters.
 """
 
 import numpy as np

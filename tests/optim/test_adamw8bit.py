@@ -1,4 +1,4 @@
-"""8-bit AdamW: its numbers against a nearest-neighbour search and a float64 formula, its memory
+"""8-bit AdamW: its values against a nearest-neighbour search and a float64 formula, its memory
 against its shapes and its program.
 """
 
@@ -47,12 +47,12 @@ PUBLISHED = {
 def test_map(signed):
     values = adamw8bit.dynamic_map(signed)
     assert values.shape == (256,) and values.dtype == np.float32 and np.all(np.diff(values) > 0)
-    for number, value in PUBLISHED[signed].items():
-        assert values[number] == pytest.approx(value, rel=2e-7), number
+    for index, value in PUBLISHED[signed].items():
+        assert values[index] == pytest.approx(value, rel=2e-7), index
 
 
-def numbers(signed, rows=48, width=512):
-    """Rows of numbers of every magnitude that a block can hold, the codes and the middles between
+def sample_values(signed, rows=48, width=512):
+    """Rows of values of every magnitude that a block can hold, the codes and the midpoints between
     them included.
     """
     rng = np.random.default_rng(1)
@@ -74,7 +74,7 @@ def numbers(signed, rows=48, width=512):
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("signed", [True, False])
 def test_encoding_is_to_the_nearest_code(signed, jit_compile):
-    x = numbers(signed)
+    x = sample_values(signed)
     codes, absmax = tf.function(
         lambda blocks: adamw8bit.encode(blocks, signed), jit_compile=jit_compile
     )(x)
@@ -106,7 +106,7 @@ def test_what_is_not_finite_stops_nothing():
 
 
 def nearest(values, signed, block_size):
-    """Values as they come back from 8 bits, by search: float64, any shape."""
+    """Values rounded to the nearest 8-bit codes, by search: float64, any shape."""
     flat = values.ravel()
     blocks = np.pad(flat, (0, -len(flat) % block_size)).reshape(-1, block_size)
     largest = np.maximum(np.abs(blocks).max(1, keepdims=True), 1e-300)
@@ -128,27 +128,31 @@ def test_formula(jit_compile):
         name: tf.constant(value)
         for name, value in optimizers.initial_slots({name: weight}, config).items()
     }
-    actual, expected, mean, square = (
+    actual, expected, first_moment, second_moment = (
         {name: tf.constant(weight)},
         weight.astype(np.float64),
         np.zeros((67, 65)),
         np.zeros((67, 65)),
     )
-    for number in range(1, 6):
+    for step in range(1, 6):
         gradient = (rng.standard_normal((67, 65)) * 10.0 ** rng.uniform(-3, 0, (67, 65))).astype(
             np.float32
         )
         actual, slots = update(
-            actual, {name: tf.constant(gradient)}, slots, tf.constant(0.01), tf.constant(number)
+            actual, {name: tf.constant(gradient)}, slots, tf.constant(0.01), tf.constant(step)
         )
-        mean = 0.9 * mean + 0.1 * gradient.astype(np.float64)
-        square = 0.999 * square + 0.001 * gradient.astype(np.float64) ** 2
-        ratio = (mean / (1 - 0.9**number)) / (np.sqrt(square / (1 - 0.999**number)) + 1e-6)
+        first_moment = 0.9 * first_moment + 0.1 * gradient.astype(np.float64)
+        second_moment = 0.999 * second_moment + 0.001 * gradient.astype(np.float64) ** 2
+        ratio = (first_moment / (1 - 0.9**step)) / (
+            np.sqrt(second_moment / (1 - 0.999**step)) + 1e-6
+        )
         expected -= 0.01 * (ratio + 0.05 * expected)
-        mean, square = nearest(mean, True, 128), nearest(square, False, 128)
+        first_moment, second_moment = (
+            nearest(first_moment, True, 128),
+            nearest(second_moment, False, 128),
+        )
     difference = np.abs(actual[name] - expected)
-    # Where a moment lies between two codes, rounding may take it to the other one; the elements of
-    # which that is true are few.
+    # A moment between two codes may round to the other one; this is true of few elements.
     assert (
         np.mean(difference > 2e-6 * np.maximum(1, np.abs(expected))) < 2e-3
         and difference.max() < 0.02
@@ -181,8 +185,8 @@ def test_embeddings_vectors_and_small_weights_are_adamws_to_the_bit():
     for kind in ("adamw", "adamw8bit"):
         config = OptimizerConfig(optimizer=kind)
         weights, slots = start, optimizers.initial_slots(start, config)
-        for number, gradient in enumerate(gradients, start=1):
-            weights, slots = optimizers.update(weights, gradient, slots, 0.01, number, config)
+        for step, gradient in enumerate(gradients, start=1):
+            weights, slots = optimizers.update(weights, gradient, slots, 0.01, step, config)
         results[kind] = weights
     same = {
         name: np.array_equal(results["adamw"][name], results["adamw8bit"][name]) for name in SHAPES
@@ -195,8 +199,8 @@ def test_embeddings_vectors_and_small_weights_are_adamws_to_the_bit():
 
 @pytest.mark.parametrize("block_size", [OptimizerConfig().quantization_block_size, 64])
 def test_bytes(block_size):
-    """At most 0.27 of AdamW's for what is quantised, also with the smallest block: 99.8 % of a
-    BERT-base without its embeddings.
+    """At most 0.27 of AdamW's bytes for quantised weights, also with the smallest block; they are
+    99.8 % of a BERT-base without its embeddings.
     """
     weights = heads.pretraining_weights(BertEncoder(preset("base")))
     config, full = (
@@ -245,8 +249,8 @@ def test_the_program_holds_nothing_larger_than_the_weight():
 
 
 class Copier:
-    """A small model that fills in the hidden token of a made-up language in which every token
-    follows from the two before it.
+    """A small model that predicts the next token of a made-up language, in which the two previous
+    tokens decide it.
     """
 
     VOCAB, LENGTH, WIDTH = 64, 6, 64
@@ -266,14 +270,14 @@ class Copier:
         }
         self.following = rng.integers(0, self.VOCAB, (self.VOCAB, self.VOCAB))
 
-    def batches(self, number, rows=64):
-        """Contexts (rows, LENGTH) and the token that follows; one in five is a random one."""
+    def batches(self, num_batches, rows=64):
+        """Contexts (rows, LENGTH) and the tokens that follow; one token in five is random."""
         rng = np.random.default_rng(12)
-        for _ in range(number):
+        for _ in range(num_batches):
             tokens = rng.integers(0, self.VOCAB, (rows, self.LENGTH + 1))
-            for place in range(2, self.LENGTH + 1):
-                follows = self.following[tokens[:, place - 1] % 8, tokens[:, place - 2] % 8]
-                tokens[:, place] = np.where(rng.random(rows) < 0.8, follows, tokens[:, place])
+            for position in range(2, self.LENGTH + 1):
+                follows = self.following[tokens[:, position - 1] % 8, tokens[:, position - 2] % 8]
+                tokens[:, position] = np.where(rng.random(rows) < 0.8, follows, tokens[:, position])
             yield tokens[:, :-1].astype(np.int32), tokens[:, -1].astype(np.int32)
 
     def loss(self, weights, tokens, labels):
@@ -288,13 +292,15 @@ class Copier:
         """The loss of every step."""
 
         @tf.function(jit_compile=True)
-        def step(weights, slots, tokens, labels, rate, number):
+        def update(weights, slots, tokens, labels, learning_rate, step):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 loss = self.loss(weights, tokens, labels)
             gradients = tape.gradient(loss, weights)
             factor, _ = optimizers.clip_factor(gradients, config.clip_norm)
-            return loss, *optimizers.update(weights, gradients, slots, rate, number, config, factor)
+            return loss, *optimizers.update(
+                weights, gradients, slots, learning_rate, step, config, factor
+            )
 
         weights = {name: tf.constant(value) for name, value in self.weights.items()}
         slots = {
@@ -302,9 +308,11 @@ class Copier:
             for name, value in optimizers.initial_slots(weights, config).items()
         }
         losses = []
-        for number, (tokens, labels) in enumerate(self.batches(num_steps), start=1):
-            rate = tf.constant(2e-3 * (1 - number / (num_steps + 1)))
-            loss, weights, slots = step(weights, slots, tokens, labels, rate, tf.constant(number))
+        for step, (tokens, labels) in enumerate(self.batches(num_steps), start=1):
+            learning_rate = tf.constant(2e-3 * (1 - step / (num_steps + 1)))
+            loss, weights, slots = update(
+                weights, slots, tokens, labels, learning_rate, tf.constant(step)
+            )
             losses.append(loss)
         return np.array([loss.numpy() for loss in losses])
 

@@ -1,5 +1,5 @@
-"""An optimizer is one module and one row of the table: a made-up one needs no more, and names of
-weights reach no step.
+"""An optimizer is one module and one row of the table: a made-up one needs nothing else, and its
+step never sees the names of weights.
 """
 
 import ast
@@ -27,9 +27,7 @@ FOLDER = pathlib.Path(bert_gpu.optim.__file__).parent
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(adam.Settings):
     sgdm_momentum: float = setting(0.9, "Decay of the sum of gradients.", low=0.0, below=1.0)
-    sgdm_rest_factor: float = setting(
-        0.1, "Learning rate of what AdamW updates, as a share of the one of SGD.", above=0.0
-    )
+    sgdm_rest_factor: float = setting(0.1, "AdamW's learning rate, as a share of SGD's.", above=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +125,8 @@ def test_settings_of_one_name_are_refused():
         make_config(OPTIMIZERS | {"other": types.SimpleNamespace(SUMMARY="other", Settings=Other)})
 
 
-def test_what_is_left_to_another_optimizer_is_the_others_to_the_bit():
-    """Also where both have traits of the same values."""
+def test_weights_left_to_another_optimizer_get_its_bits():
+    """This holds also where the traits of both have the same values."""
     shapes = {
         "layer_0/kernel": (4, 6),
         "embeddings/word": (4, 6),
@@ -190,7 +188,7 @@ PARTS = {"kernel": (64, 64), "embedding": (64, 64), "scale": (64,), "bias": (64,
 
 @pytest.mark.parametrize("kind", [*OPTIMIZERS, "sgdm"])
 def test_weights_of_equal_traits_share_a_step_that_knows_no_name(kind, monkeypatch):
-    # A learning rate of its own, for steps that no other test has compiled.
+    # A learning rate that no other test uses, so that no step is compiled yet.
     config, traced = SgdmConfig(optimizer=kind, learning_rate=0.0123), []
     plain = config.module.step
 
@@ -202,12 +200,10 @@ def test_weights_of_equal_traits_share_a_step_that_knows_no_name(kind, monkeypat
     monkeypatch.setattr(config.module, "step", watched)
 
     def update(prefix):
-        names = {
-            f"{prefix}_{number}/{part}": (number, part) for number in range(2) for part in PARTS
-        }
+        names = {f"{prefix}_{index}/{part}": (index, part) for index in range(2) for part in PARTS}
         weights = {
-            name: np.full(PARTS[part], 2.0 + number, np.float32)
-            for name, (number, part) in names.items()
+            name: np.full(PARTS[part], 2.0 + index, np.float32)
+            for name, (index, part) in names.items()
         }
         after, _ = optimizers.update(
             weights, weights, optimizers.initial_slots(weights, config), 0.1, 1, config

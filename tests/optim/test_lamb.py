@@ -7,7 +7,7 @@ import tensorflow as tf
 from bert_gpu.optim import optimizers
 from bert_gpu.optim.config import OptimizerConfig
 
-RATES = [0.01, 0.02, 0.03, 0.02, 0.01]
+LEARNING_RATES = [0.01, 0.02, 0.03, 0.02, 0.01]
 SHAPES = {
     "layer_0/kernel": (5, 3),
     "layer_0/bias": (3,),
@@ -18,7 +18,7 @@ SHAPES = {
 
 
 def start():
-    """Weights of which one is all 0, and gradients of which one is always 0."""
+    """Weights, one of them all 0, and gradients, one of them always 0."""
     rng = np.random.default_rng(0)
     weights = {
         name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()
@@ -26,7 +26,7 @@ def start():
     weights["zeros/kernel"][:] = 0.0
     gradients = [
         {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
-        for _ in RATES
+        for _ in LEARNING_RATES
     ]
     for step in gradients:
         step["still/kernel"][:] = 0.0
@@ -40,8 +40,12 @@ def run(config, weights, gradients, jit_compile=False):
         for name, value in optimizers.initial_slots(weights, config).items()
     }
     weights = {name: tf.constant(value) for name, value in weights.items()}
-    for number, (gradient, rate) in enumerate(zip(gradients, RATES, strict=True), start=1):
-        weights, slots = update(weights, gradient, slots, tf.constant(rate), tf.constant(number))
+    for step, (gradient, learning_rate) in enumerate(
+        zip(gradients, LEARNING_RATES, strict=True), start=1
+    ):
+        weights, slots = update(
+            weights, gradient, slots, tf.constant(learning_rate), tf.constant(step)
+        )
     return {name: value.numpy() for name, value in weights.items()}
 
 
@@ -49,24 +53,30 @@ def reference(config, weights, gradients, undecayed, unadapted):
     """You et al. 2020, Algorithm 2, with the identity for phi."""
     result = {}
     for name, weight in weights.items():
-        weight, mean, square = weight.astype(np.float64), 0.0, 0.0
-        for number, (gradient, rate) in enumerate(zip(gradients, RATES, strict=True), start=1):
+        weight, first_moment, second_moment = weight.astype(np.float64), 0.0, 0.0
+        for step, (gradient, learning_rate) in enumerate(
+            zip(gradients, LEARNING_RATES, strict=True), start=1
+        ):
             gradient = gradient[name].astype(np.float64)
-            mean = config.adam_beta1 * mean + (1 - config.adam_beta1) * gradient
-            square = config.adam_beta2 * square + (1 - config.adam_beta2) * gradient**2
+            first_moment = config.adam_beta1 * first_moment + (1 - config.adam_beta1) * gradient
+            second_moment = (
+                config.adam_beta2 * second_moment + (1 - config.adam_beta2) * gradient**2
+            )
             corrections = (
-                (1 - config.adam_beta1**number, 1 - config.adam_beta2**number)
+                (1 - config.adam_beta1**step, 1 - config.adam_beta2**step)
                 if config.adam_bias_correction
                 else (1, 1)
             )
-            ratio = (mean / corrections[0]) / (
-                np.sqrt(square / corrections[1]) + config.adam_epsilon
+            ratio = (first_moment / corrections[0]) / (
+                np.sqrt(second_moment / corrections[1]) + config.adam_epsilon
             )
             update = ratio + (0 if name in undecayed else config.weight_decay_rate) * weight
             norms = np.linalg.norm(weight), np.linalg.norm(update)
             weight = (
                 weight
-                - rate * (1.0 if name in unadapted or 0 in norms else norms[0] / norms[1]) * update
+                - learning_rate
+                * (1.0 if name in unadapted or 0 in norms else norms[0] / norms[1])
+                * update
             )
         result[name] = weight
     return result
@@ -103,8 +113,8 @@ def test_model_garden():
     weights, gradients = start()
     variables = {name: tf.Variable(value, name=name) for name, value in weights.items()}
     theirs = lamb.LAMB(0.0, weight_decay_rate=0.05, exclude_from_weight_decay=["norm", "bias"])
-    for gradient, rate in zip(gradients, RATES, strict=True):
-        theirs.learning_rate = rate
+    for gradient, learning_rate in zip(gradients, LEARNING_RATES, strict=True):
+        theirs.learning_rate = learning_rate
         theirs.apply_gradients(
             (tf.constant(gradient[name]), variable) for name, variable in variables.items()
         )
@@ -113,7 +123,7 @@ def test_model_garden():
         np.testing.assert_allclose(ours[name], variable.numpy(), rtol=2e-6, atol=5e-7, err_msg=name)
 
 
-def test_the_step_is_as_long_as_the_weight_times_the_rate():
+def test_the_step_is_as_long_as_the_weight_times_the_learning_rate():
     weights, gradients = start()
     config = OptimizerConfig(optimizer="lamb", weight_decay_rate=0.0)
     moved, _ = optimizers.update(

@@ -1,5 +1,5 @@
-"""AdamW against its formula in float64 NumPy, and against numbers from torch.optim.AdamW; what all
-optimizers have in common.
+"""AdamW against its formula in float64 NumPy and against values from torch.optim.AdamW; laws that
+hold for all optimizers.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ GRADIENTS = np.array(
 )
 
 
-def run(config, gradients, rates=5 * (0.01,), name="layer_0/kernel", jit_compile=False):
-    """Weights after each update, from [1, -2, 3] on."""
+def run(config, gradients, learning_rates=5 * (0.01,), name="layer_0/kernel", jit_compile=False):
+    """Weights after each update, starting from [1, -2, 3]."""
     update = tf.function(lambda *args: optimizers.update(*args, config), jit_compile=jit_compile)
     weights = {name: tf.constant([1.0, -2.0, 3.0])}
     slots = {
@@ -24,31 +24,38 @@ def run(config, gradients, rates=5 * (0.01,), name="layer_0/kernel", jit_compile
         for slot, value in optimizers.initial_slots(weights, config).items()
     }
     path = []
-    for number, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+    for step, (gradient, learning_rate) in enumerate(
+        zip(gradients, learning_rates, strict=True), start=1
+    ):
         weights, slots = update(
             weights,
             {name: tf.constant(gradient, tf.float32)},
             slots,
-            tf.constant(rate),
-            tf.constant(number),
+            tf.constant(learning_rate),
+            tf.constant(step),
         )
         path.append(weights[name].numpy())
     return np.array(path)
 
 
-def reference(config, gradients, rate, decay):
-    weight, mean, square, path = np.array([1.0, -2.0, 3.0]), np.zeros(3), np.zeros(3), []
-    for number, gradient in enumerate(gradients, start=1):
-        mean = config.adam_beta1 * mean + (1 - config.adam_beta1) * gradient
-        square = config.adam_beta2 * square + (1 - config.adam_beta2) * gradient**2
-        corrected_mean, corrected_square = mean, square
+def reference(config, gradients, learning_rate, decay):
+    weight, first_moment, second_moment, path = (
+        np.array([1.0, -2.0, 3.0]),
+        np.zeros(3),
+        np.zeros(3),
+        [],
+    )
+    for step, gradient in enumerate(gradients, start=1):
+        first_moment = config.adam_beta1 * first_moment + (1 - config.adam_beta1) * gradient
+        second_moment = config.adam_beta2 * second_moment + (1 - config.adam_beta2) * gradient**2
+        corrected_first, corrected_second = first_moment, second_moment
         if config.adam_bias_correction:
-            corrected_mean, corrected_square = (
-                mean / (1 - config.adam_beta1**number),
-                square / (1 - config.adam_beta2**number),
+            corrected_first, corrected_second = (
+                first_moment / (1 - config.adam_beta1**step),
+                second_moment / (1 - config.adam_beta2**step),
             )
-        weight = weight - rate * (
-            corrected_mean / (np.sqrt(corrected_square) + config.adam_epsilon) + decay * weight
+        weight = weight - learning_rate * (
+            corrected_first / (np.sqrt(corrected_second) + config.adam_epsilon) + decay * weight
         )
         path.append(weight)
     return np.array(path)
@@ -82,13 +89,13 @@ def test_torch():
     )
 
 
-def test_torch_with_a_rate_that_moves():
+def test_torch_with_a_changing_learning_rate():
     """torch 2.13.0, after 1, 5 and 10 updates:
 
     optimizer = torch.optim.AdamW([weight], lr=1.0, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1)
-    for number in range(1, 11):
-        optimizer.param_groups[0]["lr"] = 0.01 * number
-        weight.grad = torch.sin(torch.arange(3) + 1.0 * number) * torch.tensor([1.0, 1e-3, 1e3])
+    for step in range(1, 11):
+        optimizer.param_groups[0]["lr"] = 0.01 * step
+        weight.grad = torch.sin(torch.arange(3) + 1.0 * step) * torch.tensor([1.0, 1e-3, 1e3])
         optimizer.step()
     """
     expected = [
@@ -96,12 +103,12 @@ def test_torch_with_a_rate_that_moves():
         [0.9237207174301147, -1.9655276536941528, 3.0270087718963623],
         [0.8285778760910034, -1.9119462966918945, 2.9425301551818848],
     ]
-    numbers = np.arange(1, 11)
-    gradients = np.sin(np.arange(3) + numbers[:, None]) * [1.0, 1e-3, 1e3]
+    steps = np.arange(1, 11)
+    gradients = np.sin(np.arange(3) + steps[:, None]) * [1.0, 1e-3, 1e3]
     path = run(
         OptimizerConfig(weight_decay_rate=0.1, adam_beta2=0.98),
         gradients,
-        0.01 * numbers.astype(np.float32),
+        0.01 * steps.astype(np.float32),
     )
     np.testing.assert_allclose(path[[0, 4, 9]], expected, rtol=2e-6)
 
@@ -118,7 +125,7 @@ def test_what_is_not_decayed_is_a_regular_expression(exclude, decays):
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_state_keeps_its_names_shapes_and_types(kind, jit_compile):
-    """So that variables can hold it, and a compiled loop carry it."""
+    """So variables can hold it, and a compiled loop can carry it."""
     config = OptimizerConfig(optimizer=kind)
     weights = {
         "embeddings/word": tf.ones((70, 64)),
@@ -155,18 +162,18 @@ def test_clipping_is_by_the_global_norm():
 
 
 def test_the_factor_scales_gradients_of_any_type():
-    config, rate, one = OptimizerConfig(), tf.constant(1e-3), tf.constant(1)
+    config, learning_rate, one = OptimizerConfig(), tf.constant(1e-3), tf.constant(1)
     weights, gradients = {"a": tf.ones((3, 2))}, {"a": tf.constant([[1.0, 2.0]] * 3)}
     slots = {
         name: tf.constant(value)
         for name, value in optimizers.initial_slots(weights, config).items()
     }
-    plain = optimizers.update(weights, gradients, slots, rate, one, config)
+    plain = optimizers.update(weights, gradients, slots, learning_rate, one, config)
     halved = optimizers.update(
         weights,
         {"a": tf.cast(2.0 * gradients["a"], tf.bfloat16)},
         slots,
-        rate,
+        learning_rate,
         one,
         config,
         tf.constant(0.5),

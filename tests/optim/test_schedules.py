@@ -5,29 +5,38 @@ import math
 import pytest
 
 from bert_gpu.optim.config import ScheduleConfig
-from bert_gpu.optim.schedules import mean_batch_share, num_micro_batches_at, rate_factor, scale_rate
+from bert_gpu.optim.schedules import (
+    learning_rate_factor,
+    mean_batch_share,
+    num_micro_batches_at,
+    scale_learning_rate,
+)
 from bert_gpu.settings import UserError
 
 
 def factors(num_steps=100, **settings):
     return [
-        rate_factor(step, num_steps, ScheduleConfig(**settings)) for step in range(num_steps + 1)
+        learning_rate_factor(step, num_steps, ScheduleConfig(**settings))
+        for step in range(num_steps + 1)
     ]
 
 
 def by_the_clock(step=10**9, points=100, **settings):
     """Factors at 0, 1/points, ... 1 of the time; the number of steps must not matter."""
     config = ScheduleConfig(lr_schedule="time", total_training_time=24.0, **settings)
-    return [rate_factor(step, None, config, progress=point / points) for point in range(points + 1)]
+    return [
+        learning_rate_factor(step, None, config, progress=point / points)
+        for point in range(points + 1)
+    ]
 
 
 def test_linear_is_googles():
-    """google-research/bert, optimization.py: the decayed rate, replaced by a line from 0
+    """google-research/bert, optimization.py: the decayed learning rate, replaced by a line from 0
     during warm-up.
     """
-    rates = factors(num_warmup_steps=10)
-    assert rates[:11] == pytest.approx([step / 10 for step in range(10)] + [0.9])
-    assert rates[10:] == pytest.approx([1 - step / 100 for step in range(10, 101)])
+    shares = factors(num_warmup_steps=10)
+    assert shares[:11] == pytest.approx([step / 10 for step in range(10)] + [0.9])
+    assert shares[10:] == pytest.approx([1 - step / 100 for step in range(10, 101)])
 
 
 def test_cosine():
@@ -82,8 +91,8 @@ def test_triangle_is_crammings():
 
 @pytest.mark.parametrize("curve", ["linear", "cosine", "polynomial", "one_cycle", "triangle"])
 def test_floor(curve):
-    """The falling part is squeezed between the floor and the peak; the rising part is
-    not touched.
+    """The falling part is rescaled to lie between the floor and the peak; the rising part does not
+    change.
     """
     plain, raised = factors(curve=curve), factors(curve=curve, min_lr_ratio=0.2)
     rising = 75 if curve == "triangle" else 10
@@ -105,12 +114,14 @@ def test_both_clocks_have_the_same_shapes(curve):
 @pytest.mark.parametrize("progress", [1.0, 1.5])
 def test_overtime_stays_at_the_end(curve, progress):
     config = ScheduleConfig(curve=curve, lr_schedule="time", total_training_time=1.0)
-    assert rate_factor(7, 10, config, progress) == (1.0 if curve == "constant" else 0.0)
+    assert learning_rate_factor(7, 10, config, progress) == (1.0 if curve == "constant" else 0.0)
 
 
 def test_warmup_by_steps_counts_steps_under_the_clock_too():
     config = ScheduleConfig(num_warmup_steps=8, lr_schedule="time", total_training_time=1.0)
-    assert [rate_factor(step, None, config, progress=0.5) for step in (0, 2, 7, 8, 1000)] == [
+    assert [
+        learning_rate_factor(step, None, config, progress=0.5) for step in (0, 2, 7, 8, 1000)
+    ] == [
         0.0,
         0.25,
         0.875,
@@ -127,7 +138,7 @@ def test_the_curves_of_earlier_runs_are_the_same_bits():
                 linear=1.0 - share, cosine=0.5 * (1.0 + math.cos(math.pi * share)), constant=1.0
             )
             for curve, factor in expected.items():
-                assert rate_factor(step, num_steps, ScheduleConfig(curve=curve)) == (
+                assert learning_rate_factor(step, num_steps, ScheduleConfig(curve=curve)) == (
                     step / num_warmup if step < num_warmup else factor
                 )
 
@@ -138,14 +149,14 @@ def test_batch_ramp():
         num_micro_batches_at(at, 4, config)
         for at in (0.0, 0.1499, 0.1501, 0.3001, 0.4501, 0.6, 1.0, 2.0)
     ] == [1, 1, 2, 3, 4, 4, 4, 4]
-    numbers = [num_micro_batches_at(point / 1000, 64, config) for point in range(1001)]
+    counts = [num_micro_batches_at(point / 1000, 64, config) for point in range(1001)]
     assert (
-        numbers[0] == 1
-        and numbers[600] == 64
-        and set(range(1, 65)) == set(numbers)
-        and numbers == sorted(numbers)
+        counts[0] == 1
+        and counts[600] == 64
+        and set(range(1, 65)) == set(counts)
+        and counts == sorted(counts)
     )
-    assert all(abs(number - 64 * point / 600) <= 1 for point, number in enumerate(numbers[:600]))
+    assert all(abs(count - 64 * point / 600) <= 1 for point, count in enumerate(counts[:600]))
     assert {num_micro_batches_at(point / 10, 64, ScheduleConfig()) for point in range(11)} == {64}
     assert {num_micro_batches_at(point / 10, 1, config) for point in range(11)} == {1}
 
@@ -156,9 +167,9 @@ def test_warmup_steps_win_over_proportion():
 
 
 def test_scaling():
-    assert scale_rate(1e-4, 128, 32, "linear") == pytest.approx(4e-4)
-    assert scale_rate(1e-4, 128, 32, "sqrt") == pytest.approx(2e-4)
-    assert scale_rate(1e-4, 128, 32, "none") == 1e-4
+    assert scale_learning_rate(1e-4, 128, 32, "linear") == pytest.approx(4e-4)
+    assert scale_learning_rate(1e-4, 128, 32, "sqrt") == pytest.approx(2e-4)
+    assert scale_learning_rate(1e-4, 128, 32, "none") == 1e-4
 
 
 @pytest.mark.parametrize(
@@ -185,8 +196,8 @@ def test_bad_settings(settings):
 
 
 def test_the_mean_batch_of_a_ramp():
-    """A ramp over the whole run from 1 to 4 micro-batches has 2.5 in the mean; over half of it,
-    half of that is missing.
+    """A ramp over the whole run from 1 to 4 micro-batches has 2.5 on average; a ramp over half of
+    the run misses half as many.
     """
     assert mean_batch_share(4, ScheduleConfig(batch_ramp_proportion=1.0)) == pytest.approx(2.5 / 4)
     assert mean_batch_share(4, ScheduleConfig(batch_ramp_proportion=0.5)) == pytest.approx(

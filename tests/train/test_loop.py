@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.optim.config import ScheduleConfig
-from bert_gpu.optim.schedules import rate_factor
+from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.settings import GaveUp
 from bert_gpu.train import batching
 from bert_gpu.train.checkpoint import Progress
@@ -51,7 +51,7 @@ def test_the_same_steps_whatever_the_length_of_a_call(tmp_path):
     ]
     assert flat[0] == flat[1]
     assert [rate for rate, _ in flat[0]] == [
-        rate_factor(step, 20, ScheduleConfig()) for step in range(20)
+        learning_rate_factor(step, 20, ScheduleConfig()) for step in range(20)
     ]
 
 
@@ -68,7 +68,8 @@ def test_the_clock_is_read_once_a_call_and_drives_the_rate(tmp_path):
     for call in world.calls:
         assert (
             call.rates
-            == [rate_factor(call.step, None, schedule, progress=call.step * SECONDS / 200)] * 2
+            == [learning_rate_factor(call.step, None, schedule, progress=call.step * SECONDS / 200)]
+            * 2
         )
 
 
