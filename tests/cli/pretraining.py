@@ -1,7 +1,13 @@
-"""What the tests of pretraining share: a call of the command, and what it left behind."""
+"""What the tests of pretraining share: a call of the command, in this process or in one that can be
+killed, and what it left behind.
+"""
 
 import json
+import os
 import pathlib
+import subprocess
+import sys
+import time
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -16,6 +22,7 @@ SMALL = [
     "--train_batch_size=8",
     "--learning_rate=1e-3",
 ]
+HANG_SECONDS = 600  # after which what is waited for does not come any more
 # ends of the names of what differs from run to run
 TIMES = ("_per_second", "seconds", "input_wait")
 
@@ -48,3 +55,47 @@ def same(first, second):
         all(np.array_equal(first[name], second[name]) for name in first)
         and first.keys() == second.keys()
     )
+
+
+HELD = """
+import os, sys
+from bert_gpu.cli import flags, pretrain
+from bert_gpu.train.step import TrainStep
+call = TrainStep.__call__
+
+def held(self, batches, learning_rates, step, *rest):
+    if step == int(sys.argv[1]):
+        os.read(0, 1)  # waits until it is killed, or the test has gone
+    return call(self, batches, learning_rates, step, *rest)
+
+TrainStep.__call__ = held
+sys.exit(flags.exit_code(pretrain.main, ["pretrain", *sys.argv[2:]]))
+"""
+
+
+def start_and_hold(data, output, *flags, before_step, steps=12):
+    """The process of a pretraining that waits before a step (its number from 0) and, until it is
+    killed, comes no further.
+    """
+    fixed = [
+        f"--input_file={data}/*.tfrecord",
+        f"--output_dir={output}",
+        f"--num_train_steps={steps}",
+        "--log_steps=1",
+    ]
+    return subprocess.Popen(
+        [sys.executable, "-c", HELD, str(before_step), *fixed, *SMALL, *flags],
+        env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def wait_until(process, has_happened):
+    """Returns when `has_happened()`; fails when the process ends before, or hangs."""
+    end = time.monotonic() + HANG_SECONDS
+    while not has_happened():
+        assert process.poll() is None, f"the process has ended with {process.returncode}"
+        assert time.monotonic() < end, f"nothing has happened for {HANG_SECONDS} seconds"
+        time.sleep(0.02)

@@ -7,14 +7,29 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.train.checkpoint import RunFolder
-from tests.cli.pretraining import ROOT, SMALL, lines, pretrain, same, weights
+from tests.cli.pretraining import (
+    HANG_SECONDS,
+    ROOT,
+    SMALL,
+    lines,
+    pretrain,
+    same,
+    start_and_hold,
+    wait_until,
+    weights,
+)
+
+
+def num_lines(output):
+    """Whole lines of metrics.jsonl so far."""
+    path = output / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
 
 
 def test_what_a_run_leaves_behind(data, finished):
@@ -43,26 +58,9 @@ def test_what_a_run_leaves_behind(data, finished):
 def test_killed_and_resumed_is_never_killed(data, finished, tmp_path):
     """kill -9 after a checkpoint, then the same command: the same bits, the same metrics."""
     output = tmp_path / "run"
-    flags = [
-        f"--input_file={data}/*.tfrecord",
-        f"--output_dir={output}",
-        "--num_train_steps=12",
-        "--log_steps=1",
-        *SMALL,
-    ]
-    environment = dict(os.environ, CUDA_VISIBLE_DEVICES="-1")
-    script = [
-        sys.executable,
-        str(ROOT / "run_pretraining_gpu.py"),
-        *flags,
-        "--save_checkpoints_steps=5",
-    ]
-    process = subprocess.Popen(script, env=environment, stdout=subprocess.DEVNULL)
-    while 5 not in RunFolder(str(output)).steps():
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
+    with start_and_hold(data, output, "--save_checkpoints_steps=5", before_step=8) as process:
+        wait_until(process, lambda: 5 in RunFolder(str(output)).steps())
+        process.kill()
     assert not (output / "model").exists()
     assert pretrain(data, output, "--save_checkpoints_steps=5") == 0
     assert same(weights(output), weights(finished))
@@ -71,27 +69,10 @@ def test_killed_and_resumed_is_never_killed(data, finished, tmp_path):
 
 def test_killed_before_the_first_checkpoint(data, finished, tmp_path):
     output = tmp_path / "run"
-    flags = [
-        f"--input_file={data}/*.tfrecord",
-        f"--output_dir={output}",
-        "--num_train_steps=12",
-        "--log_steps=1",
-        *SMALL,
-    ]
-    script = [
-        sys.executable,
-        str(ROOT / "run_pretraining_gpu.py"),
-        *flags,
-        "--save_checkpoints_steps=12",
-    ]
-    process = subprocess.Popen(
-        script, env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"), stdout=subprocess.DEVNULL
-    )
-    while not (output / "metrics.jsonl").exists() or len(lines(output)) < 3:
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
+    with start_and_hold(data, output, "--save_checkpoints_steps=12", before_step=6) as process:
+        wait_until(process, lambda: num_lines(output) >= 3)
+        process.kill()
+    assert RunFolder(str(output)).steps() == []
     assert pretrain(data, output, "--save_checkpoints_steps=5") == 0
     assert lines(output) == lines(finished) and same(weights(output), weights(finished))
 
@@ -111,11 +92,9 @@ def test_sigterm_saves_and_exits_143(data, finished, tmp_path):
         stdout=subprocess.DEVNULL,
         text=True,
     )
-    while not (output / "metrics.jsonl").exists() or len(lines(output)) < 4:
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_until(process, lambda: num_lines(output) >= 4)
     process.send_signal(signal.SIGTERM)
-    error = process.communicate(timeout=60)[1]
+    error = process.communicate(timeout=HANG_SECONDS)[1]
     assert process.returncode == 143
     assert "stopped by SIGTERM" in error and "Traceback" not in error
     stopped_at = RunFolder(str(output)).steps()[-1]

@@ -5,6 +5,7 @@ at any moment.
 import json
 import math
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -16,9 +17,25 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.console import Console
+from bert_gpu.data.config import InputConfig
+from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
+from bert_gpu.pretrain import PretrainConfig, PretrainSettings, run
 from bert_gpu.train import checkpoint
-from bert_gpu.train.checkpoint import RunFolder
-from tests.cli.pretraining import ROOT, SMALL, lines, pretrain, same, weights
+from bert_gpu.train import run as engine
+from bert_gpu.train.checkpoint import Progress, RunFolder
+from bert_gpu.train.config import BatchConfig, CadenceConfig
+from bert_gpu.train.step import TrainStep
+from tests.cli.pretraining import (
+    HANG_SECONDS,
+    ROOT,
+    SMALL,
+    lines,
+    pretrain,
+    same,
+    wait_until,
+    weights,
+)
 
 
 def test_killed_while_a_checkpoint_is_written():
@@ -39,27 +56,66 @@ def test_killed_while_a_checkpoint_is_written():
     assert result.stdout.count("same bits") == 3 and "writing a checkpoint" in result.stdout
 
 
-def test_a_run_on_the_clock(data, tmp_path, capsys):
-    """It ends when its time is spent, is finished then, and goes on when it gets more."""
-    output = tmp_path / "run"
-    flags = [
-        "--lr_schedule=time",
-        "--curve=triangle",
-        "--total_training_time=0.001",
-        "--num_train_steps=1000000",
-    ]
-    assert pretrain(data, output, *flags) == 0
-    first = lines(output)[-1]["step"]
-    stored = RunFolder(str(output)).newest_progress()
-    assert stored.seconds >= 3.6 and stored.step == first
-    rates = [line["learning_rate"] for line in lines(output) if "loss" in line]
-    assert max(rates) <= 1e-3 and rates[-1] < 1e-3 * 0.9
-    assert all(0 <= line["progress"] <= 1 for line in lines(output) if "loss" in line)
-    capsys.readouterr()
-    assert pretrain(data, output, *flags) == 0
-    assert lines(output)[-1]["step"] == first
-    assert pretrain(data, output, *flags, "--total_training_time=0.0015") == 0
-    assert lines(output)[-1]["step"] > first
+@pytest.fixture
+def clock(monkeypatch):
+    """() -> seconds, of a clock that stands still but for a second at each training step."""
+    now, call = [1000.0], TrainStep.__call__
+
+    def timed(self, batches, learning_rates, *rest):
+        now[0] += len(learning_rates)
+        return call(self, batches, learning_rates, *rest)
+
+    monkeypatch.setattr(TrainStep, "__call__", timed)
+    return lambda: now[0]
+
+
+def test_a_run_on_the_clock(data, tmp_path, clock):
+    """It ends when its time is spent, is finished then, and goes on when it gets more; the clock,
+    not the steps, has the learning rate.
+    """
+
+    def train(num_seconds):
+        settings = PretrainSettings(
+            run=PretrainConfig(output_dir=str(tmp_path), model="tiny"),
+            inputs=InputConfig(input_file=f"{data}/*.tfrecord"),
+            batch=BatchConfig(train_batch_size=8),
+            optimizer=OptimizerConfig(learning_rate=1e-3),
+            schedule=ScheduleConfig(
+                lr_schedule="time", curve="triangle", total_training_time=num_seconds / 3600
+            ),
+            cadence=CadenceConfig(num_train_steps=1_000_000, log_steps=1),
+            architecture=dict(hidden_size=16, intermediate_size=32, num_attention_heads=2),
+        )
+        progress = run.pretrain(settings, Console(quiet=True), clock).progress
+        stored = RunFolder(str(tmp_path)).newest_progress()
+        assert (stored.step, stored.seconds) == (progress.step, progress.seconds)
+        return progress.step, progress.seconds
+
+    def triangle(share):
+        """From a quarter of the peak up to it at three quarters of the time, then down to 0."""
+        return 1e-3 * (0.25 + share if share < 0.75 else 4 * (1 - share))
+
+    assert train(8) == (8, 8.0)
+    assert train(8) == (8, 8.0)
+    assert train(16) == (16, 16.0)
+    steps = [line for line in lines(tmp_path) if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, 17))
+    budgets = [8] * 8 + [16] * 8  # the second part has more time, and its schedule is longer
+    for index, (line, budget) in enumerate(zip(steps, budgets, strict=True)):
+        assert line["learning_rate"] == pytest.approx(triangle(index / budget), rel=1e-12)
+        assert line["progress"] == (index + 1) / budget
+
+
+def test_the_command_gives_a_run_the_real_clock(data, tmp_path, monkeypatch):
+    clocks = []
+
+    def train(training, settings, folder, stored, devices, state, console, clock):
+        clocks.append(clock)
+        return engine.Outcome(folder, Progress())
+
+    monkeypatch.setattr(engine, "train", train)
+    assert pretrain(data, tmp_path / "run") == 0
+    assert clocks == [time.monotonic]
 
 
 def test_a_ramp_resumes_to_the_bit(data, tmp_path):
@@ -238,33 +294,62 @@ def test_auto_batch_without_a_gpu(data, tmp_path):
     assert math.isclose(content["learning_rate"], 1e-3)
 
 
+ENDLESS = """
+import sys
+import tensorflow as tf
+from bert_gpu.cli import flags, pretrain
+from bert_gpu.train.step import TrainStep
+
+@tf.function(autograph=False)
+def call_of_many_steps():
+    def step(number, matrix):
+        with tf.control_dependencies([tf.print(number, output_stream="file://" + sys.argv[1])]):
+            return number + 1, tf.linalg.matmul(matrix, matrix)
+    return tf.while_loop(lambda number, _: number >= 0, step, (0, tf.eye(300)))
+
+TrainStep.__call__ = lambda *_: call_of_many_steps()
+sys.exit(flags.exit_code(pretrain.main, ["pretrain", *sys.argv[2:]]))
+"""
+
+
 def test_a_second_signal_leaves_at_once(data, tmp_path):
-    """Also inside a call of many steps: the first is asked to wait for its end, the
-    second is not.
+    """Also inside a call of many steps, here one that never ends: the first signal is asked to wait
+    for its end, the second is not.
     """
-    output = tmp_path / "run"
-    flags = [
-        f"--input_file={data}/*.tfrecord",
-        f"--output_dir={output}",
-        "--num_train_steps=10000000",
-        *SMALL,
-    ]
-    flags += ["--steps_per_loop=3000", "--log_steps=3000", "--save_checkpoints_steps=3000"]
-    environment = dict(os.environ, CUDA_VISIBLE_DEVICES="-1")
+    ticks = tmp_path / "ticks"
+    flags = [f"--input_file={data}/*.tfrecord", f"--output_dir={tmp_path}/run", *SMALL]
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "run_pretraining_gpu.py"), *flags],
-        env=environment,
+        [sys.executable, "-c", ENDLESS, str(ticks), *flags, "--num_train_steps=10"],
+        env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"),
+        cwd=ROOT,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    while not (output / "metrics.jsonl").exists() or not (output / "metrics.jsonl").stat().st_size:
-        assert process.poll() is None
-        time.sleep(0.02)
-    time.sleep(4)  # its batches are read, and the call has begun
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=10) == 128 + signal.SIGINT
+
+    def wait_for_ticks(count):
+        """Until the call has gone on for that many steps."""
+        size = ticks.stat().st_size if ticks.exists() else 0
+        # a line has two bytes at least
+        wait_until(process, lambda: ticks.exists() and ticks.stat().st_size > size + 2 * count)
+
+    with process:
+        try:
+            wait_for_ticks(1)
+            process.send_signal(signal.SIGINT)
+            # its handler has it; two that wait would be one
+            wait_until(process, lambda: not is_waiting(process.pid, signal.SIGINT))
+            wait_for_ticks(100)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=HANG_SECONDS) == 128 + signal.SIGINT
+        finally:
+            process.kill()
+
+
+def is_waiting(pid, number):
+    """Whether a signal was sent to a process that has not got it."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    masks = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")]
+    return bool(int(masks[0], 16) & 1 << (number - 1))
 
 
 def test_flags_that_need_validation_records(data, tmp_path, capsys):

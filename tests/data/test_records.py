@@ -9,6 +9,9 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.data import examples, records
+from bert_gpu.data.config import InputConfig
+from bert_gpu.data.dataset import Dataset
+from bert_gpu.data.pipeline import training_batches
 from bert_gpu.settings import UserError
 
 
@@ -60,6 +63,77 @@ def test_tensorflow_reads_the_same_records(shard):
     ours = records.RecordSet([shard])
     theirs = [record.numpy() for record in tf.data.TFRecordDataset(shard)]
     assert theirs == ours.read(np.arange(20))
+
+
+def others_records(length, v2_names):
+    """Three records as others' create_pretraining_data.py write them, and their values.
+
+    Read in the sources: guotong1988/BERT-GPU (Google's script of 2018; run_pretraining_gpu_v2.py
+    reads the same) and NVIDIA/DeepLearningExamples, TensorFlow2/LanguageModeling/BERT (Model
+    Garden's script; input_pipeline.py reads the same). Both write seven features and no other:
+    int64 input_ids, input_mask, segment_ids of max_seq_length; int64 masked_lm_positions and
+    masked_lm_ids and float32 masked_lm_weights of max_predictions_per_seq; one int64
+    next_sentence_labels. Padding is 0. NVIDIA's has Model Garden's --use_v2_feature_names, too.
+    Assumed, as no file of theirs is at hand: their defaults of 64 (BERT-GPU) and 128 (NVIDIA)
+    tokens, 20 predictions.
+    """
+    integers = lambda row: tf.train.Feature(int64_list=tf.train.Int64List(value=row))  # noqa: E731
+    values = []
+    for num_tokens, num_masked, label in ((length, 20, 0), (17, 3, 1), (5, 1, 0)):
+        tokens, masked = range(num_tokens), range(num_masked)
+        values.append(
+            dict(
+                input_ids=[100 + token for token in tokens] + [0] * (length - num_tokens),
+                input_mask=[1] * num_tokens + [0] * (length - num_tokens),
+                segment_ids=[int(token > 2) for token in tokens] + [0] * (length - num_tokens),
+                masked_lm_positions=[1 + index for index in masked] + [0] * (20 - num_masked),
+                masked_lm_ids=[30521 - index for index in masked] + [0] * (20 - num_masked),
+                masked_lm_weights=[1.0] * num_masked + [0.0] * (20 - num_masked),
+                next_sentence_labels=[label],
+            )
+        )
+    renamed = dict(input_ids="input_word_ids", segment_ids="input_type_ids") if v2_names else {}
+    serialized = []
+    for row in values:
+        features = {
+            renamed.get(name, name): integers(value)
+            for name, value in row.items()
+            if name != "masked_lm_weights"
+        }
+        features["masked_lm_weights"] = tf.train.Feature(
+            float_list=tf.train.FloatList(value=row["masked_lm_weights"])
+        )
+        features = tf.train.Features(feature=features)
+        serialized.append(tf.train.Example(features=features).SerializeToString())
+    return serialized, values
+
+
+@pytest.mark.parametrize(
+    "length, v2_names, ending, compression",
+    [
+        (64, False, "tfrecords", ""),  # BERT-GPU: tmp_data/sample2.tfrecords
+        (128, False, "tfrecord", ""),  # NVIDIA
+        (128, True, "tfrecord", "GZIP"),  # NVIDIA, --use_v2_feature_names --gzip_compress
+    ],
+    ids=["BERT-GPU", "NVIDIA", "NVIDIA-v2-gzip"],
+)
+def test_others_records_are_read(tmp_path, length, v2_names, ending, compression):
+    """The whole way from others' files to a training batch, without an index or dataset.json."""
+    serialized, values = others_records(length, v2_names)
+    path = str(tmp_path / f"theirs.{ending}")
+    with tf.io.TFRecordWriter(path, compression) as writer:
+        for record in serialized:
+            writer.write(record)
+    dataset = Dataset(InputConfig(input_file=path, shuffle=False))
+    assert dataset.schema == examples.Schema("static", length, 20, True, v2_names=v2_names)
+    reader = dataset.reader("train", None, 1)
+    batch = next(training_batches(reader, batch_size=3, position=0, shuffle=False))
+    assert batch.keys() >= values[0].keys()
+    for name in values[0]:
+        expected = np.squeeze([row[name] for row in values])
+        np.testing.assert_array_equal(batch[name], expected, err_msg=name)
+        is_float = name == "masked_lm_weights"
+        assert batch[name].dtype == (np.float32 if is_float else np.int32), name
 
 
 def test_files_without_index(shard):

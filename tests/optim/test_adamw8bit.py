@@ -2,6 +2,7 @@
 against its shapes and its program.
 """
 
+import dataclasses
 import math
 import re
 
@@ -14,6 +15,7 @@ from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.optim import adamw8bit, optimizers
 from bert_gpu.optim.config import OptimizerConfig
+from tests.train import laws
 
 # bitsandbytes 0.50.2, the paper's own software: create_dynamic_map(signed)[n] for some n.
 PUBLISHED = {
@@ -248,81 +250,47 @@ def test_the_program_holds_nothing_larger_than_the_weight():
     assert max(sizes) == 256 * 128
 
 
-class Copier:
-    """A small model that predicts the next token of a made-up language, in which the two previous
-    tokens decide it.
+def language_batches(number):
+    """Batches of laws.py in a made-up language: what is masked follows from the token shown there,
+    and the label from the first token, four times in five.
     """
-
-    VOCAB, LENGTH, WIDTH = 64, 6, 64
-
-    def __init__(self):
-        rng = np.random.default_rng(11)
-        shapes = {
-            "embeddings/word": (self.VOCAB, self.WIDTH),
-            "layer_0/kernel": (self.LENGTH * self.WIDTH, 128),
-            "layer_0/bias": (128,),
-            "layer_1/kernel": (128, 128),
-            "output/kernel": (128, self.VOCAB),
-        }
-        self.weights = {
-            name: (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
-            for name, shape in shapes.items()
-        }
-        self.following = rng.integers(0, self.VOCAB, (self.VOCAB, self.VOCAB))
-
-    def batches(self, num_batches, rows=64):
-        """Contexts (rows, LENGTH) and the tokens that follow; one token in five is random."""
-        rng = np.random.default_rng(12)
-        for _ in range(num_batches):
-            tokens = rng.integers(0, self.VOCAB, (rows, self.LENGTH + 1))
-            for position in range(2, self.LENGTH + 1):
-                follows = self.following[tokens[:, position - 1] % 8, tokens[:, position - 2] % 8]
-                tokens[:, position] = np.where(rng.random(rows) < 0.8, follows, tokens[:, position])
-            yield tokens[:, :-1].astype(np.int32), tokens[:, -1].astype(np.int32)
-
-    def loss(self, weights, tokens, labels):
-        hidden = tf.reshape(
-            tf.gather(weights["embeddings/word"], tokens), [-1, self.LENGTH * self.WIDTH]
-        )
-        hidden = tf.nn.relu(hidden @ weights["layer_0/kernel"] + weights["layer_0/bias"])
-        logits = tf.nn.relu(hidden @ weights["layer_1/kernel"]) @ weights["output/kernel"]
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-
-    def train(self, config, num_steps):
-        """The loss of every step."""
-
-        @tf.function(jit_compile=True)
-        def update(weights, slots, tokens, labels, learning_rate, step):
-            with tf.GradientTape() as tape:
-                tape.watch(weights)
-                loss = self.loss(weights, tokens, labels)
-            gradients = tape.gradient(loss, weights)
-            factor, _ = optimizers.clip_factor(gradients, config.clip_norm)
-            return loss, *optimizers.update(
-                weights, gradients, slots, learning_rate, step, config, factor
-            )
-
-        weights = {name: tf.constant(value) for name, value in self.weights.items()}
-        slots = {
-            name: tf.constant(value)
-            for name, value in optimizers.initial_slots(weights, config).items()
-        }
-        losses = []
-        for step, (tokens, labels) in enumerate(self.batches(num_steps), start=1):
-            learning_rate = tf.constant(2e-3 * (1 - step / (num_steps + 1)))
-            loss, weights, slots = update(
-                weights, slots, tokens, labels, learning_rate, tf.constant(step)
-            )
-            losses.append(loss)
-        return np.array([loss.numpy() for loss in losses])
+    rng = np.random.default_rng(1)
+    following = rng.integers(5, laws.VOCAB, laws.VOCAB)
+    for batch in laws.batches(number):
+        shown = np.take_along_axis(batch["input_ids"], batch["masked_lm_positions"], 1)
+        for name, right in (
+            ("masked_lm_ids", following[shown]),
+            ("next_sentence_labels", batch["input_ids"][:, 0] % 2),
+        ):
+            is_right = rng.random(right.shape) < 0.8
+            batch[name] = np.where(is_right, right, batch[name]).astype(np.int32)
+        yield batch
 
 
-def test_loss_curve():
-    """Within 1 % of AdamW's over 500 steps, both smoothed by means of 25 steps."""
-    model = Copier()
-    curves = {
-        kind: model.train(OptimizerConfig(optimizer=kind), 500).reshape(-1, 25).mean(1)
-        for kind in ("adamw", "adamw8bit")
+def test_loss_curve(monkeypatch):
+    """A BERT over 500 steps: within 0.1 % of AdamW's, both smoothed by means of 25 steps.
+
+    The clause is 1 %. benchmarks/adamw8bit.py found 0.013 % on real text; here it is 0.02 %, and
+    rounding that differs from machine to machine grows over the steps, so five times that.
+    """
+    # wide enough that every matrix of the layer is quantised
+    model = dataclasses.replace(
+        laws.tiny_model(), num_hidden_layers=1, hidden_size=64, intermediate_size=128
+    )
+    monkeypatch.setattr(laws, "tiny_model", lambda dropout: model)
+    batches, curves = list(language_batches(500)), {}
+    for kind in ("adamw", "adamw8bit"):
+        trainer, losses = laws.Trainer(optimizer=kind), []
+        for first in range(0, 500, 25):
+            rate = 1e-3 * (1 - first / 500)
+            part = trainer.run(batches[first : first + 25], rate, first, steps_per_call=25)
+            losses.append(np.mean([step["loss"] for step in part]))
+        curves[kind] = np.array(losses)
+    names = {name.removeprefix("mean_codes/") for name in trainer.state.slots}
+    matrices = {
+        name for name in trainer.state.weights if name.startswith("layer_0/") and "kernel" in name
     }
-    assert curves["adamw"][-1] < 0.7 * curves["adamw"][0]  # it learns
-    np.testing.assert_allclose(curves["adamw8bit"], curves["adamw"], rtol=0.01)
+    assert len(matrices) == 4 and matrices <= names
+    assert curves["adamw"][-1] < 0.5 * curves["adamw"][0]  # it learns
+    np.testing.assert_allclose(curves["adamw8bit"], curves["adamw"], rtol=1e-3)
+    assert not np.array_equal(curves["adamw8bit"], curves["adamw"])

@@ -71,7 +71,7 @@ def test_save_returns_before_it_is_written_and_the_next_waits_for_it(folder, mon
     may_write, order, write = threading.Event(), [], checkpoint.save_file
 
     def slow(tensors, path):
-        assert may_write.wait(30)
+        assert may_write.wait(600)
         write(tensors, path)
         order.append(int(tensors["num_updates"]))
 
@@ -79,7 +79,9 @@ def test_save_returns_before_it_is_written_and_the_next_waits_for_it(folder, mon
     with CheckpointWriter(folder, keep=3) as writer:
         writer.save(Progress(step=1), values(1))
         assert folder.steps() == []  # and yet we are here
-        threading.Timer(0.05, may_write.set).start()
+        # the first is let go only when the second has begun to wait
+        wait = writer.wait
+        monkeypatch.setattr(writer, "wait", lambda: (may_write.set(), wait()))
         writer.save(Progress(step=2), values(2))
         assert order[0] == 1 and 1 in folder.steps()
         writer.wait()
@@ -280,7 +282,7 @@ def test_the_kernel_refuses_to_write(tmp_path):
         [sys.executable, "-c", LIMITED, str(tmp_path / "run")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert result.returncode == 3, result.stderr
     assert (

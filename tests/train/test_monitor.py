@@ -221,7 +221,7 @@ def test_the_kernel_refuses_to_write(folder):
         [sys.executable, "-c", LIMITED, folder.path],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env=environment,
     )
     assert result.returncode == 0, result.stderr

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.settings import UserError
+from bert_gpu.train import devices
 from bert_gpu.train.state import LOSS_SCALE_WINDOW, copies, frozen_names
 from bert_gpu.train.step import divide_batch
 from tests.train.laws import Trainer, batches, distance
@@ -241,19 +242,69 @@ def test_layers_are_counted_not_matched():
     assert frozen_names(names, ["layers:2"]) == {"layer_0/kernel", "layer_1/kernel"}
 
 
+def collectives_of_floats(trainer):
+    """How many collective all-reduces of floats a trainer's traced program of a step has, all
+    replicas together.
+    """
+    (program,) = trainer.step.programs.values()
+    (traced,) = program._list_all_concrete_functions()
+    graph = traced.graph.as_graph_def()
+    nodes = [*graph.node, *(node for part in graph.library.function for node in part.node_def)]
+    return sum(
+        node.op.startswith("CollectiveReduce")
+        and node.attr["T"].type == tf.float32.as_datatype_enum
+        for node in nodes
+    )
+
+
 @pytest.mark.parametrize(
-    "devices",
+    "kind, megabytes, implementation",
     [
-        dict(all_reduce="ring"),
-        dict(all_reduce="hierarchical"),
-        dict(all_reduce_pack_megabytes=0.001),
+        ("auto", 0.0, "AUTO"),
+        ("nccl", 0.0, "NCCL"),
+        ("ring", 0.0, "RING"),
+        ("ring", 0.001, "RING"),
+        ("hierarchical", 0.0, "AUTO"),
     ],
 )
-def test_every_all_reduce_gives_the_same_sums(one, devices):
-    trainer = Trainer(2, 1, devices=devices)
+def test_every_all_reduce_gives_the_same_sums(one, monkeypatch, kind, megabytes, implementation):
+    """And TensorFlow is asked for it: by the options of the gradients' all-reduce, by the
+    strategy's cross-device operations, and so that the program of a step shows it.
+
+    What TensorFlow does on the CPU for nccl and auto is a ring.
+    """
+    asked, all_reduce = [], tf.distribute.ReplicaContext.all_reduce
+
+    def watched(context, operation, value, options=None):
+        asked.append(options)
+        return all_reduce(context, operation, value, options)
+
+    monkeypatch.setattr(tf.distribute.ReplicaContext, "all_reduce", watched)
+    monkeypatch.setattr(devices, "check_all_reduce", lambda *_: None)  # which wants GPUs for nccl
+    flags = dict(all_reduce=kind, all_reduce_pack_megabytes=megabytes)
+    trainer = Trainer(2, 1, devices=flags)
     np.testing.assert_allclose(
         losses(trainer.run(batches(6), steps_per_call=2)), one[0][:6], rtol=1e-5
     )
+
+    # each replica all-reduces the counts without options, then the gradients with them
+    of_gradients = [options for options in asked if options is not None]
+    assert len(of_gradients) == 2 and len(asked) == 4
+    for options in of_gradients:
+        assert options.implementation.name == implementation
+        assert options.bytes_per_pack == round(megabytes * 2**20)
+    operations = trainer.devices.strategy.extended._cross_device_ops
+    is_hierarchical = isinstance(operations, tf.distribute.HierarchicalCopyAllReduce)
+    assert is_hierarchical == (kind == "hierarchical")
+    # The counts are one collective for each replica, the gradients one for each pack; hierarchical
+    # copies are sums on a device and no collective.
+    found = collectives_of_floats(trainer)
+    if kind == "hierarchical":
+        assert found == 0
+    elif megabytes:
+        assert found > 4
+    else:
+        assert found == 4
 
 
 def test_bfloat16_on_the_wire_rounds_gradients_and_nothing_else(one):
