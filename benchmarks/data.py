@@ -230,7 +230,7 @@ class Bench:
 
         import tensorflow as tf
 
-        from bert_gpu.data.build import Job
+        from bert_gpu.data.build import DatasetBuilder
         from bert_gpu.data.config import DataConfig
         from bert_gpu.data.shards import Worker
         from bert_gpu.text import corpus
@@ -262,7 +262,7 @@ class Bench:
                 validation_share=0.0,
                 **settings,
             )
-            job = Job(config)
+            job = DatasetBuilder(config)
             worker = Worker(config, str(self.vocab), job.fate)
             worker.write_shard(job.shards()[0], lambda *done: None)  # compiles
 

@@ -42,7 +42,7 @@ def config(folder, text, **settings):
 
 
 def run(folder, text, overwrite=False, **settings):
-    return build.Job(config(folder, text, **settings), overwrite).run(QUIET)
+    return build.DatasetBuilder(config(folder, text, **settings), overwrite).run(QUIET)
 
 
 def content(folder):
@@ -114,7 +114,7 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
     write = build.Worker.write_shard
 
     def dies(worker, shard, report):
-        if shard.number == 2:
+        if shard.index == 2:
             raise KeyboardInterrupt
         return write(worker, shard, report)
 
@@ -126,7 +126,7 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
     monkeypatch.setattr(
         build.Worker, "write_shard", lambda *args: (written.append(args[1].path), write(*args))
     )
-    job = build.Job(config(tmp_path / "killed", sample_text, **settings))
+    job = build.DatasetBuilder(config(tmp_path / "killed", sample_text, **settings))
     assert job.status == "resumed"
     job.run(QUIET)
     assert len(written) == 3  # two training shards and the validation shard
@@ -136,11 +136,14 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
 def test_again_and_otherwise(tmp_path, sample_text, vocab_file):
     run(tmp_path, sample_text, vocab_file=vocab_file)
     before = content(tmp_path)
-    assert build.Job(config(tmp_path, sample_text, vocab_file=vocab_file)).status == "finished"
+    assert (
+        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file)).status
+        == "finished"
+    )
     with pytest.raises(UserError, match=r"--dupe_factor: 2 -> 3.*--overwrite"):
-        build.Job(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=3))
+        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=3))
     with pytest.raises(UserError, match="holds the data set 'x'"):
-        build.Job(
+        build.DatasetBuilder(
             config(
                 tmp_path,
                 sample_text,
@@ -161,13 +164,13 @@ def test_changed_text_is_noticed(tmp_path, vocab_file):
     run(tmp_path / "out", text, vocab_file=vocab_file)
     text.write_text("One man came.\nAnother cat went.\n\nThe sea was calm.\nThe night was dark.\n")
     with pytest.raises(UserError, match="the text itself"):
-        build.Job(config(tmp_path / "out", text, vocab_file=vocab_file))
+        build.DatasetBuilder(config(tmp_path / "out", text, vocab_file=vocab_file))
 
 
 def test_foreign_shards_are_left_alone(tmp_path, sample_text, vocab_file):
     (tmp_path / "x-00000-of-00001.tfrecord").write_bytes(b"precious")
     with pytest.raises(UserError, match="is in the way"):
-        build.Job(config(tmp_path, sample_text, vocab_file=vocab_file))
+        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file))
     assert (tmp_path / "x-00000-of-00001.tfrecord").read_bytes() == b"precious"
 
 
@@ -175,7 +178,7 @@ def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
     (tmp_path / "vocab.txt").write_text("precious")
     for overwrite in (False, True):
         with pytest.raises(UserError, match="vocab.txt: is in the way"):
-            build.Job(config(tmp_path, sample_text), overwrite)
+            build.DatasetBuilder(config(tmp_path, sample_text), overwrite)
     assert (tmp_path / "vocab.txt").read_text() == "precious"
 
 
@@ -188,7 +191,8 @@ def test_a_killed_rebuild_learns_its_own_vocabulary(tmp_path, sample_text, monke
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, sample_text, vocab_size=600, dupe_factor=1, overwrite=True)
     assert (
-        build.Job(config(tmp_path, sample_text, vocab_size=300, dupe_factor=1)).status == "finished"
+        build.DatasetBuilder(config(tmp_path, sample_text, vocab_size=300, dupe_factor=1)).status
+        == "finished"
     ), "nothing is cleared too early"
     monkeypatch.undo()
     monkeypatch.setattr(
@@ -206,7 +210,8 @@ def test_two_jobs_in_one_new_folder(tmp_path, sample_text, vocab_file, monkeypat
     """
     run(tmp_path / "alone", sample_text, vocab_file=vocab_file)
     first, second = (
-        build.Job(config(tmp_path / "shared", sample_text, vocab_file=vocab_file)) for _ in range(2)
+        build.DatasetBuilder(config(tmp_path / "shared", sample_text, vocab_file=vocab_file))
+        for _ in range(2)
     )
     write, seen = build.Worker.write_shard, []
 
@@ -301,7 +306,7 @@ def test_a_broken_dataset_json_is_named(tmp_path, sample_text, vocab_file, chang
     content = json.loads((tmp_path / "dataset.json").read_text())
     (tmp_path / "dataset.json").write_text(json.dumps(content | change))
     with pytest.raises(UserError, match="dataset.json"):
-        build.Job(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1))
+        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1))
     with pytest.raises(UserError, match="dataset.json"):
         Dataset(InputConfig(input_file=f"{tmp_path}/*.tfrecord"))
 

@@ -158,7 +158,9 @@ def test_tokens_number_their_segments():
     documents = random_corpus(5)
     rows = PairRows(instances_of(documents)).take([3, 1])
     tokens = rows.tokens(documents, 64, types.SimpleNamespace(cls_id=CLS, sep_id=SEP))
-    for ids, length, numbers in zip(tokens.input_ids, tokens.lengths, tokens.numbers, strict=True):
+    for ids, length, numbers in zip(
+        tokens.input_ids, tokens.lengths, tokens.sequence_ids, strict=True
+    ):
         first = ids.tolist().index(SEP) + 1
         assert numbers.tolist() == [1] * first + [2] * (length - first) + [0] * (64 - length)
 

@@ -43,7 +43,7 @@ def made(tmp_path_factory, sample_text):
                 | dict(vocab_file=vocab_file, objective=objective, masking=masking)
                 | settings
             )
-            build.Job(config).run(Console(quiet=True))
+            build.DatasetBuilder(config).run(Console(quiet=True))
             folders[key] = folder
             vocab_file = vocab_file or f"{folder}/vocab.txt"
         return folders[key]
@@ -280,7 +280,7 @@ def test_compressed_shards_hold_the_same_rows(made, masking):
 
 
 def test_v2_names_are_for_static_records(made):
-    with pytest.raises(UserError, match="--use_v2_feature_names: is for --masking=static"):
+    with pytest.raises(UserError, match="--use_v2_feature_names: needs --masking=static"):
         made("nsp", "dynamic", use_v2_feature_names=True)
     plain, renamed = (
         read(made("nsp", "static")),

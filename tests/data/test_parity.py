@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.data import instances, masking
-from bert_gpu.data.chance import row_keys
+from bert_gpu.data.random_bits import row_keys
 from bert_gpu.text import corpus, vocab
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 

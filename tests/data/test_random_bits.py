@@ -3,23 +3,23 @@
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.data import chance
+from bert_gpu.data import random_bits
 
 
 def test_numpy_numba_and_python_agree():
-    key = chance.derive_key(12345, "masks", 7)
-    expected = [chance.mix_int(key + (row + 1) * chance.GOLDEN) for row in range(50)]
+    key = random_bits.derive_key(12345, "masks", 7)
+    expected = [random_bits.mix_int(key + (row + 1) * random_bits.GOLDEN) for row in range(50)]
     state = np.array([key], np.uint64)
-    assert [int(chance.draw(state)) for _ in range(50)] == expected
-    assert chance.row_keys(key, np.arange(50)).tolist() == expected
+    assert [int(random_bits.draw(state)) for _ in range(50)] == expected
+    assert random_bits.row_keys(key, np.arange(50)).tolist() == expected
 
 
 def test_tensorflow_agrees():
-    keys = chance.row_keys(3, np.arange(4))
-    bits = chance.random_bits(tf.constant(keys), tf.range(6)[None, :], stream=2).numpy()
+    keys = random_bits.row_keys(3, np.arange(4))
+    bits = random_bits.column_bits(tf.constant(keys), tf.range(6)[None, :], stream=2).numpy()
     expected = [
         [
-            chance.mix_int(int(key) + (column + 1 + (2 << 32)) * chance.GOLDEN) >> 33
+            random_bits.mix_int(int(key) + (column + 1 + (2 << 32)) * random_bits.GOLDEN) >> 33
             for column in range(6)
         ]
         for key in keys
@@ -29,8 +29,8 @@ def test_tensorflow_agrees():
 
 def test_uniform_and_independent():
     bits = (
-        chance.random_bits(
-            tf.constant(chance.row_keys(9, np.arange(4000))), tf.range(64)[None, :], stream=0
+        random_bits.column_bits(
+            tf.constant(random_bits.row_keys(9, np.arange(4000))), tf.range(64)[None, :], stream=0
         ).numpy()
         / 2**31
     )
@@ -42,7 +42,7 @@ def test_uniform_and_independent():
 
 def test_keys_differ():
     keys = {
-        chance.derive_key(seed, name, number)
+        random_bits.derive_key(seed, name, number)
         for seed in range(10)
         for name in ("a", "b")
         for number in range(100)
@@ -52,6 +52,6 @@ def test_keys_differ():
 
 def test_integers_cover_their_range():
     state = np.array([5], np.uint64)
-    drawn = [chance.draw_integer(state, 2, 6) for _ in range(1000)]
+    drawn = [random_bits.draw_integer(state, 2, 6) for _ in range(1000)]
     assert set(drawn) == {2, 3, 4, 5, 6}
-    assert 0 <= min(chance.draw_share(state) for _ in range(1000)) < 0.01
+    assert 0 <= min(random_bits.draw_uniform(state) for _ in range(1000)) < 0.01
