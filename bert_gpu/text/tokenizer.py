@@ -68,8 +68,8 @@ class WordPieceTokenizer:
 
     It equals Google's rules for all text of a checked corpus. In other text, bytes that are not
     UTF-8 are dropped (as in Google's code), and a lone surrogate in a str, which no vocabulary file
-    can hold, makes its word [UNK]. As in Google's
-    code, the literal text "[MASK]" is three words, not the special piece.
+    can hold, makes its word [UNK]. As in Google's code, the literal text "[MASK]" is three words,
+    not the special piece.
     """
 
     def __init__(self, vocab_file, do_lower_case=True):

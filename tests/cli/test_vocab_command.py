@@ -1,5 +1,5 @@
-"""The command writes what the learners give for the text, in one file or two, and what it cannot do
-is refused before anything is done.
+"""The command writes what the learners give for the text, in one file or two, and refuses bad input
+before it writes a file.
 """
 
 import gzip

@@ -1,5 +1,5 @@
-"""Laws of the data job: same bytes for any number of workers and after any interruption; nothing
-foreign is touched.
+"""Laws of the data job: same bytes for any number of workers and after any interruption; files
+of others stay.
 """
 
 import hashlib
@@ -91,9 +91,9 @@ def test_any_number_of_workers_writes_the_same_bytes(
 ):
     """One, two threads, two processes."""
     contents = []
-    for num_workers, most in ((1, workers.THREADS_BYTES), (2, workers.THREADS_BYTES), (2, 0)):
-        monkeypatch.setattr(workers, "THREADS_BYTES", most)
-        folder = tmp_path / f"{num_workers}-{most}"
+    for num_workers, limit in ((1, workers.THREADS_BYTES), (2, workers.THREADS_BYTES), (2, 0)):
+        monkeypatch.setattr(workers, "THREADS_BYTES", limit)
+        folder = tmp_path / f"{num_workers}-{limit}"
         run(folder, sample_text, vocab_file=vocab_file, num_shards=3, num_workers=num_workers)
         contents.append(content(folder))
     assert contents[0] == contents[1] == contents[2]
@@ -108,7 +108,7 @@ def test_the_seed_decides(tmp_path, sample_text, vocab_file):
 
 
 def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
-    """Killed in the third shard: two shards are kept, and the set is that of a job never killed."""
+    """Killed in the third shard: two shards are kept, and the result equals that of a job without a kill."""
     settings = dict(vocab_file=vocab_file, num_shards=4, num_workers=1)
     run(tmp_path / "whole", sample_text, **settings)
     write = build.Worker.write_shard
@@ -126,14 +126,14 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
     monkeypatch.setattr(
         build.Worker, "write_shard", lambda *args: (written.append(args[1].path), write(*args))
     )
-    job = build.DatasetBuilder(config(tmp_path / "killed", sample_text, **settings))
-    assert job.status == "resumed"
-    job.run(QUIET)
+    builder = build.DatasetBuilder(config(tmp_path / "killed", sample_text, **settings))
+    assert builder.status == "resumed"
+    builder.run(QUIET)
     assert len(written) == 3  # two training shards and the validation shard
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
 
 
-def test_again_and_otherwise(tmp_path, sample_text, vocab_file):
+def test_same_and_changed_settings(tmp_path, sample_text, vocab_file):
     run(tmp_path, sample_text, vocab_file=vocab_file)
     before = content(tmp_path)
     assert (
@@ -233,7 +233,7 @@ def test_two_jobs_in_one_new_folder(tmp_path, sample_text, vocab_file, monkeypat
 
 
 def test_the_lock_outlives_its_holder(tmp_path):
-    """Were it removed, one process could hold the file that was, and another the one that is."""
+    """If it were removed, one process could hold the old file and another a new one."""
     lock = tmp_path / ".x.lock"
     with only_writer(str(tmp_path), "x", "--output_file"):
         held = lock.stat().st_ino
@@ -267,8 +267,8 @@ def test_a_lock_ends_with_its_process(tmp_path):
 
 
 def test_what_is_not_the_jobs_own_stays_when_it_fails(tmp_path, sample_text, vocab_file):
-    """An empty folder is left with the lock alone; of another one only what was there is known not
-    to be the job's.
+    """In a folder that was empty only the lock stays; in another one, the files that were there
+    before.
     """
     for name, others in (("empty", []), ("used", ["mine.txt"])):
         (tmp_path / name).mkdir()

@@ -1,5 +1,5 @@
-"""What goes into the data job besides plain lines: formats, archives, SentencePiece, cleaning,
-order; as a user calls it.
+"""The data job with other input than plain lines: formats, archives, SentencePiece, cleaning,
+order, through the command.
 """
 
 import gzip
@@ -163,7 +163,7 @@ def test_sentencepiece(tmp_path, lines_file):
 
 
 def test_duplicates_are_dropped(tmp_path, lines_file, documents, plain, capsys):
-    text = tmp_path / "twice.txt"
+    text = tmp_path / "repeated.txt"
     text.write_text(
         lines_file.read_text()
         + "\n"
@@ -254,7 +254,7 @@ def test_a_full_disk_is_seen_before_it_is(tmp_path, lines_file, monkeypatch, cap
 
 
 def test_killed_while_unpacked(tmp_path, lines_file, plain, monkeypatch):
-    """Killed after unpacking: the next call unpacks nothing again and ends the same."""
+    """Killed after unpacking: the next call unpacks nothing again and writes the same."""
     from bert_gpu.data import build as job
 
     path = tmp_path / "text.txt.gz"

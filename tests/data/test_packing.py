@@ -1,5 +1,5 @@
-"""Laws of rows without pairs, with random documents: nothing is lost, nothing is doubled,
-rows are full.
+"""Laws of rows without pairs, with random documents: no token is lost or repeated, rows
+are full.
 """
 
 import types
@@ -18,7 +18,7 @@ TOKENIZER = types.SimpleNamespace(cls_id=CLS, sep_id=SEP)
 
 
 def corpus(lengths):
-    """Token t is the number 10 + t."""
+    """Token t has the id 10 + t."""
     flat = [length for document in lengths for length in document]
     splits = np.concatenate([[0], np.cumsum(flat)]).astype(np.int64)
     return Documents.from_sentences(

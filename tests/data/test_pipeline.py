@@ -1,5 +1,5 @@
-"""Laws of the input pipeline: order is a function of (seed, epoch), position is a number, nothing
-is read twice or left out.
+"""Laws of the input pipeline: order is a function of (seed, epoch), a position is a count of
+records, and each record is read once.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The three spellings of the hash agree, and its numbers look random."""
+"""The three versions of the hash agree, and its bits look random."""
 
 import numpy as np
 import tensorflow as tf
@@ -42,10 +42,10 @@ def test_uniform_and_independent():
 
 def test_keys_differ():
     keys = {
-        random_bits.derive_key(seed, name, number)
+        random_bits.derive_key(seed, name, index)
         for seed in range(10)
         for name in ("a", "b")
-        for number in range(100)
+        for index in range(100)
     }
     assert len(keys) == 2000
 

@@ -1,5 +1,5 @@
 """The whole job on random documents, for every objective: what is read back is the text, and the
-summary's numbers are true.
+summary is right.
 """
 
 import numpy as np

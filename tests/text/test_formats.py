@@ -1,5 +1,5 @@
-"""One document a line, as text or JSON: blocks of every size give what a naive reader gives; what
-is in no such format is refused.
+"""One document a line, as text or JSON: blocks of every size give what a naive reader gives; other
+text is refused.
 """
 
 import itertools

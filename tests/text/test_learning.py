@@ -1,5 +1,5 @@
-"""What is learnt is what the learners make of a sample of the text; the command and the data job
-learn the same.
+"""Learning calls the learners on a sample of the text; the command and the data job learn the same
+vocabulary.
 """
 
 import gzip

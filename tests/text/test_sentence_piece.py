@@ -1,5 +1,5 @@
-"""Pieces are those of the sentencepiece library, decoding undoes encoding, the model is a function
-of the text, bad models are refused.
+"""Pieces are those of the sentencepiece library, decoding undoes encoding, the model depends on the
+text alone, bad models are refused.
 """
 
 import collections
