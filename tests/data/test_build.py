@@ -108,7 +108,7 @@ def test_the_seed_decides(tmp_path, sample_text, vocab_file):
 
 
 def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
-    """Killed in the third shard: two shards are kept, and the result equals that of a job without a kill."""
+    """Killed in the third shard: two shards are kept, and the result is that of an unkilled job."""
     settings = dict(vocab_file=vocab_file, num_shards=4, num_workers=1)
     run(tmp_path / "whole", sample_text, **settings)
     write = build.Worker.write_shard
