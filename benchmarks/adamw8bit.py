@@ -26,7 +26,7 @@ from bert_gpu.model.weights import initialize
 from bert_gpu.optim import adamw8bit, optimizers
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
-from bert_gpu.text.open_tokenizer import open_tokenizer
+from bert_gpu.text.tokenizers import open_tokenizer
 
 # a plain import would be sorted before bert_gpu, which sets TensorFlow's environment
 tf = Later("tensorflow")

@@ -228,7 +228,7 @@ class Bench:
 
         import tensorflow as tf
 
-        from bert_gpu.data.build import Job
+        from bert_gpu.data.build import DatasetBuilder
         from bert_gpu.data.config import DataConfig
         from bert_gpu.data.shards import Worker
         from bert_gpu.text import corpus
@@ -260,12 +260,12 @@ class Bench:
                 validation_share=0.0,
                 **settings,
             )
-            job = Job(config)
-            worker = Worker(config, str(self.vocab), job.fate)
-            worker.write_shard(job.shards()[0], lambda *done: None)  # compiles
+            builder = DatasetBuilder(config)
+            worker = Worker(config, str(self.vocab), builder.fate)
+            worker.write_shard(builder.shards()[0], lambda *done: None)  # compiles
 
-            def whole(job=job, worker=worker):
-                for shard in job.shards():
+            def whole(builder=builder, worker=worker):
+                for shard in builder.shards():
                     worker.write_shard(shard, lambda *done: None)
 
             seconds = timed(whole)

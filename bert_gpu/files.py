@@ -1,5 +1,5 @@
-"""Files that others rely on: written whole or not at all, read with errors that say what to do, one
-writer a folder.
+"""Safe file access: files are written completely or not at all, errors say what to do, and a folder
+has one writer at a time.
 """
 
 import contextlib
@@ -12,9 +12,7 @@ from bert_gpu.settings import UserError
 
 
 def exists(path):
-    """Whether there is a file or folder; a path with a scheme, such as gs://, is
-    TensorFlow's to look at.
-    """
+    """Whether a file or folder exists; TensorFlow checks paths with a scheme, such as gs://."""
     if "://" not in str(path):
         return os.path.exists(path)
     import tensorflow as tf
@@ -23,7 +21,7 @@ def exists(path):
 
 
 def check_local(path, flag):
-    """UserError for a path with a scheme. `flag` is named in the message."""
+    """UserError for a path with a scheme; its message names `flag`."""
     if "://" in str(path):
         raise UserError(
             (
@@ -50,8 +48,8 @@ def write_json(path, content):
 
 
 def read_json(path, what, keys=()):
-    """A JSON object from a file. UserError when it is none or lacks one of `keys`; `what` says what
-    it should be.
+    """The JSON object in a file. UserError if it is not one or lacks one of `keys`; `what` says
+    what the file should be.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -61,7 +59,7 @@ def read_json(path, what, keys=()):
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); it should be {what}"[:300]) from error
     if not isinstance(content, dict):
-        raise UserError(f"{path}: should be {what}, a JSON object")
+        raise UserError(f"{path}: should be {what}, as a JSON object")
     missing = [key for key in keys if key not in content]
     if missing:
         raise UserError(f"{path}: should be {what}, but has no {missing[0]!r}")
@@ -69,9 +67,7 @@ def read_json(path, what, keys=()):
 
 
 def check_writable(folder, flag):
-    """UserError unless `folder` is a folder that can be written to, or one that can be made. `flag`
-    is named in the message.
-    """
+    """UserError unless `folder` can be written to or created; its message names `flag`."""
     path = os.path.abspath(folder)
     while not os.path.lexists(path):
         path = os.path.dirname(path)
@@ -85,28 +81,28 @@ def check_writable(folder, flag):
 
 @contextlib.contextmanager
 def only_writer(folder, name, flag):
-    """Holds `folder`, which is made when it is needed, for this process, by a lock on the hidden
-    file .NAME.lock.
+    """Reserves `folder`, created if needed, for this process by a lock on the hidden file
+    .NAME.lock.
 
-    That file stays: were it removed, a process that has opened it already and one that makes it
-    anew could both hold their lock.
+    The file is never removed: otherwise a process that has the old file open and one that creates
+    a new file could both hold a lock.
 
     Raises:
-      UserError: another process holds the folder, or it cannot be written to. `flag` is named in
-        the message.
+      UserError: another process holds the folder, or it cannot be written to; the message names
+        `flag`.
     """
     path = os.path.join(folder, f".{name}.lock")
     lock = filelock.FileLock(path, timeout=0, preserve_lock_file=True)
     try:
         os.makedirs(folder, exist_ok=True)
         lock.acquire()
-        with open(path, "w", encoding="utf-8") as file:  # for whoever is refused
+        with open(path, "w", encoding="utf-8") as file:  # for the message below
             file.write(f"{os.getpid()}\n")
     except filelock.Timeout as error:
         with open(path, encoding="utf-8") as file:
-            number = file.read().strip() or "unknown"
+            process_id = file.read().strip() or "unknown"
         raise UserError(
-            f"{flag}: another process ({number}) writes to {folder}; "
+            f"{flag}: another process ({process_id}) writes to {folder}; "
             "wait, or end it, or choose another folder"
         ) from error
     except OSError as error:

@@ -27,7 +27,7 @@ BELOW = {
     "cli": {"pretrain", "finetune", "interop", "train", "data", "text", "model", "optim"},
 }
 # Modules on top of the package, which every room may import.
-GROUND = {"environment", "settings", "recipes", "console", "files", "memory", "fused"}
+GROUND = {"environment", "settings", "recipes", "console", "files", "malloc", "fused"}
 # whose config says which flags are the model's; model imports no recipes
 ABOVE_GROUND = {"recipes": {"model"}}
 HEAVY = ("tensorflow", "numba", "sklearn")

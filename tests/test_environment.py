@@ -114,21 +114,21 @@ def compiled(folder):
 
 
 COMPILE = (
-    "import bert_gpu.data.chance as c, numpy as np; "
+    "import bert_gpu.data.random_bits as c, numpy as np; "
     "c.draw(np.zeros(1, np.uint64)); print(c.__file__)"
 )
 
 
 def test_compiled_loops_are_kept_in_the_users_cache(installed, tmp_path):
     assert python(COMPILE, installed, XDG_CACHE_HOME=str(tmp_path)) == str(
-        installed / "bert_gpu/data/chance.py"
+        installed / "bert_gpu/data/random_bits.py"
     )
-    assert compiled(tmp_path / "bert-gpu" / "numba") == {"chance.draw"}
+    assert compiled(tmp_path / "bert-gpu" / "numba") == {"random_bits.draw"}
 
 
 def test_a_home_that_cannot_be_written_to(installed, tmp_path):
     python(COMPILE, installed, HOME=HOME, TMPDIR=str(tmp_path))
-    assert compiled(tmp_path / f"bert-gpu-{os.getuid()}" / "numba") == {"chance.draw"}
+    assert compiled(tmp_path / f"bert-gpu-{os.getuid()}" / "numba") == {"random_bits.draw"}
 
 
 def test_a_cache_of_the_users_own_wins(installed, tmp_path):
@@ -138,7 +138,7 @@ def test_a_cache_of_the_users_own_wins(installed, tmp_path):
         NUMBA_CACHE_DIR=str(tmp_path / "mine"),
         XDG_CACHE_HOME=str(tmp_path / "other"),
     )
-    assert compiled(tmp_path / "mine") == {"chance.draw"} and not (tmp_path / "other").exists()
+    assert compiled(tmp_path / "mine") == {"random_bits.draw"} and not (tmp_path / "other").exists()
 
 
 def test_worker_processes_use_the_same_cache(installed, tmp_path):

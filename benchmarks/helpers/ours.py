@@ -63,7 +63,7 @@ class Ours(Trainer):
     def open_data(self):
         from bert_gpu.data.config import InputConfig
         from bert_gpu.data.dataset import Dataset
-        from bert_gpu.text.open_tokenizer import open_tokenizer
+        from bert_gpu.text.tokenizers import open_tokenizer
 
         dataset = Dataset(InputConfig(input_file=f"{self.data}/*.tfrecord"))
         self.vocab = open_tokenizer(

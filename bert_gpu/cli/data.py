@@ -11,8 +11,8 @@ from bert_gpu.text.config import TextFormat
 
 SUMMARY = (
     "Turns text (one sentence a line, a blank line between documents) into TFRecords for "
-    "BERT pretraining. Learns a WordPiece vocabulary from the text when none is named. "
-    "A killed job goes on where it was when the same command is given again."
+    "BERT pretraining. Learns a WordPiece vocabulary from the text unless you give one. "
+    "To resume a killed job, run the same command again."
 )
 EXAMPLE = (
     "python create_pretraining_data.py",
@@ -30,9 +30,9 @@ EXAMPLE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShowConfig(Settings):
-    """A look at the result."""
+    """Show the result."""
 
-    show: int = setting(0, "Print this many instances of the data set, decoded.", low=0)
+    show: int = setting(0, "Print this many decoded instances of the data set.", low=0)
 
 
 def main(argv):

@@ -9,7 +9,7 @@ from bert_gpu.text.config import TextFormat, VocabConfig
 SUMMARY = (
     "Learns a vocabulary from text: WordPiece (vocab.txt, one piece a line) "
     "or SentencePiece (a unigram model). The same text gives the same vocabulary. "
-    "Of a large corpus, a sample of about 1 GB is looked at."
+    "A large corpus is sampled: about 1 GB of it is read."
 )
 EXAMPLE = (
     "python -m bert_gpu vocab --input_file='books/*.txt' --vocab_size=32768 --vocab_file=vocab.txt",
@@ -32,6 +32,6 @@ def main(argv):
         from bert_gpu.console import Console, format_seconds
         from bert_gpu.text.learning import learn_files
     console = Console(config.quiet)
-    done = learn_files(config, text_format, console)
-    console.say(f"{done} in {format_seconds(time.monotonic() - started)}")
+    result = learn_files(config, text_format, console)
+    console.say(f"{result} in {format_seconds(time.monotonic() - started)}")
     return 0

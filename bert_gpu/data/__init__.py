@@ -9,17 +9,17 @@ __all__ = ["DataConfig", "InputConfig", "TextFormat", "create_pretraining_data"]
 
 
 def create_pretraining_data(config, text_format=LINES, overwrite=False, console=None):
-    """Turns text into TFRecords, or goes on with a job that was stopped.
+    """Turns text into TFRecords, or resumes a job that was stopped.
 
     Args:
-      config: DataConfig. text_format: TextFormat. overwrite: build a data set that is there anew.
-      console: console.Console; by default what is said goes to Python's logger "bert_gpu".
+      config: DataConfig. text_format: TextFormat. overwrite: replace an existing data set.
+      console: console.Console; by default messages go to Python's logger "bert_gpu".
 
     Returns:
       data.manifest.Manifest, the content of dataset.json.
 
     Raises:
-      settings.UserError: a setting, or the text, that is wrong; one line says what to do.
+      settings.UserError: a setting or the text is wrong; one line says what to do.
     """
     from bert_gpu.data.build import build  # brings TensorFlow
 

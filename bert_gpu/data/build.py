@@ -1,9 +1,9 @@
 """The job behind create_pretraining_data.py: text -> shards of TFRecords, in parallel, resumable,
 in bounded memory.
 
-The corpus is cut at document boundaries into blocks of about --window_megabytes; a shard
-(shards.py) is a run of blocks, and a worker holds one block at a time. Any number of workers writes
-the same bytes, and a killed job keeps the shards that are whole.
+The corpus is cut at document boundaries into blocks of about --window_megabytes. A shard
+(shards.py) is several consecutive blocks, and a worker holds one block at a time. Any number of
+workers writes the same bytes, and a killed job keeps its complete shards.
 """
 
 import os
@@ -15,8 +15,8 @@ import numpy as np
 
 from bert_gpu.console import LogConsole, format_seconds
 from bert_gpu.data import examples
-from bert_gpu.data.chance import derive_key, row_keys
 from bert_gpu.data.manifest import Manifest, read_manifest
+from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import (
     DROPPED,
@@ -33,15 +33,15 @@ from bert_gpu.data.summary import summary
 from bert_gpu.data.target import Target
 from bert_gpu.data.workers import open_pool
 from bert_gpu.files import only_writer
-from bert_gpu.memory import give_back, map_large_things
+from bert_gpu.malloc import map_large_blocks, trim_heap
 from bert_gpu.settings import UserError
 from bert_gpu.text import archives, clean, corpus, learning
 from bert_gpu.text.config import LINES
-from bert_gpu.text.open_tokenizer import open_tokenizer
-from bert_gpu.text.progress import Progress
+from bert_gpu.text.progress import ByteProgress
+from bert_gpu.text.tokenizers import open_tokenizer
 
-SHARD_BYTES = 128 << 20  # aimed at
-# Measured on English: only predictions, and so the number of shards, depend on them.
+SHARD_BYTES = 128 << 20  # target
+# Averages of English text. Only the predicted size, and so the number of shards, uses them.
 TEXT_BYTES_PER_TOKEN, STATIC_BYTES_PER_POSITION, COMPACT_BYTES_PER_TOKEN, REAL_SHARE = (
     5.0,
     6.0,
@@ -51,23 +51,24 @@ TEXT_BYTES_PER_TOKEN, STATIC_BYTES_PER_POSITION, COMPACT_BYTES_PER_TOKEN, REAL_S
 
 
 def build(config, text_format=LINES, overwrite=False, console=None):
-    """Writes the data set of a DataConfig, or what is missing of it; see the package's
-    `create_pretraining_data`.
+    """Writes the data set of a DataConfig, or its missing shards; arguments and errors are those
+    of the package's `create_pretraining_data`.
     """
     console = console or LogConsole()
-    job = Job(config, overwrite, text_format)
-    if job.status == "finished":
-        job.target.sweep()
+    builder = DatasetBuilder(config, overwrite, text_format)
+    if builder.status == "finished":
+        builder.target.sweep()
         console.say(
             f"{config.folder}: this data set is already there; "
             "nothing to do (--overwrite builds it again)"
         )
         return read_manifest(config.folder)
     console.say(
-        f"{len(job.inputs)} file{'s' if len(job.inputs) > 1 else ''}, {job.num_bytes / 1e6:.1f} MB"
+        f"{len(builder.inputs)} file{'s' if len(builder.inputs) > 1 else ''}, "
+        f"{builder.num_bytes / 1e6:.1f} MB"
     )
     started = time.monotonic()
-    manifest, counts, num_duplicates = job.run(console)
+    manifest, counts, num_duplicates = builder.run(console)
     console.say(
         summary(
             manifest, counts, num_duplicates, config, format_seconds(time.monotonic() - started)
@@ -76,14 +77,14 @@ def build(config, text_format=LINES, overwrite=False, console=None):
     return manifest
 
 
-class Job:
-    """A checked job. Making it reads the input once and writes nothing.
+class DatasetBuilder:
+    """One data job. The constructor checks the settings, reads the input once and writes nothing.
 
     Attributes: status ("new", "resumed" or "finished"), inputs (paths), num_bytes (of input).
     """
 
     def __init__(self, config, overwrite=False, text_format=LINES):
-        map_large_things()
+        map_large_blocks()
         self.config, self.overwrite, self.text_format = config, overwrite, text_format
         self.inputs = corpus.expand_inputs(config.input_file)
         named = config.given_vocabulary
@@ -104,9 +105,7 @@ class Job:
             self._plan(self.inputs)
 
     def _plan(self, paths):
-        """Cuts the corpus into blocks and decides what becomes of each document, but
-        for duplicates.
-        """
+        """Cuts the corpus into blocks and assigns each document to training or validation."""
         config = self.config
         self.num_text_bytes = sum(os.path.getsize(path) for path in paths)
         num_blocks = max(
@@ -119,8 +118,8 @@ class Job:
         self.fate = choose_validation(
             self.num_documents, config.validation_share, config.random_seed
         ).astype(np.int8)
-        self.shards()  # complains of an impossible number
-        # of what that leaves, only the trial tells
+        self.shards()  # raises UserError when --num_shards is too large
+        # gzip's ratio is not known yet; _write_shards measures it on a sample
         if self.status == "new" and not config.gzip_compress:
             self._check_space(self.predicted_bytes())
 
@@ -134,8 +133,8 @@ class Job:
             )
 
     def predicted_bytes(self):
-        """What the shards will take on disk, from averages of English text: before a vocabulary is
-        known, and for their number.
+        """Estimated size of the shards on disk, from averages of English text; it decides their
+        number.
         """
         num_tokens = self.num_text_bytes / TEXT_BYTES_PER_TOKEN * self.config.num_passes
         if self.config.masking == "static":
@@ -145,20 +144,20 @@ class Job:
     def shards(self):
         """The shards of the job, training first."""
         config = self.config
-        most = sum((self.fate[block_range(block)] == TRAIN).any() for block in self.blocks)
-        number = config.num_shards or max(
-            1, min(most, max(min(most, 8), round(self.predicted_bytes() / SHARD_BYTES)))
+        max_shards = sum((self.fate[block_range(block)] == TRAIN).any() for block in self.blocks)
+        num_shards = config.num_shards or max(
+            1, min(max_shards, max(min(max_shards, 8), round(self.predicted_bytes() / SHARD_BYTES)))
         )
-        if number > max(1, most):
+        if num_shards > max(1, max_shards):
             raise UserError(
-                f"--num_shards={number}: the text can be cut "
-                f"into {most} at most; give {most} or fewer"
+                f"--num_shards={num_shards}: the text can be cut "
+                f"into {max_shards} at most; give {max_shards} or fewer"
             )
         prefix = os.path.join(config.folder, config.name)
-        groups = np.array_split(np.arange(len(self.blocks)), number)
+        groups = np.array_split(np.arange(len(self.blocks)), num_shards)
         shards = [
             Shard(
-                shard_path(prefix, i, number),
+                shard_path(prefix, i, num_shards),
                 "train",
                 i,
                 tuple(self.blocks[block] for block in group),
@@ -172,26 +171,25 @@ class Job:
         return shards
 
     def run(self, console):
-        """Writes what is missing; returns (Manifest, Counts, number of duplicate
-        documents dropped).
+        """Writes the missing shards; returns (Manifest, Counts, number of duplicate documents
+        dropped).
 
-        Bad input ends it with a UserError. What it has made by then in a folder that was empty is
-        removed, unless a shard is whole.
+        Raises UserError for bad input. If the folder was empty before and no shard is complete, its
+        new files are removed.
         """
         config, target = self.config, self.target
-        # What can go wrong with the text does so before a folder is made or an earlier data
-        # set is cleared.
+        # Bad text fails here, before a folder is made or an earlier data set is removed.
         content = None if self.is_compressed else self._vocabulary(console)
         with only_writer(config.folder, config.name, target.flag):
             target.check_unchanged(self.status, self.overwrite)
             was_empty = target.is_empty()
             try:
                 if self.is_compressed:
-                    # beside the output: it may be as large
+                    # next to the output, because it may be as large
                     self._plan(learning.unpack(self.inputs, target.spool, console))
                     content = self._vocabulary(console)
                 if self.overwrite:
-                    target.clear(anew=True)
+                    target.clear(mark=True)
                 target.begin(content)
                 num_duplicates = self._drop_duplicates(console)
                 result = self._write_shards(console)
@@ -202,8 +200,8 @@ class Job:
         return *result, num_duplicates
 
     def _vocabulary(self, console):
-        """The content of the vocabulary file, given or learnt; None = that of an interrupted
-        job is kept.
+        """The content of the vocabulary file, given or learnt; None keeps the file of an
+        interrupted job.
         """
         config = self.config
         if config.given_vocabulary is not None:
@@ -215,7 +213,7 @@ class Job:
         return learning.learn(self.blocks, config, console).content
 
     def _check_words(self):
-        """UserError when no block has a word that the given vocabulary could be used on."""
+        """UserError when the given vocabulary finds no word in any block."""
         tokenizer = open_tokenizer(self.config.given_vocabulary, self.config.do_lower_case)
         for block in self.blocks:
             lines = [line for document in corpus.read_block(block) for line in document]
@@ -227,38 +225,37 @@ class Job:
         raise learning.no_words(self.config.input_file)
 
     def _drop_duplicates(self, console):
-        """Marks documents that are equal to an earlier one; returns how many."""
+        """Marks documents that equal an earlier one as dropped; returns their number."""
         if not self.config.drop_duplicates:
             return 0
-        with Progress(console, self.num_text_bytes, "looking for duplicates") as progress:
+        with ByteProgress(console, self.num_text_bytes, "looking for duplicates") as progress:
             args = dict(
                 normalization=self.config.normalization,
                 num_workers=self.config.num_workers,
                 report=progress.add,
             )
             is_duplicate = clean.find_duplicates(self.blocks, self.target.spool + ".hashes", **args)
-        give_back()
+        trim_heap()
         self.fate[is_duplicate] = DROPPED
         return int(is_duplicate.sum())
 
     def _write_shards(self, console):
-        give_back()  # what cutting and counting left
+        trim_heap()  # frees what planning and counting used
         worker = Worker(self.config, self.target.vocab_file, self.fate)
         shards = self.shards()
         kept = self.target.keep(shards)
         if kept:
-            console.say(f"going on: {len(kept)} of {len(shards)} shards are whole and kept")
+            console.say(f"resuming: {len(kept)} of {len(shards)} shards are complete and kept")
         missing = [shard for shard in shards if shard not in kept]
         if missing:
-            # Which documents are for validation does not matter here: the training shards
-            # have all blocks.
+            # The training shards cover all blocks; the validation shard reads them again.
             num_bytes = sum(
                 block.end - block.start
                 for shard in missing
                 if shard.split == "train"
                 for block in shard.blocks
             )
-            num_bytes *= worker.growth(self.blocks)
+            num_bytes *= worker.bytes_per_text_byte(self.blocks)
             self._check_space(num_bytes)
             console.say(f"about {format_bytes(num_bytes)} will be written to {self.config.folder}/")
         self._write(missing, worker, console)
@@ -267,7 +264,8 @@ class Job:
         if not manifest.num_train_instances:
             self.target.clear()
             raise UserError(
-                f"--input_file={self.config.input_file}: nothing is left of the text after cleaning"
+                f"--input_file={self.config.input_file}: nothing is left of the text "
+                "after cleaning; use other text, or drop fewer documents"
             )
         self.target.finish(manifest, shards, counts)
         return manifest, sum(counts.values(), Counts())
@@ -319,7 +317,7 @@ class Job:
             self.config.num_workers or os.cpu_count() or 1,
             len([s for s in shards if s.split == "train"]),
         )
-        with Progress(console, total, "writing") as progress:
+        with ByteProgress(console, total, "writing") as progress:
             if num_workers <= 1:
                 for shard in shards:
                     worker.write_shard(shard, progress.add)
@@ -341,23 +339,24 @@ class Job:
 
 
 def choose_validation(num_documents, share, seed):
-    """(D,) bool: which documents are set aside, by a hash of seed and number; at least one when
-    share > 0, and never all.
+    """(D,) bool: the documents set aside for validation, chosen by a hash of seed and index; at
+    least one when share > 0, and never all.
     """
     if not share or num_documents < 2:
         return np.zeros(num_documents, bool)
     keys = row_keys(derive_key(seed, "validation"), np.arange(num_documents))
-    number = min(num_documents - 1, max(1, round(share * num_documents)))
+    num_chosen = min(num_documents - 1, max(1, round(share * num_documents)))
     chosen = np.zeros(num_documents, bool)
-    chosen[np.argpartition(keys, number - 1)[:number]] = True
+    chosen[np.argpartition(keys, num_chosen - 1)[:num_chosen]] = True
     return chosen
 
 
-def format_bytes(number):
+def format_bytes(num_bytes):
     unit, size = next(
-        ((unit, size) for unit, size in (("GB", 1e9), ("MB", 1e6)) if number >= size), ("kB", 1e3)
+        ((unit, size) for unit, size in (("GB", 1e9), ("MB", 1e6)) if num_bytes >= size),
+        ("kB", 1e3),
     )
-    return f"{number / size:,.1f} {unit}"
+    return f"{num_bytes / size:,.1f} {unit}"
 
 
 def existing_parent(path):

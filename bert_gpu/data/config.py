@@ -1,4 +1,4 @@
-"""The settings of a data set that is built, and of records that are trained on."""
+"""Settings: how to build a data set, and which records to train on."""
 
 import dataclasses
 import math
@@ -19,12 +19,12 @@ class DataConfig(Settings):
     input_file: str = setting(
         "sample_text.txt",
         "Text: one sentence a line, a blank line between documents, "
-        "UTF-8. A glob, or several with commas between.",
+        "UTF-8. A glob, or several separated by commas.",
     )
     output_file: str = setting(
         "data/pretrain.tfrecord",
         "DIR/NAME.tfrecord: shards are written as "
-        "DIR/NAME-00000-of-00008.tfrecord. One data set a folder.",
+        "DIR/NAME-00000-of-00008.tfrecord. A folder holds one data set.",
     )
     tokenization: str = setting(
         "WordPiece", "How words are cut into pieces.", choices=("WordPiece", "SentencePiece")
@@ -40,16 +40,16 @@ class DataConfig(Settings):
         "learnt and written to DIR/sentencepiece.model.",
     )
     vocab_size: int = setting(
-        32768, "Pieces of a vocabulary that is learnt; fewer when the text has fewer.", low=100
+        32768, "Pieces of a learnt vocabulary; fewer when the text has fewer.", low=100
     )
     do_lower_case: bool = setting(True, "Lower-case the text and strip accents (an uncased model).")
     normalization: str = setting(
         "none", "Unicode normalisation of the text before anything else.", choices=NORMALIZATIONS
     )
-    drop_duplicates: bool = setting(False, "Keep only the first of documents that are equal.")
+    drop_duplicates: bool = setting(False, "Keep only the first of several equal documents.")
     max_tokens_per_character: float | None = setting(
         None,
-        "Drop documents that need this many tokens a character, or more: "
+        "Drop documents that have this many tokens per character, or more: "
         "code, tables, other languages. Cramming uses 0.25.",
         above=0.0,
     )
@@ -62,8 +62,8 @@ class DataConfig(Settings):
     )
     window_megabytes: float = setting(
         8.0,
-        "Text that is looked at together, in MB: random second "
-        "segments come from it, and rows are shuffled in it.",
+        "Size of a window of text, in MB: random second "
+        "segments come from the same window, and rows are shuffled inside it.",
         above=0.0,
         high=4096.0,
     )
@@ -76,15 +76,15 @@ class DataConfig(Settings):
     )
     pack_separator: str = setting(
         CLS_SEP,
-        "What frames a sequence of a packed row: cls_sep = [CLS] ... "
-        "[SEP]; sep = [SEP] behind each document (Cramming's stream); none.",
+        "Special tokens around each sequence of a packed row: cls_sep = [CLS] ... "
+        "[SEP]; sep = [SEP] after each document (Cramming's stream); none.",
         choices=FRAMES,
         needs=("objective", ("packed",)),
     )
     masking: str = setting(
         "static",
         "When tokens are masked. static: once, when records are written, in Google's format. "
-        "dynamic: anew in every epoch, when records are read; they are compact.",
+        "dynamic: again in every epoch, when records are read; the records are compact.",
         choices=("static", "dynamic"),
     )
     use_v2_feature_names: bool = setting(
@@ -109,7 +109,7 @@ class DataConfig(Settings):
     )
     do_whole_word_mask: bool = setting(False, "Mask all pieces of a word or none.")
     max_ngram_size: int = setting(
-        1, "Mask spans of up to so many whole words together; 1 = no spans.", low=1, high=64
+        1, "Mask spans of up to this many whole words together; 1 = no spans.", low=1, high=64
     )
     ngram_weights: str = setting(
         "inverse",
@@ -126,7 +126,7 @@ class DataConfig(Settings):
     )
     dupe_factor: int | None = setting(
         None,
-        "Passes over the text, each with other rows and other masks. "
+        "Passes over the text, each with different rows and masks. "
         "Default: 10 with static masking, 1 with dynamic.",
         low=1,
     )
@@ -136,12 +136,12 @@ class DataConfig(Settings):
     validation_share: float = setting(
         0.01,
         "Share of the documents set aside for validation, "
-        "at least one (0 = none), in shards of their own.",
+        "at least one (0 = none), written to separate shards.",
         low=0.0,
         below=1.0,
     )
     num_shards: int | None = setting(
-        None, "Training shards. Default: by size, about 128 MB each.", low=1
+        None, "Number of training shards. Default: shards of about 128 MB.", low=1
     )
     num_workers: int | None = setting(
         None, "Processes. Default: one for each core. The output does not depend on it.", low=1
@@ -162,8 +162,8 @@ class DataConfig(Settings):
 
         if self.use_v2_feature_names and self.masking != "static":
             raise UserError(
-                "--use_v2_feature_names: is for --masking=static; "
-                "compact records have names of their own, so drop one of both"
+                "--use_v2_feature_names: needs --masking=static; "
+                "compact records have other feature names, so drop one of the two flags"
             )
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
             raise UserError(
@@ -172,7 +172,7 @@ class DataConfig(Settings):
         if self.vocab_file is not None and self.tokenization != "WordPiece":
             raise UserError(
                 f"--vocab_file={self.vocab_file}: is for WordPiece; "
-                "SentencePiece takes --sp_model_file"
+                "with SentencePiece use --sp_model_file"
             )
 
     @property
@@ -199,11 +199,11 @@ class DataConfig(Settings):
         return os.path.basename(self.output_file).removesuffix(".tfrecord")
 
     def fixed(self):
-        """The settings that decide what is written. Where files lie does not; what is in them is
-        compared by content.
+        """The settings that decide what is written. Paths are left out: files are compared by their
+        content.
         """
-        places = ("num_workers", "input_file", "output_file", "vocab_file", "sp_model_file")
-        return {name: value for name, value in self.to_dict().items() if name not in places}
+        excluded = ("num_workers", "input_file", "output_file", "vocab_file", "sp_model_file")
+        return {name: value for name, value in self.to_dict().items() if name not in excluded}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -212,7 +212,7 @@ class InputConfig(Settings):
 
     input_file: str = setting(
         "data/*.tfrecord",
-        "TFRecords to train on: a glob, or several with commas between. "
+        "TFRecords to train on: a glob, or several separated by commas. "
         "Validation shards named in dataset.json are left out even when a glob matches them.",
     )
     eval_input_file: str | None = setting(
@@ -221,7 +221,7 @@ class InputConfig(Settings):
         "shards that dataset.json beside the training shards names.",
     )
     max_seq_length: int | None = setting(
-        None, "Row length that the data must have. Default: what the data says.", low=8
+        None, "Row length that the data must have. Default: any length.", low=8
     )
     shuffle: bool = setting(
         True,
@@ -231,7 +231,7 @@ class InputConfig(Settings):
     padding: str = setting(
         "fixed",
         "Length of a batch. fixed: max_seq_length. dynamic: its longest row. "
-        "uniform: the same, and batches are made of rows of like length. "
+        "uniform: the same, and each batch has rows of similar length. "
         "The last two compile once for each length under XLA.",
         choices=PADDINGS,
     )

@@ -18,8 +18,8 @@ class Dataset:
     """Training and validation records of one run.
 
     Attributes: train and validation (RecordSet, the latter or None), schema (examples.Schema),
-    max_seq_length (S), num_predictions (P), info (manifest.Manifest, or None for records of
-    others), folder (of the first training shard).
+    max_seq_length (S), num_predictions (P), info (manifest.Manifest, or None for records from
+    other tools), folder (of the first training shard).
     """
 
     def __init__(self, config, warn=print):
@@ -41,7 +41,7 @@ class Dataset:
         missing = [path for path in shards if not os.path.exists(path)]
         if missing:
             raise UserError(
-                f"{missing[0]}: named in dataset.json but not there; "
+                f"{missing[0]}: dataset.json names this file, but it is missing; "
                 "run create_pretraining_data.py again"
             )
         validation = (
@@ -59,13 +59,13 @@ class Dataset:
         self.schema = schema_of(self.train.files)
         if self.validation is not None and schema_of(self.validation.files) != self.schema:
             raise UserError(
-                f"{validation[0]}: its records have another "
-                f"schema or length than those of {paths[0]}"
+                f"{validation[0]}: its records have another schema "
+                f"or length than those of {paths[0]}; build both with the same settings"
             )
         if self.schema.kind == examples.COMPACT and self.info is None:
             raise UserError(
                 f"{paths[0]}: compact records need the dataset.json "
-                "they were written with, in the same folder"
+                "that was written with them, in the same folder"
             )
         self.max_seq_length = self.schema.max_seq_length or self.info.max_seq_length
         self.num_predictions = (
@@ -74,8 +74,8 @@ class Dataset:
         check_length(config, self.max_seq_length, paths[0])
 
     def identity(self):
-        """What decides the batches of a run, for run.json: files, sizes, and how dataset.json says
-        they were made.
+        """What decides the batches of a run, for run.json: files, their sizes, and the settings in
+        dataset.json.
         """
         files = [
             [os.path.basename(file.path), len(file), file.fingerprint()]
@@ -90,7 +90,7 @@ class Dataset:
         """The Reader of "train" or "validation".
 
         Args:
-          tokenizer: needed for records that are masked when read. seed: of order and masks.
+          tokenizer: used when records are masked at reading. seed: of order and masks.
           limits: {feature: exclusive upper bound} that a model sets, such as its vocabulary's size
             for input_ids.
         """
@@ -123,8 +123,8 @@ class Dataset:
         )
 
     def _order(self):
-        """The order of the rows that --noshuffle reads, where dataset.json names one; None = that
-        of the files.
+        """The order of the rows for --noshuffle, if dataset.json names one; None = the order of the
+        files.
         """
         if self.info is None or not self.info.order_file or self.config.shuffle:
             return None
@@ -133,7 +133,7 @@ class Dataset:
         if sorted(order) != list(range(len(self.train))):
             raise UserError(
                 f"{path}: is not the order of the {len(self.train)} rows of "
-                "--input_file; train on the whole data set, or build it anew"
+                "--input_file; train on the whole data set, or build it again"
             )
         return order
 
@@ -142,12 +142,13 @@ def schema_of(files):
     """The Schema that the first readable records of all files (records.RecordFile) share."""
     schemas = {file.path: schema for file in files if (schema := first_schema(file)) is not None}
     if not schemas:
-        raise UserError(f"{files[0].path}: holds no record; build the data anew")
+        raise UserError(f"{files[0].path}: holds no record; build the data again")
     first, expected = next(iter(schemas.items()))
     for path, schema in schemas.items():
         if schema != expected:
             raise UserError(
-                f"{path}: its records have another schema or length than those of {first}"
+                f"{path}: its records have another schema or length "
+                f"than those of {first}; build both with the same settings"
             )
     return expected
 
@@ -155,7 +156,7 @@ def schema_of(files):
 def first_schema(file):
     """The Schema of a file's first readable record; None when it has none."""
     record = next(
-        (record for number in range(len(file)) if (record := file.read(number)) is not None), None
+        (record for index in range(len(file)) if (record := file.read(index)) is not None), None
     )
     if record is None:
         return None
@@ -163,6 +164,6 @@ def first_schema(file):
         return examples.sniff_schema(record)
     except Exception as error:  # protobuf raises several kinds
         what = (
-            str(error) if isinstance(error, ValueError) else "its records are no tf.train.Example"
+            str(error) if isinstance(error, ValueError) else "its records are not tf.train.Examples"
         )
-        raise UserError(f"{file.path}: {what}; this is no BERT pretraining data") from error
+        raise UserError(f"{file.path}: {what}; this is not BERT pretraining data") from error

@@ -1,8 +1,8 @@
 """tf.train.Example bytes to arrays and back.
 
-Writing: protocol-buffer bytes are laid out by compiled loops over whole batches, because building
+Writing: compiled loops lay out protocol-buffer bytes for whole batches, because building
 `tf.train.Example` objects in Python costs more than everything else in the job. Reading:
-`tf.io.parse_example`, which takes any writer's files.
+`tf.io.parse_example`, which reads the files of any writer.
 
 Legend: N records, S row length, P predictions a row.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 STATIC = "static"  # Google's seven features, fixed length
-# tokens without padding or masks: input_ids, starts and, for pairs, next_sentence_labels
+# input_ids without padding or masks, starts and, for pairs, next_sentence_labels
 COMPACT = "compact"
 
 # Features of Google's create_pretraining_data.py, and the names that Model Garden's
@@ -27,7 +27,7 @@ class Schema:
     """What a record holds.
 
     kind: STATIC or COMPACT. max_seq_length, max_predictions_per_seq: S and P; 0 for COMPACT, whose
-    records do not say.
+    records do not contain them.
     has_next_sentence_labels: whether rows are pairs. is_packed: whether rows hold
     several sequences.
     v2_names: whether two features have Model Garden's v2 names.
@@ -42,7 +42,7 @@ class Schema:
 
 
 def sniff_schema(record):
-    """The Schema of one serialized record, or ValueError that says what is missing."""
+    """The Schema of one serialized record. ValueError names a missing feature."""
     example = tf.train.Example.FromString(record)
     sizes = {}
     for name, feature in example.features.feature.items():
@@ -58,7 +58,7 @@ def sniff_schema(record):
     }
     for name in [*names.values(), "masked_lm_positions", "masked_lm_ids", "masked_lm_weights"]:
         if name not in sizes:
-            raise ValueError(f"a record without the feature {name!r}")
+            raise ValueError(f"a record has no feature {name!r}")
     return Schema(
         kind=STATIC,
         max_seq_length=sizes[names["input_ids"]],
@@ -73,7 +73,7 @@ def parse_static(records, schema):
     """Serialized records (N,) -> dict of int32 (N, S) and (N, P), masked_lm_weights float32 (N, P),
     next_sentence_labels int32 (N,).
 
-    Packed rows have sequence_ids (N, S), too: 1, 2, ... for the sequences of a row, 0 for padding.
+    Packed rows also have sequence_ids (N, S): 1, 2, ... for the sequences of a row, 0 for padding.
 
     Raises tf.errors.InvalidArgumentError when a record does not fit the schema.
     """
@@ -123,37 +123,37 @@ def parse_compact(records, schema, max_seq_length):
         raise tf.errors.InvalidArgumentError(
             None, None, f"a row is longer than {max_seq_length} tokens"
         )
-    input_ids, input_mask, numbers = _pad_rows(
+    input_ids, input_mask, sequence_ids = _pad_rows(
         ids.values.numpy(), splits, starts.values.numpy(), start_splits, max_seq_length
     )
     batch = dict(input_ids=input_ids, input_mask=input_mask)
     if schema.has_next_sentence_labels:
-        batch["segment_ids"] = np.maximum(numbers - 1, 0)
+        batch["segment_ids"] = np.maximum(sequence_ids - 1, 0)
         batch["next_sentence_labels"] = parsed["next_sentence_labels"].numpy().astype(np.int32)
     else:
-        batch["segment_ids"], batch["sequence_ids"] = np.zeros_like(numbers), numbers
+        batch["segment_ids"], batch["sequence_ids"] = np.zeros_like(sequence_ids), sequence_ids
     return batch
 
 
 @numba.njit(cache=True, nogil=True)
 def _pad_rows(ids, splits, starts, start_splits, max_seq_length):
-    """Flat rows -> (N, S) ids, mask, and the number (from 1) of the start that each token
-    stands behind.
+    """Flat rows -> (N, S) ids, mask, and sequence ids: how many starts are at or before each
+    token.
     """
     num_rows = len(splits) - 1
     input_ids = np.zeros((num_rows, max_seq_length), np.int32)
     input_mask = np.zeros((num_rows, max_seq_length), np.int32)
-    numbers = np.zeros((num_rows, max_seq_length), np.int32)
+    sequence_ids = np.zeros((num_rows, max_seq_length), np.int32)
     for row in range(num_rows):
-        following, number = start_splits[row], 0
+        next_start, num_starts = start_splits[row], 0
         for column in range(splits[row + 1] - splits[row]):
-            while following < start_splits[row + 1] and starts[following] <= column:
-                number += 1
-                following += 1
+            while next_start < start_splits[row + 1] and starts[next_start] <= column:
+                num_starts += 1
+                next_start += 1
             input_ids[row, column] = ids[splits[row] + column]
             input_mask[row, column] = 1
-            numbers[row, column] = number
-    return input_ids, input_mask, numbers
+            sequence_ids[row, column] = num_starts
+    return input_ids, input_mask, sequence_ids
 
 
 def encode_examples(features):
@@ -164,8 +164,8 @@ def encode_examples(features):
         features; or (values, splits), int rows of any lengths: row i is values[splits[i] :
         splits[i + 1]].
 
-    Returns: (buffer, splits): record i is buffer[splits[i] : splits[i + 1]], uint8. Features stand
-      in the order of their names.
+    Returns: (buffer, splits): record i is buffer[splits[i] : splits[i + 1]], uint8. Features are
+      sorted by name.
     """
     payloads, payload_splits, keys, codes = [], [], [], []
     for name in sorted(features):
@@ -210,19 +210,19 @@ def _varint_size(value):
 
 
 @numba.njit(cache=True, nogil=True)
-def _put_varint(buffer, at, value):
+def _put_varint(buffer, offset, value):
     value = np.uint64(value)
     while value >= np.uint64(128):
-        buffer[at] = np.uint8((value & np.uint64(127)) | np.uint64(128))
+        buffer[offset] = np.uint8((value & np.uint64(127)) | np.uint64(128))
         value >>= np.uint64(7)
-        at += 1
-    buffer[at] = np.uint8(value)
-    return at + 1
+        offset += 1
+    buffer[offset] = np.uint8(value)
+    return offset + 1
 
 
 @numba.njit(cache=True, nogil=True)
 def _pack_varints(values, splits):
-    """Rows of integers -> the packed varints of each row, and where each row begins."""
+    """Rows of integers -> the packed varints of each row, and the offset of each row."""
     byte_splits = np.zeros(len(splits), np.int64)
     for row in range(len(splits) - 1):
         size = 0
@@ -230,9 +230,9 @@ def _pack_varints(values, splits):
             size += _varint_size(values[i])
         byte_splits[row + 1] = byte_splits[row] + size
     buffer = np.empty(byte_splits[-1], np.uint8)
-    at = 0
+    offset = 0
     for i in range(splits[0], splits[-1]):
-        at = _put_varint(buffer, at, values[i])
+        offset = _put_varint(buffer, offset, values[i])
     return buffer, byte_splits
 
 
@@ -264,27 +264,27 @@ def _assemble(payload, starts, sizes, keys, key_splits, codes):
             splits[record] + 1 + _varint_size(features_sizes[record]) + features_sizes[record]
         )
     buffer = np.empty(splits[-1], np.uint8)
-    at = 0
+    offset = 0
     for record in range(num_records):
-        buffer[at] = 0x0A  # Example.features
-        at = _put_varint(buffer, at + 1, features_sizes[record])
+        buffer[offset] = 0x0A  # Example.features
+        offset = _put_varint(buffer, offset + 1, features_sizes[record])
         for feature in range(num_features):
             key_size = key_splits[feature + 1] - key_splits[feature]
             size = sizes[record, feature]
             list_size = 1 + _varint_size(size) + size
-            buffer[at] = 0x0A  # Features.feature, a map entry
-            at = _put_varint(buffer, at + 1, entry_sizes[record, feature])
-            buffer[at] = 0x0A  # key
-            at = _put_varint(buffer, at + 1, key_size)
-            buffer[at : at + key_size] = keys[key_splits[feature] : key_splits[feature + 1]]
-            at += key_size
-            buffer[at] = 0x12  # value
-            at = _put_varint(buffer, at + 1, 1 + _varint_size(list_size) + list_size)
-            buffer[at] = np.uint8(codes[feature] << 3 | 2)  # float_list or int64_list
-            at = _put_varint(buffer, at + 1, list_size)
-            buffer[at] = 0x0A  # packed values
-            at = _put_varint(buffer, at + 1, size)
+            buffer[offset] = 0x0A  # Features.feature, a map entry
+            offset = _put_varint(buffer, offset + 1, entry_sizes[record, feature])
+            buffer[offset] = 0x0A  # key
+            offset = _put_varint(buffer, offset + 1, key_size)
+            buffer[offset : offset + key_size] = keys[key_splits[feature] : key_splits[feature + 1]]
+            offset += key_size
+            buffer[offset] = 0x12  # value
+            offset = _put_varint(buffer, offset + 1, 1 + _varint_size(list_size) + list_size)
+            buffer[offset] = np.uint8(codes[feature] << 3 | 2)  # float_list or int64_list
+            offset = _put_varint(buffer, offset + 1, list_size)
+            buffer[offset] = 0x0A  # packed values
+            offset = _put_varint(buffer, offset + 1, size)
             start = starts[record, feature]
-            buffer[at : at + size] = payload[start : start + size]
-            at += size
+            buffer[offset : offset + size] = payload[start : start + size]
+            offset += size
     return buffer, splits

@@ -1,4 +1,4 @@
-"""The files of records that --input_file names, and what dataset.json beside them says; found
+"""Finds the record files that --input_file names and reads the dataset.json in their folders,
 without reading a record.
 """
 
@@ -12,7 +12,7 @@ from bert_gpu.settings import UserError
 
 
 def expand_globs(patterns, flag):
-    """Files that match comma-separated names and globs, sorted, each once; UserError when one
+    """Files that match comma-separated names and globs, sorted, without repeats; UserError when one
     matches nothing.
     """
     paths = set()
@@ -31,13 +31,13 @@ def expand_globs(patterns, flag):
             )
         paths.update(found)
     if not paths:
-        raise UserError(f"{flag}: names no file")
+        raise UserError(f"{flag}: names no file; name TFRecords, for example data/*.tfrecord")
     return sorted(paths)
 
 
 def glob_in_folder(pattern):
-    """Files that match a glob. A folder that exists under its literal name is taken as that, also
-    with glob characters in it.
+    """Files that match a glob. A folder that exists under its literal name is taken literally, even
+    if the name has glob characters.
     """
     folder, name = os.path.split(pattern)
     if folder and os.path.isdir(folder):
@@ -50,20 +50,20 @@ def glob_in_folder(pattern):
 
 
 def read_manifests(paths):
-    """{folder: Manifest, None where it has no dataset.json} of the folders of some files, in
-    their order.
+    """{folder: Manifest, or None without a dataset.json} for the folders of the files, in their
+    order.
     """
     return {folder: read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
 
 
 def check_equal(infos):
-    """UserError unless the data sets of several folders were made alike."""
+    """UserError unless the data sets of all folders were made with the same settings."""
     described = {folder: info for folder, info in infos.items() if info}
     if described and len(described) < len(infos):
         odd = next(folder for folder in infos if folder not in described)
         raise UserError(
             f"--input_file: {odd} has no dataset.json, but "
-            f"{next(iter(described))} has; train on one kind of records"
+            f"{next(iter(described))} has one; train on one kind of records"
         )
     first = next(iter(described.values()), None)
     for folder, info in described.items():
@@ -77,16 +77,16 @@ def check_equal(infos):
             if getattr(info, name) != getattr(first, name):
                 raise UserError(
                     f"--input_file: {folder} and {next(iter(described))} "
-                    f"differ in {name}; data sets of one run must be alike"
+                    f"differ in {name}; build both with the same settings, or train on one"
                 )
 
 
 def check_length(config, max_seq_length, path):
-    """UserError unless the rows of the records, such as those of the file `path`, have the length
-    that an InputConfig asks for, if any.
+    """UserError unless the length of the rows equals the one that an InputConfig asks for, if any.
+    `path`, one of the files, is named in the message.
     """
     if config.max_seq_length not in (None, max_seq_length):
         raise UserError(
             f"--max_seq_length={config.max_seq_length}: the records of {path} "
-            f"have {max_seq_length} tokens; drop the flag or build the data anew"
+            f"have rows of {max_seq_length} tokens; drop the flag or build the data again"
         )

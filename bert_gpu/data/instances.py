@@ -1,11 +1,11 @@
 """Documents of token ids -> pairs of segments (next-sentence or sentence-order instances), as
 ranges of the documents' tokens.
 
-Both halves of an instance are runs of consecutive tokens, also after truncation (which only moves
-their ends), so an instance is five numbers: where A begins and ends, where B begins and ends, and
-the label. Tokens are copied once, when rows are made. The semantics are those of
+Both segments of an instance are consecutive tokens, also after truncation (which only moves their
+ends), so an instance is five integers: start and end of A, start and end of B, and the label.
+Tokens are copied once, when rows are made. The semantics are those of
 `create_instances_from_document` in google-research/bert, create_pretraining_data.py; the loop is
-sequential by nature (each draw decides where the next begins) and therefore compiled with Numba.
+sequential (each draw decides where the next chunk begins) and therefore compiled with Numba.
 Sentence order (ALBERT, Lan et al. 2020, create_pretraining_data.py of google-research/albert)
 differs in one draw: half of the real pairs are swapped instead of replaced.
 
@@ -17,15 +17,15 @@ import dataclasses
 import numba
 import numpy as np
 
-from bert_gpu.data.chance import draw, draw_integer, draw_share
+from bert_gpu.data.random_bits import draw, draw_integer, draw_uniform
 
 
 @dataclasses.dataclass(frozen=True)
 class Documents:
-    """Tokenized documents. Sentences without tokens and documents without sentences are left out
-    when made by `from_sentences`.
+    """Tokenized documents. `from_sentences` leaves out sentences without tokens and documents
+    without sentences.
 
-    ids: (T,) int32 token ids of all sentences, one after another.
+    ids: (T,) int32 token ids of all sentences, concatenated.
     sentence_splits: sentence i is ids[sentence_splits[i] : sentence_splits[i + 1]].
     document_splits: document d has the sentences document_splits[d] : document_splits[d + 1].
     """
@@ -52,14 +52,14 @@ class Documents:
 class Tokens:
     """Rows as tokens.
 
-    input_ids: (N, S) int32, padded with 0. lengths: (N,) int32. numbers: (N, S) int32, the number
-    (from 1) of the segment or sequence that a token belongs to, 0 for padding. labels: (N,) int, or
-    None where rows are no pairs.
+    input_ids: (N, S) int32, padded with 0. lengths: (N,) int32. sequence_ids: (N, S) int32,
+    1, 2, ... for the segment or sequence that a token belongs to, 0 for padding. labels: (N,) int,
+    or None when rows are not pairs.
     """
 
     input_ids: np.ndarray
     lengths: np.ndarray
-    numbers: np.ndarray
+    sequence_ids: np.ndarray
     labels: np.ndarray | None
 
 
@@ -77,7 +77,7 @@ class PairRows:
         return PairRows(np.concatenate([part.instances for part in parts]))
 
     def take(self, rows):
-        """The rows numbered `rows`, in that order."""
+        """The rows with these indices, in that order."""
         return PairRows(self.instances[rows])
 
     def tokens(self, documents, max_seq_length, tokenizer):
@@ -85,10 +85,10 @@ class PairRows:
         args = documents.ids, self.instances, max_seq_length, tokenizer.cls_id, tokenizer.sep_id
         input_ids, lengths, first_lengths = make_rows(*args)
         columns = np.arange(max_seq_length)[None, :]
-        numbers = (columns < lengths[:, None]).astype(np.int32) + (
+        sequence_ids = (columns < lengths[:, None]).astype(np.int32) + (
             (columns >= first_lengths[:, None]) & (columns < lengths[:, None])
         )
-        return Tokens(input_ids, lengths, numbers.astype(np.int32), self.instances[:, 4])
+        return Tokens(input_ids, lengths, sequence_ids.astype(np.int32), self.instances[:, 4])
 
 
 def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, key, swaps=False):
@@ -101,10 +101,10 @@ def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, k
 
     Args:
       documents: Documents.
-      chosen: (C,) document numbers to make instances of.
-      pool: (D,) document numbers from which the random second halves are drawn.
+      chosen: (C,) indices of the documents to make instances of.
+      pool: (D,) indices of the documents that random second segments are drawn from.
       max_seq_length: S; A and B together get S - 3 tokens.
-      short_seq_prob: share of documents (per pass) that aim at a random shorter length.
+      short_seq_prob: share of documents (per pass) with a random shorter target length.
       key: 64-bit key of all draws of this pass.
     """
     args = (
@@ -134,7 +134,7 @@ def _pair_instances(
     for document in chosen:
         first, last = document_splits[document], document_splits[document + 1]
         target = max_tokens
-        if draw_share(state) < short_seq_prob:
+        if draw_uniform(state) < short_seq_prob:
             target = draw_integer(state, 2, max_tokens)
         chunk_start, sentence = first, first
         while sentence < last:
@@ -146,7 +146,7 @@ def _pair_instances(
                     split = chunk_start + draw_integer(state, 1, num_in_chunk - 1)
                 a_start, a_end = sentence_splits[chunk_start], sentence_splits[split]
                 label = 0
-                if num_in_chunk == 1 or (not swaps and draw_share(state) < 0.5):
+                if num_in_chunk == 1 or (not swaps and draw_uniform(state) < 0.5):
                     label = 1
                     other = _other_document(document, pool, state)
                     begin = draw_integer(
@@ -160,10 +160,10 @@ def _pair_instances(
                     ):
                         end += 1
                     b_start, b_end = sentence_splits[begin], sentence_splits[end]
-                    sentence = split - 1  # the chunk's unused sentences are put back
+                    sentence = split - 1  # the chunk's unused sentences are used again
                 else:
                     b_start, b_end = sentence_splits[split], sentence_splits[sentence + 1]
-                    if swaps and draw_share(state) < 0.5:
+                    if swaps and draw_uniform(state) < 0.5:
                         label = 1
                         a_start, a_end, b_start, b_end = b_start, b_end, a_start, a_end
                 a_start, a_end, b_start, b_end = _truncate(
@@ -178,7 +178,7 @@ def _pair_instances(
 
 @numba.njit(cache=True, nogil=True)
 def _other_document(document, pool, state):
-    """A random document of the pool, another one if ten tries find it."""
+    """A random document of the pool; not `document` itself, unless ten draws in a row give it."""
     other = document
     for _ in range(10):
         other = pool[draw_integer(state, 0, len(pool) - 1)]
@@ -189,8 +189,8 @@ def _other_document(document, pool, state):
 
 @numba.njit(cache=True, nogil=True)
 def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
-    """Drops one token at a time from the longer side (a tie: B), at the front or the
-    back by a coin.
+    """Drops one token at a time from the longer segment (B when equal), at the front or the back at
+    random.
     """
     while a_end - a_start + b_end - b_start > max_tokens:
         front = draw(state) >> np.uint64(63) == 1
@@ -210,7 +210,7 @@ def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
 def make_rows(ids, instances, max_seq_length, cls_id, sep_id):
     """Instances (N, 5) -> rows [CLS] A [SEP] B [SEP].
 
-    Returns: input_ids (N, S) int32 padded with 0, lengths (N,) int32 of what is not padding,
+    Returns: input_ids (N, S) int32 padded with 0, lengths (N,) int32 without padding,
       first_lengths (N,) int32 of [CLS] A [SEP], which is segment 0.
     """
     num_rows = len(instances)

@@ -1,4 +1,4 @@
-"""dataset.json: what a folder of shards is, so that training can check what it is given."""
+"""dataset.json describes a folder of shards, so that training can check its input."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ class Manifest:
     """The content of dataset.json. Paths are relative to its folder; counts are of training and
     validation together.
 
-    order_file: int64 numbers of the training rows in the order that --noshuffle reads them in; "" =
+    order_file: int64 indices of the training rows in the order that --noshuffle reads them; "" =
     the order of the shards.
     """
 
@@ -51,8 +51,8 @@ def write_manifest(folder, manifest):
 
 
 def read_manifest(folder):
-    """The Manifest of a folder, or None when it has no dataset.json (the records are
-    somebody else's).
+    """The Manifest of a folder, or None when it has no dataset.json (the records come from another
+    tool).
     """
     path = os.path.join(folder, FILE_NAME)
     if not os.path.exists(path):
@@ -72,8 +72,8 @@ def read_manifest(folder):
             typing.get_origin(kind) is tuple and not all(isinstance(shard, str) for shard in value)
         ):
             raise UserError(
-                f"{path}: {name} is {str(value)[:60]!r}, which it "
-                "cannot be; rebuild the data set with --overwrite"
+                f"{path}: {name}={str(value)[:60]!r} has the wrong type; "
+                "rebuild the data set with --overwrite"
             )
     return Manifest(
         **content | {name: tuple(content[name]) for name in ("train_shards", "validation_shards")}

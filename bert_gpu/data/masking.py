@@ -1,11 +1,10 @@
-"""Chooses the tokens that a model must predict and disguises them: batched, stateless
-TensorFlow ops.
+"""Chooses the tokens that a model must predict and masks them: batched, stateless TensorFlow ops.
 
-One algorithm for both places where rows are masked: when records are written (static) and when they
-are read (dynamic). What a row gets depends on its key alone, not on its batch. Counts and shares
+The same algorithm masks rows when records are written (static) and when they are read (dynamic).
+The masks of a row depend on its key alone, not on its batch. Counts and shares
 are Google's (create_masked_lm_predictions in google-research/bert): min(P, max(1, round(length *
-share))) tokens a row, [CLS] and [SEP] never, and of the chosen pieces 80 % become [MASK], 10 %
-stay, 10 % become a random id of the whole vocabulary.
+share))) tokens a row, never [CLS] or [SEP]; of the chosen pieces 80 % become [MASK], 10 % stay,
+10 % become a random id of the whole vocabulary.
 
 Legend: B rows, S row length, P predictions a row.
 """
@@ -14,18 +13,18 @@ import dataclasses
 
 import tensorflow as tf
 
-from bert_gpu.data.chance import random_bits
+from bert_gpu.data.random_bits import column_bits
 
-# Streams of random numbers: one for each question asked of a row.
-CHOICE, DISGUISE, REPLACEMENT, SPAN = 0, 1, 2, 3
+# Streams of random bits, one for each kind of draw in a row.
+CHOICE, ACTION, REPLACEMENT, SPAN = 0, 1, 2, 3
 GEOMETRIC = 0.2  # SpanBERT's parameter
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskingSpec:
-    """What masking needs to know.
+    """The settings of masking.
 
-    whole_word masks all pieces of a word or none. With max_ngram_size > 1, spans of up to so many
+    whole_word masks all pieces of a word or none. With max_ngram_size > 1, spans of up to that many
     whole words are masked together; their lengths are drawn with weights 1/n ("inverse", Model
     Garden) or (1 - 0.2)**(n - 1) ("geometric", SpanBERT section 3.1).
     """
@@ -46,11 +45,11 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
 
     Args:
       input_ids: (B, S) int32. lengths: (B,) int32, tokens that are not padding.
-      word_starts: (B, S) bool, True where a piece begins a word; only read for whole words and
-        spans, None otherwise.
+      word_starts: (B, S) bool, True where a piece begins a word; needed for whole words and spans
+        only, else None.
       keys: (B,) uint64 row keys. spec: MaskingSpec.
 
-    Returns a dict: input_ids (B, S) int32 disguised; masked_lm_positions and masked_lm_ids (B, P)
+    Returns a dict: input_ids (B, S) int32 with masks; masked_lm_positions and masked_lm_ids (B, P)
     int32, in rising order of position and padded with 0; masked_lm_weights (B, P) float32, 1 for a
     prediction and 0 for padding.
     """
@@ -60,12 +59,12 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
     maskable = (columns < lengths[:, None]) & ~special
     quota = tf.cast(tf.round(tf.cast(lengths, tf.float64) * spec.share), tf.int32)
     quota = tf.minimum(spec.max_predictions, tf.maximum(1, quota))
-    scores = random_bits(keys, columns, CHOICE)
+    scores = column_bits(keys, columns, CHOICE)
     width = tf.minimum(spec.max_predictions, length)
     if spec.whole_word or spec.max_ngram_size > 1:
         positions, drawn_as = _choose_words(scores, keys, maskable, word_starts, quota, width, spec)
     else:
-        # (B, width), unused ones are `length`
+        # (B, width); unused entries are `length`
         positions = _choose_tokens(scores, maskable, quota, width)
         drawn_as = positions
     missing = [[0, 0], [0, spec.max_predictions - width]]
@@ -76,21 +75,21 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
     is_real = positions < length
     positions = tf.where(is_real, positions, 0)
     labels = tf.where(is_real, tf.gather(input_ids, positions, batch_dims=1), 0)
-    # A span is disguised as a whole (SpanBERT, Model Garden); words and tokens piece by
-    # piece (Google).
-    disguise = random_bits(
-        keys, tf.pad(drawn_as, missing) if spec.max_ngram_size > 1 else positions, DISGUISE
+    # All pieces of a span share one draw (SpanBERT, Model Garden); without spans each piece has
+    # its own (Google).
+    action = column_bits(
+        keys, tf.pad(drawn_as, missing) if spec.max_ngram_size > 1 else positions, ACTION
     )
-    random_ids = random_bits(keys, positions, REPLACEMENT) % spec.vocab_size
+    random_ids = column_bits(keys, positions, REPLACEMENT) % spec.vocab_size
     shown = tf.where(
-        disguise < int(0.8 * 2**31),
+        action < int(0.8 * 2**31),
         spec.mask_id,
-        tf.where(disguise < int(0.9 * 2**31), labels, random_ids),
+        tf.where(action < int(0.9 * 2**31), labels, random_ids),
     )
     rows = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(positions))
-    places = tf.boolean_mask(tf.stack([rows, positions], -1), is_real)
+    indices = tf.boolean_mask(tf.stack([rows, positions], -1), is_real)
     return dict(
-        input_ids=tf.tensor_scatter_nd_update(input_ids, places, tf.boolean_mask(shown, is_real)),
+        input_ids=tf.tensor_scatter_nd_update(input_ids, indices, tf.boolean_mask(shown, is_real)),
         masked_lm_positions=positions,
         masked_lm_ids=labels,
         masked_lm_weights=tf.cast(is_real, tf.float32),
@@ -99,7 +98,7 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
 
 def _choose_tokens(scores, maskable, quota, width):
     """Positions (B, width), rising, of the `quota` (B,) maskable tokens with the highest scores (B,
-    S); S where there are fewer.
+    S); S fills up rows that have fewer.
     """
     best, where = tf.math.top_k(tf.where(maskable, scores, -1), k=width, sorted=True)
     taken = (tf.range(width)[None, :] < quota[:, None]) & (best >= 0)
@@ -107,8 +106,8 @@ def _choose_tokens(scores, maskable, quota, width):
 
 
 def _choose_words(scores, keys, maskable, word_starts, quota, width, spec):
-    """Whole words, or spans of words, in the order of their scores, each unless it would overflow
-    the quota or touch a chosen one.
+    """Chooses whole words, or spans of words, in the order of their scores. Skips one that would
+    exceed the quota or overlap a chosen one.
 
     Returns (positions, drawn_as): both (B, width), rising, S where unused; `drawn_as` is the first
     position of the word's span.
@@ -116,10 +115,9 @@ def _choose_words(scores, keys, maskable, word_starts, quota, width, spec):
     batch, length = tf.unstack(tf.shape(scores))
     columns = tf.range(length)[None, :]
     after_gap = ~tf.pad(maskable[:, :-1], [[0, 0], [1, 0]])
-    # A piece at the start of a segment counts as a word's start even when the word's beginning
-    # was cut off.
+    # The first piece of a segment counts as the start of a word even when the word was cut.
     starts = maskable & (word_starts | after_gap)
-    # (B, S), the number of the word in its row
+    # (B, S), index of each piece's word in its row
     word_of = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1
     segment_of = tf.cumsum(tf.cast(maskable & after_gap, tf.int32), axis=1)
 
@@ -136,11 +134,11 @@ def _choose_words(scores, keys, maskable, word_starts, quota, width, spec):
     order = tf.argsort(
         tf.where(sizes > 0, scores[:, :num_words], -1), axis=1, direction="DESCENDING", stable=True
     )
-    chosen = tf.zeros([batch, num_words], tf.int32)  # 0, or 1 + the number of the span's first word
+    chosen = tf.zeros([batch, num_words], tf.int32)  # 0, or 1 + index of the span's first word
     used = tf.zeros_like(quota)
     if spec.max_ngram_size > 1:
         segments = per_word(segment_of, starts)[:, :num_words]
-        lengths = _span_lengths(random_bits(keys, columns[:, :num_words], SPAN), segments, spec)
+        lengths = _span_lengths(column_bits(keys, columns[:, :num_words], SPAN), segments, spec)
         used, chosen = _take_spans(used, chosen, order, sizes, lengths, quota, spec.max_ngram_size)
     _, chosen = _take_spans(used, chosen, order, sizes, tf.ones_like(sizes), quota, 1)
 
@@ -155,8 +153,8 @@ def _choose_words(scores, keys, maskable, word_starts, quota, width, spec):
 
 
 def _span_lengths(bits, segments, spec):
-    """(B, words) number of words of the span that would begin at each word; spans end where their
-    segment does.
+    """(B, words) length in words of the span that would begin at each word; spans do not cross the
+    end of their segment.
     """
     sizes = range(1, spec.max_ngram_size + 1)
     weights = [
@@ -178,11 +176,11 @@ def _span_lengths(bits, segments, spec):
 
 
 def _take_spans(used, chosen, order, sizes, lengths, quota, longest):
-    """Goes through the words in `order` (B, words) and takes the span at each that fits and touches
-    nothing taken.
+    """Goes through the words in `order` (B, words) and takes the span at each word if it fits and
+    overlaps no span taken before.
 
-    Returns used (B,) pieces and chosen (B, words), 1 + the first word of the span that a word
-    was taken with.
+    Returns used (B,), the number of pieces, and chosen (B, words), 1 + index of the first word of
+    each word's span, or 0.
     """
     num_words = tf.shape(order)[1]
     ends = tf.cumsum(sizes, axis=1)
@@ -215,7 +213,7 @@ def _take_spans(used, chosen, order, sizes, lengths, quota, longest):
             lambda i, *_: i < num_words, take, [0, used, chosen], parallel_iterations=1
         )
         return used, chosen
-    # Single words cannot touch one another: only whether each is taken needs to be remembered.
+    # Single words cannot overlap, so it is enough to record whether each is taken.
     taken = tf.TensorArray(tf.bool, size=num_words, element_shape=[None])
     _, used, taken = tf.while_loop(
         lambda i, *_: i < num_words, take_word, [0, used, taken], parallel_iterations=1
@@ -223,5 +221,5 @@ def _take_spans(used, chosen, order, sizes, lengths, quota, longest):
     # (B, words), in the order drawn
     taken = tf.transpose(tf.reshape(taken.stack(), [num_words, -1]))
     rows = tf.broadcast_to(tf.range(tf.shape(order)[0])[:, None], tf.shape(order))
-    places = tf.boolean_mask(tf.stack([rows, order], -1), taken)
-    return used, tf.tensor_scatter_nd_update(chosen, places, places[:, 1] + 1)
+    indices = tf.boolean_mask(tf.stack([rows, order], -1), taken)
+    return used, tf.tensor_scatter_nd_update(chosen, indices, indices[:, 1] + 1)

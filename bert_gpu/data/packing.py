@@ -1,10 +1,10 @@
 """Documents of token ids -> rows without sentence pairs: full sentences (RoBERTa) and packed rows
 (Cramming), as index ranges.
 
-A row is a list of pieces, each a run of consecutive tokens of one document. RoBERTa's
-FULL-SENTENCES (Liu et al. 2019, section 4.2) takes whole sentences while they fit and goes on into
-the next document behind one more [SEP]. Packed rows are filled to the last token: a document is cut
-where a row ends and carried on in the next, so at most two positions of a row (no room for one
+A row is a list of pieces, each of consecutive tokens of one document. RoBERTa's
+FULL-SENTENCES (Liu et al. 2019, section 4.2) takes whole sentences while they fit and continues
+with the next document after another [SEP]. Packed rows are filled to the last token: a document is
+cut where a row ends and continued in the next, so at most two positions of a row (no room for one
 token and its frame) are padding.
 
 Legend: N rows, S row length, K pieces.
@@ -51,15 +51,15 @@ class PieceRows:
         )
 
     def take(self, rows):
-        """The rows numbered `rows`, in that order."""
+        """The rows with these indices, in that order."""
         counts = np.diff(self.row_splits)[rows]
         splits = np.concatenate([[0], np.cumsum(counts)])
-        numbers = np.repeat(self.row_splits[rows] - splits[:-1], counts) + np.arange(splits[-1])
-        return PieceRows(self.pieces[numbers], splits, self.frame)
+        indices = np.repeat(self.row_splits[rows] - splits[:-1], counts) + np.arange(splits[-1])
+        return PieceRows(self.pieces[indices], splits, self.frame)
 
     def tokens(self, documents, max_seq_length, tokenizer):
-        """Tokens of the rows; their sequences are the pieces with their frames, or the whole row
-        for full sentences.
+        """Tokens of the rows. A sequence is a piece with its frame, or the whole row for full
+        sentences.
         """
         ends = np.isin(self.pieces[:, 1], documents.sentence_splits[documents.document_splits])
         kind = (*FRAMES, ROW).index(self.frame)
@@ -80,9 +80,9 @@ def packed_rows(documents, chosen, *, max_seq_length, separator):
     """Fills rows with the documents `chosen`, in that order: PieceRows.
 
     Args:
-      documents: instances.Documents. chosen: (C,) document numbers.
+      documents: instances.Documents. chosen: (C,) document indices.
       max_seq_length: S. separator: "cls_sep" = [CLS] ... [SEP] around each piece, "sep" = [SEP]
-        behind each document, "none".
+        after each document, "none".
     """
     starts = documents.sentence_splits[documents.document_splits]
     frame = dict(cls_sep=2, sep=1, none=0)[separator]
@@ -97,9 +97,9 @@ def _pack(starts, chosen, max_seq_length, frame, frames_each_piece):
     total = 0
     for document in chosen:
         total += starts[document + 1] - starts[document]
-    most = len(chosen) + total // max(1, max_seq_length - 2) + 2
-    pieces = np.empty((2 * most, 2), np.int64)
-    row_splits = np.zeros(most + 1, np.int64)
+    max_rows = len(chosen) + total // max(1, max_seq_length - 2) + 2
+    pieces = np.empty((2 * max_rows, 2), np.int64)
+    row_splits = np.zeros(max_rows + 1, np.int64)
     num_pieces = num_rows = used = 0
     for document in chosen:
         start, end = starts[document], starts[document + 1]
@@ -115,8 +115,8 @@ def _pack(starts, chosen, max_seq_length, frame, frames_each_piece):
             num_pieces += 1
             start += length
             used += length
-            # A piece is framed whole; a [SEP] behind a document that ends with its row would be cut
-            # off with the row.
+            # cls_sep frames every piece. With sep, a document that ends with its row has no room
+            # for its [SEP], which is then cut off.
             used += frame if frames_each_piece or start == end else 0
     if num_pieces > row_splits[num_rows]:
         num_rows += 1
@@ -125,11 +125,11 @@ def _pack(starts, chosen, max_seq_length, frame, frames_each_piece):
 
 
 def full_sentence_rows(documents, chosen, *, max_seq_length):
-    """Whole sentences of the documents `chosen`, in that order, while they fit in [CLS] ...
-    [SEP]: PieceRows.
+    """Fills rows [CLS] ... [SEP] with whole sentences of the documents `chosen`, in that order:
+    PieceRows.
 
     Pieces of different documents in one row have a [SEP] between them. A sentence longer than a row
-    is cut into rows of its own.
+    is cut into several rows.
     """
     args = (
         documents.sentence_splits,
@@ -142,32 +142,32 @@ def full_sentence_rows(documents, chosen, *, max_seq_length):
 
 @numba.njit(cache=True, nogil=True)
 def _full_sentences(sentence_splits, document_splits, chosen, budget):
-    most = 1
+    max_rows = 1
     for document in chosen:
         for sentence in range(document_splits[document], document_splits[document + 1]):
-            most += 1 + (sentence_splits[sentence + 1] - sentence_splits[sentence]) // budget
-    pieces = np.empty((most, 2), np.int64)
-    row_splits = np.zeros(most + 1, np.int64)
+            max_rows += 1 + (sentence_splits[sentence + 1] - sentence_splits[sentence]) // budget
+    pieces = np.empty((max_rows, 2), np.int64)
+    row_splits = np.zeros(max_rows + 1, np.int64)
     num_pieces = num_rows = used = 0
     for document in chosen:
-        goes_on = False  # whether the last piece of the row is of this document
+        continues = False  # whether the last piece of the row is from this document
         for sentence in range(document_splits[document], document_splits[document + 1]):
             start, end = sentence_splits[sentence], sentence_splits[sentence + 1]
             while start < end:
                 length = min(budget, end - start)
-                extra = 0 if goes_on or used == 0 else 1
+                extra = 0 if continues or used == 0 else 1
                 if used + extra + length > budget:
                     num_rows += 1
                     row_splits[num_rows] = num_pieces
-                    used, goes_on = 0, False
+                    used, continues = 0, False
                     continue
-                if goes_on:
+                if continues:
                     pieces[num_pieces - 1, 1] = start + length
                 else:
                     pieces[num_pieces] = (start, start + length)
                     num_pieces += 1
                 used += extra + length
-                goes_on = True
+                continues = True
                 start += length
     if num_pieces > row_splits[num_rows]:
         num_rows += 1
@@ -182,18 +182,20 @@ def _make_piece_rows(ids, pieces, ends, row_splits, max_seq_length, cls_id, sep_
     sequence_ids = np.zeros((num_rows, max_seq_length), np.int32)
     lengths = np.empty(num_rows, np.int32)
     for row in range(num_rows):
-        at = 0
+        position = 0
         for piece in range(row_splits[row], row_splits[row + 1]):
-            begin = at
+            begin = position
             if kind == 0 or (kind == 3 and piece == row_splits[row]):
-                input_ids[row, at] = cls_id
-                at += 1
+                input_ids[row, position] = cls_id
+                position += 1
             for token in range(pieces[piece, 0], pieces[piece, 1]):
-                input_ids[row, at] = ids[token]
-                at += 1
-            if (kind == 0 or kind == 3 or (kind == 1 and ends[piece])) and at < max_seq_length:
-                input_ids[row, at] = sep_id
-                at += 1
-            sequence_ids[row, begin:at] = 1 if kind == 3 else piece - row_splits[row] + 1
-        lengths[row] = at
+                input_ids[row, position] = ids[token]
+                position += 1
+            if (
+                kind == 0 or kind == 3 or (kind == 1 and ends[piece])
+            ) and position < max_seq_length:
+                input_ids[row, position] = sep_id
+                position += 1
+            sequence_ids[row, begin:position] = 1 if kind == 3 else piece - row_splits[row] + 1
+        lengths[row] = position
     return input_ids, lengths, sequence_ids

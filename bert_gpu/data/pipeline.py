@@ -1,9 +1,9 @@
 """Records -> batches of arrays, in an order that is a function of (seed, epoch) alone.
 
-The position of a run in its data is one number, how many records it has consumed: epoch = position
-// N, and the record is the (position % N)-th of that epoch's order. Nothing else has to be saved
-for a resume, and any number of GPUs or micro-batches can share the same stream. Masks that are
-drawn at reading depend on (seed, epoch, record). Records are read in a background thread, so that
+The position of a run in its data is the number of records it has consumed: epoch = position // N,
+and position % N is an index into that epoch's order. A resume needs nothing else, and any number of
+GPUs or micro-batches can share the same stream. Masks drawn at reading depend on (seed, epoch,
+record). Records are read in a background thread, so that
 the next batch is ready when a step ends.
 
 Legend: N records, B rows of a batch, S row length, P predictions a row.
@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data import examples, masking
-from bert_gpu.data.chance import derive_key, row_keys
+from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.settings import UserError
 
-WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of so many batches
+WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of this size
 VALIDATION_EPOCH = -1  # validation is masked the same way every time
 WIDE = ("input_ids", "input_mask", "segment_ids", "sequence_ids")  # (B, S)
 
@@ -34,11 +34,11 @@ class Masking:
 
 
 class Reader:
-    """Turns record numbers into batches of NumPy arrays.
+    """Turns record indices into batches of NumPy arrays.
 
-    Static records come as they are; compact ones are padded and masked. With `skip_corrupt`, a
-    function that is told what is skipped, corrupt records become rows whose "row_weights" (B,)
-    float32 are 0; without, they are a UserError.
+    Static records are returned as written; compact ones are padded and masked. With `skip_corrupt`,
+    a function that gets a message for each, corrupt records become rows whose "row_weights" (B,)
+    float32 are 0; without it they raise UserError.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Reader:
             length_multiple,
             skip_corrupt,
         )
-        self.order = order  # (N,) of unshuffled epochs; None = that of the files
+        self.order = order  # (N,) of unshuffled epochs; None = the order of the files
         self.limits = dict(masked_lm_positions=max_seq_length) | (limits or {})
         if masking is not None:
             self._mask = tf.function(self._mask_rows, autograph=False, reduce_retracing=True)
@@ -75,23 +75,23 @@ class Reader:
     def __len__(self):
         return len(self.records)
 
-    def read(self, numbers, epochs):
-        """The batch of the records `numbers` (B,) as they are in the epochs (B,)."""
-        serialized = self.records.read(numbers)
-        weights = np.ones(len(numbers), np.float32)
+    def read(self, indices, epochs):
+        """The batch of the records with these indices (B,), masked for their epochs (B,)."""
+        serialized = self.records.read(indices)
+        weights = np.ones(len(indices), np.float32)
         if self.skip_corrupt is not None:
-            serialized = self._replace_corrupt(serialized, numbers, weights)
+            serialized = self._replace_corrupt(serialized, indices, weights)
         try:
             batch = self._parse(serialized)
         except tf.errors.InvalidArgumentError as error:
             misfits = [
-                number
-                for number, record in zip(numbers, serialized, strict=True)
+                index
+                for index, record in zip(indices, serialized, strict=True)
                 if not self._fits(record)
             ]
             raise UserError(
-                f"{self.records.locate((misfits or numbers)[0])}: "
-                "does not fit the schema of the other records"
+                f"{self.records.locate((misfits or indices)[0])}: "
+                "does not fit the schema of the other records; build the data again"
             ) from error
         for name, limit in self.limits.items():
             if name in batch and not 0 <= batch[name].min() <= batch[name].max() < limit:
@@ -101,17 +101,17 @@ class Reader:
                     if not 0 <= values.min() <= values.max() < limit
                 )
                 raise UserError(
-                    f"{self.records.locate(numbers[row])}: {name} reaches "
-                    f"beyond {limit - 1}, the most that this model takes"
+                    f"{self.records.locate(indices[row])}: {name} reaches beyond {limit - 1}, "
+                    "the largest that this model takes; use the data's own vocabulary"
                 )
         if self.masking is not None:
-            batch |= self._masked(batch, numbers, epochs)
+            batch |= self._masked(batch, indices, epochs)
         if self.skip_corrupt is not None:
             batch["row_weights"] = weights
         return batch if self.padding == "fixed" else self._trim(batch)
 
     def epoch_order(self, epoch, batch_size, shuffle):
-        """The record numbers (N,) of one epoch, in their order."""
+        """The record indices (N,) of one epoch, in reading order."""
         order = np.arange(len(self)) if self.order is None else self.order
         if shuffle:
             order = epoch_order(len(self), self.seed, epoch)
@@ -120,15 +120,15 @@ class Reader:
         return order
 
     def _bucket(self, order, epoch, batch_size):
-        """Sorts windows of an order by length (in bytes of the record) and shuffles the batches
-        that result.
+        """Sorts each window of an order by record size in bytes, then shuffles the batches in the
+        window.
         """
         generator = np.random.Generator(
             np.random.Philox(key=derive_key(self.seed, "buckets", epoch))
         )
         sizes = self.records.sizes()
         order = order.copy()
-        # where the first batch begins that lies in this epoch alone
+        # start of the first batch that lies entirely in this epoch
         first = -epoch * len(order) % batch_size
         for start in range(first, len(order), WINDOW_BATCHES * batch_size):
             window = order[start : start + WINDOW_BATCHES * batch_size]
@@ -148,11 +148,11 @@ class Reader:
             for name, value in examples.parse_static(serialized, self.schema).items()
         }
 
-    def _masked(self, batch, numbers, epochs):
-        keys = np.empty(len(numbers), np.uint64)
+    def _masked(self, batch, indices, epochs):
+        keys = np.empty(len(indices), np.uint64)
         for epoch in np.unique(epochs):
             chosen = epochs == epoch
-            keys[chosen] = row_keys(derive_key(self.seed, "masks", epoch), numbers[chosen])
+            keys[chosen] = row_keys(derive_key(self.seed, "masks", epoch), indices[chosen])
         starts = self.masking.starts_word[batch["input_ids"]]
         masked = self._mask(
             batch["input_ids"], batch["input_mask"].sum(1, dtype=np.int32), starts, keys
@@ -163,15 +163,15 @@ class Reader:
         return masking.mask_rows(input_ids, lengths, word_starts, keys, self.masking.spec)
 
     def _trim(self, batch):
-        """Cuts the columns behind the longest row, up to a multiple of `length_multiple`."""
+        """Cuts the batch to its longest row, rounded up to a multiple of `length_multiple`."""
         longest = int(batch["input_mask"].sum(1).max())
         length = min(
             self.max_seq_length, -(-longest // self.length_multiple) * self.length_multiple
         )
         return {name: value[:, :length] if name in WIDE else value for name, value in batch.items()}
 
-    def _replace_corrupt(self, serialized, numbers, weights):
-        """Puts a good record in the place of each corrupt one, with weight 0."""
+    def _replace_corrupt(self, serialized, indices, weights):
+        """Replaces each corrupt record by a good one with weight 0."""
         is_good = [
             record is not None and self._fits(record, quick=self.schema.kind == examples.COMPACT)
             for record in serialized
@@ -180,21 +180,21 @@ class Reader:
             return serialized
         if not any(is_good):
             raise UserError(
-                f"{self.records.locate(numbers[0])}: all {len(numbers)} "
-                "records of a batch are corrupt; build the data anew"
+                f"{self.records.locate(indices[0])}: all {len(indices)} "
+                "records of a batch are corrupt; build the data again"
             )
         spare = serialized[is_good.index(True)]
         for row, good in enumerate(is_good):
             if not good:
                 weights[row] = 0.0
-                self.skip_corrupt(f"{self.records.locate(numbers[row])}: corrupt, skipped")
+                self.skip_corrupt(f"{self.records.locate(indices[row])}: corrupt, skipped")
         return [record if good else spare for record, good in zip(serialized, is_good, strict=True)]
 
     def _fits(self, record, quick=False):
         try:
             schema = examples.sniff_schema(record)
             return schema == self.schema if not quick else schema.kind == self.schema.kind
-        except Exception:  # whatever it is, it does not fit
+        except Exception:  # protobuf raises several kinds
             return False
 
 
@@ -206,47 +206,47 @@ def epoch_order(num_records, seed, epoch):
 
 
 def consume(num_records, batch_size, position, order_of):
-    """Endless (numbers, epochs), both (B,), from `position` on; order_of(epoch) gives the order
-    (N,) of an epoch.
+    """Yields (indices, epochs), both (B,), without end, from `position` on. order_of(epoch) gives
+    the order (N,) of an epoch.
 
-    An epoch's end falls anywhere inside a batch.
+    An epoch may end inside a batch.
     """
     epoch, order = None, None
     while True:
-        numbers, epochs, wanted = [], [], batch_size
-        while wanted:
+        indices, epochs, num_missing = [], [], batch_size
+        while num_missing:
             if position // num_records != epoch:
                 epoch = position // num_records
                 order = order_of(epoch)
             start = position % num_records
-            part = order[start : start + wanted]
-            numbers.append(part)
+            part = order[start : start + num_missing]
+            indices.append(part)
             epochs.append(np.full(len(part), epoch))
             position += len(part)
-            wanted -= len(part)
-        yield np.concatenate(numbers), np.concatenate(epochs)
+            num_missing -= len(part)
+        yield np.concatenate(indices), np.concatenate(epochs)
 
 
 def training_batches(reader, *, batch_size, position, shuffle):
-    """Endless batches of `batch_size` records from `position` (records consumed) on."""
-    for numbers, epochs in consume(
+    """Yields batches of `batch_size` records without end, from `position` (records consumed) on."""
+    for indices, epochs in consume(
         len(reader),
         batch_size,
         position,
         lambda epoch: reader.epoch_order(epoch, batch_size, shuffle),
     ):
-        yield reader.read(numbers, epochs)
+        yield reader.read(indices, epochs)
 
 
 def evaluation_batches(reader, *, batch_size, max_batches=None):
-    """All records once, in order. The last batch is filled up with rows whose "row_weights" (B,)
-    float32 are 0.
+    """Yields all records once, in order. The last batch is filled up with rows whose "row_weights"
+    (B,) float32 are 0.
     """
     num_batches = -(-len(reader) // batch_size)
     for batch in range(num_batches if max_batches is None else min(num_batches, max_batches)):
-        numbers = np.arange(batch * batch_size, (batch + 1) * batch_size)
-        is_real = numbers < len(reader)
-        values = reader.read(np.where(is_real, numbers, 0), np.full(batch_size, VALIDATION_EPOCH))
+        indices = np.arange(batch * batch_size, (batch + 1) * batch_size)
+        is_real = indices < len(reader)
+        values = reader.read(np.where(is_real, indices, 0), np.full(batch_size, VALIDATION_EPOCH))
         yield values | {"row_weights": is_real.astype(np.float32) * values.get("row_weights", 1.0)}
 
 
@@ -271,7 +271,7 @@ def prefetch(batches, depth=2):
                 if stopped.is_set():
                     return
             offer((end, None))
-        except BaseException as error:  # handed to the consumer, which raises it
+        except BaseException as error:  # the consumer raises it
             offer((end, error))
 
     thread = threading.Thread(target=produce, name="input pipeline", daemon=True)

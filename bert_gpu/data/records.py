@@ -1,12 +1,12 @@
-"""TFRecord files as one long array of records: written atomically with an index, read at random
-with checksums.
+"""TFRecord files as one array of records: written atomically with an index, read at random with
+checksums.
 
 A TFRecord is length (8 bytes), checksum of the length (4), the record, checksum of the record (4);
-checksums are CRC-32C, masked (tensorflow/core/lib/io/record_writer.h). A shard has its name only
-when it is whole: until then it is NAME.partial with a dot in front, which no *.tfrecord* glob
-matches. The index beside it (int64 offsets) lets a reader seek; a file without one is scanned once.
-A gzip-compressed shard has the same name, as TensorFlow's writers leave it, and the offsets of what
-it unpacks to.
+checksums are CRC-32C, masked (tensorflow/core/lib/io/record_writer.h). A shard gets its name
+when it is complete: until then it is .NAME.PID.partial, which no *.tfrecord* glob matches. The
+index beside it (int64 offsets) lets a reader seek; a file without one is scanned once. A
+gzip-compressed shard has the same name, as with TensorFlow's writers, and its offsets are those of
+the unpacked content.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ import tensorflow as tf
 from bert_gpu.settings import UserError
 
 HEADER, FOOTER = 12, 4
-GZIP_LEVEL = 6  # as of TensorFlow's writers
+GZIP_LEVEL = 6  # as in TensorFlow's writers
 
 
 def masked_crc(data):
@@ -36,17 +36,17 @@ def masked_crc(data):
 
 @functools.lru_cache(1 << 14)
 def header(length):
-    """What stands before a record of `length` bytes."""
+    """The bytes before a record of `length` bytes."""
     packed = struct.pack("<Q", length)
     return packed + struct.pack("<I", masked_crc(packed))
 
 
-def shard_path(prefix, number, total, split=""):
+def shard_path(prefix, index, num_shards, split=""):
     """DIR/NAME-00003-of-00008.tfrecord, or DIR/NAME-validation-00000-of-00001.tfrecord with
     split='validation'.
     """
     middle = f"-{split}" if split else ""
-    return f"{prefix}{middle}-{number:05d}-of-{total:05d}.tfrecord"
+    return f"{prefix}{middle}-{index:05d}-of-{num_shards:05d}.tfrecord"
 
 
 def index_path(path):
@@ -54,11 +54,10 @@ def index_path(path):
 
 
 class ShardWriter:
-    """Writes one shard. It appears under its name when the `with` block ends well, and not at
-    all otherwise.
+    """Writes one shard. It gets its name when the `with` block succeeds and is removed otherwise.
 
-    num_bytes: on disk, without the index; known when the block has ended. compress: gzip, with
-    nothing of time or place in it.
+    num_bytes: size on disk without the index, known after the block. compress: gzip; its header has
+    no time and no path, so that the bytes depend on the content alone.
     """
 
     def __init__(self, path, compress=False):
@@ -74,7 +73,7 @@ class ShardWriter:
         self.file = self.sink = tf.io.gfile.GFile(self.partial, "wb")
         if self.compress:
             self.sink = gzip.GzipFile("", "wb", GZIP_LEVEL, self.file, mtime=0)
-        self.sink.write(b"")  # makes the file, also when no record comes
+        self.sink.write(b"")  # creates the file even when there is no record
         return self
 
     def write(self, buffer, splits):
@@ -100,7 +99,7 @@ class ShardWriter:
 
     def _finish(self):
         if self.compress:
-            self.sink.close()  # writes the end of the archive to the file, and leaves that open
+            self.sink.close()  # writes the end of the archive; the file stays open
         self.num_bytes = self.file.tell()
         self.file.close()
         offsets = np.concatenate(
@@ -112,7 +111,7 @@ class ShardWriter:
         tf.io.gfile.rename(self.partial, self.path, overwrite=True)
 
     def _remove(self):
-        # what could not be written cannot be closed either
+        # closing fails too when writing failed
         with contextlib.suppress(tf.errors.OpError):
             self.file.close()
         tf.io.gfile.remove(self.partial)
@@ -126,12 +125,12 @@ class ShardWriter:
             what = " ".join(error.message.split())[-80:]
             raise UserError(
                 f"{self.path}: cannot be written ({what}); "
-                "make room, then give the same command again to go on"
+                "make room, then run the same command again to resume"
             ) from error
 
 
 def open_unpacked(path):
-    """A file to read, by its descriptor, unpacked when it is gzip-compressed."""
+    """An open binary file with a descriptor; a gzip-compressed file is unpacked first."""
     file = open(path, "rb")
     if file.read(2) != b"\x1f\x8b":
         return file
@@ -151,8 +150,8 @@ class RecordFile:
     """One TFRecord file, read at random. A gzip-compressed one is unpacked to a
     temporary file first.
 
-    With `skip`, a function that is told what is skipped, a file that is cut off keeps the records
-    before the cut, and a corrupt record reads as None; without, both are a UserError.
+    With `skip`, a function that gets a message, a truncated file keeps the records before the cut,
+    and a corrupt record reads as None; without it both raise UserError.
     """
 
     def __init__(self, path, skip=None):
@@ -175,9 +174,7 @@ class RecordFile:
         return len(self.offsets) - 1
 
     def fingerprint(self):
-        """A number that changes when the file does: CRC-32C of its size, its beginning
-        and its end.
-        """
+        """CRC-32C of the file's size, beginning and end, to notice that it has changed."""
         return masked_crc(
             struct.pack("<Q", len(self.data)) + self.data[: 1 << 16] + self.data[-(1 << 16) :]
         )
@@ -192,23 +189,23 @@ class RecordFile:
         return self._scan(size)
 
     def _scan(self, size):
-        """Offsets of all records of a file that has no index, from the chain of lengths."""
-        offsets, at, problem = [0], 0, None
-        while at < size and problem is None:
-            header = self.data[at : at + HEADER]
+        """Offsets of all records of a file without an index, from the length of each record."""
+        offsets, offset, problem = [0], 0, None
+        while offset < size and problem is None:
+            header = self.data[offset : offset + HEADER]
             length, crc = struct.unpack("<QI", header) if len(header) == HEADER else (size, None)
             if crc is not None and crc != masked_crc(header[:8]):
                 problem = "not a TFRecord, or a corrupt length"
-            elif at + HEADER + length + FOOTER > size:
+            elif offset + HEADER + length + FOOTER > size:
                 problem = "the file ends inside a record"
             else:
-                at += HEADER + length + FOOTER
-                offsets.append(at)
+                offset += HEADER + length + FOOTER
+                offsets.append(offset)
         if problem is not None and (self.skip is None or len(offsets) == 1):
-            raise UserError(self._broken(at, problem))
+            raise UserError(self._broken(offset, problem))
         if problem is not None:
             self.skip(
-                f"{self.path}: {problem} (byte {at}); "
+                f"{self.path}: {problem} (byte {offset}); "
                 f"the {len(offsets) - 1} records before it are used"
             )
         return np.array(offsets, np.int64)
@@ -216,24 +213,24 @@ class RecordFile:
     def _broken(self, offset, what):
         return (
             f"{self.path}: {what} (byte {offset}); write the file again "
-            "with create_pretraining_data.py, or --skip_corrupt_records"
+            "with create_pretraining_data.py, or give --skip_corrupt_records"
         )
 
-    def read(self, number):
-        """The bytes of one record; UserError with file and offset when its checksum is wrong."""
-        start, end = int(self.offsets[number]), int(self.offsets[number + 1])
+    def read(self, index):
+        """The bytes of one record. UserError names file and offset when its checksum is wrong."""
+        start, end = int(self.offsets[index]), int(self.offsets[index + 1])
         record = self.data[start + HEADER : end - FOOTER]
         (length,) = struct.unpack("<Q", self.data[start : start + 8])
         (crc,) = struct.unpack("<I", self.data[end - FOOTER : end])
         if length == len(record) and crc == masked_crc(record):
             return record
         if self.skip is None:
-            raise UserError(self._broken(start, f"record {number} is corrupt"))
+            raise UserError(self._broken(start, f"record {index} is corrupt"))
         return None
 
 
 class RecordSet:
-    """The records of several files, numbered through in the order of the files."""
+    """The records of several files as one array, in the order of the files."""
 
     def __init__(self, paths, skip=None):
         self.files = [RecordFile(path, skip) for path in paths]
@@ -244,20 +241,20 @@ class RecordSet:
     def __len__(self):
         return int(self.starts[-1])
 
-    def read(self, numbers):
-        """The bytes of the records `numbers` (N,), in that order."""
-        which = np.searchsorted(self.starts, numbers, side="right") - 1
-        local = np.asarray(numbers) - self.starts[which]
+    def read(self, indices):
+        """The bytes of the records with these indices (N,), in that order."""
+        which = np.searchsorted(self.starts, indices, side="right") - 1
+        local = np.asarray(indices) - self.starts[which]
         return [
-            self.files[file].read(number)
-            for file, number in zip(which.tolist(), local.tolist(), strict=True)
+            self.files[file].read(index)
+            for file, index in zip(which.tolist(), local.tolist(), strict=True)
         ]
 
     def sizes(self):
-        """Bytes of each record (N,), which grow with its number of tokens."""
+        """Size of each record in bytes (N,), which grows with its number of tokens."""
         return np.concatenate([np.diff(file.offsets) for file in self.files])
 
-    def locate(self, number):
+    def locate(self, index):
         """'FILE, record K' of a record, for messages."""
-        which = int(np.searchsorted(self.starts, number, side="right") - 1)
-        return f"{self.files[which].path}, record {int(number - self.starts[which])}"
+        which = int(np.searchsorted(self.starts, index, side="right") - 1)
+        return f"{self.files[which].path}, record {int(index - self.starts[which])}"

@@ -1,7 +1,7 @@
 """One shard of a data set: blocks of text -> tokens -> rows -> masks -> records.
 
-What a shard holds depends on the settings and the text alone. One block is in memory at a time;
-random second halves of NSP instances come from the same block.
+The content of a shard depends on the settings and the text alone. One block is in memory at a time;
+random second segments of NSP instances come from the same block.
 """
 
 import dataclasses
@@ -12,16 +12,16 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data import examples, instances, masking, packing
-from bert_gpu.data.chance import derive_key, row_keys
+from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
 from bert_gpu.files import read_json, write_json
-from bert_gpu.memory import give_back
+from bert_gpu.malloc import trim_heap
 from bert_gpu.text import clean, corpus
-from bert_gpu.text.open_tokenizer import open_tokenizer
+from bert_gpu.text.tokenizers import open_tokenizer
 
-TRAIN, VALIDATION, DROPPED = 0, 1, 2  # what becomes of a document
-ROWS_AT_ONCE = 2048  # so that the arrays of a step are about a megabyte each
-TRIAL_PIECES, TRIAL_BYTES = 4, 1 << 18  # of text, to see how much will be written
+TRAIN, VALIDATION, DROPPED = 0, 1, 2  # how a document is used
+ROWS_PER_BATCH = 2048  # then each array of a batch has about a megabyte
+NUM_SAMPLES, SAMPLE_BYTES = 4, 1 << 18  # of text, to predict the size of the output
 SCORED_ORDERS = ("length", "common")
 
 
@@ -33,13 +33,13 @@ class Shard:
 
     path: str
     split: str
-    number: int
+    index: int
     blocks: tuple
 
 
 @dataclasses.dataclass
 class Counts:
-    """What was written, added up over shards."""
+    """Statistics of what was written; Counts of several shards can be added."""
 
     num_instances: int = 0
     num_random_next: int = 0
@@ -56,8 +56,8 @@ class Counts:
         return Counts(*(mine + theirs for mine, theirs in pairs))
 
 
-class Trial:
-    """In the place of a ShardWriter: keeps what would be written."""
+class MemoryWriter:
+    """Used in place of a ShardWriter: keeps what would be written in memory."""
 
     def __init__(self):
         self.parts = []
@@ -67,12 +67,10 @@ class Trial:
 
 
 class Worker:
-    """Turns blocks into a shard. Picklable; the tokenizer is made in the process that uses it."""
+    """Turns blocks into a shard. Picklable: each process makes its own tokenizer."""
 
     def __init__(self, config, vocab_file, fate):
-        """fate: (D,) int8, what becomes of each document of the corpus: TRAIN,
-        VALIDATION or DROPPED.
-        """
+        """fate: (D,) int8, TRAIN, VALIDATION or DROPPED for each document of the corpus."""
         self.config, self.vocab_file, self.fate = config, vocab_file, fate
         self._tokenizer = None
 
@@ -92,36 +90,37 @@ class Worker:
         return self._tokenizer
 
     def write_shard(self, shard, report):
-        """Writes one shard and its statistics; `report` is told the bytes of text and the tokens as
-        they are done.
+        """Writes one shard and its statistics. `report` is called with the bytes of text and the
+        tokens done since its last call.
         """
         counts, scores = Counts(), []
         with ShardWriter(shard.path, self.config.gzip_compress) as writer:
-            for number, (texts, others, num_bytes) in enumerate(self._groups(shard)):
-                key = derive_key(self.config.random_seed, shard.split, shard.number, number)
-                more = self._write_group(texts, others, writer, scores, key) if texts else Counts()
-                counts += more
-                give_back()
-                # The validation shard goes through the text once more, which is not progress that a
-                # user would count.
-                report(num_bytes if shard.split == "train" else 0, more.num_tokens)
+            for index, (texts, others, num_bytes) in enumerate(self._groups(shard)):
+                key = derive_key(self.config.random_seed, shard.split, shard.index, index)
+                group_counts = (
+                    self._write_group(texts, others, writer, scores, key) if texts else Counts()
+                )
+                counts += group_counts
+                trim_heap()
+                # The validation shard reads the text again; progress counts each byte once.
+                report(num_bytes if shard.split == "train" else 0, group_counts.num_tokens)
             if self.config.order in SCORED_ORDERS:
                 with open(scores_path(shard), "wb") as file:
                     np.save(file, np.concatenate(scores) if scores else np.zeros(0))
         counts.num_bytes = writer.num_bytes
         write_json(stats_path(shard), dataclasses.asdict(counts))
 
-    def growth(self, blocks):
-        """Bytes that will be written for a byte of text, from a trial on a few pieces of the
-        corpus; nothing is written.
+    def bytes_per_text_byte(self, blocks):
+        """Size of the output relative to the text, measured on a few samples of the corpus; writes
+        no file.
         """
-        num_read, trial = 0, Trial()
-        for number in np.unique(
-            np.linspace(0, len(blocks) - 1, TRIAL_PIECES).round().astype(int)
+        num_read, writer = 0, MemoryWriter()
+        for index in np.unique(
+            np.linspace(0, len(blocks) - 1, NUM_SAMPLES).round().astype(int)
         ).tolist():
-            fates = self.fate[block_range(blocks[number])]
-            texts, end = [], num_read + TRIAL_BYTES
-            for document, fate in zip(corpus.read_block(blocks[number]), fates, strict=True):
+            fates = self.fate[block_range(blocks[index])]
+            texts, end = [], num_read + SAMPLE_BYTES
+            for document, fate in zip(corpus.read_block(blocks[index]), fates, strict=True):
                 if num_read >= end:
                     break
                 num_read += sum(map(len, document)) + len(document) + 1  # with its line breaks
@@ -129,20 +128,20 @@ class Worker:
                     texts.append(clean.normalize(document, self.config.normalization))
             if texts:
                 self._write_group(
-                    texts, [], trial, [], derive_key(self.config.random_seed, "trial", number)
+                    texts, [], writer, [], derive_key(self.config.random_seed, "trial", index)
                 )
-        give_back()
-        content = b"".join(trial.parts)
+        trim_heap()
+        content = b"".join(writer.parts)
         return len(
             zlib.compress(content, GZIP_LEVEL) if self.config.gzip_compress else content
         ) / max(1, num_read)
 
     def _groups(self, shard):
-        """(documents, other documents to draw random second segments from, bytes of text read) of a
-        shard, about a block at a time.
+        """Yields (documents, other documents to draw random second segments from, bytes of text
+        read) of a shard, about a block at a time.
         """
         split = TRAIN if shard.split == "train" else VALIDATION
-        waiting, others, num_bytes = [], [], 0
+        pending, others, num_bytes = [], [], 0
         for block in shard.blocks:
             fates = self.fate[block_range(block)]
             num_bytes += block.end - block.start
@@ -152,30 +151,30 @@ class Worker:
                 clean.normalize(document, self.config.normalization)
                 for document in corpus.read_block(block)
             ]
-            waiting += [
+            pending += [
                 document for document, fate in zip(documents, fates, strict=True) if fate == split
             ]
             if split == VALIDATION:
-                # Validation documents are few: they are gathered, and a lone one is lent the
-                # training documents of its block.
+                # Validation documents are few, so those of several blocks form a group. A single
+                # one draws random second segments from the training documents of its block.
                 others = [
                     document
                     for document, fate in zip(documents, fates, strict=True)
                     if fate == TRAIN
                 ]
                 if (
-                    sum(len(line) for document in waiting for line in document)
+                    sum(len(line) for document in pending for line in document)
                     < self.config.window_megabytes * 1e6
                 ):
                     continue
-            yield waiting, [], num_bytes
-            waiting, num_bytes = [], 0
-        if waiting or num_bytes:
-            yield waiting, others if len(waiting) == 1 else [], num_bytes
+            yield pending, [], num_bytes
+            pending, num_bytes = [], 0
+        if pending or num_bytes:
+            yield pending, others if len(pending) == 1 else [], num_bytes
 
     def _write_group(self, texts, others, writer, scores, key):
-        """Tokenizes documents, makes rows in `dupe_factor` passes, masks and writes them; adds to
-        `scores` where order needs it.
+        """Tokenizes documents, makes rows in `dupe_factor` passes, masks and writes them. Appends
+        to `scores` when the order needs them.
         """
         config, tokenizer = self.config, self.tokenizer
         texts, ids, splits, num_dropped = self._tokenize(texts)
@@ -205,8 +204,8 @@ class Worker:
         counts.num_instances = len(rows)
         keys = row_keys(derive_key(key, "masks"), np.arange(len(rows)))
         frequencies = np.bincount(ids, minlength=tokenizer.vocab_size) / max(1, len(ids))
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            chosen = np.arange(start, min(start + ROWS_AT_ONCE, len(rows)))
+        for start in range(0, len(rows), ROWS_PER_BATCH):
+            chosen = np.arange(start, min(start + ROWS_PER_BATCH, len(rows)))
             tokens = rows.take(chosen).tokens(documents, config.max_seq_length, tokenizer)
             if config.order in SCORED_ORDERS:
                 scores.append(
@@ -225,7 +224,7 @@ class Worker:
         return counts
 
     def _tokenize(self, texts):
-        """(documents kept, ids, splits of their sentences, number of documents dropped by
+        """(kept documents, ids, sentence splits, number of documents dropped by
         --max_tokens_per_character).
         """
         ids, splits = self.tokenizer.tokenize([line for document in texts for line in document])
@@ -245,13 +244,13 @@ class Worker:
         return kept, ids[np.repeat(kept_lines, lengths)], kept_splits, int((~keep).sum())
 
     def _rows(self, documents, num_own, key):
-        """PairRows or PieceRows of the first `num_own` documents, of all passes, in the order of
-        the settings.
+        """PairRows or PieceRows of all passes over the first `num_own` documents, ordered as the
+        settings say.
         """
         config, length = self.config, self.config.max_seq_length
         passes = []
-        for number in range(config.num_passes):
-            pass_key = derive_key(key, "instances", number)
+        for index in range(config.num_passes):
+            pass_key = derive_key(key, "instances", index)
             if config.objective in ("nsp", "sop"):
                 args = documents, np.arange(num_own), np.arange(len(documents))
                 settings = dict(
@@ -284,21 +283,21 @@ class Worker:
         )
 
     def _static_features(self, tokens, keys):
-        """Google's seven features of a batch of rows; without labels six, and with the numbers of
-        packed sequences.
+        """Google's seven features of a batch of rows; six without labels, and sequence_ids for
+        packed rows.
         """
         masked = self._mask(
             tokens.input_ids, tokens.lengths, self.tokenizer.word_starts(tokens.input_ids), keys
         )
         features = {name: value.numpy() for name, value in masked.items()}
-        features["input_mask"] = (tokens.numbers > 0).astype(np.int32)
+        features["input_mask"] = (tokens.sequence_ids > 0).astype(np.int32)
         if tokens.labels is not None:
-            features["segment_ids"] = np.maximum(tokens.numbers - 1, 0)
+            features["segment_ids"] = np.maximum(tokens.sequence_ids - 1, 0)
             features["next_sentence_labels"] = tokens.labels[:, None]
         else:
-            features["segment_ids"] = np.zeros_like(tokens.numbers)
+            features["segment_ids"] = np.zeros_like(tokens.sequence_ids)
         if self.config.objective == "packed":
-            features["sequence_ids"] = tokens.numbers
+            features["sequence_ids"] = tokens.sequence_ids
         rename = examples.V2_NAMES if self.config.use_v2_feature_names else {}
         return {rename.get(name, name): values for name, values in features.items()}
 
@@ -319,11 +318,11 @@ class Worker:
 
 
 def compact_features(tokens):
-    """Rows without padding: input_ids, `starts` of their segments or sequences, and the
-    labels of pairs.
+    """Rows without padding: input_ids, `starts` of segments or sequences, and the labels of
+    pairs.
     """
-    is_real = tokens.numbers > 0
-    begins = is_real & (np.diff(tokens.numbers, axis=1, prepend=0) != 0)
+    is_real = tokens.sequence_ids > 0
+    begins = is_real & (np.diff(tokens.sequence_ids, axis=1, prepend=0) != 0)
     features = {}
     for name, values, where in (("input_ids", tokens.input_ids, is_real), ("starts", None, begins)):
         splits = np.concatenate([[0], np.cumsum(where.sum(1))])
@@ -334,11 +333,11 @@ def compact_features(tokens):
 
 
 def rarity(tokens, frequencies):
-    """(N,) how uncommon the words of each row are: minus the mean log frequency of its tokens in
-    the block, frames left out.
+    """(N,) minus the mean log frequency of each row's tokens in the block, without special tokens:
+    large for rare words.
     """
     shares = frequencies[tokens.input_ids]
-    counted = (tokens.numbers > 0) & (shares > 0)
+    counted = (tokens.sequence_ids > 0) & (shares > 0)
     return np.where(counted, -np.log(np.where(counted, shares, 1.0)), 0.0).sum(1) / np.maximum(
         counted.sum(1), 1
     )
@@ -356,11 +355,11 @@ def stats_path(shard):
 def read_stats(shard):
     names = [field.name for field in dataclasses.fields(Counts)]
     content = read_json(
-        stats_path(shard), "the counts of a shard; delete it to have the shard written again", names
+        stats_path(shard), "the counts of a shard; delete it, and the shard is written again", names
     )
     return Counts(**{name: content[name] for name in names})
 
 
 def block_range(block):
-    """The corpus-wide numbers of a block's documents."""
+    """The indices, in the whole corpus, of a block's documents."""
     return slice(block.first_document, block.first_document + block.num_documents)

@@ -1,24 +1,24 @@
-"""What a data job has written, for people: counts as lines, and instances decoded."""
+"""Shows what a data job has written: a table of counts, and decoded instances."""
 
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import evaluation_batches
-from bert_gpu.text.open_tokenizer import open_tokenizer
+from bert_gpu.text.tokenizers import open_tokenizer
 
 
 def summary(manifest, counts, num_duplicates, config, duration):
-    """What was written, as lines. manifest, counts, num_duplicates: of Job.run. duration: as
-    people read it.
+    """The counts as lines of text. manifest, counts, num_duplicates: from DatasetBuilder.run.
+    duration: formatted text.
     """
     share = counts.num_random_next / max(1, counts.num_instances)
     num_shards = len(manifest.train_shards) + len(manifest.validation_shards)
     padding = 1 - counts.num_row_tokens / max(1, counts.num_instances * config.max_seq_length)
     dropped = [
         (num_duplicates, "duplicates"),
-        (counts.num_dropped, "with too many tokens a character"),
+        (counts.num_dropped, "with too many tokens per character"),
     ]
-    dropped = ", ".join(f"{number:,} {what}" for number, what in dropped if number)
+    dropped = ", ".join(f"{count:,} {what}" for count, what in dropped if count)
     rows = [
         ("documents", f"{counts.num_documents:,}" + (f"; dropped: {dropped}" if dropped else "")),
         ("sentences", f"{counts.num_sentences:,}"),
@@ -55,8 +55,8 @@ def summary(manifest, counts, num_duplicates, config, duration):
 
 
 def decode_instances(config, num_instances):
-    """Yields the first instances of the data set of a DataConfig as text: their pieces, and what
-    is predicted.
+    """Yields the first instances of the data set of a DataConfig as text: their pieces and the
+    tokens to predict.
     """
     manifest = read_manifest(config.folder)
     tokenizer = open_tokenizer(f"{config.folder}/{manifest.vocab_file}", manifest.do_lower_case)
@@ -73,13 +73,15 @@ def decode_instances(config, num_instances):
 
 
 def decode_row(row, tokenizer):
-    """One row of a batch as text. row: {feature: array} without the axis of rows."""
+    """One row of a batch as text. row: {feature: array} without the batch axis."""
     is_real = row["masked_lm_weights"] > 0
-    wanted = zip(row["masked_lm_positions"][is_real], row["masked_lm_ids"][is_real], strict=True)
+    predictions = zip(
+        row["masked_lm_positions"][is_real], row["masked_lm_ids"][is_real], strict=True
+    )
     lines = [
         " ".join(tokenizer.pieces(row["input_ids"][: int(row["input_mask"].sum())])),
         "  predict: "
-        + ", ".join(f"{position} {tokenizer.vocab[piece]}" for position, piece in wanted),
+        + ", ".join(f"{position} {tokenizer.vocab[piece]}" for position, piece in predictions),
     ]
     if "next_sentence_labels" in row:
         lines.append(

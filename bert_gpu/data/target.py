@@ -1,8 +1,7 @@
-"""The folder that a data job writes to: whose it is, what may be kept, what may be removed.
+"""The output folder of a data job: whether it belongs to the job, which files to keep or remove.
 
-A job that is under way has .NAME.building.json beside its shards: what it was asked for, and which
-vocabulary it uses. A finished one has dataset.json. Without either, what lies in the folder is
-somebody else's and is left alone.
+An unfinished job has .NAME.building.json beside its shards, with its settings and its vocabulary. A
+finished one has dataset.json. Without either file the folder's content is not ours and stays.
 """
 
 import glob
@@ -18,11 +17,11 @@ from bert_gpu.data.shards import scores_path, stats_path
 from bert_gpu.files import check_writable, read_json, write_json
 from bert_gpu.settings import UserError
 from bert_gpu.text.config import FILE_NAMES
-from bert_gpu.text.open_tokenizer import open_tokenizer
+from bert_gpu.text.tokenizers import open_tokenizer
 from bert_gpu.text.vocab import write_whole_file
 
-# What a process that was killed may leave: PID.partial of shards (records.py) and of JSON
-# (files.py), PID.unfinished of the rest.
+# Files that a killed process may leave: PID.partial of shards (records.py) and of JSON (files.py),
+# PID.unfinished of the rest.
 UNFINISHED = (
     ".{name}-*.partial*",
     "..{name}*.partial",
@@ -33,7 +32,7 @@ UNFINISHED += tuple(f"{name}.*.unfinished" for name in FILE_NAMES.values())
 
 
 class Target:
-    """The output folder of one job. settings, inputs: what decides the data set, as JSON values."""
+    """The output folder of one job. settings, inputs: JSON values that decide the data set."""
 
     def __init__(self, config, settings, inputs):
         self.config, self.flag = config, f"--output_file={config.output_file}"
@@ -44,7 +43,7 @@ class Target:
         self.order_file = os.path.join(config.folder, f"{config.name}.order")
 
     def status(self, overwrite):
-        """'new', 'resumed' or 'finished'; UserError when the folder is not for this job."""
+        """'new', 'resumed' or 'finished'; UserError when the folder has other content."""
         config = self.config
         check_writable(config.folder, self.flag)
         present = read_manifest(config.folder)
@@ -62,7 +61,7 @@ class Target:
             self._compare(
                 read_json(
                     self.building,
-                    "the settings of an unfinished job; --overwrite starts anew",
+                    "the settings of an unfinished job; --overwrite starts again",
                     ("settings", "inputs"),
                 )
             )
@@ -76,16 +75,14 @@ class Target:
         return "finished" if all(map(os.path.exists, paths)) else "resumed"
 
     def _refuse_foreign(self):
-        """A folder without a data set of ours may hold other files, but none that would be
-        overwritten.
-        """
+        """UserError if this job would overwrite a file in a folder without a data set of ours."""
         in_the_way = self._find("{name}-*.tfrecord", "{name}-*.index")
         if os.path.exists(self.vocab_file) and not self._is_given(self.vocab_file):
             in_the_way.append(self.vocab_file)
         if in_the_way:
             raise UserError(
-                f"{in_the_way[0]}: is in the way and not from a run "
-                "of this script; move it, or choose another folder"
+                f"{in_the_way[0]}: is in the way, and this script did "
+                "not write it; move it, or choose another folder"
             )
 
     def _compare(self, stored):
@@ -99,23 +96,23 @@ class Target:
         if not changed and stored["inputs"] != self.wanted["inputs"]:
             changed = ["the text itself"]
         if changed:
-            text = f"{self.flag}: holds a data set made otherwise ({'; '.join(changed)})"
+            text = f"{self.flag}: holds a data set with other settings ({'; '.join(changed)})"
             raise UserError(text[:220] + "; choose another folder, or --overwrite")
 
     def check_unchanged(self, status, overwrite):
-        """UserError when the folder's status is another one than before its lock was taken."""
+        """UserError when the folder's status has changed since before its lock was taken."""
         if self.status(overwrite) != status:
             raise UserError(
                 f"{self.flag}: another process has just written to "
-                f"{self.config.folder}; give the same command again"
+                f"{self.config.folder}; run the same command again"
             )
 
     def is_empty(self):
-        """Whether nothing but the lock is in the folder."""
+        """Whether the folder holds nothing but the lock."""
         return os.listdir(self.config.folder) == [f".{self.config.name}.lock"]
 
     def kept_vocabulary(self):
-        """Whether the vocabulary that an interrupted job used is still there, unchanged."""
+        """Whether the vocabulary of the interrupted job still exists, unchanged."""
         present = read_manifest(self.config.folder)
         identity = (
             present.tokenizer
@@ -127,35 +124,33 @@ class Target:
         return open_tokenizer(self.vocab_file, self.config.do_lower_case).identity == identity
 
     def has_shards(self):
-        """Whether something whole is there, which would be a pity to lose."""
+        """Whether the folder holds a complete shard."""
         return bool(self._find("{name}-*.tfrecord"))
 
-    def clear(self, anew=False):
-        """Removes an earlier data set of this name, or what an interrupted job left of it; `anew`:
-        and marks the folder as this job's.
+    def clear(self, mark=False):
+        """Removes an earlier data set of this name, or what an interrupted job left of it. With
+        `mark`, also marks the folder as this job's.
 
-        Killed at any point, it leaves what is either the earlier data set or this job, interrupted.
+        If it is killed, the folder holds either the earlier data set or this job, interrupted.
         """
         self._remove(".{name}-*.stats", ".{name}-*.scores", *UNFINISHED)
-        if anew:
+        if mark:
             write_json(self.building, self.wanted)
         else:
             self._remove(".{name}.building.json")
         self._remove(FILE_NAME, "{name}-*.tfrecord", "{name}-*.index", "{name}.order")
 
     def undo(self):
-        """Removes all that a job makes, from a folder in which nothing was before;
-        the lock stays.
-        """
+        """Removes all files of this job from a folder that was empty before; the lock stays."""
         self.clear()
         self.sweep()
         self._remove(os.path.basename(self.vocab_file))
 
     def begin(self, content):
-        """Marks the folder as under way and writes the vocabulary file's `content`; None = the one
-        that is there is used.
+        """Marks the job as unfinished and writes the vocabulary file's `content`; None keeps the
+        existing file.
         """
-        self._remove(*UNFINISHED)  # of a process that was killed: this one holds the folder's lock
+        self._remove(*UNFINISHED)  # from a killed process, since this one holds the lock
         if content is not None:
             write_json(self.building, self.wanted)
             if not (os.path.exists(self.vocab_file) and self._is_given(self.vocab_file)):
@@ -164,22 +159,22 @@ class Target:
         write_json(self.building, self.wanted | dict(tokenizer=identity))
 
     def keep(self, shards):
-        """Those of the job's shards that are whole; other shards of this name, which --overwrite
-        did not get to, are removed.
+        """The job's complete shards. Removes other shards of this name, which an interrupted
+        --overwrite left.
         """
-        whole = [
+        complete = [
             shard
             for shard in shards
             if os.path.exists(shard.path) and os.path.exists(stats_path(shard))
         ]
-        known = {path for shard in whole for path in (shard.path, index_path(shard.path))}
+        known = {path for shard in complete for path in (shard.path, index_path(shard.path))}
         for path in self._find("{name}-*.tfrecord", "{name}-*.index"):
             if path not in known:
                 os.remove(path)
-        return whole
+        return complete
 
     def _find(self, *patterns):
-        """Files of the folder; {name} stands for that of the data set."""
+        """Files in the folder that match patterns, in which {name} is the name of the data set."""
         folder, name = glob.escape(self.config.folder), glob.escape(self.config.name)
         return [
             path
@@ -192,9 +187,7 @@ class Target:
             os.remove(path)
 
     def finish(self, manifest, shards, counts):
-        """Writes dataset.json and removes what served the way; before that, shards without
-        an instance.
-        """
+        """Removes shards without an instance, writes dataset.json, and removes temporary files."""
         if manifest.order_file:
             scores = [
                 np.load(scores_path(shard))
@@ -211,14 +204,14 @@ class Target:
         self.sweep()
 
     def sweep(self):
-        """Removes what a finished data set does not need; a job killed at its very end
-        has left it.
+        """Removes the temporary files of a finished data set, also those that a job killed at its
+        end left.
         """
         self._remove(".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
         shutil.rmtree(self.spool, ignore_errors=True)
         shutil.rmtree(self.spool + ".hashes", ignore_errors=True)
 
     def _is_given(self, path):
-        """Whether a file that exists is the vocabulary that the user named."""
+        """Whether an existing file is the vocabulary that the user named."""
         own = self.config.given_vocabulary
         return own is not None and os.path.exists(own) and os.path.samefile(own, path)

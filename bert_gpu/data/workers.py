@@ -11,22 +11,22 @@ import time
 
 import tensorflow as tf
 
-from bert_gpu.memory import map_large_things
+from bert_gpu.malloc import map_large_blocks
 
-# text times passes; below, threads are done before processes would have paid for their start
+# bytes of text times passes; below this, threads finish sooner, because processes start slowly
 THREADS_BYTES = 1000 << 20
 
 
 @contextlib.contextmanager
 def open_pool(num_workers, worker, work_bytes):
-    """(pool, function that writes a shard in it, [bytes of text, tokens] done so far).
+    """Yields (pool, function that writes a shard in it, [bytes of text, tokens] done so far).
 
-    Threads do for a short job, since nearly all of the work is outside Python; processes take
-    seconds to start, and then each has an interpreter of its own.
+    A short job uses threads, since nearly all of the work is outside Python. Processes take seconds
+    to start, but each then has its own interpreter.
     """
     if work_bytes < THREADS_BYTES:
         done, lock = [0, 0], threading.Lock()
-        assert worker.tokenizer  # made once, for all threads
+        assert worker.tokenizer  # created once, before the threads start
         with multiprocessing.pool.ThreadPool(num_workers) as pool:
             yield pool, functools.partial(write_counted, worker, done, lock), done
     else:
@@ -37,7 +37,7 @@ def open_pool(num_workers, worker, work_bytes):
 
 
 def write_counted(worker, done, lock, shard):
-    """Writes a shard and adds what is done to done = [bytes of text, tokens]."""
+    """Writes a shard and adds its progress to done = [bytes of text, tokens]."""
 
     def report(num_bytes, num_tokens):
         with lock:
@@ -51,15 +51,15 @@ def start_process(worker, done):
     """Runs once in each worker process: one thread each, since the processes share the cores."""
     global process_worker, process_done
     process_worker, process_done = worker, done
-    map_large_things()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, too, and ends the pool
+    map_large_blocks()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too and ends the pool
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 
 def end_with_parent(parent):
-    """Ends this process when its parent is gone, because nobody waits for it any more."""
+    """Ends this process when its parent has ended, because nothing waits for its result."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

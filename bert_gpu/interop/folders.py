@@ -1,10 +1,9 @@
-"""Replacing a model's folder as a whole: {file name: bytes} in, a folder that is the old one or the
-new one, never a mixture.
+"""Replaces a model's folder as a whole: after any failure it is the old one or the new one, never a
+mixture.
 
 The new folder is written under a hidden name, .NAME.PID.partial; then the old one is renamed to
 .NAME.PID.old and the new one to NAME. A process killed between these two renames leaves no NAME:
-the next write puts the old one back before it begins, and who reads is told where it lies
-(displaced).
+the next write first puts the old one back, and readers are told where it is (displaced).
 """
 
 import os
@@ -16,20 +15,20 @@ from bert_gpu.settings import UserError
 
 
 def replace_folder(folder, contents):
-    """Makes `folder` hold the files `contents` {name: bytes}, and what it held under other names.
+    """Writes the files `contents` {name: bytes} to `folder`; files of other names stay.
 
     Raises:
-      UserError: something that is no folder is there, it is the current folder, or the disk
-        refuses; then nothing has changed.
+      UserError: `folder` is a file or the current folder, or writing failed; then nothing has
+        changed.
     """
     check_local(folder, "--output_dir")
-    folder = os.path.realpath(folder)  # a link stays, and what it points to is replaced
+    folder = os.path.realpath(folder)  # a link stays; its target is replaced
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise UserError(f"{folder}: is a file; name a folder")
     if os.path.commonpath([folder, os.path.realpath(os.curdir)]) == folder:
         raise UserError(
             f"{folder}: is where this command runs, so it cannot "
-            "be replaced; go elsewhere, or name a folder inside it"
+            "be replaced; run it elsewhere, or name a folder inside it"
         )
     new, old = (beside(folder, f"{os.getpid()}.{state}") for state in ("partial", "old"))
     try:
@@ -45,7 +44,7 @@ def replace_folder(folder, contents):
         raise UserError(
             (
                 f"{folder}: cannot be written ({reason}); "
-                "make room and rights there, or name another folder"
+                "make room, change its permissions, or name another folder"
             )[:300]
         ) from None
     finally:
@@ -53,8 +52,8 @@ def replace_folder(folder, contents):
 
 
 def recover(folder):
-    """Tidies up after a write, ended or killed: the old folder comes back where there is no new
-    one; what else is left goes.
+    """Cleans up after a write, ended or killed: restores the old folder if there is no new one, and
+    removes temporary folders.
     """
     parent, name = os.path.split(folder)
     if not os.path.isdir(parent):
@@ -68,9 +67,7 @@ def recover(folder):
 
 
 def displaced(folder):
-    """Where the old content of a model's folder lies since a write of the folder was killed between
-    its two renames; None if nowhere.
-    """
+    """The path of the old folder when a write was killed between its two renames, else None."""
     parent, name = os.path.split(os.path.realpath(folder))
     if os.path.lexists(folder) or not os.path.isdir(parent):
         return None
@@ -96,7 +93,7 @@ def write_files(folder, contents):
 
 
 def copy_others(source, target, contents):
-    """Copies what `source` has under names that are not written; links stay links."""
+    """Copies the files of `source` that `contents` does not replace; links stay links."""
     for entry in os.scandir(source):
         path = os.path.join(target, entry.name)
         if entry.name in contents:

@@ -1,12 +1,11 @@
-"""Model folders of Hugging Face's BERT: config.json and model.safetensors, read to our weights and
-written from them.
+"""Reads and writes model folders of Hugging Face's BERT: config.json and model.safetensors.
 
-The same format is the project's own model folder, so that whatever was trained opens in
-`transformers` as it is. One table says which of their tensors make up each of ours. Two
+This is also the project's own format, so that trained models open in `transformers` directly. One
+table says which of their tensors make up each of ours. Two
 differences matter: torch keeps a linear layer's weight as (out, in), and our query, key and value
-projections are one matrix (H, 3H), in this order. An architecture that is not BERT's
-(config.is_classic), such as an encoder of Model Garden, has a model_type of its own, and its
-tensors are ours under our names.
+projections are one matrix (H, 3H), in this order. Other architectures than BERT's (not
+config.is_classic), such as an encoder of Model Garden, have their own model_type, and their tensors
+are ours under our names.
 """
 
 import contextlib
@@ -25,8 +24,8 @@ from bert_gpu.settings import UserError
 
 
 class Notes(typing.NamedTuple):
-    """What else a folder says: our weights that it lacks, its tensors that we have no place for,
-    and what it was saved as.
+    """What else a folder contains: our weights that it lacks, its tensors that we do not use, its
+    architecture and labels.
     """
 
     missing: list[str]
@@ -35,7 +34,7 @@ class Notes(typing.NamedTuple):
     labels: tuple[str, ...]
 
 
-# Which of our weights each class of transformers holds, beside the encoder: beginnings of names.
+# The weights of each class of transformers beside the encoder's, as prefixes of our names.
 ARCHITECTURES = {
     "BertModel": ("pooler/",),
     "BertForPreTraining": ("pooler/", "mlm/", "nsp/"),
@@ -57,8 +56,8 @@ def _norm(ours, theirs):
 
 
 def weight_names(config, specs):
-    """{our name: [their names]}, the latter as in the classes with heads, where the encoder's begin
-    with "bert."; specs: of `_specs`.
+    """{our name: [their names]}, as in the classes with heads, where names of the encoder begin
+    with "bert."; specs: from `_specs`.
     """
     if not config.is_classic:
         return {name: [name] for name in specs}
@@ -94,14 +93,14 @@ def weight_names(config, specs):
     }
 
 
-def _is_turned(name, theirs):
-    """Whether a weight is the other way round in the file."""
+def _is_transposed(name, theirs):
+    """Whether the file has the transposed weight."""
     return name.endswith("/kernel") and theirs != [name]
 
 
 def _to_ours(name, theirs, tensors):
     """Their tensors of one weight -> ours."""
-    if _is_turned(name, theirs):
+    if _is_transposed(name, theirs):
         tensors = [tensor.T for tensor in tensors]
     return np.ascontiguousarray(
         np.concatenate(tensors, axis=-1) if len(tensors) > 1 else tensors[0]
@@ -111,18 +110,20 @@ def _to_ours(name, theirs, tensors):
 def _to_theirs(name, theirs, array):
     """Our weight -> their tensors."""
     parts = np.split(array, len(theirs), axis=-1)
-    return [np.ascontiguousarray(part.T if _is_turned(name, theirs) else part) for part in parts]
+    return [
+        np.ascontiguousarray(part.T if _is_transposed(name, theirs) else part) for part in parts
+    ]
 
 
 def _their_shape(name, theirs, shape):
     """Shape of each of their tensors of one weight, from that of ours."""
     shape = (*shape[:-1], shape[-1] // len(theirs))
-    return shape[::-1] if _is_turned(name, theirs) else shape
+    return shape[::-1] if _is_transposed(name, theirs) else shape
 
 
 def _canonical(name):
-    """Their name as in our table: old norms say gamma and beta, and a bare encoder has no "bert."
-    before its names.
+    """Their name as in our table: old norms have gamma and beta, and names of a bare encoder lack
+    "bert.".
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
@@ -131,7 +132,7 @@ def _canonical(name):
 
 def _pop_decoder(folder, tensors):
     """Removes the MLM decoder, which repeats the word embeddings and the output bias; keeps its
-    bias where that is the only copy.
+    bias if that is the only copy.
     """
     decoder, words = (
         tensors.pop("cls.predictions.decoder.weight", None),
@@ -158,8 +159,8 @@ def _guess_architecture(names):
 
 
 def _stated_architecture(path):
-    """The class that a config.json says the weights are of, None when it says none; for our
-    architectures, BERT's with the same heads.
+    """The class that config.json names, or None; for our architectures, the BERT class with the
+    same heads.
     """
     stated = model_config.read_json_object(path).get("architectures")
     if stated is None or stated == []:
@@ -173,19 +174,19 @@ def _stated_architecture(path):
 
 
 def _read_labels(path):
-    """Names of the classes, once it is sure that they are names."""
+    """Names of the classes; UserError unless they are text."""
     labels = model_config.read_json_object(path).get("id2label")
     if labels is not None and not isinstance(labels, dict):
-        raise UserError(f"{path}: id2label must map class numbers to names")
+        raise UserError(f"{path}: id2label must map class indices to names")
     names = model_config.read_labels(path)
     if any("\ud800" <= character <= "\udfff" for name in names for character in name):
-        raise UserError(f"{path}: id2label has a name that is no Unicode text; rename the class")
+        raise UserError(f"{path}: id2label has a name that is not valid Unicode; rename the class")
     return names
 
 
 def _specs(encoder, num_classes, architecture):
-    """Every weight that we know a place for. A classifier's pooler may be another than that of
-    next sentences.
+    """Every weight that we can read. A classifier's pooler may differ from that of next-sentence
+    prediction.
     """
     parts = [heads.classifier_weights(encoder, num_classes), heads.pretraining_weights(encoder)]
     return (
@@ -197,9 +198,7 @@ def _specs(encoder, num_classes, architecture):
 
 @contextlib.contextmanager
 def _blaming(path):
-    """Errors about an encoder that cannot be, or not with these settings, name the file that
-    asks for it.
-    """
+    """Names `path`, the file with the settings, in errors about an impossible encoder."""
     try:
         yield
     except UserError as error:
@@ -211,9 +210,9 @@ def read_model(folder):
     BertForSequenceClassification.
 
     Returns:
-      (config, weights, notes): ModelConfig; {our name: float32 array} of what the folder has;
-        Notes. `notes.missing` names the weights that the folder's own architecture has in our model
-        and the file has not.
+      (config, weights, notes): ModelConfig; {our name: float32 array} of the weights in the
+        folder; Notes. `notes.missing` names weights of the folder's architecture that the file
+        lacks.
 
     Raises:
       UserError: no such folder or file, a damaged file, a shape that contradicts config.json, an
@@ -231,7 +230,7 @@ def read_model(folder):
         _pop_decoder(folder, tensors)
     with _blaming(config_path):
         encoder = open_encoder(config)
-    if encoder.num_groups > len(tensors):  # before a table of that many layers is made
+    if encoder.num_groups > len(tensors):  # before building a table of that many layers
         raise UserError(
             f"{folder}: config.json says num_hidden_layers={config.num_hidden_layers}, "
             f"the file has {len(tensors)} tensors"
@@ -262,8 +261,8 @@ def read_model(folder):
                 )
             if not np.isfinite(tensors[their]).all():
                 raise UserError(
-                    f"{folder}: {their} holds numbers that are not finite; "
-                    "the file is damaged, so get or make it again"
+                    f"{folder}: {their} has values that are not finite; "
+                    "the file is damaged, so download or write it again"
                 )
         weights[name] = _to_ours(name, theirs, [tensors[their] for their in theirs])
     known = {their for name in weights for their in names[name]}
@@ -286,19 +285,19 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
     """Writes a model folder that `read_model` reads back and, for a BERT, `transformers` opens with
     `architecture`.from_pretrained.
 
-    The bytes are a function of the arguments. The folder gets its name only when it is whole, also
-    where one is replaced; files of the old one that are not written here stay.
+    The bytes depend on the arguments alone. The folder is replaced as a whole when it is complete;
+    other files of the old folder stay.
 
     Args:
       folder: path.
-      weights: {our name: array}; those that the architecture has no place for (a pretraining head
+      weights: {our name: array}; weights that the architecture does not have (a pretraining head
         in a classifier) are left out.
       architecture: a key of ARCHITECTURES.
       labels: names of a classifier's classes; by default LABEL_0, LABEL_1 and so on.
-      files: {name: bytes} to put beside, such as vocab.txt.
+      files: {name: bytes} of further files, such as vocab.txt.
 
     Raises:
-      UserError: the weights do not have what the architecture needs.
+      UserError: a weight of the architecture is missing.
     """
     if architecture not in ARCHITECTURES:
         raise UserError(f"--architecture={architecture}: known are {', '.join(ARCHITECTURES)}")
@@ -321,7 +320,7 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
             if name.startswith("pooler/") and architecture == "BertModel":
                 continue
             raise UserError(
-                f"{folder}: {architecture} needs the weight {name}, which this model has not"
+                f"{folder}: {architecture} needs the weight {name}, which this model lacks"
             )
         array = np.asarray(weights[name], np.float32)
         assert array.shape == spec.shape, f"{name}: {array.shape}, expected {spec.shape}"

@@ -1,8 +1,7 @@
-"""Models in and out, for whoever does not care in which format: finding a model's folder, reading
-and writing it, its tokenizer.
+"""Models in any format: finds a model's folder, reads and writes it, and opens its tokenizer.
 
-A model is a folder in Hugging Face's format (config.json, model.safetensors, vocab.txt), the
-only one so far.
+A model is a folder in Hugging Face's format (config.json, model.safetensors, vocab.txt), the only
+one so far.
 """
 
 import json
@@ -10,10 +9,10 @@ import os
 
 from bert_gpu.files import check_local
 from bert_gpu.interop.folders import displaced
-from bert_gpu.interop.huggingface import read_model, write_model  # noqa: F401  (the format that there is)
+from bert_gpu.interop.huggingface import read_model, write_model  # noqa: F401  (the only format)
 from bert_gpu.model.config import read_json_object
 from bert_gpu.settings import UserError
-from bert_gpu.text.open_tokenizer import open_tokenizer
+from bert_gpu.text.tokenizers import open_tokenizer
 
 
 def has_model(path):
@@ -21,8 +20,8 @@ def has_model(path):
 
 
 def find_model(path, flag):
-    """The model's folder that `path` means: itself, or its model/ when it is the folder of a run.
-    `flag` is named in the UserError.
+    """The folder of a model: `path`, or its model/ when `path` is the folder of a run. The
+    UserError names `flag`.
     """
     check_local(path, f"--{flag}")
     for folder in (path, os.path.join(path, "model")):
@@ -31,15 +30,15 @@ def find_model(path, flag):
     if os.path.isdir(os.path.join(path, "checkpoints")):
         raise UserError(
             f"--{flag}={path}: this run is not finished, so it has "
-            "no model/ yet; give its command again to go on with it"
+            "no model/ yet; run its command again to resume it"
         )
     for folder in (path, os.path.join(path, "model")):
         if (old := displaced(folder)) is not None:
             raise UserError(
                 f"--{flag}={path}: a write of {folder} was killed, "
-                f"what it held lies in {old}; rename that to {folder}"
+                f"its content is in {old}; rename that to {folder}"
             )
-    problem = "holds no config.json" if os.path.exists(path) else "no such folder"
+    problem = "has no config.json" if os.path.exists(path) else "no such folder"
     raise UserError(
         f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, "
         "or name a model/, run or Hugging Face BERT folder"
@@ -52,7 +51,7 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
     Args:
       folder: with vocab.txt or a SentencePiece model and, perhaps, tokenizer_config.json; None when
         there is no folder.
-      vocab_file, do_lower_case: win over the folder's. Where neither says, text is lower-cased.
+      vocab_file, do_lower_case: override the folder's. By default text is lower-cased.
     """
     if vocab_file is None:
         vocab_file = find_vocabulary(folder)
@@ -68,15 +67,13 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
             if not isinstance(do_lower_case, bool):
                 raise UserError(
                     f"{path}: do_lower_case={do_lower_case!r} must "
-                    "be true or false; or say it with --do_lower_case"
+                    "be true or false; correct it, or give --do_lower_case"
                 )
     return open_tokenizer(vocab_file, do_lower_case)
 
 
 def find_vocabulary(folder):
-    """The vocabulary file in a model's folder, of ours or of Hugging Face; None when
-    there is none.
-    """
+    """The vocabulary file in a model's folder, ours or Hugging Face's, or None."""
     paths = [
         os.path.join(folder, name) for name in ("vocab.txt", "sentencepiece.model", "spiece.model")
     ]
@@ -84,8 +81,8 @@ def find_vocabulary(folder):
 
 
 def tokenizer_files(tokenizer):
-    """{name: bytes} that a model's folder needs beside its weights: the vocabulary, and how
-    `transformers` and we are to use it.
+    """{name: bytes} of the tokenizer's files in a model's folder: the vocabulary, and its settings
+    for `transformers` and us.
     """
     if tokenizer is None:
         return {}
@@ -96,8 +93,8 @@ def tokenizer_files(tokenizer):
 
 
 def check_vocabulary(tokenizer, model, source):
-    """UserError unless the tokenizer's vocabulary is as large as the model's. `source` says which
-    vocabulary it is.
+    """UserError unless the tokenizer's vocabulary is as large as the model's. `source` names the
+    vocabulary in the message.
     """
     if tokenizer.vocab_size != model.vocab_size:
         raise UserError(

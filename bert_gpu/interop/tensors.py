@@ -1,5 +1,5 @@
-"""The tensors of a model folder as float32 arrays, from model.safetensors or from the shards that
-an index names.
+"""Reads the tensors of a model folder as float32 arrays, from model.safetensors or from the shards
+in an index.
 """
 
 import os
@@ -30,7 +30,9 @@ def read_safetensors(path):
     try:
         entries = safetensors.deserialize(_read_bytes(path))
     except safetensors.SafetensorError as error:
-        raise UserError(f"{path}: not a whole safetensors file ({error})"[:300]) from None
+        raise UserError(
+            f"{path}: not a complete safetensors file ({error}); get it again"[:300]
+        ) from None
     tensors = {}
     for name, entry in entries:
         kind, data = entry["dtype"], entry["data"]
@@ -64,7 +66,7 @@ def read_tensors(folder):
         if not isinstance(weight_map, dict) or not all(
             isinstance(shard, str) for shard in weight_map.values()
         ):
-            raise UserError(f"{index}: has no weight_map from tensors to files")
+            raise UserError(f"{index}: has no weight_map from tensors to files; download it again")
         tensors = {}
         for shard in sorted(set(weight_map.values())):
             tensors.update(read_safetensors(join(folder, shard)))
@@ -81,4 +83,4 @@ def read_tensors(folder):
                 "safe_serialization=True)"
             )[:300]
         )
-    raise UserError(f"{folder}: has no model.safetensors")
+    raise UserError(f"{folder}: has no model.safetensors; name a folder that has one")

@@ -10,7 +10,7 @@ from bert_gpu.model.flops import FlopsCounter
 from bert_gpu.model.weights import initialize
 from bert_gpu.pretrain.config import check_predictions, recipe_problem
 from bert_gpu.settings import UserError
-from bert_gpu.text.open_tokenizer import open_tokenizer
+from bert_gpu.text.tokenizers import open_tokenizer
 
 # Dropout and the spread of fresh weights may change, and so may what is only noted for fine-tuning;
 # more positions are made of fresh ones.

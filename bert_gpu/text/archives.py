@@ -1,8 +1,8 @@
-"""Compressed text in, plain files in a spool folder out, because a block can be read from the
-middle of a plain file only.
+"""Compressed text in, plain files in a spool folder out, because only a plain file can be read from
+the middle.
 
-A spool file is named after a hash of the compressed bytes and gets its name when it is whole:
-whoever finds the name need not unpack again, and a source that has changed has another name.
+The name of a spool file has a hash of the compressed bytes, and the file gets it when it is
+complete: an existing file need not be unpacked again, and a changed source gets another name.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from bert_gpu.settings import UserError
 READ_BYTES = 1 << 20
 PIECE_BYTES = 1 << 12  # unpacked at once; a run of one character may grow 32,000-fold, to 128 MiB
 ENDINGS = (".gz", ".zst")
-LARGEST_ZSTD_WINDOW = 1 << 31  # bytes; what `zstd --long=31` writes, the most there is
+LARGEST_ZSTD_WINDOW = 1 << 31  # bytes; the maximum, as `zstd --long=31` writes it
 
 
 def is_compressed(path):
@@ -25,27 +25,27 @@ def is_compressed(path):
 
 
 def compressed_bytes(paths):
-    """What `unpack` will report in all: the size of those of the paths that are compressed."""
+    """The total that `unpack` will report: the size of the compressed files among the paths."""
     return sum(tf.io.gfile.stat(path).length for path in paths if is_compressed(path))
 
 
 def unpack(paths, folder, report=lambda num_bytes: None):
-    """Unpacks what is compressed.
+    """Unpacks the compressed files among the paths.
 
     Args:
-      paths: list of str. Those that end in .gz or .zst (of one or several members or frames) are
+      paths: list of str. Files that end in .gz or .zst (with one or several members or frames) are
         unpacked; others stay as they are.
-      folder: where the plain files go; made when it is needed. Those of an earlier call that are
-        whole and whose source has not changed are kept.
-      report: called with the number of compressed bytes that are done since the last call; their
-        sum is the size of the compressed files.
+      folder: of the plain files; created when it is needed. Complete files of an earlier call are
+        kept while their source has not changed.
+      report: called with the number of compressed bytes done since the last call; they add up to
+        the size of the compressed files.
 
     Returns:
-      list of str, one for each of `paths`.
+      list of str, one per path.
 
     Raises:
-      UserError: a file is missing, truncated or corrupt, or the disk is full. What was being
-        unpacked is removed.
+      UserError: a file is missing, truncated or corrupt, or the disk is full. The
+        incomplete file is removed.
     """
     return [unpack_file(path, folder, report) if is_compressed(path) else path for path in paths]
 
@@ -65,14 +65,14 @@ def unpack_file(path, folder, report):
         report(tf.io.gfile.stat(path).length)
         return target
     unfinished = f"{target}.unfinished"
-    made_folder = not os.path.exists(folder)
+    created_folder = not os.path.exists(folder)
     try:
         os.makedirs(folder, exist_ok=True)
         with open(unfinished, "wb") as file:
             for text in unpacked_pieces(path, report):
                 file.write(text)
             file.flush()
-            # else the name could outlive the content when the machine loses power
+            # otherwise a power failure could leave the name without the content
             os.fsync(file.fileno())
         os.rename(unfinished, target)
         return target
@@ -93,7 +93,7 @@ def unpack_file(path, folder, report):
     finally:
         if os.path.exists(unfinished):
             os.remove(unfinished)
-        if made_folder and os.path.exists(folder) and not os.listdir(folder):
+        if created_folder and os.path.exists(folder) and not os.listdir(folder):
             os.rmdir(folder)
 
 
@@ -107,8 +107,8 @@ def content_hash(path):
 
 
 def unpacked_pieces(path, report):
-    """Yields the plain bytes. Raises EOFError where the file ends too early, zlib.error or
-    ZstdError where it is corrupt.
+    """Yields the plain bytes. Raises EOFError when the file ends too early, zlib.error or ZstdError
+    when it is corrupt.
     """
     unpacker = start_member(path)
     with tf.io.gfile.GFile(path, "rb") as file:
@@ -129,8 +129,8 @@ def unpacked_pieces(path, report):
 
 
 def start_member(path):
-    """What unpacks one gzip member or zstd frame: decompress(bytes), eof, unused_data. Both check
-    the sum at the end.
+    """An unpacker of one gzip member or zstd frame, with decompress(bytes), eof and unused_data.
+    Both verify the checksum at the end.
     """
     if path.endswith(".gz"):
         return zlib.decompressobj(16 + zlib.MAX_WBITS)

@@ -2,8 +2,8 @@
 
 The rules are those of `BasicTokenizer` in google-research/bert, tokenization.py. There they run
 character by character in Python; here each rule is a table for str.translate, so that a whole batch
-of lines goes through a handful of C calls. Tables fill themselves as characters turn up, from the
-`unicodedata` of the running Python, which is what Google's code asks too.
+of lines takes a few C calls. Tables fill themselves as characters occur, from the `unicodedata` of
+the running Python, which Google's code uses too.
 """
 
 import unicodedata
@@ -28,15 +28,15 @@ def is_cjk(code):
 
 
 def is_punctuation(character):
-    """All ASCII that is neither letter, digit, space nor control counts, whatever Unicode says
-    about it ("$", "^").
+    """Every ASCII character that is not a letter, digit, space or control character is punctuation,
+    also those that Unicode calls symbols ("$", "^").
     """
     return character in ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
 
 
 def clean(code):
-    """What a character becomes before lower-casing: nothing, a space, itself, or itself between
-    spaces (CJK).
+    """The replacement of a character before lower-casing: nothing, a space, itself, or itself
+    between spaces (CJK).
     """
     character = chr(code)
     # str.split, which Google uses, also splits at the line and paragraph separators (Zl, Zp).
@@ -48,8 +48,8 @@ def clean(code):
 
 
 def strip_accent(code):
-    """What a character becomes after canonical decomposition: a combining mark nothing, punctuation
-    itself between spaces.
+    """The replacement of a character after canonical decomposition: nothing for a combining mark,
+    spaces around punctuation.
     """
     return None if unicodedata.category(chr(code)) == "Mn" else split_punctuation(code)
 
@@ -78,17 +78,16 @@ def split_words(lines, do_lower_case):
 
     Args:
       lines: list of str; a line break inside one counts as a space.
-      do_lower_case: lower-case, decompose (NFD) and drop combining marks, as uncased
-        models want it.
+      do_lower_case: lower-case, decompose (NFD) and drop combining marks, as for uncased models.
 
     Returns:
-      One list of words (str, never empty, punctuation marks and CJK characters being words of their
-        own) for each line.
+      One list of words (str, never empty) for each line. A punctuation mark or CJK character is a
+        word by itself.
     """
     if not lines:
         return []
-    # Line breaks may come back as separators because no rule lets context reach across one:
-    # canonical reordering stops at it, and the final sigma looks at letters of the same word only.
+    # Lines can be joined with line breaks, because no rule looks across one: canonical reordering
+    # stops there, and the final sigma depends on letters of the same word only.
     text = "\n".join(line.translate(CLEAN) for line in lines)
     if do_lower_case:
         text = unicodedata.normalize("NFD", text.lower()).translate(STRIP_ACCENT)

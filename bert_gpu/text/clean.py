@@ -1,9 +1,9 @@
-"""Cleaning that needs no tokens: Unicode normalisation, and documents that are there twice.
+"""Cleaning that needs no tokens: Unicode normalisation, and duplicate documents.
 
-Duplicates are exact: documents with the same sentences. Every document becomes a hash of 128 bits
-(that any two of a billion different ones are alike has a probability of 1e-21). Hashes go to files
-on disk, by their first bits, and each file is sorted in memory, so that memory is about 200 MB and
-a block, whatever the corpus, and one byte for each document, which is the answer.
+Duplicates are documents with exactly the same sentences. Every document gets a hash of 128 bits
+(among a billion different ones the probability of a collision is 1e-21). Hashes are written to
+files on disk by their first bits, and each file is sorted in memory. So memory is about 200 MB plus
+a block for any corpus, plus one byte per document for the result.
 """
 
 import functools
@@ -18,8 +18,8 @@ from bert_gpu.settings import UserError
 from bert_gpu.text import corpus
 from bert_gpu.text.parallel import map_blocks
 
-HASHED = np.dtype([("high", "u8"), ("low", "u8"), ("number", "i8")])  # of a document
-ROWS_IN_MEMORY = 1 << 20  # of HASHED, both before they are written and of a file when it is read
+HASHED = np.dtype([("high", "u8"), ("low", "u8"), ("index", "i8")])  # of a document
+ROWS_IN_MEMORY = 1 << 20  # of HASHED, before they are written, and in a file
 
 
 def normalize(sentences, form):
@@ -27,11 +27,11 @@ def normalize(sentences, form):
 
     Args:
       sentences: list of bytes (UTF-8, no space at the ends).
-      form: none; NFC (letters and their accents composed); NFKC (and what only looks different made
-        equal: ligatures, wide letters).
+      form: none; NFC (composes letters and accents); NFKC (also replaces variants that only look
+        different: ligatures, wide letters).
 
     Returns:
-      list of bytes, as many, without space at the ends; the same list for none.
+      list of bytes of the same length, without space at the ends; the list itself for none.
     """
     if form == "none":
         return sentences
@@ -41,35 +41,35 @@ def normalize(sentences, form):
 
 
 def normalize_one(sentence, form):
-    # NFKC makes a space of some marks (U+00B4), also at the ends.
+    # NFKC turns some marks (U+00B4) into spaces, also at the ends.
     return unicodedata.normalize(form, sentence.decode("utf-8", "ignore")).strip().encode()
 
 
 def find_duplicates(blocks, folder, *, normalization="none", num_workers=None, report=None):
-    """Which documents have the same sentences as an earlier one.
+    """Finds the documents that have the same sentences as an earlier one.
 
     Args:
       blocks: list of Block, all of the plan.
-      folder: for files that are there while it runs, 24 bytes a document; made when it is needed.
-      normalization: as of `normalize`, done before documents are compared.
-      num_workers: processes; None = one for each core.
-      report: called with the bytes of text that are done since the last call.
+      folder: of temporary files, 24 bytes per document; created when it is needed.
+      normalization: form for `normalize`, applied before documents are compared.
+      num_workers: processes; None = one per core.
+      report: called with the bytes of text done since the last call.
 
     Returns:
-      bool (D,), by number of the document: False for the first of its kind. It does not depend on
-        how the corpus is cut into blocks.
+      bool (D,), by index of the document: False for the first of equal documents. It does not
+        depend on how the corpus is cut into blocks.
 
     Raises:
       UserError: the text has changed, or the disk is full.
     """
     num_documents = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
     is_duplicate = np.zeros(num_documents, bool)
-    # twice as many as needed on average, since they differ in length
+    # so that buckets are half full on average, since they differ in length
     num_buckets = -(-2 * num_documents // ROWS_IN_MEMORY)
     pending, num_pending = [], 0
     try:
         os.makedirs(folder, exist_ok=True)
-        remove_buckets(folder)  # of a run that was killed
+        remove_buckets(folder)  # left by a killed run
         for rows in map_blocks(
             functools.partial(hash_documents, normalization=normalization),
             blocks,
@@ -99,36 +99,38 @@ def find_duplicates(blocks, folder, *, normalization="none", num_workers=None, r
 
 
 def hash_documents(blocks, normalization):
-    """HASHED (documents of the blocks,)."""
-    digests, numbers = [], []
+    """The hashes of all documents of the blocks: (D,) HASHED."""
+    digests, indices = [], []
     for block in blocks:
         documents = corpus.read_block(block)
-        numbers.append(np.arange(block.first_document, block.first_document + len(documents)))
-        # A sentence has no line break in it, so that other sentences are other bytes.
+        indices.append(np.arange(block.first_document, block.first_document + len(documents)))
+        # Sentences have no line breaks, so different documents give different bytes.
         digests += [
             hashlib.blake2b(b"\n".join(normalize(document, normalization)), digest_size=16).digest()
             for document in documents
         ]
     rows = np.empty(len(digests), HASHED)
     halves = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)
-    rows["high"], rows["low"], rows["number"] = halves[:, 0], halves[:, 1], np.concatenate(numbers)
+    rows["high"], rows["low"], rows["index"] = halves[:, 0], halves[:, 1], np.concatenate(indices)
     return rows
 
 
 def mark_repeats(rows, is_duplicate):
-    """Marks all rows (R,) but the first document of each hash; returns those first ones."""
-    rows = rows[np.lexsort((rows["number"], rows["low"], rows["high"]))]
+    """Marks all documents of the rows (R,) except the first of each hash; returns the rows of the
+    first ones.
+    """
+    rows = rows[np.lexsort((rows["index"], rows["low"], rows["high"]))]
     repeats = np.zeros(len(rows), bool)
     repeats[1:] = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
-    is_duplicate[rows["number"][repeats]] = True
+    is_duplicate[rows["index"][repeats]] = True
     return rows[~repeats]
 
 
 def spill(rows, folder, num_buckets):
-    """Appends rows (R,), sorted by hash and each hash once, to the files of their hashes.
+    """Appends rows (R,), sorted by hash and without repeats, to the files of their hashes.
 
-    That each hash is there once a call keeps files small even when half of the corpus is
-    one document.
+    Because a call writes each hash once, files stay small even when half of the corpus is one
+    document.
     """
     if num_buckets:
         width = (1 << 64) // num_buckets + 1

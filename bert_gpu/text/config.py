@@ -1,4 +1,4 @@
-"""The settings of what text looks like and of a vocabulary that is learnt from it."""
+"""Settings: the format of text, and how to learn a vocabulary from it."""
 
 import dataclasses
 import re
@@ -6,7 +6,7 @@ import re
 from bert_gpu.settings import Settings, UserError, setting
 
 NORMALIZATIONS = ("none", "NFC", "NFKC")
-# of vocabularies, as they stand beside data and models
+# names of vocabulary files beside data and models
 FILE_NAMES = {"WordPiece": "vocab.txt", "SentencePiece": "sentencepiece.model"}
 
 
@@ -20,11 +20,11 @@ class TextFormat(Settings):
         "a line; jsonl = one JSON object a line. The last two are split into sentences.",
         choices=("lines", "documents", "jsonl"),
     )
-    text_field: str = setting("text", "With jsonl: the field of each object that has the text.")
+    text_field: str = setting("text", "With jsonl: name of the field that has the text.")
     language: str = setting(
         "en",
-        "With documents and jsonl: language (ISO 639, such as "
-        "de or zh) whose rules split the text into sentences.",
+        "With documents and jsonl: language of the text (ISO 639, such as "
+        "de or zh), for splitting it into sentences.",
     )
 
     def __post_init__(self):
@@ -33,13 +33,15 @@ class TextFormat(Settings):
             raise UserError(
                 (
                     f"--language={self.language}: must be an ISO "
-                    "639 code in small letters, such as en, de or zh"
+                    "639 code in lower case, such as en, de or zh"
                 )[:300]
             )
 
     @property
     def has_sentence_lines(self):
-        """Whether sentences are there to be counted before any are split."""
+        """Whether the file has one sentence per line, so that they can be counted without
+        splitting.
+        """
         return self.input_format == "lines"
 
 
@@ -53,25 +55,25 @@ class VocabConfig(Settings):
     input_file: str = setting(
         "sample_text.txt",
         "Text, UTF-8, also compressed (.gz, .zst): files, folders "
-        "or globs, with commas between. Default: the bundled sample.",
+        "or globs, separated by commas. Default: the bundled sample.",
     )
     tokenization: str = setting(
-        "WordPiece", "What kind of vocabulary.", choices=("WordPiece", "SentencePiece")
+        "WordPiece", "Kind of vocabulary.", choices=("WordPiece", "SentencePiece")
     )
     vocab_size: int = setting(32768, "Pieces; fewer when the text has fewer.", low=7)
     vocab_file: str | None = setting(
         None,
-        "Where the pieces go, one a line. Default: vocab.txt for WordPiece; "
-        "for SentencePiece they are only written when this is given.",
+        "Output file with the pieces, one a line. Default: vocab.txt for WordPiece; "
+        "for SentencePiece it is written only when this is given.",
     )
     sp_model_file: str | None = setting(
-        None, "Where a SentencePiece model goes. Default: sentencepiece.model."
+        None, "Output file of a SentencePiece model. Default: sentencepiece.model."
     )
     do_lower_case: bool = setting(
-        True, "Lower-case the text (an uncased vocabulary); WordPiece strips accents, too."
+        True, "Lower-case the text (an uncased vocabulary); WordPiece also strips accents."
     )
     normalization: str = setting(
-        "none", "Unicode normal form that the text is brought into first.", choices=NORMALIZATIONS
+        "none", "Unicode normalisation of the text before anything else.", choices=NORMALIZATIONS
     )
     random_seed: int = setting(
         12345, "Seed of the sample of a large corpus.", low=0, aliases=("seed",)
@@ -79,7 +81,7 @@ class VocabConfig(Settings):
     num_workers: int | None = setting(
         None, "Processes that count words. Default: one for each core.", low=1
     )
-    overwrite: bool = setting(False, "Replace files that are there already.")
+    overwrite: bool = setting(False, "Replace existing files.")
     quiet: bool = setting(False, "Print warnings and errors only.")
 
     def __post_init__(self):
@@ -89,14 +91,14 @@ class VocabConfig(Settings):
                 raise UserError(f"--{flag}=: needs the name of a file")
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
             raise UserError(
-                f"--sp_model_file={self.sp_model_file}: is for "
-                "--tokenization=SentencePiece; give that too, or leave it out"
+                f"--sp_model_file={self.sp_model_file}: needs "
+                "--tokenization=SentencePiece; give that too, or drop this flag"
             )
 
     @property
     def targets(self):
-        """The files to be written; the first has what is learnt, the second, if there is one, the
-        pieces of a SentencePiece model.
+        """The output files: first the vocabulary or model, then, if asked for, the pieces of a
+        SentencePiece model.
         """
         if self.tokenization == "WordPiece":
             return [self.vocab_file or FILE_NAMES["WordPiece"]]

@@ -1,9 +1,9 @@
 """Text files in, documents of sentences out, a block at a time.
 
-Files are UTF-8 in one of the formats of formats.py, and documents never span files. A corpus is
-planned once, by a scan that remembers only where documents begin, as a list of blocks: byte ranges
-that begin and end between documents. Then each block can be read anywhere, in any order, by any
-worker, and memory never grows with the corpus. Compressed files are unpacked first (archives.py).
+Files are UTF-8 in one of the formats of formats.py, and documents never span files. One scan plans
+the corpus as a list of blocks: byte ranges that begin and end between documents. Then any worker
+can read any block, in any order, and memory does not grow with the corpus. Compressed files are
+unpacked first (archives.py).
 """
 
 import dataclasses
@@ -17,23 +17,22 @@ from bert_gpu.text.config import LINES, TextFormat
 from bert_gpu.text.formats import BadLine, find_documents, parse_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-CHUNK_BYTES = 1 << 22  # what the scan holds at once, beside the longest line
-FOLDER_ENDINGS = (".txt", ".jsonl", ".gz", ".zst")  # of the files that are taken from a folder
+CHUNK_BYTES = 1 << 22  # that the scan holds at once, beside the longest line
+FOLDER_ENDINGS = (".txt", ".jsonl", ".gz", ".zst")  # of files that are read from a folder
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Whole documents that lie together in one file.
+    """Consecutive whole documents of one file.
 
     Attributes:
       path: the file.
-      start, end: its bytes, end exclusive. The blocks of a file follow one another without a gap.
-      first_document: number of the first document, counted from 0 over all planned files in
-        their order.
+      start, end: byte offsets, end exclusive. The blocks of a file have no gaps between them.
+      first_document: index of the first document in the whole corpus.
       num_documents: at least 1.
-      num_sentences: lines that are not blank; None where documents have yet to be split
-        into sentences.
-      text_format: how the file is read.
+      num_sentences: number of lines that are not blank; None for formats whose documents are split
+        into sentences later.
+      text_format: of the file.
     """
 
     path: str
@@ -47,10 +46,10 @@ class Block:
 
 def expand_inputs(patterns):
     """Comma-separated files, folders and globs (or a list of them) -> sorted paths of
-    files, each once.
+    files, without repeats.
 
     A folder stands for all files below it whose names end in one of FOLDER_ENDINGS and do not begin
-    with a dot. Links to folders are not followed below it. Raises UserError for what gives no file.
+    with a dot. Links to folders below it are not followed. UserError when a pattern gives no file.
     """
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
     paths = set()
@@ -83,7 +82,7 @@ def expand_inputs(patterns):
 
 
 def files_below(folder):
-    # TensorFlow's walk would follow links, for ever where they make a circle.
+    # TensorFlow's walk would follow links, and never end on a cycle.
     walk = tf.io.gfile.walk if "://" in folder else os.walk
     for parent, folders, names in walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -95,15 +94,15 @@ def files_below(folder):
 
 
 def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
-    """Cuts files into blocks of about block_bytes, each at least that long unless it is the last
-    of its file.
+    """Cuts files into blocks of about block_bytes, each at least that long except the last
+    of a file.
 
     Args:
-      paths: list of str, in the order in which documents are to be numbered.
+      paths: list of str; documents are indexed in this order.
       block_bytes: int > 0; a document longer than that makes a longer block.
       text_format: TextFormat of all the files.
-      names: list of str, what errors call each file, such as the compressed one that it was
-        unpacked from. Default: its path.
+      names: list of str, the name of each file in error messages, such as that of the compressed
+        file. Default: its path.
 
     Returns:
       list of Block. They depend on the files, on block_bytes and on text_format alone.
@@ -124,7 +123,7 @@ def read_block(block):
     space at the ends, never empty).
 
     Raises:
-      UserError: the file is gone, or not what it was when the block was planned.
+      UserError: the file is missing or has changed since the block was planned.
     """
     try:
         with open_binary(block.path) as file:
@@ -144,19 +143,21 @@ def read_block(block):
 
 def changed(path):
     return UserError(
-        f"{path}: changed while it was being read; run the command again once the file rests"[:300]
+        f"{path}: changed while it was being read; run the command again when nothing writes to it"[
+            :300
+        ]
     )
 
 
 def open_binary(path):
-    # For local files the plain call is several times faster.
+    # For local files open() is several times faster.
     return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
 
 
 def scan_file(path, block_bytes, first_document, text_format, name):
-    """The blocks of one file, in one pass. Arguments and errors as of `plan_blocks`."""
+    """The blocks of one file, in one pass. Arguments and errors are those of `plan_blocks`."""
     blocks = []
-    start = num_documents = num_sentences = 0  # of the block that is being filled
+    start = num_documents = num_sentences = 0  # of the current block
     position = num_lines = 0  # of the file
     in_document = False
 
@@ -177,12 +178,12 @@ def scan_file(path, block_bytes, first_document, text_format, name):
             begins, count_sentences, in_document = find_documents(lines, in_document, text_format)
         except BadLine as error:
             raise UserError(
-                f"{name}: line {num_lines + error.number + 1} {error.problem}"[:300]
+                f"{name}: line {num_lines + error.index + 1} {error.problem}"[:300]
             ) from None
-        # what of these lines is in a block already: documents, bytes
+        # how many documents and bytes of these lines are in blocks already
         next_document = counted_to = 0
         while True:
-            # A block ends where the first document begins after it has its length and a document.
+            # A block ends at the first document that starts after block_bytes; it has at least one.
             least = next_document + (num_documents == 0)
             cut = max(least, int(np.searchsorted(begins, start + block_bytes - position)))
             if cut >= len(begins):
@@ -235,10 +236,10 @@ def check_utf8(name, lines, lines_before):
     try:
         lines.decode()
     except UnicodeDecodeError as error:
-        number = lines_before + lines.count(b"\n", 0, error.start) + 1
+        line_number = lines_before + lines.count(b"\n", 0, error.start) + 1
         raise UserError(
             (
-                f"{name}: line {number} is not UTF-8; "
+                f"{name}: line {line_number} is not UTF-8; "
                 "convert the file, for example with iconv -t UTF-8"
             )[:300]
         ) from None

@@ -1,8 +1,8 @@
-"""Counts the words of a corpus for the learners of vocabularies: on all cores, and from a sample
-where the corpus is large.
+"""Counts the words of a corpus, from which vocabularies are learnt: on all cores, and from a sample
+of a large corpus.
 
-The sample is whole blocks, chosen by a hash of seed and number, so that it is a function of the
-plan and the seed and the counts do not depend on the number of processes.
+The sample consists of whole blocks, chosen by a hash of seed and block index, so that it depends on
+the plan and the seed alone. The counts do not depend on the number of processes.
 """
 
 import collections
@@ -12,27 +12,27 @@ import hashlib
 from bert_gpu.text import clean, corpus, sentence_piece, vocab
 from bert_gpu.text.parallel import map_blocks
 
-# of text; a larger corpus is sampled. What a gigabyte does not show, a vocabulary has no room for
+# of text; a larger corpus is sampled. Words that a gigabyte lacks would get no piece anyway
 SAMPLE_BYTES = 1 << 30
 
 
 def sample_blocks(blocks, max_bytes, seed):
-    """The blocks, if they have max_bytes at most; else some of them, in their order, that have
-    about so many (at least one).
+    """All blocks if they have at most max_bytes; else a sample of about max_bytes, at least one
+    block, in their order.
     """
     if sum(block.end - block.start for block in blocks) <= max_bytes:
         return list(blocks)
     digests = [
-        hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest()
-        for number in range(len(blocks))
+        hashlib.blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
+        for index in range(len(blocks))
     ]
     chosen, num_bytes = [], 0
-    for number in sorted(range(len(blocks)), key=digests.__getitem__):
-        num_bytes += blocks[number].end - blocks[number].start
+    for index in sorted(range(len(blocks)), key=digests.__getitem__):
+        num_bytes += blocks[index].end - blocks[index].start
         if chosen and num_bytes > max_bytes:
             break
-        chosen.append(number)
-    return [blocks[number] for number in sorted(chosen)]
+        chosen.append(index)
+    return [blocks[index] for index in sorted(chosen)]
 
 
 def count_words_of_blocks(
@@ -48,14 +48,14 @@ def count_words_of_blocks(
 
     Args:
       blocks: list of Block.
-      do_lower_case: as of the tokenizer. For SentencePiece it does not matter here.
-      num_workers: processes; None = one for each core.
-      tokenization: WordPiece or SentencePiece, which differ in what is a word.
-      normalization: as of `clean.normalize`.
-      report: called with the bytes of text that are done since the last call.
+      do_lower_case: as in the tokenizer; ignored for SentencePiece.
+      num_workers: processes; None = one per core.
+      tokenization: WordPiece or SentencePiece, which define words differently.
+      normalization: form for `clean.normalize`.
+      report: called with the bytes of text done since the last call.
 
     Returns:
-      collections.Counter of str: a function of the blocks and what defines a word.
+      collections.Counter of str; it does not depend on num_workers.
     """
     function = functools.partial(
         count_group,

@@ -1,8 +1,9 @@
-"""Text in, a vocabulary out: for `python -m bert_gpu vocab`, and for a data job that is given none.
+"""Text in, a vocabulary out: for `python -m bert_gpu vocab`, and for a data job without a given
+one.
 
-Words are counted block by block, on all cores and from a sample where the corpus is large; a
-learner makes pieces of the counts. What is learnt is the content of a file, so that a job can learn
-before it touches its folder.
+Words are counted block by block, on all cores, in a sample of a large corpus; a learner makes
+pieces from the counts. The result is the content of a file, so that a job can learn before it
+writes to its folder.
 """
 
 import dataclasses
@@ -11,9 +12,9 @@ import shutil
 
 from bert_gpu.settings import UserError
 from bert_gpu.text import archives, corpus, counting, sentence_piece, vocab
-from bert_gpu.text.progress import Progress
+from bert_gpu.text.progress import ByteProgress
 
-BLOCK_BYTES = 8 << 20  # what a process holds at once, and what a sample is made of
+BLOCK_BYTES = 8 << 20  # that a process holds at once; a sample consists of such blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +29,12 @@ class Learnt:
 
 
 def unpack(inputs, spool, console):
-    """Paths of plain text, one for each of `inputs`: what is compressed is unpacked into the folder
-    `spool`, as of `archives.unpack`.
+    """Paths of plain text, one per input. Compressed files are unpacked into the folder `spool`;
+    see `archives.unpack`.
     """
     if not any(map(archives.is_compressed, inputs)):
         return list(inputs)
-    with Progress(console, archives.compressed_bytes(inputs), "unpacking") as progress:
+    with ByteProgress(console, archives.compressed_bytes(inputs), "unpacking") as progress:
         return archives.unpack(inputs, spool, progress.add)
 
 
@@ -41,8 +42,8 @@ def learn(blocks, config, console):
     """Learns a vocabulary from blocks of text.
 
     Args:
-      blocks: list of corpus.Block. config: VocabConfig, or other settings with its fields on what
-        is learnt. console: shows progress.
+      blocks: list of corpus.Block. config: VocabConfig, or other settings with the same fields for
+        learning. console: shows progress.
 
     Returns: Learnt. Raises UserError: the text has no words, or --vocab_size leaves no room
       for characters.
@@ -53,7 +54,7 @@ def learn(blocks, config, console):
         f"learning a {config.tokenization} vocabulary of "
         f"{config.vocab_size} pieces from {num_bytes / 1e6:.1f} MB of text"
     )
-    with Progress(console, num_bytes, "counting words") as progress:
+    with ByteProgress(console, num_bytes, "counting words") as progress:
         counts = counting.count_words_of_blocks(
             blocks,
             config.do_lower_case,
@@ -73,23 +74,22 @@ def learn(blocks, config, console):
 
 def no_words(input_file):
     return UserError(
-        f"--input_file={input_file[:200]}: has no word in it, "
+        f"--input_file={input_file[:200]}: has no word, "
         "so there is nothing to write; name files with text"
     )
 
 
 def learn_files(config, text_format, console):
-    """Learns a vocabulary and writes it to the files that the settings name.
+    """Learns a vocabulary and writes it to the output files of the settings.
 
     Args:
       config: VocabConfig. text_format: TextFormat. console: shows progress.
 
-    Returns: what was done, as a line. Raises UserError for what is wrong with the text or with the
-      names of files.
+    Returns: a summary in one line. Raises UserError when the text or a file name is wrong.
     """
     check_targets(config)
     inputs = corpus.expand_inputs(config.input_file)
-    spool = f"{config.targets[0]}.unpacked"  # stays when this is killed, and is used again then
+    spool = f"{config.targets[0]}.unpacked"  # stays when this process is killed, for the next call
     try:
         blocks = corpus.plan_blocks(
             unpack(inputs, spool, console), BLOCK_BYTES, text_format, names=inputs
@@ -109,14 +109,14 @@ def learn_files(config, text_format, console):
 
 
 def check_targets(config):
-    """Refuses what cannot be written before hours are spent on it."""
+    """UserError for a file that cannot be written, before hours are spent on learning."""
     for path in config.targets:
         folder = os.path.dirname(path) or "."
         if os.path.isdir(path):
-            raise UserError(f"{path}: is a folder; name the file to be written in it"[:300])
+            raise UserError(f"{path}: is a folder; name a file in it"[:300])
         if os.path.exists(path) and not config.overwrite:
-            raise UserError(f"{path}: is there already; name another file, or --overwrite"[:300])
+            raise UserError(f"{path}: exists already; name another file, or give --overwrite"[:300])
         if "://" not in path and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
             raise UserError(
-                f"{path}: {folder} is no folder that can be written to; make it first"[:300]
+                f"{path}: {folder} is missing or cannot be written to; make it first"[:300]
             )

@@ -1,8 +1,7 @@
-"""Work on many blocks by several processes, for what may be put together in any order
-(counts, hashes).
+"""Runs a function on many blocks in several processes; results (counts, hashes) come in any order.
 
 Processes are spawned, because TensorFlow does not survive a fork, and each takes seconds to start:
-a small text is dealt with in the process that asks.
+a small text is processed in the calling process.
 """
 
 import concurrent.futures
@@ -15,18 +14,18 @@ from bert_gpu.settings import UserError
 
 # of text; counting its words takes one process about as long as starting another
 IN_PROCESS_BYTES = 256 << 20
-GROUPS_PER_WORKER = 8  # at least, so that workers finish together and progress is seen
-GROUP_BYTES = 64 << 20  # of text at most, give or take a block, so that a result stays small
+GROUPS_PER_WORKER = 8  # at least, so that workers finish together and progress is visible
+GROUP_BYTES = 64 << 20  # of text at most, within a block, so that a result stays small
 
 
 def map_blocks(function, blocks, num_workers, report=None):
-    """Yields function(list of Block) for groups of blocks that make up all of them, in any order.
+    """Yields function(list of Block) for groups that together contain all blocks, in any order.
 
     Args:
-      function: picklable; its result too.
+      function: picklable, as its result must be.
       blocks: list of Block.
-      num_workers: processes; None = one for each core.
-      report: called with the bytes of text that are done since the last call.
+      num_workers: processes; None = one per core.
+      report: called with the bytes of text done since the last call.
     """
     sizes = [block.end - block.start for block in blocks]
     num_workers = min(num_workers or os.cpu_count() or 1, len(blocks))
@@ -54,7 +53,7 @@ def map_blocks(function, blocks, num_workers, report=None):
         except concurrent.futures.process.BrokenProcessPool:
             raise UserError(
                 "a worker process was killed, most often because "
-                "memory ran out; try fewer by --num_workers"
+                "memory ran out; give a smaller --num_workers"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

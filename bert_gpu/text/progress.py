@@ -3,11 +3,11 @@
 import time
 
 
-class Progress:
-    """A bar in megabytes of text, with MB/s and, where tokens are counted, tokens/s. A context that
-    ends at the total.
+class ByteProgress:
+    """A progress bar in megabytes of text, with MB/s and, if tokens are counted, tokens/s. As a
+    context, it ends at the total.
 
-    console: gives bars by progress(total, start, what, unit). total: bytes.
+    console: makes the bar by progress(total, start, what, unit). total: bytes.
     """
 
     def __init__(self, console, total, what):
@@ -23,11 +23,11 @@ class Progress:
         self.bar.close()
 
     def add(self, num_bytes, num_tokens=0):
-        """Counts what is done since the last call."""
+        """Adds the bytes and tokens done since the last call."""
         self.set(self.num_bytes + num_bytes, self.num_tokens + num_tokens)
 
     def set(self, num_bytes, num_tokens):
-        """Says what is done in all."""
+        """Sets the bytes and tokens done in total."""
         self.num_bytes, self.num_tokens = num_bytes, num_tokens
         seconds = max(time.monotonic() - self.started, 1e-3)
         text = f"{num_bytes / seconds / 1e6:.1f} MB/s" + (

@@ -1,13 +1,12 @@
-"""SentencePiece: the second tokenizer, behind the same protocol as WordPiece, and the learner
-of its models.
+"""SentencePiece: the second tokenizer, with the same protocol as WordPiece, and the learner of its
+models.
 
-A model that is learnt here is a unigram model (Kudo 2018, "Subword regularization") whose pieces
-0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK], as control symbols: no text ever gives them. Text is
-normalised by the model itself: NFKC with SentencePiece's rules for spaces (nmt_nfkc), and case
-folding on top (nmt_nfkc_cf) for an uncased model; accents stay, other than with WordPiece. The
-learner is given words and their counts, which is all that it makes of sentences anyway: that
-takes half the time, and the order of the text does not matter. It needs about 1.4 GB, however
-large the text.
+A model learnt here is a unigram model (Kudo 2018, "Subword regularization") whose pieces 0 to 4 are
+[PAD] [UNK] [CLS] [SEP] [MASK]; as control symbols they never come from text. The model normalises
+text itself: NFKC with SentencePiece's rules for spaces (nmt_nfkc), plus case folding (nmt_nfkc_cf)
+for an uncased model; unlike WordPiece it keeps accents. The learner gets words and their counts,
+to which it would reduce sentences anyway: that takes half the time, and the order of the text does
+not matter. It needs about 1.4 GB for a text of any size.
 """
 
 import collections
@@ -25,15 +24,15 @@ from bert_gpu.text import basic
 from bert_gpu.text.tokenizer import SPECIAL_PIECES, as_bytes
 from bert_gpu.text.vocab import CHARACTER_COVERAGE, MIN_PIECE_COUNT
 
-SPACE = "▁"  # U+2581, how a piece writes the space before it
-OTHER_NAMES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}  # what ALBERT's models call them
+SPACE = "▁"  # U+2581, marks a space in a piece
+OTHER_NAMES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}  # their names in ALBERT's models
 LINES_PER_CALL = 2048
 LINES_PER_BATCH = 4096
 MAX_WORDS = 1_000_000  # the most frequent ones are learnt from
-# SentencePiece's own limit; what is longer is no word (Chinese and Japanese words here are
+# SentencePiece's own limit; longer strings are not words (Chinese and Japanese words here are
 # whole clauses)
 MAX_WORD_BYTES = 4192
-# a constant, not the number of cores: sums of floats, and so the model, depend on it
+# constant for any number of cores, because sums of floats, and so the model, depend on it
 TRAINER_THREADS = 8
 
 
@@ -41,19 +40,19 @@ class SentencePieceTokenizer:
     """Pieces of a SentencePiece model, in arrays.
 
     A piece begins a word if it begins with a space, or with punctuation or a CJK character, which
-    are words of their own in WordPiece, too.
+    are separate words in WordPiece too.
     """
 
     def __init__(self, model_file, do_lower_case=None):
         """Loads a model.
 
         Args:
-          do_lower_case: None = as the model does. True lower-cases the text first if the model does
-            not (ALBERT's uncased ones want that).
+          do_lower_case: None = whatever the model does. True lower-cases the text first if the
+            model does not (ALBERT's uncased ones need that).
 
         Raises:
-          UserError: the file is missing or no such model, lacks a special piece, [PAD] is not its
-            first, or it folds case and is not to.
+          UserError: the file is missing or not such a model, lacks a special piece, [PAD] is not
+            its first, or it folds case although do_lower_case is False.
         """
 
         def refuse(problem):
@@ -115,7 +114,7 @@ class SentencePieceTokenizer:
             rows += self._model.encode(batch, return_type="numpy", num_threads=1)
         row_splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         ids = np.concatenate(rows) if rows else np.zeros(0, np.int32)
-        # Foreign models may find "[MASK]" in the text.
+        # Models from other tools may find "[MASK]" in the text.
         return np.where(self._is_special[ids], np.int32(self.unk_id), ids), row_splits
 
     def word_starts(self, ids):
@@ -127,8 +126,8 @@ class SentencePieceTokenizer:
         return [self.vocab[index] for index in ids]
 
     def decode(self, ids):
-        """Pieces joined to words, words joined by spaces: the text as the model normalises it, if
-        it has no unknown characters.
+        """Joins pieces to words, and words by spaces: the text as the model normalises it, unless
+        it has unknown characters.
         """
         spaced = (
             f" {self.vocab[index]} "
@@ -139,12 +138,12 @@ class SentencePieceTokenizer:
         return re.sub(" +", " ", "".join(spaced)).strip(" ")
 
     def files(self):
-        """{name: bytes} of what the tokenizer can be made of again."""
+        """{name: bytes} of the files that the tokenizer can be opened from."""
         return {"sentencepiece.model": self._model.serialized_model_proto()}
 
 
 def begins_word(piece):
-    # goes on the word that the space before it began
+    # an unknown piece continues the word that the space before it began
     is_unknown = piece in ("[UNK]", OTHER_NAMES["[UNK]"])
     return (
         piece.startswith(SPACE)
@@ -154,7 +153,9 @@ def begins_word(piece):
 
 
 def read_model(model_file, refuse):
-    """The bytes of a model that can be loaded. refuse: function of a problem, raises."""
+    """The bytes of a model that can be loaded. refuse: function that raises UserError for a
+    problem.
+    """
     try:
         with tf.io.gfile.GFile(model_file, "rb") as file:
             content = file.read()
@@ -173,15 +174,15 @@ def read_model(model_file, refuse):
             return content
     except (RuntimeError, ValueError, TypeError):
         pass
-    refuse("is no SentencePiece model; name a file as spm_train writes it (NAME.model)")
+    refuse("is not a SentencePiece model; name a file that spm_train wrote (NAME.model)")
 
 
 def count_words(documents):
-    """Counts what stands between spaces, as it is: the learner's own normalisation comes later.
+    """Counts the words between spaces, unchanged; the learner normalises them later.
 
     Args:
       documents: iterable of documents, each an iterable of sentences (bytes in UTF-8, or str). It
-        is gone through once.
+        is read once.
 
     Returns:
       collections.Counter of str. It grows with the number of distinct words, not with the text.
@@ -200,12 +201,11 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
 
     Args:
       word_counts: mapping of word (str) to count, from `count_words`.
-      vocab_size: the most pieces wanted, special ones included. There are fewer where the text
-        supports no more.
+      vocab_size: largest number of pieces, with special ones; a small text gives fewer.
       do_lower_case: fold case.
 
     Returns:
-      The bytes of the model file, a function of the arguments alone.
+      The bytes of the model file, which depend on the arguments alone.
 
     Raises:
       UserError: there are no words, or vocab_size leaves no room for characters.
@@ -245,7 +245,7 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
         if sizes:
             raise UserError(
                 f"--vocab_size={vocab_size}: must be at least "
-                f"{sizes[1]}, to hold the text's characters"
+                f"{sizes[1]}, to have a piece for each of the text's characters"
             ) from None
         if "sentences_.empty" in str(error) or "all_chars_count" in str(error):
             raise UserError(nothing) from None
@@ -262,9 +262,7 @@ def pieces_of(content):
 
 
 def ascii_characters(words, do_lower_case):
-    """str: the ASCII characters that occur more than once; they get pieces however
-    rare they are.
-    """
+    """str: the ASCII characters that occur more than once; they get pieces even when rare."""
     counts = collections.Counter()
     for word, count in words:
         for character in word.lower() if do_lower_case else word:

@@ -1,11 +1,10 @@
 """Running text in, sentences out.
 
 The rules are those of sentencex (Wikimedia), in Rust, with the abbreviations and marks of many
-languages. Where it is in doubt it leaves two sentences together rather than break one. Three things
-are added here: a line break always ends a sentence; a paragraph goes in by windows, because the
-library's time grows with the square of a paragraph of many sentences; and a long quotation, which
-the library never breaks, is split inside as well, because a quotation mark left open would
-otherwise glue a page together.
+languages. In doubt it joins two sentences rather than break one. This module adds three things: a
+line break always ends a sentence; a paragraph is split in windows, because the library's time grows
+with the square of its length; and long quotations, which the library never splits, are split too,
+because an unclosed quotation mark would otherwise join a whole page.
 """
 
 import itertools
@@ -14,13 +13,12 @@ import re
 import sentencex
 
 WINDOW = 8192  # characters; far more than a paragraph usually has
-LONGEST_SENTENCE = 1 << 18  # characters; what has no end after that is cut at a space
-# characters. Measured on English prose: finds 2.3 % more of the ends of sentences at
-# equal precision
+LONGEST_SENTENCE = 1 << 18  # characters; a longer one is cut at a space
+# characters. On English prose this finds 2.3 % more sentence ends at equal precision
 LONG_QUOTATION = 200
 QUOTATION = re.compile(f'[“"«„]([^“”"«»„]{{{LONG_QUOTATION},}})')
-# The library panics where a letter and a full stop have a space of more than one byte between them
-# ("A\u2003."), so it is shown plain ones.
+# The library panics on a letter, a space of more than one byte, and a full stop ("A\u2003."), so it
+# gets plain spaces.
 WIDE_SPACES = [chr(code) for code in range(0x80, 0x10000) if chr(code).isspace()]
 
 
@@ -29,25 +27,23 @@ def split_sentences(text, language="en"):
     ends, never empty.
 
     Args:
-      language: ISO 639 code. The library takes what it does not know for the nearest language that
-        it does, in the end English.
+      language: ISO 639 code. For an unknown one the library uses the nearest language it knows, or
+        English.
 
-    Nothing but space between sentences is lost, and a text that is not all space has at least
-    one sentence.
+    Only space between sentences is lost, and a text that is not all space has at least one
+    sentence.
     """
     pieces = (piece.strip() for line in text.splitlines() for piece in split_line(line, language))
     return [piece for piece in pieces if piece]
 
 
 def split_line(line, language):
-    """Yields parts of a line that make up the whole of it, each with a sentence and the
-    space behind it.
-    """
+    """Yields the sentences of a line, each with the space after it; joined, they are the line."""
     start, window = 0, WINDOW
     while start < len(line):
         pieces = split_window(line[start : start + window], language)
         if start + window < len(line):
-            # The last sentence may go on behind the window, so the next one begins with it.
+            # The last sentence may continue after the window, so the next window begins with it.
             if len(pieces) > 1:
                 pieces.pop()
             elif window < LONGEST_SENTENCE:
@@ -63,7 +59,7 @@ def split_line(line, language):
 
 
 def split_quotations(sentence, language):
-    """Splits what stands in long quotations, too."""
+    """Also splits the text inside long quotations."""
     cuts = [0]
     for match in QUOTATION.finditer(sentence):
         inside = map(len, split_window(match[1], language)[:-1])
@@ -80,8 +76,8 @@ def split_window(text, language):
     try:
         pieces = sentencex.segment(language, plain)
     except BaseException as error:
-        # A panic in Rust is no Exception, so it would silently end a worker. It has been reported
-        # on stderr; the text is worth more.
+        # A panic in Rust is not an Exception and would silently end a worker. Rust has reported it
+        # on stderr; the text is kept unsplit.
         if type(error).__name__ != "PanicException":
             raise
         return [text]

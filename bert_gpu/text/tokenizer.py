@@ -1,7 +1,7 @@
 """Sentences in, piece ids out: flat arrays, no Python object per token.
 
-`Tokenizer` is the protocol that the rest of the pipeline holds on to; `WordPieceTokenizer` is
-BERT's own. It gives exactly the pieces of Google's published rules (google-research/bert,
+`Tokenizer` is the protocol that the rest of the pipeline uses; `WordPieceTokenizer` is BERT's
+own. It gives exactly the pieces of Google's published rules (google-research/bert,
 tokenization.py) at the speed of tensorflow-text's FastBertTokenizer. That op differs from Google's
 rules on several thousand characters (control characters, ß, ellipsis, ligatures, ... ) and in how
 it measures long words. So each line is checked first: plain ASCII, nearly all of an English text,
@@ -27,12 +27,12 @@ MAX_WORD_CHARACTERS = 200  # Google: a longer word is [UNK]
 MAX_WORD_BYTES = 4 * MAX_WORD_CHARACTERS
 # measured: the op slows down by a third when its outputs no longer fit the cache
 LINES_PER_CALL = 2048
-# the Basic Multilingual Plane and emoji; rarer characters take the slower way
+# the Basic Multilingual Plane and emoji; rarer characters take the slow path
 PROBED_CODES = 0x1FB00
 
 
 class Tokenizer(typing.Protocol):
-    """What the pipeline asks of a tokenizer. Ids are int32, 0 <= id < vocab_size, and
+    """The interface of a tokenizer. Ids are int32, 0 <= id < vocab_size, and
     pad_id is 0.
     """
 
@@ -44,13 +44,13 @@ class Tokenizer(typing.Protocol):
     sep_id: int
     mask_id: int
     do_lower_case: bool
-    identity: str  # equal for two tokenizers exactly if they give the same ids for every text
+    identity: str  # equal if and only if two tokenizers give the same ids for every text
 
     def tokenize(self, sentences: list) -> tuple[np.ndarray, np.ndarray]:
         """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
         (len(sentences) + 1,)).
 
-        Sentence i has the ids[row_splits[i]:row_splits[i + 1]]; it may have none.
+        Sentence i has the ids[row_splits[i] : row_splits[i + 1]], possibly none.
         """
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
@@ -60,16 +60,16 @@ class Tokenizer(typing.Protocol):
         """The text of each piece."""
 
     def decode(self, ids) -> str:
-        """Pieces joined to words, words joined by spaces."""
+        """Joins pieces to words, and words by spaces."""
 
 
 class WordPieceTokenizer:
     """BERT's tokenizer, piece for piece as Google's `FullTokenizer`, in arrays.
 
-    Equal to Google's rules for all text, with two exceptions that only text from outside a checked
-    corpus can show: bytes that are not UTF-8 are dropped (as Google's code does), and a lone
-    surrogate in a str, which no vocabulary file can hold, makes its word [UNK]. As in Google's
-    code, the literal text "[MASK]" is three words, not the special piece.
+    It equals Google's rules for all text of a checked corpus. In other text, bytes that are not
+    UTF-8 are dropped (as in Google's code), and a lone surrogate in a str, which no vocabulary file
+    can hold, makes its word [UNK]. As in Google's code, the literal text "[MASK]" is three words,
+    not the special piece.
     """
 
     def __init__(self, vocab_file, do_lower_case=True):
@@ -120,13 +120,13 @@ class WordPieceTokenizer:
         return [self.vocab[index] for index in ids]
 
     def decode(self, ids):
-        """Pieces joined to words, words joined by spaces. What tokenizing threw away (case,
-        accents, spacing) stays away.
+        """Joins pieces to words, and words by spaces. Case, accents and spacing that tokenizing
+        removed are lost.
         """
         return " ".join(self.pieces(ids)).replace(" ##", "")
 
     def files(self):
-        """{name: bytes} of what the tokenizer can be made of again."""
+        """{name: bytes} of the files that the tokenizer can be opened from."""
         return {"vocab.txt": "".join(f"{piece}\n" for piece in self.vocab).encode()}
 
     def _tokenize_batch(self, lines):
@@ -140,7 +140,7 @@ class WordPieceTokenizer:
             odd_ids, odd_lengths = self._tokenize_words(
                 basic.split_words(texts, self.do_lower_case)
             )
-            # Blanked lines have no ids, so theirs go in where the next line begins.
+            # Blanked lines have no ids, so their ids are inserted where the next line begins.
             ids = np.insert(ids, np.repeat(splits[rows], odd_lengths), odd_ids)
             lengths[rows] = odd_lengths
         return ids, lengths
@@ -149,8 +149,8 @@ class WordPieceTokenizer:
         """list of lists of words (str) -> (ids int32 (T,), number of ids of each list int64
         (len(rows),)).
         """
-        # The op measures words in bytes; one byte too many stands for the words that are too long
-        # in characters.
+        # The op measures words in bytes. A word with too many characters is replaced by one with
+        # too many bytes.
         too_long = b"x" * (MAX_WORD_BYTES + 1)
         words = [
             word.encode() if len(word) <= MAX_WORD_CHARACTERS else too_long
@@ -194,21 +194,23 @@ def read_vocab(vocab_file):
     try:
         lines = content.decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
-        refuse(f"line {number} is not UTF-8; save the vocabulary as UTF-8")
-    # Google strips lines; a piece made of spaces alone (some public vocabularies have one) keeps
-    # its id and matches nothing.
+        line_number = content.count(b"\n", 0, error.start) + 1
+        refuse(f"line {line_number} is not UTF-8; save the vocabulary as UTF-8")
+    # Google strips lines; a piece of spaces alone (some public vocabularies have one) keeps its id
+    # and matches nothing.
     vocab = [line.strip() or line.removesuffix("\r") for line in lines]
     if vocab == [""]:
         refuse("the vocabulary is empty; one piece a line is needed")
     first_line = {}
-    for number, piece in enumerate(vocab, 1):
+    for line_number, piece in enumerate(vocab, 1):
         if not piece:
-            refuse(f"line {number} is blank; every line of a vocabulary is a piece, so remove it")
-        if first_line.setdefault(piece, number) != number:
             refuse(
-                f"lines {first_line[piece]} and {number} are both "
-                f"{piece[:80]!r}; every piece must be there once"
+                f"line {line_number} is blank; every line of a vocabulary is a piece, so remove it"
+            )
+        if first_line.setdefault(piece, line_number) != line_number:
+            refuse(
+                f"lines {first_line[piece]} and {line_number} are both "
+                f"{piece[:80]!r}; remove one of them"
             )
     missing = [piece for piece in SPECIAL_PIECES if piece not in first_line]
     if missing:
@@ -225,8 +227,8 @@ def read_vocab(vocab_file):
 
 
 def matchable(vocab):
-    """The vocabulary for the op: pieces with a control character, which no cleaned text has and the
-    op chokes on, become placeholders.
+    """The vocabulary for the op. Placeholders replace pieces with a control character, which the op
+    cannot load and no cleaned text contains.
     """
     controls = re.compile("[\x00-\x1f\x7f-\x9f]")
     return [
@@ -236,7 +238,7 @@ def matchable(vocab):
 
 
 def fast_bert_op(vocab, do_lower_case):
-    # A limit of 200 bytes is Google's 200 characters for ASCII; `odd_lines` sees to the rest.
+    # A limit of 200 bytes is Google's 200 characters for ASCII; `odd_lines` handles the rest.
     return tf_text.FastBertTokenizer(
         vocab,
         max_bytes_per_word=MAX_WORD_CHARACTERS,
@@ -261,15 +263,15 @@ def encode(sentence):
     try:
         return sentence.encode()
     except UnicodeEncodeError:
-        # A lone surrogate becomes a noncharacter: like it, a character that is in no vocabulary.
+        # A lone surrogate becomes a noncharacter, which is in no vocabulary either.
         return "".join(
             "\U0010ffff" if "\ud800" <= char <= "\udfff" else char for char in sentence
         ).encode()
 
 
 def odd_lines(lines, do_lower_case):
-    """The lines that FastBertTokenizer might not treat as Google does: (rows int64 (R,), list of
-    their R texts as str).
+    """Finds lines that FastBertTokenizer may treat differently from Google: (rows int64 (R,), list
+    of their R texts as str).
 
     Args:
       lines: list of bytes.
@@ -315,17 +317,16 @@ def differs(texts, do_lower_case):
 
 
 UNKNOWN, DIFFERENT, SEPARATOR = 253, 254, 255
-PAGE_CODES = 256  # characters that are asked about together
+PAGE_CODES = 256  # characters that are probed together
 
 
 def character_kinds(codes, do_lower_case):
-    """uint8 of the shape of codes (uint32): how the op treats each character, found by asking it.
+    """uint8 of the shape of codes (uint32): how the op treats each character, found by running it.
 
-    DIFFERENT where it may not do as Google does; SEPARATOR where both end a word (space,
-    punctuation, CJK); else the number of bytes that the character has after normalisation. Asking,
-    rather than a list written down, keeps this true for whatever versions of Unicode
-    tensorflow-text and Python carry. Answers are kept, and only pages of characters that occur are
-    asked about.
+    DIFFERENT where it may differ from Google; SEPARATOR where both end a word (space, punctuation,
+    CJK); else the number of bytes that the character has after normalisation. Probing the op,
+    rather than a fixed list, is right for every version of Unicode that tensorflow-text and Python
+    have. Only pages of characters that occur are probed, once each.
     """
     table = character_table(do_lower_case)
     codes = np.minimum(codes, PROBED_CODES)
@@ -334,7 +335,7 @@ def character_kinds(codes, do_lower_case):
     if is_unknown.any():
         for page in np.unique(codes[is_unknown] // PAGE_CODES).tolist():
             first = page * PAGE_CODES
-            table[first : first + PAGE_CODES] = ask(
+            table[first : first + PAGE_CODES] = probe_kinds(
                 range(first, min(first + PAGE_CODES, PROBED_CODES)), do_lower_case
             )
         kinds = table[codes]
@@ -343,7 +344,7 @@ def character_kinds(codes, do_lower_case):
 
 @functools.lru_cache(2)
 def character_table(do_lower_case):
-    """What has been asked so far; the last place stands for all characters above."""
+    """The kinds probed so far; the last entry stands for all characters from PROBED_CODES on."""
     table = np.full(PROBED_CODES + 1, UNKNOWN, np.uint8)
     table[PROBED_CODES] = DIFFERENT
     return table
@@ -354,7 +355,7 @@ def probing_op(do_lower_case):
     return fast_bert_op(["[UNK]", "a", "b", "ab"], do_lower_case)
 
 
-def ask(codes, do_lower_case):
+def probe_kinds(codes, do_lower_case):
     """uint8 (len(codes),): the kinds of characters, see `character_kinds`."""
     kinds = np.full(len(codes), DIFFERENT, np.uint8)
     probed = [index for index, code in enumerate(codes) if context_free(chr(code))]
@@ -365,19 +366,19 @@ def ask(codes, do_lower_case):
         normal = op._fast_bert_normalizer.normalize(tf.constant(probes)).numpy()
     ids, splits = (values.tolist() for values in run_op(op, probes))
     known = {"a": 1, "b": 2, "ab": 3}
-    for number, words in enumerate(basic.split_words(probes, do_lower_case)):
-        same_text = "".join(words).encode() == normal[number].replace(b" ", b"")
+    for probe, words in enumerate(basic.split_words(probes, do_lower_case)):
+        same_text = "".join(words).encode() == normal[probe].replace(b" ", b"")
         if (
             same_text
-            and [known.get(word, 0) for word in words] == ids[splits[number] : splits[number + 1]]
+            and [known.get(word, 0) for word in words] == ids[splits[probe] : splits[probe + 1]]
         ):
-            kinds[probed[number]] = len(normal[number]) - 2 if len(words) == 1 else SEPARATOR
+            kinds[probed[probe]] = len(normal[probe]) - 2 if len(words) == 1 else SEPARATOR
     return kinds
 
 
 def context_free(character):
-    """Whether a character's treatment does not depend on its neighbours, so that trying it
-    alone tells all.
+    """Whether the treatment of a character does not depend on its neighbours, so that one probe is
+    enough.
     """
     category = unicodedata.category(character)
     reorders = unicodedata.combining(character) and category != "Mn"

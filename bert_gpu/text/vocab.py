@@ -1,9 +1,9 @@
 """Learns a WordPiece vocabulary: text -> counts of words -> pieces -> vocab.txt.
 
-The learner is that of tensorflow-text (the algorithm of BERT's own vocabularies): it takes a count
-and gives every piece that occurs at least so often, so that a size is met by searching for the
-count. Everything is sorted, by count and then by text: the same text gives the same vocabulary,
-whatever pieces it came in. Counters of parts of a text may be added up.
+The learner is that of tensorflow-text (the algorithm of BERT's own vocabularies). It takes a
+threshold and gives every piece that occurs at least that often, so a search for the threshold
+reaches the wanted size. Everything is sorted, by count and then by text: the same text gives the
+same vocabulary, however it was divided. Counters of parts of a text can be added.
 """
 
 import collections
@@ -20,17 +20,19 @@ from bert_gpu.text.tokenizer import SPECIAL_PIECES
 
 LINES_PER_BATCH = 4096
 # The learner is Python and takes about a second for every 15,000 words in each of two to six
-# rounds, so it gets the most frequent words only. 100,000 are all there are in 71 MB of English
-# (32,768 pieces in 13 seconds); the rest of a larger text are rare names and slips.
+# rounds, so it gets the most frequent words only. 71 MB of English has 100,000 (32,768 pieces in 13
+# seconds); the further words of a larger text are rare names and typing errors.
 MAX_WORDS = 100_000
 WORDS_PER_PIECE = 3  # ... but a large vocabulary needs more of them
 # the learner's time grows with the square; longer "words" are mostly addresses and tables
 MAX_WORD_CHARACTERS = 30
-MIN_PIECE_COUNT = 2  # a piece seen once in the text has nothing to teach
-# of the characters written; words with a rarer one become [UNK], unless it is ASCII
+MIN_PIECE_COUNT = 2  # a piece that occurs once teaches nothing
+# of all characters of the text; words with a rarer one become [UNK], unless it is ASCII
 CHARACTER_COVERAGE = 0.9999
 ROUNDS = 4  # of the learner; its default
-SIZE_SLACK = 0.05  # the search ends this close above the size; the rarest pieces beyond it go
+SIZE_SLACK = (
+    0.05  # the search ends at most this far above the size; the rarest pieces beyond it are dropped
+)
 
 PUNCTUATION_CODES = [ord(mark) for mark in basic.ASCII_PUNCTUATION]
 CONTROLS = bytes(code for code in (*range(32), 127) if code not in b"\t\n\r")
@@ -38,12 +40,12 @@ SPACED = bytes(32 if code in PUNCTUATION_CODES else code for code in range(256))
 
 
 def count_words(documents, do_lower_case):
-    """Counts the words of a text, split and normalised as the tokenizer does it.
+    """Counts the words of a text, split and normalised as by the tokenizer.
 
     Args:
       documents: iterable of documents, each an iterable of sentences (bytes in UTF-8, or str). It
-        is gone through once.
-      do_lower_case: as of the tokenizer.
+        is read once.
+      do_lower_case: as in the tokenizer.
 
     Returns:
       collections.Counter of str. It grows with the number of distinct words, not with the text.
@@ -56,8 +58,8 @@ def count_words(documents, do_lower_case):
             sentence.encode("utf-8", "ignore") if isinstance(sentence, str) else sentence
             for sentence in batch
         ]
-        # In plain ASCII every rule is a map of bytes: marks end words and are counted apart,
-        # control characters vanish.
+        # In plain ASCII every rule is a map of bytes: marks end words and are counted separately,
+        # control characters are removed.
         plain = b"\n".join(sentence for sentence in batch if sentence.isascii())
         mark_counts += np.bincount(np.frombuffer(plain, np.uint8), minlength=256)
         plain = plain.lower() if do_lower_case else plain
@@ -75,12 +77,12 @@ def count_words(documents, do_lower_case):
 
 
 def learn_wordpiece(word_counts, vocab_size):
-    """The vocabulary for words with these counts.
+    """Learns a vocabulary from words with these counts.
 
     Args:
       word_counts: mapping of word (str) to count, from `count_words`.
-      vocab_size: the most pieces wanted. There are fewer where the text supports no more (pieces
-        seen at least MIN_PIECE_COUNT times).
+      vocab_size: largest number of pieces; a text with too few pieces of at least MIN_PIECE_COUNT
+        gives fewer.
 
     Returns:
       list of str: special pieces, characters, "##" characters, then the other pieces, most
@@ -93,7 +95,7 @@ def learn_wordpiece(word_counts, vocab_size):
     if vocab_size < least:
         raise UserError(
             f"--vocab_size={vocab_size}: must be at least "
-            f"{least}, to hold the special pieces and a character"
+            f"{least}, for the special pieces and a character"
         )
     words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
     alphabet = frequent_characters(words, (vocab_size - len(SPECIAL_PIECES)) // 2)
@@ -107,8 +109,8 @@ def learn_wordpiece(word_counts, vocab_size):
         raise UserError("the text has no words to learn a vocabulary from; check the input files")
     inside = {character for word, _ in words for character in word[1:]}
     single = [*sorted(alphabet), *("##" + character for character in sorted(inside))]
-    # The learner adds "##" before every character; before those that only ever stand alone
-    # (punctuation, CJK) it would lie idle.
+    # The learner adds "##" before every character; before those that are always alone
+    # (punctuation, CJK) it would never be used.
     idle = {"##" + character for character in alphabet - inside}
     vocab = dict.fromkeys([*SPECIAL_PIECES, *single])
     vocab.update(
@@ -120,8 +122,8 @@ def learn_wordpiece(word_counts, vocab_size):
 
 
 def frequent_characters(words, limit):
-    """The set of the most frequent characters that make up CHARACTER_COVERAGE of the text, and
-    ASCII; `limit` at most.
+    """The most frequent characters, which together are CHARACTER_COVERAGE of the text, and ASCII;
+    at most `limit`, as a set.
     """
     counts = collections.Counter()
     for word, count in words:
@@ -139,18 +141,17 @@ def frequent_characters(words, limit):
 
 
 def pieces_for_size(words, size):
-    """The learner's pieces for the greatest threshold that it takes to have `size` of them, or
-    all there are.
+    """The learner's pieces for the largest threshold that gives `size` of them, or all pieces.
 
     Args:
       words: list of (word, count), most frequent first.
-      size: int; between it and SIZE_SLACK more is near enough.
+      size: int; up to SIZE_SLACK more is close enough.
 
     Returns:
-      list of str, in the learner's order: special pieces, characters, then by falling count.
+      list of str, in the learner's order: special pieces, characters, then the most frequent first.
     """
     low, high = MIN_PIECE_COUNT, max(MIN_PIECE_COUNT, words[0][1])
-    # pieces are about as many as words of their frequency
+    # there are about as many pieces as words of that count
     threshold = words[min(size, len(words)) - 1][1]
     enough = fewer = None
     for attempt in itertools.count():
@@ -163,8 +164,8 @@ def pieces_for_size(words, size):
             fewer = pieces if fewer is None or len(pieces) > len(fewer) else fewer
         if low > high or size <= len(pieces) <= (1 + SIZE_SLACK) * size:
             return enough or fewer
-        # The number of pieces falls about as the square root of the threshold rises; bisection in
-        # case it does not.
+        # The number of pieces is about proportional to 1 / sqrt(threshold); after five attempts,
+        # bisection.
         aim = (1 + SIZE_SLACK / 2) * size
         threshold = (
             round(threshold * (len(pieces) / aim) ** 2)
@@ -190,7 +191,7 @@ def learner_params(size):
 
 
 def write_vocab(path, vocab):
-    """Writes one piece a line. The file has its name only when it is whole."""
+    """Writes one piece a line. The file gets its name when it is complete."""
     write_whole_file(path, file_content(vocab), "the vocabulary")
 
 
@@ -200,7 +201,7 @@ def file_content(vocab):
 
 
 def write_whole_file(path, content, what):
-    """Writes bytes under another name first. Raises UserError, in which `what` names
+    """Writes bytes under a temporary name, then renames. Raises UserError, in which `what` names
     the content.
     """
     unfinished = f"{path}.{os.getpid()}.unfinished"
@@ -214,6 +215,6 @@ def write_whole_file(path, content, what):
         raise UserError(
             (
                 f"{path}: {what} cannot be written "
-                f"({type(error).__name__}); check folder and permissions"
+                f"({type(error).__name__}); check the folder and its permissions"
             )[:300]
         ) from None

@@ -1,4 +1,4 @@
-"""create_pretraining_data.py as a user meets it: killed and given again, the summary, bad input."""
+"""create_pretraining_data.py as a user sees it: a kill and a resume, the summary, bad input."""
 
 import collections
 import os
@@ -40,7 +40,7 @@ def content(folder):
 
 
 @pytest.mark.parametrize("most", [0, 1 << 40], ids=["processes", "threads"])
-def test_killed_by_sigkill_and_given_again(tmp_path, text, most):
+def test_resumes_after_sigkill(tmp_path, text, most):
     def flags(folder):
         settings = [
             "--num_shards=6",

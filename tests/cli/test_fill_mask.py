@@ -115,7 +115,7 @@ def test_bad_input_is_one_line_and_exit_code_2(pretrained, capsys, arguments, pa
 @pytest.mark.parametrize(
     "name, content, part",
     [
-        ("model.safetensors", b"\0" * 40, "not a whole safetensors file"),
+        ("model.safetensors", b"\0" * 40, "not a complete safetensors file"),
         ("model.safetensors", None, "model.safetensors: cannot be read"),
         ("config.json", b"[]", "JSON object"),
         ("config.json", b'{"vocab_size": -1}', "vocab_size=-1"),

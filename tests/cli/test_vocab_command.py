@@ -1,5 +1,5 @@
-"""The command writes what the learners give for the text, in one file or two, and what it cannot do
-is refused before anything is done.
+"""The command writes what the learners give for the text, in one file or two, and refuses bad input
+before it writes a file.
 """
 
 import gzip
@@ -109,7 +109,7 @@ def test_a_file_that_is_there_is_kept(folder, capsys):
     assert (
         code == 2
         and not out
-        and "out.txt: is there already" in err
+        and "out.txt: exists already" in err
         and "--overwrite" in err
         and (folder / "out.txt").read_text() == "mine"
     )

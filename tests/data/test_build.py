@@ -1,5 +1,5 @@
-"""Laws of the data job: same bytes for any number of workers and after any interruption; nothing
-foreign is touched.
+"""Laws of the data job: same bytes for any number of workers and after any interruption; files
+of others stay.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ def config(folder, text, **settings):
 
 
 def run(folder, text, overwrite=False, **settings):
-    return build.Job(config(folder, text, **settings), overwrite).run(QUIET)
+    return build.DatasetBuilder(config(folder, text, **settings), overwrite).run(QUIET)
 
 
 def content(folder):
@@ -91,9 +91,9 @@ def test_any_number_of_workers_writes_the_same_bytes(
 ):
     """One, two threads, two processes."""
     contents = []
-    for num_workers, most in ((1, workers.THREADS_BYTES), (2, workers.THREADS_BYTES), (2, 0)):
-        monkeypatch.setattr(workers, "THREADS_BYTES", most)
-        folder = tmp_path / f"{num_workers}-{most}"
+    for num_workers, limit in ((1, workers.THREADS_BYTES), (2, workers.THREADS_BYTES), (2, 0)):
+        monkeypatch.setattr(workers, "THREADS_BYTES", limit)
+        folder = tmp_path / f"{num_workers}-{limit}"
         run(folder, sample_text, vocab_file=vocab_file, num_shards=3, num_workers=num_workers)
         contents.append(content(folder))
     assert contents[0] == contents[1] == contents[2]
@@ -108,13 +108,13 @@ def test_the_seed_decides(tmp_path, sample_text, vocab_file):
 
 
 def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
-    """Killed in the third shard: two shards are kept, and the set is that of a job never killed."""
+    """Killed in the third shard: two shards are kept, and the result is that of an unkilled job."""
     settings = dict(vocab_file=vocab_file, num_shards=4, num_workers=1)
     run(tmp_path / "whole", sample_text, **settings)
     write = build.Worker.write_shard
 
     def dies(worker, shard, report):
-        if shard.number == 2:
+        if shard.index == 2:
             raise KeyboardInterrupt
         return write(worker, shard, report)
 
@@ -126,21 +126,24 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
     monkeypatch.setattr(
         build.Worker, "write_shard", lambda *args: (written.append(args[1].path), write(*args))
     )
-    job = build.Job(config(tmp_path / "killed", sample_text, **settings))
-    assert job.status == "resumed"
-    job.run(QUIET)
+    builder = build.DatasetBuilder(config(tmp_path / "killed", sample_text, **settings))
+    assert builder.status == "resumed"
+    builder.run(QUIET)
     assert len(written) == 3  # two training shards and the validation shard
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
 
 
-def test_again_and_otherwise(tmp_path, sample_text, vocab_file):
+def test_same_and_changed_settings(tmp_path, sample_text, vocab_file):
     run(tmp_path, sample_text, vocab_file=vocab_file)
     before = content(tmp_path)
-    assert build.Job(config(tmp_path, sample_text, vocab_file=vocab_file)).status == "finished"
+    assert (
+        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file)).status
+        == "finished"
+    )
     with pytest.raises(UserError, match=r"--dupe_factor: 2 -> 3.*--overwrite"):
-        build.Job(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=3))
+        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=3))
     with pytest.raises(UserError, match="holds the data set 'x'"):
-        build.Job(
+        build.DatasetBuilder(
             config(
                 tmp_path,
                 sample_text,
@@ -161,13 +164,13 @@ def test_changed_text_is_noticed(tmp_path, vocab_file):
     run(tmp_path / "out", text, vocab_file=vocab_file)
     text.write_text("One man came.\nAnother cat went.\n\nThe sea was calm.\nThe night was dark.\n")
     with pytest.raises(UserError, match="the text itself"):
-        build.Job(config(tmp_path / "out", text, vocab_file=vocab_file))
+        build.DatasetBuilder(config(tmp_path / "out", text, vocab_file=vocab_file))
 
 
 def test_foreign_shards_are_left_alone(tmp_path, sample_text, vocab_file):
     (tmp_path / "x-00000-of-00001.tfrecord").write_bytes(b"precious")
     with pytest.raises(UserError, match="is in the way"):
-        build.Job(config(tmp_path, sample_text, vocab_file=vocab_file))
+        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file))
     assert (tmp_path / "x-00000-of-00001.tfrecord").read_bytes() == b"precious"
 
 
@@ -175,7 +178,7 @@ def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
     (tmp_path / "vocab.txt").write_text("precious")
     for overwrite in (False, True):
         with pytest.raises(UserError, match="vocab.txt: is in the way"):
-            build.Job(config(tmp_path, sample_text), overwrite)
+            build.DatasetBuilder(config(tmp_path, sample_text), overwrite)
     assert (tmp_path / "vocab.txt").read_text() == "precious"
 
 
@@ -188,7 +191,8 @@ def test_a_killed_rebuild_learns_its_own_vocabulary(tmp_path, sample_text, monke
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, sample_text, vocab_size=600, dupe_factor=1, overwrite=True)
     assert (
-        build.Job(config(tmp_path, sample_text, vocab_size=300, dupe_factor=1)).status == "finished"
+        build.DatasetBuilder(config(tmp_path, sample_text, vocab_size=300, dupe_factor=1)).status
+        == "finished"
     ), "nothing is cleared too early"
     monkeypatch.undo()
     monkeypatch.setattr(
@@ -206,7 +210,8 @@ def test_two_jobs_in_one_new_folder(tmp_path, sample_text, vocab_file, monkeypat
     """
     run(tmp_path / "alone", sample_text, vocab_file=vocab_file)
     first, second = (
-        build.Job(config(tmp_path / "shared", sample_text, vocab_file=vocab_file)) for _ in range(2)
+        build.DatasetBuilder(config(tmp_path / "shared", sample_text, vocab_file=vocab_file))
+        for _ in range(2)
     )
     write, seen = build.Worker.write_shard, []
 
@@ -230,7 +235,7 @@ def test_two_jobs_in_one_new_folder(tmp_path, sample_text, vocab_file, monkeypat
 
 
 def test_the_lock_outlives_its_holder(tmp_path):
-    """Were it removed, one process could hold the file that was, and another the one that is."""
+    """If it were removed, one process could hold the old file and another a new one."""
     lock = tmp_path / ".x.lock"
     with only_writer(str(tmp_path), "x", "--output_file"):
         held = lock.stat().st_ino
@@ -264,8 +269,8 @@ def test_a_lock_ends_with_its_process(tmp_path):
 
 
 def test_what_is_not_the_jobs_own_stays_when_it_fails(tmp_path, sample_text, vocab_file):
-    """An empty folder is left with the lock alone; of another one only what was there is known not
-    to be the job's.
+    """In a folder that was empty only the lock stays; in another one, the files that were there
+    before.
     """
     for name, others in (("empty", []), ("used", ["mine.txt"])):
         (tmp_path / name).mkdir()
@@ -303,7 +308,7 @@ def test_a_broken_dataset_json_is_named(tmp_path, sample_text, vocab_file, chang
     content = json.loads((tmp_path / "dataset.json").read_text())
     (tmp_path / "dataset.json").write_text(json.dumps(content | change))
     with pytest.raises(UserError, match="dataset.json"):
-        build.Job(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1))
+        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1))
     with pytest.raises(UserError, match="dataset.json"):
         Dataset(InputConfig(input_file=f"{tmp_path}/*.tfrecord"))
 

@@ -1,5 +1,5 @@
-"""What goes into the data job besides plain lines: formats, archives, SentencePiece, cleaning,
-order; as a user calls it.
+"""The data job with other input than plain lines: formats, archives, SentencePiece, cleaning,
+order, through the command.
 """
 
 import gzip
@@ -16,8 +16,8 @@ from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import training_batches
-from bert_gpu.text.open_tokenizer import open_tokenizer
 from bert_gpu.text.sentences import split_sentences
+from bert_gpu.text.tokenizers import open_tokenizer
 
 BASE = [
     "--max_seq_length=32",
@@ -168,7 +168,7 @@ def test_sentencepiece(tmp_path, lines_file):
 
 
 def test_duplicates_are_dropped(tmp_path, lines_file, documents, plain, capsys):
-    text = tmp_path / "twice.txt"
+    text = tmp_path / "repeated.txt"
     text.write_text(
         lines_file.read_text()
         + "\n"
@@ -197,7 +197,7 @@ def test_the_filter_drops_noise(tmp_path, lines_file, plain, capsys):
         )
         == 0
     )
-    assert "dropped: 1 with too many tokens a character" in capsys.readouterr().out
+    assert "dropped: 1 with too many tokens per character" in capsys.readouterr().out
     assert rows(tmp_path / "out") == rows(plain)
 
 
@@ -259,7 +259,7 @@ def test_a_full_disk_is_seen_before_it_is(tmp_path, lines_file, monkeypatch, cap
 
 
 def test_killed_while_unpacked(tmp_path, lines_file, plain, monkeypatch):
-    """Killed after unpacking: the next call unpacks nothing anew and ends the same."""
+    """Killed after unpacking: the next call unpacks nothing again and writes the same."""
     from bert_gpu.data import build as job
 
     path = tmp_path / "text.txt.gz"

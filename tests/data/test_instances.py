@@ -15,7 +15,7 @@ CLS, SEP = 2, 3
 
 
 def corpus(lengths):
-    """Documents from lists of the sentences' numbers of tokens. Token t is the number 10 + t, so
+    """Documents from lists of the lengths of sentences in tokens. Token t has the id 10 + t, so
     that positions can be read off.
     """
     flat = [length for document in lengths for length in document]
@@ -132,7 +132,7 @@ def test_short_sequences():
 
 
 def test_sentence_order():
-    """Both segments come from one place; half of the real pairs are swapped; single sentences get a
+    """Both segments are consecutive; half of the real pairs are swapped; single sentences get a
     random second half.
     """
     documents = random_corpus(4)
@@ -158,7 +158,9 @@ def test_tokens_number_their_segments():
     documents = random_corpus(5)
     rows = PairRows(instances_of(documents)).take([3, 1])
     tokens = rows.tokens(documents, 64, types.SimpleNamespace(cls_id=CLS, sep_id=SEP))
-    for ids, length, numbers in zip(tokens.input_ids, tokens.lengths, tokens.numbers, strict=True):
+    for ids, length, numbers in zip(
+        tokens.input_ids, tokens.lengths, tokens.sequence_ids, strict=True
+    ):
         first = ids.tolist().index(SEP) + 1
         assert numbers.tolist() == [1] * first + [2] * (length - first) + [0] * (64 - length)
 

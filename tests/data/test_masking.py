@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.data.chance import row_keys
 from bert_gpu.data.masking import MaskingSpec, mask_rows
+from bert_gpu.data.random_bits import row_keys
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 

@@ -43,7 +43,7 @@ def made(tmp_path_factory, sample_text):
                 | dict(vocab_file=vocab_file, objective=objective, masking=masking)
                 | settings
             )
-            build.Job(config).run(Console(quiet=True))
+            build.DatasetBuilder(config).run(Console(quiet=True))
             folders[key] = folder
             vocab_file = vocab_file or f"{folder}/vocab.txt"
         return folders[key]
@@ -59,11 +59,11 @@ def tokenizer_of(folder):
     return WordPieceTokenizer(f"{folder}/vocab.txt")
 
 
-def read(folder, numbers=None, epoch=0, **settings):
+def read(folder, indices=None, epoch=0, **settings):
     data = open_data(folder, **settings)
     reader = data.reader("train", tokenizer_of(folder), 1)
-    numbers = np.arange(len(reader)) if numbers is None else np.asarray(numbers)
-    return reader.read(numbers, np.full(len(numbers), epoch))
+    indices = np.arange(len(reader)) if indices is None else np.asarray(indices)
+    return reader.read(indices, np.full(len(indices), epoch))
 
 
 def unmask(batch):
@@ -126,7 +126,7 @@ def test_masks_are_new_in_every_epoch_and_a_function_of_seed_epoch_and_record(ma
     assert all((first[name] == again[name]).all() for name in first)
     assert (unmask(first) == unmask(other)).all()
     assert (first["masked_lm_positions"] != other["masked_lm_positions"]).any(1).mean() > 0.95
-    part = read(folder, numbers=[5, 3])
+    part = read(folder, indices=[5, 3])
     assert all((first[name][[5, 3]] == part[name]).all() for name in first)
 
 
@@ -212,19 +212,22 @@ def damage(folder, target):
 
 @pytest.mark.parametrize("masking", ["static", "dynamic"])
 def test_corrupt_records_are_skipped_and_named(made, tmp_path, masking):
-    number = damage(made("nsp", masking), tmp_path)
+    num_records = damage(made("nsp", masking), tmp_path)
     with pytest.raises(UserError, match="the file ends inside a record"):
         open_data(tmp_path)
-    told = []
+    warnings = []
     data = Dataset(
-        InputConfig(input_file=f"{tmp_path}/*.tfrecord", skip_corrupt_records=True), told.append
+        InputConfig(input_file=f"{tmp_path}/*.tfrecord", skip_corrupt_records=True), warnings.append
     )
-    assert len(data.train) == number - 1
+    assert len(data.train) == num_records - 1
     reader = data.reader("train", tokenizer_of(tmp_path), 1)
     batch = reader.read(np.array([2, 3, 4]), np.zeros(3, int))
     assert batch["row_weights"].tolist() == [1, 0, 1]
-    assert "the file ends inside a record" in told[0] and "record 3: corrupt, skipped" in told[1]
-    good = read(made("nsp", masking), numbers=[2, 4])
+    assert (
+        "the file ends inside a record" in warnings[0]
+        and "record 3: corrupt, skipped" in warnings[1]
+    )
+    good = read(made("nsp", masking), indices=[2, 4])
     assert all((good[name] == batch[name][[0, 2]]).all() for name in good)
 
 
@@ -280,7 +283,7 @@ def test_compressed_shards_hold_the_same_rows(made, masking):
 
 
 def test_v2_names_are_for_static_records(made):
-    with pytest.raises(UserError, match="--use_v2_feature_names: is for --masking=static"):
+    with pytest.raises(UserError, match="--use_v2_feature_names: needs --masking=static"):
         made("nsp", "dynamic", use_v2_feature_names=True)
     plain, renamed = (
         read(made("nsp", "static")),
@@ -316,7 +319,7 @@ def test_model_garden_reads_ours(made, v2_names):
         use_v2_feature_names=v2_names,
     )
     theirs = next(iter(pretrain_dataloader.BertPretrainDataLoader(config).load()))
-    ours = read(folder, numbers=range(4))
+    ours = read(folder, indices=range(4))
     for name, own in (
         ("input_word_ids", "input_ids"),
         ("input_type_ids", "segment_ids"),

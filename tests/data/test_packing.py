@@ -1,5 +1,5 @@
-"""Laws of rows without pairs, with random documents: nothing is lost, nothing is doubled,
-rows are full.
+"""Laws of rows without pairs, with random documents: no token is lost or repeated, rows
+are full.
 """
 
 import types
@@ -18,7 +18,7 @@ TOKENIZER = types.SimpleNamespace(cls_id=CLS, sep_id=SEP)
 
 
 def corpus(lengths):
-    """Token t is the number 10 + t."""
+    """Token t has the id 10 + t."""
     flat = [length for document in lengths for length in document]
     splits = np.concatenate([[0], np.cumsum(flat)]).astype(np.int64)
     return Documents.from_sentences(
@@ -58,7 +58,9 @@ def test_packed(separator, documents, rng):
     assert text_of(tokens) == expected
     slack = {"cls_sep": 2, "sep": 0, "none": 0}[separator]
     assert (tokens.lengths[:-1] >= LENGTH - slack).all() and (tokens.lengths <= LENGTH).all()
-    for ids, length, numbers in zip(tokens.input_ids, tokens.lengths, tokens.numbers, strict=True):
+    for ids, length, numbers in zip(
+        tokens.input_ids, tokens.lengths, tokens.sequence_ids, strict=True
+    ):
         assert (
             (numbers[:length] > 0).all()
             and (numbers[length:] == 0).all()
@@ -85,7 +87,9 @@ def test_full_sentences(documents):
     assert text_of(tokens) == documents.ids.tolist()
     starts = documents.sentence_splits[documents.document_splits]
     sentence_ends = set((documents.sentence_splits[1:] + 9).tolist())
-    for ids, length, numbers in zip(tokens.input_ids, tokens.lengths, tokens.numbers, strict=True):
+    for ids, length, numbers in zip(
+        tokens.input_ids, tokens.lengths, tokens.sequence_ids, strict=True
+    ):
         assert ids[0] == CLS and ids[length - 1] == SEP and (numbers[:length] == 1).all()
         inner = ids[1 : length - 1]
         for token, following in zip(inner[:-1], inner[1:], strict=True):
@@ -110,5 +114,5 @@ def test_take():
         for chosen in (rows, rows.take(np.array([2, 0])))
     )
     assert (part.input_ids == whole.input_ids[[2, 0]]).all() and (
-        part.numbers == whole.numbers[[2, 0]]
+        part.sequence_ids == whole.sequence_ids[[2, 0]]
     ).all()

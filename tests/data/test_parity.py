@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.data import instances, masking
-from bert_gpu.data.chance import GOLDEN, MASK64, mix_int, row_keys
+from bert_gpu.data.random_bits import GOLDEN, MASK64, mix_int, row_keys
 from bert_gpu.text import corpus, vocab
 from bert_gpu.text.tokenizer import WordPieceTokenizer
 

@@ -1,5 +1,5 @@
-"""Laws of the input pipeline: order is a function of (seed, epoch), position is a number, nothing
-is read twice or left out.
+"""Laws of the input pipeline: order is a function of (seed, epoch), a position is a count of
+records, and each record is read once.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import pytest
 
 from bert_gpu.console import Console
 from bert_gpu.data import dataset, examples, pipeline, records
-from bert_gpu.data.build import Job
+from bert_gpu.data.build import DatasetBuilder
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.settings import UserError
 
@@ -124,7 +124,7 @@ def test_prefetch_can_be_left_early():
     [
         (dict(input_file="nowhere/*.tfrecord"), "--input_file=nowhere/.*no file matches"),
         (dict(input_file=","), "names no file"),
-        (dict(max_seq_length=16), "--max_seq_length=16: the records of .* have 8 tokens"),
+        (dict(max_seq_length=16), "--max_seq_length=16: the records of .* have rows of 8 tokens"),
         (dict(eval_input_file="nowhere"), "--eval_input_file=nowhere"),
     ],
 )
@@ -137,12 +137,12 @@ def test_bad_input(data, changes, complaint):
 def test_other_records_are_refused(data, tmp_path):
     with records.ShardWriter(str(tmp_path / "y.tfrecord")) as writer:
         writer.write(*examples.encode_examples(dict(image=np.zeros((3, 2), np.int64))))
-    with pytest.raises(UserError, match="no BERT pretraining data"):
+    with pytest.raises(UserError, match="not BERT pretraining data"):
         dataset.Dataset(InputConfig(input_file=str(tmp_path / "y.tfrecord")))
 
 
 def test_several_folders(data, tmp_path):
-    """Validation shards of every folder are left out, and folders that were made otherwise
+    """Validation shards of every folder are left out, and folders with other settings
     are refused.
     """
     folders = []
@@ -164,7 +164,7 @@ def test_several_folders(data, tmp_path):
             max_seq_length=length,
             dupe_factor=1,
         )
-        Job(config).run(Console(quiet=True))
+        DatasetBuilder(config).run(Console(quiet=True))
         folders.append(folder)
     both = dataset.Dataset(
         InputConfig(input_file=f"{folders[0]}/*.tfrecord,{folders[1]}/*.tfrecord")

@@ -1,5 +1,5 @@
-"""Records: what is written reads back the same, by us and by TensorFlow; what is
-broken is named.
+"""Records: what is written reads back the same, by us and by TensorFlow; errors
+name the broken file.
 """
 
 import os
@@ -51,10 +51,10 @@ def test_reads_back(shard):
     read = records.RecordSet([shard])
     schema = examples.sniff_schema(read.read(np.array([0]))[0])
     assert schema == examples.Schema("static", 12, 3, True)
-    numbers = np.array([5, 0, 19, 5])
-    parsed = examples.parse_static(read.read(numbers), schema)
+    indices = np.array([5, 0, 19, 5])
+    parsed = examples.parse_static(read.read(indices), schema)
     for name, value in parsed.items():
-        expected = values[name][numbers]
+        expected = values[name][indices]
         if name != "masked_lm_ids":  # int32 in the model
             assert (value.numpy() == expected.reshape(value.shape)).all()
 
@@ -179,11 +179,11 @@ def test_truncated(shard, keep_index):
 @pytest.mark.parametrize("keep_index", [True, False])
 def test_flipped_bit(shard, keep_index):
     file = records.RecordFile(shard)
-    place = int(file.offsets[7]) + 40
+    offset = int(file.offsets[7]) + 40
     with open(shard, "rb+") as raw:
-        raw.seek(place)
+        raw.seek(offset)
         byte = raw.read(1)
-        raw.seek(place)
+        raw.seek(offset)
         raw.write(bytes([byte[0] ^ 4]))
     if not keep_index:
         os.remove(records.index_path(shard))

@@ -1,5 +1,5 @@
 """The whole job on random documents, for every objective: what is read back is the text, and the
-summary's numbers are true.
+summary is right.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from bert_gpu.data import build
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.settings import UserError
-from bert_gpu.text.open_tokenizer import open_tokenizer
+from bert_gpu.text.tokenizers import open_tokenizer
 
 LENGTH = 32
 QUIET = Console(quiet=True)
@@ -64,7 +64,7 @@ def make(folder, text, **changes):
         dupe_factor=1,
         validation_share=0.0,
     )
-    return build.Job(DataConfig(**base | changes)).run(QUIET)
+    return build.DatasetBuilder(DataConfig(**base | changes)).run(QUIET)
 
 
 def read_back(folder):
@@ -238,7 +238,7 @@ def test_the_predicted_size_is_about_right(tmp_path, vocabularies, sample_text, 
         )
         | changes
     )
-    _, counts, _ = build.Job(config).run(Console())
+    _, counts, _ = build.DatasetBuilder(config).run(Console())
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("about ")]
     predicted, unit = line.split()[1:3]
     assert float(predicted) * dict(kB=1e3, MB=1e6)[unit] == pytest.approx(counts.num_bytes, rel=0.2)

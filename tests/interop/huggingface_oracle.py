@@ -1,5 +1,5 @@
 """Runs where torch and transformers are installed: makes or opens Hugging Face models and writes
-what they compute.
+their outputs.
 
     python huggingface_oracle.py make|open FOLDER
         FOLDER/batch.npz -> FOLDER/CLASS/, FOLDER/CLASS.npz

@@ -1,5 +1,5 @@
-"""Runs where torch and transformers are installed: random models of BERT's relatives, their tensors
-and what they compute.
+"""Runs where torch and transformers are installed: writes tensors and outputs of random models of
+BERT's relatives.
 
 python relatives_oracle.py FOLDER FOLDER/batch.npz -> FOLDER/CLASS.npz, with "weights/NAME" and
 "outputs/NAME"

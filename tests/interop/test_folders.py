@@ -16,7 +16,7 @@ from bert_gpu.settings import UserError
 ROOT = pathlib.Path(__file__).parent.parent.parent
 OLD, NEW = {"config.json": b"old", "weights": b"old"}, {"config.json": b"new", "weights": b"new"}
 
-# Ends as kill -9 would, before or after the rename with the number of the first argument.
+# Ends as kill -9 would, before or after the n-th rename; n is the first argument.
 KILLED = """
 import os, sys
 from bert_gpu.interop.folders import displaced, replace_folder

@@ -483,7 +483,7 @@ def break_index(weight_map):
     [
         (break_shape, r"bert.encoder.layer.0.output.dense.weight has shape \(3, 4\).*\(24, 40\)"),
         (untie_decoder, "cls.predictions.decoder.weight differs"),
-        (cut_file, "not a whole safetensors file"),
+        (cut_file, "not a complete safetensors file"),
         (only_torch, "save_pretrained"),
         (no_weights, "has no model.safetensors"),
         (no_config, "config.json: no such file"),
@@ -501,7 +501,7 @@ def break_index(weight_map):
             for labels in (5, [5], ["a", "b"], {"a": "b"}, {"0": "\ud800", "1": "b"})
         ],
         *[(break_index(weight_map), "weight_map") for weight_map in (5, {"a": 5}, {"a": ["b"]})],
-        (spoil_number, "bert.pooler.dense.bias holds numbers that are not finite"),
+        (spoil_number, "bert.pooler.dense.bias has values that are not finite"),
         (scalar_classifier, r"classifier.weight has shape \(\)"),
     ],
 )

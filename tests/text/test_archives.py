@@ -1,5 +1,5 @@
-"""What is unpacked is what was packed; what is whole is kept; what is broken is named, and leaves
-nothing behind.
+"""Unpacking gives the original text; complete files are kept; errors name a broken archive, which
+leaves no file.
 """
 
 import gzip

@@ -1,5 +1,5 @@
-"""Normalising keeps sentences sentences; duplicates are what a dict of whole documents finds, in
-files that are gone afterwards.
+"""A normalised sentence is still one sentence; duplicates are those that a dict of whole documents
+finds; temporary files are removed.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Blocks of every size give what a naive reader gives, line by line; what cannot be read is refused
-in one line.
+"""Blocks of every size give what a naive reader gives, line by line; unreadable text is refused in
+one line.
 """
 
 import itertools

@@ -1,5 +1,5 @@
-"""Counts of blocks are those of the whole text, whatever the number of processes; a sample is a
-function of plan and seed.
+"""Counts of blocks are those of the whole text, for any number of processes; a sample depends on
+plan and seed alone.
 """
 
 import collections

@@ -1,5 +1,5 @@
-"""One document a line, as text or JSON: blocks of every size give what a naive reader gives; what
-is in no such format is refused.
+"""One document a line, as text or JSON: blocks of every size give what a naive reader gives; other
+text is refused.
 """
 
 import itertools
@@ -107,14 +107,14 @@ def test_half_of_a_surrogate_pair_is_no_character(tmp_path):
         ("plain text", ["line 3 is not valid JSON"]),
         ("[" * 100_000, ["line 3 is not valid JSON"]),
         ("9" * 5000, ["line 3"]),
-        ('["text"]', ["line 3 is JSON but no object"]),
+        ('["text"]', ["line 3 is JSON but not an object"]),
         (
             '{"body": "x", "title": "y"}',
             ["line 3 has no field 'text'", "--text_field", "body, title"],
         ),
         ("{}", ["line 3 has no field 'text'", "none"]),
-        ('{"text": 3}', ["line 3 the field 'text' is no string (int)"]),
-        ('{"text": null}', ["line 3 the field 'text' is no string"]),
+        ('{"text": 3}', ["line 3 the field 'text' is not a string (int)"]),
+        ('{"text": null}', ["line 3 the field 'text' is not a string"]),
         (b'{"text": "\xff"}', ["line 3 is not UTF-8"]),
         ('{"' + "x" * 500 + '": 1}', ["line 3 has no field"]),
     ],

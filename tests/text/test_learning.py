@@ -1,5 +1,5 @@
-"""What is learnt is what the learners make of a sample of the text; the command and the data job
-learn the same.
+"""Learning calls the learners on a sample of the text; the command and the data job learn the same
+vocabulary.
 """
 
 import gzip
@@ -12,7 +12,7 @@ from bert_gpu.settings import UserError
 from bert_gpu.text import counting, learning, vocab
 from bert_gpu.text.config import LINES, VocabConfig
 from bert_gpu.text.corpus import plan_blocks, read_block
-from bert_gpu.text.progress import Progress
+from bert_gpu.text.progress import ByteProgress
 
 
 class Console:
@@ -110,7 +110,7 @@ def test_progress_is_that_of_bytes(tmp_path, text):
 
 def test_progress_that_fails_does_not_end_at_its_total():
     console = Console()
-    with pytest.raises(ZeroDivisionError), Progress(console, 8_000_000, "work") as progress:
+    with pytest.raises(ZeroDivisionError), ByteProgress(console, 8_000_000, "work") as progress:
         progress.add(1_000_000)
         progress.add(2_000_000, 5)
         raise ZeroDivisionError

@@ -1,5 +1,5 @@
-"""Pieces are those of the sentencepiece library, decoding undoes encoding, the model is a function
-of the text, bad models are refused.
+"""Pieces are those of the sentencepiece library, decoding undoes encoding, the model depends on the
+text alone, bad models are refused.
 """
 
 import collections
@@ -257,8 +257,8 @@ def test_symbols_that_the_text_may_give_become_unknown(tmp_path):
 @pytest.mark.parametrize(
     "content, parts",
     [
-        (b"", ["is no SentencePiece model"]),
-        (b"[PAD]\n[UNK]\n", ["is no SentencePiece model"]),
+        (b"", ["is not a SentencePiece model"]),
+        (b"[PAD]\n[UNK]\n", ["is not a SentencePiece model"]),
         (dict(), ["[PAD], [CLS], [SEP], [MASK] missing", "python -m bert_gpu vocab"]),
         (ALBERT | dict(control_symbols=["[CLS]"]), ["[SEP], [MASK] missing"]),
         (ALBERT | dict(pad_id=1, unk_id=0), ["[PAD] has id 1", "--pad_id=0"]),

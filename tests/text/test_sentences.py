@@ -1,4 +1,4 @@
-"""Sentences end where a reader would end them; no text is lost, none takes long."""
+"""Sentences end where a reader would end them; no text is lost, and no text takes long."""
 
 import itertools
 

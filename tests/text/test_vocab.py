@@ -1,5 +1,5 @@
-"""The vocabulary is a function of the text alone, of the size asked for at most, and the tokenizer
-that uses it knows the text.
+"""The vocabulary depends on the text alone and has at most the size asked for; its tokenizer knows
+all words of the text.
 """
 
 import collections

@@ -1,9 +1,9 @@
-"""Stateless random numbers: every draw is a hash of what it is for, so nothing has to be saved and
-order does not matter.
+"""Stateless random bits: every draw is a hash of a key that names its purpose, so nothing has to be
+saved and the order of draws does not matter.
 
 The hash is SplitMix64's finaliser (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
-generators"). It is written three times, for NumPy (keys), TensorFlow (masks, in the input pipeline)
-and Numba (the sequential draws of NSP), and a test holds the three to the same numbers.
+generators"). There are three versions, for NumPy (keys), TensorFlow (masks, in the input pipeline)
+and Numba (the sequential draws of NSP), and a test checks that they give the same bits.
 """
 
 import zlib
@@ -23,8 +23,8 @@ def derive_key(*parts):
     """
     key = 0
     for part in parts:
-        number = zlib.crc32(part.encode()) if isinstance(part, str) else int(part)
-        key = mix_int((key ^ (number & MASK64)) + GOLDEN)
+        value = zlib.crc32(part.encode()) if isinstance(part, str) else int(part)
+        key = mix_int((key ^ (value & MASK64)) + GOLDEN)
     return key
 
 
@@ -36,8 +36,8 @@ def mix_int(x):
 
 
 def row_keys(key, rows):
-    """Keys (N,) uint64 of the rows numbered `rows` (N,) under one key: independent of which rows
-    share a batch.
+    """Keys (N,) uint64 of the row indices `rows` (N,) under one key. A row's key does not depend on
+    its batch.
     """
     rows = np.asarray(rows).astype(np.uint64)
     with np.errstate(over="ignore"):
@@ -47,9 +47,9 @@ def row_keys(key, rows):
     return x ^ (x >> np.uint64(31))
 
 
-def random_bits(keys, columns, stream):
-    """int32 in [0, 2**31), one hash for each row key (N,) uint64, column (N, K) or (1, K) int32,
-    and `stream` (small int).
+def column_bits(keys, columns, stream):
+    """(N, K) int32 in [0, 2**31): a hash of row key (N,) uint64, column (N, K) or (1, K) int32, and
+    `stream` (a small int).
     """
     counters = tf.cast(columns, tf.uint64) + tf.constant(1 + (stream << 32), tf.uint64)
     x = keys[:, None] + counters * tf.constant(GOLDEN, tf.uint64)
@@ -73,11 +73,11 @@ def draw(state):
 
 @numba.njit(cache=True, nogil=True)
 def draw_integer(state, low, high):
-    """An integer of [low, high], both included, as Python's randint."""
+    """An integer in [low, high], both included, as Python's randint."""
     return low + np.int64((draw(state) >> np.uint64(11)) % np.uint64(high - low + 1))
 
 
 @numba.njit(cache=True, nogil=True)
-def draw_share(state):
-    """A float of [0, 1)."""
+def draw_uniform(state):
+    """A float in [0, 1)."""
     return np.float64(draw(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)

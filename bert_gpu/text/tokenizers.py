@@ -1,4 +1,4 @@
-"""A tokenizer from its file: WordPiece from a vocabulary, SentencePiece from a model."""
+"""Opens the tokenizer of a file: WordPiece from a vocabulary, SentencePiece from a model."""
 
 from bert_gpu.text.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.tokenizer import WordPieceTokenizer
