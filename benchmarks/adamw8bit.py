@@ -25,7 +25,7 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim import adamw8bit, optimizers
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
-from bert_gpu.optim.schedules import rate_factor
+from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.text.open_tokenizer import open_tokenizer
 
 # a plain import would come before bert_gpu, which decides TensorFlow's environment
@@ -90,7 +90,9 @@ def train(model, batches, config):
     }
     losses = []
     for number, batch in enumerate(batches, start=1):
-        learning_rate = PEAK_LEARNING_RATE * rate_factor(number - 1, len(batches), ScheduleConfig())
+        learning_rate = PEAK_LEARNING_RATE * learning_rate_factor(
+            number - 1, len(batches), ScheduleConfig()
+        )
         loss, weights, slots = step(
             weights, slots, batch, tf.constant(learning_rate, tf.float32), tf.constant(number)
         )

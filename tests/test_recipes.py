@@ -21,7 +21,7 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
-from bert_gpu.optim.schedules import num_micro_batches_at, rate_factor
+from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
 from bert_gpu.recipes import RECIPES, YIELDS, RecipeConfig, differences, resolve
 from bert_gpu.settings import UserError, complaint, value_type
@@ -303,11 +303,11 @@ def test_the_crammed_clock():
     parsed = parse("pretrain", "--recipe=crammed")
     schedule, batch = parsed.make(ScheduleConfig), parsed.make(BatchConfig)
     plan = plan_batch(batch, parsed.make(OptimizerConfig).learning_rate, 1, is_ramped=True)
-    rates = [
-        plan.learning_rate * rate_factor(0, None, schedule, progress)
+    learning_rates = [
+        plan.learning_rate * learning_rate_factor(0, None, schedule, progress)
         for progress in (0.0, 0.375, 0.75, 0.875, 1.0)
     ]
-    np.testing.assert_allclose(rates, [0.25e-3, 0.625e-3, 1e-3, 0.5e-3, 0.0], rtol=1e-12)
+    np.testing.assert_allclose(learning_rates, [0.25e-3, 0.625e-3, 1e-3, 0.5e-3, 0.0], rtol=1e-12)
     sizes = [
         plan.unit_size * num_micro_batches_at(p, plan.num_micro_batches, schedule)
         for p in (0.0, 0.3, 0.5999, 0.6, 1.0)

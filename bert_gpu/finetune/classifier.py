@@ -21,7 +21,7 @@ LENGTH_MULTIPLE = 8  # matrix units like multiples of 8, and fewer lengths mean 
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class EncodedExamples:
     """Encoded examples: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no second text.
 
     Attributes:
@@ -44,15 +44,15 @@ class Rows:
         return len(self.first_lengths)
 
 
-def encode_rows(
+def encode_examples(
     tokenizer, texts_a, texts_b, labels, max_seq_length, length_multiple=LENGTH_MULTIPLE
 ):
-    """Tokenizes, truncates and joins texts to Rows.
+    """Tokenizes, truncates and joins texts to EncodedExamples.
 
     Args:
       tokenizer: text.tokenizer.Tokenizer. texts_a: list of N str. texts_b: the same, or None.
       labels: N ints, or None. max_seq_length: S, at least 5, so that each text of a pair keeps a
-        token. length_multiple: as in Rows.
+        token. length_multiple: as in EncodedExamples.
     """
     ids_a, splits_a = tokenizer.tokenize(texts_a)
     ids_b, splits_b = (
@@ -69,7 +69,7 @@ def encode_rows(
     ids[starts] = tokenizer.cls_id
     ids[ranges(starts + 1, kept_a)] = ids_a[ranges(splits_a[:-1], kept_a)]
     ids[ranges(starts + first_lengths, kept_b)] = ids_b[ranges(splits_b[:-1], kept_b)]
-    return Rows(
+    return EncodedExamples(
         ids=ids,
         splits=splits,
         first_lengths=first_lengths,
@@ -93,55 +93,56 @@ def truncated_lengths(lengths_a, lengths_b, max_seq_length):
 
 
 def ranges(starts, lengths):
-    """The numbers start, start + 1, ..., start + length - 1 of each pair, after one another."""
+    """The indices start, start + 1, ..., start + length - 1 of each pair, after one another."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
 
-def make_batch(rows, numbers, row_weights=None):
-    """The rows `numbers` (B,) as a batch, padded to the longest of them, rounded up.
+def make_batch(examples, indices, row_weights=None):
+    """The rows `indices` (B,) as a batch, padded to the longest of them, rounded up.
 
     Returns:
       dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, where
         the rows have any, labels int32 (B,).
     """
-    starts, lengths = rows.splits[numbers], np.diff(rows.splits)[numbers]
+    starts, lengths = examples.splits[indices], np.diff(examples.splits)[indices]
     longest = min(
-        rows.max_seq_length, -(-int(lengths.max()) // rows.length_multiple) * rows.length_multiple
+        examples.max_seq_length,
+        -(-int(lengths.max()) // examples.length_multiple) * examples.length_multiple,
     )
-    places = np.arange(longest)
-    is_token = places < lengths[:, None]
+    positions = np.arange(longest)
+    is_token = positions < lengths[:, None]
     input_ids = np.zeros(is_token.shape, np.int32)
-    input_ids[is_token] = rows.ids[ranges(starts, lengths)]
-    is_second = is_token & (places >= rows.first_lengths[numbers][:, None])
-    weights = np.ones(len(numbers), np.float32) if row_weights is None else row_weights
+    input_ids[is_token] = examples.ids[ranges(starts, lengths)]
+    is_second = is_token & (positions >= examples.first_lengths[indices][:, None])
+    weights = np.ones(len(indices), np.float32) if row_weights is None else row_weights
     batch = dict(
         input_ids=input_ids,
         input_mask=is_token.astype(np.int32),
         segment_ids=is_second.astype(np.int32),
         row_weights=weights,
     )
-    return batch if rows.labels is None else batch | dict(labels=rows.labels[numbers])
+    return batch if examples.labels is None else batch | dict(labels=examples.labels[indices])
 
 
-def training_batches(rows, *, batch_size, position, seed):
+def training_batches(examples, *, batch_size, position, seed):
     """Endless batches of `batch_size` rows from `position` (rows consumed) on, in a new
     order each epoch.
     """
-    for numbers, _ in consume(
-        len(rows), batch_size, position, lambda epoch: epoch_order(len(rows), seed, epoch)
+    for indices, _ in consume(
+        len(examples), batch_size, position, lambda epoch: epoch_order(len(examples), seed, epoch)
     ):
-        yield make_batch(rows, numbers)
+        yield make_batch(examples, indices)
 
 
-def evaluation_batches(rows, *, batch_size):
+def evaluation_batches(examples, *, batch_size):
     """All rows once, in order. The last batch is filled up with rows whose
     "row_weights" (B,) are 0.
     """
-    for start in range(0, len(rows), batch_size):
-        numbers = np.arange(start, start + batch_size)
-        is_real = numbers < len(rows)
-        yield make_batch(rows, np.where(is_real, numbers, start), is_real.astype(np.float32))
+    for start in range(0, len(examples), batch_size):
+        indices = np.arange(start, start + batch_size)
+        is_real = indices < len(examples)
+        yield make_batch(examples, np.where(is_real, indices, start), is_real.astype(np.float32))
 
 
 def class_logits(weights, batch, encoder, dtype, seed=None):
@@ -176,7 +177,7 @@ def classification_objective(encoder):
 
 
 class Predictor:
-    """Callable (rows, batch_size) -> probabilities float64 (N, C), in the order of the rows.
+    """Callable (EncodedExamples, batch_size) -> probabilities float64 (N, C), in the order of the examples.
     batch_size is of all replicas together.
 
     The softmax is taken in float64, so that a class that is all but excluded still has a
@@ -193,15 +194,15 @@ class Predictor:
             },
         )
 
-    def __call__(self, rows, batch_size):
+    def __call__(self, examples, batch_size):
         if batch_size % self.num_replicas:
             raise ValueError(
                 f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas"
             )
         # more would only be filled up
-        everything = -(-len(rows) // self.num_replicas) * self.num_replicas
+        everything = -(-len(examples) // self.num_replicas) * self.num_replicas
         logits = []
-        for batch in evaluation_batches(rows, batch_size=min(batch_size, everything)):
+        for batch in evaluation_batches(examples, batch_size=min(batch_size, everything)):
             is_real = batch["row_weights"] > 0
             features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])

@@ -182,10 +182,10 @@ def choose_length(settings, start, folder, stored, trains):
 
 
 def encode_split(start, examples, max_seq_length):
-    """The classifier.Rows of Examples, labels as numbers."""
-    labels = None if examples.labels is None else tasks.number_labels(examples, start.labels)
+    """The classifier.EncodedExamples of Examples, labels as numbers."""
+    labels = None if examples.labels is None else tasks.index_labels(examples, start.labels)
     multiple = max_seq_length if start.encoder.fixed_length else classifier.LENGTH_MULTIPLE
-    return classifier.encode_rows(
+    return classifier.encode_examples(
         start.tokenizer, examples.texts_a, examples.texts_b, labels, max_seq_length, multiple
     )
 
@@ -230,7 +230,7 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
 
 
 def make_training(settings, fixed, devices, start, rows, validate):
-    """The engine's Training of a classifier on the classifier.Rows of the train file."""
+    """The engine's Training of a classifier on the classifier.EncodedExamples of the train file."""
 
     def batches_at(position, batch_size):
         return classifier.training_batches(

@@ -58,7 +58,7 @@ def start_training(config, labels, seed):
                 f"--init_checkpoint={init_checkpoint}: has no weights "
                 f"{lacking[0]}; a model with the whole encoder is needed"
             )
-        tokenizer = open_tokenizer(config, path, model)
+        tokenizer = checked_tokenizer(config, path, model)
         pooled_by, model = pooling_of(model, stored), with_head(model, config)
         left = () if class_names(stored, notes.labels) == labels else ("classifier/",)
         left += (
@@ -93,7 +93,7 @@ def start_trained(config, output_dir):
             return Start(
                 path,
                 model,
-                open_tokenizer(config, path, model),
+                checked_tokenizer(config, path, model),
                 labels,
                 {name: weights[name] for name in specs},
                 [],
@@ -137,7 +137,7 @@ def fresh_model(config):
     return model, tokenizer
 
 
-def open_tokenizer(config, path, model):
+def checked_tokenizer(config, path, model):
     """The tokenizer of the model in `path`, once --model and --bert_config_file have been
     held against it.
     """
@@ -176,9 +176,9 @@ def class_names(weights, names):
         return ()
     num_classes = len(weights["classifier/bias"])
     if len(set(names)) != num_classes or all(
-        name == f"LABEL_{number}" for number, name in enumerate(names)
+        name == f"LABEL_{index}" for index, name in enumerate(names)
     ):
-        return tuple(str(number) for number in range(num_classes))
+        return tuple(str(index) for index in range(num_classes))
     return names
 
 

@@ -137,7 +137,7 @@ def read_split(task, data_dir, split):
         lines=[line for line, _ in rows],
         ids=column_texts(rows, header.index("id"))
         if "id" in header
-        else [str(number) for number in range(len(rows))],
+        else [str(index) for index in range(len(rows))],
         texts_a=column_texts(rows, a),
         texts_b=column_texts(rows, find_column(path, header, task.text_b, "text_b"))
         if has_b
@@ -232,17 +232,17 @@ def find_labels(examples):
     )
 
 
-def number_labels(examples, labels):
+def index_labels(examples, labels):
     """The labels of the examples as their places in `labels`, a list of int; UserError for a label
     that is not in it.
     """
-    numbers = {label: number for number, label in enumerate(labels)}
+    indices = {label: index for index, label in enumerate(labels)}
     for line, label in zip(examples.lines, examples.labels, strict=True):
-        if label not in numbers:
+        if label not in indices:
             shown = ", ".join(labels)
             shown = shown if len(shown) <= 100 else shown[:97] + "..."
             raise UserError(
                 f"{examples.path}: line {line} has the label {label[:40]!r}, "
                 f"which training does not know (it has {shown})"
             )
-    return [numbers[label] for label in examples.labels]
+    return [indices[label] for label in examples.labels]

@@ -14,7 +14,7 @@ from bert_gpu.settings import UserError
 TRIANGLE_START, TRIANGLE_PEAK_AT = 0.25, 0.75
 
 
-def rate_factor(step, num_steps, config, progress=None):
+def learning_rate_factor(step, num_steps, config, progress=None):
     """The factor on the peak rate for the update that follows `step` finished ones, a float
     from 0 to 1.
 
@@ -76,13 +76,13 @@ def mean_batch_share(full, config):
     """The mean, over a run, of the micro-batches of a step as a share of all `full`; 1
     without a ramp.
     """
-    places = range(1000)
-    return sum(num_micro_batches_at(place / len(places), full, config) for place in places) / (
-        full * len(places)
+    points = range(1000)
+    return sum(num_micro_batches_at(point / len(points), full, config) for point in points) / (
+        full * len(points)
     )
 
 
-def scale_rate(learning_rate, global_batch_size, reference_batch_size, scaling):
+def scale_learning_rate(learning_rate, global_batch_size, reference_batch_size, scaling):
     """The peak rate for a global batch when `learning_rate` belongs to the reference batch (Goyal
     et al. 2017 for linear).
     """

@@ -1,4 +1,4 @@
-"""Forward passes over many batches on all replicas: sums of metrics, or one output a row."""
+"""Forward passes over many batches on all replicas, for means of metrics or one output per row."""
 
 import numpy as np
 import tensorflow as tf

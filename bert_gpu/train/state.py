@@ -14,7 +14,7 @@ from bert_gpu.optim import optimizers
 from bert_gpu.settings import UserError
 
 # doubled after so many good steps, halved at overflow
-LOSS_SCALE_START, LOSS_SCALE_MAX, LOSS_SCALE_WINDOW = 2.0**15, 2.0**24, 2000
+LOSS_SCALE_START, LOSS_SCALE_MAX, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2.0**24, 2000
 
 
 class TrainState:

@@ -52,8 +52,8 @@ def test_a_run_on_the_clock(data, tmp_path, capsys):
     first = lines(output)[-1]["step"]
     stored = RunFolder(str(output)).newest_progress()
     assert stored.seconds >= 3.6 and stored.step == first
-    rates = [line["learning_rate"] for line in lines(output) if "loss" in line]
-    assert max(rates) <= 1e-3 and rates[-1] < 1e-3 * 0.9
+    learning_rates = [line["learning_rate"] for line in lines(output) if "loss" in line]
+    assert max(learning_rates) <= 1e-3 and learning_rates[-1] < 1e-3 * 0.9
     assert all(0 <= line["progress"] <= 1 for line in lines(output) if "loss" in line)
     capsys.readouterr()
     assert pretrain(data, output, *flags) == 0

@@ -5,20 +5,29 @@ import math
 import pytest
 
 from bert_gpu.optim.config import ScheduleConfig
-from bert_gpu.optim.schedules import mean_batch_share, num_micro_batches_at, rate_factor, scale_rate
+from bert_gpu.optim.schedules import (
+    learning_rate_factor,
+    mean_batch_share,
+    num_micro_batches_at,
+    scale_learning_rate,
+)
 from bert_gpu.settings import UserError
 
 
 def factors(num_steps=100, **settings):
     return [
-        rate_factor(step, num_steps, ScheduleConfig(**settings)) for step in range(num_steps + 1)
+        learning_rate_factor(step, num_steps, ScheduleConfig(**settings))
+        for step in range(num_steps + 1)
     ]
 
 
 def by_the_clock(step=10**9, points=100, **settings):
     """Factors at 0, 1/points, ... 1 of the time; the number of steps must not matter."""
     config = ScheduleConfig(lr_schedule="time", total_training_time=24.0, **settings)
-    return [rate_factor(step, None, config, progress=point / points) for point in range(points + 1)]
+    return [
+        learning_rate_factor(step, None, config, progress=point / points)
+        for point in range(points + 1)
+    ]
 
 
 def test_linear_is_googles():
@@ -105,12 +114,14 @@ def test_both_clocks_have_the_same_shapes(curve):
 @pytest.mark.parametrize("progress", [1.0, 1.5])
 def test_overtime_stays_at_the_end(curve, progress):
     config = ScheduleConfig(curve=curve, lr_schedule="time", total_training_time=1.0)
-    assert rate_factor(7, 10, config, progress) == (1.0 if curve == "constant" else 0.0)
+    assert learning_rate_factor(7, 10, config, progress) == (1.0 if curve == "constant" else 0.0)
 
 
 def test_warmup_by_steps_counts_steps_under_the_clock_too():
     config = ScheduleConfig(num_warmup_steps=8, lr_schedule="time", total_training_time=1.0)
-    assert [rate_factor(step, None, config, progress=0.5) for step in (0, 2, 7, 8, 1000)] == [
+    assert [
+        learning_rate_factor(step, None, config, progress=0.5) for step in (0, 2, 7, 8, 1000)
+    ] == [
         0.0,
         0.25,
         0.875,
@@ -127,7 +138,7 @@ def test_the_curves_of_earlier_runs_are_the_same_bits():
                 linear=1.0 - share, cosine=0.5 * (1.0 + math.cos(math.pi * share)), constant=1.0
             )
             for curve, factor in expected.items():
-                assert rate_factor(step, num_steps, ScheduleConfig(curve=curve)) == (
+                assert learning_rate_factor(step, num_steps, ScheduleConfig(curve=curve)) == (
                     step / num_warmup if step < num_warmup else factor
                 )
 
@@ -156,9 +167,9 @@ def test_warmup_steps_win_over_proportion():
 
 
 def test_scaling():
-    assert scale_rate(1e-4, 128, 32, "linear") == pytest.approx(4e-4)
-    assert scale_rate(1e-4, 128, 32, "sqrt") == pytest.approx(2e-4)
-    assert scale_rate(1e-4, 128, 32, "none") == 1e-4
+    assert scale_learning_rate(1e-4, 128, 32, "linear") == pytest.approx(4e-4)
+    assert scale_learning_rate(1e-4, 128, 32, "sqrt") == pytest.approx(2e-4)
+    assert scale_learning_rate(1e-4, 128, 32, "none") == 1e-4
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.optim.config import ScheduleConfig
-from bert_gpu.optim.schedules import rate_factor
+from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.settings import GaveUp
 from bert_gpu.train import batching
 from bert_gpu.train.checkpoint import Progress
@@ -23,7 +23,7 @@ def test_calls_end_where_something_is_due(tmp_path):
         keep_checkpoint_max=9,
     )
     world.run()
-    assert [(call.step, call.step + len(call.rates)) for call in world.calls] == [
+    assert [(call.step, call.step + len(call.learning_rates)) for call in world.calls] == [
         (0, 8),
         (8, 10),
         (10, 12),
@@ -45,13 +45,13 @@ def test_the_same_steps_whatever_the_length_of_a_call(tmp_path):
         [
             (rate, first)
             for call in world.calls
-            for rate, first in zip(call.rates, call.first, strict=True)
+            for rate, first in zip(call.learning_rates, call.first, strict=True)
         ]
         for world in worlds
     ]
     assert flat[0] == flat[1]
     assert [rate for rate, _ in flat[0]] == [
-        rate_factor(step, 20, ScheduleConfig()) for step in range(20)
+        learning_rate_factor(step, 20, ScheduleConfig()) for step in range(20)
     ]
 
 
@@ -67,8 +67,9 @@ def test_the_clock_is_read_once_a_call_and_drives_the_rate(tmp_path):
     assert world.progress.step == 20 and world.progress.seconds >= 200
     for call in world.calls:
         assert (
-            call.rates
-            == [rate_factor(call.step, None, schedule, progress=call.step * SECONDS / 200)] * 2
+            call.learning_rates
+            == [learning_rate_factor(call.step, None, schedule, progress=call.step * SECONDS / 200)]
+            * 2
         )
 
 
@@ -78,7 +79,7 @@ def test_time_before_a_resume_counts(tmp_path):
     world.progress = Progress(step=7, records=14, seconds=150.0)
     world.run()
     assert world.progress.step == 12
-    assert world.calls[0].rates == [pytest.approx(0.25)] and world.calls[0].first == [14]
+    assert world.calls[0].learning_rates == [pytest.approx(0.25)] and world.calls[0].first == [14]
 
 
 def test_a_budget_ends_a_run_of_steps(tmp_path):

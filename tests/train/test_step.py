@@ -160,8 +160,8 @@ def test_steps_in_one_call_are_those_of_single_calls(num_replicas, xla):
 def test_a_bad_step_inside_a_call_is_skipped_and_the_others_are_not():
     trainer = Trainer(2)
     # the second update makes weights infinite; the third is not finite, and is skipped
-    rates = [1e-3, np.inf, 1e-3]
-    metrics = trainer.step(list(batches(3)), rates, 0).read()
+    learning_rates = [1e-3, np.inf, 1e-3]
+    metrics = trainer.step(list(batches(3)), learning_rates, 0).read()
     assert metrics["skipped"].tolist() == [0.0, 0.0, 1.0]
     assert trainer.state.read()["num_updates"] == 2
 
@@ -173,7 +173,7 @@ def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
     """
     parts = [next(batches(1, rows=4 * num_replicas * number, seed=number)) for number in (1, 3, 2)]
     ramped = Trainer(num_replicas, 3, is_ramped=True, xla=xla)
-    metrics = ramped.step(parts, [1e-2] * 3, 0, numbers=[1, 3, 2]).read()
+    metrics = ramped.step(parts, [1e-2] * 3, 0, num_micro_batches=[1, 3, 2]).read()
     state, expected = None, []
     for number, batch in zip((1, 3, 2), parts, strict=True):
         trainer = Trainer(num_replicas, number)

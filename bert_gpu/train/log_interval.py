@@ -39,7 +39,7 @@ class Stopwatch:
             self.idle += self.clock() - since
 
 
-class Window:
+class LogInterval:
     """Metrics and rates since the last log line.
 
     The first call of a session traces and compiles; its metrics count, its time does not enter the
