@@ -1,8 +1,8 @@
 """Text pairs -> batches -> a classifier's loss and probabilities.
 
-All text is tokenized once, up front, into flat arrays; a batch is padded only to its longest row,
-unless the encoder is made for one length. As in pretraining, the order of the examples is a
-function of (seed, epoch) alone and the position of a run is the number of examples consumed.
+All text is tokenized once, up front, into flat arrays. A batch is padded only to its longest row,
+unless the encoder has a fixed length. As in pretraining, the order of the examples is a function of
+(seed, epoch) alone and the position of a run is the number of examples consumed.
 
 Legend: N examples, T tokens of all of them, B batch, S sequence, C classes.
 """
@@ -25,10 +25,10 @@ class EncodedExamples:
     """Encoded examples: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no second text.
 
     Attributes:
-      ids: int32 (T,), all rows after one another. splits: int64 (N + 1,), where each begins.
+      ids: int32 (T,), all examples concatenated. splits: int64 (N + 1,), where each begins.
       first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0.
-      labels: int32 (N,), or None. max_seq_length: tokens that no row exceeds. num_truncated: rows
-        that lost tokens to it.
+      labels: int32 (N,), or None. max_seq_length: maximum tokens of an example. num_truncated:
+        examples that were cut to it.
       length_multiple: the length of a batch is a multiple of it, or max_seq_length.
     """
 
@@ -83,9 +83,9 @@ def encode_examples(
 def truncated_lengths(lengths_a, lengths_b, max_seq_length):
     """Tokens that each text keeps, (N,) and (N,).
 
-    What comes out is what Google's run_classifier gets by dropping the last token of the longer
-    text (on a tie: of B) until the row fits: a text that is shorter than half the room stays whole,
-    and the other gets the rest. A row without a second text has one [SEP] less.
+    Equals Google's run_classifier, which drops the last token of the longer text (on a tie: of B)
+    until the row fits: a text shorter than half the room stays whole, and the other gets the rest.
+    A row without a second text has one [SEP] less.
     """
     room = np.where(lengths_b > 0, max_seq_length - 3, max_seq_length - 2)
     kept_b = np.minimum(lengths_b, np.maximum(room // 2, room - lengths_a))
@@ -99,11 +99,11 @@ def ranges(starts, lengths):
 
 
 def make_batch(examples, indices, row_weights=None):
-    """The rows `indices` (B,) as a batch, padded to the longest of them, rounded up.
+    """The examples `indices` (B,) as a batch, padded to the longest of them, rounded up.
 
     Returns:
-      dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, where
-        the rows have any, labels int32 (B,).
+      dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, if the
+        examples have labels, labels int32 (B,).
     """
     starts, lengths = examples.splits[indices], np.diff(examples.splits)[indices]
     longest = min(
@@ -126,7 +126,7 @@ def make_batch(examples, indices, row_weights=None):
 
 
 def training_batches(examples, *, batch_size, position, seed):
-    """Endless batches of `batch_size` rows from `position` (rows consumed) on, in a new
+    """Endless batches of `batch_size` examples from `position` (examples consumed) on, in a new
     order each epoch.
     """
     for indices, _ in consume(
@@ -136,8 +136,8 @@ def training_batches(examples, *, batch_size, position, seed):
 
 
 def evaluation_batches(examples, *, batch_size):
-    """All rows once, in order. The last batch is filled up with rows whose
-    "row_weights" (B,) are 0.
+    """All examples once, in order. The last batch is padded with rows whose "row_weights" (B,) are
+    0.
     """
     for start in range(0, len(examples), batch_size):
         indices = np.arange(start, start + batch_size)
@@ -146,8 +146,8 @@ def evaluation_batches(examples, *, batch_size):
 
 
 def class_logits(weights, batch, encoder, dtype, seed=None):
-    """(B, C) in the compute dtype. Dropout of the sentence vector has the rate of the hidden
-    states, as in Google's BERT.
+    """(B, C) in the compute dtype. The sentence vector has the dropout of the hidden states, as in
+    Google's BERT.
     """
     config, hidden = encoder.config, encoder.encode(weights, batch, dtype=dtype, seed=seed)
     return classifier_logits(
@@ -159,8 +159,8 @@ def class_logits(weights, batch, encoder, dtype, seed=None):
 
 
 def classification_objective(encoder):
-    """The Objective of a classifier on an Encoder: cross-entropy of the labels, over the
-    rows that count.
+    """The Objective of a classifier on an Encoder: cross-entropy of the labels, weighted by
+    row_weights.
     """
 
     def losses(weights, batch, dtype, seed):
@@ -177,11 +177,10 @@ def classification_objective(encoder):
 
 
 class Predictor:
-    """Callable (EncodedExamples, batch_size) -> probabilities float64 (N, C), in the order of the examples.
-    batch_size is of all replicas together.
+    """Callable (EncodedExamples, batch_size) -> probabilities float64 (N, C), in the same order.
+    batch_size is that of all replicas together.
 
-    The softmax is taken in float64, so that a class that is all but excluded still has a
-    probability above 0.
+    The softmax is taken in float64, so that even a very unlikely class has a probability above 0.
     """
 
     def __init__(self, devices, state, encoder):
@@ -199,7 +198,7 @@ class Predictor:
             raise ValueError(
                 f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas"
             )
-        # more would only be filled up
+        # a larger batch would only be padding
         everything = -(-len(examples) // self.num_replicas) * self.num_replicas
         logits = []
         for batch in evaluation_batches(examples, batch_size=min(batch_size, everything)):

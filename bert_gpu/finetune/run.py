@@ -1,6 +1,4 @@
-"""A fine-tuning from its settings to its end: task, start and classifier for the engine; then
-evaluation and predictions.
-"""
+"""Fine-tuning: hands task, model and classifier to the engine, then evaluates and predicts."""
 
 import dataclasses
 import os
@@ -31,15 +29,15 @@ from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
 from bert_gpu.train.state import TrainState, frozen_names
 
-# of the model's settings, which may be others in fine-tuning
+# settings of the model that fine-tuning may change
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 class Result(typing.NamedTuple):
     """How a fine-tuning ended.
 
-    path: of the model that was evaluated. metrics: {split: {name: value}} of what was evaluated and
-    of a test file with labels.
+    path: of the model that was evaluated. metrics: {split: {name: value}} of the dev file, and of a
+    test file with labels.
     outcome: train.run.Outcome of the training, None without one.
     """
 
@@ -49,7 +47,7 @@ class Result(typing.NamedTuple):
 
     @property
     def signal(self):
-        """The number of the signal that stopped the training before its end, None if none did."""
+        """The signal that stopped the training early, or None."""
         return self.outcome and self.outcome.signal
 
 
@@ -97,8 +95,7 @@ def finetune(settings, console=None, clock=time.monotonic):
         outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
         if outcome.signal is not None:
             return Result(folder.model, {}, outcome)
-        # A finished run is not trained again, so what is evaluated is what lies in the folder, not
-        # what is in memory.
+        # Evaluates the exported model, not the one in memory: a finished run is not trained again.
         path = folder.model
         state.assign_weights(models.read_model(path)[1])
     metrics = {}
@@ -140,7 +137,7 @@ def open_folder(output_dir, overwrite, trains):
 
 
 def choose_start(settings, task, splits, folder, trains):
-    """The Start of a training, or of an evaluation of what was trained."""
+    """The Start of a training, or of an evaluation of a trained model."""
     if not trains:
         return start_trained(settings.start, folder.path)
     init_checkpoint = (
@@ -163,10 +160,10 @@ def choose_start(settings, task, splits, folder, trains):
 
 
 def choose_length(settings, start, folder, stored, trains):
-    """Tokens of a row: as told, else those that the model of this folder was trained with, else
-    DEFAULT_LENGTH.
+    """Maximum tokens per example: as set, else the length that this folder's model was trained
+    with, else DEFAULT_LENGTH.
 
-    A recipe tells a training; without one the model's own length goes before the recipe's.
+    Without training, the model's own length wins over a recipe's.
     """
     told = settings.run.max_seq_length
     yields = told is None or "max_seq_length" in settings.flexible
@@ -176,13 +173,13 @@ def choose_length(settings, start, folder, stored, trains):
     if type(length) is not int or length < 8:
         raise UserError(
             f"{folder.path}/run.json: max_seq_length={str(length)[:40]} "
-            "is no length of rows; say it with --max_seq_length"
+            "is not a valid length; set it with --max_seq_length"
         )
     return length
 
 
 def encode_split(start, examples, max_seq_length):
-    """The classifier.EncodedExamples of Examples, labels as numbers."""
+    """The classifier.EncodedExamples of Examples, with labels as indices."""
     labels = None if examples.labels is None else tasks.index_labels(examples, start.labels)
     multiple = max_seq_length if start.encoder.fixed_length else classifier.LENGTH_MULTIPLE
     return classifier.encode_examples(
@@ -191,7 +188,7 @@ def encode_split(start, examples, max_seq_length):
 
 
 def announce(console, devices, start, rows, splits):
-    """Says what runs on what."""
+    """Logs the devices, the model and the data."""
     console.say(devices.describe())
     console.say(f"model: {start.path}; labels: {', '.join(start.labels)}"[:300])
     if start.fresh:
@@ -210,7 +207,9 @@ def announce(console, devices, start, rows, splits):
 
 
 def fixed_settings(settings, task, devices, start, examples, max_seq_length):
-    """{name: value} of what a run in progress may not change; examples are those of training."""
+    """{name: value} of the settings that may not change in a resumed run; examples: the training
+    examples.
+    """
     return (
         start.model.to_dict()
         | engine.fixed_settings(settings, devices.precision)
@@ -221,7 +220,7 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
             label=task.label,
             labels=list(start.labels),
             training_data=f"{os.path.basename(examples.path)} {examples.digest[:12]}",
-            init_checkpoint=weights_hash(start.weights),  # what it held, wherever it lay
+            init_checkpoint=weights_hash(start.weights),  # its content, wherever it is
             vocabulary=start.tokenizer.identity[:12],
             max_seq_length=max_seq_length,
             seed=settings.run.seed,

@@ -1,5 +1,5 @@
-"""Learning rate and batch as functions of progress: the share of the run that is behind, whatever
-clock measures it.
+"""Learning rate and batch size as functions of progress: the share of the run that is done, by
+steps or by time.
 
 A schedule is a shape (--curve) over a clock (--lr_schedule). The shapes are written once: the step
 clock hands them steps out of steps, the time clock seconds out of the budget.
@@ -15,19 +15,18 @@ TRIANGLE_START, TRIANGLE_PEAK_AT = 0.25, 0.75
 
 
 def learning_rate_factor(step, num_steps, config, progress=None):
-    """The factor on the peak rate for the update that follows `step` finished ones, a float
-    from 0 to 1.
+    """The factor, from 0 to 1, on the peak learning rate for the update after `step` finished ones.
 
     Args:
-      step: finished steps. num_steps: steps of the run; not looked at when `progress` is given.
+      step: finished steps. num_steps: steps of the run; unused when `progress` is given.
       config: ScheduleConfig.
-      progress: share of the run that is behind by another clock; None: step / num_steps. Warm-up by
+      progress: share of the run that is done by another clock; None: step / num_steps. Warm-up by
         share follows this clock, warm-up by steps counts steps under either.
 
     The shapes, at progress p, w being the end of warm-up, f the floor `min_lr_ratio`:
       linear, cosine, polynomial: f + (1 - f) s, where s is 1 - p, half a cosine, or (1 - p)^power
-        over the whole run; until w a line from 0 to 1 replaces it, so that the rate drops a little
-        at w, as in google-research/bert (optimization.py).
+        over the whole run; until w a line from 0 to 1 replaces it, so that the learning rate drops
+        a little at w, as in google-research/bert (optimization.py).
       constant: a line from 0 to 1 until w, then 1.
       one_cycle: the same line, then one from 1 at w to f at the end. It is Cramming's one-cycle for
         w = 0.5, and what Hugging Face and 24-hour BERT call linear.
@@ -63,9 +62,9 @@ def _raised(shape, config):
 
 
 def num_micro_batches_at(progress, full, config):
-    """Micro-batches of the next step, 1 to `full`, when the share `progress` of the run is behind.
+    """Micro-batches of the next step, 1 to `full`, when the share `progress` of the run is done.
 
-    Each number has the same share of the ramp, as in Cramming (Geiping & Goldstein 2022).
+    Each count has the same share of the ramp, as in Cramming (Geiping & Goldstein 2022).
     """
     if progress >= config.batch_ramp_proportion:
         return full
@@ -73,9 +72,7 @@ def num_micro_batches_at(progress, full, config):
 
 
 def mean_batch_share(full, config):
-    """The mean, over a run, of the micro-batches of a step as a share of all `full`; 1
-    without a ramp.
-    """
+    """The mean over a run of num_micro_batches / `full`; 1 without a ramp."""
     points = range(1000)
     return sum(num_micro_batches_at(point / len(points), full, config) for point in points) / (
         full * len(points)
@@ -83,8 +80,8 @@ def mean_batch_share(full, config):
 
 
 def scale_learning_rate(learning_rate, global_batch_size, reference_batch_size, scaling):
-    """The peak rate for a global batch when `learning_rate` belongs to the reference batch (Goyal
-    et al. 2017 for linear).
+    """The peak learning rate for a global batch when `learning_rate` belongs to the reference batch
+    (Goyal et al. 2017 for linear).
     """
     ratio = global_batch_size / reference_batch_size
     if scaling == "linear":

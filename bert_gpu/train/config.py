@@ -58,7 +58,8 @@ class DeviceConfig(Settings):
     )
     all_reduce_dtype: str = setting(
         "float32",
-        "Dtype of the gradients in the all-reduce. bfloat16 halves the traffic and rounds each gradient to 8 significant bits.",
+        "Dtype of the gradients in the all-reduce. bfloat16 halves the traffic "
+        "and rounds each gradient to 8 significant bits.",
         choices=("float32", "bfloat16"),
     )
     gpu_memory_limit: int | None = setting(

@@ -1,4 +1,4 @@
-"""Chooses the devices, the precision and the compilation of a run, once, before TensorFlow starts."""
+"""Chooses a run's devices, precision and compilation, once, before TensorFlow starts."""
 
 import dataclasses
 

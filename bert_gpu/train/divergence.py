@@ -11,7 +11,7 @@ from bert_gpu.settings import GaveUp
 
 
 class Diverged(Exception):
-    """A run has diverged. The message says how; good_until: checkpoints up to this step precede it."""
+    """A run has diverged; the message says how. good_until: checkpoints up to it are good."""
 
     def __init__(self, message, good_until):
         super().__init__(message)

@@ -120,7 +120,7 @@ def visible_gpus(indices, environ=os.environ):
 
 
 def count_gpus(environ=os.environ):
-    """How many GPUs CUDA would find, according to NVML, without starting CUDA; 0 when NVML fails."""
+    """How many GPUs CUDA would find, from NVML, without starting CUDA; 0 when NVML fails."""
     try:
         pynvml.nvmlInit()
         num_gpus = pynvml.nvmlDeviceGetCount()

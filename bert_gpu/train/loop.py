@@ -23,8 +23,9 @@ class Job:
     """What the loop runs.
 
     step(batches on the devices, learning_rates, step) -> step.Metrics. batches_at(records) ->
-    iterator of units, dicts of arrays, from that position on. put_on_devices(batches,
-    num_micro_batches): puts the batches of a call on the devices; None leaves them as they are.
+    iterator of units, dicts of arrays, from that position on.
+    put_on_devices(batches, num_micro_batches): puts the batches of a call on the devices; None
+    leaves them as they are.
     validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is
     its inverse. export(share): exports the model at a mark of progress. flops(batch) -> Flops;
     peak_flops of all devices, None = unknown. A unit is a global batch; with a batch ramp it is one
@@ -167,7 +168,7 @@ class Loop:
         return self.job.is_finished(self.progress.step, self.watch.seconds)
 
     def share(self, step, seconds):
-        """Progress: the share of the run that is done, in the schedule's steps or time; at most 1."""
+        """Progress: the share of the run that is done, by steps or by time; at most 1."""
         if self.job.schedule.lr_schedule == "time":
             return min(1.0, seconds / self.job.budget_seconds)
         return step / self.job.num_steps

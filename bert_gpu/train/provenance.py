@@ -59,7 +59,7 @@ def file_hash(path):
 
 
 def weights_hash(weights):
-    """A short hash of {name: array}, to tell whether the model that a run started from has changed."""
+    """A short hash of {name: array}, to tell whether the model a run started from has changed."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks a run to end well, the second ends the process at once."""
+"""SIGINT and SIGTERM: the first asks a run to save and stop, the second ends the process."""
 
 import contextlib
 import os
@@ -9,8 +9,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def pass_on(signum):
-    """Sends this process a signal that a run has caught, now that the run has ended well: SIGINT is
-    a KeyboardInterrupt again.
+    """Raises a signal that a run has caught again, after the run has saved: SIGINT becomes a
+    KeyboardInterrupt.
     """
     if signum is not None:
         signal.raise_signal(signum)
@@ -18,11 +18,11 @@ def pass_on(signum):
 
 @contextlib.contextmanager
 def watch_signals():
-    """Gives a list that gets the number of the first SIGINT or SIGTERM; a second one ends the
-    process at once, with 128 + its number.
+    """Yields a list that receives the first SIGINT or SIGTERM; a second one ends the process at
+    once with exit code 128 + signum.
 
-    Python runs its handlers between two calls into TensorFlow, and a call may be long. So a thread
-    counts the signals as they come.
+    Python runs signal handlers only between calls into TensorFlow, which may be long, so a thread
+    counts the signals as they arrive.
     """
     caught, previous = [], {}
     reader, writer = os.pipe()

@@ -3,10 +3,9 @@
 A step's loss does not depend on how its global batch is divided. The counts (masked tokens,
 sequences) of the whole global batch are known before the backward pass, so every micro-batch
 backpropagates its sums divided by global counts, and gradients are only ever added. Weights are
-ON_READ variables
-with the aggregation ONLY_FIRST_REPLICA: each replica owns a copy and applies the same update to it,
-so forward, backward and update can be compiled by XLA, with the all-reduce between them outside.
-Several steps are one call into TensorFlow; nothing in it waits for the host.
+ON_READ variables with the aggregation ONLY_FIRST_REPLICA: each replica owns a copy and applies the
+same update to it, so forward, backward and update can be compiled by XLA, with the all-reduce
+between them outside. Several steps are one call into TensorFlow; nothing in it waits for the host.
 
 Legend: K steps of a call, R replicas, A micro-batches a step (accumulation), B rows of a
 micro-batch. A global batch has R * A * B rows.

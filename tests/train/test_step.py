@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.settings import UserError
-from bert_gpu.train.state import LOSS_SCALE_WINDOW, copies, frozen_names
+from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, copies, frozen_names
 from bert_gpu.train.step import divide_batch
 from tests.train.laws import Trainer, batches, distance
 
@@ -100,13 +100,13 @@ def test_float16_overflow_skips_halves_and_recovers(one):
     assert state["loss_scale"] == 2.0 ** (23 - skipped)
 
 
-def test_float16_state_goes_through_a_checkpoint_and_grows_after_its_window():
+def test_float16_state_goes_through_a_checkpoint_and_grows_after_its_good_steps():
     """The scale and the number of good steps are part of the state; one more good step after 1,999
     doubles the scale.
     """
     first, second = Trainer(2, precision="float16"), Trainer(1, precision="float16")
     state = first.state.read() | dict(
-        loss_scale=np.float32(2.0**10), num_good=np.int32(LOSS_SCALE_WINDOW - 1)
+        loss_scale=np.float32(2.0**10), num_good=np.int32(LOSS_SCALE_GROWTH_STEPS - 1)
     )
     second.state.assign(state)
     assert second.run(batches(2))[1]["loss_scale"] == 2.0**11
