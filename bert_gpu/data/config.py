@@ -55,7 +55,8 @@ class DataConfig(Settings):
     )
     order: str = setting(
         "shuffled",
-        "Order of the rows, for --noshuffle in training. shuffled: random within each window of text. as_is: as in the text. "
+        "Order of the rows, for --noshuffle in training. shuffled: random within each "
+        "window of text. as_is: as in the text. "
         "length: short rows first. common: rows with common words first (by the "
         "mean frequency of their tokens). The last two write DIR/NAME.order.",
         choices=("shuffled", "as_is", "length", "common"),

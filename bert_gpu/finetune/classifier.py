@@ -93,7 +93,7 @@ def truncated_lengths(lengths_a, lengths_b, max_seq_length):
 
 
 def ranges(starts, lengths):
-    """The indices start, start + 1, ..., start + length - 1 of each pair, after one another."""
+    """The integers start, ..., start + length - 1 of each pair, concatenated."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 

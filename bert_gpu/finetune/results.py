@@ -18,7 +18,7 @@ RESULTS, PREDICTIONS = "eval_results.json", "test_results.tsv"
 
 
 def check_run(folder, run):
-    """UserError unless `run`, the content of the folder's run.json, is that of a training, or None."""
+    """UserError unless `run`, the content of the folder's run.json, is a training's, or None."""
     path = os.path.join(folder.path, checkpoint.RUN)
     kinds = dict(settings=dict, global_batch_size=int, learning_rate=float)
     is_run = isinstance(run, dict) and all(

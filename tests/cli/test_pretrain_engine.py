@@ -136,8 +136,8 @@ def test_other_optimizers_resume_to_the_bit(data, tmp_path, optimizer):
 
 
 def test_rollback_leaves_the_bad_data_behind(data, tmp_path, capsys):
-    """With a rate that is far too high every checkpoint diverges again, so that the run rolls back,
-    and gives up in the end.
+    """With a far too high learning rate every checkpoint diverges again, so that the run rolls
+    back, and gives up in the end.
     """
     output = tmp_path / "run"
     calm = ["--save_checkpoints_steps=2", "--num_warmup_steps=0", "--curve=constant"]

@@ -150,9 +150,9 @@ def test_bad_files_are_refused(tmp_path):
     write(tmp_path, "text_a\tlabel\na\t1\n", split="dev")
     assert "dev.tsv: line 1 has no column 'text_b'" in refused("dev")
     write(tmp_path, 'text_a,text_b,label\n"a,b,1\n', kind="csv", split="test")
-    assert "test.csv: line 2 is no valid CSV" in refused("test")
+    assert "test.csv: line 2 is not valid CSV" in refused("test")
     write(tmp_path, tsv(), split="dev", kind="csv")
-    assert "both are there" in refused("dev")
+    assert "both exist" in refused("dev")
     required = tasks.TaskSpec("pairs", text_b="second", requires_text_b=True)
     assert "no column 'second'" in refused(task=required)
 

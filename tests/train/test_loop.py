@@ -43,9 +43,9 @@ def test_the_same_steps_whatever_the_length_of_a_call(tmp_path):
         world.run()
     flat = [
         [
-            (rate, first)
+            (learning_rate, first)
             for call in world.calls
-            for rate, first in zip(call.learning_rates, call.first, strict=True)
+            for learning_rate, first in zip(call.learning_rates, call.first, strict=True)
         ]
         for world in worlds
     ]
@@ -146,7 +146,7 @@ def test_marks_validate_and_export_once(tmp_path):
 
 
 def test_no_mark_is_lost_to_time_outside_of_steps(tmp_path):
-    """By the clock, with steps of 10 seconds and validations of 30: a mark may fall into either."""
+    """With the time clock, steps of 10 seconds and validations of 30: a mark may fall into either."""
     schedule = ScheduleConfig(lr_schedule="time", total_training_time=200 / 3600)
     settings = dict(
         save_checkpoints_steps=4,

@@ -62,20 +62,20 @@ def test_same_seed_same_bits():
 
 @pytest.mark.parametrize("num_replicas, accumulation", [(2, 1), (1, 2)])
 def test_replicas_and_micro_batches_draw_their_own_dropout(num_replicas, accumulation):
-    """A row alone, and the same row twice, one on each: with equal draws the two losses
+    """A row alone, and the same row on both replicas: with equal draws the two losses
     would be one.
     """
     row = {name: value[:1] for name, value in next(batches(1)).items()}
-    twice = {name: np.repeat(value, 2, 0) for name, value in row.items()}
+    doubled = {name: np.repeat(value, 2, 0) for name, value in row.items()}
     calm = [
         trainer.run([batch])[0]["mlm"]
-        for trainer, batch in ((Trainer(), row), (Trainer(num_replicas, accumulation), twice))
+        for trainer, batch in ((Trainer(), row), (Trainer(num_replicas, accumulation), doubled))
     ]
     assert calm[0] == pytest.approx(calm[1], rel=1e-6)
     alone = Trainer(dropout=0.3).run([row])[0]["mlm"]
-    assert Trainer(num_replicas, accumulation, dropout=0.3).run([twice])[0]["mlm"] != pytest.approx(
-        alone, rel=1e-4
-    )
+    assert Trainer(num_replicas, accumulation, dropout=0.3).run([doubled])[0][
+        "mlm"
+    ] != pytest.approx(alone, rel=1e-4)
 
 
 def test_bfloat16_is_close(one):
@@ -101,8 +101,8 @@ def test_float16_overflow_skips_halves_and_recovers(one):
 
 
 def test_float16_state_goes_through_a_checkpoint_and_grows_after_its_good_steps():
-    """The scale and the number of good steps are part of the state; one more good step after 1,999
-    doubles the scale.
+    """The loss scale and num_good are part of the state; one more good step after 1,999 doubles the
+    scale.
     """
     first, second = Trainer(2, precision="float16"), Trainer(1, precision="float16")
     state = first.state.read() | dict(

@@ -30,7 +30,7 @@ class Log:
 
 
 class World:
-    """A job whose weight counts updates, whose losses are told, and whose steps take SECONDS."""
+    """A job whose weight counts updates, whose losses are given, and whose steps take SECONDS."""
 
     def __init__(
         self,
