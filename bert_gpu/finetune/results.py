@@ -27,7 +27,7 @@ def check_run(folder, run):
     if run is not None and not (is_run and run["global_batch_size"] > 0):
         raise UserError(
             f"{path}: does not hold the settings of a run; "
-            "name another --output_dir, or --overwrite starts anew"
+            "name another --output_dir, or --overwrite starts over"
         )
 
 

@@ -78,7 +78,7 @@ def check_predictions(config, num_predictions):
     if config.max_predictions_per_seq not in (None, num_predictions):
         flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
         raise UserError(
-            f"{flag}: the data has {num_predictions} a row; drop the flag or build the data anew"
+            f"{flag}: the data has {num_predictions} per row; drop the flag or rebuild the data"
         )
 
 

@@ -108,7 +108,7 @@ class RunFolder:
         if os.path.exists(path):
             return read_json(
                 path,
-                "a run's settings (--overwrite starts anew)",
+                "a run's settings (--overwrite starts over)",
                 ("settings", "global_batch_size", "learning_rate"),
             )
         # left by a run killed before it began
@@ -185,14 +185,14 @@ class RunFolder:
         path = os.path.join(self._checkpoint(step), PROGRESS)
         content = read_json(
             path,
-            "a checkpoint's progress; delete that checkpoint's folder to go on from the one before",
+            "a checkpoint's progress; delete that checkpoint's folder to resume from the one before",
         )
         try:
             return Progress.from_json(content)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
-                f"{path}: is no progress; delete that "
-                "checkpoint's folder to go on from the one before"
+                f"{path}: is not a valid progress file; delete that "
+                "checkpoint's folder to resume from the one before"
             ) from error
 
     def write_progress(self, progress):
@@ -230,7 +230,7 @@ class RunFolder:
         except Exception as error:  # safetensors raises its own error type for corrupt files
             raise UserError(
                 f"{path}: cannot be read ({error}); delete that "
-                "checkpoint's folder to go on from the one before"
+                "checkpoint's folder to resume from the one before"
             ) from error
 
     def _checkpoint(self, step):
@@ -258,7 +258,7 @@ class CheckpointWriter:
     """Writes checkpoints beside the training, one at a time, in a thread.
 
     A failed save (full disk, permission, limit) is reported once and leaves earlier checkpoints
-    alone. With on_error="continue" the training goes on and the next save tries again; with "stop"
+    alone. With on_error="continue" training continues and the next save tries again; with "stop"
     the next `save` or `wait` raises SaveFailed. `close` always raises it when the last save failed:
     a run must not seem saved when it is not.
 
@@ -366,7 +366,7 @@ def check_resumable(folder, stored, settings):
     if changed:
         start, end = (
             f"--output_dir={folder.path}: holds a run with other settings (",
-            "); name another folder, or --overwrite starts anew",
+            "); name another folder, or --overwrite starts over",
         )
         shown = list(changed)
         while len(shown) > 1 and len(start + "; ".join(shown) + end) > 280:

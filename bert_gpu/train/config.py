@@ -331,7 +331,7 @@ class MonitorConfig(Settings):
 class RunSettings:
     """All settings of a training, whatever is trained.
 
-    overwrite: remove what an earlier run left in the output folder, and start anew.
+    overwrite: remove what an earlier run left in the output folder, and start again.
     recipe: name of the recipe that settings come from, for run.json.
     flexible: names of settings, set by a recipe, that may be adjusted to the data, the GPUs or an
     earlier run.

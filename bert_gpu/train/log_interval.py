@@ -49,8 +49,8 @@ class LogInterval:
     waited for data.
 
     Args of the constructor: watch: Stopwatch. flops: function of a host batch -> model.flops.Flops
-      of its step, None = not counted. peak_flops: of all GPUs a second, None = unknown; then there
-      is no "mfu".
+      of its step, None = not counted. peak_flops: of all GPUs a second, None = unknown, without
+      "mfu".
     """
 
     def __init__(self, watch, flops=None, peak_flops=None):

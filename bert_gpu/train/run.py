@@ -178,7 +178,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     if is_over and stored.get("exported_step") == progress.step and os.path.isdir(folder.model):
         console.say(
             f"{folder.path}: this run is finished ({progress.step} steps); "
-            "nothing to do (--overwrite starts anew)"
+            "nothing to do (--overwrite starts over)"
         )
         return Outcome(folder, progress)
     content = describe_run(job, training, settings)
@@ -187,7 +187,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             restore(state, folder, progress)
             total = "" if job.num_steps is None else f" of {job.num_steps}"
             console.say(
-                f"going on from step {progress.step}{total} ({progress.records:,} records consumed)"
+                f"resuming from step {progress.step}{total} ({progress.records:,} records consumed)"
             )
         if settings.overwrite:
             folder.clear(training.results)
@@ -223,13 +223,13 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
         except OSError as error:
             problem = (
                 f"{error.filename or folder.path}: {error.strerror or error}; "
-                "make room, then the same command goes on"
+                "free some disk space, then repeat the same command"
             )
             raise GaveUp(problem) from error
     if caught and not loop.is_finished():
         console.warn(
             f"stopped by {signal.Signals(caught[0]).name} after step "
-            f"{progress.step}; the same command goes on from there"
+            f"{progress.step}; the same command resumes from there"
         )
         return Outcome(folder, progress, caught[0])
     return Outcome(folder, progress)

@@ -242,7 +242,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
         call(capsys, *inputs(workplace, tmp_path / "run", *more))
     assert not (tmp_path / "run" / "model").exists()
     code, out, _ = call(capsys, *inputs(workplace, tmp_path / "run", *more))
-    assert code == 0 and "going on from step 20 of 48" in out
+    assert code == 0 and "resuming from step 20 of 48" in out
     weights = [
         (folder / "model" / "model.safetensors").read_bytes()
         for folder in (trained, tmp_path / "run")

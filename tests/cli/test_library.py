@@ -101,7 +101,7 @@ def test_what_goes_wrong_is_raised(data, tmp_path, capsys, caplog):
     with caplog.at_level("INFO", logger="bert_gpu"):
         pretrain.pretrain(settings(data, tmp_path / "run", ending=EndingConfig()))
     assert any(
-        "going on from step 4" in record.message or "finished" in record.message
+        "resuming from step 4" in record.message or "finished" in record.message
         for record in caplog.records
     )
     assert capsys.readouterr() == ("", "")

@@ -146,7 +146,7 @@ def test_marks_validate_and_export_once(tmp_path):
 
 
 def test_no_mark_is_lost_to_time_outside_of_steps(tmp_path):
-    """With the time clock, steps of 10 seconds and validations of 30: a mark may fall into either."""
+    """Time clock, steps of 10 seconds and validations of 30: a mark may fall into either."""
     schedule = ScheduleConfig(lr_schedule="time", total_training_time=200 / 3600)
     settings = dict(
         save_checkpoints_steps=4,
