@@ -431,7 +431,7 @@ RECIPES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecipeConfig(Settings):
-    """Many settings at once."""
+    """The recipe: many settings at once."""
 
     recipe: str | None = setting(
         None,

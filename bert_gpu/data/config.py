@@ -124,7 +124,7 @@ class DataConfig(Settings):
     )
     short_seq_prob: float = setting(
         0.1,
-        "Share of documents that are cut into shorter instances than max_seq_length.",
+        "Share of documents that are cut into instances shorter than max_seq_length.",
         low=0.0,
         high=1.0,
         needs=("objective", ("nsp", "sop")),

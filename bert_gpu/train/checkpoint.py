@@ -185,7 +185,8 @@ class RunFolder:
         path = os.path.join(self._checkpoint(step), PROGRESS)
         content = read_json(
             path,
-            "a checkpoint's progress; delete that checkpoint's folder to resume from the one before",
+            "a checkpoint's progress; "
+            "delete that checkpoint's folder to resume from the one before",
         )
         try:
             return Progress.from_json(content)
