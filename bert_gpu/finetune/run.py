@@ -66,13 +66,13 @@ def finetune(settings, console=None, clock=time.monotonic):
     start = choose_start(settings, task, splits, folder, trains)
     length = choose_length(settings, start, folder, stored, trains)
     check_fits(start, splits.values(), length, devices.precision)
-    rows = {split: encode_split(start, examples, length) for split, examples in splits.items()}
+    encoded = {split: encode_split(start, examples, length) for split, examples in splits.items()}
     fixed = (
         fixed_settings(settings, task, devices, start, splits["train"], length) if trains else None
     )
     if trains:
         engine.check_settings(folder, stored, fixed)
-    announce(console, devices, start, rows, splits)
+    announce(console, devices, start, encoded, splits)
 
     memory, optimizer = (settings.memory, settings.optimizer) if trains else (MemoryConfig(), None)
     state = TrainState(
@@ -82,15 +82,20 @@ def finetune(settings, console=None, clock=time.monotonic):
 
     def evaluate():
         return compute_metrics(
-            predict(rows["dev"], settings.run.eval_batch_size * devices.num_replicas),
-            rows["dev"].labels,
+            predict(encoded["dev"], settings.run.eval_batch_size * devices.num_replicas),
+            encoded["dev"].labels,
             task.metrics,
         )
 
     path, outcome = start.path, None
     if trains:
         training = make_training(
-            settings, fixed, devices, start, rows["train"], evaluate if "eval" in phases else None
+            settings,
+            fixed,
+            devices,
+            start,
+            encoded["train"],
+            evaluate if "eval" in phases else None,
         )
         outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
         if outcome.signal is not None:
@@ -102,18 +107,20 @@ def finetune(settings, console=None, clock=time.monotonic):
     if "eval" in phases:
         metrics["dev"] = evaluate()
         results.write_results(
-            folder.path, metrics["dev"] | dict(num_examples=len(rows["dev"]), checkpoint=path)
+            folder.path, metrics["dev"] | dict(num_examples=len(encoded["dev"]), checkpoint=path)
         )
     if "predict" in phases:
         probabilities = predict(
-            rows["test"], settings.run.predict_batch_size * devices.num_replicas
+            encoded["test"], settings.run.predict_batch_size * devices.num_replicas
         )
-        has_labels = rows["test"].labels is not None
+        has_labels = encoded["test"].labels is not None
         metrics["test"] = (
-            compute_metrics(probabilities, rows["test"].labels, task.metrics) if has_labels else {}
+            compute_metrics(probabilities, encoded["test"].labels, task.metrics)
+            if has_labels
+            else {}
         )
         results.write_predictions(folder.path, splits["test"].ids, start.labels, probabilities)
-    lines = [(split, len(rows[split]), *values.values()) for split, values in metrics.items()]
+    lines = [(split, len(encoded[split]), *values.values()) for split, values in metrics.items()]
     console.say(results.table([("", "examples", *task.metrics), *lines]))
     predictions = (
         f"; predictions: {os.path.join(folder.path, results.PREDICTIONS)}"
@@ -187,22 +194,22 @@ def encode_split(start, examples, max_seq_length):
     )
 
 
-def announce(console, devices, start, rows, splits):
+def announce(console, devices, start, encoded, splits):
     """Logs the devices, the model and the data."""
     console.say(devices.describe())
     console.say(f"model: {start.path}; labels: {', '.join(start.labels)}"[:300])
     if start.fresh:
         console.say(f"fresh weights: {', '.join(start.fresh) if len(start.fresh) < 10 else 'all'}")
-    for split, encoded in rows.items():
+    for split, part in encoded.items():
         kind = "texts" if splits[split].texts_b is None else "pairs"
         cut = (
-            f"; {encoded.num_truncated:,} cut to {encoded.max_seq_length} tokens"
-            if encoded.num_truncated
+            f"; {part.num_truncated:,} cut to {part.max_seq_length} tokens"
+            if part.num_truncated
             else ""
         )
-        tokens = np.mean(np.diff(encoded.splits))
+        tokens = np.mean(np.diff(part.splits))
         console.say(
-            f"data: {splits[split].path}: {len(encoded):,} {kind}, {tokens:.1f} tokens each{cut}"
+            f"data: {splits[split].path}: {len(part):,} {kind}, {tokens:.1f} tokens each{cut}"
         )
 
 
@@ -228,12 +235,12 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
     )
 
 
-def make_training(settings, fixed, devices, start, rows, validate):
+def make_training(settings, fixed, devices, start, encoded, validate):
     """The engine's Training of a classifier on the classifier.EncodedExamples of the train file."""
 
     def batches_at(position, batch_size):
         return classifier.training_batches(
-            rows, batch_size=batch_size, position=position, seed=settings.run.seed
+            encoded, batch_size=batch_size, position=position, seed=settings.run.seed
         )
 
     def export(path, weights):
@@ -248,8 +255,8 @@ def make_training(settings, fixed, devices, start, rows, validate):
         ),
         seed=settings.run.seed,
         batches_at=batches_at,
-        num_records=len(rows),
-        max_seq_length=rows.max_seq_length,
+        num_records=len(encoded),
+        max_seq_length=encoded.max_seq_length,
         has_lengths=True,
         validate=validate,
         export=export,

@@ -123,7 +123,7 @@ def test_float16_is_close(one):
 def test_a_step_that_is_not_finite_is_skipped():
     trainer = Trainer(2)
     before = trainer.state.read()
-    assert trainer.run(batches(1), rate=1e-3)[0]["skipped"] == 0.0
+    assert trainer.run(batches(1), learning_rate=1e-3)[0]["skipped"] == 0.0
     kernel = trainer.state.weights["layer_0/attention/output/kernel"]
     middle = trainer.state.read()
     for copy in copies(kernel):
