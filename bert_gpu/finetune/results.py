@@ -49,7 +49,7 @@ def open_results(folder):
         if "task_name" not in run["settings"]:
             raise UserError(
                 f"--output_dir={folder.path}: holds a run that is "
-                "no classifier's; name another folder for the results"
+                "not a classifier's; name another folder for the results"
             )
         return run
     present = set(os.listdir(folder.path)) - {checkpoint.LOCK} if os.path.isdir(folder.path) else ()

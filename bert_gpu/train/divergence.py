@@ -95,7 +95,7 @@ class Judge:
             return None
         return GaveUp(
             f"early stop at step {step}: the validation loss is "
-            f"{loss:.3f} after {minutes:g} minutes, not {wanted:g}"
+            f"{loss:.3f} after {minutes:g} minutes, above {wanted:g}"
         )
 
 
@@ -118,7 +118,7 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds):
         limit = (
             "there is no checkpoint before that"
             if not good
-            else f"--max_rollbacks={ending.max_rollbacks} are done"
+            else f"--max_rollbacks={ending.max_rollbacks} is reached"
         )
         raise GaveUp(f"diverged: {problem}; {limit}; lower --learning_rate")
     restored = folder.progress_of(good[-1])

@@ -69,7 +69,7 @@ class HardwareSampler:
             try:
                 values = [reading(gpu) for gpu in self.handles]
             except pynvml.NVMLError as error:
-                self._complain(f"{name} is missing where NVML does not give it ({error})")
+                self._complain(f"NVML does not report {name} for every GPU ({error})")
                 continue
             with self.lock:
                 self.samples[name] += values

@@ -450,7 +450,7 @@ def test_results_alone_do_not_enter_a_run_of_pretraining(trained, workplace, cap
         json.dumps(dict(settings=dict(seed=1), global_batch_size=8, learning_rate=0.1))
     )
     code, _, err = call(capsys, *results_alone(workplace, trained, tmp_path))
-    assert code == 2 and "no classifier's" in err and os.listdir(tmp_path) == ["run.json"]
+    assert code == 2 and "not a classifier's" in err and os.listdir(tmp_path) == ["run.json"]
 
 
 @pytest.mark.parametrize(

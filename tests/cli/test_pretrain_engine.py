@@ -148,7 +148,7 @@ def test_rollback_leaves_the_bad_data_behind(data, tmp_path, capsys):
     flags = [*calm, "--max_bad_steps=2", "--on_divergence=rollback", "--max_rollbacks=2"]
     assert pretrain(data, output, *flags, steps=40) == 3
     error = capsys.readouterr().err
-    assert error.count("back to step 4") == 2 and "--max_rollbacks=2 are done" in error
+    assert error.count("back to step 4") == 2 and "--max_rollbacks=2 is reached" in error
     assert RunFolder(str(output)).newest_progress().num_rollbacks == 2
 
 
