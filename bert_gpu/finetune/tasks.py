@@ -243,6 +243,6 @@ def index_labels(examples, labels):
             shown = shown if len(shown) <= 100 else shown[:97] + "..."
             raise UserError(
                 f"{examples.path}: line {line} has the label {label[:40]!r}, "
-                f"which the training file does not have (it has {shown})"
+                f"which the classifier does not have (it has {shown})"
             )
     return [indices[label] for label in examples.labels]
