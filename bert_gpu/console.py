@@ -1,6 +1,4 @@
-"""What a person reads while something runs: lines, warnings, a progress bar; or, in a program that
-uses the library, its log.
-"""
+"""Prints messages, warnings and progress; in a program that uses the library, logs them."""
 
 import logging
 import sys
@@ -10,8 +8,8 @@ import tqdm
 
 
 class Console:
-    """What a person reads. quiet: warnings only. Progress is a bar on a terminal, and a line now
-    and then elsewhere.
+    """Prints to the terminal. quiet: warnings only. Progress is a bar on a terminal, and occasional
+    lines elsewhere.
     """
 
     def __init__(self, quiet=False, stream=None):
@@ -35,8 +33,8 @@ class Console:
 
 
 class LogConsole(Console):
-    """For a program that uses the library: what would be printed goes to Python's logger
-    "bert_gpu", and there are no bars.
+    """For a program that uses the library: messages go to Python's logger "bert_gpu", and there are
+    no bars.
     """
 
     def __init__(self):
@@ -59,7 +57,7 @@ class NoProgress:
 
 
 class Bar:
-    """A tqdm bar: share done, time left, and a few numbers."""
+    """A tqdm bar: share done, time left, and a few metrics."""
 
     def __init__(self, total, start, what, unit):
         self.bar = tqdm.tqdm(
@@ -76,7 +74,7 @@ class Bar:
 
 
 class Lines:
-    """For logs: the same as lines, at most one every ten seconds, and the last."""
+    """Progress as lines for logs, at most one every ten seconds, and the last."""
 
     SECONDS = 10.0
 

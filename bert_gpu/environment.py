@@ -1,7 +1,8 @@
-"""What TensorFlow and Numba find in the environment: decided here, before either is imported.
+"""Sets the environment variables that TensorFlow and Numba read, before either is imported.
 
 `import bert_gpu` calls `prepare`, so scripts, library and worker processes (which inherit the
-environment) get the same. What the user has set wins. Nothing here imports a heavy package.
+environment) get the same. Variables that the user has set win. Nothing here imports a heavy
+package.
 """
 
 import contextlib
@@ -14,14 +15,14 @@ import os
 import sys
 import tempfile
 
-# By default XLA takes a conversion to bfloat16 and back for needless, also between two passes, so
-# that what is written between them is float32: on GPUs 1.4 times the bytes outside products, and
-# more memory. XLA reads its flags when it first compiles.
+# By default XLA removes a conversion to bfloat16 and back, also between two passes, so that float32
+# is written between them: on GPUs 1.4 times the bytes outside matrix products, and more memory. XLA
+# reads its flags when it first compiles.
 ROUNDING_FLAG = "--xla_allow_excess_precision"
 
 
 def prepare(environ=os.environ, arguments=None):
-    """Sets what is not set yet.
+    """Sets the variables that are not set yet.
 
     Args:
       environ: the environment, a mapping that is changed. arguments: of the process; with --verbose
@@ -44,8 +45,8 @@ def prepare(environ=os.environ, arguments=None):
 
 
 def cache_folder(name, environ=os.environ):
-    """A folder for what may be made again: the user's cache, or, where that cannot be written, the
-    system's folder for temporary files.
+    """A folder for files that can be recreated: the user's cache or, when that is not writable, the
+    system's temporary folder.
     """
     home = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = os.path.join(home, "bert-gpu", name)
@@ -56,19 +57,19 @@ def cache_folder(name, environ=os.environ):
     folder = os.path.join(tempfile.gettempdir(), f"bert-gpu-{os.getuid()}")
     with contextlib.suppress(OSError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        # a cache is code that is run, so nobody else's is taken
+        # a cache holds code that is run, so never use another user's
         if os.stat(folder).st_uid == os.getuid():
             return os.path.join(folder, name)
     return tempfile.mkdtemp(prefix="bert-gpu-")
 
 
 class KerasLater:
-    """Spares `import tensorflow` and `import tensorflow_text` the import of Keras, which takes as
-    long as all the rest of them.
+    """Delays the import of Keras by `import tensorflow` and `import tensorflow_text`, which takes
+    as long as the rest of them.
 
-    TensorFlow imports Keras' optimizers at its end and goes on without them where that fails, which
-    this import finder sees to; `tf.keras` imports Keras when it is used. So does
-    `tensorflow_text.keras`: until then it is a package without content.
+    TensorFlow imports Keras' optimizers last and tolerates a failure, which this import finder
+    causes; `tf.keras` imports Keras when it is used. So does `tensorflow_text.keras`, which is an
+    empty package until then.
     """
 
     def find_spec(self, name, path=None, target=None):
@@ -100,9 +101,10 @@ class PartsLater(importlib.abc.Loader):
 
 
 class Later:
-    """A module that is imported when something of it is first used: `tf = Later("tensorflow")`.
+    """A module that is imported when one of its attributes is first used: `tf =
+    Later("tensorflow")`.
 
-    For modules that mostly do without it, so that importing them is quick.
+    For modules that rarely need it, so that importing them is quick.
     """
 
     def __init__(self, name):
@@ -114,8 +116,8 @@ class Later:
 
 @contextlib.contextmanager
 def quick_imports():
-    """Imports inside are spared the garbage collector, now and at the end of the process: for
-    scripts, whose modules stay.
+    """Runs imports inside without garbage collection, also of their objects later on: for scripts,
+    whose modules stay loaded.
     """
     gc.disable()
     try:

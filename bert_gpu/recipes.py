@@ -1,10 +1,10 @@
-"""Recipes: for each of the three scripts, the flags that a published BERT was made with, and the
-source of every number.
+"""Recipes: for each of the three scripts, the flags of a published BERT, and the source of every
+value.
 
-RECIPES is the literal table; what a source does not publish is chosen by us and marked so, and what
-it has that is not here is said under `differs`. A recipe is a layer between what the user gives and
-the command's defaults: any flag given beside it wins, and YIELDS says which of its settings give
-way because they would contradict that flag, or make it count for nothing.
+RECIPES is the literal table. Values that a source does not publish are ours and marked so;
+`differs` lists what the source does differently. A recipe is a layer between the user's flags and
+the command's defaults: the user's flags win, and YIELDS says which settings of a recipe are dropped
+because they would contradict a flag or cancel its effect.
 """
 
 import dataclasses
@@ -39,8 +39,8 @@ class Recipe:
     """A recipe: for each script, groups of (source, {flag: value}).
 
     Attributes:
-      summary: one line for people. differs: {script: what the source does otherwise, one
-        phrase each}.
+      summary: one line for --help. differs: {script: what the source does differently, one phrase
+        each}.
     """
 
     summary: str
@@ -140,7 +140,7 @@ RECIPES = {
             ),
             classify=(
                 (
-                    "the paper picks the rate (5e-5, 3e-5, 2e-5) "
+                    "the paper picks the learning rate (5e-5, 3e-5, 2e-5) "
                     "and the epochs (2 to 4) by the dev accuracy"
                 ),
             ),
@@ -431,13 +431,13 @@ RECIPES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecipeConfig(Settings):
-    """Many settings at once."""
+    """The recipe: many settings at once."""
 
     recipe: str | None = setting(
         None,
         (
-            "The settings of a published BERT, for all three scripts; "
-            "any flag given beside it wins, and --show_config tells where each comes from. "
+            "Use the settings of a published BERT, in any of the three scripts. Flags "
+            "override it, and --show_config prints the source of each value. "
         )
         + "; ".join(f"{name}: {recipe.summary}" for name, recipe in RECIPES.items())
         + ".",
@@ -447,12 +447,12 @@ class RecipeConfig(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Yield:
-    """Flags of the user's that settings of a recipe give way to.
+    """A rule: when the user gives these flags, a recipe drops some of its settings.
 
     Attributes:
-      flags: all given by the user. to_drop: what the recipe no longer sets. script: where; None =
-        in all three.
-      holds: whether it does, a function of {flag: value} of both together.
+      flags: all of these must be given. to_drop: the settings that the recipe drops. script: the
+        script that it is for; None = all three.
+      holds: whether the rule applies, a function of {flag: value} of both together.
     """
 
     flags: tuple[str, ...]
@@ -469,7 +469,7 @@ def rises_by_itself(values):
     return values.get("curve") == "triangle" and bool(values.get("num_warmup_steps"))
 
 
-# What recipes say about the model's fields, which stands or falls with the model as a whole.
+# The model's fields that recipes set; they are dropped together with the recipe's model.
 MODEL_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelConfig)
@@ -505,11 +505,11 @@ YIELDS = (
 
 
 def resolve(name, script, given):
-    """{flag: (value, source)} of a recipe that is left beside what the user gives.
+    """{flag: (value, source)} that a recipe sets, given the user's flags.
 
     Args:
-      name: of the recipe. script: "data", "pretrain" or "classify". given: {flag: value}
-        of the user's.
+      name: of the recipe. script: "data", "pretrain" or "classify". given: {flag: value} of the
+        user.
     """
     settings = {
         flag: entry for flag, entry in RECIPES[name].settings(script).items() if flag not in given
@@ -525,8 +525,7 @@ def resolve(name, script, given):
 
 
 def differences(name, made):
-    """What a data set is made of that the recipe's would not be, for people: ["objective is nsp,
-    not packed"].
+    """How a data set differs from the recipe's, as messages: ["objective is nsp, not packed"].
 
     Args:
       name: of the recipe. made: settings of the data set, as dataset.json has them. Lengths and

@@ -1,10 +1,8 @@
-"""Settings are frozen dataclasses; each field is the one source of a flag's name, default,
-range and help.
+"""Settings are frozen dataclasses; each field defines a flag's name, default, range and help.
 
-Every room keeps its settings in its config.py, as subclasses of `Settings`. The command line
-(cli/flags.py) turns the fields into flags and back, and nothing else in the project knows about
-flags. A value out of range, like any other bad input, raises `UserError`, which the command line
-prints as one line with exit code 2.
+Every package keeps its settings in its config.py, as subclasses of `Settings`. Only the command
+line (cli/flags.py) turns the fields into flags and back. A value out of range, like any other bad
+input, raises `UserError`, which the command line prints as one line with exit code 2.
 """
 
 import dataclasses
@@ -22,10 +20,10 @@ class UserError(Exception):
 
 
 class GaveUp(Exception):
-    """A training that cannot go on: it diverged, stopped early, or cannot save. The message says
-    since when, and what to try.
+    """A training stops: it diverged, reached an early stop, or cannot save. The message says when
+    and what to try.
 
-    is_told: whether the user has read that already.
+    is_told: whether the message has been printed.
     """
 
     is_told = False
@@ -38,18 +36,18 @@ def setting(
     """A dataclass field that is also a flag.
 
     Args:
-      default: value when the user says nothing. A field typed `T | None` may be None, which means
+      default: value when the user gives none. A field typed `T | None` may be None, which means
         "decided later".
       help: one or two sentences for --help; says the unit.
       low, high: inclusive bounds. above, below: exclusive bounds.
       choices: the allowed strings. words: strings that a number may also be, such as "auto".
-      aliases: other flag names that users know for the same thing.
-      needs: (field, values) of the same class without which this one has no effect; values None =
-        whichever, but set.
-      role: of the model's fields alone: "size" or "rate", which BERT has, or "departure" from BERT.
-      bert_values: what supports `in`: the values with which BERT has the field. None = a size or
-        rate of any value; a departure that BERT has no field for, so that its default is BERT.
-      none_means: of a departure that may be None, the field whose value it then has.
+      aliases: other names of the flag.
+      needs: (field, values): this field has no effect unless that field of the same class has one
+        of the values; values None = any value but None.
+      role: only for the model's fields: "size" or "rate", which BERT has, or "departure" from BERT.
+      bert_values: a container of the values that are BERT. None = any value of a size or rate; for
+        a departure, only its default.
+      none_means: for a departure that may be None, the field whose value it then takes.
     """
     assert role in (None, *ROLES), role
     rules = dict(
@@ -71,7 +69,7 @@ def setting(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of all settings: checks every field's type and range when made."""
+    """Base of all settings: the constructor checks every field's type and range."""
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -80,7 +78,7 @@ class Settings:
                 raise UserError(problem)
 
     def idle(self, name):
-        """Why the value of a field has no effect, for people; None when it has one."""
+        """A message why the value of a field has no effect; None when it has one."""
         needs = next(field for field in dataclasses.fields(self) if field.name == name).metadata[
             "needs"
         ]
@@ -107,7 +105,7 @@ def value_type(field):
 
 
 def complaint(field, value):
-    """What is wrong with the value of a field, as the user should read it; None when nothing is."""
+    """The error message for the value of a field; None when it is valid."""
     rules, (kind, optional) = field.metadata, value_type(field)
     shown = f"--{field.name}={value}"
     if value is None:

@@ -2,8 +2,8 @@
 """The library used from Python: text -> records -> a BERT -> a classifier, in one process, with
 settings instead of flags.
 
-Each call does what the script of its name does: run it again in the same folder, and it goes on or
-says that it is done. What the scripts print goes to Python's logging.
+Each call does what the script of its name does: called again in the same folder, it resumes or says
+that it is finished. What the scripts print goes to Python's logging.
 """
 
 import logging

@@ -60,7 +60,7 @@ def test_what_is_set_by_default(tmp_path):
         XLA_FLAGS="--xla_allow_excess_precision=false",
         NUMBA_CACHE_DIR=str(tmp_path / "bert-gpu" / "numba"),
     )
-    assert prepared(**found) == found, "twice is as good as once"
+    assert prepared(**found) == found, "a second call changes nothing"
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_every_entry_is_a_sound_flag_with_one_source(name, script):
         for source, group in getattr(RECIPES[name], script)
         for flag, value in group.items()
     ]
-    assert len({flag for flag, _, _ in entries}) == len(entries), "a flag is set twice"
+    assert len({flag for flag, _, _ in entries}) == len(entries), "a flag is set more than once"
     for flag, value, source in entries:
         assert source.strip()
         assert complaint(FIELDS[script][flag], value) is None
@@ -263,7 +263,7 @@ def test_a_model_of_the_users_replaces_the_recipes_as_a_whole():
     [
         (["--recipe=crammed"], 1, None, 128, 8192),
         (["--recipe=crammed"], 4, None, 128, 8192),
-        (["--recipe=bert"], 3, None, 32, 288),  # 256 is no multiple of 3
+        (["--recipe=bert"], 3, None, 32, 288),  # 256 is not a multiple of 3
         (["--recipe=bert", "--train_batch_size=24"], 1, None, 24, 264),
         (["--recipe=crammed", "--global_batch_size=16"], 1, None, 16, 16),
         (["--recipe=crammed", "--global_batch_size=24"], 2, None, 12, 24),
@@ -303,11 +303,11 @@ def test_the_crammed_clock():
     parsed = parse("pretrain", "--recipe=crammed")
     schedule, batch = parsed.make(ScheduleConfig), parsed.make(BatchConfig)
     plan = plan_batch(batch, parsed.make(OptimizerConfig).learning_rate, 1, is_ramped=True)
-    rates = [
+    learning_rates = [
         plan.learning_rate * learning_rate_factor(0, None, schedule, progress)
         for progress in (0.0, 0.375, 0.75, 0.875, 1.0)
     ]
-    np.testing.assert_allclose(rates, [0.25e-3, 0.625e-3, 1e-3, 0.5e-3, 0.0], rtol=1e-12)
+    np.testing.assert_allclose(learning_rates, [0.25e-3, 0.625e-3, 1e-3, 0.5e-3, 0.0], rtol=1e-12)
     sizes = [
         plan.unit_size * num_micro_batches_at(p, plan.num_micro_batches, schedule)
         for p in (0.0, 0.3, 0.5999, 0.6, 1.0)
@@ -339,7 +339,7 @@ def test_where_each_setting_came_from(capsys):
     )
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("# recipe crammed: ") and lines[1].startswith(
-        "# not as in its source: "
+        "# differs from its source: "
     )
     assert "--vocab_size=500  # command line" in lines
     assert any(
@@ -353,7 +353,7 @@ def test_a_recipe_is_shown_before_there_is_data(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command(["bert-gpu", "pretrain", "--recipe=crammed", "--show_config"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("# data/*.tfrecord: no data there yet")
+    assert out.startswith("# data/*.tfrecord: no data yet")
     assert (
         "--hidden_act=geglu" in out and "--lr_scaling=none  # recipe crammed: chosen by us" in out
     )
@@ -472,7 +472,7 @@ def test_data_that_is_not_the_recipes_is_complained_about(run, capsys):
     error = capsys.readouterr().err
     assert (
         "--max_seq_length=128: the records of" in error
-        and f"(set by --recipe={name}; --max_seq_length beside it wins)" in error
+        and f"(set by --recipe={name}; override it with --max_seq_length)" in error
     )
     if name == "bert":
         command(

@@ -7,7 +7,7 @@ from bert_gpu.finetune.config import FinetuneSettings, resolve_defaults, resolve
 SUMMARY = (
     "Fine-tunes a BERT to classify texts or pairs of texts, evaluates it (accuracy, F1, "
     "ROC-AUC, loss) and predicts. Files are DATA_DIR/{train,dev,test}.tsv or .csv with "
-    "a header line. A run that was stopped goes on when the same command is given again."
+    "a header line. To resume a run that was stopped, repeat the same command."
 )
 EXAMPLE = (
     "python run_classifier.py",

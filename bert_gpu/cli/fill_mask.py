@@ -1,4 +1,4 @@
-"""python -m bert_gpu fill-mask: the words that a pretrained model puts behind [MASK]."""
+"""python -m bert_gpu fill-mask: the words that a pretrained model predicts for [MASK]."""
 
 from bert_gpu.cli import flags
 from bert_gpu.environment import quick_imports

@@ -1,8 +1,8 @@
 """absl flags made from settings classes, and settings made from flags; exit codes.
 
-Each field of a settings class becomes a flag of the same name. What the user gave is known apart
-from what is default, because a value that was given wins over presets and recipes: command line >
-recipe > the command's defaults > the settings class's.
+Each field of a settings class becomes a flag of the same name. Values that the user gave are kept
+apart from defaults, because they win over presets and recipes: command line > recipe > the
+command's defaults > the settings class's.
 """
 
 import contextlib
@@ -26,22 +26,20 @@ ROOT = pathlib.Path(bert_gpu.__file__).resolve().parent.parent
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommonConfig(Settings):
-    """What every script has."""
+    """Flags of every script."""
 
     show_config: bool = setting(
-        False, "Print the resolved settings and where each came from, and stop."
+        False, "Print the resolved settings with the source of each, and exit."
     )
     overwrite: bool = setting(
-        False, "Remove what an earlier run left in the output folder, and start anew."
+        False, "Remove an earlier run from the output folder and start again."
     )
     quiet: bool = setting(False, "Print warnings and errors only.")
-    verbose: bool = setting(False, "Print what TensorFlow logs, too.")
+    verbose: bool = setting(False, "Also print TensorFlow's log.")
 
 
 def bundled(name):
-    """Path of a file that stands beside the scripts; in the current folder when the scripts
-    are elsewhere.
-    """
+    """Path of a file beside the scripts; just its name when it is not there."""
     path = ROOT / name
     return (
         os.path.relpath(path)
@@ -51,10 +49,10 @@ def bundled(name):
 
 
 class Parsed:
-    """Flags of one call. positionals: the arguments that are no flags.
+    """The parsed flags of one call. positionals: the arguments that are not flags.
 
-    script: what recipes call the command. recipe_name: of --recipe, or None. recipe: {flag: (value,
-    source)} that it sets beside what the user gave.
+    script: the command's name in recipes. recipe_name: that of --recipe, or None. recipe: {flag:
+    (value, source)} that it sets where the user did not.
     """
 
     def __init__(self, values, classes, defaults, positionals, script=None):
@@ -93,8 +91,8 @@ class Parsed:
         return chosen | self.given_values(kind)
 
     def make(self, kind, **defaults):
-        """Settings of a class: what the user gave, else the recipe's, else `defaults`, else the
-        command's, else the class's own.
+        """Settings of a class: each value from the user, else the recipe, else `defaults`, else the
+        command's defaults, else the class.
         """
         names = {field.name for field in dataclasses.fields(kind)}
         ours = {name: value for name, value in self.defaults.items() if name in names}
@@ -108,7 +106,7 @@ class Parsed:
 
     @contextlib.contextmanager
     def blaming_recipe(self):
-        """What is wrong with a flag that only the recipe set is said to be the recipe's."""
+        """Adds the recipe's name to errors about a flag that only the recipe set."""
         try:
             yield
         except UserError as error:
@@ -116,7 +114,8 @@ class Parsed:
             if flag not in self.recipe:
                 raise
             raise UserError(
-                f"{str(error)[:200]} (set by --recipe={self.recipe_name}; --{flag} beside it wins)"
+                f"{str(error)[:200]} "
+                f"(set by --recipe={self.recipe_name}; override it with --{flag})"
             ) from error
 
     def _value(self, field):
@@ -125,7 +124,7 @@ class Parsed:
             try:
                 return value_type(field)[0](value)
             except ValueError:
-                return value  # the settings class says what is wrong with it
+                return value  # the settings class reports the error
         return tuple(value) if value_type(field)[0] is tuple else value
 
 
@@ -136,16 +135,16 @@ def parse(argv, summary, example, classes, *, defaults=None, positionals=None, s
       argv: with the program's name first. summary: what the command does. example: lines
         shown by --help.
       classes: settings classes, in the order in which --help shows them.
-      defaults: {field: value} where this command's default is not the one of the settings class.
-      positionals: what arguments that are no flags are, such as "TEXT"; None refuses them.
-      script: what recipes call this command, whose classes then have recipes.RecipeConfig; None =
-        it has no recipes.
+      defaults: {field: value} where this command's default differs from the settings class's.
+      positionals: how --help shows arguments that are not flags, such as "TEXT"; None refuses them.
+      script: this command's name in recipes, if its classes include recipes.RecipeConfig; None = no
+        recipes.
 
-    Returns: Parsed. Prints the help and raises SystemExit(0) for --help. Raises UserError for
-      what is wrong.
+    Returns: Parsed. Prints the help and raises SystemExit(0) for --help. Raises UserError for bad
+      flags.
     """
     values, defaults = absl_flags.FlagValues(), defaults or {}
-    values.set_gnu_getopt(True)  # flags may follow what is no flag
+    values.set_gnu_getopt(True)  # flags may follow positional arguments
     for kind in classes:
         for field in dataclasses.fields(kind):
             define(field, values, defaults.get(field.name, field.default))
@@ -182,7 +181,7 @@ def is_unicode(text):
     try:
         text.encode()
     except UnicodeEncodeError:
-        # bytes of the command line that were no UTF-8 arrive as lone surrogates
+        # bytes of the command line that are not UTF-8 arrive as lone surrogates
         return False
     return True
 
@@ -243,15 +242,13 @@ def is_bool(field):
 
 
 def describe(parsed, settings):
-    """The resolved settings, one a line, with where each came from. `settings` are
-    Settings objects.
-    """
+    """The resolved settings, one per line, with the source of each. settings: Settings objects."""
     lines = []
     if parsed.recipe_name is not None:
         recipe = recipes.RECIPES[parsed.recipe_name]
         lines.append(f"# recipe {parsed.recipe_name}: {recipe.summary}")
         lines += [
-            f"# not as in its source: {text}" for text in recipe.differs.get(parsed.script, ())
+            f"# differs from its source: {text}" for text in recipe.differs.get(parsed.script, ())
         ]
     for config in settings:
         for field in dataclasses.fields(config):
@@ -261,7 +258,7 @@ def describe(parsed, settings):
 
 
 def source_of(parsed, field, value):
-    """Where the value of a setting came from."""
+    """The source of a setting's value."""
     if field.name in parsed.values and parsed.given(field.name):
         return "command line"
     chosen, source = parsed.recipe.get(field.name, (None, None))
@@ -271,8 +268,8 @@ def source_of(parsed, field, value):
 
 
 def exit_code(main, argv):
-    """Runs main(argv) -> exit code or None; turns bad input, and trouble with files, into one line
-    on stderr and 2.
+    """Runs main(argv) -> exit code or None; turns bad input and file errors into one line on stderr
+    and exit code 2.
     """
     try:
         return main(argv) or 0
@@ -282,7 +279,7 @@ def exit_code(main, argv):
         if not problem.is_told:
             print(f"warning: {problem}", file=sys.stderr)
         return GAVE_UP
-    except BrokenPipeError:  # the reader of a pipe has gone, as in `... --help | head`
+    except BrokenPipeError:  # the reader of a pipe has exited, as in `... --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -300,8 +297,8 @@ CHECK_PATH = "check the path, its permissions and the space on the disk"
 
 
 def tensorflow_problem(error):
-    """What a user can do about an error of TensorFlow's, as a line; None for any other error. Does
-    not import TensorFlow.
+    """One line on what to do about an error of TensorFlow's; None for other errors. Does not import
+    TensorFlow.
     """
     kinds = [
         kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("tensorflow.")

@@ -22,9 +22,9 @@ from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import BatchConfig, fit_sizes
 
 SUMMARY = (
-    "Pretrains a BERT on TFRecords, on all GPUs of this machine (on the CPU where there is none). "
+    "Pretrains a BERT on TFRecords, on all GPUs of this machine, or on the CPU if it has none. "
     "The batch size is that of one GPU; gradients of all GPUs are averaged. "
-    "A run that was stopped goes on when the same command is given again."
+    "To resume a run that was stopped, repeat the same command."
 )
 EXAMPLE = (
     "python run_pretraining_gpu.py --num_gpus=4",
@@ -35,7 +35,7 @@ EXAMPLE = (
     "python run_pretraining_gpu.py --recipe=crammed --total_training_time=12",
     (
         "python run_pretraining_gpu.py --virtual_replicas=2 --train_batch_size=8 "
-        "--num_train_steps=100   # rehearse two GPUs on the CPU"
+        "--num_train_steps=100   # simulate two GPUs on the CPU"
     ),
 )
 
@@ -51,7 +51,7 @@ def main(argv):
     )
     with parsed.blaming_recipe():
         if settings.run.model or settings.run.bert_config_file:
-            resolve_model(settings, 0, None, "CPU")  # complains early
+            resolve_model(settings, 0, None, "CPU")  # fails early
         if common.show_config:
             print(show_config(parsed, settings))
             return 0
@@ -63,8 +63,8 @@ def main(argv):
 
 
 def show_config(parsed, settings):
-    """The text of --show_config: what is set, and what the data, the GPUs and an earlier run in the
-    folder make of it.
+    """The text of --show_config: the settings as resolved by the data, the GPUs and an earlier run
+    in the folder.
     """
     device_kind, num_replicas = training.find_devices(settings.devices)
     lines, length, vocab_size, stored = [], 0, None, None
@@ -72,9 +72,7 @@ def show_config(parsed, settings):
         length, vocab_size = look_at_data(settings)
         stored = None if settings.overwrite else RunFolder(settings.run.output_dir).stored()
     else:
-        lines.append(
-            f"# {settings.inputs.input_file}: no data there yet; it will decide about vocab_size"
-        )
+        lines.append(f"# {settings.inputs.input_file}: no data yet; it will determine vocab_size")
     model = resolve_model(settings, length, vocab_size, device_kind)
     batch = fit_sizes(settings.batch, settings.flexible, num_replicas, stored)
     resolved = {BatchConfig: batch, ModelConfig: model}
@@ -83,8 +81,8 @@ def show_config(parsed, settings):
 
 
 def look_at_data(settings):
-    """(tokens of a row, size of the vocabulary or None): of dataset.json; of the records where
-    there is none.
+    """(tokens per row, vocabulary size or None), from dataset.json or, without one, from the
+    records.
     """
     paths = expand_globs(settings.inputs.input_file, "--input_file")
     infos = read_manifests(paths)

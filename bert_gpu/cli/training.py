@@ -1,6 +1,4 @@
-"""What the two training commands share: flags -> settings, settings -> a call, how it ended
--> exit code.
-"""
+"""Shared by the two training commands: flags -> settings, results -> exit codes."""
 
 import dataclasses
 
@@ -12,7 +10,7 @@ from bert_gpu.train.hardware import count_gpus
 
 def classes_of(kind, *more):
     """The settings classes of a command, in the order of its help. kind: subclass of RunSettings.
-    more: what is not in its fields.
+    more: further classes.
     """
     first, *own = [
         config for name, config in kind.kinds().items() if name not in RunSettings.kinds()
@@ -21,8 +19,8 @@ def classes_of(kind, *more):
 
 
 def defaults_of(kind):
-    """{setting: value} where the default of a subclass of RunSettings is not that of the
-    settings class.
+    """{setting: value} where the default of a subclass of RunSettings differs from the settings
+    class's.
     """
     values = kind().values()
     own = {
@@ -34,7 +32,7 @@ def defaults_of(kind):
 
 
 def read_settings(parsed, kind, **more):
-    """The RunSettings subclass `kind` of a command line and its recipe. more: fields that are no
+    """The RunSettings subclass `kind` from a command line and its recipe. more: fields that are not
     settings classes.
     """
     configs = {name: parsed.make(config) for name, config in kind.kinds().items()}
@@ -49,13 +47,13 @@ def read_settings(parsed, kind, **more):
 
 
 def find_devices(config):
-    """("GPU" or "CPU", number of replicas) that a DeviceConfig will get, as NVML sees it;
-    TensorFlow is not started.
+    """("GPU" or "CPU", number of replicas) that a DeviceConfig will get, from NVML, without
+    starting TensorFlow.
     """
     gpus = choose_gpus(config, count_gpus(), "NVML")
     return "GPU" if gpus else "CPU", max(1, len(gpus)) * config.virtual_replicas
 
 
 def exit_code(result):
-    """0, or 128 + the number of the signal that stopped a run."""
+    """0, or 128 + the signal that stopped a run."""
     return 0 if result.signal is None else 128 + result.signal

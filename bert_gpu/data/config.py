@@ -1,4 +1,4 @@
-"""Settings: how to build a data set, and which records to train on."""
+"""The settings for building a data set, and for reading records in training."""
 
 import dataclasses
 import math
@@ -14,25 +14,25 @@ PADDINGS = ("fixed", "dynamic", "uniform")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig(Settings):
-    """What is written."""
+    """The text, the rows and the data set to write."""
 
     input_file: str = setting(
         "sample_text.txt",
-        "Text: one sentence a line, a blank line between documents, "
-        "UTF-8. A glob, or several separated by commas.",
+        "Text files, UTF-8: one sentence per line and a blank line between "
+        "documents. A glob, or several separated by commas.",
     )
     output_file: str = setting(
         "data/pretrain.tfrecord",
-        "DIR/NAME.tfrecord: shards are written as "
-        "DIR/NAME-00000-of-00008.tfrecord. A folder holds one data set.",
+        "DIR/NAME.tfrecord; the shards are DIR/NAME-00000-of-00008.tfrecord and "
+        "so on. One data set per folder.",
     )
     tokenization: str = setting(
-        "WordPiece", "How words are cut into pieces.", choices=("WordPiece", "SentencePiece")
+        "WordPiece", "How words are split into pieces.", choices=("WordPiece", "SentencePiece")
     )
     vocab_file: str | None = setting(
         None,
-        "WordPiece vocabulary, one piece a line. Default: "
-        "learnt from the text and written to DIR/vocab.txt.",
+        "WordPiece vocabulary, one piece per line. Default: learnt from the text "
+        "and written to DIR/vocab.txt.",
     )
     sp_model_file: str | None = setting(
         None,
@@ -40,76 +40,81 @@ class DataConfig(Settings):
         "learnt and written to DIR/sentencepiece.model.",
     )
     vocab_size: int = setting(
-        32768, "Pieces of a learnt vocabulary; fewer when the text has fewer.", low=100
+        32768, "Pieces of a learnt vocabulary; fewer if the text has fewer.", low=100
     )
     do_lower_case: bool = setting(True, "Lower-case the text and strip accents (an uncased model).")
     normalization: str = setting(
-        "none", "Unicode normalisation of the text before anything else.", choices=NORMALIZATIONS
+        "none", "Unicode normalisation applied to the text first.", choices=NORMALIZATIONS
     )
     drop_duplicates: bool = setting(False, "Keep only the first of several equal documents.")
     max_tokens_per_character: float | None = setting(
         None,
-        "Drop documents that have this many tokens per character, or more: "
-        "code, tables, other languages. Cramming uses 0.25.",
+        "Drop documents with at least this many tokens per character: code, "
+        "tables, other languages. Cramming uses 0.25.",
         above=0.0,
     )
     order: str = setting(
         "shuffled",
-        "Order of the rows, for --noshuffle in training. shuffled: at random inside each window "
-        "of text. as_is: as in the text. length: short rows first. common: rows of common "
-        "words first (mean frequency of their tokens). The last two write DIR/NAME.order.",
+        "Order of the rows, for --noshuffle in training. shuffled: random within each "
+        "window of text. as_is: as in the text. "
+        "length: short rows first. common: rows with common words first (by the "
+        "mean frequency of their tokens). The last two write DIR/NAME.order.",
         choices=("shuffled", "as_is", "length", "common"),
     )
     window_megabytes: float = setting(
         8.0,
-        "Size of a window of text, in MB: random second "
-        "segments come from the same window, and rows are shuffled inside it.",
+        "Megabytes of text in a window: random second segments are drawn and rows "
+        "are shuffled within it.",
         above=0.0,
         high=4096.0,
     )
     objective: str = setting(
         "nsp",
-        "What a row is. nsp: two segments, is the second the next one (BERT)? sop: two segments, "
-        "are they in order (ALBERT)? full_sentences: whole sentences, across documents (RoBERTa). "
+        "The pretraining objective. nsp: two segments, does the second follow the "
+        "first (BERT)? sop: two segments, are they in order (ALBERT)? "
+        "full_sentences: whole sentences, across documents (RoBERTa). "
         "packed: rows filled to the last token with several sequences (Cramming).",
         choices=("nsp", "sop", "full_sentences", "packed"),
     )
     pack_separator: str = setting(
         CLS_SEP,
-        "Special tokens around each sequence of a packed row: cls_sep = [CLS] ... "
-        "[SEP]; sep = [SEP] after each document (Cramming's stream); none.",
+        "What frames each sequence of a packed row: cls_sep = [CLS] ... [SEP]; "
+        "sep = [SEP] after each document (Cramming's stream); none.",
         choices=FRAMES,
         needs=("objective", ("packed",)),
     )
     masking: str = setting(
         "static",
-        "When tokens are masked. static: once, when records are written, in Google's format. "
-        "dynamic: again in every epoch, when records are read; the records are compact.",
+        "When tokens are masked. static: once, when records are written, in "
+        "Google's format. dynamic: differently in every epoch, when records are "
+        "read; these records are compact.",
         choices=("static", "dynamic"),
     )
     use_v2_feature_names: bool = setting(
         False,
-        "Call two features of static records input_word_ids and "
-        "input_type_ids, as Model Garden's second version does.",
+        "Name two features of static records input_word_ids and input_type_ids, "
+        "as in Model Garden's version 2.",
     )
     gzip_compress: bool = setting(
         False,
-        "Compress the shards (GZIP of TFRecord; "
-        "their names stay). Training unpacks them when it starts.",
+        "Compress the shards with TFRecord's GZIP, without a new suffix. Training "
+        "decompresses them when it starts.",
     )
-    max_seq_length: int = setting(128, "Tokens of a row, with [CLS] and [SEP].", low=8, high=65536)
+    max_seq_length: int = setting(
+        128, "Tokens per row, including [CLS] and [SEP].", low=8, high=65536
+    )
     max_predictions_per_seq: int | None = setting(
         None,
-        "Most masked tokens of a row. Default: "
-        "max_seq_length x masked_lm_prob, rounded up (20 for 128).",
+        "Maximum masked tokens per row. Default: max_seq_length x masked_lm_prob, "
+        "rounded up (20 for 128).",
         low=1,
     )
     masked_lm_prob: float = setting(
         0.15, "Share of a row's tokens that are masked.", above=0.0, below=1.0
     )
-    do_whole_word_mask: bool = setting(False, "Mask all pieces of a word or none.")
+    do_whole_word_mask: bool = setting(False, "Mask either all pieces of a word or none.")
     max_ngram_size: int = setting(
-        1, "Mask spans of up to this many whole words together; 1 = no spans.", low=1, high=64
+        1, "Mask spans of up to this many whole words; 1 = no spans.", low=1, high=64
     )
     ngram_weights: str = setting(
         "inverse",
@@ -119,7 +124,7 @@ class DataConfig(Settings):
     )
     short_seq_prob: float = setting(
         0.1,
-        "Share of documents that are cut into shorter instances than max_seq_length.",
+        "Share of documents that are cut into instances shorter than max_seq_length.",
         low=0.0,
         high=1.0,
         needs=("objective", ("nsp", "sop")),
@@ -131,20 +136,23 @@ class DataConfig(Settings):
         low=1,
     )
     random_seed: int = setting(
-        12345, "Seed of all draws: same seed and text, same bytes.", low=0, aliases=("seed",)
+        12345,
+        "Seed of all random choices: the same seed and text give the same bytes.",
+        low=0,
+        aliases=("seed",),
     )
     validation_share: float = setting(
         0.01,
-        "Share of the documents set aside for validation, "
-        "at least one (0 = none), written to separate shards.",
+        "Share of the documents held out for validation, in separate shards; at "
+        "least one document (0 = none).",
         low=0.0,
         below=1.0,
     )
     num_shards: int | None = setting(
-        None, "Number of training shards. Default: shards of about 128 MB.", low=1
+        None, "Number of training shards. Default: as many as give about 128 MB each.", low=1
     )
     num_workers: int | None = setting(
-        None, "Processes. Default: one for each core. The output does not depend on it.", low=1
+        None, "Worker processes. Default: one per core. The output does not depend on it.", low=1
     )
 
     def __post_init__(self):
@@ -163,7 +171,7 @@ class DataConfig(Settings):
         if self.use_v2_feature_names and self.masking != "static":
             raise UserError(
                 "--use_v2_feature_names: needs --masking=static; "
-                "compact records have other feature names, so drop one of the two flags"
+                "compact records have names of their own; drop one of the two flags"
             )
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
             raise UserError(
@@ -199,29 +207,38 @@ class DataConfig(Settings):
         return os.path.basename(self.output_file).removesuffix(".tfrecord")
 
     def fixed(self):
-        """The settings that decide what is written. Paths are left out: files are compared by their
-        content.
+        """The settings that decide what is written. Not the paths of files: their contents are
+        compared.
         """
-        excluded = ("num_workers", "input_file", "output_file", "vocab_file", "sp_model_file")
-        return {name: value for name, value in self.to_dict().items() if name not in excluded}
+        paths_and_workers = (
+            "num_workers",
+            "input_file",
+            "output_file",
+            "vocab_file",
+            "sp_model_file",
+        )
+        return {
+            name: value for name, value in self.to_dict().items() if name not in paths_and_workers
+        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputConfig(Settings):
-    """What to train on."""
+    """The records to train on."""
 
     input_file: str = setting(
         "data/*.tfrecord",
-        "TFRecords to train on: a glob, or several separated by commas. "
-        "Validation shards named in dataset.json are left out even when a glob matches them.",
+        "TFRecords to train on: a glob, or several separated by commas. Excludes "
+        "the validation shards that dataset.json names, even if a glob matches "
+        "them.",
     )
     eval_input_file: str | None = setting(
         None,
-        "TFRecords to validate on, as globs. Default: the validation "
-        "shards that dataset.json beside the training shards names.",
+        "TFRecords to validate on, as globs. Default: the validation shards named "
+        "in the dataset.json beside the training shards.",
     )
     max_seq_length: int | None = setting(
-        None, "Row length that the data must have. Default: any length.", low=8
+        None, "Tokens per row that the data must have. Default: what the data says.", low=8
     )
     shuffle: bool = setting(
         True,
@@ -230,15 +247,15 @@ class InputConfig(Settings):
     )
     padding: str = setting(
         "fixed",
-        "Length of a batch. fixed: max_seq_length. dynamic: its longest row. "
-        "uniform: the same, and each batch has rows of similar length. "
-        "The last two compile once for each length under XLA.",
+        "Row length of a batch. fixed: max_seq_length. dynamic: its longest row. "
+        "uniform: like dynamic, with batches of rows of similar length. With XLA, "
+        "dynamic and uniform compile once per length.",
         choices=PADDINGS,
     )
     length_multiple: int = setting(
-        32, "With dynamic and uniform padding, lengths are rounded up to multiples of this.", low=1
+        32, "With dynamic and uniform padding: round row lengths up to multiples of this.", low=1
     )
     skip_corrupt_records: bool = setting(
         False,
-        "Leave out records that are corrupt, with a warning that names them, instead of stopping.",
+        "Skip corrupt records with a warning that names them, instead of stopping.",
     )

@@ -6,23 +6,23 @@ __all__ = ["FinetuneConfig", "FinetuneSettings", "StartConfig", "finetune"]
 
 
 def finetune(settings, console=None):
-    """Fine-tunes a BERT, evaluates it and predicts, or goes on with a run that was stopped. May be
+    """Fine-tunes a BERT, evaluates it and predicts, or resumes a run that was stopped. May be
     called several times in a process.
 
     Args:
-      settings: FinetuneSettings. console: console.Console; by default what is said goes to Python's
+      settings: FinetuneSettings. console: console.Console; by default messages go to Python's
         logger "bert_gpu".
 
     Returns:
       finetune.run.Result: the model's folder, the metrics of each file, and how the training ended.
 
     Raises:
-      settings.UserError: a setting, or a file, that is wrong; one line says what to do.
+      settings.UserError: a setting or a file is wrong; the message says what to do.
       settings.GaveUp: the run diverged, stopped early or could not save.
-      KeyboardInterrupt: Ctrl-C, after the step was finished and saved; SIGTERM ends the process
-        then. A second one ends it at once.
+      KeyboardInterrupt: Ctrl-C, after the current step is saved. SIGTERM ends the process then; a
+        second signal ends it at once.
     """
-    from bert_gpu.finetune import run  # brings TensorFlow
+    from bert_gpu.finetune import run  # imports TensorFlow
     from bert_gpu.train.signals import pass_on
 
     result = run.finetune(settings, console)

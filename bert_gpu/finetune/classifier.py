@@ -1,8 +1,8 @@
 """Text pairs -> batches -> a classifier's loss and probabilities.
 
-All text is tokenized once, up front, into flat arrays; a batch is padded only to its longest row,
-unless the encoder is made for one length. As in pretraining, the order of the examples is a
-function of (seed, epoch) alone and the position of a run is the number of examples consumed.
+All text is tokenized once, up front, into flat arrays. A batch is padded only to its longest row,
+unless the encoder has a fixed length. As in pretraining, the order of the examples is a function of
+(seed, epoch) alone and the position of a run is the number of examples consumed.
 
 Legend: N examples, T tokens of all of them, B batch, S sequence, C classes.
 """
@@ -21,14 +21,14 @@ LENGTH_MULTIPLE = 8  # matrix units like multiples of 8, and fewer lengths mean 
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class EncodedExamples:
     """Encoded examples: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no second text.
 
     Attributes:
-      ids: int32 (T,), all rows after one another. splits: int64 (N + 1,), where each begins.
+      ids: int32 (T,), all examples concatenated. splits: int64 (N + 1,), where each begins.
       first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0.
-      labels: int32 (N,), or None. max_seq_length: tokens that no row exceeds. num_truncated: rows
-        that lost tokens to it.
+      labels: int32 (N,), or None. max_seq_length: maximum tokens of an example. num_truncated:
+        examples that were cut to it.
       length_multiple: the length of a batch is a multiple of it, or max_seq_length.
     """
 
@@ -44,15 +44,15 @@ class Rows:
         return len(self.first_lengths)
 
 
-def encode_rows(
+def encode_examples(
     tokenizer, texts_a, texts_b, labels, max_seq_length, length_multiple=LENGTH_MULTIPLE
 ):
-    """Tokenizes, truncates and joins texts to Rows.
+    """Tokenizes, truncates and joins texts to EncodedExamples.
 
     Args:
       tokenizer: text.tokenizer.Tokenizer. texts_a: list of N str. texts_b: the same, or None.
       labels: N ints, or None. max_seq_length: S, at least 5, so that each text of a pair keeps a
-        token. length_multiple: as in Rows.
+        token. length_multiple: as in EncodedExamples.
     """
     ids_a, splits_a = tokenizer.tokenize(texts_a)
     ids_b, splits_b = (
@@ -69,7 +69,7 @@ def encode_rows(
     ids[starts] = tokenizer.cls_id
     ids[ranges(starts + 1, kept_a)] = ids_a[ranges(splits_a[:-1], kept_a)]
     ids[ranges(starts + first_lengths, kept_b)] = ids_b[ranges(splits_b[:-1], kept_b)]
-    return Rows(
+    return EncodedExamples(
         ids=ids,
         splits=splits,
         first_lengths=first_lengths,
@@ -83,9 +83,9 @@ def encode_rows(
 def truncated_lengths(lengths_a, lengths_b, max_seq_length):
     """Tokens that each text keeps, (N,) and (N,).
 
-    What comes out is what Google's run_classifier gets by dropping the last token of the longer
-    text (on a tie: of B) until the row fits: a text that is shorter than half the room stays whole,
-    and the other gets the rest. A row without a second text has one [SEP] less.
+    Equals Google's run_classifier, which drops the last token of the longer text (on a tie: of B)
+    until the row fits: a text shorter than half the room stays whole, and the other gets the rest.
+    A row without a second text has one [SEP] less.
     """
     room = np.where(lengths_b > 0, max_seq_length - 3, max_seq_length - 2)
     kept_b = np.minimum(lengths_b, np.maximum(room // 2, room - lengths_a))
@@ -93,60 +93,61 @@ def truncated_lengths(lengths_a, lengths_b, max_seq_length):
 
 
 def ranges(starts, lengths):
-    """The numbers start, start + 1, ..., start + length - 1 of each pair, after one another."""
+    """The integers start, ..., start + length - 1 of each pair, concatenated."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
 
-def make_batch(rows, numbers, row_weights=None):
-    """The rows `numbers` (B,) as a batch, padded to the longest of them, rounded up.
+def make_batch(examples, indices, row_weights=None):
+    """The examples `indices` (B,) as a batch, padded to the longest of them, rounded up.
 
     Returns:
-      dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, where
-        the rows have any, labels int32 (B,).
+      dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, if the
+        examples have labels, labels int32 (B,).
     """
-    starts, lengths = rows.splits[numbers], np.diff(rows.splits)[numbers]
+    starts, lengths = examples.splits[indices], np.diff(examples.splits)[indices]
     longest = min(
-        rows.max_seq_length, -(-int(lengths.max()) // rows.length_multiple) * rows.length_multiple
+        examples.max_seq_length,
+        -(-int(lengths.max()) // examples.length_multiple) * examples.length_multiple,
     )
-    places = np.arange(longest)
-    is_token = places < lengths[:, None]
+    positions = np.arange(longest)
+    is_token = positions < lengths[:, None]
     input_ids = np.zeros(is_token.shape, np.int32)
-    input_ids[is_token] = rows.ids[ranges(starts, lengths)]
-    is_second = is_token & (places >= rows.first_lengths[numbers][:, None])
-    weights = np.ones(len(numbers), np.float32) if row_weights is None else row_weights
+    input_ids[is_token] = examples.ids[ranges(starts, lengths)]
+    is_second = is_token & (positions >= examples.first_lengths[indices][:, None])
+    weights = np.ones(len(indices), np.float32) if row_weights is None else row_weights
     batch = dict(
         input_ids=input_ids,
         input_mask=is_token.astype(np.int32),
         segment_ids=is_second.astype(np.int32),
         row_weights=weights,
     )
-    return batch if rows.labels is None else batch | dict(labels=rows.labels[numbers])
+    return batch if examples.labels is None else batch | dict(labels=examples.labels[indices])
 
 
-def training_batches(rows, *, batch_size, position, seed):
-    """Endless batches of `batch_size` rows from `position` (rows consumed) on, in a new
+def training_batches(examples, *, batch_size, position, seed):
+    """Endless batches of `batch_size` examples from `position` (examples consumed) on, in a new
     order each epoch.
     """
-    for numbers, _ in consume(
-        len(rows), batch_size, position, lambda epoch: epoch_order(len(rows), seed, epoch)
+    for indices, _ in consume(
+        len(examples), batch_size, position, lambda epoch: epoch_order(len(examples), seed, epoch)
     ):
-        yield make_batch(rows, numbers)
+        yield make_batch(examples, indices)
 
 
-def evaluation_batches(rows, *, batch_size):
-    """All rows once, in order. The last batch is filled up with rows whose
-    "row_weights" (B,) are 0.
+def evaluation_batches(examples, *, batch_size):
+    """All examples once, in order. The last batch is padded with rows whose "row_weights" (B,) are
+    0.
     """
-    for start in range(0, len(rows), batch_size):
-        numbers = np.arange(start, start + batch_size)
-        is_real = numbers < len(rows)
-        yield make_batch(rows, np.where(is_real, numbers, start), is_real.astype(np.float32))
+    for start in range(0, len(examples), batch_size):
+        indices = np.arange(start, start + batch_size)
+        is_real = indices < len(examples)
+        yield make_batch(examples, np.where(is_real, indices, start), is_real.astype(np.float32))
 
 
 def class_logits(weights, batch, encoder, dtype, seed=None):
-    """(B, C) in the compute dtype. Dropout of the sentence vector has the rate of the hidden
-    states, as in Google's BERT.
+    """(B, C) in the compute dtype. The sentence vector has the dropout of the hidden states, as in
+    Google's BERT.
     """
     config, hidden = encoder.config, encoder.encode(weights, batch, dtype=dtype, seed=seed)
     return classifier_logits(
@@ -158,8 +159,8 @@ def class_logits(weights, batch, encoder, dtype, seed=None):
 
 
 def classification_objective(encoder):
-    """The Objective of a classifier on an Encoder: cross-entropy of the labels, over the
-    rows that count.
+    """The Objective of a classifier on an Encoder: cross-entropy of the labels, weighted by
+    row_weights.
     """
 
     def losses(weights, batch, dtype, seed):
@@ -176,11 +177,10 @@ def classification_objective(encoder):
 
 
 class Predictor:
-    """Callable (rows, batch_size) -> probabilities float64 (N, C), in the order of the rows.
-    batch_size is of all replicas together.
+    """Callable (EncodedExamples, batch_size) -> probabilities float64 (N, C), in the same order.
+    batch_size is that of all replicas together.
 
-    The softmax is taken in float64, so that a class that is all but excluded still has a
-    probability above 0.
+    The softmax is taken in float64, so that even a very unlikely class has a probability above 0.
     """
 
     def __init__(self, devices, state, encoder):
@@ -193,15 +193,15 @@ class Predictor:
             },
         )
 
-    def __call__(self, rows, batch_size):
+    def __call__(self, examples, batch_size):
         if batch_size % self.num_replicas:
             raise ValueError(
                 f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas"
             )
-        # more would only be filled up
-        everything = -(-len(rows) // self.num_replicas) * self.num_replicas
+        # a larger batch would only be padding
+        everything = -(-len(examples) // self.num_replicas) * self.num_replicas
         logits = []
-        for batch in evaluation_batches(rows, batch_size=min(batch_size, everything)):
+        for batch in evaluation_batches(examples, batch_size=min(batch_size, everything)):
             is_real = batch["row_weights"] > 0
             features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])

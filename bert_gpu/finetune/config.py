@@ -19,60 +19,63 @@ class FinetuneConfig(Settings):
 
     task_name: str = setting(
         "pairs",
-        "The task. pairs: pairs of texts, or single texts, with labels of any kind.",
+        "The task. pairs: classifies pairs of texts or single texts, with labels of any kind.",
         choices=tuple(tasks.TASKS),
     )
     data_dir: str = setting(
         "examples/pairs",
-        "Folder with train, dev and test files, .tsv or .csv; test may have no labels.",
+        "Folder with train, dev and test files, .tsv or .csv; the test file may lack labels.",
     )
     text_a: str | None = setting(
-        None, "Name of the column of the first text. Default: the task's (pairs: text_a)."
+        None, "Column with the first text. Default: the task's (pairs: text_a)."
     )
     text_b: str | None = setting(
         None,
-        "Name of the column of the second text. Default: the task's (pairs: "
-        "text_b where there is one). --text_b= means none.",
+        "Column with the second text. Default: the task's (pairs: text_b, if "
+        "there is one). --text_b= means single texts.",
     )
-    label: str | None = setting(
-        None, "Name of the column of labels. Default: the task's (pairs: label)."
-    )
+    label: str | None = setting(None, "Column with the labels. Default: the task's (pairs: label).")
     output_dir: str = setting(
         "runs/classify",
         "Folder of the run: checkpoints, metrics, results and model/. "
-        "Without training, results go only into such a run or into a folder that "
-        "is new, empty or holds nothing but earlier results of this command.",
+        "Without training, it must be such a run, or be new, empty or hold only "
+        "earlier results of this command.",
     )
     do_train: bool | None = setting(
         None,
-        "Train. With none of --do_train, --do_eval, "
-        "--do_predict: train, evaluate, and predict if it can.",
+        "Train. Without --do_train, --do_eval and --do_predict: train, evaluate "
+        "and, if there is a test file, predict.",
     )
-    do_eval: bool | None = setting(None, "Evaluate on the dev file: eval_results.json.")
-    do_predict: bool | None = setting(None, "Predict the test file: test_results.tsv.")
+    do_eval: bool | None = setting(None, "Evaluate on the dev file and write eval_results.json.")
+    do_predict: bool | None = setting(
+        None, "Predict the labels of the test file and write test_results.tsv."
+    )
     max_seq_length: int | None = setting(
         None,
-        "Tokens of a row; the longer text of a pair is cut first. "
-        "Default: 128; without training, what the model was trained with.",
+        "Maximum tokens per example; the longer text of a pair is cut first. "
+        "Default: 128, or without training the length that the model was trained "
+        "with.",
         low=8,
     )
     hidden_dropout_prob: float | None = setting(
         None,
-        "Share of the hidden values dropped while training. "
-        "Default: what the model's config.json says.",
+        "Dropout probability of hidden values in training. Default: the one in "
+        "the model's config.json.",
         low=0.0,
         below=1.0,
     )
     attention_probs_dropout_prob: float | None = setting(
         None,
-        "Share of the attention probabilities dropped while training. "
-        "Default: what the model's config.json says.",
+        "Dropout probability of attention in training. Default: the one in the "
+        "model's config.json.",
         low=0.0,
         below=1.0,
     )
-    eval_batch_size: int = setting(32, "Rows that one GPU evaluates at once.", low=1)
-    predict_batch_size: int = setting(32, "Rows that one GPU predicts at once.", low=1)
-    seed: int = setting(12345, "Seed of fresh weights, order and dropout.", low=0, high=2**62)
+    eval_batch_size: int = setting(32, "Examples that one GPU evaluates at once.", low=1)
+    predict_batch_size: int = setting(32, "Examples that one GPU predicts at once.", low=1)
+    seed: int = setting(
+        12345, "Seed of fresh weights, the order of the examples and dropout.", low=0, high=2**62
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,33 +84,34 @@ class StartConfig(Settings):
 
     init_checkpoint: str | None = setting(
         None,
-        "Start from this model: a model/ folder, a run's folder or a "
-        "Hugging Face BERT folder; none = from random weights. Default: "
-        "runs/pretrain/model; without training, the model of --output_dir.",
+        "Start from this model: a model/ folder, a run's folder or a Hugging Face "
+        "BERT folder; none = random weights. Default: runs/pretrain/model, or "
+        "without training the model in --output_dir.",
     )
     model: str | None = setting(
         None, "Size of the model with --init_checkpoint=none.", choices=tuple(PRESETS)
     )
     bert_config_file: str | None = setting(
         None,
-        "The model's shape as Google's or Hugging Face's config.json, "
-        "with --init_checkpoint=none. Elsewhere it must agree.",
+        "The model's shape, as a config.json of Google's or Hugging Face's, with "
+        "--init_checkpoint=none. With another model it must agree with that.",
     )
-    vocab_file: str | None = setting(None, "Vocabulary. Default: vocab.txt beside the model.")
+    vocab_file: str | None = setting(None, "Vocabulary file. Default: the model's vocab.txt.")
     do_lower_case: bool | None = setting(
         None,
-        "Lower-case the text. Default: what tokenizer_config.json beside the model says, else yes.",
+        "Lower-case the text. Default: as in the model's tokenizer_config.json, else yes.",
     )
     pooling: str | None = setting(
         None,
-        "What a training makes the sentence vector of: the first token, [CLS], or the "
-        "mean of all tokens. Default: what the model's config.json says, else the first.",
+        "How training pools the tokens to a sentence vector: first = the [CLS] "
+        "token, mean = the mean of all tokens. Default: as in the model's "
+        "config.json, else first.",
         choices=("first", "mean"),
     )
     pooler_size: int | None = setting(
         None,
-        "Width of the tanh layer between the pooled tokens and the scores of the classes that a "
-        "training makes. Default: what the model's config.json says, else the model's hidden_size.",
+        "Width of the tanh layer between the sentence vector and the class scores "
+        "in training. Default: as in the model's config.json, else hidden_size.",
         low=1,
     )
 
@@ -123,8 +127,8 @@ class FinetuneSettings(RunSettings):
 
 
 def resolve_phases(config):
-    """The phases of a FinetuneConfig, in order: those asked for; when none is, all that are not
-    refused and have a file.
+    """The phases of a FinetuneConfig, in order: those asked for, else all that are not switched off
+    and have a file.
     """
     asked = {phase: getattr(config, f"do_{phase}") for phase in FILES}
     phases = [phase for phase in FILES if asked[phase]]
@@ -140,7 +144,7 @@ def resolve_phases(config):
 
 
 def resolve_defaults(settings, phases):
-    """FinetuneSettings with what is known of their defaults before anything is read; for people.
+    """FinetuneSettings with the defaults that are known before any file is read, for --show_config.
     phases: of `resolve_phases`.
     """
     run = dataclasses.replace(settings.run, **{f"do_{phase}": phase in phases for phase in FILES})

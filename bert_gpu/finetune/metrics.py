@@ -1,7 +1,7 @@
-"""How good predictions are: accuracy, F1, ROC-AUC and loss, from probabilities and labels.
+"""Accuracy, F1, ROC-AUC and loss of predictions, from probabilities and labels.
 
-Legend: N examples, C classes. A metric that the data do not define (ROC-AUC when every example has
-one label, F1 when a class does not occur) is None, not 0 and not 1.
+Legend: N examples, C classes. A metric that the data do not define (ROC-AUC when all labels are
+equal, F1 when a class does not occur) is None, not 0 or 1.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ def f1(probabilities, labels):
     """F1 of class 1 (the last in order: "1" of "0" and "1") for two classes, the unweighted mean
     over the classes for more.
 
-    None when a class that enters it is the label of no example.
+    None when no example has the label of a class that it averages.
     """
     from sklearn.metrics import f1_score
 
@@ -31,9 +31,7 @@ def f1(probabilities, labels):
 
 
 def auc(probabilities, labels):
-    """Area under the ROC curve of class 1: how often it gets more probability where it is the
-    label. None unless both classes occur.
-    """
+    """Area under the ROC curve of class 1. None unless there are two classes and both occur."""
     from sklearn.metrics import roc_auc_score
 
     if probabilities.shape[1] != 2 or len(np.unique(labels)) != 2:
@@ -42,8 +40,8 @@ def auc(probabilities, labels):
 
 
 def loss(probabilities, labels):
-    """Mean cross-entropy in nats. scikit-learn's log_loss cuts it at 36, so that it would not be
-    the loss that training minimises.
+    """Mean cross-entropy in nats. Not scikit-learn's log_loss, which clips it at 36 and so differs
+    from the training loss.
     """
     chosen = np.take_along_axis(probabilities, np.asarray(labels)[:, None], -1)[:, 0].astype(
         np.float64

@@ -1,8 +1,7 @@
-"""What evaluating and predicting leave in a folder: eval_results.json and test_results.tsv. Also
-which folder may get them.
+"""Writes eval_results.json and test_results.tsv, and checks that the folder may receive them.
 
-A training owns its folder. Without one, results may go into the folder of a finished run or into a
-folder of their own, but never over files of somebody else that happen to have the same names.
+A training owns its folder. Without training, results may go into the folder of a finished run or a
+folder of their own, but must never overwrite foreign files of the same names.
 """
 
 import json
@@ -19,9 +18,7 @@ RESULTS, PREDICTIONS = "eval_results.json", "test_results.tsv"
 
 
 def check_run(folder, run):
-    """UserError unless `run`, the content of the folder's run.json, is what a training leaves
-    there; None, no run, is fine.
-    """
+    """UserError unless `run`, the content of the folder's run.json, is a training's, or None."""
     path = os.path.join(folder.path, checkpoint.RUN)
     kinds = dict(settings=dict, global_batch_size=int, learning_rate=float)
     is_run = isinstance(run, dict) and all(
@@ -30,20 +27,20 @@ def check_run(folder, run):
     if run is not None and not (is_run and run["global_batch_size"] > 0):
         raise UserError(
             f"{path}: does not hold the settings of a run; "
-            "name another --output_dir, or --overwrite starts anew"
+            "name another --output_dir, or --overwrite starts over"
         )
 
 
 def open_results(folder):
-    """The content of the run.json of a folder that results go into without training; None when it
-    holds no run. Writes nothing.
+    """The content of run.json of a folder for results without training, None when it holds no run.
+    Writes nothing.
 
     Args:
       folder: checkpoint.RunFolder.
 
     Raises:
-      UserError: the folder cannot be written, or holds something else than a classifier's run or
-        earlier results.
+      UserError: the folder cannot be written, or holds anything but a classifier's run or earlier
+        results.
     """
     check_writable(folder.path, f"--output_dir={folder.path}")
     if os.path.exists(os.path.join(folder.path, checkpoint.RUN)):
@@ -52,7 +49,7 @@ def open_results(folder):
         if "task_name" not in run["settings"]:
             raise UserError(
                 f"--output_dir={folder.path}: holds a run that is "
-                "no classifier's; name another folder for the results"
+                "not a classifier's; name another folder for the results"
             )
         return run
     present = set(os.listdir(folder.path)) - {checkpoint.LOCK} if os.path.isdir(folder.path) else ()
@@ -67,8 +64,8 @@ def open_results(folder):
 
 
 def is_result(path, name):
-    """Whether a file is one that `write_results` or `write_predictions` has written, by its
-    content, or left when it was killed.
+    """Whether `write_results` or `write_predictions` wrote a file, judged by its content, or left
+    it when killed.
     """
     if re.fullmatch(rf"\.({re.escape(RESULTS)}|{re.escape(PREDICTIONS)})\.\d+\.partial", name):
         return True
@@ -91,7 +88,7 @@ def write_results(output_dir, results):
 def write_predictions(output_dir, ids, labels, probabilities):
     """Writes test_results.tsv: id, the most probable label, the probability of each label."""
 
-    def cell(text):  # tabs separate columns, so none may be inside one
+    def cell(text):  # tabs separate columns, so no cell may contain one
         return " ".join(text.split())
 
     lines = ["\t".join(["id", "prediction", *(f"probability_{cell(label)}" for label in labels)])]

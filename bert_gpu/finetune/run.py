@@ -1,6 +1,4 @@
-"""A fine-tuning from its settings to its end: task, start and classifier for the engine; then
-evaluation and predictions.
-"""
+"""Fine-tuning: hands task, model and classifier to the engine, then evaluates and predicts."""
 
 import dataclasses
 import os
@@ -31,15 +29,15 @@ from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
 from bert_gpu.train.state import TrainState, frozen_names
 
-# of the model's settings, which may be others in fine-tuning
+# settings of the model that fine-tuning may change
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 class Result(typing.NamedTuple):
     """How a fine-tuning ended.
 
-    path: of the model that was evaluated. metrics: {split: {name: value}} of what was evaluated and
-    of a test file with labels.
+    path: of the model that was evaluated. metrics: {split: {name: value}} of the dev file, and of a
+    test file with labels.
     outcome: train.run.Outcome of the training, None without one.
     """
 
@@ -49,7 +47,7 @@ class Result(typing.NamedTuple):
 
     @property
     def signal(self):
-        """The number of the signal that stopped the training before its end, None if none did."""
+        """The signal that stopped the training early, or None."""
         return self.outcome and self.outcome.signal
 
 
@@ -68,13 +66,13 @@ def finetune(settings, console=None, clock=time.monotonic):
     start = choose_start(settings, task, splits, folder, trains)
     length = choose_length(settings, start, folder, stored, trains)
     check_fits(start, splits.values(), length, devices.precision)
-    rows = {split: encode_split(start, examples, length) for split, examples in splits.items()}
+    encoded = {split: encode_split(start, examples, length) for split, examples in splits.items()}
     fixed = (
         fixed_settings(settings, task, devices, start, splits["train"], length) if trains else None
     )
     if trains:
         engine.check_settings(folder, stored, fixed)
-    announce(console, devices, start, rows, splits)
+    announce(console, devices, start, encoded, splits)
 
     memory, optimizer = (settings.memory, settings.optimizer) if trains else (MemoryConfig(), None)
     state = TrainState(
@@ -84,39 +82,45 @@ def finetune(settings, console=None, clock=time.monotonic):
 
     def evaluate():
         return compute_metrics(
-            predict(rows["dev"], settings.run.eval_batch_size * devices.num_replicas),
-            rows["dev"].labels,
+            predict(encoded["dev"], settings.run.eval_batch_size * devices.num_replicas),
+            encoded["dev"].labels,
             task.metrics,
         )
 
     path, outcome = start.path, None
     if trains:
         training = make_training(
-            settings, fixed, devices, start, rows["train"], evaluate if "eval" in phases else None
+            settings,
+            fixed,
+            devices,
+            start,
+            encoded["train"],
+            evaluate if "eval" in phases else None,
         )
         outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
         if outcome.signal is not None:
             return Result(folder.model, {}, outcome)
-        # A finished run is not trained again, so what is evaluated is what lies in the folder, not
-        # what is in memory.
+        # Evaluates the exported model, not the one in memory: a finished run is not trained again.
         path = folder.model
         state.assign_weights(models.read_model(path)[1])
     metrics = {}
     if "eval" in phases:
         metrics["dev"] = evaluate()
         results.write_results(
-            folder.path, metrics["dev"] | dict(num_examples=len(rows["dev"]), checkpoint=path)
+            folder.path, metrics["dev"] | dict(num_examples=len(encoded["dev"]), checkpoint=path)
         )
     if "predict" in phases:
         probabilities = predict(
-            rows["test"], settings.run.predict_batch_size * devices.num_replicas
+            encoded["test"], settings.run.predict_batch_size * devices.num_replicas
         )
-        has_labels = rows["test"].labels is not None
+        has_labels = encoded["test"].labels is not None
         metrics["test"] = (
-            compute_metrics(probabilities, rows["test"].labels, task.metrics) if has_labels else {}
+            compute_metrics(probabilities, encoded["test"].labels, task.metrics)
+            if has_labels
+            else {}
         )
         results.write_predictions(folder.path, splits["test"].ids, start.labels, probabilities)
-    lines = [(split, len(rows[split]), *values.values()) for split, values in metrics.items()]
+    lines = [(split, len(encoded[split]), *values.values()) for split, values in metrics.items()]
     console.say(results.table([("", "examples", *task.metrics), *lines]))
     predictions = (
         f"; predictions: {os.path.join(folder.path, results.PREDICTIONS)}"
@@ -140,7 +144,7 @@ def open_folder(output_dir, overwrite, trains):
 
 
 def choose_start(settings, task, splits, folder, trains):
-    """The Start of a training, or of an evaluation of what was trained."""
+    """The Start of a training, or of an evaluation of a trained model."""
     if not trains:
         return start_trained(settings.start, folder.path)
     init_checkpoint = (
@@ -163,10 +167,10 @@ def choose_start(settings, task, splits, folder, trains):
 
 
 def choose_length(settings, start, folder, stored, trains):
-    """Tokens of a row: as told, else those that the model of this folder was trained with, else
-    DEFAULT_LENGTH.
+    """Maximum tokens per example: as set, else the length that this folder's model was trained
+    with, else DEFAULT_LENGTH.
 
-    A recipe tells a training; without one the model's own length goes before the recipe's.
+    Without training, the model's own length wins over a recipe's.
     """
     told = settings.run.max_seq_length
     yields = told is None or "max_seq_length" in settings.flexible
@@ -176,41 +180,43 @@ def choose_length(settings, start, folder, stored, trains):
     if type(length) is not int or length < 8:
         raise UserError(
             f"{folder.path}/run.json: max_seq_length={str(length)[:40]} "
-            "is no length of rows; say it with --max_seq_length"
+            "is not a valid length; set it with --max_seq_length"
         )
     return length
 
 
 def encode_split(start, examples, max_seq_length):
-    """The classifier.Rows of Examples, labels as numbers."""
-    labels = None if examples.labels is None else tasks.number_labels(examples, start.labels)
+    """The classifier.EncodedExamples of Examples, with labels as indices."""
+    labels = None if examples.labels is None else tasks.index_labels(examples, start.labels)
     multiple = max_seq_length if start.encoder.fixed_length else classifier.LENGTH_MULTIPLE
-    return classifier.encode_rows(
+    return classifier.encode_examples(
         start.tokenizer, examples.texts_a, examples.texts_b, labels, max_seq_length, multiple
     )
 
 
-def announce(console, devices, start, rows, splits):
-    """Says what runs on what."""
+def announce(console, devices, start, encoded, splits):
+    """Logs the devices, the model and the data."""
     console.say(devices.describe())
     console.say(f"model: {start.path}; labels: {', '.join(start.labels)}"[:300])
     if start.fresh:
         console.say(f"fresh weights: {', '.join(start.fresh) if len(start.fresh) < 10 else 'all'}")
-    for split, encoded in rows.items():
+    for split, part in encoded.items():
         kind = "texts" if splits[split].texts_b is None else "pairs"
         cut = (
-            f"; {encoded.num_truncated:,} cut to {encoded.max_seq_length} tokens"
-            if encoded.num_truncated
+            f"; {part.num_truncated:,} cut to {part.max_seq_length} tokens"
+            if part.num_truncated
             else ""
         )
-        tokens = np.mean(np.diff(encoded.splits))
+        tokens = np.mean(np.diff(part.splits))
         console.say(
-            f"data: {splits[split].path}: {len(encoded):,} {kind}, {tokens:.1f} tokens each{cut}"
+            f"data: {splits[split].path}: {len(part):,} {kind}, {tokens:.1f} tokens each{cut}"
         )
 
 
 def fixed_settings(settings, task, devices, start, examples, max_seq_length):
-    """{name: value} of what a run in progress may not change; examples are those of training."""
+    """{name: value} of the settings that may not change in a resumed run; examples: the training
+    examples.
+    """
     return (
         start.model.to_dict()
         | engine.fixed_settings(settings, devices.precision)
@@ -221,7 +227,7 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
             label=task.label,
             labels=list(start.labels),
             training_data=f"{os.path.basename(examples.path)} {examples.digest[:12]}",
-            init_checkpoint=weights_hash(start.weights),  # what it held, wherever it lay
+            init_checkpoint=weights_hash(start.weights),  # its content, wherever it is
             vocabulary=start.tokenizer.identity[:12],
             max_seq_length=max_seq_length,
             seed=settings.run.seed,
@@ -229,12 +235,12 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
     )
 
 
-def make_training(settings, fixed, devices, start, rows, validate):
-    """The engine's Training of a classifier on the classifier.Rows of the train file."""
+def make_training(settings, fixed, devices, start, encoded, validate):
+    """The engine's Training of a classifier on the classifier.EncodedExamples of the train file."""
 
     def batches_at(position, batch_size):
         return classifier.training_batches(
-            rows, batch_size=batch_size, position=position, seed=settings.run.seed
+            encoded, batch_size=batch_size, position=position, seed=settings.run.seed
         )
 
     def export(path, weights):
@@ -249,8 +255,8 @@ def make_training(settings, fixed, devices, start, rows, validate):
         ),
         seed=settings.run.seed,
         batches_at=batches_at,
-        num_records=len(rows),
-        max_seq_length=rows.max_seq_length,
+        num_records=len(encoded),
+        max_seq_length=encoded.max_seq_length,
         has_lengths=True,
         validate=validate,
         export=export,

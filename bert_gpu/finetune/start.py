@@ -1,6 +1,4 @@
-"""The model that fine-tuning starts from, and the fine-tuned model that an evaluation takes: shape,
-tokenizer, weights, classes.
-"""
+"""The model that a fine-tuning or an evaluation starts from: shape, tokenizer, weights, classes."""
 
 import dataclasses
 import os
@@ -19,11 +17,11 @@ NONE = "none"
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What a call starts from.
+    """The model that fine-tuning or evaluation starts from.
 
     path: the model's folder, or "none". labels: names of the classes, in the order of the logits.
-    weights: {name: float32 array}, all that a classifier has. fresh: names of those that start from
-    random values.
+    weights: {name: float32 array}, all of a classifier's. fresh: names of the randomly initialised
+    ones.
     """
 
     path: str
@@ -41,8 +39,8 @@ class Start:
 def start_training(config, labels, seed):
     """The Start of a training: --init_checkpoint, with fresh weights for what it lacks.
 
-    A classifier of other classes is left behind, and so is a head that pools otherwise than
-    --pooling and --pooler_size say.
+    Drops a classifier of other classes, and a head that pools differently from --pooling and
+    --pooler_size.
     """
     init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
     if init_checkpoint == NONE:
@@ -56,9 +54,9 @@ def start_training(config, labels, seed):
         if lacking:
             raise UserError(
                 f"--init_checkpoint={init_checkpoint}: has no weights "
-                f"{lacking[0]}; a model with the whole encoder is needed"
+                f"{lacking[0]}; name a model with the whole encoder"
             )
-        tokenizer = open_tokenizer(config, path, model)
+        tokenizer = checked_tokenizer(config, path, model)
         pooled_by, model = pooling_of(model, stored), with_head(model, config)
         left = () if class_names(stored, notes.labels) == labels else ("classifier/",)
         left += (
@@ -78,8 +76,8 @@ def start_training(config, labels, seed):
 
 
 def start_trained(config, output_dir):
-    """The Start of an evaluation: a given --init_checkpoint that has a classifier, else the model
-    of --output_dir.
+    """The Start of an evaluation: --init_checkpoint if it has a classifier, else the model in
+    --output_dir.
     """
     trained = os.path.join(output_dir, "model")
     candidates = [trained] if models.has_model(trained) else []
@@ -93,7 +91,7 @@ def start_trained(config, output_dir):
             return Start(
                 path,
                 model,
-                open_tokenizer(config, path, model),
+                checked_tokenizer(config, path, model),
                 labels,
                 {name: weights[name] for name in specs},
                 [],
@@ -110,7 +108,7 @@ def start_trained(config, output_dir):
 
 
 def with_head(model, config):
-    """The ModelConfig with the head of a classifier that a StartConfig names."""
+    """The ModelConfig with the classifier head that a StartConfig sets."""
     named = {
         name: getattr(config, name)
         for name in ("pooling", "pooler_size")
@@ -137,9 +135,9 @@ def fresh_model(config):
     return model, tokenizer
 
 
-def open_tokenizer(config, path, model):
-    """The tokenizer of the model in `path`, once --model and --bert_config_file have been
-    held against it.
+def checked_tokenizer(config, path, model):
+    """The tokenizer of the model in `path`, after checking --model and --bert_config_file against
+    it.
     """
     if config.model is not None:
         raise UserError(
@@ -169,22 +167,22 @@ def open_tokenizer(config, path, model):
 
 
 def class_names(weights, names):
-    """Names of the classes of a model's classifier, () when it has none; their numbers when
-    config.json does not tell them apart.
+    """Names of the classes of a model's classifier, () when it has none; the class indices when
+    config.json has no distinct names.
     """
     if "classifier/bias" not in weights:
         return ()
     num_classes = len(weights["classifier/bias"])
     if len(set(names)) != num_classes or all(
-        name == f"LABEL_{number}" for number, name in enumerate(names)
+        name == f"LABEL_{index}" for index, name in enumerate(names)
     ):
-        return tuple(str(number) for number in range(num_classes))
+        return tuple(str(index) for index in range(num_classes))
     return names
 
 
 def check_fits(start, examples, max_seq_length, precision):
-    """UserError when rows of `max_seq_length` tokens, the pairs among the Examples, or the
-    precision would not fit the model.
+    """UserError when the model does not support `max_seq_length` tokens, the pairs among the
+    Examples, or the precision.
 
     A model without segment embeddings (type_vocab_size=0, Cramming) tells the texts of a pair
     apart by [SEP].

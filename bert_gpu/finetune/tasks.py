@@ -1,9 +1,9 @@
-"""Downstream tasks as a table, and their files: DATA_DIR/{train,dev,test}.{tsv,csv} -> examples.
+"""The table of downstream tasks, and the reader of their files: DATA_DIR/{train,dev,test}.{tsv,csv}
+-> examples.
 
-A file has a header line that names its columns. Tabs separate the columns of .tsv, where quotes
-mean nothing; .csv has commas and quotes (RFC 4180). Texts are taken as they stand, labels without
-the spaces around them. Whatever is wrong with a file is said with its name, the line and the
-remedy, before anything is trained.
+A file has a header line that names its columns. Columns of .tsv are separated by tabs, and quotes
+mean nothing; .csv has commas and quotes (RFC 4180). Texts are kept as they are, labels are
+stripped. Errors name the file, the line and the remedy, before any training.
 """
 
 import csv
@@ -23,7 +23,7 @@ CSV_FORMATS = {
     "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
     "csv": dict(delimiter=",", strict=True),
 }
-# the csv module's own limit of 131,072 is less than some documents have
+# some documents exceed the csv module's limit of 131,072
 MAX_CELL_CHARACTERS = 1 << 27
 
 
@@ -34,7 +34,7 @@ class TaskSpec:
     Attributes:
       name: as --task_name gives it.
       text_a, text_b, label: names of the columns; text_b None means single sentences.
-      requires_text_b: whether a file without the column text_b is an error; else it holds
+      requires_text_b: whether a file must have the column text_b; otherwise one without it holds
         single sentences.
       labels: the labels in the order of the logits; None = those of the training file (see
         `find_labels`).
@@ -55,10 +55,10 @@ TASKS = {task.name: task for task in [TaskSpec("pairs")]}
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """One file. All lists have one entry an example; texts_b is None for single sentences, labels
-    where there is no such column.
+    """One file. All lists have one entry per example; texts_b is None for single sentences, labels
+    when the file has none.
 
-    lines: the line of the file that each example begins on, from 1. digest: SHA-256 of the file.
+    lines: the line of the file on which each example begins, from 1. digest: SHA-256 of the file.
     """
 
     path: str
@@ -78,7 +78,7 @@ def find_split(data_dir, split):
     paths = [os.path.join(data_dir, f"{split}.{extension}") for extension in CSV_FORMATS]
     found = [path for path in paths if files.exists(path)]
     if len(found) > 1:
-        raise UserError(f"{found[0]} and {found[1]}: both are there; keep the one that is meant")
+        raise UserError(f"{found[0]} and {found[1]}: both exist; delete one of them")
     return found[0] if found else None
 
 
@@ -137,7 +137,7 @@ def read_split(task, data_dir, split):
         lines=[line for line, _ in rows],
         ids=column_texts(rows, header.index("id"))
         if "id" in header
-        else [str(number) for number in range(len(rows))],
+        else [str(index) for index in range(len(rows))],
         texts_a=column_texts(rows, a),
         texts_b=column_texts(rows, find_column(path, header, task.text_b, "text_b"))
         if has_b
@@ -151,7 +151,7 @@ def column_texts(rows, column):
 
 
 def find_column(path, header, name, flag):
-    """The number of the column called `name`; UserError unless there is exactly one."""
+    """The index of the column called `name`; UserError unless there is exactly one."""
     if header.count(name) == 1:
         return header.index(name)
     if name in header:
@@ -192,10 +192,10 @@ def read_table(path):
     try:
         for cells in reader:
             rows.append((line, cells))
-            line = reader.line_num + 1  # a quoted cell may go over several lines
+            line = reader.line_num + 1  # a quoted cell may span several lines
     except csv.Error as error:
         raise UserError(
-            f"{path}: line {line} is no valid {kind.upper()} ({error}); check its quotes"
+            f"{path}: line {line} is not valid {kind.upper()} ({error}); check its quotes"
         ) from None
     if len(rows) < 2:
         raise UserError(f"{path}: has no examples; a header line and at least one row are needed")
@@ -232,17 +232,17 @@ def find_labels(examples):
     )
 
 
-def number_labels(examples, labels):
-    """The labels of the examples as their places in `labels`, a list of int; UserError for a label
-    that is not in it.
+def index_labels(examples, labels):
+    """The labels of the examples as indices into `labels`, a list of int; UserError for an unknown
+    label.
     """
-    numbers = {label: number for number, label in enumerate(labels)}
+    indices = {label: index for index, label in enumerate(labels)}
     for line, label in zip(examples.lines, examples.labels, strict=True):
-        if label not in numbers:
+        if label not in indices:
             shown = ", ".join(labels)
             shown = shown if len(shown) <= 100 else shown[:97] + "..."
             raise UserError(
                 f"{examples.path}: line {line} has the label {label[:40]!r}, "
-                f"which training does not know (it has {shown})"
+                f"which the classifier does not have (it has {shown})"
             )
-    return [numbers[label] for label in examples.labels]
+    return [indices[label] for label in examples.labels]

@@ -6,23 +6,23 @@ __all__ = ["PretrainConfig", "PretrainSettings", "pretrain"]
 
 
 def pretrain(settings, console=None):
-    """Pretrains a BERT, or goes on with a run that was stopped. May be called several times
+    """Pretrains a BERT, or resumes a run that was stopped. May be called several times
     in a process.
 
     Args:
-      settings: PretrainSettings. console: console.Console; by default what is said goes to Python's
+      settings: PretrainSettings. console: console.Console; by default messages go to Python's
         logger "bert_gpu".
 
     Returns:
-      train.run.Outcome: the run's folder, and where it stands.
+      train.run.Outcome: the run's folder and its progress.
 
     Raises:
-      settings.UserError: a setting, or a file, that is wrong; one line says what to do.
+      settings.UserError: a setting or a file is wrong; the message says what to do.
       settings.GaveUp: the run diverged, stopped early or could not save.
-      KeyboardInterrupt: Ctrl-C, after the step was finished and saved; SIGTERM ends the process
-        then. A second one ends it at once.
+      KeyboardInterrupt: Ctrl-C, after the current step is saved. SIGTERM ends the process then; a
+        second signal ends it at once.
     """
-    from bert_gpu.pretrain import run  # brings TensorFlow
+    from bert_gpu.pretrain import run  # imports TensorFlow
     from bert_gpu.train.signals import pass_on
 
     result = run.pretrain(settings, console)

@@ -1,6 +1,4 @@
-"""The settings of a pretraining and of looking at what came out of it; and the model that
-follows from them.
-"""
+"""The settings of pretraining and of fill-mask, and the model that follows from them."""
 
 import dataclasses
 
@@ -20,32 +18,36 @@ class PretrainConfig(Settings):
         "Folder of the run: checkpoints, metrics.jsonl, TensorBoard, and model/ at the end.",
     )
     model: str | None = setting(
-        None, "Size of the model. Default: base on GPUs, tiny without one.", choices=tuple(PRESETS)
+        None, "Size of the model. Default: base on GPUs, tiny on the CPU.", choices=tuple(PRESETS)
     )
     bert_config_file: str | None = setting(
-        None, "The model's shape as Google's or Hugging Face's config.json, instead of --model."
+        None,
+        "The model's shape, as a config.json of Google's or Hugging Face's, instead of --model.",
     )
     init_checkpoint: str | None = setting(
-        None, "Start from these weights: a model/ folder of ours or a Hugging Face BERT folder."
+        None,
+        "Start from the weights in this folder: one of our model/ folders or a Hugging Face BERT.",
     )
     vocab_file: str | None = setting(
         None,
-        "Vocabulary of records without dataset.json, "
-        "copied to model/ and checked against the model.",
+        "Vocabulary file for records without dataset.json; checked against the "
+        "model and copied to model/.",
     )
     max_predictions_per_seq: int | None = setting(
-        None, "Masked tokens a row that the data must have. Default: what it says.", low=1
+        None, "Masked tokens per row that the data must have. Default: what the data says.", low=1
     )
-    seed: int = setting(12345, "Seed of weights, order and dropout.", low=0, high=2**62)
+    seed: int = setting(
+        12345, "Seed of the initial weights, the order of the data and dropout.", low=0, high=2**62
+    )
     do_train: bool | None = setting(None, "Train. Default: yes, unless only --do_eval is given.")
     do_eval: bool | None = setting(
         None,
-        "Alone, or with --nodo_train: only evaluate the "
-        "newest checkpoint on the validation records.",
+        "Alone or with --nodo_train: only evaluate the newest checkpoint on the "
+        "validation records.",
     )
     eval_batch_size: int = setting(32, "Sequences that one GPU validates at once.", low=1)
     max_eval_steps: int | None = setting(
-        None, "Most batches of one validation. Default: all validation records.", low=1
+        None, "Maximum batches per validation. Default: all validation records.", low=1
     )
 
 
@@ -72,19 +74,17 @@ class PretrainSettings(RunSettings):
 
 
 def check_predictions(config, num_predictions):
-    """UserError unless the data has as many predictions a row as a PretrainConfig asks
-    for, if it does.
-    """
+    """UserError when the data and a PretrainConfig differ in predictions per row."""
     if config.max_predictions_per_seq not in (None, num_predictions):
         flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
         raise UserError(
-            f"{flag}: the data has {num_predictions} a row; drop the flag or build the data anew"
+            f"{flag}: the data has {num_predictions} per row; drop the flag or rebuild the data"
         )
 
 
 def recipe_problem(recipe, info):
-    """In what a data set, a Manifest, is not what a recipe's would be, as a warning; None where it
-    is, or where one of both is None.
+    """A warning that lists how a data set (a Manifest) differs from the recipe's; None when it does
+    not, or when either is None.
     """
     if recipe is None or info is None:
         return None
@@ -100,12 +100,12 @@ def recipe_problem(recipe, info):
 
 
 def resolve_model(settings, max_seq_length, vocab_size, kind):
-    """The ModelConfig of PretrainSettings: a preset or a file, what the data says, and what is set
-    beside them.
+    """The ModelConfig of PretrainSettings: a preset or a file, changed by the data and by single
+    fields.
 
     Args:
-      max_seq_length: of the data's rows. vocab_size: of the data, None where it is not known. kind:
-        "GPU" or "CPU", which decides about the size when none is named.
+      max_seq_length: of the data's rows. vocab_size: of the data, None if unknown. kind: "GPU" or
+        "CPU", which decides the size when none is named.
     """
     run, architecture = settings.run, settings.architecture
     if run.model is not None and run.bert_config_file is not None:
@@ -140,14 +140,14 @@ def resolve_model(settings, max_seq_length, vocab_size, kind):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FillMaskConfig(Settings):
-    """What to guess with."""
+    """The model, and how many words to guess."""
 
     model: str = setting(
         "runs/pretrain/model", "A model/ folder, a run's folder or a Hugging Face BERT folder."
     )
-    vocab_file: str | None = setting(None, "Vocabulary. Default: vocab.txt beside the model.")
+    vocab_file: str | None = setting(None, "Vocabulary file. Default: the model's vocab.txt.")
     do_lower_case: bool | None = setting(
         None,
-        "Lower-case the text. Default: what tokenizer_config.json beside the model says, else yes.",
+        "Lower-case the text. Default: as in the model's tokenizer_config.json, else yes.",
     )
-    top_k: int = setting(5, "Words to print for each [MASK].", low=1)
+    top_k: int = setting(5, "How many words to print for each [MASK].", low=1)

@@ -1,4 +1,4 @@
-"""Fills in the blanks of a text with a pretrained model: what it has learnt, seen by eye."""
+"""Predicts the words behind [MASK] with a pretrained model, to see what it has learnt."""
 
 import numpy as np
 import tensorflow as tf
@@ -50,9 +50,7 @@ def fill_mask(config, text):
 
 
 def encode_text(tokenizer, text):
-    """[CLS] text [SEP] as int32 (S,). The literal [MASK], which a tokenizer would split, is
-    the mask piece.
-    """
+    """[CLS] text [SEP] as int32 (S,). Handles the literal [MASK], which a tokenizer would split."""
     ids, splits = tokenizer.tokenize(text.split(MASK))
     parts = [[tokenizer.cls_id]]
     for part in range(len(splits) - 1):

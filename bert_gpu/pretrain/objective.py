@@ -1,5 +1,5 @@
-"""What a BERT is pretrained for: masked words and, where the data has them, next sentences; and how
-good it is at them.
+"""The pretraining objective (masked words and, if the data has them, next sentences) and its
+metrics.
 """
 
 from bert_gpu.data import pipeline

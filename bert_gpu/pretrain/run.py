@@ -1,6 +1,4 @@
-"""A pretraining from its settings to its end: data, model, weights and losses for the engine; or an
-evaluation of what it left.
-"""
+"""Pretraining: hands data, model, weights and losses to the engine; or evaluates a checkpoint."""
 
 import dataclasses
 import os
@@ -28,9 +26,7 @@ RESULTS = "eval_results.json"
 
 
 def pretrain(settings, console=None, clock=time.monotonic):
-    """Pretrains as PretrainSettings say, or goes on with what was stopped; see the
-    package's `pretrain`.
-    """
+    """Pretrains as PretrainSettings say, or resumes a run; see the package's `pretrain`."""
     console = console or LogConsole()
     check_monitoring(settings.monitor)
     dataset = start.open_data(settings, console)
@@ -111,7 +107,7 @@ def pretrain(settings, console=None, clock=time.monotonic):
 
 
 def fixed_settings(settings, model, devices, dataset):
-    """{name: value} of what a run in progress may not change."""
+    """{name: value} of the settings that may not change in a resumed run."""
     init_checkpoint = settings.run.init_checkpoint
     return (
         model.to_dict()

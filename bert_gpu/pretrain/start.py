@@ -12,8 +12,8 @@ from bert_gpu.pretrain.config import check_predictions, recipe_problem
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizers import open_tokenizer
 
-# Dropout and the spread of fresh weights may change, and so may what is only noted for fine-tuning;
-# more positions are made of fresh ones.
+# These may differ from --init_checkpoint: dropout, the range of fresh weights, and fields that only
+# fine-tuning uses; extra positions get fresh weights.
 MAY_DIFFER = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -23,7 +23,7 @@ MAY_DIFFER = (
     "pooler_size",
 )
 
-# Settings that are of no use without validation records.
+# Settings that need validation records.
 NEED_VALIDATION = (
     *(
         "eval_steps",
@@ -37,9 +37,7 @@ NEED_VALIDATION = (
 
 
 def open_data(settings, console):
-    """The Dataset of PretrainSettings, held against what they ask for, and against what their
-    recipe would have made.
-    """
+    """The Dataset of PretrainSettings, checked against the settings and against their recipe."""
     dataset = Dataset(settings.inputs, console.warn)
     check_predictions(settings.run, dataset.num_predictions)
     if problem := recipe_problem(settings.recipe, dataset.info):
@@ -48,8 +46,8 @@ def open_data(settings, console):
 
 
 def check_validation(settings, dataset, console):
-    """UserError when the data has no validation records, but settings need some; those of a
-    recipe give way.
+    """UserError when the data has no validation records but settings need them; settings of a
+    recipe are ignored instead.
     """
     if dataset.validation is not None:
         return
@@ -63,12 +61,12 @@ def check_validation(settings, dataset, console):
     if "early_stop_time" in needed:
         console.warn(
             "--early_stop_time: the data has no validation records; "
-            "name some with --eval_input_file. There is no early stop"
+            "name some with --eval_input_file. Without them there is no early stop"
         )
 
 
 def open_vocabulary(settings, dataset):
-    """The tokenizer of the data, None for foreign records without --vocab_file."""
+    """The tokenizer of the data, None for records without dataset.json and --vocab_file."""
     info, vocab_file = dataset.info, settings.run.vocab_file
     if info is None:
         return open_tokenizer(vocab_file, True) if vocab_file else None
@@ -103,8 +101,8 @@ def checked_encoder(inputs, dataset, model, devices):
 
 
 def flops_counter(encoder, dataset, frozen):
-    """Function of a batch -> model.flops.Flops, None where the products are not known: in some
-    encoders, and with frozen weights.
+    """Function of a batch -> model.flops.Flops, None when it cannot count them: for some encoders,
+    and with frozen weights.
     """
     if frozen or encoder.token_products(0) is None:
         return None
@@ -112,8 +110,8 @@ def flops_counter(encoder, dataset, frozen):
 
 
 def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
-    """Fresh weights, replaced by those of --init_checkpoint where it has them; a run that goes on
-    has its own.
+    """Fresh weights, replaced by those of --init_checkpoint where it has them; a resumed run skips
+    that.
     """
     model, init_checkpoint = encoder.config, settings.run.init_checkpoint
     weights = initialize(
@@ -134,7 +132,7 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
                     f"the model {getattr(model, name)}; {remedy}"
                 )[:300]
             )
-    # next sentences are told from the first token
+    # next sentence prediction reads the first token
     if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):
         stored = {name: value for name, value in stored.items() if not name.startswith("pooler/")}
     vocab_file = models.find_vocabulary(source)

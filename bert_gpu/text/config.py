@@ -1,4 +1,4 @@
-"""Settings: the format of text, and how to learn a vocabulary from it."""
+"""The settings for the format of text files and for learning a vocabulary."""
 
 import dataclasses
 import re
@@ -6,25 +6,28 @@ import re
 from bert_gpu.settings import Settings, UserError, setting
 
 NORMALIZATIONS = ("none", "NFC", "NFKC")
-# names of vocabulary files beside data and models
+# default file names of vocabularies beside data and models
 FILE_NAMES = {"WordPiece": "vocab.txt", "SentencePiece": "sentencepiece.model"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextFormat(Settings):
-    """What the text files look like."""
+    """The format of the text files."""
 
     input_format: str = setting(
         "lines",
-        "lines = one sentence a line, a blank line between documents; documents = one document "
-        "a line; jsonl = one JSON object a line. The last two are split into sentences.",
+        "lines = one sentence per line, a blank line between documents; documents "
+        "= one document per line; jsonl = one JSON object per line. documents and "
+        "jsonl are split into sentences.",
         choices=("lines", "documents", "jsonl"),
     )
-    text_field: str = setting("text", "With jsonl: name of the field that has the text.")
+    text_field: str = setting(
+        "text", "With jsonl: the field of each object that contains the text."
+    )
     language: str = setting(
         "en",
-        "With documents and jsonl: language of the text (ISO 639, such as "
-        "de or zh), for splitting it into sentences.",
+        "With documents and jsonl: the language (ISO 639, such as de or zh) whose "
+        "rules split text into sentences.",
     )
 
     def __post_init__(self):
@@ -39,9 +42,7 @@ class TextFormat(Settings):
 
     @property
     def has_sentence_lines(self):
-        """Whether the file has one sentence per line, so that they can be counted without
-        splitting.
-        """
+        """Whether each line is a sentence, so that none need be split."""
         return self.input_format == "lines"
 
 
@@ -50,38 +51,36 @@ LINES = TextFormat()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabConfig(Settings):
-    """What is learnt."""
+    """The vocabulary to learn."""
 
     input_file: str = setting(
         "sample_text.txt",
-        "Text, UTF-8, also compressed (.gz, .zst): files, folders "
-        "or globs, separated by commas. Default: the bundled sample.",
+        "Text files, UTF-8, also compressed (.gz, .zst): files, folders or globs, "
+        "separated by commas. Default: the bundled sample.",
     )
     tokenization: str = setting(
         "WordPiece", "Kind of vocabulary.", choices=("WordPiece", "SentencePiece")
     )
-    vocab_size: int = setting(32768, "Pieces; fewer when the text has fewer.", low=7)
+    vocab_size: int = setting(32768, "Number of pieces; fewer if the text has fewer.", low=7)
     vocab_file: str | None = setting(
         None,
-        "Output file with the pieces, one a line. Default: vocab.txt for WordPiece; "
-        "for SentencePiece it is written only when this is given.",
+        "File for the pieces, one per line. Default: vocab.txt for WordPiece; for "
+        "SentencePiece, only written if given.",
     )
     sp_model_file: str | None = setting(
-        None, "Output file of a SentencePiece model. Default: sentencepiece.model."
+        None, "File for the SentencePiece model. Default: sentencepiece.model."
     )
     do_lower_case: bool = setting(
         True, "Lower-case the text (an uncased vocabulary); WordPiece also strips accents."
     )
     normalization: str = setting(
-        "none", "Unicode normalisation of the text before anything else.", choices=NORMALIZATIONS
+        "none", "Unicode normalisation applied to the text first.", choices=NORMALIZATIONS
     )
-    random_seed: int = setting(
-        12345, "Seed of the sample of a large corpus.", low=0, aliases=("seed",)
-    )
+    random_seed: int = setting(12345, "Seed for sampling a large corpus.", low=0, aliases=("seed",))
     num_workers: int | None = setting(
-        None, "Processes that count words. Default: one for each core.", low=1
+        None, "Worker processes that count words. Default: one per core.", low=1
     )
-    overwrite: bool = setting(False, "Replace existing files.")
+    overwrite: bool = setting(False, "Replace files that already exist.")
     quiet: bool = setting(False, "Print warnings and errors only.")
 
     def __post_init__(self):
@@ -97,8 +96,8 @@ class VocabConfig(Settings):
 
     @property
     def targets(self):
-        """The output files: first the vocabulary or model, then, if asked for, the pieces of a
-        SentencePiece model.
+        """The files to write: the vocabulary or SentencePiece model and, if asked for, the pieces
+        of the latter.
         """
         if self.tokenization == "WordPiece":
             return [self.vocab_file or FILE_NAMES["WordPiece"]]

@@ -1,6 +1,4 @@
-"""How a global batch is made of GPUs, accumulation and micro-batches, and which learning rate
-belongs to it.
-"""
+"""How GPUs, accumulation and micro-batches make up a global batch, and its peak learning rate."""
 
 import dataclasses
 
@@ -24,8 +22,8 @@ class BatchPlan:
 
     @property
     def unit_size(self):
-        """Records that the data comes in: a global batch, or, ramped, one micro-batch of
-        every replica.
+        """Records of one unit of data: a global batch or, with a ramp, one micro-batch of every
+        replica.
         """
         return (
             self.micro_batch_size * self.num_replicas if self.is_ramped else self.global_batch_size
@@ -49,11 +47,10 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
     """The BatchPlan of a run.
 
     Args:
-      config: BatchConfig, its train_batch_size a number. learning_rate: the rate of the
-        reference batch.
+      config: BatchConfig, whose train_batch_size is an int. learning_rate: that of the reference
+        batch.
       num_replicas: GPUs or virtual replicas. is_ramped: whether accumulation grows over the run.
-      resumed: dict with "global_batch_size" and "learning_rate" of the run that goes on,
-        which then win.
+      resumed: dict with "global_batch_size" and "learning_rate" of the run to resume, which win.
     """
     held = config.train_batch_size * num_replicas
     wanted = resumed["global_batch_size"] if resumed else config.global_batch_size
@@ -74,10 +71,10 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
                 else f"--global_batch_size={wanted}"
             )
             remedy = (
-                "change --train_batch_size" if resumed else f"the nearest that is one is {nearest}"
+                "change --train_batch_size" if resumed else f"the nearest possible is {nearest}"
             )
             raise UserError(
-                f"{name} is no multiple of {held} "
+                f"{name} is not a multiple of {held} "
                 f"(--train_batch_size={config.train_batch_size} x {num_replicas}); {remedy}"
             )
     reference = config.lr_reference_batch_size or config.train_batch_size * accumulation
@@ -95,7 +92,7 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
 
 
 def join(units):
-    """One batch of several units, their rows after one another."""
+    """Concatenates the rows of several units to one batch."""
     if len(units) == 1:
         return units[0]
     units = same_length(units)
@@ -103,15 +100,13 @@ def join(units):
 
 
 def same_length(batches):
-    """Batches whose rows all have the length of the longest; dynamic padding may leave
-    them unequal.
-    """
+    """Pads all batches to the longest row among them; dynamic padding may leave them unequal."""
     length = max(batch["input_mask"].shape[1] for batch in batches)
     return [pad_rows(batch, length) for batch in batches]
 
 
 def pad_rows(batch, length):
-    """A batch whose rows are filled up with padding to `length` tokens."""
+    """Pads the rows of a batch to `length` tokens."""
     missing = length - batch["input_mask"].shape[1]
     return batch | {
         name: np.pad(batch[name], [(0, 0), (0, missing)])

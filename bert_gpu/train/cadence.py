@@ -1,8 +1,8 @@
 """When a run logs, saves, validates and exports: functions of the step and of progress alone.
 
-Progress is the share of the run that is behind: steps of all steps, or seconds of the budget when
-the schedule is on the clock. What is due after a call is what lies between the progress before it
-and after it, so a run that goes on needs no memory of what was done.
+Progress is the share of the run that is done: of its steps, or of its seconds when the schedule
+follows time. An action is due when a call of steps crosses its step or its share, so a resumed run
+need not remember what was done.
 """
 
 import math
@@ -11,9 +11,7 @@ from bert_gpu.train.config import shares
 
 
 def num_steps_of(config, num_records, records_of_step, has_budget=False):
-    """Steps of a run: as told, or of its epochs, rounded up; None when only a time
-    budget ends it.
-    """
+    """Steps of a run: as set, or those of its epochs, rounded up; None when only time ends it."""
     if config.num_train_steps is not None:
         return config.num_train_steps
     if config.num_train_epochs is None and has_budget:
@@ -22,7 +20,7 @@ def num_steps_of(config, num_records, records_of_step, has_budget=False):
 
 
 class Cadence:
-    """Answers when what is due.
+    """Says what is due after a call of steps.
 
     Args of the constructor: config: CadenceConfig. num_steps: of the run, None when only time ends
     it. steps_of_epoch: float.
@@ -41,8 +39,8 @@ class Cadence:
         return None if epochs is None else max(1, round(epochs * steps_of_epoch))
 
     def call_ends(self, step):
-        """The step after which the call that begins after `step` steps ends: nothing with a step of
-        its own is run past.
+        """The step at which the call that begins after `step` steps ends: the next multiple of
+        steps_per_loop, or an earlier step where something is due.
         """
         config = self.config
         periods = [
@@ -65,8 +63,8 @@ class Cadence:
         )
 
     def validates(self, before, after, saves):
-        """Whether validation is due after a call; before, after: (step, progress). saves: whether a
-        checkpoint is.
+        """Whether validation is due after a call. before, after: (step, progress). saves: whether a
+        checkpoint is due.
         """
         if crossed(self.validation_marks, before[1], after[1]):
             return True
@@ -85,7 +83,7 @@ class Cadence:
         return config.eval_steps or self.epochs[""]
 
     def exports(self, before, after):
-        """The marks at which to export after a call that went from one progress to another."""
+        """The export marks that a call crosses; before, after: progress."""
         return crossed(self.export_marks, before, after)
 
 

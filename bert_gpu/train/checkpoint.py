@@ -2,10 +2,10 @@
 half written.
 
 A checkpoint is one folder, checkpoints/step-00001000, with all variables (variables.safetensors)
-and the progress (progress.json). It is written under a temporary name and renamed, so one that has
-its name is whole; removing one renames it first, for the same reason. Random numbers need no place
-in it: order, masks and dropout are functions of the seed, the records consumed and the step. What
-decides whether a run may go on is run.json, which holds the resolved settings.
+and the progress (progress.json). It is written under a temporary name and then renamed, so a folder
+with the final name is complete; for the same reason it is renamed before it is removed. It holds no
+random state: order, masks and dropout are functions of the seed, the records consumed and the step.
+run.json holds the resolved settings and decides whether a run may be resumed.
 """
 
 import concurrent.futures
@@ -35,7 +35,7 @@ VARIABLES, PROGRESS, RUN, METRICS = (
     "metrics.jsonl",
 )
 LOCK = ".run.lock"  # of files.only_writer; it stays
-# an empty file of this name in a checkpoint's folder: it stays, whatever --keep_checkpoint_max says
+# an empty file of this name in a checkpoint's folder keeps it, whatever --keep_checkpoint_max says
 KEEP = "KEEP"
 
 
@@ -46,8 +46,8 @@ class Progress:
     step: updates tried. records: training records consumed; a rollback sets the step back, never
     the records. seconds: spent in training, all sessions. best_step, best_metric: of the lowest
     validation loss so far, None before the first validation.
-    num_rollbacks: how often the run went back to a checkpoint because it diverged. health: of
-    divergence.Health, None at its start.
+    num_rollbacks: times that the run diverged and returned to a checkpoint. health: the state of
+    divergence.Health, None at the start.
     """
 
     step: int = 0
@@ -59,8 +59,8 @@ class Progress:
     health: dict | None = None
 
     def improve(self, metric):
-        """Takes note of a validation loss of the current step; whether it is the lowest so far. One
-        that is not finite never is.
+        """Records a validation loss of the current step if it is finite and the lowest so far;
+        returns whether it was.
         """
         is_best = (
             metric is not None
@@ -73,8 +73,8 @@ class Progress:
 
     @classmethod
     def from_json(cls, content):
-        """From the dict of a progress.json; what an older form lacks has its default. KeyError,
-        TypeError, ValueError for others.
+        """Reads the dict of a progress.json; fields that older files lack get their defaults.
+        Raises KeyError, TypeError or ValueError for any other content.
         """
         content = dict(best_step=None, best_metric=None, num_rollbacks=0) | content
         best = (
@@ -89,7 +89,7 @@ class Progress:
 
 
 class RunFolder:
-    """OUTPUT_DIR of one run. Making the object only looks; `create` writes."""
+    """OUTPUT_DIR of one run. The constructor writes nothing; `create` does."""
 
     def __init__(self, path):
         check_local(path, "--output_dir")
@@ -100,15 +100,15 @@ class RunFolder:
         self.model = os.path.join(path, "model")
 
     def stored(self):
-        """The content of run.json, None when there is no run. UserError when the folder holds
-        something else.
+        """The content of run.json, None when there is no run. UserError when the folder holds other
+        files.
         """
         check_writable(self.path, f"--output_dir={self.path}")
         path = os.path.join(self.path, RUN)
         if os.path.exists(path):
             return read_json(
                 path,
-                "a run's settings (--overwrite starts anew)",
+                "a run's settings (--overwrite starts over)",
                 ("settings", "global_batch_size", "learning_rate"),
             )
         # left by a run killed before it began
@@ -120,7 +120,7 @@ class RunFolder:
         return None
 
     def exists(self):
-        """Whether the folder holds a run, sound or not. UserError when it holds something else."""
+        """Whether the folder holds a run, readable or not. UserError when it holds other files."""
         check_writable(self.path, f"--output_dir={self.path}")
         return os.path.exists(os.path.join(self.path, RUN)) or self.stored() is not None
 
@@ -129,18 +129,18 @@ class RunFolder:
         write_json(os.path.join(self.path, RUN), content)
 
     def clear(self, results=()):
-        """Removes what a run writes, and nothing else. results: names of files that the run's owner
-        writes beside.
+        """Removes the files of a run and nothing else. results: names of further files that the
+        run's owner writes.
         """
         for name in ("checkpoints", "tensorboard", "model", "marks", "wandb"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
-        for name in (METRICS, *results, RUN):  # by the last one the folder is known as a run's
+        for name in (METRICS, *results, RUN):  # run.json last: it marks the folder as a run's
             path = os.path.join(self.path, name)
             if os.path.exists(path):
                 os.remove(path)
 
     def steps(self):
-        """Steps of the whole checkpoints, in rising order."""
+        """Steps of the complete checkpoints, in rising order."""
         names = os.listdir(self.checkpoints) if os.path.isdir(self.checkpoints) else []
         return sorted(
             int(match[1])
@@ -152,8 +152,8 @@ class RunFolder:
         """Writes a checkpoint of `values` {name: array}, then removes old ones: the newest `keep`,
         the best and the pinned ones stay.
 
-        Nothing is removed before the new one is whole and on the disk. When it cannot be written
-        (OSError), nothing is left of it and the others are as they were.
+        Removes nothing before the new one is complete and on the disk. When that cannot be written
+        (OSError), it leaves no trace and the others stay.
         """
         partial = self._hidden(progress.step)
         for leftover in glob.glob(os.path.join(glob.escape(self.checkpoints), ".step-*.partial")):
@@ -185,30 +185,31 @@ class RunFolder:
         path = os.path.join(self._checkpoint(step), PROGRESS)
         content = read_json(
             path,
-            "a checkpoint's progress; delete that checkpoint's folder to go on from the one before",
+            "a checkpoint's progress; "
+            "delete that checkpoint's folder to resume from the one before",
         )
         try:
             return Progress.from_json(content)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
-                f"{path}: is no progress; delete that "
-                "checkpoint's folder to go on from the one before"
+                f"{path}: is not a valid progress file; delete that "
+                "checkpoint's folder to resume from the one before"
             ) from error
 
     def write_progress(self, progress):
-        """Rewrites the progress of the checkpoint of progress.step: after a rollback, so that it is
-        known although nothing new is saved.
+        """Rewrites progress.json of the checkpoint of progress.step, to record a rollback before
+        the next save.
         """
         write_json(
             os.path.join(self._checkpoint(progress.step), PROGRESS), dataclasses.asdict(progress)
         )
 
     def best_step(self):
-        """The step of the newest checkpoint that had the lowest validation loss when it was
-        written; None without one.
+        """The step of the newest checkpoint that had the lowest validation loss when written, or
+        None.
         """
         for step in reversed(self.steps()):
-            with contextlib.suppress(UserError):  # one that cannot be read is the best of nothing
+            with contextlib.suppress(UserError):  # skip a checkpoint that cannot be read
                 if self.progress_of(step).best_step == step:
                     return step
         return None
@@ -230,7 +231,7 @@ class RunFolder:
         except Exception as error:  # safetensors raises its own error type for corrupt files
             raise UserError(
                 f"{path}: cannot be read ({error}); delete that "
-                "checkpoint's folder to go on from the one before"
+                "checkpoint's folder to resume from the one before"
             ) from error
 
     def _checkpoint(self, step):
@@ -240,7 +241,7 @@ class RunFolder:
         return os.path.join(self.checkpoints, f".step-{step:08d}.{what}.{os.getpid()}.partial")
 
     def _discard(self, step):
-        """Removes a checkpoint, if there is one; it loses its name at once and as a whole."""
+        """Removes a checkpoint, if there is one; renaming it first makes that atomic."""
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._checkpoint(step), self._hidden(step, "old"))
             shutil.rmtree(self._hidden(step, "old"), ignore_errors=True)
@@ -257,14 +258,14 @@ class SaveFailed(GaveUp):
 class CheckpointWriter:
     """Writes checkpoints beside the training, one at a time, in a thread.
 
-    A save that fails (a full disk, a permission, a limit) is told once and leaves the checkpoints
-    before it alone. With on_error="continue" the training goes on and the next save tries again;
-    with "stop" the next `save` or `wait` raises SaveFailed. `close` raises it in any case when the
-    last save failed: a run must not seem to be saved when it is not.
+    A failed save (full disk, permission, limit) is reported once and leaves earlier checkpoints
+    alone. With on_error="continue" training continues and the next save tries again; with "stop"
+    the next `save` or `wait` raises SaveFailed. `close` always raises it when the last save failed:
+    a run must not seem saved when it is not.
 
     Args:
-      folder: RunFolder. keep: newest checkpoints that stay. on_error: one of SAVE_ERRORS. warn:
-        takes the text of a failure.
+      folder: RunFolder. keep: how many of the newest checkpoints stay. on_error: one of
+        SAVE_ERRORS. warn: takes the text of a failure.
     """
 
     def __init__(
@@ -276,7 +277,7 @@ class CheckpointWriter:
         self.pending = self.failure = None
 
     def save(self, progress, values):
-        """Begins to write a checkpoint, once the one before is written.
+        """Waits for the previous checkpoint, then begins to write this one.
 
         Args:
           progress: Progress, copied. values: {name: NumPy array}, not copied: they must stay as
@@ -286,8 +287,8 @@ class CheckpointWriter:
         self.pending = self.thread.submit(self._write, dataclasses.replace(progress), values)
 
     def wait(self):
-        """Returns when all is written. Called before the next values are fetched, it makes that one
-        copy in memory and not two.
+        """Returns when everything is written. Call it before fetching the next values, so that
+        memory holds one copy, not two.
         """
         pending, self.pending = self.pending, None
         if pending is not None:
@@ -296,7 +297,7 @@ class CheckpointWriter:
             raise self.failure
 
     def close(self):
-        """Waits and ends the thread. SaveFailed when the last save failed, whatever
+        """Waits, then ends the thread. Raises SaveFailed when the last save failed, whatever
         on_error says.
         """
         try:
@@ -313,13 +314,13 @@ class CheckpointWriter:
         try:
             self.close()
         except SaveFailed:
-            # otherwise what passes through matters more; the failure has been told
+            # another exception matters more; the failed save has been reported
             if kind is None:
                 raise
 
     def _write(self, progress, values):
-        """None, or the SaveFailed. It is made, not raised: a traceback would hold on
-        to the values.
+        """Returns None or a SaveFailed, which it does not raise: a traceback would keep the values
+        alive.
         """
         try:
             self.folder.save(progress, values, self.keep)
@@ -336,20 +337,18 @@ class CheckpointWriter:
 
 
 def write_variables(values, path):
-    """Writes {name: array} as safetensors. OSError when the system refuses, as for
-    any other file.
-    """
+    """Writes {name: array} as safetensors. Raises OSError like any other write."""
     try:
         save_file({name: np.asarray(value, order="C") for name, value in values.items()}, path)
     except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None:
             raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), path) from error
+        raise OSError(int(found[1]), os.strerror(int(found[1])), path) from error
 
 
 def sync(*paths):
-    """Makes sure that files and folders are on the disk."""
+    """Flushes files and folders to the disk."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -359,16 +358,16 @@ def sync(*paths):
 
 
 def check_resumable(folder, stored, settings):
-    """UserError with the difference when a command's fixed settings are not those of the run
-    in the folder.
+    """UserError that lists where a command's fixed settings differ from those of the run in the
+    folder.
 
-    What is not among `settings` may change freely: the caller decides which are fixed.
+    The caller decides what is fixed: anything outside `settings` may change.
     """
     changed = differences(stored["settings"], settings)
     if changed:
         start, end = (
             f"--output_dir={folder.path}: holds a run with other settings (",
-            "); name another folder, or --overwrite starts anew",
+            "); name another folder, or --overwrite starts over",
         )
         shown = list(changed)
         while len(shown) > 1 and len(start + "; ".join(shown) + end) > 280:

@@ -1,5 +1,5 @@
-"""The settings of a training: devices, batch, memory, length and cadence, endings, monitoring; and
-what follows from them alone.
+"""The settings of a training: devices, batch, memory, length and cadence, endings and monitoring;
+and functions of them.
 """
 
 import dataclasses
@@ -17,22 +17,25 @@ class DeviceConfig(Settings):
 
     num_gpus: int | None = setting(
         None,
-        "GPUs to train on. Default: all there are; without one, the CPU.",
+        "GPUs to train on. Default: all GPUs, or the CPU when there is none.",
         low=0,
         aliases=("n_gpus",),
     )
-    gpus: str | None = setting(None, "Which GPUs, by number with commas between, for example 0,2.")
+    gpus: str | None = setting(
+        None, "Indices of the GPUs to train on, separated by commas, for example 0,2."
+    )
     virtual_replicas: int = setting(
         1,
-        "Rehearse data parallelism: this many replicas on "
-        "one device. Same numbers as real GPUs, no speed.",
+        "Simulate data parallelism with this many replicas on one device: the "
+        "same results as on real GPUs, without the speed.",
         low=1,
         high=64,
     )
     precision: str = setting(
         "auto",
-        "Compute type of the products; weights and optimizer stay float32. "
-        "auto = bfloat16 on GPUs that have it, float16 on older GPUs, float32 on CPUs.",
+        "Dtype of the matrix products; weights and optimizer state stay float32. "
+        "auto = bfloat16 on GPUs that support it, float16 on older GPUs, float32 "
+        "on CPUs.",
         choices=("auto", "bfloat16", "float16", "float32"),
     )
     xla: str = setting(
@@ -43,28 +46,31 @@ class DeviceConfig(Settings):
     all_reduce: str = setting(
         "auto",
         "How gradients are summed over GPUs. auto = NCCL on GPUs, a ring on CPUs and virtual "
-        "replicas; hierarchical sums inside groups of GPUs that are wired to each other first.",
+        "replicas; hierarchical = first within groups of directly connected GPUs, then "
+        "between them.",
         choices=("auto", "nccl", "hierarchical", "ring"),
     )
     all_reduce_pack_megabytes: float = setting(
         0.0,
-        "Gradients are joined to packs of this size for the all-reduce; "
-        "0 = one for each weight. Not for hierarchical.",
+        "Size of the packs of gradients in the all-reduce; 0 = one all-reduce per "
+        "weight. Not for hierarchical.",
         low=0.0,
     )
     all_reduce_dtype: str = setting(
         "float32",
-        "Type in which gradients travel between GPUs. "
-        "bfloat16 halves the traffic and rounds each to 8 bits.",
+        "Dtype of the gradients in the all-reduce. bfloat16 halves the traffic "
+        "and rounds each gradient to 8 significant bits.",
         choices=("float32", "bfloat16"),
     )
     gpu_memory_limit: int | None = setting(
-        None, "Megabytes that TensorFlow may take on each GPU. Default: as it needs.", low=256
+        None,
+        "Megabytes that TensorFlow may use on each GPU. Default: as many as it needs.",
+        low=256,
     )
     deterministic: bool | None = setting(
         None,
-        "Use deterministic operations only, so that a repeated run "
-        "gives the same bits. Default: on for CPUs, off for GPUs.",
+        "Use only deterministic operations, so that a repeated run gives bitwise "
+        "equal results. Default: on for CPUs, off for GPUs.",
     )
 
 
@@ -74,33 +80,35 @@ class BatchConfig(Settings):
 
     train_batch_size: int = setting(
         32,
-        "Sequences that one GPU holds at once (the micro-batch). Global batch = GPUs x "
-        "accumulation x this. auto = the most that fits into the GPU's memory, found by trying.",
+        "Sequences that one GPU processes at once (the micro-batch). Global batch "
+        "= GPUs x accumulation steps x this. auto = the largest that fits in the "
+        "GPU's memory, found by trial.",
         low=1,
         words=("auto",),
     )
     gradient_accumulation_steps: int | None = setting(
         None,
-        "Micro-batches of one GPU whose gradients are added before "
-        "an update. Default: 1, or what --global_batch_size asks. "
-        "A run that goes on keeps its global batch and derives this anew.",
+        "Micro-batches per GPU whose gradients are added before an update. "
+        "Default: 1, or derived from --global_batch_size. A resumed run keeps its "
+        "global batch and derives this again.",
         low=1,
     )
     global_batch_size: int | None = setting(
         None,
-        "Sequences of one update, over all GPUs; accumulation "
-        "is derived from it. Give this or the accumulation.",
+        "Sequences per update, over all GPUs; the accumulation steps follow from "
+        "it. Give this or --gradient_accumulation_steps.",
         low=1,
     )
     lr_scaling: str = setting(
         "linear",
-        "How the learning rate follows the global batch when it is not the reference batch.",
+        "How the learning rate scales with global batch size / --lr_reference_batch_size.",
         choices=("linear", "sqrt", "none"),
     )
     lr_reference_batch_size: int | None = setting(
         None,
-        "Sequences that --learning_rate belongs to. Default: one GPU's "
-        "share of a step, so that linear multiplies by the number of GPUs.",
+        "Global batch size for which --learning_rate is given. Default: one GPU's "
+        "share of a step, so that linear scaling multiplies the learning rate by "
+        "the number of GPUs.",
         low=1,
         needs=("lr_scaling", ("linear", "sqrt")),
     )
@@ -108,33 +116,36 @@ class BatchConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryConfig(Settings):
-    """Less memory (see also --precision, --optimizer=adamw8bit and
+    """Saving GPU memory (see also --precision, --optimizer=adamw8bit and
     --gradient_accumulation_steps).
     """
 
     recompute: bool = setting(
         False,
-        "Keep only what goes into each layer and compute the rest "
-        "again in the backward pass: about a third more work.",
+        "Keep only each layer's input and recompute its other activations in the "
+        "backward pass: about a third more compute.",
     )
     recompute_every: int | None = setting(
         None,
-        "Keep only what goes into every so-manieth layer; "
-        "more layers, less is kept. Switches --recompute on. Default: 1.",
+        "Keep one activation for every k layers and recompute the rest; a larger "
+        "k saves more memory. Implies --recompute. Default: 1.",
         low=1,
     )
     attention: str = setting(
         "auto",
-        "How attention is computed in training. cudnn = cuDNN's fused kernels, which keep "
-        "no scores: on GPUs from compute capability 8.0, with XLA, in bfloat16 or float16, "
-        "and --attention_probs_dropout_prob=0. auto = plain: no GPU has tried cudnn yet.",
+        "How attention is computed in training. cudnn = cuDNN's fused kernels, "
+        "which store no attention scores; they need a GPU of compute capability "
+        "8.0 or later, XLA, bfloat16 or float16, and "
+        "--attention_probs_dropout_prob=0. auto = plain, because cudnn has not "
+        "been tested on a GPU yet.",
         choices=("auto", "plain", "cudnn"),
     )
     freeze: tuple[str, ...] = setting(
         (),
-        "What is not trained, and so has neither gradients nor optimizer state, "
-        "with commas between: embeddings, layers:K (the first K layers), or a regular "
-        "expression that is searched in the names of weights, such as attention/.*bias.",
+        "Weights that are not trained, and so have no gradients or optimizer "
+        "state, separated by commas: embeddings, layers:K (the first K layers), "
+        "or a regular expression that matches part of a weight's name, such as "
+        "attention/.*bias.",
     )
 
     @property
@@ -149,8 +160,8 @@ class CadenceConfig(Settings):
 
     num_train_steps: int | None = setting(
         None,
-        "Optimizer updates of the run. Wins over --num_train_epochs; "
-        "with --total_training_time whichever comes first.",
+        "Optimizer updates of the run. Overrides --num_train_epochs; with "
+        "--total_training_time, whichever comes first.",
         low=1,
     )
     num_train_epochs: float | None = setting(
@@ -161,33 +172,34 @@ class CadenceConfig(Settings):
     )
     steps_per_loop: int = setting(
         1,
-        "Steps of one call into TensorFlow. More spares the GPU "
-        "the wait for Python; never runs past a log or save step.",
+        "Steps per call into TensorFlow. With more, the GPU waits less for "
+        "Python; a call never runs past a step that logs or saves.",
         low=1,
     )
-    log_steps: int = setting(10, "Steps between two lines of metrics.jsonl.", low=1)
+    log_steps: int = setting(10, "Steps between lines of metrics.jsonl.", low=1)
     save_checkpoints_steps: int = setting(
-        1000, "Steps between two checkpoints; one more is written at the end.", low=1
+        1000, "Steps between checkpoints; the last step is always saved.", low=1
     )
     save_checkpoints_minutes: float | None = setting(
-        None, "Also save when so many minutes have passed since the last one.", above=0.0
+        None, "Also save when this many minutes have passed since the last checkpoint.", above=0.0
     )
     eval_steps: int | None = setting(
         None,
-        "Steps between two validations. Default: at every checkpoint. Also before the first.",
+        "Steps between validations. Default: at every checkpoint. A run also "
+        "validates before its first step.",
         low=1,
     )
     validation_epochs: float | None = setting(
-        None, "Epochs between two validations, instead of --eval_steps.", above=0.0
+        None, "Epochs between validations, instead of --eval_steps.", above=0.0
     )
     validation_epochs_begin: float | None = setting(
         None,
-        "Epochs between two validations in the first --validation_begin_proportion of the run.",
+        "Epochs between validations in the first --validation_begin_proportion of the run.",
         above=0.0,
     )
     validation_epochs_end: float | None = setting(
         None,
-        "Epochs between two validations in the last --validation_end_proportion of the run.",
+        "Epochs between validations in the last --validation_end_proportion of the run.",
         above=0.0,
     )
     validation_begin_proportion: float = setting(
@@ -205,12 +217,12 @@ class CadenceConfig(Settings):
         needs=("validation_epochs_end", None),
     )
     validation_marks: tuple[str, ...] = setting(
-        (), "Shares of the run, with commas between, at which to validate too: 0.1,0.5."
+        (), "Shares of the run at which to validate as well, separated by commas: 0.1,0.5."
     )
     finetune_time_markers: tuple[str, ...] = setting(
         (),
-        "Shares of the run, with commas between, at which the model is "
-        "exported to OUTPUT_DIR/marks/SHARE, for fine-tuning: 0.25,0.5.",
+        "Shares of the run at which to export the model to OUTPUT_DIR/marks/SHARE "
+        "for fine-tuning, separated by commas: 0.25,0.5.",
     )
 
     def __post_init__(self):
@@ -233,7 +245,7 @@ def shares(name, texts):
     if not all(0 < value <= 1 for value in values):
         raise UserError(
             f"--{name}={','.join(texts)}: must be numbers "
-            "above 0 and at most 1, with commas between"
+            "above 0 and at most 1, separated by commas"
         )
     return values
 
@@ -250,13 +262,14 @@ class EndingConfig(Settings):
     )
     max_loss_jump: float = setting(
         3.0,
-        "A loss has jumped when it is so many nats above the mean of "
-        "about 100 good steps before it; 0 = only what is not finite.",
+        "A loss has jumped when it is this many nats above the mean of about 100 "
+        "good steps before it; 0 = only losses that are not finite count.",
         low=0.0,
     )
     on_divergence: str = setting(
         "stop",
-        "stop: exit code 3. rollback: back to the last good checkpoint, on with later data.",
+        "stop: exit with code 3. rollback: return to the last good checkpoint and "
+        "continue with later data.",
         choices=("stop", "rollback"),
     )
     max_rollbacks: int = setting(
@@ -275,40 +288,41 @@ class EndingConfig(Settings):
     )
     keep_checkpoint_max: int = setting(
         5,
-        "Newest checkpoints that are kept, beside the one with the lowest validation loss.",
+        "How many of the newest checkpoints to keep, besides the one with the "
+        "lowest validation loss.",
         low=1,
     )
     on_save_error: str = setting(
         "continue",
-        "When a checkpoint cannot be written (disk full): "
-        "continue, and try again at the next, or stop.",
+        "What to do when a checkpoint cannot be written (disk full): continue and "
+        "try again at the next save, or stop.",
         choices=SAVE_ERRORS,
     )
     export_best: bool = setting(
-        False, "Export the checkpoint with the lowest validation loss as model/, not the last."
+        False,
+        "Export the checkpoint with the lowest validation loss to model/ instead of the last one.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MonitorConfig(Settings):
-    """Where the numbers of a run go, beside metrics.jsonl."""
+    """Where a run's metrics go, besides metrics.jsonl."""
 
     tensorboard: bool = setting(True, "Write TensorBoard's event files too.")
     wandb_project: str | None = setting(
         None,
-        "Project of Weights & Biases that gets the numbers too. "
-        "Needs pip install 'bert-gpu[wandb]'.",
+        "Weights & Biases project to log to as well. Needs pip install 'bert-gpu[wandb]'.",
     )
     wandb_mode: str = setting(
         "online",
-        "offline keeps them in OUTPUT_DIR/wandb, for `wandb sync`.",
+        "online sends the metrics; offline keeps them in OUTPUT_DIR/wandb for `wandb sync`.",
         choices=("online", "offline"),
         needs=("wandb_project", None),
     )
     hardware_seconds: float = setting(
         5.0,
-        "Seconds between two looks at the GPUs (utilisation, "
-        "memory, temperature, power). 0 = none.",
+        "Seconds between samples of the GPUs' utilisation, memory, temperature "
+        "and power. 0 = no samples.",
         low=0.0,
     )
 
@@ -317,10 +331,10 @@ class MonitorConfig(Settings):
 class RunSettings:
     """All settings of a training, whatever is trained.
 
-    overwrite: remove what an earlier run left in the output folder, and start anew.
+    overwrite: remove what an earlier run left in the output folder, and start again.
     recipe: name of the recipe that settings come from, for run.json.
-    flexible: names of settings, those of a recipe, that give way where they fit neither the data,
-    the GPUs nor an earlier run.
+    flexible: names of settings, set by a recipe, that may be adjusted to the data, the GPUs or an
+    earlier run.
 
     Raises UserError for a field that is not of its settings class.
     """
@@ -367,27 +381,27 @@ class RunSettings:
 
 
 def choose_gpus(config, num_present, finder="TensorFlow"):
-    """Numbers of the GPUs that a DeviceConfig asks for, [] for the CPU. UserError when they are not
-    among the `num_present`.
+    """Indices of the GPUs that a DeviceConfig asks for, [] for the CPU. UserError when there are
+    not that many.
 
-    finder: who has counted them, for the error.
+    finder: what counted them, for the error message.
     """
     found = f"{finder} found {num_present or 'none'} here"
     if config.gpus is not None:
-        numbers = [part.strip() for part in config.gpus.split(",")]
-        if not all(part.isdecimal() and int(part) < num_present for part in numbers) or len(
-            set(numbers)
-        ) < len(numbers):
+        indices = [part.strip() for part in config.gpus.split(",")]
+        if not all(part.isdecimal() and int(part) < num_present for part in indices) or len(
+            set(indices)
+        ) < len(indices):
             raise UserError(
                 f"--gpus={config.gpus}: must be different GPU "
-                f"numbers from 0 with commas between; {found}"
+                f"indices from 0, separated by commas; {found}"
             )
-        if config.num_gpus not in (None, len(numbers)):
+        if config.num_gpus not in (None, len(indices)):
             raise UserError(
                 f"--num_gpus={config.num_gpus} and --gpus={config.gpus}: "
                 "the two disagree; give one of them"
             )
-        return [int(part) for part in numbers]
+        return [int(part) for part in indices]
     if config.num_gpus is not None and config.num_gpus > num_present:
         hint = f"use --num_gpus={num_present}" if num_present else "use --num_gpus=0 for the CPU"
         raise UserError(
@@ -406,8 +420,7 @@ def fit_sizes(batch, flexible, num_replicas, stored=None):
     Args:
       batch: BatchConfig. flexible: names of the sizes that may change. num_replicas: GPUs or
         virtual replicas.
-      stored: content of run.json of a run that goes on, whose global batch then counts; None
-        for a new run.
+      stored: content of run.json of a run to resume, whose global batch wins; None for a new run.
     """
     micro_batch, wanted = (
         batch.train_batch_size,

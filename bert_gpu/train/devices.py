@@ -1,6 +1,4 @@
-"""Which devices train, in what precision, compiled or not: decided once, before
-TensorFlow starts.
-"""
+"""Chooses a run's devices, precision and compilation, once, before TensorFlow starts."""
 
 import dataclasses
 
@@ -38,7 +36,7 @@ class Devices:
 
     @property
     def unit(self):
-        """What a replica is, for people."""
+        """What a replica is called in messages."""
         return "GPU" if self.kind == "GPU" else "replica"
 
     def describe(self):
@@ -49,13 +47,15 @@ class Devices:
 
 
 def set_up(config):
-    """Chooses the devices and prepares TensorFlow for them. UserError when they are not there."""
+    """Chooses the devices and configures TensorFlow for them. UserError when they are not
+    available.
+    """
     present = tf.config.list_physical_devices("GPU")
-    gpus = [present[number] for number in choose_gpus(config, len(present))]
+    gpus = [present[index] for index in choose_gpus(config, len(present))]
     kind = "GPU" if gpus else "CPU"
     physical = gpus or tf.config.list_physical_devices("CPU")[:1]
     try:
-        # none, for a run on the CPU: TensorFlow would take their memory
+        # also on the CPU: TensorFlow would otherwise take the GPUs' memory
         tf.config.set_visible_devices(gpus, "GPU")
         if config.virtual_replicas == 1:
             for gpu in gpus:
@@ -69,12 +69,10 @@ def set_up(config):
         if len(physical) > 1:
             raise UserError(
                 f"--virtual_replicas={config.virtual_replicas}: "
-                "rehearses on one device; choose it with --num_gpus=1"
+                "needs a single device; choose it with --num_gpus=1"
             )
         split_device(physical[0], config.virtual_replicas, config.gpu_memory_limit)
-    names = [
-        f"/{kind.lower()}:{number}" for number in range(len(physical) * config.virtual_replicas)
-    ]
+    names = [f"/{kind.lower()}:{index}" for index in range(len(physical) * config.virtual_replicas)]
     deterministic = config.deterministic if config.deterministic is not None else kind == "CPU"
     if deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -106,10 +104,10 @@ def set_up(config):
 
 
 def make_strategy(names, all_reduce):
-    """A MirroredStrategy over devices. Each has collective keys of its own, so that several runs of
-    one process do not meet.
+    """A MirroredStrategy over devices. Each gets its own collective keys, so that several runs in
+    one process do not clash.
     """
-    # TensorFlow counts keys from here, for each strategy anew
+    # where each new strategy starts counting its keys
     tf.distribute.MirroredStrategy._collective_key_base += 1000
     cross_device_ops = (
         tf.distribute.HierarchicalCopyAllReduce() if all_reduce == "hierarchical" else None
@@ -118,7 +116,7 @@ def make_strategy(names, all_reduce):
 
 
 def check_all_reduce(config, kind):
-    """UserError for an all-reduce that these devices cannot do."""
+    """UserError for an all-reduce that these devices do not support."""
     if config.all_reduce == "nccl" and (kind == "CPU" or config.virtual_replicas > 1):
         raise UserError(
             "--all_reduce=nccl: needs one physical GPU for "
@@ -127,7 +125,7 @@ def check_all_reduce(config, kind):
     if config.all_reduce == "hierarchical" and config.all_reduce_pack_megabytes:
         raise UserError(
             f"--all_reduce_pack_megabytes={config.all_reduce_pack_megabytes}: "
-            "is not for --all_reduce=hierarchical; drop one"
+            "does not work with --all_reduce=hierarchical; drop one of them"
         )
 
 
@@ -146,8 +144,8 @@ def limit_memory(gpu, limit):
 
 
 def split_device(device, count, memory_limit=None):
-    """Makes `count` logical devices of one physical device, unless that has been done; a GPU's
-    `memory_limit` (MB) is shared out.
+    """Splits a physical device into `count` logical devices, unless it is split already; they share
+    a GPU's `memory_limit` (MB).
     """
     made = tf.config.get_logical_device_configuration(device)
     if made and len(made) >= count:

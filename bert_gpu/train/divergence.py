@@ -1,8 +1,8 @@
-"""When a run cannot go on as it is: steps that were not finite or whose loss jumped, and a
-validation loss too high for its time.
+"""Detects divergence (steps that are not finite, or whose loss jumps) and validation losses that
+are still too high after --early_stop_time.
 
-`Judge` is told the metrics of steps and of validations and raises what is wrong. `roll_back`
-answers a divergence as the settings say.
+`Judge` receives the metrics of steps and validations and raises Diverged. `roll_back` responds to
+it as the settings say.
 """
 
 import math
@@ -11,9 +11,7 @@ from bert_gpu.settings import GaveUp
 
 
 class Diverged(Exception):
-    """The numbers of a run are no longer good. The message says which; good_until: checkpoints up
-    to this step are from before that.
-    """
+    """A run has diverged; the message says how. good_until: checkpoints up to it are good."""
 
     def __init__(self, message, good_until):
         super().__init__(message)
@@ -21,11 +19,11 @@ class Diverged(Exception):
 
 
 class Health:
-    """Counts the bad steps in a row, up to now: those that were not finite, and those whose
-    loss has jumped.
+    """Counts the latest bad steps in a row: those that are not finite, and those whose loss has
+    jumped.
 
-    A loss has jumped when it is more than `max_jump` nats above the mean of the good steps before
-    it, which forgets with a horizon of 100 steps; with max_jump 0 none has.
+    A loss has jumped when it is more than `max_jump` nats above the running mean, over about 100
+    steps, of the good steps before it; max_jump 0 switches this off.
     """
 
     HORIZON, NAMES = 100, ("mean", "num_good", "num_bad", "bad_since")
@@ -37,13 +35,11 @@ class Health:
         ).values()
 
     def state(self):
-        """What a checkpoint holds, for the constructor of a run that goes on."""
+        """The state that a checkpoint keeps, for the constructor in a resumed run."""
         return {name: getattr(self, name) for name in self.NAMES}
 
     def add(self, first_step, steps):
-        """Metrics of the steps from `first_step` (number of finished steps before them) on,
-        {name: (n,)}.
-        """
+        """Adds the metrics {name: (n,)} of the n steps that follow `first_step` finished ones."""
         for index, (loss, skipped) in enumerate(zip(steps["loss"], steps["skipped"], strict=True)):
             if (
                 skipped
@@ -58,7 +54,7 @@ class Health:
 
 
 class Judge:
-    """Says when a run diverges, and when it is given up.
+    """Decides when a run has diverged, and when to stop it early.
 
     Args of the constructor: ending: EndingConfig. health_state: of a checkpoint's Progress, None at
     the start of a run.
@@ -71,8 +67,8 @@ class Judge:
         """Raises Diverged when too many of the last steps were bad.
 
         Args:
-          step: finished steps. is_end: whether the run ends here; it does not end well on three bad
-            steps, or without any good one.
+          step: finished steps. is_end: whether the run ends here; then three bad steps, or no good
+            step at all, count as divergence.
         """
         health, limit = self.health, self.ending.max_bad_steps
         if health.num_bad >= (min(3, limit) if is_end else limit) or (
@@ -85,27 +81,27 @@ class Judge:
             raise Diverged(reason, health.bad_since)
 
     def check_validation(self, step, loss):
-        """Raises Diverged when a validation loss, None where there is none, is not finite."""
+        """Raises Diverged when a validation loss is not finite; None passes."""
         if not math.isfinite(loss or 0.0):
             good_until = self.health.bad_since if self.health.num_bad else step - 1
             raise Diverged(f"the validation loss of step {step} is not finite", good_until)
 
     def gives_up(self, step, seconds, loss):
-        """The GaveUp of an early stop: the validation loss is too high after the time that it was
-        given. None while it is not.
+        """The GaveUp of an early stop, when the validation loss is too high after
+        --early_stop_time; else None.
         """
         minutes, wanted = self.ending.early_stop_time, self.ending.early_stop_eval_loss
         if minutes is None or loss is None or seconds < 60 * minutes or loss <= wanted:
             return None
         return GaveUp(
             f"early stop at step {step}: the validation loss is "
-            f"{loss:.3f} after {minutes:g} minutes, not {wanted:g}"
+            f"{loss:.3f} after {minutes:g} minutes, above {wanted:g}"
         )
 
 
 def roll_back(problem, ending, progress, folder, log, assign, seconds):
-    """Goes back to the last checkpoint before the bad steps; the records consumed stay, so that
-    later data follow.
+    """Returns to the last checkpoint before the bad steps, but not to its records: training
+    continues with later data.
 
     Args:
       problem: Diverged. ending: EndingConfig. progress: Progress, which is changed. folder:
@@ -113,7 +109,7 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds):
       log: monitor.Log. assign: puts the values of a checkpoint into the variables. seconds:
         spent so far.
 
-    Raises GaveUp where the settings, or the checkpoints that there are, allow no rollback.
+    Raises GaveUp when the settings or a missing checkpoint allow no rollback.
     """
     if ending.on_divergence == "stop":
         raise GaveUp(f"diverged: {problem}; lower --learning_rate, or use --on_divergence=rollback")
@@ -122,7 +118,7 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds):
         limit = (
             "there is no checkpoint before that"
             if not good
-            else f"--max_rollbacks={ending.max_rollbacks} are done"
+            else f"--max_rollbacks={ending.max_rollbacks} is reached"
         )
         raise GaveUp(f"diverged: {problem}; {limit}; lower --learning_rate")
     restored = folder.progress_of(good[-1])
@@ -136,5 +132,5 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds):
     )
     progress.best_step, progress.best_metric = restored.best_step, restored.best_metric
     progress.health = None
-    # the data moved on: a run killed now goes on with what comes next
+    # if the run is killed now, it resumes with the next records
     folder.write_progress(progress)

@@ -1,4 +1,4 @@
-"""Forward passes over many batches on all replicas: sums of metrics, or one output a row."""
+"""Forward passes over many batches on all replicas, for means of metrics or one output per row."""
 
 import numpy as np
 import tensorflow as tf
@@ -10,8 +10,8 @@ class ForwardPass:
     """Runs function(weights, batch, dtype) -> {name: tensor} on a global batch, divided among
     the replicas.
 
-    Weights are cast to the compute type as in training. The number of rows must be a multiple of
-    the number of replicas.
+    Weights are cast to the compute dtype as in training. The rows must be a multiple of the
+    replicas.
     """
 
     def __init__(self, devices, state, function):

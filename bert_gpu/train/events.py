@@ -1,10 +1,9 @@
-"""TensorBoard: scalars as event files, which a resume cuts back to the restored step.
+"""Writes scalars to TensorBoard's event files, which a resume truncates to the restored step.
 
-An event file is a TFRecord file of Event messages, so TensorFlow's record writer and reader are
-all it takes. Cutting back rewrites the files without the later events. The protocol's own way, an
-event that says that a session starts, does not work for today's scalars: TensorBoard 2.20 does not
-look among tensors for what to forget. One that has the old files open shows both until it is
-started again.
+An event file is a TFRecord file of Event messages, so TensorFlow's record writer and reader
+suffice. Truncating rewrites the files without the later events. The protocol's own way, a
+session-start event, does not work for today's scalars: TensorBoard 2.20 does not purge tensors. A
+TensorBoard that has the old files open shows both until it is restarted.
 """
 
 import glob
@@ -22,7 +21,7 @@ class TensorBoard:
     written after it is dropped.
     """
 
-    recovers = False  # a record written in part ends the file for its readers
+    recovers = False  # readers stop at a partly written record
 
     def __init__(self, folder, step=None):
         self.folder = folder
@@ -48,11 +47,11 @@ class TensorBoard:
 
     def _open(self, step):
         cut_events(self.folder, step)
-        # readers go by the order of the names, also of those of one second
-        number = len(event_files(self.folder))
+        # readers sort files by name, also those of the same second
+        num_files = len(event_files(self.folder))
         name = (
             f"events.out.tfevents.{int(time.time()):010d}."
-            f"{number:06d}.{socket.gethostname()}.{os.getpid()}"
+            f"{num_files:06d}.{socket.gethostname()}.{os.getpid()}"
         )
         self.file = tf.io.TFRecordWriter(os.path.join(self.folder, name))
         self._write(Event(file_version="brain.Event:2"))
@@ -64,8 +63,8 @@ class TensorBoard:
 
 
 def cut_events(folder, step):
-    """Drops the events after `step` (all for None) from a folder's event files, and what follows a
-    broken record.
+    """Drops from a folder's event files the events after `step` (all for None) and everything after
+    a broken record.
     """
     for leftover in glob.glob(os.path.join(glob.escape(folder), ".cut.*.partial")):
         os.remove(leftover)  # of a process that was killed here

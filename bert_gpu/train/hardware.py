@@ -1,9 +1,7 @@
-"""What the GPUs of a run are doing: utilisation, memory, temperature and power, from NVML (what
-nvidia-smi asks).
+"""Utilisation, memory, temperature and power of a run's GPUs, from NVML (the source of nvidia-smi).
 
-A thread samples every few seconds; `read` gives one number for each over all GPUs of the run and
-all samples since the last `read`. A number that NVML does not give is absent, and that it is gone
-is told once.
+A thread samples every few seconds; `read` reduces each reading over all GPUs and all samples since
+the last `read` to one value. A reading that NVML does not give is absent; one warning says so.
 """
 
 import contextlib
@@ -12,10 +10,10 @@ import threading
 
 import pynvml
 
-# name: (reading of a GPU, over GPUs and samples alike). Memory and temperature are limits, so the
-# highest counts.
+# name: (function of a GPU, reduction over GPUs and samples). Memory and temperature have limits, so
+# their maximum counts.
 READINGS = {
-    # percent of the time that a kernel ran
+    # percent of the time in which a kernel ran
     "gpu_utilization": (lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu, "mean"),
     "gpu_memory_bytes": (lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used, "highest"),
     "gpu_temperature_celsius": (
@@ -33,7 +31,7 @@ class HardwareSampler:
     Args:
       gpus: of `visible_gpus`; with none, nothing is sampled and `read` gives {}. seconds:
         between samples.
-      warn: takes a text, at most one: that NVML, or a part of it, does not answer.
+      warn: called at most once, with a message that NVML or a reading fails.
     """
 
     def __init__(self, gpus, seconds, warn):
@@ -47,9 +45,7 @@ class HardwareSampler:
             self.thread.start()
 
     def read(self):
-        """{name: number} of the time since the last call, for the names of READINGS that there is
-        a sample of.
-        """
+        """{name: value} since the last call, for the READINGS that have samples."""
         with self.lock:
             samples, self.samples = self.samples, {name: [] for name in READINGS}
         reduce = dict(mean=lambda values: sum(values) / len(values), highest=max)
@@ -73,13 +69,13 @@ class HardwareSampler:
             try:
                 values = [reading(gpu) for gpu in self.handles]
             except pynvml.NVMLError as error:
-                self._complain(f"{name} is missing where NVML does not give it ({error})")
+                self._complain(f"NVML does not report {name} for every GPU ({error})")
                 continue
             with self.lock:
                 self.samples[name] += values
 
     def _open(self, gpus):
-        """The handles of the GPUs, [] when NVML is not there or does not know one of them."""
+        """The handles of the GPUs, [] when NVML is missing or does not know one of them."""
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -89,8 +85,8 @@ class HardwareSampler:
             )
             return []
         try:
-            by_number, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
-            return [by_number(gpu) if isinstance(gpu, int) else by_uuid(gpu) for gpu in gpus]
+            by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
+            return [by_index(gpu) if isinstance(gpu, int) else by_uuid(gpu) for gpu in gpus]
         except pynvml.NVMLError as error:
             self._complain(
                 "no GPU utilisation, memory, temperature or power "
@@ -110,35 +106,31 @@ class HardwareSampler:
         self.has_warned = True
 
 
-def visible_gpus(numbers, environ=os.environ):
-    """What NVML calls the GPUs that TensorFlow numbers so: NVML's numbers, or UUIDs where
-    CUDA_VISIBLE_DEVICES holds such.
+def visible_gpus(indices, environ=os.environ):
+    """NVML's indices of the GPUs with these TensorFlow indices, or their UUIDs where
+    CUDA_VISIBLE_DEVICES has UUIDs.
 
-    CUDA numbers unlike GPUs by speed and NVML by PCI bus, unless CUDA_DEVICE_ORDER=PCI_BUS_ID says
-    otherwise; like GPUs are in PCI order.
+    NVML orders GPUs by PCI bus. CUDA does so too for equal GPUs or with
+    CUDA_DEVICE_ORDER=PCI_BUS_ID; otherwise the fastest comes first.
     """
     if environ.get("CUDA_VISIBLE_DEVICES") is None:
-        return list(numbers)
+        return list(indices)
     names = [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",")]
-    return [
-        int(names[number]) if names[number].isdecimal() else names[number] for number in numbers
-    ]
+    return [int(names[index]) if names[index].isdecimal() else names[index] for index in indices]
 
 
 def count_gpus(environ=os.environ):
-    """How many GPUs CUDA would find, as NVML says it, without starting CUDA; 0 where NVML
-    does not answer.
-    """
+    """How many GPUs CUDA would find, from NVML, without starting CUDA; 0 when NVML fails."""
     try:
         pynvml.nvmlInit()
-        number = pynvml.nvmlDeviceGetCount()
+        num_gpus = pynvml.nvmlDeviceGetCount()
         pynvml.nvmlShutdown()
     except pynvml.NVMLError:
         return 0
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return number
+        return num_gpus
     names = [name.strip() for name in visible.split(",")]
-    is_there = [not name.lstrip("-").isdecimal() or 0 <= int(name) < number for name in names]
-    # CUDA stops at the first that is not there
+    is_there = [not name.lstrip("-").isdecimal() or 0 <= int(name) < num_gpus for name in names]
+    # CUDA stops at the first one that does not exist
     return (is_there + [False]).index(False) if visible.strip() else 0

@@ -15,22 +15,21 @@ from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
 from bert_gpu.train.checkpoint import CheckpointWriter, SaveFailed
 from bert_gpu.train.divergence import Diverged, Judge, roll_back
-from bert_gpu.train.window import Stopwatch, Window
+from bert_gpu.train.log_interval import LogInterval, Stopwatch
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
     """What the loop runs.
 
-    step(placed, learning_rates, step) -> step.Metrics. batches_at(records) -> iterator of units,
-    dicts of arrays, from that position on.
-    place(batches, numbers): puts the batches of a call on the devices; None leaves them
-    as they are.
+    step(batches on the devices, learning_rates, step) -> step.Metrics. batches_at(records) ->
+    iterator of units, dicts of arrays, from that position on.
+    put_on_devices(batches, num_micro_batches): puts the batches of a call on the devices; None
+    leaves them as they are.
     validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is
-    its inverse.
-    export(share): exports the model at a mark of progress. flops(batch) -> Flops; peak_flops of all
-    devices, None = unknown. A unit is a global batch; with a batch ramp it is one micro-batch of
-    every replica, and a step takes several.
+    its inverse. export(share): exports the model at a mark of progress. flops(batch) -> Flops;
+    peak_flops of all devices, None = unknown. A unit is a global batch; with a batch ramp it is one
+    micro-batch of every replica, and a step takes several.
     """
 
     step: Callable
@@ -42,7 +41,7 @@ class Job:
     num_records: int
     plan: BatchPlan
     schedule: ScheduleConfig
-    place: Callable | None = None
+    put_on_devices: Callable | None = None
     export: Callable | None = None
     flops: Callable | None = None
     peak_flops: float | None = None
@@ -54,9 +53,7 @@ class Job:
         return None if hours is None else 3600 * hours
 
     def is_finished(self, step, seconds):
-        """Whether a run that has done `step` steps in `seconds` is at its end: by steps or, after
-        one step at least, by time.
-        """
+        """Whether `step` steps or, after at least one step, `seconds` complete the run."""
         by_steps = self.num_steps is not None and step >= self.num_steps
         return by_steps or (
             self.budget_seconds is not None and step > 0 and seconds >= self.budget_seconds
@@ -64,15 +61,15 @@ class Job:
 
 
 class Position(typing.NamedTuple):
-    """Where a run is: finished steps, and the share of the run that is behind."""
+    """Where a run is: finished steps, and the share of the run that is done."""
 
     step: int
     share: float
 
 
 class Due(typing.NamedTuple):
-    """What follows a call of steps. exports: the marks of progress that were passed. is_end:
-    whether the run ends here by itself.
+    """What is due after a call of steps. exports: the marks of progress that it crossed. is_end:
+    whether the run is complete, not interrupted.
     """
 
     log: bool
@@ -88,9 +85,9 @@ class Loop:
     Args of the constructor:
       job: Job. cadence: CadenceConfig. ending: EndingConfig. progress: Progress to start from;
         kept up to date.
-      folder: RunFolder. log: monitor.Log. console: Console. caught: list that signal numbers arrive
-        in, of `watch_signals`.
-      clock: () -> seconds; everything here that measures time reads this one.
+      folder: RunFolder. log: monitor.Log. console: Console. caught: list of the signals caught,
+        from `watch_signals`.
+      clock: () -> seconds; the only clock that the loop reads.
     """
 
     def __init__(
@@ -114,8 +111,8 @@ class Loop:
             cadence, job.num_steps, job.num_records / (job.plan.global_batch_size * share)
         )
         self.watch = Stopwatch(progress.seconds, clock)
-        self.window, self.judge = (
-            Window(self.watch, job.flops, job.peak_flops),
+        self.interval, self.judge = (
+            LogInterval(self.watch, job.flops, job.peak_flops),
             Judge(ending, progress.health),
         )
         self.position = Position(progress.step, self.share(progress.step, progress.seconds))
@@ -158,7 +155,7 @@ class Loop:
         if due.log:
             self._log()
             self.judge.check_steps(self.progress.step, due.is_end)
-        is_best = due.validation and self._take_note(self._validate())
+        is_best = due.validation and self._judge_validation(self._validate())
         self._save_if_good(due.save or is_best)
         for mark in due.exports:
             self._export(mark)
@@ -171,19 +168,17 @@ class Loop:
         return self.job.is_finished(self.progress.step, self.watch.seconds)
 
     def share(self, step, seconds):
-        """Progress: the share of the run that is behind, by the clock that its schedule
-        has; at most 1.
-        """
+        """Progress: the share of the run that is done, by steps or by time; at most 1."""
         if self.job.schedule.lr_schedule == "time":
             return min(1.0, seconds / self.job.budget_seconds)
         return step / self.job.num_steps
 
     def _calls(self):
-        """One call after another: (K host batches, the same on the devices, the progress at each
-        step; None: as it is when they run).
+        """Yields one call after another: (K host batches, the same on the devices, the progress at
+        each step, or None to take it when they run).
 
-        They are made in a thread of its own. With a ramp, how many units a step takes is known only
-        when it begins; then only reading is ahead.
+        A thread prepares them in advance. With a batch ramp a step's number of units is known only
+        when it begins, so only reading runs ahead.
         """
         units = self.job.batches_at(self.progress.records)
         if not self.job.plan.is_ramped:
@@ -192,22 +187,26 @@ class Loop:
         return self._assemble(prefetch(units, depth), self.progress.step)
 
     def _assemble(self, units, step):
-        place = self.job.place or (lambda batches, numbers: batches)
+        put_on_devices = self.job.put_on_devices or (lambda batches, num_micro_batches: batches)
         with contextlib.closing(units):
             while True:
-                steps, shares, numbers = self._plan(step)
+                steps, shares, num_micro_batches = self._plan(step)
                 batches = same_length(
                     [
-                        join([next(units) for _ in range(number or 1)])
-                        for number in numbers or [None] * len(steps)
+                        join([next(units) for _ in range(count or 1)])
+                        for count in num_micro_batches or [None] * len(steps)
                     ]
                 )
-                yield batches, place(batches, numbers), shares if numbers else None
+                yield (
+                    batches,
+                    put_on_devices(batches, num_micro_batches),
+                    shares if num_micro_batches else None,
+                )
                 step = steps.stop
 
     def _plan(self, step):
-        """The call that begins at a step: (its steps, the progress at each, the micro-batches of
-        each; None without a ramp).
+        """The call that begins at a step: (its steps, the progress at each, num_micro_batches of
+        each or None without a ramp).
         """
         steps = range(step, self.cadence.call_ends(step))
         by_time = self.job.schedule.lr_schedule == "time"
@@ -225,11 +224,11 @@ class Loop:
         )
 
     def _next_call(self, calls):
-        """(The next of `calls`, the seconds that it was waited for)."""
+        """(The next of `calls`, the seconds spent waiting for it)."""
         since = self.watch.seconds
         try:
             return next(calls), self.watch.seconds - since
-        except UserError:  # a corrupt record costs no steps that were done
+        except UserError:  # a corrupt record must not lose finished steps
             self._log()
             self._save()
             raise
@@ -238,7 +237,7 @@ class Loop:
         """One call of steps."""
         progress, job = self.progress, self.job
         first = progress.step
-        (batches, placed, shares), waited = self._next_call(calls)
+        (batches, on_devices, shares), waited = self._next_call(calls)
         steps, now, _ = self._plan(first)
         by_time = job.schedule.lr_schedule == "time"
         learning_rates = [
@@ -246,14 +245,14 @@ class Loop:
             * learning_rate_factor(step, job.num_steps, job.schedule, share if by_time else None)
             for step, share in zip(steps, shares or now, strict=True)
         ]
-        self.window.add(job.step(placed, learning_rates, first), batches, waited)
+        self.interval.add(job.step(on_devices, learning_rates, first), batches, waited)
         progress.step = steps.stop
         progress.records += sum(len(batch["input_mask"]) for batch in batches)
         self.records_of_step, self.learning_rate = (
             len(batches[-1]["input_mask"]),
             learning_rates[-1],
         )
-        # looked at once a call, so that what ends a run is always followed by its last save
+        # checked once a call, so that the last save always follows
         self.is_last = self.is_over()
         self.position = Position(progress.step, self.share(progress.step, self.watch.seconds))
 
@@ -268,9 +267,9 @@ class Loop:
         exports = self.cadence.exports(before.share, self.position.share) if self.job.export else []
         return Due(log, validation, save, exports, is_end)
 
-    def _take_note(self, loss):
-        """Whether a validation loss is the lowest so far, which progress keeps. Raises Diverged (it
-        is not finite), GaveUp (too high).
+    def _judge_validation(self, loss):
+        """Records a validation loss in progress; returns whether it is the lowest so far. Raises
+        Diverged when it is not finite, GaveUp when it is too high.
         """
         self.judge.check_validation(self.progress.step, loss)
         is_best = self.progress.improve(loss)
@@ -281,8 +280,8 @@ class Loop:
         return is_best
 
     def _save_if_good(self, is_due):
-        """Saves what is due, and at the end. Amid bad steps it waits for a good one: it would push
-        out what they can go back to.
+        """Saves when due, and at the end. After bad steps it waits for a good one, or it would
+        evict the checkpoints to return to.
         """
         self.save_is_late = bool(is_due and self.judge.health.num_bad > 0 and not self.is_last)
         if (is_due or self.is_last) and not self.save_is_late:
@@ -290,7 +289,7 @@ class Loop:
 
     def _export(self, mark):
         """Exports the model at a mark of progress; when that fails (disk full), --on_save_error
-        says whether the run goes on.
+        decides whether the run goes on.
         """
         try:
             with self.watch.paused():
@@ -304,12 +303,10 @@ class Loop:
         return self.progress.step if self.job.num_steps else int(self.watch.seconds)
 
     def _log(self):
-        """Writes the metrics of the steps since the last line, if there are any, and takes note of
-        the bad ones among them.
-        """
+        """Writes the metrics of the steps since the last line, if any, and counts the bad ones."""
         if self.logged_step >= self.progress.step:
             return
-        steps, values = self.window.close()
+        steps, values = self.interval.close()
         self.judge.health.add(self.logged_step, steps)
         self.logged_step = self.progress.step
         values |= dict(
@@ -355,8 +352,8 @@ class Loop:
         self.saved_seconds, self.saved_step = self.watch.seconds, self.progress.step
 
     def _go_back(self, problem):
-        """Goes back to the last good checkpoint, or raises GaveUp; the calls that follow are made
-        from where the data is.
+        """Returns to the last good checkpoint, or raises GaveUp; later calls continue with new
+        data.
         """
         progress = self.progress
         if self.ending.on_divergence == "rollback":
@@ -373,12 +370,12 @@ class Loop:
             )
         self.console.warn(
             f"diverged: {problem}; back to step {progress.step}, "
-            f"on with record {progress.records:,}"
+            f"continuing with record {progress.records:,}"
         )
         self.saved_step = self.logged_step = progress.step
         self.position = self.position._replace(step=progress.step)
         self.judge, self.is_last = Judge(self.ending), self.is_over()
-        self.window.clear()
+        self.interval.clear()
 
 
 def format_metric(value):

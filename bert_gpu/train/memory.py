@@ -1,5 +1,5 @@
-"""Training in little memory: what is frozen, what is computed again instead of kept, and the
-largest micro-batch that fits.
+"""Training in little memory: recomputation, the kind of attention, and the largest micro-batch that
+fits.
 """
 
 import tensorflow as tf
@@ -9,8 +9,8 @@ from bert_gpu.settings import UserError
 
 
 def training_encoder(encoder, config, devices, max_seq_length=None, is_packed=False):
-    """The Encoder with the recomputation and the attention that a MemoryConfig asks for; arguments
-    and errors as of `choose_attention`.
+    """The Encoder with the recomputation and the attention of a MemoryConfig; arguments and errors
+    are those of `choose_attention`.
     """
     attention = choose_attention(encoder, config, devices, max_seq_length, is_packed)
     return encoder.for_training(
@@ -21,13 +21,13 @@ def training_encoder(encoder, config, devices, max_seq_length=None, is_packed=Fa
 def choose_attention(
     encoder, config, devices, max_seq_length=None, is_packed=False, auto=cudnn_attention.AUTO
 ):
-    """The attention that an encoder trains with: "plain" or "cudnn". UserError where cuDNN is asked
-    for and cannot be.
+    """The attention that an encoder trains with: "plain" or "cudnn". UserError when cuDNN is asked
+    for but impossible.
 
     Args:
       encoder: Encoder. config: MemoryConfig. devices: devices.Devices. max_seq_length, is_packed:
         of the data's rows; None = any length.
-      auto: whether --attention=auto takes cuDNN where nothing is in the way.
+      auto: whether --attention=auto chooses cuDNN where it is possible.
     """
     if config.attention == "plain" or (config.attention == "auto" and not auto):
         return "plain"
@@ -57,11 +57,11 @@ def lowest_capability():
 
 
 def largest_that_fits(fits, sizes):
-    """The largest of the rising `sizes` for which `fits` holds, None when it holds for none.
+    """The largest of the rising `sizes` that fits, None when none does.
 
-    fits: function of a size that tries, and says whether there was room. Tries go up in doubling
-    strides, then halve what is between: about 2 log2 of the answer's place, because what does not
-    fit is slow to try.
+    fits: function of a size that tries it and returns whether there was room. The search doubles
+    its stride until a size fails, then bisects: about 2 log2(index of the answer) tries, few of
+    which fail, because failing is slow.
     """
     good, stride = -1, 1
     while good + stride < len(sizes) and fits(sizes[good + stride]):
@@ -74,12 +74,12 @@ def largest_that_fits(fits, sizes):
 
 
 class Trial:
-    """Whether one step of a micro-batch fits: callable (size) -> bool; `peak_bytes` is that of the
-    largest that did.
+    """Tries one step of a micro-batch: callable (size) -> whether it fits. `peak_bytes` is the peak
+    memory of the last one that fitted.
 
     Args of the constructor:
       make_step: function of a size -> callable () that runs a step and waits for it.
-      device: name of a GPU whose peak memory is read, None where there is no such number.
+      device: name of the GPU whose peak memory is read, None to read none.
     """
 
     def __init__(self, make_step, device=None, say=lambda text: None):
@@ -103,8 +103,8 @@ class Trial:
 
 
 def choose_micro_batch(fits, num_replicas, global_batch_size=None):
-    """The micro-batch of --train_batch_size=auto: the largest that fits, and that divides the
-    global batch when there is one.
+    """The micro-batch of --train_batch_size=auto: the largest that fits and divides the global
+    batch, if one is given.
 
     Raises UserError when nothing fits.
     """
@@ -118,7 +118,7 @@ def choose_micro_batch(fits, num_replicas, global_batch_size=None):
         if not sizes:
             raise UserError(
                 f"--global_batch_size={global_batch_size}: "
-                f"is no multiple of the {num_replicas} GPUs; choose one that is"
+                f"is not a multiple of the {num_replicas} GPUs; choose one that is"
             )
     largest = largest_that_fits(fits, sizes)
     if largest is None:

@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: all its sinks (metrics.jsonl, TensorBoard, W&B) as one log."""
+"""Logs a run's metrics to all its sinks (metrics.jsonl, TensorBoard, W&B) at once."""
 
 import contextlib
 import math
@@ -9,8 +9,8 @@ from bert_gpu.train.sinks import JsonLines, WeightsAndBiases, check_wandb, cut_l
 
 
 def check_monitoring(config):
-    """UserError when what a MonitorConfig asks for is not installed, or W&B has no key to log in
-    with. Writes nothing.
+    """UserError when a MonitorConfig needs a package that is not installed, or W&B has no API key.
+    Writes nothing.
     """
     if config.wandb_project is not None:
         check_wandb(config.wandb_project, config.wandb_mode)
@@ -22,12 +22,12 @@ def open_log(folder, config, *, step, settings, gpus, warn):
     Args:
       folder: checkpoint.RunFolder, created. config: MonitorConfig. settings: dict that Weights &
         Biases shows with the run.
-      step: the restored one, None for a new run. What was written after it is dropped.
+      step: the restored step, None for a new run. Later lines are dropped.
       gpus: of hardware.visible_gpus, [] on the CPU. warn: takes the text of a problem that does not
         end the run.
     """
     cut_lines(folder.metrics, step)
-    # what is open when one of them cannot be opened is closed again
+    # when one sink cannot be opened, the others are closed again
     with contextlib.ExitStack() as opened:
         sinks = [opened.enter_context(contextlib.closing(JsonLines(folder.metrics)))]
         if config.tensorboard:
@@ -45,16 +45,16 @@ def open_log(folder, config, *, step, settings, gpus, warn):
 
 
 class Log:
-    """All sinks of a run as one. A sink that fails does not end the training: it is told once, and
-    is left out if it cannot recover.
+    """All sinks of a run as one. A sink that fails does not end the training: the failure is
+    reported once, and a sink that cannot recover is dropped.
     """
 
     def __init__(self, sinks, sampler, warn):
         self.sinks, self.sampler, self.warn, self.troubled = list(sinks), sampler, warn, set()
 
     def write(self, step, values):
-        """Writes {name: value} of a step; values are Python numbers, or None where a number does
-        not exist or is not finite.
+        """Writes {name: value} of a step; values are Python numbers, or None when missing or not
+        finite.
         """
         values = {
             name: value if value is None or math.isfinite(value) else None
@@ -63,16 +63,16 @@ class Log:
         self._each(lambda sink: sink.write(step, values))
 
     def hardware(self):
-        """{name: number} of hardware.READINGS since the last call, {} without GPUs."""
+        """{name: value} of hardware.READINGS since the last call, {} without GPUs."""
         return self.sampler.read()
 
     def cut(self, step):
-        """Drops what was written after `step`, where that can be done: for a rollback."""
+        """Drops what was written after `step`, where the sink can, for a rollback."""
         self._each(lambda sink: sink.cut(step))
 
     def close(self):
         self.sampler.close()
-        self._each(lambda sink: sink.close(), "what was not written yet is lost")
+        self._each(lambda sink: sink.close(), "lines not written yet are lost")
 
     def _each(self, act, outcome=None):
         for sink in list(self.sinks):

@@ -1,5 +1,5 @@
-"""What a run's numbers depend on, for run.json: versions, the code's commit, hashes of files; and
-in what two runs' settings differ.
+"""What a run's results depend on, for run.json: versions, the code's commit and hashes of files;
+and the differences between two runs' settings.
 """
 
 import hashlib
@@ -14,8 +14,8 @@ import bert_gpu
 
 
 def versions():
-    """Versions of what a run's numbers depend on. Only this needs TensorFlow, so a run's folder can
-    be read without it.
+    """Versions of the packages that a run's results depend on. Only this function needs TensorFlow,
+    so that reading a run's folder does not.
     """
     import tensorflow as tf
 
@@ -28,12 +28,11 @@ def versions():
 
 
 def git_commit(folder=None):
-    """The commit (40 hexadecimal digits, "-dirty" after it when tracked files have changed) of the
-    checkout that a package is part of.
+    """The commit of the checkout that a package is part of: 40 hexadecimal digits, with "-dirty"
+    when tracked files have changed.
 
-    folder: the package's, bert_gpu's own by default. None when it is no checkout (also when it
-    is installed into an environment inside somebody's repository, which does not track it) or
-    git is not there.
+    folder: the package's, by default that of bert_gpu. None when it is not part of a checkout (also
+    when it is installed inside a repository that does not track it) or git is missing.
     """
     folder = folder or os.path.dirname(bert_gpu.__file__)
     try:
@@ -60,9 +59,7 @@ def file_hash(path):
 
 
 def weights_hash(weights):
-    """A short hash of the values of {name: array}, so that a run knows whether the model it started
-    from has changed.
-    """
+    """A short hash of {name: array}, to tell whether the model a run started from has changed."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode())
@@ -71,15 +68,15 @@ def weights_hash(weights):
 
 
 def differences(stored, settings, prefix="--"):
-    """['--name.part: OLD -> NEW'] of the settings in which a run and a command differ, leaf by
-    leaf; both are dicts (or lists in them).
+    """['--name.part: OLD -> NEW'] for each value in which the settings of a run and of a command
+    differ; both are dicts (or lists inside them).
     """
     if prefix == "--":
         settings = json.loads(json.dumps(settings))
     if isinstance(stored, list):
         pairs = [
-            (f"{prefix}[{number}]", old, new)
-            for number, (old, new) in enumerate(zip(stored, settings, strict=True))
+            (f"{prefix}[{index}]", old, new)
+            for index, (old, new) in enumerate(zip(stored, settings, strict=True))
         ]
     else:
         dot = "" if prefix == "--" else "."

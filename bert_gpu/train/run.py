@@ -1,7 +1,6 @@
-"""A run from its folder to its end: opened, planned, trained from the newest checkpoint or from the
-beginning, exported.
+"""Opens a run, plans it, trains from the newest checkpoint or from the beginning, and exports it.
 
-Pretraining and fine-tuning hand in what differs, a `Training`; everything else about a run is here.
+Pretraining and fine-tuning each pass a `Training`; everything else about a run is here.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ from bert_gpu.train.loop import Job, Loop
 from bert_gpu.train.signals import watch_signals
 from bert_gpu.train.step import Objective, TrainStep
 
-NO_GPU_BATCH = 32  # of --train_batch_size=auto where there is no memory of a GPU to fill
+NO_GPU_BATCH = 32  # of --train_batch_size=auto on the CPU
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,17 +34,17 @@ class Training:
 
     Attributes:
       objective: step.Objective. seed: of dropout.
-      batches_at: function of (position, batch_size) -> endless iterator of batches from that many
-        consumed records on.
-      num_records: of an epoch. max_seq_length: of the longest row. has_lengths: whether the rows of
-        different calls differ in length.
+      batches_at: function of (position in consumed records, batch_size) -> endless iterator of
+        batches.
+      num_records: of an epoch. max_seq_length: of the longest row. has_lengths: whether row lengths
+        may differ between calls.
       validate: () -> {name: value}, or None. export: function of (folder, weights), which
         writes the model.
       fixed: {setting: value} of the task and the model that a run in progress may not change.
         hashes: {name: hash} for run.json.
       results: names of files that the owner of the run writes into its folder.
-      summary: what is trained, for the log; "" when it has been said. flops: function of a batch ->
-        Flops, None = not counted.
+      summary: what is trained, for the log; "" when it has been logged. flops: function of a batch
+        -> Flops, None = not counted.
       peak_flops: of all GPUs a second, None = unknown.
     """
 
@@ -66,9 +65,7 @@ class Training:
 
 
 class Outcome(typing.NamedTuple):
-    """How a run ended: its folder, where it stands, and the number of the signal that stopped it
-    before its end, if one did.
-    """
+    """How a run ended: its folder, its progress, and the signal that stopped it early, if any."""
 
     folder: RunFolder
     progress: Progress
@@ -77,7 +74,7 @@ class Outcome(typing.NamedTuple):
 
 def open_run(output_dir, overwrite):
     """(RunFolder, content of its run.json or None for a new run). Writes nothing. UserError for a
-    folder that holds something else.
+    folder that holds other files.
     """
     folder = RunFolder(output_dir)
     if overwrite:
@@ -87,8 +84,8 @@ def open_run(output_dir, overwrite):
 
 
 def fixed_settings(settings, precision):
-    """{setting: value} of RunSettings that a run in progress may not change; of the schedule all
-    but the clock.
+    """{setting: value} of RunSettings that may not change in a resumed run, such as all of the
+    schedule but --lr_schedule and --total_training_time.
     """
     schedule = settings.schedule.to_dict()
     return (
@@ -108,7 +105,7 @@ def fixed_settings(settings, precision):
 
 
 def check_settings(folder, stored, fixed):
-    """Refuses to go on with a run whose fixed settings are others."""
+    """UserError when a run to resume has other fixed settings."""
     if stored is not None:
         checkpoint.check_resumable(folder, stored, fixed)
 
@@ -151,7 +148,7 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
     step = make_step(plan)
     job = Job(
         step=step,
-        place=step.place,
+        put_on_devices=step.put_on_devices,
         batches_at=lambda position: training.batches_at(position, plan.unit_size),
         validate=training.validate,
         read=state.read,
@@ -168,8 +165,8 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
 
 
 def run_job(job, training, settings, folder, stored, devices, state, console, clock):
-    """Runs a job to its end in the run's folder, of which this process is the only writer;
-    arguments and results of `train`.
+    """Runs a job to its end in the run's folder, as its only writer; arguments and results are
+    those of `train`.
     """
     progress = folder.newest_progress() if stored is not None else None
     if progress is not None and job.num_steps is not None and progress.step > job.num_steps:
@@ -181,7 +178,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     if is_over and stored.get("exported_step") == progress.step and os.path.isdir(folder.model):
         console.say(
             f"{folder.path}: this run is finished ({progress.step} steps); "
-            "nothing to do (--overwrite starts anew)"
+            "nothing to do (--overwrite starts over)"
         )
         return Outcome(folder, progress)
     content = describe_run(job, training, settings)
@@ -190,7 +187,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             restore(state, folder, progress)
             total = "" if job.num_steps is None else f" of {job.num_steps}"
             console.say(
-                f"going on from step {progress.step}{total} ({progress.records:,} records consumed)"
+                f"resuming from step {progress.step}{total} ({progress.records:,} records consumed)"
             )
         if settings.overwrite:
             folder.clear(training.results)
@@ -226,13 +223,13 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
         except OSError as error:
             problem = (
                 f"{error.filename or folder.path}: {error.strerror or error}; "
-                "make room, then the same command goes on"
+                "free some disk space, then repeat the same command"
             )
             raise GaveUp(problem) from error
     if caught and not loop.is_finished():
         console.warn(
             f"stopped by {signal.Signals(caught[0]).name} after step "
-            f"{progress.step}; the same command goes on from there"
+            f"{progress.step}; the same command resumes from there"
         )
         return Outcome(folder, progress, caught[0])
     return Outcome(folder, progress)
@@ -243,7 +240,7 @@ def export_end(ending, export, folder, state, console):
     if ending.export_best and folder.best_step() is not None:
         state.assign(folder.restore(folder.best_step()))
         console.say(
-            f"model/ is that of step {folder.best_step()}, whose validation loss is the lowest"
+            f"model/ is that of step {folder.best_step()}, which has the lowest validation loss"
         )
     export(folder.model, state.read_weights())
 
@@ -284,20 +281,20 @@ def describe_run(job, training, settings):
 
 
 def plan_run(training, settings, folder, stored, devices, state, make_step, console):
-    """The BatchPlan of a run, after --train_batch_size=auto has found its number.
+    """The BatchPlan of a run; resolves --train_batch_size=auto.
 
-    Args: as of `train`. make_step: function of a BatchPlan -> TrainStep. Trying leaves the
-      state as it was.
+    Args: those of `train`. make_step: function of a BatchPlan -> TrainStep. The trials leave the
+      state unchanged.
     """
     batch, is_ramped = settings.batch, settings.schedule.batch_ramp_proportion > 0
-    rows = next(training.batches_at(0, 8))  # complains early
+    rows = next(training.batches_at(0, 8))  # fails early on bad records
     if batch.train_batch_size == "auto":
         wanted = stored["global_batch_size"] if stored else batch.global_batch_size
         if devices.kind == "CPU":
             size = memory.choose_micro_batch(
                 lambda size: size <= NO_GPU_BATCH, devices.num_replicas, wanted
             )
-            console.say(f"--train_batch_size=auto: no GPU whose memory is to be filled; {size}")
+            console.say(f"--train_batch_size=auto: {size}, because there is no GPU memory to fill")
         else:
             size = fill_memory(
                 batch, devices, state, make_step, rows, training.max_seq_length, wanted, console
@@ -315,14 +312,14 @@ def plan_run(training, settings, folder, stored, devices, state, make_step, cons
     if stored and is_ramped and stored.get("unit_size", unit) != unit:
         raise UserError(
             f"--train_batch_size={plan.micro_batch_size}: a run with a batch "
-            f"ramp goes on with GPUs x micro-batch = {stored['unit_size']}"
+            f"ramp must keep GPUs x micro-batch = {stored['unit_size']}"
         )
     return plan
 
 
 def fill_memory(batch, devices, state, make_step, rows, length, wanted, console):
-    """The largest micro-batch that fits, found by running steps on rows of full length; UserError
-    when none does.
+    """The largest micro-batch that fits, found by running steps on rows of full length. UserError
+    when none fits.
 
     Args:
       batch: BatchConfig. make_step: function of a BatchPlan -> TrainStep. wanted: global batch that
@@ -376,9 +373,7 @@ def describe_length(num_steps, plan, num_records, schedule):
 
 
 def records_of_step(plan, schedule):
-    """Records that a step consumes, the mean over a run: the global batch, or less with
-    a batch ramp.
-    """
+    """Mean records per step of a run: the global batch, or fewer with a batch ramp."""
     return plan.global_batch_size * (
         mean_batch_share(plan.num_micro_batches, schedule) if plan.is_ramped else 1.0
     )

@@ -1,28 +1,28 @@
-"""SIGINT and SIGTERM: the first asks a run to end well, the second ends the process at once."""
+"""SIGINT and SIGTERM: the first asks a run to save and stop, the second ends the process."""
 
 import contextlib
 import os
 import signal
 import threading
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def pass_on(number):
-    """Sends this process a signal that a run has caught, now that the run has ended well: SIGINT is
-    a KeyboardInterrupt again.
+def pass_on(signum):
+    """Raises a signal that a run has caught again, after the run has saved: SIGINT becomes a
+    KeyboardInterrupt.
     """
-    if number is not None:
-        signal.raise_signal(number)
+    if signum is not None:
+        signal.raise_signal(signum)
 
 
 @contextlib.contextmanager
 def watch_signals():
-    """Gives a list that gets the number of the first SIGINT or SIGTERM; a second one ends the
-    process at once, with 128 + its number.
+    """Yields a list that receives the first SIGINT or SIGTERM; a second one ends the process at
+    once with exit code 128 + signum.
 
-    Python runs its handlers between two calls into TensorFlow, and a call may be long. So a thread
-    counts the signals as they come.
+    Python runs signal handlers only between calls into TensorFlow, which may be long, so a thread
+    counts the signals as they arrive.
     """
     caught, previous = [], {}
     reader, writer = os.pipe()
@@ -31,14 +31,14 @@ def watch_signals():
     def count():
         seen = 0
         while byte := os.read(reader, 1):
-            seen += byte[0] in NUMBERS
+            seen += byte[0] in SIGNALS
             if seen == 2:
                 os._exit(128 + byte[0])
 
     with contextlib.suppress(ValueError):  # not in the main thread: nothing to watch
         previous = {
-            number: signal.signal(number, lambda number, frame: caught.append(number))
-            for number in NUMBERS
+            signum: signal.signal(signum, lambda signum, frame: caught.append(signum))
+            for signum in SIGNALS
         }
         previous_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     thread = threading.Thread(target=count, name="signals", daemon=True)
@@ -46,8 +46,8 @@ def watch_signals():
     try:
         yield caught
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
         if previous:
             signal.set_wakeup_fd(previous_writer)
         os.close(writer)

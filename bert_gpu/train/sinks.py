@@ -1,7 +1,7 @@
-"""Where the numbers of a run go beside TensorBoard (events.py): metrics.jsonl and Weights & Biases.
+"""The sinks of a run's metrics besides TensorBoard (events.py): metrics.jsonl and Weights & Biases.
 
-A sink has write(step, values), cut(step), which drops what was written after a step, and close().
-Its `recovers` says whether it can be written to again after an error.
+A sink has write(step, values), cut(step), which drops everything after a step, and close().
+`recovers` says whether it can be written to after an error.
 """
 
 import itertools
@@ -14,11 +14,11 @@ from bert_gpu.settings import UserError
 
 
 class JsonLines:
-    """metrics.jsonl: a line {"step": step, name: value, ...} each, flushed. A value that does not
-    exist or is not finite is null.
+    """metrics.jsonl: flushed lines {"step": step, name: value, ...}. A value that is missing or not
+    finite is null.
 
-    A line is there as a whole or not at all: on a full disk lines wait in memory and are tried
-    again with the next one.
+    A line is written completely or not at all: on a full disk, lines wait in memory and are retried
+    with the next one.
     """
 
     recovers = True
@@ -28,13 +28,13 @@ class JsonLines:
         self.file = open(path, "ab", buffering=0)
 
     def write(self, step, values):
-        """Appends a line. OSError when it, and those that wait, cannot be written now."""
+        """Appends a line after those that wait. OSError when they cannot be written now."""
         self.waiting += (json.dumps({"step": step} | values, allow_nan=False) + "\n").encode()
         self._flush()
 
     def cut(self, step):
-        """Drops the lines after `step`, those that wait too. OSError when there is no room to do
-        it; then they stay in the file.
+        """Drops the lines after `step`, also those that wait. OSError when there is no disk space
+        for it; then the file keeps them.
         """
         self.waiting = b"".join(
             line
@@ -65,8 +65,8 @@ class JsonLines:
 
 
 def cut_lines(path, step):
-    """Drops lines of a metrics.jsonl after `step` (all for None), and from the first line that is
-    broken on. No file: nothing to do.
+    """Drops from a metrics.jsonl, if there is one, the lines after `step` (all for None) and
+    everything from the first broken line on.
     """
     if not os.path.exists(path):
         return
@@ -86,16 +86,16 @@ def is_metrics_line(line):
 
 class WeightsAndBiases:
     """A run of Weights & Biases (--wandb_project). OUTPUT_DIR/wandb/run_id.txt holds its id, so
-    that a resume goes on with the same one.
+    that a resumed run keeps it.
 
-    Weights & Biases takes nothing back, and steps of its own never go down. So the x-axis is a
-    metric, "step": after a resume or a rollback the steps since that checkpoint are there twice,
-    and none is lost. Offline runs lie in OUTPUT_DIR/wandb until `wandb sync`; a resumed one is
-    several folders of one id.
+    Weights & Biases deletes nothing, and its own step never decreases. So the x-axis is a metric,
+    "step": after a resume or a rollback the steps since that checkpoint appear a second time, and
+    none is lost. Offline runs stay in OUTPUT_DIR/wandb until `wandb sync`; a resumed one has
+    several folders with one id.
 
     Args:
-      path: OUTPUT_DIR. project: its name. mode: "online" | "offline". settings: dict that is shown
-        with the run.
+      path: OUTPUT_DIR. project: name of the project. mode: "online" | "offline". settings: dict
+        that is shown with the run.
     """
 
     recovers = False
@@ -133,7 +133,7 @@ class WeightsAndBiases:
         )
 
     def cut(self, step):
-        """What was sent stays; what follows gets rows of its own."""
+        """Keeps what was sent; later steps get new rows."""
         self.step = None
 
     def close(self):
@@ -141,10 +141,10 @@ class WeightsAndBiases:
 
 
 def check_wandb(project, mode):
-    """The module wandb, logged in where it has to be (on a terminal it asks for the key). UserError
-    when it is not there, or no key is.
+    """The module wandb, logged in when mode is online (on a terminal it asks for the key).
+    UserError when the package or the key is missing.
     """
-    if mode == "offline":  # or it sends statistics of its own use
+    if mode == "offline":  # otherwise it sends usage statistics
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     try:
         import wandb
@@ -172,7 +172,7 @@ def cannot_start(project, error):
 
 
 def stored_id(path):
-    """The id in a file, made when there is none."""
+    """The id in a file, which is created when missing."""
     if not os.path.exists(path):
         write_text(path, secrets.token_hex(4) + "\n")
     with open(path, encoding="utf-8") as file:

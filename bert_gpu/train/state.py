@@ -2,8 +2,8 @@
 updates, the loss scale.
 
 They are ON_READ variables with the aggregation ONLY_FIRST_REPLICA: a replica reads and assigns its
-own copy, also inside compiled functions, and because all apply the same update the copies stay
-equal. Weights that are frozen have no slots.
+own copy, also inside compiled functions, and the copies stay equal because all replicas apply the
+same update. Frozen weights have no slots.
 """
 
 import re
@@ -13,8 +13,8 @@ import tensorflow as tf
 from bert_gpu.optim import optimizers
 from bert_gpu.settings import UserError
 
-# doubled after so many good steps, halved at overflow
-LOSS_SCALE_START, LOSS_SCALE_MAX, LOSS_SCALE_WINDOW = 2.0**15, 2.0**24, 2000
+# doubled after LOSS_SCALE_GROWTH_STEPS good steps, halved at overflow
+LOSS_SCALE_START, LOSS_SCALE_MAX, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2.0**24, 2000
 
 
 class TrainState:
@@ -97,8 +97,8 @@ def first_copy(variable):
     return copies(variable)[0]
 
 
-# Where names of weights say which part of the encoder they are of: ours, or Model Garden's, which
-# begin with "encoder/". A layer without a number is layer 0, which all may share (albert).
+# Patterns of weight names: ours, or Model Garden's, which begin with "encoder/". A layer without an
+# index is layer 0, which all layers may share (albert).
 EMBEDDINGS = r"^(embeddings|encoder/\w*embedding\w*)/"
 LAYER = re.compile(
     r"^(?:encoder/(?:transformer[/_])?)?layer_(\d+)/"
@@ -107,7 +107,7 @@ LAYER = re.compile(
 
 
 def layer_of(name):
-    """Number of the layer that a weight belongs to, None for weights of no layer."""
+    """Index of the layer that a weight belongs to, None for weights outside the layers."""
     found = LAYER.match(name)
     return found and int(found[1] or found[2] or 0)
 
@@ -119,8 +119,8 @@ def frozen_names(weight_names, expressions):
       weight_names: names of all weights. expressions: strings, each "embeddings", "layers:K" (the
         first K layers) or a regular expression that is searched in the names.
 
-    Raises UserError when an expression is none, fits nothing, names more layers than there are, or
-    when nothing is left to train.
+    Raises UserError when an expression is invalid, matches nothing or names more layers than there
+    are, or when nothing is left to train.
     """
     frozen, num_layers = (
         set(),
@@ -151,8 +151,8 @@ def frozen_names(weight_names, expressions):
                 }
         except re.error as error:
             raise UserError(
-                f"--freeze={expression}: is no regular expression "
-                f"({error}); or use embeddings, layers:K"
+                f"--freeze={expression}: is not a valid regular expression "
+                f"({error}); correct it, or use embeddings or layers:K"
             ) from error
         if not found:
             raise UserError(

@@ -1,11 +1,11 @@
-"""One training step: accumulate -> all-reduce -> unscale, clip -> skip what is not finite -> apply.
+"""One training step: accumulate -> all-reduce -> unscale, clip -> skip if not finite -> apply.
 
-A step's loss is exact, however its global batch is divided. The counts (masked tokens, sequences)
-of the whole global batch are known before the backward pass, so every micro-batch backpropagates
-its sums divided by global counts, and gradients are only ever added. Weights are ON_READ variables
-with the aggregation ONLY_FIRST_REPLICA: each replica owns a copy and applies the same update to it,
-so forward, backward and update can be compiled by XLA, with the all-reduce between them outside.
-Several steps are one call into TensorFlow; nothing in it waits for the host.
+A step's loss does not depend on how its global batch is divided. The counts (masked tokens,
+sequences) of the whole global batch are known before the backward pass, so every micro-batch
+backpropagates its sums divided by global counts, and gradients are only ever added. Weights are
+ON_READ variables with the aggregation ONLY_FIRST_REPLICA: each replica owns a copy and applies the
+same update to it, so forward, backward and update can be compiled by XLA, with the all-reduce
+between them outside. Several steps are one call into TensorFlow; nothing in it waits for the host.
 
 Legend: K steps of a call, R replicas, A micro-batches a step (accumulation), B rows of a
 micro-batch. A global batch has R * A * B rows.
@@ -20,12 +20,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.optim import optimizers
-from bert_gpu.train.state import LOSS_SCALE_MAX, LOSS_SCALE_WINDOW
+from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, LOSS_SCALE_MAX
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a model is trained for, as functions on (weights, batch).
+    """What a model is trained for, as functions of a batch.
 
     counts(batch) -> {name: float32 scalar}: what each loss is divided by; needs no forward pass.
     losses(weights, batch, dtype, seed) -> {name: float32 scalar}: sums, of the same names. `seed`
@@ -63,7 +63,7 @@ def divide_batch(batch, num_replicas, num_micro_batches):
 
 
 class Metrics(typing.NamedTuple):
-    """What K steps measured: values is a (K, M) float32 tensor, perhaps not computed yet; `read`
+    """The metrics of K steps: values is a (K, M) float32 tensor that may still be computed; `read`
     waits for it.
     """
 
@@ -75,18 +75,18 @@ class Metrics(typing.NamedTuple):
         return dict(zip(self.names, self.values.numpy().T, strict=True))
 
 
-class Placed(typing.NamedTuple):
-    """The batches of a call on their devices: (K, A, B, ...) for each replica; numbers of
-    micro-batches (K,); K.
+class DeviceBatches(typing.NamedTuple):
+    """The batches of a call on their devices: parts holds (K, A, B, ...) for each replica,
+    num_micro_batches is (K,), num_steps is K.
     """
 
     parts: typing.Any
-    numbers: tf.Tensor
+    num_micro_batches: tf.Tensor
     num_steps: int
 
 
 class TrainStep:
-    """Callable (batches, rates, step) -> Metrics of K steps.
+    """Callable (batches, learning_rates, step) -> Metrics of K steps.
 
     Their names: "loss" and one mean for each loss, "gradient_norm", "skipped" (1.0 when the step
     was not finite), "loss_scale".
@@ -96,9 +96,10 @@ class TrainStep:
         OptimizerConfig.
       num_micro_batches: A. seed: of dropout.
       is_ramped: whether steps may have fewer than A micro-batches. The compiled program then takes
-        their number as an argument, and batches are filled up to A with rows that are not computed.
-      has_lengths: whether the rows of different calls may have different lengths. Without XLA one
-        program then serves all.
+        num_micro_batches as an argument, and batches are padded to A with rows that are not
+        computed.
+      has_lengths: whether row lengths may differ between calls. Without XLA one program serves all
+        lengths.
     """
 
     def __init__(
@@ -130,39 +131,47 @@ class TrainStep:
         self.update = tf.function(self._update, autograph=False, jit_compile=devices.xla)
         self.programs = {}  # for each K
 
-    def __call__(self, batches, rates, step, numbers=None):
+    def __call__(self, batches, learning_rates, step, num_micro_batches=None):
         """Runs K steps.
 
         Args:
           batches: K global batches of equal shapes, dicts of arrays (R * A * B, ...); or what
-            `place` made of them.
-          rates: K learning rates. step: number of the first step, from 0.
-          numbers: with `is_ramped`, how many micro-batches each batch is made of instead of A.
+            `put_on_devices` made of them.
+          learning_rates: K floats. step: index of the first step, from 0.
+          num_micro_batches: with `is_ramped`, those of each batch, at most A. Default: A.
         """
-        placed = batches if isinstance(batches, Placed) else self.place(batches, numbers)
-        if placed.num_steps not in self.programs:
-            program = functools.partial(self._run, placed.num_steps)
-            self.programs[placed.num_steps] = tf.function(
+        on_devices = (
+            batches
+            if isinstance(batches, DeviceBatches)
+            else self.put_on_devices(batches, num_micro_batches)
+        )
+        if on_devices.num_steps not in self.programs:
+            program = functools.partial(self._run, on_devices.num_steps)
+            self.programs[on_devices.num_steps] = tf.function(
                 program, autograph=False, reduce_retracing=self.hides_lengths
             )
-        rates = tf.constant(np.asarray(rates, np.float32))
-        values = self.programs[placed.num_steps](
-            placed.parts, placed.numbers, rates, tf.constant(step, tf.int32)
+        learning_rates = tf.constant(np.asarray(learning_rates, np.float32))
+        values = self.programs[on_devices.num_steps](
+            on_devices.parts,
+            on_devices.num_micro_batches,
+            learning_rates,
+            tf.constant(step, tf.int32),
         )
         return Metrics(self.metric_names, values)
 
-    def place(self, batches, numbers=None):
-        """Puts the batches of a call on the devices that will need them. Arguments as for a call;
-        safe in a thread of its own.
+    def put_on_devices(self, batches, num_micro_batches=None):
+        """Puts the batches of a call on the devices that need them. Takes the arguments of a call;
+        may run in another thread.
         """
-        numbers = [self.num_micro_batches] * len(batches) if numbers is None else numbers
-        put = self.devices.strategy.experimental_distribute_values_from_function
+        if num_micro_batches is None:
+            num_micro_batches = [self.num_micro_batches] * len(batches)
+        distribute = self.devices.strategy.experimental_distribute_values_from_function
         divided = [
-            divide_batch(batch, self.devices.num_replicas, number)
-            for batch, number in zip(batches, numbers, strict=True)
+            divide_batch(batch, self.devices.num_replicas, count)
+            for batch, count in zip(batches, num_micro_batches, strict=True)
         ]
 
-        def place(context):
+        def replica_parts(context):
             parts = [steps[context.replica_id_in_sync_group] for steps in divided]
             with tf.device(
                 self.devices.strategy.extended.worker_devices[context.replica_id_in_sync_group]
@@ -172,22 +181,30 @@ class TrainStep:
                     for name in parts[0]
                 }
 
-        return Placed(put(place), tf.constant(numbers, tf.int32), len(batches))
+        return DeviceBatches(
+            distribute(replica_parts), tf.constant(num_micro_batches, tf.int32), len(batches)
+        )
 
     def _fill(self, value):
-        """(a, B, ...) -> (A, B, ...), rows of 0 behind."""
+        """Pads (a, B, ...) with zeros to (A, B, ...)."""
         missing = self.num_micro_batches - len(value)
         return np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1)) if missing else value
 
-    def _run(self, num_steps, batches, numbers, rates, step):
-        """K steps: batches hold (K, A, B, ...) for each replica; numbers, of micro-batches, and
-        rates (K,). Returns (K, M).
+    def _run(self, num_steps, batches, num_micro_batches, learning_rates, step):
+        """K steps: batches hold (K, A, B, ...) for each replica; num_micro_batches and
+        learning_rates are (K,). Returns (K, M).
         """
 
         def one(index):
             metrics = self.devices.strategy.run(
                 self._replica_step,
-                args=(batches, index, numbers[index], rates[index], step + index),
+                args=(
+                    batches,
+                    index,
+                    num_micro_batches[index],
+                    learning_rates[index],
+                    step + index,
+                ),
             )
             return self.devices.strategy.experimental_local_results(metrics)[0]
 
@@ -203,11 +220,13 @@ class TrainStep:
         )
         return rows.stack()
 
-    def _replica_step(self, batches, index, number, rate, step):
+    def _replica_step(self, batches, index, num_micro_batches, learning_rate, step):
         context = tf.distribute.get_replica_context()
         # (A, B, ...)
         batch = {name: self._hide_length(value[index]) for name, value in batches.items()}
-        counts = context.all_reduce(tf.distribute.ReduceOp.SUM, self._counts(batch, number))
+        counts = context.all_reduce(
+            tf.distribute.ReduceOp.SUM, self._counts(batch, num_micro_batches)
+        )
         seed = fold_seed(
             tf.constant([self.seed & 0x7FFFFFFF, self.seed >> 31 & 0x7FFFFFFF], tf.int32), step
         )
@@ -220,9 +239,9 @@ class TrainStep:
             if self.devices.precision == "float16"
             else tf.constant(1.0)
         )
-        gradients, losses = self.gradients(weights, batch, number, counts, scale, seed)
+        gradients, losses = self.gradients(weights, batch, num_micro_batches, counts, scale, seed)
         gradients, losses = self._all_reduce(context, gradients, losses)
-        norm, skipped = self.update(gradients, scale, rate)
+        norm, skipped = self.update(gradients, scale, learning_rate)
         metrics = dict(
             losses,
             loss=tf.add_n(list(losses.values())),
@@ -234,9 +253,7 @@ class TrainStep:
         return tf.stack(list(metrics.values()))
 
     def _hide_length(self, value):
-        """(A, B, S) with S unknown to the program, so that it is one for all lengths, whichever of
-        them came first.
-        """
+        """Makes S of (A, B, S) unknown to the program, so that one program serves all lengths."""
         if not self.hides_lengths or value.shape.rank < 3:
             return value
         return tf.raw_ops.PlaceholderWithDefault(
@@ -244,7 +261,7 @@ class TrainStep:
         )
 
     def _all_reduce(self, context, gradients, losses):
-        """Sums gradients and losses over the replicas, gradients as the wire's type."""
+        """Sums gradients and losses over the replicas, gradients in the dtype of the all-reduce."""
         total, wire, options = (
             tf.distribute.ReduceOp.SUM,
             self.devices.wire_dtype,
@@ -261,10 +278,10 @@ class TrainStep:
             name: tf.cast(gradient, tf.float32) for name, gradient in rounded.items()
         }, context.all_reduce(total, losses)
 
-    def _counts(self, batch, number):
-        """Counts of the micro-batches of this replica, from (A, B, ...) at once."""
+    def _counts(self, batch, num_micro_batches):
+        """Counts of all micro-batches (A, B, ...) of this replica together."""
         if self.is_ramped:
-            batch = {name: value[:number] for name, value in batch.items()}
+            batch = {name: value[:num_micro_batches] for name, value in batch.items()}
         return self.objective.counts(
             {
                 name: tf.reshape(v, tf.concat([[-1], tf.shape(v)[2:]], 0))
@@ -273,19 +290,17 @@ class TrainStep:
         )
 
     def _gradients(self, weights, batch, num_micro_batches, counts, scale, seed):
-        """Sums over the micro-batches of gradients (float32 where any are added) and of losses,
-        both of sum / global count.
+        """Gradients (float32 if they are added up) and losses, summed over the micro-batches, both
+        divided by the global counts.
         """
         cast = cast_weights(weights, self.devices.dtype)
         trained = {name: cast[name] for name in self.state.trained}
 
-        def micro_batch(number):
-            rows = {name: value[number] for name, value in batch.items()}
+        def micro_batch(index):
+            rows = {name: value[index] for name, value in batch.items()}
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(trained)
-                sums = self.objective.losses(
-                    cast, rows, self.devices.dtype, fold_seed(seed, number)
-                )
+                sums = self.objective.losses(cast, rows, self.devices.dtype, fold_seed(seed, index))
                 losses = {
                     name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()
                 }
@@ -297,7 +312,7 @@ class TrainStep:
                 name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()
             }
             if self.num_micro_batches == self.devices.num_replicas == 1:
-                return gradients, losses  # nothing is added to them; the update makes them float32
+                return gradients, losses  # not added up; the update casts them to float32
             return {
                 name: tf.cast(gradient, tf.float32) for name, gradient in gradients.items()
             }, losses
@@ -305,11 +320,11 @@ class TrainStep:
         if self.num_micro_batches == 1:
             return micro_batch(0)
 
-        def accumulate(number, gradients, losses):
-            more_gradients, more_losses = micro_batch(number)
+        def accumulate(index, gradients, losses):
+            more_gradients, more_losses = micro_batch(index)
             gradients = {name: value + more_gradients[name] for name, value in gradients.items()}
             return (
-                number + 1,
+                index + 1,
                 gradients,
                 {name: value + more_losses[name] for name, value in losses.items()},
             )
@@ -318,13 +333,13 @@ class TrainStep:
         zeros = {name: tf.zeros(weights[name].shape) for name in trained}
         start = (tf.constant(0), zeros, {name: tf.constant(0.0) for name in counts})
         _, gradients, losses = tf.while_loop(
-            lambda number, *_: number < end, accumulate, start, parallel_iterations=1
+            lambda index, *_: index < end, accumulate, start, parallel_iterations=1
         )
         return gradients, losses
 
-    def _update(self, gradients, scale, rate):
-        """Applies the optimizer to this replica's copy, or skips; returns (gradient
-        norm, skipped).
+    def _update(self, gradients, scale, learning_rate):
+        """Applies the optimizer to this replica's copy unless the norm is not finite; returns
+        (norm, skipped).
         """
         state = self.state
         factor, norm = optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
@@ -335,7 +350,7 @@ class TrainStep:
             weights = {name: tf.convert_to_tensor(state.weights[name]) for name in state.trained}
             slots = {name: tf.convert_to_tensor(variable) for name, variable in state.slots.items()}
             weights, slots = optimizers.update(
-                weights, gradients, slots, rate, num_updates, self.optimizer, factor
+                weights, gradients, slots, learning_rate, num_updates, self.optimizer, factor
             )
             for name, value in weights.items():
                 state.weights[name].assign(value)
@@ -352,8 +367,8 @@ class TrainStep:
         if self.devices.precision == "float16":
             good = tf.where(is_finite, tf.convert_to_tensor(state.num_good) + 1, 0)
             grown = tf.where(
-                good >= LOSS_SCALE_WINDOW, tf.minimum(scale * 2.0, LOSS_SCALE_MAX), scale
+                good >= LOSS_SCALE_GROWTH_STEPS, tf.minimum(scale * 2.0, LOSS_SCALE_MAX), scale
             )
             state.loss_scale.assign(tf.where(is_finite, grown, tf.maximum(scale / 2.0, 1.0)))
-            state.num_good.assign(tf.where(good >= LOSS_SCALE_WINDOW, 0, good))
+            state.num_good.assign(tf.where(good >= LOSS_SCALE_GROWTH_STEPS, 0, good))
         return norm, skipped

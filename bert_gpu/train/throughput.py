@@ -1,5 +1,5 @@
-"""The highest rates of devices, and which share of one a training reaches; model/flops.py counts
-the arithmetic of a step.
+"""Peak FLOP/s of GPUs, and the share of the peak that a training reaches; model/flops.py counts the
+FLOPs of a step.
 """
 
 import re
@@ -41,7 +41,7 @@ PEAK_TFLOPS = {
     "rtx a6000": (154.8, 77.4, 38.7),
     # Ampere, GeForce: "NVIDIA Ampere GA102 GPU architecture", tables 2 to 9: 3090, 3080, 3070. The
     # others by its arithmetic, from their published cores and boost clocks: float32 = 2 x cores x
-    # clock, 16 bits twice that, TensorFloat-32 the same.
+    # clock, 16 bits double that, TensorFloat-32 the same.
     "rtx 3060": (25.5, 12.7, 12.7),
     "rtx 3060 ti": (32.4, 16.2, 16.2),
     "rtx 3070": (40.6, 20.3, 20.3),
@@ -80,15 +80,15 @@ PEAK_TFLOPS = {
     "rtx 5080": (112.6, 56.3, 56.3),
     "rtx 5090": (209.5, 104.8, 104.8),
 }
-# What a device's name may have beside the words above. Any other word (Laptop, MIG, D, Max-Q) makes
-# it another device, which is unknown.
+# Other words that a device's name may contain. Any word beyond these (Laptop, MIG, D, Max-Q) means
+# another, unknown device.
 _OTHER_WORDS = re.compile(
     r"nvidia|tesla|geforce|generation|graphics|device|sxm\d?|pcie|hbm\d\w?|\d+gb"
 )
 
 
 def peak_flops(device_name, precision, tensor_float_32=True):
-    """Highest rate of matrix products of a GPU in FLOP/s, or None for what the table does not have.
+    """Peak FLOP/s of a GPU's matrix products, None for a GPU that is not in the table.
 
     Args:
       device_name: as TensorFlow gives it, for example "NVIDIA A100-SXM4-80GB".
@@ -111,8 +111,7 @@ def peak_flops(device_name, precision, tensor_float_32=True):
 
 
 def total_peak_flops(device_names, precision, tensor_float_32=None):
-    """The peaks of all GPUs of a run together, FLOP/s; None when one is unknown or there is
-    none (CPUs).
+    """Peak FLOP/s of all GPUs of a run together; None when one is unknown or there is no GPU.
 
     tensor_float_32: None asks TensorFlow.
     """
@@ -123,14 +122,13 @@ def total_peak_flops(device_names, precision, tensor_float_32=None):
 
 
 def utilization(model_flops_per_second, hardware_flops_per_second, real_share, peak):
-    """The shares of a peak that a run reaches: {"mfu", "mfu_real_tokens", "hfu"}, None each when
+    """The shares of the peak that a run reaches: {"mfu", "mfu_real_tokens", "hfu"}, None each when
     the peak or a rate is.
 
     Args:
-      model_flops_per_second, hardware_flops_per_second: rates of all GPUs together, of all places
-        of the rows, padding included.
-      real_share: share of the places that hold real tokens; mfu_real_tokens is mfu times that, what
-        is not spent on padding.
+      model_flops_per_second, hardware_flops_per_second: of all GPUs together, over all positions of
+        the rows, padding included.
+      real_share: share of the positions that hold real tokens; mfu_real_tokens is mfu times that.
       peak: FLOP/s of all GPUs together, from `total_peak_flops` or `measured_matrix_rate`.
     """
     if None in (model_flops_per_second, hardware_flops_per_second, peak):
@@ -144,8 +142,8 @@ def utilization(model_flops_per_second, hardware_flops_per_second, real_share, p
 
 
 def measured_matrix_rate(dtype=tf.float32, device="CPU:0", size=None, seconds=2.0):
-    """FLOP/s that a large square product reaches: the peak to hold a CPU, or a GPU that the table
-    does not have, against.
+    """FLOP/s that a large square matrix product reaches: the reference for a CPU or a GPU that is
+    not in the table.
 
     Args:
       dtype: of the product. device: where, a device of TensorFlow. size: rows of the matrices;

@@ -21,7 +21,7 @@ def data(tmp_path_factory, sample_text):
 
 @pytest.fixture(scope="session")
 def finished(data, tmp_path_factory):
-    """A run of 12 steps that nobody disturbed."""
+    """A run of 12 steps without interruptions."""
     output = tmp_path_factory.mktemp("run") / "run"
     assert pretrain(data, output, "--save_checkpoints_steps=5") == 0
     return output

@@ -244,7 +244,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
         call(capsys, *inputs(workplace, tmp_path / "run", *more))
     assert not (tmp_path / "run" / "model").exists()
     code, out, _ = call(capsys, *inputs(workplace, tmp_path / "run", *more))
-    assert code == 0 and "going on from step 20 of 48" in out
+    assert code == 0 and "resuming from step 20 of 48" in out
     weights = [
         (folder / "model" / "model.safetensors").read_bytes()
         for folder in (trained, tmp_path / "run")
@@ -452,7 +452,7 @@ def test_results_alone_do_not_enter_a_run_of_pretraining(trained, workplace, cap
         json.dumps(dict(settings=dict(seed=1), global_batch_size=8, learning_rate=0.1))
     )
     code, _, err = call(capsys, *results_alone(workplace, trained, tmp_path))
-    assert code == 2 and "no classifier's" in err and os.listdir(tmp_path) == ["run.json"]
+    assert code == 2 and "not a classifier's" in err and os.listdir(tmp_path) == ["run.json"]
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def test_five_words_for_each_mask_are_the_models_best(pretrained, capsys):
     batch = dict(input_ids=ids, input_mask=np.ones_like(ids), segment_ids=np.zeros_like(ids))
     batch = {name: tf.constant(value) for name, value in batch.items()}
     logits = heads.mlm_logits(weights, encode(weights, batch, MODEL), tf.constant([[2, 4]]), MODEL)
-    for place, shown in enumerate([lines[1:6], lines[7:]]):
-        probabilities = tf.nn.softmax(logits[0, place]).numpy()
+    for position, shown in enumerate([lines[1:6], lines[7:]]):
+        probabilities = tf.nn.softmax(logits[0, position]).numpy()
         best = np.argsort(-probabilities)[:5]
         assert [word for _, word in shown] == [VOCAB[piece] for piece in best]
         np.testing.assert_allclose(

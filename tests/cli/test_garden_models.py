@@ -104,7 +104,7 @@ def test_it_is_fine_tuned_killed_resumed_evaluated_and_predicts(
     ), err
     kill_after_save(monkeypatch, lambda: call(capsys, classify.main, *arguments(tmp_path / "run")))
     code, out, err = call(capsys, classify.main, *arguments(tmp_path / "run"))
-    assert code == 0 and "going on from step 3 of 6" in out, err
+    assert code == 0 and "resuming from step 3 of 6" in out, err
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "run"))
 
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())

@@ -81,10 +81,10 @@ def test_settings_are_checked_when_they_are_made(wrong, message):
 def test_an_interrupt_arrives_when_the_run_is_saved(data, tmp_path, monkeypatch):
     step = TrainStep.__call__
 
-    def interrupted(self, batches, rates, number, *rest):
+    def interrupted(self, batches, learning_rates, number, *rest):
         if number == 2:
             signal.raise_signal(signal.SIGINT)
-        return step(self, batches, rates, number, *rest)
+        return step(self, batches, learning_rates, number, *rest)
 
     monkeypatch.setattr(TrainStep, "__call__", interrupted)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest-xdist ignores it
@@ -105,7 +105,7 @@ def test_what_goes_wrong_is_raised(data, tmp_path, capsys, caplog):
     with caplog.at_level("INFO", logger="bert_gpu"):
         pretrain.pretrain(settings(data, tmp_path / "run", ending=EndingConfig()))
     assert any(
-        "going on from step 4" in record.message or "finished" in record.message
+        "resuming from step 4" in record.message or "finished" in record.message
         for record in caplog.records
     )
     assert capsys.readouterr() == ("", "")

@@ -192,8 +192,8 @@ def test_other_optimizers_resume_to_the_bit(data, tmp_path, optimizer):
 
 
 def test_rollback_leaves_the_bad_data_behind(data, tmp_path, capsys):
-    """With a rate that is far too high every checkpoint diverges again, so that the run rolls back,
-    and gives up in the end.
+    """With a far too high learning rate every checkpoint diverges again, so that the run rolls
+    back, and gives up in the end.
     """
     output = tmp_path / "run"
     calm = ["--save_checkpoints_steps=2", "--num_warmup_steps=0", "--curve=constant"]
@@ -204,7 +204,7 @@ def test_rollback_leaves_the_bad_data_behind(data, tmp_path, capsys):
     flags = [*calm, "--max_bad_steps=2", "--on_divergence=rollback", "--max_rollbacks=2"]
     assert pretrain(data, output, *flags, steps=40) == 3
     error = capsys.readouterr().err
-    assert error.count("back to step 4") == 2 and "--max_rollbacks=2 are done" in error
+    assert error.count("back to step 4") == 2 and "--max_rollbacks=2 is reached" in error
     assert RunFolder(str(output)).newest_progress().num_rollbacks == 2
 
 

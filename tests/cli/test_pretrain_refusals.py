@@ -102,11 +102,11 @@ def test_overwrite_touches_runs_only(data, tmp_path, capsys):
     assert (tmp_path / "model" / "mine").read_text() == "years of work"
 
 
-@pytest.mark.parametrize("place", ["file", "file/run"])
-def test_a_file_in_the_way(data, tmp_path, capsys, place):
+@pytest.mark.parametrize("output_dir", ["file", "file/run"])
+def test_a_file_in_the_way(data, tmp_path, capsys, output_dir):
     (tmp_path / "file").write_text("x")
     for flags in ([], ["--overwrite"]):
-        assert pretrain(data, tmp_path / place, *flags) == 2
+        assert pretrain(data, tmp_path / output_dir, *flags) == 2
         assert "is a file, not a folder" in capsys.readouterr().err
 
 

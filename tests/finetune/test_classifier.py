@@ -68,7 +68,7 @@ def test_rows_equal_the_naive_reference(max_seq_length, has_pairs):
     lengths = list(itertools.product(range(0, 25, 2), range(0, 26, 3)))
     texts_a = [" ".join(str(5 + i) for i in range(a)) for a, _ in lengths]
     texts_b = [" ".join(str(39 - i) for i in range(b)) for _, b in lengths]
-    rows = classifier.encode_rows(
+    rows = classifier.encode_examples(
         Numbers(), texts_a, texts_b if has_pairs else None, range(len(lengths)), max_seq_length
     )
     batch = classifier.make_batch(rows, np.arange(len(lengths)))
@@ -92,7 +92,7 @@ def test_rows_equal_the_naive_reference(max_seq_length, has_pairs):
 
 
 def test_a_batch_is_padded_to_its_longest_row_rounded_up():
-    rows = classifier.encode_rows(Numbers(), ["5", "5 " * 9, "5 " * 90], None, None, 30)
+    rows = classifier.encode_examples(Numbers(), ["5", "5 " * 9, "5 " * 90], None, None, 30)
     widths = [
         classifier.make_batch(rows, np.array(numbers))["input_ids"].shape[1]
         for numbers in ([0], [0, 1], [2, 0])
@@ -101,12 +101,14 @@ def test_a_batch_is_padded_to_its_longest_row_rounded_up():
 
 
 def test_rows_of_an_encoder_made_for_one_length_are_all_full():
-    rows = classifier.encode_rows(Numbers(), ["5", "5 " * 9], None, None, 30, length_multiple=30)
+    rows = classifier.encode_examples(
+        Numbers(), ["5", "5 " * 9], None, None, 30, length_multiple=30
+    )
     assert classifier.make_batch(rows, np.array([0]))["input_mask"].tolist() == [[1] * 3 + [0] * 27]
 
 
 def test_every_epoch_has_each_row_once_and_the_position_is_all_there_is_to_resume():
-    rows = classifier.encode_rows(Numbers(), [str(5 + i) for i in range(7)], None, range(7), 8)
+    rows = classifier.encode_examples(Numbers(), [str(5 + i) for i in range(7)], None, range(7), 8)
 
     def stream(position, batch_size, count, seed=1):
         batches = classifier.training_batches(
@@ -123,7 +125,7 @@ def test_every_epoch_has_each_row_once_and_the_position_is_all_there_is_to_resum
 
 
 def test_evaluation_has_each_row_once_in_order():
-    rows = classifier.encode_rows(Numbers(), [str(5 + i) for i in range(7)], None, range(7), 8)
+    rows = classifier.encode_examples(Numbers(), [str(5 + i) for i in range(7)], None, range(7), 8)
     batches = list(classifier.evaluation_batches(rows, batch_size=3))
     assert [batch["row_weights"].tolist() for batch in batches] == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
     labels = [batch["labels"][batch["row_weights"] > 0] for batch in batches]
@@ -133,7 +135,7 @@ def test_evaluation_has_each_row_once_in_order():
 @pytest.fixture(scope="module")
 def rows():
     texts = random_texts(13, 20), random_texts(13, 15, seed=1)
-    return classifier.encode_rows(Numbers(), *texts, np.arange(13) % 3, 40)
+    return classifier.encode_examples(Numbers(), *texts, np.arange(13) % 3, 40)
 
 
 def random_state(devices, num_classes=3, seed=0, model=MODEL):
@@ -268,7 +270,7 @@ def test_a_tiny_bert_learns_an_easy_task():
     texts_b = [
         text + " 5" if label else text + " 6" for text, label in zip(texts_b, labels, strict=True)
     ]
-    rows = classifier.encode_rows(Numbers(), texts_a, texts_b, labels, 24)
+    rows = classifier.encode_examples(Numbers(), texts_a, texts_b, labels, 24)
     devices = set_up(DeviceConfig())
     state = TrainState(
         devices.strategy,

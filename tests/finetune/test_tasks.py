@@ -94,7 +94,7 @@ def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path, labels, o
     write(tmp_path, tsv([("i", "a", "b", label) for label in labels]))
     examples = tasks.read_split(PAIRS, str(tmp_path), "train")
     assert tasks.find_labels(examples) == order
-    assert tasks.number_labels(examples, order) == [order.index(label) for label in labels]
+    assert tasks.index_labels(examples, order) == [order.index(label) for label in labels]
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_bad_files_are_refused(tmp_path):
     write(tmp_path, "text_a\tlabel\na\t1\n", split="dev")
     assert "dev.tsv: line 1 has no column 'text_b'" in refused("dev")
     write(tmp_path, 'text_a,text_b,label\n"a,b,1\n', kind="csv", split="test")
-    assert "test.csv: line 2 is no valid CSV" in refused("test")
+    assert "test.csv: line 2 is not valid CSV" in refused("test")
     write(tmp_path, tsv(), split="dev", kind="csv")
-    assert "both are there" in refused("dev")
+    assert "both exist" in refused("dev")
     required = tasks.TaskSpec("pairs", text_b="second", requires_text_b=True)
     assert "no column 'second'" in refused(task=required)
 
@@ -161,7 +161,7 @@ def test_labels_unknown_or_alone_are_refused(tmp_path):
     write(tmp_path, tsv([("1", "a", "b", "1"), ("2", "a", "b", "2")]), split="dev")
     dev = tasks.read_split(PAIRS, str(tmp_path), "dev")
     with pytest.raises(UserError, match=r"dev.tsv: line 3 has the label '2'.*\(it has 0, 1\)"):
-        tasks.number_labels(dev, ("0", "1"))
+        tasks.index_labels(dev, ("0", "1"))
     write(tmp_path, tsv([("1", "a", "b", "1"), ("2", "a", "b", "1")]))
     with pytest.raises(UserError, match=r"train.tsv: all 2 examples have the label '1'"):
         tasks.find_labels(tasks.read_split(PAIRS, str(tmp_path), "train"))

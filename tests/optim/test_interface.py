@@ -163,15 +163,15 @@ def test_a_row_trains_and_resumes_to_the_bit(tmp_path, monkeypatch, xla):
     options = dict(optimizer="sgdm", sgdm_rest_factor=0.2, xla=xla)
     steps = list(batches(1)) * 8
     whole, first, second = (Trainer(2, seed=seed, **options) for seed in (7, 7, 8))
-    losses = [metrics["loss"] for metrics in whole.run(steps, rate=0.1)]
+    losses = [metrics["loss"] for metrics in whole.run(steps, learning_rate=0.1)]
     assert losses[-1] < 0.9 * losses[0]
-    first.run(steps[:3], rate=0.1)
+    first.run(steps[:3], learning_rate=0.1)
     folder = RunFolder(str(tmp_path / "run"))
     folder.create({})
     folder.save(Progress(step=3), first.state.read(), keep=1)
     second.state.assign(folder.restore(3))
     second.step.seed = first.step.seed
-    assert [metrics["loss"] for metrics in second.run(steps[3:], rate=0.1, start=3)] == losses[3:]
+    assert [metrics["loss"] for metrics in second.run(steps[3:], learning_rate=0.1, start=3)] == losses[3:]
     names = set(whole.state.variables())
     assert (
         "slots/momentum/layer_0/attention/qkv/kernel" in names

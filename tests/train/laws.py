@@ -90,12 +90,12 @@ class Trainer:
             is_ramped=is_ramped,
         )
 
-    def run(self, steps, rate=1e-2, start=0, steps_per_call=1):
+    def run(self, steps, learning_rate=1e-2, start=0, steps_per_call=1):
         """Runs the batches; returns [{metric: float}], one for each."""
         steps, results = list(steps), []
         for first in range(0, len(steps), steps_per_call):
             part = steps[first : first + steps_per_call]
-            metrics = self.step(part, [rate] * len(part), start + first).read()
+            metrics = self.step(part, [learning_rate] * len(part), start + first).read()
             results += [
                 {name: float(values[i]) for name, values in metrics.items()}
                 for i in range(len(part))

@@ -1,4 +1,4 @@
-"""What batch and rate a run gets."""
+"""Laws of the global batch and its learning rate."""
 
 import pytest
 
@@ -11,13 +11,13 @@ def plan(num_replicas=1, resumed=None, **settings):
     return plan_batch(BatchConfig(**settings), 1e-4, num_replicas, resumed)
 
 
-def test_batch_is_per_gpu_and_the_rate_follows_the_number_of_gpus():
+def test_batch_is_per_gpu_and_the_learning_rate_follows_the_number_of_gpus():
     made = plan(4, train_batch_size=32)
     assert made.global_batch_size == 128
     assert made.learning_rate == pytest.approx(4e-4)
 
 
-def test_accumulation_alone_does_not_scale_the_rate():
+def test_accumulation_alone_does_not_scale_the_learning_rate():
     made = plan(1, train_batch_size=32, gradient_accumulation_steps=8)
     assert made.global_batch_size == 256
     assert made.learning_rate == pytest.approx(1e-4)
@@ -37,7 +37,7 @@ def test_reference_batch():
     assert plan(4, train_batch_size=64, lr_scaling="none").learning_rate == 1e-4
 
 
-def test_a_resume_keeps_global_batch_and_rate():
+def test_a_resume_keeps_global_batch_and_learning_rate():
     made = plan(4, resumed=dict(global_batch_size=64, learning_rate=3e-4), train_batch_size=8)
     assert (made.num_micro_batches, made.global_batch_size, made.learning_rate) == (2, 64, 3e-4)
 
@@ -47,9 +47,9 @@ def test_a_resume_keeps_global_batch_and_rate():
     [
         (
             dict(train_batch_size=32, global_batch_size=100),
-            "--global_batch_size=100 is no multiple of 64.*nearest that is one is 128",
+            "--global_batch_size=100 is not a multiple of 64.*nearest possible is 128",
         ),
-        (dict(train_batch_size=32, global_batch_size=16), "nearest that is one is 64"),
+        (dict(train_batch_size=32, global_batch_size=16), "nearest possible is 64"),
         (dict(global_batch_size=64, gradient_accumulation_steps=2), "give one of them"),
         (dict(train_batch_size=0), "--train_batch_size=0: must be at least 1"),
     ],
@@ -61,7 +61,7 @@ def test_bad_batches(settings, complaint):
 
 def test_resume_that_does_not_divide():
     with pytest.raises(
-        UserError, match="global batch of 48 is no multiple of 64.*change --train_batch_size"
+        UserError, match="global batch of 48 is not a multiple of 64.*change --train_batch_size"
     ):
         plan(2, resumed=dict(global_batch_size=48, learning_rate=1e-4), train_batch_size=32)
     derived = plan(

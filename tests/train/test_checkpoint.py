@@ -277,7 +277,7 @@ except SaveFailed:
 
 
 def test_the_kernel_refuses_to_write(tmp_path):
-    """The same without a stand-in: a file size limit makes the library's own write fail."""
+    """The same without a mock: a limit on file sizes makes the library's own write fail."""
     result = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path / "run")],
         capture_output=True,
@@ -314,8 +314,8 @@ while True:
 
 
 def test_killed_while_it_saves_and_removes(tmp_path):
-    """Whatever the moment: what has a checkpoint's name is whole, and what is left of the others
-    goes with the next save.
+    """Killed at any moment: a folder with a checkpoint's name is complete, and what is left of the
+    others goes with the next save.
     """
     folder, random = RunFolder(str(tmp_path / "run")), np.random.default_rng(0)
     for _ in range(8):

@@ -1,4 +1,4 @@
-"""Which precision is chosen where none is given."""
+"""The precision that is chosen by default."""
 
 import pytest
 import tensorflow as tf

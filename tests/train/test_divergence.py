@@ -90,9 +90,7 @@ def test_bad_steps_do_not_push_out_what_to_go_back_to(tmp_path, keep, every):
 
 
 def test_a_diverged_run_given_again_diverges_again(tmp_path):
-    """What it was compared with before is in the checkpoint, so a jumped loss does not
-    become the norm.
-    """
+    """The running mean of the loss is in the checkpoint, so a jumped loss stays a jump."""
     settings = dict(
         losses=lambda step, _: 9.0 if step >= 21 else 2.0,
         num_train_steps=100,

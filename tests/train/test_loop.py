@@ -23,7 +23,7 @@ def test_calls_end_where_something_is_due(tmp_path):
         keep_checkpoint_max=9,
     )
     world.run()
-    assert [(call.step, call.step + len(call.rates)) for call in world.calls] == [
+    assert [(call.step, call.step + len(call.learning_rates)) for call in world.calls] == [
         (0, 8),
         (8, 10),
         (10, 12),
@@ -43,9 +43,9 @@ def test_the_same_steps_whatever_the_length_of_a_call(tmp_path):
         world.run()
     flat = [
         [
-            (rate, first)
+            (learning_rate, first)
             for call in world.calls
-            for rate, first in zip(call.rates, call.first, strict=True)
+            for learning_rate, first in zip(call.learning_rates, call.first, strict=True)
         ]
         for world in worlds
     ]
@@ -67,7 +67,7 @@ def test_the_clock_is_read_once_a_call_and_drives_the_rate(tmp_path):
     assert world.progress.step == 20 and world.progress.seconds >= 200
     for call in world.calls:
         assert (
-            call.rates
+            call.learning_rates
             == [learning_rate_factor(call.step, None, schedule, progress=call.step * SECONDS / 200)]
             * 2
         )
@@ -79,7 +79,7 @@ def test_time_before_a_resume_counts(tmp_path):
     world.progress = Progress(step=7, records=14, seconds=150.0)
     world.run()
     assert world.progress.step == 12
-    assert world.calls[0].rates == [pytest.approx(0.25)] and world.calls[0].first == [14]
+    assert world.calls[0].learning_rates == [pytest.approx(0.25)] and world.calls[0].first == [14]
 
 
 def test_a_budget_ends_a_run_of_steps(tmp_path):
@@ -146,7 +146,7 @@ def test_marks_validate_and_export_once(tmp_path):
 
 
 def test_no_mark_is_lost_to_time_outside_of_steps(tmp_path):
-    """By the clock, with steps of 10 seconds and validations of 30: a mark may fall into either."""
+    """Time clock, steps of 10 seconds and validations of 30: a mark may fall into either."""
     schedule = ScheduleConfig(lr_schedule="time", total_training_time=200 / 3600)
     settings = dict(
         save_checkpoints_steps=4,

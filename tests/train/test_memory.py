@@ -1,4 +1,4 @@
-"""The largest micro-batch is found by trying, under any limit, and out of memory is caught."""
+"""The search finds the largest micro-batch under any limit, and out of memory is caught."""
 
 import pytest
 import tensorflow as tf
@@ -37,7 +37,7 @@ def test_the_micro_batch_divides_the_global_batch(num_replicas, global_batch_siz
 
 
 def test_out_of_memory_is_caught_and_told():
-    """A device with room for 40 rows: what does not fit raises what TensorFlow raises."""
+    """A device with room for 40 rows: larger batches raise TensorFlow's error."""
     told = []
 
     def make_step(size):

@@ -90,7 +90,7 @@ def cut_by_rollback(folder, log):
 
 @pytest.mark.parametrize("cut", [cut_by_resume, cut_by_rollback])
 def test_cut_back_to_a_step(folder, cut):
-    """Who opens the files afterwards sees the steps of the run that went on and no others."""
+    """Readers that open the files afterwards see only the steps of the resumed run."""
     log = open_log(folder, None)
     for step in range(1, 7):
         log.write(step, dict(loss=float(step), only_before=1.0 * step))
@@ -153,7 +153,7 @@ def test_broken_lines_are_cut(folder):
 
 
 class FullDisk:
-    """A file on a disk with room for some more bytes."""
+    """A file on a disk with limited space."""
 
     def __init__(self, file, room):
         self.file, self.room = file, room
@@ -213,8 +213,8 @@ log.close()
 
 
 def test_the_kernel_refuses_to_write(folder):
-    """No stand-in: a limit on the size of files, for a while. metrics.jsonl has all lines,
-    TensorBoard those before.
+    """Without a mock: a temporary limit on file sizes. metrics.jsonl has all lines, TensorBoard
+    those before.
     """
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
     result = subprocess.run(

@@ -17,7 +17,7 @@ class NVMLError(Exception):
 
 
 class FakeNvml:
-    """The calls of pynvml that are used, for two GPUs whose numbers a test sets."""
+    """The calls of pynvml that are used, for two GPUs whose readings a test sets."""
 
     NVMLError, NVML_TEMPERATURE_GPU = NVMLError, 0
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_gpu.settings import UserError
 from bert_gpu.train import devices
-from bert_gpu.train.state import LOSS_SCALE_WINDOW, copies, frozen_names
+from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, copies, frozen_names
 from bert_gpu.train.step import divide_batch
 from tests.train.laws import Trainer, batches, distance
 
@@ -63,20 +63,20 @@ def test_same_seed_same_bits():
 
 @pytest.mark.parametrize("num_replicas, accumulation", [(2, 1), (1, 2)])
 def test_replicas_and_micro_batches_draw_their_own_dropout(num_replicas, accumulation):
-    """A row alone, and the same row twice, one on each: with equal draws the two losses
+    """A row alone, and the same row on both replicas: with equal draws the two losses
     would be one.
     """
     row = {name: value[:1] for name, value in next(batches(1)).items()}
-    twice = {name: np.repeat(value, 2, 0) for name, value in row.items()}
+    doubled = {name: np.repeat(value, 2, 0) for name, value in row.items()}
     calm = [
         trainer.run([batch])[0]["mlm"]
-        for trainer, batch in ((Trainer(), row), (Trainer(num_replicas, accumulation), twice))
+        for trainer, batch in ((Trainer(), row), (Trainer(num_replicas, accumulation), doubled))
     ]
     assert calm[0] == pytest.approx(calm[1], rel=1e-6)
     alone = Trainer(dropout=0.3).run([row])[0]["mlm"]
-    assert Trainer(num_replicas, accumulation, dropout=0.3).run([twice])[0]["mlm"] != pytest.approx(
-        alone, rel=1e-4
-    )
+    assert Trainer(num_replicas, accumulation, dropout=0.3).run([doubled])[0][
+        "mlm"
+    ] != pytest.approx(alone, rel=1e-4)
 
 
 def test_bfloat16_is_close(one):
@@ -101,13 +101,13 @@ def test_float16_overflow_skips_halves_and_recovers(one):
     assert state["loss_scale"] == 2.0 ** (23 - skipped)
 
 
-def test_float16_state_goes_through_a_checkpoint_and_grows_after_its_window():
-    """The scale and the number of good steps are part of the state; one more good step after 1,999
-    doubles the scale.
+def test_float16_state_goes_through_a_checkpoint_and_grows_after_its_good_steps():
+    """The loss scale and num_good are part of the state; one more good step after 1,999 doubles the
+    scale.
     """
     first, second = Trainer(2, precision="float16"), Trainer(1, precision="float16")
     state = first.state.read() | dict(
-        loss_scale=np.float32(2.0**10), num_good=np.int32(LOSS_SCALE_WINDOW - 1)
+        loss_scale=np.float32(2.0**10), num_good=np.int32(LOSS_SCALE_GROWTH_STEPS - 1)
     )
     second.state.assign(state)
     assert second.run(batches(2))[1]["loss_scale"] == 2.0**11
@@ -124,7 +124,7 @@ def test_float16_is_close(one):
 def test_a_step_that_is_not_finite_is_skipped():
     trainer = Trainer(2)
     before = trainer.state.read()
-    assert trainer.run(batches(1), rate=1e-3)[0]["skipped"] == 0.0
+    assert trainer.run(batches(1), learning_rate=1e-3)[0]["skipped"] == 0.0
     kernel = trainer.state.weights["layer_0/attention/output/kernel"]
     middle = trainer.state.read()
     for copy in copies(kernel):
@@ -161,8 +161,8 @@ def test_steps_in_one_call_are_those_of_single_calls(num_replicas, xla):
 def test_a_bad_step_inside_a_call_is_skipped_and_the_others_are_not():
     trainer = Trainer(2)
     # the second update makes weights infinite; the third is not finite, and is skipped
-    rates = [1e-3, np.inf, 1e-3]
-    metrics = trainer.step(list(batches(3)), rates, 0).read()
+    learning_rates = [1e-3, np.inf, 1e-3]
+    metrics = trainer.step(list(batches(3)), learning_rates, 0).read()
     assert metrics["skipped"].tolist() == [0.0, 0.0, 1.0]
     assert trainer.state.read()["num_updates"] == 2
 
@@ -174,7 +174,7 @@ def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
     """
     parts = [next(batches(1, rows=4 * num_replicas * number, seed=number)) for number in (1, 3, 2)]
     ramped = Trainer(num_replicas, 3, is_ramped=True, xla=xla)
-    metrics = ramped.step(parts, [1e-2] * 3, 0, numbers=[1, 3, 2]).read()
+    metrics = ramped.step(parts, [1e-2] * 3, 0, num_micro_batches=[1, 3, 2]).read()
     state, expected = None, []
     for number, batch in zip((1, 3, 2), parts, strict=True):
         trainer = Trainer(num_replicas, number)

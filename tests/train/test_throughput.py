@@ -1,4 +1,4 @@
-"""Laws of rates: no device's is guessed, and utilization is a share of all of them."""
+"""Laws of peak FLOP/s: unknown devices have none, and utilization is a share of all GPUs' sum."""
 
 import pytest
 import tensorflow as tf
@@ -52,8 +52,8 @@ def test_an_unknown_device_has_no_rate(name):
 
 
 def test_the_table_agrees_with_the_arithmetic_of_the_chips():
-    """A GeForce card's products of 16 bits run at twice, professional ones' at four times the rate
-    of plain float32 (Ampere, Ada).
+    """A GeForce card's products of 16 bits run at two times, professional ones' at four times the
+    speed of plain float32 (Ampere, Ada).
     """
     for name, (half, tf32, single) in throughput.PEAK_TFLOPS.items():
         if tf32 is not None:

@@ -30,7 +30,7 @@ class Log:
 
 
 class World:
-    """A job whose weight counts updates, whose losses are told, and whose steps take SECONDS."""
+    """A job whose weight counts updates, whose losses are given, and whose steps take SECONDS."""
 
     def __init__(
         self,
@@ -81,13 +81,16 @@ class World:
             )
             position += size
 
-    def step(self, batches, rates, step):
+    def step(self, batches, learning_rates, step):
         first = [int(batch["number"][0]) for batch in batches]
         losses = [self.losses(step + i, first[i]) for i in range(len(batches))]
         skipped = ~np.isfinite(losses)
         self.calls.append(
             types.SimpleNamespace(
-                step=step, rates=list(rates), first=first, rows=[len(b["number"]) for b in batches]
+                step=step,
+                learning_rates=list(learning_rates),
+                first=first,
+                rows=[len(b["number"]) for b in batches],
             )
         )
         self.now += SECONDS * len(batches)

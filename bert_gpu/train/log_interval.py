@@ -1,6 +1,7 @@
-"""What a run measures between two log lines: means of metrics, and rates.
+"""What a run measures between two log lines: mean metrics and throughput.
 
-Steps are not waited for until a window closes; only then do values come from the device.
+Values are fetched from the device only when an interval closes, so that steps need not be waited
+for.
 """
 
 import contextlib
@@ -12,8 +13,8 @@ from bert_gpu.train.throughput import utilization
 
 
 class Stopwatch:
-    """Seconds that a run has spent, all sessions, and those in which it trained (without
-    validation, saving and compiling).
+    """Seconds that a run has spent over all sessions, and those spent training, not validating or
+    saving.
 
     clock: () -> seconds, of any origin. spent: seconds of earlier sessions.
     """
@@ -31,7 +32,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def paused(self):
-        """What happens inside counts as spent, not as training."""
+        """Counts the time inside as spent, but not as training."""
         since = self.clock()
         try:
             yield
@@ -39,17 +40,17 @@ class Stopwatch:
             self.idle += self.clock() - since
 
 
-class Window:
-    """Metrics and rates since the last log line.
+class LogInterval:
+    """Metrics and throughput since the last log line.
 
-    The first call of a session traces and compiles; its metrics count, its time does not enter the
-    rates. Rates are of all GPUs together: steps, sequences, tokens (real ones) and padded_tokens
-    (all places of the rows) a second, and input_wait, the share of the time in which the loop
+    The first call of a session traces and compiles: its metrics count, its time does not.
+    Throughput is that of all GPUs together: steps, sequences, tokens (real ones) and padded_tokens
+    (all positions of the rows) per second, and input_wait, the share of time in which the loop
     waited for data.
 
     Args of the constructor: watch: Stopwatch. flops: function of a host batch -> model.flops.Flops
-      of its step, None = not counted. peak_flops: of all GPUs a second, None = unknown; then there
-      is no "mfu".
+      of its step, None = not counted. peak_flops: of all GPUs a second, None = unknown, without
+      "mfu".
     """
 
     def __init__(self, watch, flops=None, peak_flops=None):
@@ -86,8 +87,8 @@ class Window:
                 self.totals["hardware_flops"] += counted.hardware
 
     def close(self):
-        """(metrics of each step {name: (n,)}, means over the finite steps and rates as {name:
-        number or None}); a new window opens.
+        """Returns (metrics of each step {name: (n,)}, {name: float or None} of the means over the
+        finite steps and of the throughput), and starts the next interval.
         """
         calls = [metrics.read() for metrics in self.metrics]
         steps = {
