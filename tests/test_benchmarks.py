@@ -142,17 +142,20 @@ def test_a_list_names_what_would_be_measured(command, expected):
     assert expected in run(FOLDER / name, *flags).splitlines()
 
 
+@pytest.mark.long
 def test_eight_bits_run():
     found = run(FOLDER / "adamw8bit.py", "--steps=25")
     assert float(table(found)["1-25"][2].removesuffix(" %")) < 1
     assert found.startswith(f"{FOLDER / 'adamw8bit.py'} --steps=25\nrevision ")
 
 
+@pytest.mark.long
 def test_the_input_pipeline_is_measured():
     found = table(run(FOLDER / "data.py", "--part=reading", "--megabytes=0.02"))
     assert len(found) == 2 and all(float(row[0]) > 0 for row in found.values())
 
 
+@pytest.mark.long
 def test_a_race_of_two(tmp_path):
     sizes = "--models=tiny --lengths=16 --tokens=32 --turns=1 --seconds=0.01 --part=race".split()
     run(

@@ -38,6 +38,7 @@ from tests.cli.pretraining import (
 )
 
 
+@pytest.mark.long
 def test_killed_while_a_checkpoint_is_written():
     """The short form of benchmarks/killing.py: a kill while a checkpoint is written, with several
     steps a call.

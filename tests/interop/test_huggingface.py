@@ -48,9 +48,11 @@ def oracle_python():
     return os.environ.get("BERT_GPU_ORACLE_PYTHON", here)
 
 
-needs_oracle = pytest.mark.skipif(
-    oracle_python() is None, reason="needs transformers and torch: set BERT_GPU_ORACLE_PYTHON"
-)
+def needs_oracle(test):
+    """Marks a test that compares with transformers."""
+    is_missing = oracle_python() is None
+    reason = "needs transformers and torch: set BERT_GPU_ORACLE_PYTHON"
+    return pytest.mark.long(pytest.mark.skipif(is_missing, reason=reason)(test))
 
 
 def run_oracle(mode, folder):

@@ -70,6 +70,7 @@ def test_the_lowered_calls_are_jaxs(case):
     assert lowered_calls(*case["case"]) == [case["forward"], case["backward"]]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(JAX is None, reason="needs jax 0.7.0: set BERT_GPU_JAX_PYTHON")
 def test_jax_writes_the_stored_calls():
     done = subprocess.run(

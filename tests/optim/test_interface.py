@@ -171,7 +171,9 @@ def test_a_row_trains_and_resumes_to_the_bit(tmp_path, monkeypatch, xla):
     folder.save(Progress(step=3), first.state.read(), keep=1)
     second.state.assign(folder.restore(3))
     second.step.seed = first.step.seed
-    assert [metrics["loss"] for metrics in second.run(steps[3:], learning_rate=0.1, start=3)] == losses[3:]
+    assert [
+        metrics["loss"] for metrics in second.run(steps[3:], learning_rate=0.1, start=3)
+    ] == losses[3:]
     names = set(whole.state.variables())
     assert (
         "slots/momentum/layer_0/attention/qkv/kernel" in names
