@@ -350,8 +350,8 @@ def test_it_trains_as_it_is_or_not_at_all(how):
     with pytest.raises(
         UserError,
         match=(
-            "^--(recompute|attention=cudnn): is for our own "
-            "encoder, not for --encoder=garden:albert; drop"
+            "^--(recompute|attention=cudnn): works only with our own "
+            "encoder, not with --encoder=garden:albert; drop"
         ),
     ):
         model.for_training(**how)

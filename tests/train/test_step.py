@@ -226,7 +226,7 @@ def test_other_weights_learn_as_if_the_frozen_ones_had_no_gradient(one):
     "expression, complaint",
     [
         ("layres:2", "no weight"),
-        ("[", "no regular expression"),
+        ("[", "not a valid regular expression"),
         ("layers:0", "no weight"),
         (".", "nothing to train"),
         ("layers:2", "at most layers:1"),
