@@ -43,18 +43,20 @@ def make_batch(rows, length, packed=False, vocab_size=VOCAB_SIZE, seed=0):
         lengths[short] = rng.integers(length // 4, length, short.sum())
     mask = (positions < lengths[:, None]).astype(np.int32)
     ids = rng.integers(FIRST_WORD, vocab_size, (rows, length)).astype(np.int32)
-    positions = np.sort(
+    masked_positions = np.sort(
         np.argsort(np.where(mask > 0, rng.random((rows, length)), 2.0), 1)[:, :predictions], 1
     ).astype(np.int32)
     masked = np.maximum(1, np.round(0.15 * lengths)).astype(int)
     weights = (np.arange(predictions) < masked[:, None]).astype(np.float32)
-    targets = np.take_along_axis(ids, positions, 1)
-    np.put_along_axis(ids, np.where(weights > 0, positions, positions[:, :1]), MASK, 1)
+    targets = np.take_along_axis(ids, masked_positions, 1)
+    np.put_along_axis(
+        ids, np.where(weights > 0, masked_positions, masked_positions[:, :1]), MASK, 1
+    )
     batch = dict(
         input_ids=ids * mask,
         input_mask=mask,
         segment_ids=(positions >= lengths[:, None] // 2).astype(np.int32) * mask,
-        masked_lm_positions=positions,
+        masked_lm_positions=masked_positions,
         masked_lm_ids=targets,
         masked_lm_weights=weights,
     )
