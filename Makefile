@@ -6,7 +6,7 @@ EXTRAS ?= test
 TEXT ?=
 PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install oracle demo test test-long check bench clean
+.PHONY: install oracle browser strace demo test test-long check bench faults clean
 
 install: .venv/.installed
 
@@ -23,6 +23,13 @@ oracle: .venv-oracle/.installed
 	$(ORACLE)/python $(PIP_QUIETLY) --requirement constraints-oracle.txt
 	@touch $@
 
+# What a page of TensorBoard is looked at with.
+browser:
+	@command -v chromium chromium-browser google-chrome > /dev/null || \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends chromium > /dev/null; \
+		else echo "no Chromium: install one (apt-get install chromium), or the test of TensorBoard's page fails"; fi
+
 demo: install
 	$(BIN)/python examples/demo.py
 
@@ -30,10 +37,19 @@ demo: install
 test: install
 	$(BIN)/python -m pytest -m "not long" --durations=10
 
-# Oracles, benchmarks in their smallest form, long faults. A test that is skipped there fails.
-test-long: install oracle
+# Oracles, benchmarks in their smallest form, the documents' commands, terminal, browser, scale, long faults.
+# A test that is skipped there fails.
+test-long: install oracle browser strace
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python BERT_GPU_JAX_PYTHON=$(CURDIR)/$(ORACLE)/python \
 		$(BIN)/python -m pytest -m long --durations=10 --no-skips
+
+# Whatever may go wrong, tried on the commands as processes; prints a table of what they survived.
+faults: install strace
+	$(BIN)/python -m tests.faults
+
+# Faults at system calls need it.
+strace:
+	@command -v strace > /dev/null || apt-get install --yes --quiet=2 strace
 
 check: install
 	$(BIN)/ruff check .

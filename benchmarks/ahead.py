@@ -40,6 +40,7 @@ VARIANTS = {  # of `kernels`: settings of lowering.Lowering, attention's dropout
     "plain, packed": (dict(packed=True), 0.1),
     "cuDNN, packed": (dict(attention="cudnn", packed=True), 0.0),
     "plain, recompute": (dict(recompute_every=1), 0.1),
+    "plain, Muon": (dict(optimizer="muon"), 0.1),
 }
 EIGHT_BIT = dict(optimizer="adamw8bit")
 TECHNIQUES = {  # of `techniques`
@@ -214,7 +215,7 @@ def largest_micro_batch(options, model, length, settings):
 def print_kernels(results):
     steps = ", ".join(f"{count:,} tokens of {model}" for model, count in TOKENS.items())
     print(
-        f"\nA step of {steps}, bfloat16, AdamW. Milliseconds at an H200's "
+        f"\nA step of {steps}, bfloat16, AdamW but where named. Milliseconds at an H200's "
         f"{peak_flops() / 1e12:.0f} TFLOP/s and {BANDWIDTH / 1e12:.1f} TB/s"
     )
     print("(data sheet), and the MFU if a step took them all.\n")
@@ -226,7 +227,8 @@ def print_kernels(results):
             continue
         model, length = part.split()
         step, update = found["gradients"], found["update"]
-        seconds = step["product_seconds"] + step["other_seconds"] + update["other_seconds"]
+        update_seconds = update["product_seconds"] + update["other_seconds"]
+        seconds = step["product_seconds"] + step["other_seconds"] + update_seconds
         flops = TOKENS[model] * flops_per_token(model, int(length), packed="packed" in variant)
         cells = [
             f"{step['kernels'] + update['kernels']:,}",
@@ -234,7 +236,7 @@ def print_kernels(results):
             f"{step['product_seconds'] * 1e3:.1f}",
             f"{step['other_bytes'] / 1e9:.1f}",
             f"{step['other_seconds'] * 1e3:.1f}",
-            f"{update['other_seconds'] * 1e3:.1f}",
+            f"{update_seconds * 1e3:.1f}",
             f"{flops / seconds / peak_flops():.2f}",
             f"{step['temporaries'] / 1e9:.2f}",
         ]

@@ -97,7 +97,8 @@ class Bench:
         make(text, folder).
         """
         idle = statistics.median(
-            run(make(self.tiny, self.fresh("tiny")), watch=False).seconds for _ in range(2)
+            run(make(self.tiny, self.fresh("tiny")), watch=False).seconds
+            for _ in range(min(2, self.args.runs))
         )
         runs = []
         for _ in range(repeats):
@@ -130,7 +131,7 @@ class Bench:
                         t, self.vocab, f, *flags, "--validation_share=0"
                     ),
                     dupe,
-                    3,
+                    self.args.runs,
                 )
             )
         if self.args.hf_python:
@@ -146,7 +147,14 @@ class Bench:
                     )
                 )
         packed = ["--objective=packed", "--masking=dynamic", "--validation_share=0"]
-        jobs.append(("bert-gpu packed dynamic", lambda t, f: ours(t, self.vocab, f, *packed), 1, 3))
+        jobs.append(
+            (
+                "bert-gpu packed dynamic",
+                lambda t, f: ours(t, self.vocab, f, *packed),
+                1,
+                self.args.runs,
+            )
+        )
         results, rows = {}, []
         for name, make, passes, repeats in jobs:
             seconds, one, folder = self.measure(make, repeats)
@@ -373,6 +381,9 @@ def make_parser():
         "--memory_megabytes",
         type=lambda text: [float(part) for part in text.split(",")],
         default=[20.0, 71.0, 300.0],
+    )
+    parser.add_argument(
+        "--runs", type=int, default=3, help="runs of each of our jobs; the median is printed"
     )
     add_python(parser, "--hf_python", "Hugging Face's datasets")
     parser.add_argument(

@@ -5,8 +5,9 @@
 Trains a tiny BERT on the sample (two virtual replicas, accumulation, dropout, several steps a
 call), first without interruption. Then it starts the same command again until it finishes, and
 kills it `--kills` times on the way: at a random moment (start-up, restoring and training alike),
-or, in two of five cases, while it writes a checkpoint. At the end it compares the weights, the last
-checkpoint and all losses of metrics.jsonl byte for byte. The exit code is 1 when they differ.
+or, in two of five cases, while it writes a checkpoint, where it waits for that. At the end it
+compares the weights, the last checkpoint and all losses of metrics.jsonl byte for byte. The exit
+code is 1 when they differ.
 """
 
 import json
@@ -18,6 +19,7 @@ import sys
 import time
 
 from helpers.command import benchmark_parser, run_script, script_command, work_folder
+from helpers.process import HERE, tensorflow_environment
 from helpers.report import origin, print_origin
 
 MOMENTS = ("writing", "training", "writing", "training", "start")
@@ -59,7 +61,7 @@ def kill(process, signum, moment, folder, generator):
     """Sends the signal at a moment; returns what it interrupted, or None when the run ended before.
 
     moment: "start" (start-up and restoring), "training" (some time after the first new checkpoint)
-    or "writing" (of a checkpoint).
+    or "writing" (of a checkpoint; helpers/killing_held.py waits there).
     """
     before = newest(folder)
 
@@ -75,7 +77,8 @@ def kill(process, signum, moment, folder, generator):
         due = time.monotonic() + generator.uniform(0.0, 1.0)
         wait(lambda: time.monotonic() > due)
     else:
-        wait(lambda: is_writing(folder))
+        if not process.stdout.readline():
+            process.wait()
     if process.poll() is not None:
         return None
     hit = (
@@ -114,9 +117,14 @@ def interrupted_run(folder, data, steps, signum, num_kills, seed, say):
     """Runs to the end, killed `num_kills` times; returns [what each kill interrupted]."""
     generator, hits = random.Random(seed), []
     while True:
-        process = subprocess.Popen(command(folder, data, steps), stderr=subprocess.PIPE, text=True)
-        if len(hits) < num_kills:
-            hit = kill(process, signum, MOMENTS[len(hits) % len(MOMENTS)], folder, generator)
+        moment = MOMENTS[len(hits) % len(MOMENTS)] if len(hits) < num_kills else None
+        words = command(folder, data, steps)
+        if moment == "writing":
+            words[1:2] = [str(HERE / "killing_held.py"), words[1]]
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(words, text=True, env=tensorflow_environment(), **pipes)
+        if moment is not None:
+            hit = kill(process, signum, moment, folder, generator)
             if hit is not None:
                 hits.append(hit)
         errors = process.communicate()[1]

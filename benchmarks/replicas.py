@@ -3,19 +3,26 @@
 
     python benchmarks/replicas.py --text=corpus.txt --pairs=PAIRS_FOLDER --steps=2000
 
-Builds data from the text, pretrains a small BERT with 1 virtual replica, then with 4 at
---lr_scaling=none, sqrt and linear, fine-tunes each on the pairs, and prints one table: validation
+Builds data from the text, pretrains a small BERT with 1 virtual replica, then with --replicas at
+each of --lr_scaling, fine-tunes each on the pairs, and prints one table: validation
 loss and accuracy of pretraining; accuracy, F1 and AUC of the pairs. BERT-GPU reports 1 GPU x 100
 and 4 GPUs x 100 rows at one learning rate within 0.1 % of each other.
 """
 
 import time
 
-from helpers.command import benchmark_parser, load_json, read_metrics, run_script, work_folder
+from helpers.command import (
+    benchmark_parser,
+    load_json,
+    names_among,
+    read_metrics,
+    run_script,
+    work_folder,
+)
 from helpers.report import origin, print_origin, print_table
 
 PAIRS = ("accuracy", "f1", "auc")
-RUNS = [(1, "none"), (4, "none"), (4, "sqrt"), (4, "linear")]
+SCALINGS = ("none", "sqrt", "linear")
 
 
 def pretrain(folder, data, arguments, num_replicas, scaling):
@@ -58,6 +65,8 @@ def make_parser():
     parser = benchmark_parser(__doc__, "text", "pairs")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--replicas", type=int, default=4, help="compared with one replica")
+    parser.add_argument("--lr_scaling", type=names_among(SCALINGS), default=list(SCALINGS))
     parser.add_argument("--batch_size", type=int, default=16, help="rows of one replica")
     parser.add_argument("--max_seq_length", type=int, default=64)
     parser.add_argument(
@@ -85,7 +94,8 @@ def main():
             f"{arguments.steps} steps, {arguments.batch_size} rows a replica"
         )
         rows = []
-        for num_replicas, scaling in RUNS:
+        runs = [(1, "none"), *((arguments.replicas, name) for name in arguments.lr_scaling)]
+        for num_replicas, scaling in runs:
             folder, started = scratch / f"{num_replicas}-{scaling}", time.monotonic()
             values = pretrain(folder, data, arguments, num_replicas, scaling)
             minutes = (time.monotonic() - started) / 60

@@ -203,6 +203,10 @@ def best_of(row, system):
     return (max(measured)[1], max(measured)[0]) if measured else (None, None)
 
 
+def show_best(name, tokens_per_second):
+    return "not measured" if name is None else f"{tokens_per_second:,.0f} ({name})"
+
+
 def print_race(rows, rates):
     measured = ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in rates.items())
     print(
@@ -236,16 +240,14 @@ def print_race(rows, rates):
     cells = []
     for row in rows:
         name, mine = best_of(row, "ours")
-        line = [row["model"], row["length"], "-" if mine is None else f"{mine:,.0f} ({name})"]
+        line = [row["model"], row["length"], show_best(name, mine)]
         for system, target in TARGETS.items():
             theirs_name, theirs = best_of(row, system)
-            if None in (mine, theirs):
-                line += ["not measured", "-"]
-            else:
-                line += [
-                    f"{theirs:,.0f} ({theirs_name})",
-                    f"{mine / theirs:.2f} ({'reached' if mine >= target * theirs else 'missed'})",
-                ]
+            ratio = "-"
+            if None not in (mine, theirs):
+                reached = "reached" if mine >= target * theirs else "missed"
+                ratio = f"{mine / theirs:.2f} ({reached})"
+            line += [show_best(theirs_name, theirs), ratio]
         cells.append(line)
     print()
     heads = [

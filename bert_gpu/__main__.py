@@ -3,6 +3,8 @@
 import importlib
 import sys
 
+from bert_gpu.environment import quiet_interrupts
+
 COMMANDS = {
     "data": "text -> TFRecords (create_pretraining_data.py)",
     "pretrain": "TFRecords -> BERT (run_pretraining_gpu.py)",
@@ -13,21 +15,32 @@ COMMANDS = {
 
 
 def main(argv=None):
-    argv = sys.argv if argv is None else argv
+    with quiet_interrupts():
+        from bert_gpu import console
+
+        console.open_streams()
+        from bert_gpu.cli import flags
+    try:
+        return flags.exit_code(run, sys.argv if argv is None else argv)
+    finally:
+        console.close_streams()
+
+
+def run(argv):
+    """Runs the command that argv[1] names; returns its exit code."""
+    from bert_gpu.console import answer
+    from bert_gpu.settings import UserError
+
     command = argv[1] if len(argv) > 1 else "--help"
     if command in ("--help", "-h", "help"):
-        print("usage: bert-gpu COMMAND [--flags]    (bert-gpu COMMAND --help lists the flags)\n")
-        print("\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items()))
+        usage = "usage: bert-gpu COMMAND [--flags]    (bert-gpu COMMAND --help lists the flags)\n"
+        answer("\n".join([usage, *(f"  {name:<10} {what}" for name, what in COMMANDS.items())]))
         return 0
     if command not in COMMANDS:
-        print(
-            f"{command[:100]!r}: no such command; known are {', '.join(COMMANDS)}", file=sys.stderr
-        )
-        return 2
-    from bert_gpu.cli import flags
-
-    module = importlib.import_module(f"bert_gpu.cli.{command.replace('-', '_')}")
-    return flags.exit_code(module.main, [f"bert-gpu {command}", *argv[2:]])
+        raise UserError(f"{command[:100]!r}: no such command; known are {', '.join(COMMANDS)}")
+    with quiet_interrupts():
+        module = importlib.import_module(f"bert_gpu.cli.{command.replace('-', '_')}")
+    return module.main([f"bert-gpu {command}", *argv[2:]])
 
 
 if __name__ == "__main__":

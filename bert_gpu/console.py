@@ -1,10 +1,19 @@
-"""Prints messages, warnings and progress; in a program that uses the library, logs them."""
+"""Prints messages, warnings and progress; in a program that uses the library, logs them.
 
+A console may vanish under a job: its terminal or its pipe is closed, its disk is full. That never
+stops the job. What is printed for a person goes through `tell`, which drops what nobody can read.
+"""
+
+import contextlib
+import errno
 import logging
+import os
 import sys
 import time
 
-import tqdm
+from bert_gpu.settings import UserError
+
+LINE_CHARACTERS = 300  # of a warning or an error
 
 
 class Console:
@@ -17,17 +26,17 @@ class Console:
 
     def say(self, text):
         if not self.quiet:
-            print(text, file=self.stream, flush=True)
+            tell(self.stream, text)
 
     def warn(self, text):
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        warn(text)
 
     def progress(self, total, start, what, unit="step"):
         if self.quiet:
             return NoProgress()
         return (
             Bar(total, start, what, unit)
-            if sys.stderr.isatty()
+            if is_terminal(sys.stderr)
             else Lines(self, total, start, what, unit)
         )
 
@@ -60,6 +69,8 @@ class Bar:
     """A tqdm bar: share done, time left, and a few metrics."""
 
     def __init__(self, total, start, what, unit):
+        import tqdm  # here, because --help should not wait for it
+
         self.bar = tqdm.tqdm(
             total=total, initial=start, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1
         )
@@ -67,10 +78,12 @@ class Bar:
     def update(self, done, text=""):
         if text:
             self.bar.set_postfix_str(text, refresh=False)
-        self.bar.update(done - self.bar.n)
+        with lasting(sys.stderr):
+            self.bar.update(done - self.bar.n)
 
     def close(self):
-        self.bar.close()
+        with lasting(sys.stderr):
+            self.bar.close()
 
 
 class Lines:
@@ -102,6 +115,118 @@ class Lines:
 
     def close(self):
         pass
+
+
+def tell(stream, text):
+    """Prints text to a standard stream, if anybody is there to read it. Control characters, which
+    could steer a terminal, are shown as escapes.
+    """
+    with lasting(stream):
+        write_line(printable(text), stream)
+
+
+def write_line(text, stream):
+    """Prints a line; a bar on the terminal makes room for it and is drawn again below."""
+    tqdm = sys.modules.get("tqdm")  # without it there is no bar
+    if tqdm:
+        tqdm.tqdm.write(text, file=stream)
+    else:
+        print(text, file=stream)
+    stream.flush()
+
+
+def warn(text):
+    tell(sys.stderr, one_line(f"warning: {text}"))
+
+
+def one_line(text):
+    """Text as one line of at most LINE_CHARACTERS printable characters."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 3] + "..."
+
+
+def answer(text):
+    """Prints what a command was asked for on stdout. When its reader has gone, the command ends.
+
+    Raises SystemExit(0) then; UserError when stdout takes no more for another reason.
+    """
+    try:
+        print(printable(text), flush=True)
+    except BrokenPipeError:
+        discard(sys.stdout)
+        raise SystemExit(0) from None
+    except OSError as error:
+        discard(sys.stdout)
+        raise UserError(
+            f"standard output: {error.strerror}; make room, or send it somewhere else"
+        ) from error
+
+
+def printable(text):
+    """Text in which characters that print nothing are escapes; line breaks and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable() or character in "\n\t"
+        else character.encode("unicode_escape", "surrogatepass").decode()
+        for character in text
+    )
+
+
+@contextlib.contextmanager
+def lasting(stream):
+    """Writes inside go to a stream that may be lost: then they, and all later ones, are dropped."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: it was closed in this process
+        # a full disk may have room again: then what is in the buffer is written with the next text
+        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+            discard(stream)
+
+
+def discard(stream):
+    """Sends all that is and will be written to a standard stream nowhere."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+        stream.flush()
+
+
+def open_streams():
+    """Gives the process the standard streams that it lacks, and lets them take any character.
+
+    Without it, the first files that are opened would get the numbers of closed streams, and take
+    what libraries write to these.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def close_streams():
+    """Writes out the buffers of stdout and stderr; drops them if that fails, so that the end of
+    the process does not.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            discard(stream)
+
+
+def is_terminal(stream):
+    with contextlib.suppress(ValueError):
+        return stream.isatty()
+    return False
 
 
 def format_seconds(seconds):

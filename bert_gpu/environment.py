@@ -12,13 +12,26 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
+
+from bert_gpu.settings import UserError
 
 # By default XLA removes a conversion to bfloat16 and back, also between two passes, so that float32
 # is written between them: on GPUs 1.4 times the bytes outside matrix products, and more memory. XLA
 # reads its flags when it first compiles.
 ROUNDING_FLAG = "--xla_allow_excess_precision"
+OUR_FLAGS = f"{ROUNDING_FLAG}=false"  # the value of XLA_FLAGS where the user has set none
+
+# TensorFlow ends the process at once (abort) when it cannot read one of these.
+FLAG_VARIABLES = ("XLA_FLAGS", "TF_XLA_FLAGS")
+COMPILE = """
+import tensorflow as tf
+tf.function(lambda: tf.constant(1.0) * 2.0, jit_compile=True)()
+"""
 
 
 def prepare(environ=os.environ, arguments=None):
@@ -37,7 +50,7 @@ def prepare(environ=os.environ, arguments=None):
     flags = environ.get("XLA_FLAGS", "").strip()
     # a value without a dash is the name of a file of flags
     if ROUNDING_FLAG not in flags and (not flags or flags.startswith("-")):
-        environ["XLA_FLAGS"] = f"{flags} {ROUNDING_FLAG}=false".strip()
+        environ["XLA_FLAGS"] = f"{flags} {OUR_FLAGS}".strip()
     if "NUMBA_CACHE_DIR" not in environ:
         environ["NUMBA_CACHE_DIR"] = cache_folder("numba", environ)
     if not any(isinstance(finder, KerasLater) for finder in sys.meta_path):
@@ -114,14 +127,69 @@ class Later:
         return getattr(importlib.import_module(self._name), attribute)
 
 
+def check_flags(environ=os.environ):
+    """UserError when TensorFlow cannot read the flags that the user has set in the environment.
+
+    It would abort, so another process tries them, which takes a few seconds; only where some are
+    set.
+    """
+    given = {name: environ[name] for name in FLAG_VARIABLES if environ.get(name, "").strip()}
+    if given.get("XLA_FLAGS") == OUR_FLAGS:
+        del given["XLA_FLAGS"]
+    if not given:
+        return
+    quiet = dict(environ, CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="0")
+    result = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        env=quiet,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    if result.returncode >= 0:  # other errors show when the work begins
+        return
+    fatal = [line for line in result.stderr.splitlines() if ": F " in line] or [""]
+    reason = fatal[-1].rpartition("] ")[2]
+    name = next((name for name in given if f" {name}" in reason), next(iter(given)))
+    value = given[name].removesuffix(OUR_FLAGS).strip()
+    raise UserError(
+        f"{name}={value[:80]}: TensorFlow cannot read it ({reason[:120]}); "
+        "correct or unset the environment variable"
+    )
+
+
+@contextlib.contextmanager
+def quiet_interrupts():
+    """Ctrl-C inside ends the process at once, with exit code 130: for imports, which would turn
+    it into other exceptions, and before which nothing is written.
+    """
+    is_ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if is_ours:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    try:
+        yield
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextlib.contextmanager
 def quick_imports():
     """Runs imports inside without garbage collection, also of their objects later on: for scripts,
-    whose modules stay loaded.
+    whose modules stay loaded. Ctrl-C ends the process quietly.
+
+    Raises UserError for an environment that TensorFlow would abort on.
     """
+    check_flags()
     gc.disable()
     try:
-        yield
+        with quiet_interrupts():
+            yield
     finally:
         gc.freeze()
         gc.enable()

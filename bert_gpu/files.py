@@ -2,13 +2,21 @@
 has one writer at a time.
 """
 
+import collections
 import contextlib
+import errno
 import json
 import os
+import shutil
+import stat
 
 import filelock
+import google_crc32c
 
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, stored_complaint
+
+CHECKSUM = "crc32c"  # the last entry of a JSON file of ours: the checksum of the others
+MAX_DEPTH = 16  # of lists and objects in each other
 
 
 def exists(path):
@@ -31,39 +39,140 @@ def check_local(path, flag):
         )
 
 
+LEFT_FREE_BYTES = 256 << 20  # on a disk, or a twentieth of a small one
+LOOK_AGAIN_BYTES = 64 << 20  # written, after which free space is asked for again
+
+KINDS = {
+    stat.S_IFIFO: "a pipe (FIFO)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_regular(path):
+    """UserError for an input that is no file: a pipe, a device or a socket might never end. What is
+    missing, or a folder, passes: who opens it says so.
+    """
+    try:
+        kind = KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
+    except (OSError, ValueError):
+        return
+    if kind is not None:
+        raise UserError(f"{path}: is {kind}, not a file; write its content to a file and name that")
+
+
+def within_free_space(pieces, folder):
+    """Yields pieces of bytes that are written to a folder. OSError before they would fill its disk:
+    a small archive may hold more than any disk.
+    """
+    room = 0
+    for piece in pieces:
+        if room < len(piece):
+            usage = shutil.disk_usage(folder)
+            free = usage.free - min(LEFT_FREE_BYTES, usage.total // 20)
+            if free < len(piece):
+                raise OSError(errno.ENOSPC, f"its content would fill the disk of {folder}")
+            room = min(free, LOOK_AGAIN_BYTES)  # others write, too
+        room -= len(piece)
+        yield piece
+
+
 def write_text(path, text):
     """Writes a text file under a temporary name beside it, then renames."""
     partial = os.path.join(
         os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.partial"
     )
-    with open(partial, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+        raise
 
 
 def write_json(path, content):
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    """Writes a JSON object, with a checksum that `read_json` verifies."""
+    whole = content | {CHECKSUM: json_checksum(content)}
+    write_text(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_json(path, what, keys=()):
-    """The JSON object in a file. UserError if it is not one or lacks one of `keys`; `what` says
-    what the file should be.
+def json_checksum(content):
+    """CRC-32C, 8 hexadecimal digits, of a JSON object, however it is laid out."""
+    text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
+    return f"{google_crc32c.value(text.encode()):08x}"
+
+
+def read_json(path, what, fields=None, keys=()):
+    """The JSON object in a file, without its checksum. Every JSON file is read and checked here.
+
+    Args:
+      what: says what the file should be, for messages.
+      fields: {key: dataclass field of a settings class, or a dict of such for an object}, which
+        says the types and ranges of values; keys that it lacks are not checked.
+      keys: those that must be there.
+
+    Raises:
+      UserError: it is not a JSON object (NaN, a key given twice and deep nesting are not allowed),
+        a key is missing or its value is impossible, or the content does not match its checksum.
     """
+    check_regular(path)
     try:
         with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+            content = parse_json(file.read())
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        missing = isinstance(error, FileNotFoundError)
+        problem = "no such file" if missing else f"cannot be read ({error.strerror})"
+        raise UserError(f"{path}: {problem}; it should be {what}"[:300]) from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error}); it should be {what}"[:300]) from error
+        raise UserError(f"{path}: not valid JSON ({error}); it should be {what}"[:300]) from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: should be {what}, as a JSON object")
+        raise UserError(f"{path}: must hold a JSON object; it should be {what}"[:300])
     missing = [key for key in keys if key not in content]
     if missing:
-        raise UserError(f"{path}: should be {what}, but has no {missing[0]!r}")
+        raise UserError(f"{path}: should be {what}, but has no {missing[0]!r}"[:300])
+    if problem := stored_complaint(content, fields or {}):
+        raise UserError(f"{path}: {problem}"[:300])
+    checksum = content.pop(CHECKSUM, None)
+    if checksum is not None and checksum != json_checksum(content):
+        raise UserError(
+            f"{path}: does not match its checksum, so it is damaged; put back a copy "
+            f"(or, if you have changed it, remove its entry {CHECKSUM!r})"
+        )
     return content
+
+
+def parse_json(text):
+    """The value of a JSON text. ValueError also for what Python's parser would allow: NaN,
+    infinities, a key given twice, deep nesting.
+    """
+
+    def refuse_constant(name):
+        raise ValueError(f"{name} is not a JSON number")
+
+    def refuse_duplicates(pairs):
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            twice = collections.Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise ValueError(f"key {twice[:60]!r} is given twice")
+        return content
+
+    value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates)
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for parent in level
+            if isinstance(parent, dict | list)
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+    if any(isinstance(child, dict | list) for child in level):
+        raise ValueError(f"nested more than {MAX_DEPTH} deep")
+    return value
 
 
 def check_writable(folder, flag):

@@ -13,6 +13,8 @@ import sys
 
 import tensorflow as tf
 
+from bert_gpu.console import lasting
+
 
 def fused(function, reduce_retracing=True):
     """Decorator: XLA compiles a function of tensors, once per process for each shape.
@@ -86,7 +88,8 @@ def compile_silently_once():
     """Compiles a trivial function with stderr discarded. XLA logs its first compilation regardless
     of TensorFlow's log level, and this hides that line. Call it once the devices are set up.
     """
-    sys.stderr.flush()
+    with lasting(sys.stderr):
+        sys.stderr.flush()
     stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(devnull, 2)

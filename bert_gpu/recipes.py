@@ -18,6 +18,7 @@ OURS = "chosen by us"
 BERT = "Devlin et al. 2018"
 GOOGLE_OPTIMIZER = "google-research/bert, optimization.py"
 GOOGLE_DATA = "google-research/bert, create_pretraining_data.py"
+GOOGLE_TIPS = "google-research/bert, README.md (Pre-training with BERT)"
 
 CRAMMING = "JonasGeiping/cramming, cramming/config"
 PILE, TRAIN, EVALUATE = (
@@ -33,6 +34,15 @@ TRAINER = "Hugging Face transformers, TrainingArguments (defaults)"
 NOTEBOOK = "sradc/pretraining-BERT, pretraining_BERT.ipynb"
 FINE_TUNING = "sradc/pretraining-BERT, run_finetuning.sh"
 
+ROBERTA = "Liu et al. 2019 (RoBERTa)"
+FAIRSEQ = "facebookresearch/fairseq, examples/roberta"
+FAIRSEQ_GLUE = f"{FAIRSEQ}/README.glue.md"
+
+MODERN = "Warner et al. 2024 (ModernBERT)"
+MODERN_YAML = "AnswerDotAI/ModernBERT, yamls/modernbert/modernbert-base-pretrain.yaml"
+MOSAIC_YAML = "mosaicml/examples, examples/benchmarks/bert/yamls/main/mosaic-bert-base-uncased.yaml"
+MOSAIC_JOBS = "mosaicml/examples, examples/benchmarks/bert/src/finetuning_jobs.py (QQP)"
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -41,6 +51,8 @@ class Recipe:
     Attributes:
       summary: one line for --help. differs: {script: what the source does differently, one phrase
         each}.
+      phases: {number: {script: groups}} of a pretraining in parts, each with its own data: what
+        --phase sets, over the rest.
     """
 
     summary: str
@@ -48,14 +60,14 @@ class Recipe:
     pretrain: tuple
     classify: tuple
     differs: dict[str, tuple[str, ...]]
+    phases: dict[int, dict[str, tuple]] = dataclasses.field(default_factory=dict)
 
-    def settings(self, script):
+    def settings(self, script, phase=None):
         """{flag: (value, source)} of a script: "data", "pretrain" or "classify"."""
-        return {
-            name: (value, source)
-            for source, group in getattr(self, script)
-            for name, value in group.items()
-        }
+        groups = getattr(self, script)
+        if phase is not None:
+            groups += self.phases[phase].get(script, ())
+        return {name: (value, source) for source, group in groups for name, value in group.items()}
 
 
 RECIPES = {
@@ -134,9 +146,10 @@ RECIPES = {
         differs=dict(
             pretrain=(
                 (
-                    "the last tenth of its steps has rows of 512 tokens; "
-                    "here that is a second data set, and a run from --init_checkpoint"
+                    "the last tenth of its steps has rows of 512 tokens: --phase=1 and --phase=2 "
+                    "are its two parts; without --phase all rows have 128"
                 ),
+                "its moments go on in the second part; here --phase=2 starts with none",
             ),
             classify=(
                 (
@@ -145,6 +158,48 @@ RECIPES = {
                 ),
             ),
         ),
+        phases={
+            1: dict(
+                pretrain=(
+                    (
+                        f"{BERT}, appendix A.2: 90 % of 1,000,000 steps",
+                        dict(num_train_steps=900_000),
+                    ),
+                    (
+                        f"{BERT}, appendix A.2: 10,000 steps, as a share of 900,000",
+                        dict(warmup_proportion=1 / 90),
+                    ),
+                    (
+                        f"{BERT}, appendix A.2: where its one line over both parts is at 90 %",
+                        dict(min_lr_ratio=0.1),
+                    ),
+                ),
+            ),
+            2: dict(
+                data=(
+                    (f"{BERT}, appendix A.2", dict(max_seq_length=512)),
+                    (
+                        f"{GOOGLE_TIPS}: max_seq_length x masked_lm_prob",
+                        dict(max_predictions_per_seq=77),
+                    ),
+                ),
+                pretrain=(
+                    (
+                        f"{BERT}, appendix A.2: 10 % of 1,000,000 steps of the same batch",
+                        dict(num_train_steps=100_000, max_seq_length=512),
+                    ),
+                    (
+                        f"{BERT}, appendix A.2: where its one line over both parts is at 90 %",
+                        dict(learning_rate=1e-5, warmup_proportion=0.0),
+                    ),
+                    (
+                        f"{GOOGLE_TIPS}: max_seq_length x masked_lm_prob",
+                        dict(max_predictions_per_seq=77),
+                    ),
+                    (f"{OURS}: as many tokens at once as in phase 1", dict(train_batch_size=8)),
+                ),
+            ),
+        },
     ),
     "crammed": Recipe(
         summary="Cramming (Geiping & Goldstein 2023, its final model): one GPU, one day",
@@ -426,6 +481,205 @@ RECIPES = {
             ),
         ),
     ),
+    "roberta": Recipe(
+        summary=(
+            "RoBERTa base (Liu et al. 2019): full rows of 512 tokens without next sentences, "
+            "masked anew in every epoch, 500,000 steps of 8,192"
+        ),
+        data=(
+            (
+                f"{ROBERTA}, section 4.2: FULL-SENTENCES without NSP",
+                dict(objective="full_sentences"),
+            ),
+            (f"{ROBERTA}, section 4.1", dict(masking="dynamic", dupe_factor=1)),
+            (f"{ROBERTA}, section 2.3", dict(masked_lm_prob=0.15)),
+            (f"{ROBERTA}, section 3.1: full length in every step", dict(max_seq_length=512)),
+            (f"{OURS}: max_seq_length x masked_lm_prob", dict(max_predictions_per_seq=77)),
+            (
+                f"{ROBERTA}, section 4.4: 50K pieces of text as it is",
+                dict(vocab_size=50_000, do_lower_case=False),
+            ),
+            (f"{OURS}: nearest to its BPE of bytes", dict(tokenization="WordPiece")),
+        ),
+        pretrain=(
+            (f"{ROBERTA}, table 9", dict(model="base")),
+            ("Hugging Face transformers, config.json of roberta-base", dict(layer_norm_eps=1e-5)),
+            (
+                f"{ROBERTA}, table 9",
+                dict(global_batch_size=8192, num_train_steps=500_000, max_seq_length=512),
+            ),
+            (
+                f"{ROBERTA}, table 9",
+                dict(
+                    learning_rate=6e-4,
+                    adam_beta1=0.9,
+                    adam_beta2=0.98,
+                    adam_epsilon=1e-6,
+                    weight_decay_rate=0.01,
+                    clip_norm=0.0,
+                ),
+            ),
+            (
+                f"{ROBERTA}, table 9: 24,000 of 500,000 steps, as a share; what it calls linear",
+                dict(curve="one_cycle", warmup_proportion=0.048),
+            ),
+            (f"{FAIRSEQ}/config/pretraining/base.yaml", dict(train_batch_size=16)),
+            (
+                f"{FAIRSEQ}/config/pretraining/base.yaml: its adam corrects the bias",
+                dict(optimizer="adamw", adam_bias_correction=True),
+            ),
+            (OURS, dict(max_predictions_per_seq=77, lr_scaling="none")),
+        ),
+        classify=(
+            (
+                f"{FAIRSEQ_GLUE}: for MNLI, QNLI, QQP and SST-2",
+                dict(learning_rate=1e-5, global_batch_size=32),
+            ),
+            (FAIRSEQ_GLUE, dict(num_train_epochs=10.0, max_seq_length=512)),
+            (
+                f"{FAIRSEQ_GLUE}: polynomial of power 1",
+                dict(curve="one_cycle", warmup_proportion=0.06),
+            ),
+            (
+                FAIRSEQ_GLUE,
+                dict(
+                    optimizer="adamw",
+                    adam_beta1=0.9,
+                    adam_beta2=0.98,
+                    adam_epsilon=1e-6,
+                    weight_decay_rate=0.1,
+                    clip_norm=0.0,
+                ),
+            ),
+            (f"{FAIRSEQ_GLUE}: its adam corrects the bias", dict(adam_bias_correction=True)),
+            (OURS, dict(train_batch_size=32, lr_scaling="none")),
+        ),
+        differs=dict(
+            data=("its vocabulary is a BPE of bytes, which knows every text; here WordPiece",),
+            pretrain=(
+                (
+                    "it has no segment embeddings; here BERT base's, so that transformers opens "
+                    "the model"
+                ),
+                "its precision is float16; here what --precision says",
+            ),
+            classify=("it picks the learning rate and the batch of each task by the dev set",),
+        ),
+    ),
+    "modern": Recipe(
+        summary=(
+            "our choice of what has since been shown to help (MosaicBERT, ModernBERT, NeoBERT, "
+            "Cramming), 70,000 steps of 4,096 rows of 128 tokens; not yet measured as a whole"
+        ),
+        data=(
+            (
+                f"{MODERN}, section 2.2.1: rows filled with several texts",
+                dict(objective="packed", pack_separator="cls_sep"),
+            ),
+            (f"{MOSAIC_YAML}, as {MODERN}, section 2.2.2", dict(masked_lm_prob=0.3)),
+            (f"{ROBERTA}, section 4.1", dict(masking="dynamic", dupe_factor=1)),
+            (MOSAIC_YAML, dict(max_seq_length=128)),
+            (f"{OURS}: max_seq_length x masked_lm_prob", dict(max_predictions_per_seq=39)),
+            (PILE, dict(tokenization="WordPiece", vocab_size=32768, do_lower_case=True)),
+        ),
+        pretrain=(
+            (f"{MODERN}, section 2.1.3: base's width, more layers", dict(model="base")),
+            (
+                f"{MODERN}, section 2.1.3",
+                dict(num_hidden_layers=22, intermediate_size=2304),
+            ),
+            (
+                f"{MODERN}, section 2.1.1",
+                dict(
+                    hidden_act="geglu",
+                    position_embedding_type="rotary",
+                    norm_first=True,
+                    use_bias=False,
+                ),
+            ),
+            (
+                "Le Breton et al. 2025 (NeoBERT): as stable as LayerNorm, and less work",
+                dict(norm_type="rms_norm"),
+            ),
+            (MODERN_YAML, dict(layer_norm_eps=1e-5)),
+            (
+                f"{CRAMMING}/arch/crammed-bert.yaml",
+                dict(
+                    type_vocab_size=0,
+                    mlm_transform=False,
+                    decoder_bias=False,
+                    hidden_dropout_prob=0.0,
+                    attention_probs_dropout_prob=0.0,
+                ),
+            ),
+            (
+                MOSAIC_YAML,
+                dict(global_batch_size=4096, train_batch_size=128, max_seq_length=128),
+            ),
+            (f"{MOSAIC_YAML}: 286,720,000 rows", dict(num_train_steps=70_000)),
+            (f"{MOSAIC_YAML}: decoupled_adamw", dict(optimizer="adamw")),
+            (
+                MOSAIC_YAML,
+                dict(learning_rate=5e-4, adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-6),
+            ),
+            (
+                f"{MOSAIC_YAML}: 1e-5 a step at the peak, which is this times the learning rate",
+                dict(weight_decay_rate=0.02),
+            ),
+            (TRAIN, dict(clip_norm=0.5)),
+            (
+                f"{MODERN}, section 2.2.2: warm-up, stable, 1 - sqrt",
+                dict(curve="wsd"),
+            ),
+            (MOSAIC_YAML, dict(warmup_proportion=0.06)),
+            (
+                "Hu et al. 2024 (MiniCPM): a tenth of the run is enough",
+                dict(decay_proportion=0.1),
+            ),
+            (
+                f"{MODERN}, section 2.2.2: over 50 of 1,719 billion tokens, rounded",
+                dict(batch_ramp_proportion=0.03),
+            ),
+            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
+            (f"{OURS}: max_seq_length x masked_lm_prob", dict(max_predictions_per_seq=39)),
+            (OURS, dict(lr_scaling="none")),
+        ),
+        classify=(
+            (
+                MOSAIC_JOBS,
+                dict(
+                    learning_rate=3e-5,
+                    global_batch_size=16,
+                    num_train_epochs=5.0,
+                    max_seq_length=256,
+                ),
+            ),
+            (MOSAIC_JOBS, dict(curve="one_cycle", warmup_proportion=0.06)),
+            (
+                MOSAIC_JOBS,
+                dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-6),
+            ),
+            (
+                f"{MOSAIC_JOBS}: 3e-6 a step at the peak, which is this times the learning rate",
+                dict(weight_decay_rate=0.1),
+            ),
+            (
+                f"{MOSAIC_YAML}: of hidden values as in BERT, of probabilities none",
+                dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.0),
+            ),
+            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
+            (OURS, dict(clip_norm=1.0, train_batch_size=16, lr_scaling="none")),
+        ),
+        differs=dict(
+            pretrain=(
+                (
+                    "ModernBERT and NeoBERT train on rows of 1,024 tokens first, then longer ones, "
+                    "and on about 50 times as many tokens"
+                ),
+                "ModernBERT has LayerNorm without bias, and two of three layers see 128 neighbours",
+            ),
+        ),
+    ),
 }
 
 
@@ -442,6 +696,15 @@ class RecipeConfig(Settings):
         + "; ".join(f"{name}: {recipe.summary}" for name, recipe in RECIPES.items())
         + ".",
         choices=tuple(RECIPES),
+    )
+    phase: int | None = setting(
+        None,
+        "Part of a pretraining that changes its rows: with --recipe=bert 1 = 90 % of the steps on "
+        "rows of 128 tokens, 2 = the rest on rows of 512, from --init_checkpoint. Each has its own "
+        "data and --output_dir; fine-tuning is the same. Default: one part, rows of 128.",
+        low=1,
+        high=max(number for recipe in RECIPES.values() for number in recipe.phases),
+        needs=("recipe", tuple(name for name, recipe in RECIPES.items() if recipe.phases)),
     )
 
 
@@ -479,6 +742,8 @@ YIELDS = (
     Yield(("model",), MODEL_FIELDS, script="pretrain"),
     Yield(("bert_config_file",), ("model", *MODEL_FIELDS), script="pretrain"),
     Yield(("encoder",), ("model", *MODEL_FIELDS), script="pretrain"),
+    Yield(("embedding_size",), ("mlm_transform",)),
+    Yield(("intermediate_size",), ("hidden_act",), lambda values: values["intermediate_size"] % 2),
     Yield(("gradient_accumulation_steps",), ("global_batch_size",)),
     Yield(("max_seq_length",), ("max_predictions_per_seq",)),
     Yield(("masked_lm_prob",), ("max_predictions_per_seq",)),
@@ -504,15 +769,17 @@ YIELDS = (
 )
 
 
-def resolve(name, script, given):
+def resolve(name, script, given, phase=None):
     """{flag: (value, source)} that a recipe sets, given the user's flags.
 
     Args:
       name: of the recipe. script: "data", "pretrain" or "classify". given: {flag: value} of the
-        user.
+        user. phase: one of the recipe's, or None.
     """
     settings = {
-        flag: entry for flag, entry in RECIPES[name].settings(script).items() if flag not in given
+        flag: entry
+        for flag, entry in RECIPES[name].settings(script, phase).items()
+        if flag not in given
     }
     values = {flag: value for flag, (value, _) in settings.items()} | given
     rules = [

@@ -7,10 +7,11 @@ input, raises `UserError`, which the command line prints as one line with exit c
 
 import dataclasses
 import math
+import sys
 import types
 import typing
 
-ROLES = ("size", "rate", "departure")
+ROLES = ("bert", "departure")
 
 
 class UserError(Exception):
@@ -31,7 +32,7 @@ class GaveUp(Exception):
 
 def setting(
     default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(),
-    aliases=(), needs=None, role=None, bert_values=None, none_means=None,
+    aliases=(), needs=None, role=None, bert_values=None, none_means=None, inside=None,
 ):  # fmt: skip
     """A dataclass field that is also a flag.
 
@@ -44,10 +45,11 @@ def setting(
       aliases: other names of the flag.
       needs: (field, values): this field has no effect unless that field of the same class has one
         of the values; values None = any value but None.
-      role: only for the model's fields: "size" or "rate", which BERT has, or "departure" from BERT.
-      bert_values: a container of the values that are BERT. None = any value of a size or rate; for
-        a departure, only its default.
+      role: only for the model's fields: "bert", which BERT has, or "departure" from BERT.
+      bert_values: a container of the values that are BERT. None = any value of BERT's own fields;
+        for a departure, only its default.
       none_means: for a departure that may be None, the field whose value it then takes.
+      inside: for a dict, {key: field} of the values in it.
     """
     assert role in (None, *ROLES), role
     rules = dict(
@@ -63,7 +65,8 @@ def setting(
     return dataclasses.field(
         default=default,
         metadata=rules
-        | dict(needs=needs, role=role, bert_values=bert_values, none_means=none_means),
+        | dict(needs=needs, role=role, bert_values=bert_values, none_means=none_means)
+        | dict(inside=inside or {}),
     )
 
 
@@ -96,26 +99,75 @@ class Settings:
         return dataclasses.asdict(self)
 
 
+def fields_of(*kinds):
+    """{name: field} of settings classes, the first one's where several have a name."""
+    return {field.name: field for kind in reversed(kinds) for field in dataclasses.fields(kind)}
+
+
+def like(kind, name):
+    """A field with the default and the rules of a settings class's field."""
+    field = fields_of(kind)[name]
+    return dataclasses.field(default=field.default, metadata=field.metadata)
+
+
+def stored_complaint(content, fields, prefix=""):
+    """The error message for the values in a JSON object; None when they are valid.
+
+    fields: {key: a settings field, or such a dict for an object}; keys that it lacks pass. prefix:
+    of keys in the message. Lists stand for tuples.
+    """
+    for key, rule in fields.items():
+        value = content.get(key)
+        if key not in content:
+            continue
+        if isinstance(rule, dict) and not isinstance(value, dict):
+            return f"{prefix}{key}={shortened(value)}: must be an object"
+        if isinstance(rule, dict):
+            problem = stored_complaint(value, rule, f"{prefix}{key}.")
+        elif problem := complaint(rule, as_tuple(rule, value)):
+            problem = prefix + problem.removeprefix("--")
+        if problem:
+            return problem
+    return None
+
+
+def as_tuple(field, value):
+    """The value of a JSON entry for a field: a tuple in place of a list where it should be one."""
+    return tuple(value) if isinstance(value, list) and value_type(field)[0] is tuple else value
+
+
+def shortened(value):
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def value_type(field):
     """(type, optional) of a settings field: bool, int, float, str or tuple (of strings)."""
     options = [kind for kind in typing.get_args(field.type) if kind is not types.NoneType]
     if isinstance(field.type, types.UnionType):
-        return options[0], True
-    return (tuple if typing.get_origin(field.type) is tuple else field.type), False
+        return typing.get_origin(options[0]) or options[0], True
+    return typing.get_origin(field.type) or field.type, False
 
 
 def complaint(field, value):
     """The error message for the value of a field; None when it is valid."""
     rules, (kind, optional) = field.metadata, value_type(field)
-    shown = f"--{field.name}={value}"
+    shown = f"--{field.name}={shortened(value)}"
     if value is None:
         return None if optional else f"--{field.name}: a value is needed"
     if value in rules["words"]:
         return None
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if value == "" != field.default:
+        return f"--{field.name}=: is empty; name a value, or leave the flag out"
+    if kind is float and type(value) is int and abs(value) < sys.float_info.max:
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        return f"{shown}: must be {' or '.join([f'of type {kind.__name__}', *rules['words']])}"
+        name = dict(tuple="list", dict="object").get(kind.__name__, kind.__name__)
+        return f"{shown}: must be {' or '.join([f'of type {name}', *rules['words']])}"
+    if kind is tuple and not all(isinstance(part, str) for part in value):
+        return f"{shown}: must be a list of texts"
+    if kind is dict and (problem := stored_complaint(value, rules["inside"], f"{field.name}.")):
+        return f"--{problem}"
     if isinstance(value, float) and not math.isfinite(value):
         return f"{shown}: must be a finite number"
     if rules.get("choices") and value not in rules["choices"]:

@@ -27,10 +27,11 @@ BELOW = {
     "cli": {"pretrain", "finetune", "interop", "train", "data", "text", "model", "optim"},
 }
 # Modules on top of the package, which every room may import.
-GROUND = {"environment", "settings", "recipes", "console", "files", "malloc", "fused"}
+GROUND = {"environment", "settings", "recipes", "console", "files", "tensor_files", "malloc"}
+GROUND |= {"fused"}
 # whose config says which flags are the model's; model imports no recipes
 ABOVE_GROUND = {"recipes": {"model"}}
-HEAVY = ("tensorflow", "numba", "sklearn")
+HEAVY = ("tensorflow", "numba", "sklearn", "pyarrow")
 LIGHT = [
     "settings",
     "recipes",

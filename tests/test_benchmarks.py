@@ -16,11 +16,11 @@ import sys
 
 import pytest
 
+from tests.documents import DOCUMENTS, code
 from tests.test_architecture import ROOT
 
 FOLDER = ROOT / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TENSORFLOW_VARIABLES = ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS")
 
 
@@ -49,25 +49,26 @@ def run(*command):
     return result.stdout
 
 
+def tables(text):
+    """[{first cell of a row: the other cells}] of the printed tables."""
+    found, previous = [], ""
+    for line in text.splitlines():
+        if line.startswith("|"):
+            found += [] if previous.startswith("|") else [[]]
+            found[-1].append([cell.strip() for cell in line[1:-1].split("|")])
+        previous = line
+    return [{row[0]: row[1:] for row in rows[2:]} for rows in found]
+
+
 def table(text):
-    """The rows of a printed table by their first cell."""
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.splitlines()
-        if line.startswith("|")
-    ]
-    return {row[0]: row[1:] for row in rows[2:]}
+    """The only printed table."""
+    (found,) = tables(text)
+    return found
 
 
 def documented_commands(text):
-    """[(name, flags)] of the commands in a Markdown text: in `code`, which may go on over lines,
-    and in indented lines.
-    """
-    blocks = re.split(r"\n\s*\n", text)
-    spans = [span for block in blocks for span in re.findall(r"`([^`]+)`", block)] + re.findall(
-        r"^    (.+)$", text, re.MULTILINE
-    )
-    found = [re.search(r"benchmarks/(\w+)\.py(.*)", span.replace("\n", " ")) for span in spans]
+    """[(name, flags)] of the commands in a Markdown text."""
+    found = [re.search(r"benchmarks/(\w+)\.py(.*)", span) for span in code(text)]
     return [(match[1], match[2]) for match in found if match]
 
 
@@ -149,28 +150,287 @@ def test_eight_bits_run():
     assert found.startswith(f"{FOLDER / 'adamw8bit.py'} --steps=25\nrevision ")
 
 
-@pytest.mark.long
-def test_the_input_pipeline_is_measured():
-    found = table(run(FOLDER / "data.py", "--part=reading", "--megabytes=0.02"))
-    assert len(found) == 2 and all(float(row[0]) > 0 for row in found.values())
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, sample_text):
+    """Folder of a text and pairs that are small: small.txt, pairs/."""
+    folder = tmp_path_factory.mktemp("small")
+    with open(sample_text) as file:
+        documents = file.read().split("\n\n")
+    (folder / "small.txt").write_text("\n\n".join(documents[:24]) + "\n")
+    (folder / "pairs").mkdir()
+    for split in ("train", "dev"):
+        rows = (ROOT / "examples" / "pairs" / f"{split}.tsv").read_text().splitlines()[:11]
+        (folder / "pairs" / f"{split}.tsv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    """The Python with torch, transformers and datasets."""
+    python = os.environ.get("BERT_GPU_ORACLE_PYTHON")
+    if not python:
+        pytest.skip("BERT_GPU_ORACLE_PYTHON is not set")
+    return python
+
+
+def number(cell):
+    """A printed number, without its thousands' commas and what follows it."""
+    return float(cell.split()[0].replace(",", ""))
 
 
 @pytest.mark.long
-def test_a_race_of_two(tmp_path):
-    sizes = "--models=tiny --lengths=16 --tokens=32 --turns=1 --seconds=0.01 --part=race".split()
-    run(
+def test_data_jobs_and_their_peers_are_measured(small, oracle):
+    sizes = "--megabytes=0.02 --memory_megabytes=1,2 --runs=1".split()
+    found = run(FOLDER / "data.py", f"--text={small}/small.txt", f"--hf_python={oracle}", *sizes)
+    speeds, memory, share, reading = tables(found)
+    assert list(speeds) == [
+        "Model Garden nsp, dupe 1",
+        "bert-gpu nsp static, dupe 1",
+        "Model Garden nsp, dupe 10",
+        "bert-gpu nsp static, dupe 10",
+        "Hugging Face run_mlm.py's way",
+        "Hugging Face tokenizers, ids only",
+        "bert-gpu packed dynamic",
+    ]
+    for name, (_, _, instances, _, peak, _) in speeds.items():
+        assert number(peak) > 50 and (instances == "") == name.startswith("Hugging Face"), name
+    for dupe in (1, 10):
+        mine, theirs = (
+            number(speeds[f"{name}, dupe {dupe}"][2])
+            for name in ("bert-gpu nsp static", "Model Garden nsp")
+        )
+        assert 0.9 < mine / theirs < 1.1 and mine > 20 * dupe
+    assert found.count("x Model Garden") == 3 and found.count("x Hugging Face") == 2
+    assert list(memory) == ["1", "2"] and all(number(peak) > 50 for peak, _ in memory.values())
+    assert list(share) == [
+        "tokenizer alone",
+        "whole job, packed dynamic",
+        "whole job, nsp static, dupe 1",
+    ]
+    assert share["tokenizer alone"][2] == "1.00" and found.count("profile of") == 2
+    assert len(reading) == 2 and all(float(row[0]) > 0 for row in reading.values())
+
+
+@pytest.mark.long
+def test_training_and_its_peers_race(small, oracle, tmp_path):
+    sizes = (
+        "--models=tiny --lengths=16 --tokens=32 --turns=1 --seconds=0.01 --drop=1e9 "
+        "--packed_model=tiny --packed_length=16"
+    ).split()
+    names = [
+        "ours float32",
+        "Model Garden float32",
+        "Hugging Face float32, torch.compile",
+        "Hugging Face float32, eager",
+        "as shipped float32, eager",
+    ]
+    found = run(
         FOLDER / "training.py",
         *sizes,
-        "--only=^(ours|Model Garden) float32$",
+        f"--only=^({'|'.join(names)})$",
+        f"--text={small}/small.txt",
+        f"--oracle_python={oracle}",
         f"--json={tmp_path}/found.json",
     )
+    results = json.loads((tmp_path / "found.json").read_text())
+    (row,) = results["race"]
+    for part in (row, results["packed"]):
+        for name, result in part["variants"].items():
+            assert "error" not in result and result["step_seconds"] > 0, (name, result)
+            assert result["took_turns"] and result["peak_bytes"] > 1e8
+    assert list(row["variants"]) == names and len(results["packed"]["variants"]) == 4
+    assert "not measured" not in found
+    assert results["hardware"]["cores"] and "--models=tiny" in results["command"]
+
+
+def test_a_race_without_ours_shows_the_others(capsys):
+    """Their speeds, and no ratio; and the other way round."""
+    import training
+
+    def row(*systems):
+        result = dict(
+            tokens_per_second=1234.0, step_seconds=0.5, mfu=0.1, peak_bytes=1, turns=[1]
+        ) | dict(took_turns=True)
+        variants = {f"{name} x": dict(result, system=name) for name in systems}
+        return dict(model="tiny", length=16, rows=2, variants=variants)
+
+    training.print_race([row("garden", "hugging_face")], dict(float32=1e9))
+    (_, cells) = tables(capsys.readouterr().out)[1].popitem()
+    assert cells[1:] == [
+        *("not measured", "1,234 (garden x)", "-", "1,234 (hugging_face x)", "-"),
+        *("not measured", "-"),
+    ]
+    training.print_race([row("ours", "garden")], dict(float32=1e9))
+    (_, cells) = tables(capsys.readouterr().out)[1].popitem()
+    assert cells[1:4] == ["1,234 (ours x)", "1,234 (garden x)", "1.00 (missed)"]
+
+
+@pytest.mark.long
+def test_replicas_are_compared(small):
+    sizes = "--steps=2 --batch_size=2 --max_seq_length=32 --replicas=2 --lr_scaling=sqrt".split()
+    files = [f"--text={small}/small.txt", f"--pairs={small}/pairs"]
+    found = table(run(FOLDER / "replicas.py", *sizes, *files))
+    assert [found[name][:3] for name in ("1", "2")] == [
+        ["2", "none", "5.0e-04"],
+        ["4", "sqrt", "7.1e-04"],
+    ]
+    for row in found.values():
+        assert 5 < float(row[3]) < 15 and all(0 <= float(cell) <= 1 for cell in row[4:9])
+
+
+@pytest.mark.long
+def test_recipes_are_compared(small):
+    """With a small vocabulary, too: no document is dropped for it."""
+    sizes = (
+        "--vocab_size=1000 --steps=2 --seeds=1 --layers=1 --hidden_size=32 --batch_size=8 "
+        "--max_seq_length=32"
+    ).split()
+    files = [f"--text={small}/small.txt", f"--pairs={small}/pairs"]
+    found = table(run(FOLDER / "recipes.py", *sizes, *files))
+    assert list(found) == ["bert", "crammed"]
+    for steps, epochs, _, loss, *shares in found.values():
+        assert number(steps) == 2 and number(epochs) > 0 and 5 < number(loss) < 10
+        assert all(0 <= number(cell) <= 1 for cell in shares)
+
+
+def test_a_search_goes_on_at_an_edge_until_it_gets_worse():
+    import optimizers
+
+    rates = optimizers.rates_between(1e-3, 5e-3)
+    found = optimizers.search(rates, lambda rate: abs(rate - 0.02))
+    assert sorted(found) == pytest.approx([0.001, 0.002, 0.005, 0.01, 0.02, 0.05])
+    assert list(optimizers.search(rates, lambda rate: rate))[3:5] == pytest.approx([5e-4, 2e-4])
+    assert list(optimizers.search(rates, lambda rate: 1.0)) == rates
+    assert len(optimizers.search([0.01], lambda rate: abs(rate - 0.01))) == 3
+
+
+def test_optimizers_are_compared_seed_by_seed(capsys):
+    import optimizers
+
+    def row(loss):
+        curve = [[0.0, 9.0], [10.0, loss]]
+        accuracies = dict(mlm_accuracy=0.1, nsp_accuracy=0.6)
+        return dict(steps=5, curve=curve, mlm_loss=loss) | accuracies
+
+    lost = dict(error="diverged", steps=5)
+    adamw = [row(5.0), row(7.0), lost]
+    found = dict(adamw=(1e-3, adamw), lamb=(2e-3, [lost] * 3), muon=(3e-3, [row(3.0)] * 3))
+    optimizers.print_race("tiny", "pre-LN", found, 5)
+    text = capsys.readouterr().out
+    cells = table(text)
+    assert cells["adamw (1 of 3 diverged)"][2] == "6.000 (5.000 to 7.000)"
+    assert cells["adamw (1 of 3 diverged)"][-1] == "-" and "fall to 0" in text
+    assert cells["lamb (3 of 3 diverged)"][2:] == ["-", "-", "-", "0 of 2"]
+    assert cells["muon"][-1] == "5 (3 to 7)"
+    assert optimizers.time_to_adamw([row(6.0), row(6.0), lost], adamw) == "1 of 2: 7"
+
+
+def test_only_a_divergence_is_a_result():
+    import optimizers
+
+    def fails(text):
+        def make():
+            raise optimizers.Failed(text)
+
+        return make
+
+    text = "run.py: exit code 3: error: diverged: 25 steps"
+    assert optimizers.or_diverged(fails(text), steps=3) == dict(steps=3, error=text)
+    for other in ("run.py: exit code 3: error: disk full", "run.py: exit code 2: diverged"):
+        with pytest.raises(optimizers.Failed):
+            optimizers.or_diverged(fails(other))
+
+
+def test_rows_of_other_settings_are_refused(tmp_path, small, capsys):
+    import optimizers
+
+    path, text = tmp_path / "found.json", small / "small.txt"
+    flags = [f"--text={text}", f"--json={path}", f"--pairs={small}/pairs", f"--folder={tmp_path}"]
+
+    def settings(*more):
+        return optimizers.settings_of(optimizers.make_parser().parse_args([*flags, *more]))
+
+    old = dict(runs={"tiny pre-LN adamw 0.001 2 min seed 1": dict(model="/a", steps=1)})
+    path.write_text(json.dumps(old))
+    record = optimizers.Record(path, settings("--part=race"))
+    assert "without settings" in capsys.readouterr().out
+    record.row("costs", "x", dict)
+    stored = json.loads(path.read_text())
+    assert stored["settings"].keys() == {"text", "vocab_size", "cpu"} and "/a" not in str(stored)
+    optimizers.Record(path, settings()).row("costs", "y", dict)  # adds the pairs
+    with pytest.raises(optimizers.Failed, match="was made with another vocab_size; name another"):
+        optimizers.Record(path, settings("--vocab_size=100"))
+    with pytest.raises(optimizers.Failed, match="was made with another pair_epochs"):
+        optimizers.Record(path, settings("--pair_epochs=1"))
+    optimizers.Record(path, settings("--pair_epochs=1", "--part=race"))  # of no importance there
+    other = tmp_path / "other.txt"
+    other.write_text("Other words.\n")
+    with pytest.raises(optimizers.Failed, match="was made with another text"):
+        optimizers.Record(path, settings(f"--text={other}"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dataset.json").write_text("{}")
+    options = optimizers.make_parser().parse_args(flags)
+    assert optimizers.make_data(options) == str(tmp_path / "data")
+    options.text = str(other)
+    with pytest.raises(optimizers.Failed, match="data: was made with another text; .* --folder"):
+        optimizers.make_data(options)
+
+
+def test_models_of_earlier_runs_need_a_folder(monkeypatch, capsys):
+    import optimizers
+
+    monkeypatch.setattr(sys, "argv", ["optimizers", "--json=x.json", "--part=pairs"])
+    with pytest.raises(SystemExit):
+        optimizers.main()
+    assert "needs --folder" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_optimizers_are_compared(small, tmp_path, monkeypatch, capsys):
+    """All parts, with one learning rate each; a second time nothing is run again."""
+    import optimizers
+
+    monkeypatch.setattr(
+        optimizers, "FIRST_RATES", dict.fromkeys(optimizers.OPTIMIZERS, (2e-3,) * 2)
+    )
+    monkeypatch.setattr(optimizers, "FIRST_PAIR_RATES", (1e-3, 1e-3))
+    monkeypatch.setattr(optimizers, "extended", lambda losses: None)
+    for name in TENSORFLOW_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    flags = (
+        f"--text={small}/small.txt --pairs={small}/pairs --folder={tmp_path} --vocab_size=500 "
+        f"--json={tmp_path}/found.json --models=tiny --forms=pre-LN --minutes=1e-3 --turns=1 "
+        "--turn_seconds=0.01 --seeds=1 --pair_epochs=1"
+    )
+    monkeypatch.setattr(sys, "argv", ["optimizers", *flags.split()])
+    optimizers.main()
     found = json.loads((tmp_path / "found.json").read_text())
-    (row,) = found["race"]
-    assert {name: result.get("error") for name, result in row["variants"].items()} == {
-        "ours float32": None,
-        "Model Garden float32": None,
-    }
-    assert found["hardware"]["cores"] and "--models=tiny" in found["command"]
+    assert [len(found[part]) for part in ("costs", "runs", "pairs")] == [1, 6, 6]
+    assert all(4 < row["mlm_loss"] < 8 for row in found["runs"].values())
+    race, pairs, costs = tables(capsys.readouterr().out)
+    assert list(race) == ["adamw", "lamb", "muon"] and race["adamw"][-1] == "-"
+    assert list(pairs) == ["untrained", "adamw", "muon"]  # the last row of each
+    assert all(0 <= number(row[-1]) <= 1 for row in pairs.values())
+    assert number(costs["tiny pre-LN"][-1]) > 0
+    models = [
+        json.loads(path.read_text())["settings"]["init_checkpoint"]
+        for path in sorted(tmp_path.glob("*-untrained-*/run.json"))
+    ]
+    trained = [
+        json.loads(path.read_text())["settings"]["init_checkpoint"]
+        for path in sorted(tmp_path.glob("*-pretrained-*/run.json"))
+    ]
+    assert len(models) == 2 and not set(models) & set(trained)
+    monkeypatch.setattr(optimizers, "run_script", None)
+    monkeypatch.setattr(optimizers, "Peer", None)
+    optimizers.main()
+    assert json.loads((tmp_path / "found.json").read_text())["runs"] == found["runs"]
+
+
+@pytest.mark.long
+def test_the_first_second_is_measured():
+    found = table(run(FOLDER / "startup.py", "--runs=1"))
+    assert len(found) == 14 and all(float(seconds) > 0 for (seconds,) in found.values())
 
 
 def test_every_process_with_tensorflow_gets_what_bert_gpu_sets_for_itself():
@@ -200,3 +460,10 @@ import data, bert_gpu
 print(os.environ["TF_ENABLE_ONEDNN_OPTS"], bert_gpu.__file__)
 """
     assert run("-c", code).split() == ["1", str(ROOT / "bert_gpu" / "__init__.py")]
+
+
+@pytest.mark.long
+def test_checkpoints():
+    rows = table(run(FOLDER / "checkpoints.py", "--model=tiny", "--repeats=1"))
+    assert list(rows) == ["with a checksum", "without"]
+    assert all(float(cell) > 0 for row in rows.values() for cell in row)

@@ -6,12 +6,15 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from bert_gpu import environment
+from bert_gpu.settings import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent
 HOME = "/proc/nonexistent"  # cannot be made, not even by root
@@ -207,3 +210,63 @@ except ImportError:
     print(gc.isenabled(), gc.get_freeze_count() > 0)
 """
     assert python(code).splitlines() == ["False", "True True"]
+
+
+def fake_python(tmp_path, monkeypatch, code, said=""):
+    """In place of the process that tries the flags, one that says something and ends with code."""
+    calls = []
+
+    def run(command, env, **options):
+        calls.append(env)
+        return subprocess.CompletedProcess(command, code, stderr=said)
+
+    monkeypatch.setattr(environment.subprocess, "run", run)
+    return calls
+
+
+def test_flags_of_the_user_are_tried_and_only_those(tmp_path, monkeypatch):
+    calls = fake_python(tmp_path, monkeypatch, 0)
+    ours = {}
+    environment.prepare(ours, [])
+    environment.check_flags(ours)
+    assert calls == []
+    environment.check_flags(ours | dict(TF_XLA_FLAGS="--x"))
+    environment.check_flags(dict(XLA_FLAGS="--y"))
+    assert len(calls) == 2 and all(env["CUDA_VISIBLE_DEVICES"] == "-1" for env in calls)
+
+
+@pytest.mark.parametrize("name", environment.FLAG_VARIABLES)
+def test_flags_that_would_abort_are_named(tmp_path, monkeypatch, name):
+    log = f"I harmless\n2026: F parse.cc:1] Unknown flag in {name}: --garbage\nmore\n"
+    fake_python(tmp_path, monkeypatch, -6, log)
+    given = {name: "--garbage"} | ({} if name == "XLA_FLAGS" else dict(XLA_FLAGS="--good"))
+    environment.prepare(given, [])
+    with pytest.raises(UserError) as caught:
+        environment.check_flags(given)
+    assert str(caught.value) == (
+        f"{name}=--garbage: TensorFlow cannot read it (Unknown flag in {name}: --garbage); "
+        "correct or unset the environment variable"
+    )
+
+
+@pytest.mark.parametrize("mapped", ["google_crc32c", "libtensorflow_framework"])
+def test_ctrl_c_during_the_imports_is_quiet(tmp_path, mapped):
+    """mapped: a library; when it is loaded, the imports of the flags, or of TensorFlow, go on."""
+    command = [sys.executable, "-m", "bert_gpu", "data", f"--output_file={tmp_path}/out/x.tfrecord"]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # tests may run where Ctrl-C is ignored, which processes inherit
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    maps = pathlib.Path(f"/proc/{process.pid}/maps")
+    while mapped not in maps.read_text():
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=600)
+    assert (process.returncode, out, err) == (130, "", "")
+    assert not (tmp_path / "out").exists()

@@ -17,13 +17,20 @@ from bert_gpu.cli.training import read_settings
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.finetune.config import FinetuneConfig
-from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.config import ModelConfig, preset
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
-from bert_gpu.recipes import RECIPES, YIELDS, RecipeConfig, differences, resolve
+from bert_gpu.recipes import (
+    MODEL_FIELDS,
+    RECIPES,
+    YIELDS,
+    RecipeConfig,
+    differences,
+    resolve,
+)
 from bert_gpu.settings import UserError, complaint, value_type
 from bert_gpu.text.config import TextFormat
 from bert_gpu.train.batching import plan_batch
@@ -38,7 +45,9 @@ FIELDS = {
     script: {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
     for script, kinds in CLASSES.items()
 }
-EACH = [(name, script) for name in RECIPES for script in CLASSES]
+# None: without --phase
+PHASES = [(name, phase) for name, recipe in RECIPES.items() for phase in (None, *recipe.phases)]
+EACH = [(name, phase, script) for name, phase in PHASES for script in CLASSES]
 
 
 def parse(script, *argv):
@@ -49,14 +58,21 @@ def settings(script, kind, *argv):
     return parse(script, *argv).make(kind)
 
 
-@pytest.mark.parametrize("name, script", EACH)
-def test_every_entry_is_a_sound_flag_with_one_source(name, script):
-    entries = [
-        (flag, value, source)
-        for source, group in getattr(RECIPES[name], script)
-        for flag, value in group.items()
-    ]
-    assert len({flag for flag, _, _ in entries}) == len(entries), "a flag is set more than once"
+def called(name, phase):
+    """The flags that choose a recipe and one of its phases."""
+    return [f"--recipe={name}"] + ([] if phase is None else [f"--phase={phase}"])
+
+
+@pytest.mark.parametrize("name, phase, script", EACH)
+def test_every_entry_is_a_sound_flag_with_one_source(name, phase, script):
+    recipe = RECIPES[name]
+    parts = [getattr(recipe, script)]
+    parts += [recipe.phases[phase].get(script, ())] if phase else []
+    for part in parts:
+        flat = [flag for _, group in part for flag in group]
+        assert len(set(flat)) == len(flat), "a flag is set more than once"
+    settings = recipe.settings(script, phase)
+    entries = [(flag, value, source) for flag, (value, source) in settings.items()]
     for flag, value, source in entries:
         assert source.strip()
         assert complaint(FIELDS[script][flag], value) is None
@@ -99,8 +115,8 @@ def is_accepted(script, values):
     return True
 
 
-@pytest.mark.parametrize("name, script", EACH)
-def test_what_is_accepted_alone_is_accepted_beside_a_recipe(name, script):
+@pytest.mark.parametrize("name, phase, script", EACH)
+def test_what_is_accepted_alone_is_accepted_beside_a_recipe(name, phase, script):
     """Also two flags at a time, of those that the rules know."""
     known = {flag for rule in YIELDS for flag in rule.flags + rule.to_drop} | {
         "total_training_time"
@@ -121,7 +137,8 @@ def test_what_is_accepted_alone_is_accepted_beside_a_recipe(name, script):
     for given in each + pairs:
         if is_accepted(script, given):
             num_accepted += 1
-            resolved = {flag: value for flag, (value, _) in resolve(name, script, given).items()}
+            resolved = resolve(name, script, given, phase)
+            resolved = {flag: value for flag, (value, _) in resolved.items()}
             assert not set(resolved) & set(given)
             assert is_accepted(script, resolved | given), given
     assert num_accepted > len(FIELDS[script])
@@ -130,10 +147,7 @@ def test_what_is_accepted_alone_is_accepted_beside_a_recipe(name, script):
 def test_unknown_recipes_are_refused(capsys):
     for script in CLASSES:
         assert flags.exit_code(command, ["bert-gpu", script, "--recipe=cramed"]) == 2
-        assert (
-            "--recipe=cramed: must be one of bert, crammed, budget24h, gpu8gb"
-            in capsys.readouterr().err
-        )
+        assert f"--recipe=cramed: must be one of {', '.join(RECIPES)}" in capsys.readouterr().err
 
 
 def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_defaults():
@@ -299,6 +313,22 @@ def test_the_crammed_model_has_the_weights_of_its_description():
     assert model.hidden_dropout_prob == model.attention_probs_dropout_prob == 0
 
 
+def test_the_modern_model_has_the_weights_of_its_description():
+    """As many as ModernBERT base is said to have, with its vocabulary: 149 million."""
+    parsed = parse("pretrain", "--recipe=modern", "--vocab_size=50368")
+    settings = read_settings(parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig))
+    model = resolve_model(settings, 128, None, "CPU")
+    specs = pretraining_weights(BertEncoder(model), False)
+    hidden, layers, inner = 768, 22, 2304 // 2
+    # one scale for each of two norms
+    layer = 4 * hidden * hidden + hidden * 2 * inner + inner * hidden + 2 * hidden
+    # tied decoder; norm of the embeddings, final norm
+    expected = 50368 * hidden + layers * layer + 2 * hidden
+    assert sum(math.prod(spec.shape) for spec in specs.values()) == expected
+    assert round(expected / 1e6) == 149
+    assert not [name for name in specs if name.endswith("/bias")]
+
+
 def test_the_crammed_clock():
     parsed = parse("pretrain", "--recipe=crammed")
     schedule, batch = parsed.make(ScheduleConfig), parsed.make(BatchConfig)
@@ -316,9 +346,9 @@ def test_the_crammed_clock():
 
 
 def test_data_and_training_of_a_recipe_agree():
-    for name in RECIPES:
-        made = settings("data", DataConfig, f"--recipe={name}")
-        wanted = parse("pretrain", f"--recipe={name}").recipe
+    for name, phase in PHASES:
+        made = settings("data", DataConfig, *called(name, phase))
+        wanted = parse("pretrain", *called(name, phase)).recipe
         assert wanted["max_seq_length"][0] == made.max_seq_length
         assert (
             wanted["max_predictions_per_seq"][0]
@@ -326,11 +356,87 @@ def test_data_and_training_of_a_recipe_agree():
             == math.ceil(made.max_seq_length * made.masked_lm_prob)
         )
         assert differences(name, made.fixed()) == []
+        model = {name: value for name, (value, _) in wanted.items() if name in MODEL_FIELDS}
+        longest = preset(wanted["model"][0], **model).max_position_embeddings
+        assert longest >= made.max_seq_length
     made = settings("data", DataConfig).fixed()
     assert differences("crammed", made)[:2] == [
         "objective is nsp, not packed",
         "pack_separator is cls_sep, not sep",
     ]
+
+
+def test_the_schedule_of_roberta():
+    """Liu et al. 2019, table 9: 6e-4 after 24,000 steps, then a line to 0 after 500,000."""
+    parsed = parse("pretrain", "--recipe=roberta")
+    schedule, batch = parsed.make(ScheduleConfig), parsed.make(BatchConfig)
+    plan = plan_batch(batch, parsed.make(OptimizerConfig).learning_rate, 1)
+    num_steps = parsed.make(CadenceConfig).num_train_steps
+    learning_rates = [
+        plan.learning_rate * learning_rate_factor(step, num_steps, schedule)
+        for step in (0, 12_000, 24_000, 262_000, 500_000)
+    ]
+    np.testing.assert_allclose(learning_rates, [0.0, 3e-4, 6e-4, 3e-4, 0.0], atol=1e-12)
+    assert plan.global_batch_size == 8192 and num_steps == 500_000
+
+
+def test_the_modern_clock():
+    """The peak from 6 % to 90 % of the run, all of the batch from 3 % on."""
+    parsed = parse("pretrain", "--recipe=modern")
+    schedule, batch = parsed.make(ScheduleConfig), parsed.make(BatchConfig)
+    plan = plan_batch(batch, parsed.make(OptimizerConfig).learning_rate, 1, is_ramped=True)
+    steps = [0, 2_100, 4_200, 35_000, 63_000, 64_750, 70_000]
+    learning_rates = [
+        plan.learning_rate * learning_rate_factor(step, 70_000, schedule) for step in steps
+    ]
+    np.testing.assert_allclose(
+        learning_rates, [0.0, 2.5e-4, 5e-4, 5e-4, 5e-4, 2.5e-4, 0.0], atol=1e-12
+    )
+    sizes = [
+        plan.unit_size * num_micro_batches_at(p, plan.num_micro_batches, schedule)
+        for p in (0.0, 0.015, 0.03, 1.0)
+    ]
+    assert sizes == [128, 2048 + 128, 4096, 4096]
+
+
+def test_the_optimizer_of_modern_is_one_flag():
+    parsed = parse("pretrain", "--recipe=modern", "--optimizer=muon")
+    made = parsed.make(OptimizerConfig)
+    assert (made.optimizer, made.adam_beta2, made.weight_decay_rate) == ("muon", 0.98, 0.02)
+
+
+def test_the_two_phases_of_bert_are_one_line():
+    """Devlin et al. 2018, appendix A.2: up to 1e-4 over 10,000 steps, then the line that reaches 0
+    after a million steps; the last tenth of them on long rows.
+    """
+    whole = ScheduleConfig(curve="linear", num_warmup_steps=10_000)
+    num_steps, offset = [], 0
+    for phase, length in ((1, 128), (2, 512)):
+        parsed = parse("pretrain", *called("bert", phase))
+        schedule, optimizer = parsed.make(ScheduleConfig), parsed.make(OptimizerConfig)
+        num_steps.append(parsed.make(CadenceConfig).num_train_steps)
+        assert parsed.recipe["max_seq_length"][0] == length
+        assert parsed.make(BatchConfig).global_batch_size == 256
+        for step in (0, 1, 9_999, 10_000, 10_001, 50_000, 99_999, num_steps[-1] - 1):
+            ours = optimizer.learning_rate * learning_rate_factor(step, num_steps[-1], schedule)
+            googles = 1e-4 * learning_rate_factor(offset + step, 1_000_000, whole)
+            assert ours == pytest.approx(googles, rel=1e-9), (phase, step)
+        offset += num_steps[-1]
+    assert num_steps == [900_000, 100_000]
+
+
+def test_phases_belong_to_recipes_that_have_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for argv in (["--recipe=crammed"], []):
+        parsed = parse("pretrain", *argv, "--phase=2")
+        assert parsed.recipe == (parse("pretrain", *argv).recipe)
+        assert "warning: --phase has no effect without --recipe=bert" in capsys.readouterr().err
+    assert flags.exit_code(command, ["bert-gpu", "data", "--recipe=bert", "--phase=3"]) == 2
+    assert "--phase=3: must be at most 2" in capsys.readouterr().err
+    assert flags.exit_code(command, ["bert-gpu", "pretrain", *called("bert", 2)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("--phase=2: goes on from the model of --phase=1; add --init_checkpoint")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_where_each_setting_came_from(capsys):
@@ -403,9 +509,10 @@ def run(request, tmp_path_factory, sample_text):
 
 
 def training(name, folder):
+    by_time = "total_training_time" in RECIPES[name].settings("pretrain")
     length = (
         ["--total_training_time=0.0003", "--num_train_steps=500"]
-        if name in ("crammed", "budget24h")
+        if by_time
         else ["--num_train_steps=3"]
     )
     small = [
@@ -469,9 +576,9 @@ def test_data_that_is_not_the_recipes_is_complained_about(run, capsys):
     name, folder = run
     data, output = f"--input_file={folder}/data/*.tfrecord", f"--output_dir={folder}/other"
     assert flags.exit_code(command, ["bert-gpu", "pretrain", f"--recipe={name}", data, output]) == 2
-    error = capsys.readouterr().err
+    error, length = capsys.readouterr().err, RECIPES[name].settings("pretrain")["max_seq_length"][0]
     assert (
-        "--max_seq_length=128: the records of" in error
+        f"--max_seq_length={length}: the records of" in error
         and f"(set by --recipe={name}; override it with --max_seq_length)" in error
     )
     if name == "bert":
@@ -488,3 +595,33 @@ def test_data_that_is_not_the_recipes_is_complained_about(run, capsys):
         )
         assert "objective is nsp, not packed" in capsys.readouterr().err
     assert not (folder / "other").exists()
+
+
+@pytest.mark.parametrize("run", ["bert"], indirect=True)
+def test_the_second_phase_goes_on_from_the_first_on_longer_rows(run, sample_text, capsys):
+    """Also: what a phase sets is compared on a resume like anything else, so the second phase does
+    not go on in the folder of the first.
+    """
+    name, folder = run
+    data = f"--output_file={folder}/longer/x.tfrecord"
+    make = [f"--input_file={sample_text}", data, f"--vocab_file={folder}/data/vocab.txt", "--quiet"]
+    make += ["--dupe_factor=1", f"--max_seq_length={2 * LENGTH}"]
+    assert command(["bert-gpu", "data", *called(name, 2), *make]) == 0
+    given = [*training(name, folder), "--phase=2", f"--init_checkpoint={folder}/run/model"]
+    given += [f"--max_seq_length={2 * LENGTH}", f"--input_file={folder}/longer/*.tfrecord"]
+    assert flags.exit_code(command, ["bert-gpu", "pretrain", *given]) == 2
+    error = capsys.readouterr().err
+    assert f"{folder}/run: holds a run with other settings" in error
+    assert "--learning_rate: 0.0001 -> 1e-05" in error
+    given += [f"--output_dir={folder}/second", "--noquiet"]
+    assert command(["bert-gpu", "pretrain", *given]) == 0
+    assert f"starting from {folder}/run/model" in capsys.readouterr().out
+    lines = (folder / "second" / "metrics.jsonl").read_text().splitlines()
+    steps = [line for line in map(json.loads, lines) if "learning_rate" in line]
+    assert steps[0]["learning_rate"] == 1e-5
+    first, second = (
+        load_file(folder / run / "model" / "model.safetensors") for run in ("run", "second")
+    )
+    assert first.keys() == second.keys()
+    # three steps of at most 1e-5, without correction of the bias at most sqrt(10) times that
+    assert max(np.abs(first[key] - second[key]).max() for key in first) < 4 * 3.2e-5

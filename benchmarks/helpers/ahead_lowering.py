@@ -28,6 +28,7 @@ class Lowering:
         from bert_gpu.model import heads
         from bert_gpu.model.config import ModelConfig
         from bert_gpu.model.encoder import BertEncoder
+        from bert_gpu.model.weights import column_blocks
         from bert_gpu.optim.config import OptimizerConfig
         from bert_gpu.train.config import DeviceConfig
         from bert_gpu.train.devices import set_up
@@ -48,6 +49,7 @@ class Lowering:
         )
         specs = heads.pretraining_weights(encoder, next_sentence=not packed)
         self.weights = {name: np.zeros(spec.shape, np.float32) for name, spec in specs.items()}
+        self.column_blocks = column_blocks(specs)
         losses = lambda weights, batch, dtype, seed: heads.pretraining_losses(  # noqa: E731
             weights, batch, encoder, dtype=dtype, seed=seed
         )
@@ -102,11 +104,21 @@ class Lowering:
             for name, value in optimizers.initial_slots(self.trained(), self.optimizer).items()
         }
 
+        parts = optimizers.joint_parts(self.trained(), self.optimizer, self.column_blocks)
+
         @tf.function(jit_compile=True, autograph=False)
         def update(weights, gradients, slots, learning_rate, num_updates):
             factor, norm = optimizers.clip_factor(gradients, self.optimizer.clip_norm, 1.0)
             return optimizers.update(
-                weights, gradients, slots, learning_rate, num_updates, self.optimizer, factor
+                weights,
+                gradients,
+                slots,
+                learning_rate,
+                num_updates,
+                self.optimizer,
+                factor,
+                parts=parts,
+                dtype=self.devices.dtype,
             ), norm
 
         return self.write(

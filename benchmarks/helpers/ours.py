@@ -77,14 +77,16 @@ class Ours(Trainer):
     def make_state(self):
         from bert_gpu.model import heads
         from bert_gpu.model.encoder import BertEncoder
-        from bert_gpu.model.weights import initialize
+        from bert_gpu.model.weights import column_blocks, initialize
         from bert_gpu.train.state import TrainState
 
-        weights = initialize(
-            heads.pretraining_weights(BertEncoder(self.model), next_sentence=not self.packed),
-            self.seed,
+        specs = heads.pretraining_weights(BertEncoder(self.model), next_sentence=not self.packed)
+        self.state = TrainState(
+            self.devices.strategy,
+            initialize(specs, self.seed),
+            self.optimizer,
+            column_blocks=column_blocks(specs),
         )
-        self.state = TrainState(self.devices.strategy, weights, self.optimizer)
 
     def make_step(self, num_micro_batches):
         from bert_gpu.model.encoder import BertEncoder

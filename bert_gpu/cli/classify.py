@@ -1,5 +1,6 @@
 """run_classifier.py: BERT -> a classifier of texts or pairs of texts."""
 
+from bert_gpu import console
 from bert_gpu.cli import flags, training
 from bert_gpu.environment import quick_imports
 from bert_gpu.finetune.config import FinetuneSettings, resolve_defaults, resolve_phases
@@ -37,7 +38,7 @@ def main(argv):
     phases = resolve_phases(settings.run)
     if common.show_config:
         resolved = {type(config): config for config in resolve_defaults(settings, phases).configs()}
-        print(
+        console.answer(
             flags.describe(
                 parsed,
                 [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES],
@@ -45,7 +46,6 @@ def main(argv):
         )
         return 0
     with quick_imports():
-        from bert_gpu.console import Console
         from bert_gpu.finetune.run import finetune
     with parsed.blaming_recipe():
-        return training.exit_code(finetune(settings, Console(common.quiet)))
+        return training.exit_code(finetune(settings, console.Console(common.quiet)))

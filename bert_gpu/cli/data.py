@@ -1,18 +1,20 @@
 """create_pretraining_data.py: text -> TFRecords."""
 
 import dataclasses
+import os
 
-from bert_gpu import environment
+from bert_gpu import console, environment
 from bert_gpu.cli import flags
 from bert_gpu.data.config import DataConfig
 from bert_gpu.recipes import RecipeConfig
-from bert_gpu.settings import Settings, setting
+from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.text.config import TextFormat
 
 SUMMARY = (
-    "Turns text (one sentence a line, a blank line between documents) into TFRecords for "
-    "BERT pretraining. Learns a WordPiece vocabulary from the text unless you give one. "
-    "To resume a killed job, run the same command again."
+    "Turns text (lines, JSON, csv, tsv, parquet or saved datasets; files, folders or standard "
+    "input) into TFRecords for BERT pretraining, and says what it takes the text for. Learns a "
+    "WordPiece vocabulary from the text unless you give one. "
+    "To resume a job that was stopped, repeat the same command."
 )
 EXAMPLE = (
     "python create_pretraining_data.py",
@@ -24,8 +26,22 @@ EXAMPLE = (
         "python create_pretraining_data.py --input_file=corpus.txt "
         "--vocab_file=vocab.txt --max_seq_length=512"
     ),
+    (
+        "python create_pretraining_data.py --input_file=wiki.parquet,notes/ "
+        "--text_column=body --output_dir=data"
+    ),
+    "zcat corpus.txt.gz | python create_pretraining_data.py --input_file=- --output_dir=data",
     "python create_pretraining_data.py --input_file=corpus.txt --recipe=crammed",
 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FolderConfig(Settings):
+    """The folder to write to."""
+
+    output_dir: str | None = setting(
+        None, "Folder of the data set; short for --output_file=DIR/pretrain.tfrecord."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,26 +56,35 @@ def main(argv):
         argv,
         SUMMARY,
         EXAMPLE,
-        [DataConfig, RecipeConfig, TextFormat, ShowConfig, flags.CommonConfig],
+        [DataConfig, FolderConfig, RecipeConfig, TextFormat, ShowConfig, flags.CommonConfig],
         script="data",
     )
     common, show = parsed.make(flags.CommonConfig), parsed.make(ShowConfig)
-    config = parsed.make(
-        DataConfig,
-        **{} if parsed.given("input_file") else dict(input_file=flags.bundled("sample_text.txt")),
-    )
+    config = parsed.make(DataConfig, **own_defaults(parsed))
     text_format = parsed.make(TextFormat)
     if common.show_config:
-        print(
-            flags.describe(parsed, [config, parsed.make(RecipeConfig), text_format, show, common])
-        )
+        rest = [parsed.make(kind) for kind in (FolderConfig, RecipeConfig)]
+        console.answer(flags.describe(parsed, [config, *rest, text_format, show, common]))
         return
     with environment.quick_imports():
-        from bert_gpu.console import Console
         from bert_gpu.data.build import build
-    build(config, text_format, overwrite=common.overwrite, console=Console(common.quiet))
+    build(config, text_format, overwrite=common.overwrite, console=console.Console(common.quiet))
     if show.show:
         from bert_gpu.data.summary import decode_instances
 
         for text in decode_instances(config, show.show):
-            print(text)
+            console.answer(text)
+
+
+def own_defaults(parsed):
+    """{field: value} of a DataConfig that depend on where the program is and on --output_dir."""
+    defaults, folder = {}, parsed.make(FolderConfig).output_dir
+    if not parsed.given("input_file"):
+        defaults["input_file"] = flags.bundled("sample_text.txt")
+    if folder is not None:
+        if parsed.given("output_file"):
+            raise UserError(
+                f"--output_dir={folder}: --output_file names the folder too; give one of them"
+            )
+        defaults["output_file"] = os.path.join(folder, "pretrain.tfrecord")
+    return defaults

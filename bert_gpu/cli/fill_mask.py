@@ -1,5 +1,6 @@
 """python -m bert_gpu fill-mask: the words that a pretrained model predicts for [MASK]."""
 
+from bert_gpu import console
 from bert_gpu.cli import flags
 from bert_gpu.environment import quick_imports
 from bert_gpu.pretrain.config import FillMaskConfig
@@ -23,7 +24,7 @@ def main(argv):
     with quick_imports():
         from bert_gpu.pretrain.fill_mask import MASK, fill_mask
     for index, words in enumerate(fill_mask(config, parsed.positionals[0]), 1):
-        print(f"{MASK} {index}")
+        console.answer(f"{MASK} {index}")
         for probability, word in words:
-            print(f"  {probability:.4f}  {word}")
+            console.answer(f"  {probability:.4f}  {word}")
     return 0

@@ -17,7 +17,7 @@ import textwrap
 from absl import flags as absl_flags
 
 import bert_gpu
-from bert_gpu import recipes
+from bert_gpu import console, recipes
 from bert_gpu.settings import GaveUp, Settings, UserError, setting, value_type
 
 GAVE_UP = 3  # exit code
@@ -51,8 +51,9 @@ def bundled(name):
 class Parsed:
     """The parsed flags of one call. positionals: the arguments that are not flags.
 
-    script: the command's name in recipes. recipe_name: that of --recipe, or None. recipe: {flag:
-    (value, source)} that it sets where the user did not.
+    script: the command's name in recipes. recipe_name: that of --recipe, or None. phase: that of
+    --phase, None where the recipe has none. recipe: {flag: (value, source)} that both set where the
+    user did not.
     """
 
     def __init__(self, values, classes, defaults, positionals, script=None):
@@ -63,11 +64,14 @@ class Parsed:
             positionals,
         )
         self.script, self.recipe_name, self.recipe, self.warned = script, None, {}, set()
-        if script is not None and (name := self.make(recipes.RecipeConfig).recipe) is not None:
+        self.phase, chosen = None, None if script is None else self.make(recipes.RecipeConfig)
+        if chosen is not None and (name := chosen.recipe) is not None:
             given = {
                 flag: value for kind in classes for flag, value in self.given_values(kind).items()
             }
-            self.recipe_name, self.recipe = name, recipes.resolve(name, script, given)
+            self.phase = chosen.phase if recipes.RECIPES[name].phases else None
+            self.recipe_name = name
+            self.recipe = recipes.resolve(name, script, given, self.phase)
 
     def given(self, name):
         """Whether the user gave the flag."""
@@ -101,7 +105,7 @@ class Parsed:
             problem = made.idle(name)
             if problem and problem not in self.warned:
                 self.warned.add(problem)
-                print(f"warning: {problem}", file=sys.stderr)
+                console.warn(problem)
         return made
 
     @contextlib.contextmanager
@@ -149,7 +153,7 @@ def parse(argv, summary, example, classes, *, defaults=None, positionals=None, s
         for field in dataclasses.fields(kind):
             define(field, values, defaults.get(field.name, field.default))
     if any(argument in ("--help", "-h", "-help", "--helpfull") for argument in argv[1:]):
-        print(
+        console.answer(
             help_text(os.path.basename(argv[0]), summary, example, classes, defaults, positionals)
         )
         raise SystemExit(0)
@@ -216,7 +220,7 @@ def help_text(program, summary, example, classes, defaults, positionals):
                 if value is None
                 else f" (default: {str(value).lower() if is_bool(field) else value})"
             )
-            words = "".join(f"|{word}" for word in rules["words"])
+            words = "".join(f"|{word}" for word in rules["words"] if word)
             choices = (
                 f" One of: {', '.join(map(str, rules['choices']))}." if rules["choices"] else ""
             )
@@ -277,11 +281,8 @@ def exit_code(main, argv):
         return fail(str(error))
     except GaveUp as problem:
         if not problem.is_told:
-            print(f"warning: {problem}", file=sys.stderr)
+            console.warn(str(problem))
         return GAVE_UP
-    except BrokenPipeError:  # the reader of a pipe has exited, as in `... --help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         return fail(f"{error.filename or 'a file'}: {error.strerror or error}; {CHECK_PATH}")
     except KeyboardInterrupt:
@@ -315,6 +316,5 @@ def tensorflow_problem(error):
 
 def fail(message):
     """Prints one line of at most 300 characters to stderr; returns the exit code of bad input."""
-    line = " ".join(message.split())
-    print(line if len(line) <= 300 else line[:297] + "...", file=sys.stderr)
+    console.tell(sys.stderr, console.one_line(message))
     return 2

@@ -1,7 +1,6 @@
 """run_pretraining_gpu.py: TFRecords -> BERT."""
 
-import sys
-
+from bert_gpu import console
 from bert_gpu.cli import flags, training
 from bert_gpu.data.inputs import (
     check_equal,
@@ -13,11 +12,13 @@ from bert_gpu.data.inputs import (
 from bert_gpu.environment import quick_imports
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.pretrain.config import (
+    RUN_FIELDS,
     PretrainSettings,
     check_predictions,
     recipe_problem,
     resolve_model,
 )
+from bert_gpu.settings import UserError
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import BatchConfig, fit_sizes
 
@@ -53,13 +54,17 @@ def main(argv):
         if settings.run.model or settings.run.bert_config_file:
             resolve_model(settings, 0, None, "CPU")  # fails early
         if common.show_config:
-            print(show_config(parsed, settings))
+            console.answer(show_config(parsed, settings))
             return 0
+    if parsed.phase not in (None, 1) and settings.run.init_checkpoint is None:
+        raise UserError(
+            f"--phase={parsed.phase}: goes on from the model of --phase={parsed.phase - 1}; "
+            "add --init_checkpoint=OUTPUT_DIR/model of that run"
+        )
     with quick_imports():
-        from bert_gpu.console import Console
         from bert_gpu.pretrain.run import pretrain
     with parsed.blaming_recipe():
-        return training.exit_code(pretrain(settings, Console(common.quiet)))
+        return training.exit_code(pretrain(settings, console.Console(common.quiet)))
 
 
 def show_config(parsed, settings):
@@ -70,7 +75,9 @@ def show_config(parsed, settings):
     lines, length, vocab_size, stored = [], 0, None, None
     if parsed.given("input_file") or glob_in_folder(settings.inputs.input_file):
         length, vocab_size = look_at_data(settings)
-        stored = None if settings.overwrite else RunFolder(settings.run.output_dir).stored()
+        stored = (
+            None if settings.overwrite else RunFolder(settings.run.output_dir).stored(RUN_FIELDS)
+        )
     else:
         lines.append(f"# {settings.inputs.input_file}: no data yet; it will determine vocab_size")
     model = resolve_model(settings, length, vocab_size, device_kind)
@@ -92,11 +99,10 @@ def look_at_data(settings):
         check_length(settings.inputs, info.max_seq_length, paths[0])
         check_predictions(settings.run, info.max_predictions_per_seq)
         if problem := recipe_problem(settings.recipe, info):
-            print(f"warning: {problem}", file=sys.stderr)
+            console.warn(problem)
         return info.max_seq_length, info.vocab_size
-    from bert_gpu.console import Console
     from bert_gpu.pretrain import start
 
-    dataset = start.open_data(settings, Console(quiet=True))
+    dataset = start.open_data(settings, console.Console(quiet=True))
     vocab = start.open_vocabulary(settings, dataset)
     return dataset.max_seq_length, vocab and vocab.vocab_size

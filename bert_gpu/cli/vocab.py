@@ -14,7 +14,7 @@ SUMMARY = (
 EXAMPLE = (
     "python -m bert_gpu vocab --input_file='books/*.txt' --vocab_size=32768 --vocab_file=vocab.txt",
     (
-        "python -m bert_gpu vocab --input_file=wiki.jsonl.zst --input_format=jsonl "
+        "python -m bert_gpu vocab --input_file=wiki.jsonl.zst,more.parquet "
         "--tokenization=SentencePiece --sp_model_file=wiki.model"
     ),
 )

@@ -3,12 +3,12 @@ create_pretraining_data.py does.
 """
 
 from bert_gpu.data.config import DataConfig, InputConfig
-from bert_gpu.text.config import LINES, TextFormat
+from bert_gpu.text.config import AUTO, TextFormat
 
 __all__ = ["DataConfig", "InputConfig", "TextFormat", "create_pretraining_data"]
 
 
-def create_pretraining_data(config, text_format=LINES, overwrite=False, console=None):
+def create_pretraining_data(config, text_format=AUTO, overwrite=False, console=None):
     """Turns text into TFRecords, or resumes a job that was stopped.
 
     Args:

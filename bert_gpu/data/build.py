@@ -1,13 +1,14 @@
 """The job behind create_pretraining_data.py: text -> shards of TFRecords, in parallel, resumable,
 in bounded memory.
 
-The corpus is cut at document boundaries into blocks of about --window_megabytes. A shard
-(shards.py) is several consecutive blocks, and a worker holds one block at a time. Any number of
+The corpus is cut at document boundaries into windows of about --window_megabytes. A shard
+(shards.py) is several consecutive windows, and a worker holds one window at a time. Any number of
 workers writes the same bytes, and a killed job keeps its complete shards.
 """
 
 import os
 import shutil
+import tempfile
 import time
 
 import google_crc32c
@@ -16,7 +17,6 @@ import numpy as np
 from bert_gpu.console import LogConsole, format_seconds
 from bert_gpu.data import examples
 from bert_gpu.data.manifest import Manifest, read_manifest
-from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import (
     DROPPED,
@@ -26,18 +26,18 @@ from bert_gpu.data.shards import (
     Counts,
     Shard,
     Worker,
-    block_range,
     read_stats,
 )
 from bert_gpu.data.summary import summary
 from bert_gpu.data.target import Target
+from bert_gpu.data.validation import choose_validation, default_share, describe
 from bert_gpu.data.workers import open_pool
-from bert_gpu.files import only_writer
+from bert_gpu.files import check_writable, only_writer
 from bert_gpu.malloc import map_large_blocks, trim_heap
 from bert_gpu.settings import UserError
-from bert_gpu.text import archives, clean, corpus, learning
-from bert_gpu.text.config import LINES
-from bert_gpu.text.progress import ByteProgress
+from bert_gpu.text import clean, corpus, learning, shape
+from bert_gpu.text.config import AUTO, FILE_NAMES
+from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.tokenizers import open_tokenizer
 
 SHARD_BYTES = 128 << 20  # target
@@ -48,25 +48,23 @@ TEXT_BYTES_PER_TOKEN, STATIC_BYTES_PER_POSITION, COMPACT_BYTES_PER_TOKEN, REAL_S
     2.2,
     0.86,
 )
+MOST_DROPPED = 0.5  # the share of documents from which a filter is warned of
 
 
-def build(config, text_format=LINES, overwrite=False, console=None):
+def build(config, text_format=AUTO, overwrite=False, console=None):
     """Writes the data set of a DataConfig, or its missing shards; arguments and errors are those
     of the package's `create_pretraining_data`.
     """
     console = console or LogConsole()
     builder = DatasetBuilder(config, overwrite, text_format)
     if builder.status == "finished":
-        builder.target.sweep()
+        builder.sweep()
         console.say(
-            f"{config.folder}: this data set is already there; "
-            "nothing to do (--overwrite builds it again)"
+            f"{config.folder}: this data set is finished; nothing to do (--overwrite starts over)"
         )
         return read_manifest(config.folder)
-    console.say(
-        f"{len(builder.inputs)} file{'s' if len(builder.inputs) > 1 else ''}, "
-        f"{builder.num_bytes / 1e6:.1f} MB"
-    )
+    for line in builder.inputs.lines:
+        console.say(line)
     started = time.monotonic()
     manifest, counts, num_duplicates = builder.run(console)
     console.say(
@@ -78,56 +76,92 @@ def build(config, text_format=LINES, overwrite=False, console=None):
 
 
 class DatasetBuilder:
-    """One data job. The constructor checks the settings, reads the input once and writes nothing.
+    """One data job. The constructor checks the settings and reads the input once. It writes
+    nothing, except standard input to a file beside the output.
 
-    Attributes: status ("new", "resumed" or "finished"), inputs (paths), num_bytes (of input).
+    Attributes: status ("new", "resumed" or "finished"), inputs (shape.Inputs).
     """
 
-    def __init__(self, config, overwrite=False, text_format=LINES):
+    def __init__(self, config, overwrite=False, text_format=AUTO):
         map_large_blocks()
-        self.config, self.overwrite, self.text_format = config, overwrite, text_format
-        self.inputs = corpus.expand_inputs(config.input_file)
+        self.config, self.overwrite, self.has_warned_of_vocabulary = config, overwrite, False
+        if corpus.STANDARD_INPUT in map(str.strip, config.input_file.split(",")):
+            check_writable(config.folder, f"--output_file={config.output_file}")
+        spool = Target(config, {}, []).spool
+        standard_input, is_new = learning.read_standard_input(config.input_file, spool)
+        try:
+            self._open(text_format, standard_input)
+        except UserError:
+            if is_new:
+                os.remove(standard_input)
+                remove_empty(spool)
+                remove_empty(config.folder)
+            raise
+
+    def _open(self, text_format, standard_input):
+        config = self.config
+        self.inputs = shape.find_inputs(config.input_file, text_format, standard_input)
         named = config.given_vocabulary
         identity = (
             "learnt from the text"
             if named is None
             else open_tokenizer(named, config.do_lower_case).identity
         )
-        self.settings = config.fixed() | text_format.to_dict() | dict(vocabulary=identity)
+        kinds = sorted({each.input_format for each in self.inputs.formats})
+        self.settings = config.fixed() | text_format.to_dict()
+        self.settings |= dict(vocabulary=identity, input_format=",".join(kinds))
         self.fingerprint = [
-            [os.path.basename(path), os.path.getsize(path), file_crc(path)] for path in self.inputs
+            ["-" if path == standard_input else os.path.basename(path), os.path.getsize(path), crc]
+            for path, crc in ((path, file_crc(path)) for path in self.inputs.paths)
         ]
-        self.num_bytes = sum(size for _, size, _ in self.fingerprint)
         self.target = Target(config, self.settings, self.fingerprint)
-        self.status = self.target.status(overwrite)
-        self.is_compressed = any(map(archives.is_compressed, self.inputs))
-        if self.status != "finished" and not self.is_compressed:
-            self._plan(self.inputs)
+        self.status = self.target.status(self.overwrite)
+        if self.status != "finished" and not self.inputs.needs_spool:
+            self._plan(self.inputs.paths, self.inputs.formats)
 
-    def _plan(self, paths):
-        """Cuts the corpus into blocks and assigns each document to training or validation."""
+    def _plan(self, paths, formats):
+        """Cuts the corpus into windows and assigns each document to training or validation."""
         config = self.config
-        self.num_text_bytes = sum(os.path.getsize(path) for path in paths)
-        num_blocks = max(
-            1, round(self.num_text_bytes / (config.window_megabytes * 1e6)), config.num_shards or 1
+        self.windows = corpus.plan_windows(
+            paths,
+            max(1, round(config.window_megabytes * 1e6)),
+            formats,
+            self.inputs.names,
+            config.num_shards or 1,
         )
-        self.blocks = corpus.plan_blocks(
-            paths, -(-self.num_text_bytes // num_blocks), self.text_format, names=self.inputs
-        )
-        self.num_documents = sum(block.num_documents for block in self.blocks)
-        self.fate = choose_validation(
-            self.num_documents, config.validation_share, config.random_seed
-        ).astype(np.int8)
+        self.blocks = [block for window in self.windows for block in window.blocks]
+        self.num_text_bytes = sum(window.num_bytes for window in self.windows)
+        self.num_documents = self.windows[-1].documents.stop
+        share = config.validation_share
+        if share is None:
+            share = default_share(self.predicted_rows())
+        self.fate = choose_validation(self.num_documents, share, config.random_seed).astype(np.int8)
         self.shards()  # raises UserError when --num_shards is too large
         # gzip's ratio is not known yet; _write_shards measures it on a sample
         if self.status == "new" and not config.gzip_compress:
             self._check_space(self.predicted_bytes())
 
+    def _look(self, console):
+        """Says what the shape of the text makes of it, before anything is written."""
+        config = self.config
+        self.warn = shape.Warner(console, config.strict)
+        self.sample = [
+            clean.normalize(document, config.normalization)
+            for document in shape.sample(self.blocks)
+        ]
+        self.warn(shape.shape_warnings(self.blocks, self.sample, config.objective))
+        chosen = self.fate == VALIDATION
+        console.say(describe(chosen, self.predicted_rows(), config.validation_share))
+
     def _check_space(self, num_bytes):
-        free = shutil.disk_usage(existing_parent(self.config.folder)).free
+        parent = existing_parent(self.config.folder)
+        usage, flag = shutil.disk_usage(parent), f"--output_file={self.config.output_file}"
+        free = usage.free
+        if not usage.total:  # such as /proc
+            raise UserError(f"{flag}: {parent} holds no files of users; choose another folder")
         if num_bytes > free:
             raise UserError(
-                f"--output_file={self.config.output_file}: about {format_bytes(num_bytes)} will be "
+                f"{flag}: about {format_bytes(num_bytes)} will be "
                 f"written, but only {format_bytes(free)} are free; make room, choose another disk, "
                 "or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic"
             )
@@ -141,10 +175,19 @@ class DatasetBuilder:
             return num_tokens / REAL_SHARE * STATIC_BYTES_PER_POSITION
         return num_tokens * COMPACT_BYTES_PER_TOKEN
 
+    def predicted_rows(self):
+        """Estimated number of rows, training and validation."""
+        config = self.config
+        length = config.max_seq_length * (1.0 if config.objective == "packed" else REAL_SHARE)
+        rows = self.num_text_bytes / TEXT_BYTES_PER_TOKEN / length
+        if config.objective in ("nsp", "sop"):
+            rows = max(rows, self.num_documents)
+        return round(rows * config.num_passes)
+
     def shards(self):
         """The shards of the job, training first."""
         config = self.config
-        max_shards = sum((self.fate[block_range(block)] == TRAIN).any() for block in self.blocks)
+        max_shards = sum((self.fate[window.documents] == TRAIN).any() for window in self.windows)
         num_shards = config.num_shards or max(
             1, min(max_shards, max(min(max_shards, 8), round(self.predicted_bytes() / SHARD_BYTES)))
         )
@@ -154,19 +197,19 @@ class DatasetBuilder:
                 f"into {max_shards} at most; give {max_shards} or fewer"
             )
         prefix = os.path.join(config.folder, config.name)
-        groups = np.array_split(np.arange(len(self.blocks)), num_shards)
+        groups = np.array_split(np.arange(len(self.windows)), num_shards)
         shards = [
             Shard(
                 shard_path(prefix, i, num_shards),
                 "train",
                 i,
-                tuple(self.blocks[block] for block in group),
+                tuple(self.windows[index] for index in group),
             )
             for i, group in enumerate(groups)
         ]
         if (self.fate == VALIDATION).any():
             shards.append(
-                Shard(shard_path(prefix, 0, 1, "validation"), "validation", 0, tuple(self.blocks))
+                Shard(shard_path(prefix, 0, 1, "validation"), "validation", 0, tuple(self.windows))
             )
         return shards
 
@@ -179,14 +222,18 @@ class DatasetBuilder:
         """
         config, target = self.config, self.target
         # Bad text fails here, before a folder is made or an earlier data set is removed.
-        content = None if self.is_compressed else self._vocabulary(console)
+        content = None
+        if not self.inputs.needs_spool:
+            self._look(console)
+            content = self._vocabulary(console)
         with only_writer(config.folder, config.name, target.flag):
             target.check_unchanged(self.status, self.overwrite)
             was_empty = target.is_empty()
             try:
-                if self.is_compressed:
+                if self.inputs.needs_spool:
                     # next to the output, because it may be as large
-                    self._plan(learning.unpack(self.inputs, target.spool, console))
+                    self._plan(*learning.unpack(self.inputs, target.spool, console))
+                    self._look(console)
                     content = self._vocabulary(console)
                 if self.overwrite:
                     target.clear(mark=True)
@@ -199,22 +246,61 @@ class DatasetBuilder:
                 raise
         return *result, num_duplicates
 
+    def sweep(self):
+        """Removes what a job killed at its end left of a finished data set."""
+        target = self.target
+        if target.has_leftovers():
+            with only_writer(self.config.folder, self.config.name, target.flag):
+                target.check_unchanged(self.status, self.overwrite)
+                target.sweep()
+
     def _vocabulary(self, console):
         """The content of the vocabulary file, given or learnt; None keeps the file of an
         interrupted job.
         """
         config = self.config
         if config.given_vocabulary is not None:
-            self._check_words()
+            worker = Worker(config, config.given_vocabulary, self.fate)
+            self._check_words(worker.tokenizer)
+            self._check_vocabulary(worker)
             with open(config.given_vocabulary, "rb") as file:
-                return file.read()
-        if self.status == "resumed" and self.target.kept_vocabulary():
-            return None
-        return learning.learn(self.blocks, config, console).content
+                content = file.read()
+        elif self.status == "resumed" and self.target.kept_vocabulary():
+            content = None
+        else:
+            content = learning.learn(self.blocks, config, console).content
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, FILE_NAMES[config.tokenization])
+                with open(path, "wb") as file:
+                    file.write(content)
+                self._check_vocabulary(Worker(config, path, self.fate))
+        return content
 
-    def _check_words(self):
+    def _check_vocabulary(self, worker):
+        """Warns of a vocabulary that does not fit the text, and of documents that will be
+        dropped.
+        """
+        config = self.config
+        is_given = config.given_vocabulary is not None
+        casing = config.do_lower_case
+        warnings = shape.vocabulary_warnings(worker.tokenizer, self.sample, casing, is_given)
+        if config.max_tokens_per_character is not None:
+            *_, num_dropped = worker.tokenize(self.sample)
+            warnings += self._drop_warnings(num_dropped, len(self.sample))
+        self.has_warned_of_vocabulary = bool(warnings)
+        self.warn(warnings)
+
+    def _drop_warnings(self, num_dropped, num_documents):
+        if num_dropped <= MOST_DROPPED * num_documents:
+            return []
+        return [
+            f"--max_tokens_per_character={self.config.max_tokens_per_character}: drops "
+            f"{num_dropped / num_documents:.0%} of the documents; give a larger value, or a "
+            "vocabulary that fits the text"
+        ]
+
+    def _check_words(self, tokenizer):
         """UserError when the given vocabulary finds no word in any block."""
-        tokenizer = open_tokenizer(self.config.given_vocabulary, self.config.do_lower_case)
         for block in self.blocks:
             lines = [line for document in corpus.read_block(block) for line in document]
             if any(
@@ -236,8 +322,16 @@ class DatasetBuilder:
             )
             is_duplicate = clean.find_duplicates(self.blocks, self.target.spool + ".hashes", **args)
         trim_heap()
+        num_dropped = int(is_duplicate.sum())
+        if num_dropped > MOST_DROPPED * self.num_documents:
+            self.warn(
+                [
+                    f"--drop_duplicates: {num_dropped:,} of {self.num_documents:,} documents equal "
+                    "an earlier one and are dropped; see whether the text was copied several times"
+                ]
+            )
         self.fate[is_duplicate] = DROPPED
-        return int(is_duplicate.sum())
+        return num_dropped
 
     def _write_shards(self, console):
         trim_heap()  # frees what planning and counting used
@@ -245,17 +339,12 @@ class DatasetBuilder:
         shards = self.shards()
         kept = self.target.keep(shards)
         if kept:
-            console.say(f"resuming: {len(kept)} of {len(shards)} shards are complete and kept")
+            console.say(f"resuming from {len(kept)} of {len(shards)} shards")
         missing = [shard for shard in shards if shard not in kept]
         if missing:
             # The training shards cover all blocks; the validation shard reads them again.
-            num_bytes = sum(
-                block.end - block.start
-                for shard in missing
-                if shard.split == "train"
-                for block in shard.blocks
-            )
-            num_bytes *= worker.bytes_per_text_byte(self.blocks)
+            num_bytes = sum(shard.num_bytes for shard in missing if shard.split == "train")
+            num_bytes *= worker.bytes_per_text_byte(self.windows)
             self._check_space(num_bytes)
             console.say(f"about {format_bytes(num_bytes)} will be written to {self.config.folder}/")
         self._write(missing, worker, console)
@@ -267,8 +356,20 @@ class DatasetBuilder:
                 f"--input_file={self.config.input_file}: nothing is left of the text "
                 "after cleaning; use other text, or drop fewer documents"
             )
+        total = sum(counts.values(), Counts())
+        self._warn_of_counts(total)
         self.target.finish(manifest, shards, counts)
-        return manifest, sum(counts.values(), Counts())
+        return manifest, total
+
+    def _warn_of_counts(self, counts):
+        """Warns of what the samples have not shown."""
+        if self.has_warned_of_vocabulary:
+            return
+        unknown = counts.num_unknown / max(1, counts.num_tokens)
+        if unknown > shape.UNKNOWN_SHARE:
+            self.warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
+        num_documents = counts.num_dropped + counts.num_documents
+        self.warn(self._drop_warnings(counts.num_dropped, num_documents))
 
     def _manifest(self, tokenizer, counts):
         config = self.config
@@ -307,12 +408,7 @@ class DatasetBuilder:
 
     def _write(self, shards, worker, console):
         """Writes shards, in this process or several."""
-        total = sum(
-            block.end - block.start
-            for shard in shards
-            if shard.split == "train"
-            for block in shard.blocks
-        )
+        total = sum(shard.num_bytes for shard in shards if shard.split == "train")
         num_workers = min(
             self.config.num_workers or os.cpu_count() or 1,
             len([s for s in shards if s.split == "train"]),
@@ -338,32 +434,17 @@ class DatasetBuilder:
                     result.get()
 
 
-def choose_validation(num_documents, share, seed):
-    """(D,) bool: the documents set aside for validation, chosen by a hash of seed and index; at
-    least one when share > 0, and never all.
-    """
-    if not share or num_documents < 2:
-        return np.zeros(num_documents, bool)
-    keys = row_keys(derive_key(seed, "validation"), np.arange(num_documents))
-    num_chosen = min(num_documents - 1, max(1, round(share * num_documents)))
-    chosen = np.zeros(num_documents, bool)
-    chosen[np.argpartition(keys, num_chosen - 1)[:num_chosen]] = True
-    return chosen
-
-
-def format_bytes(num_bytes):
-    unit, size = next(
-        ((unit, size) for unit, size in (("GB", 1e9), ("MB", 1e6)) if num_bytes >= size),
-        ("kB", 1e3),
-    )
-    return f"{num_bytes / size:,.1f} {unit}"
-
-
 def existing_parent(path):
     path = os.path.abspath(path)
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return path
+
+
+def remove_empty(folder):
+    """Removes a folder if it is empty."""
+    if os.path.isdir(folder) and not os.listdir(folder):
+        os.rmdir(folder)
 
 
 def file_crc(path):

@@ -18,8 +18,8 @@ class DataConfig(Settings):
 
     input_file: str = setting(
         "sample_text.txt",
-        "Text files, UTF-8: one sentence per line and a blank line between "
-        "documents. A glob, or several separated by commas.",
+        "Text, UTF-8, also compressed (.gz, .zst): files, folders or globs, separated by commas; "
+        "- is standard input. --input_format says what they may be.",
     )
     output_file: str = setting(
         "data/pretrain.tfrecord",
@@ -141,10 +141,11 @@ class DataConfig(Settings):
         low=0,
         aliases=("seed",),
     )
-    validation_share: float = setting(
-        0.01,
+    validation_share: float | None = setting(
+        None,
         "Share of the documents held out for validation, in separate shards; at "
-        "least one document (0 = none).",
+        "least one document (0 = none). Default: what makes at least 500 rows, between 1 % and "
+        "10 %.",
         low=0.0,
         below=1.0,
     )
@@ -154,6 +155,8 @@ class DataConfig(Settings):
     num_workers: int | None = setting(
         None, "Worker processes. Default: one per core. The output does not depend on it.", low=1
     )
+
+    strict: bool = setting(False, "Stop at a warning about the text, with exit code 2.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -210,16 +213,15 @@ class DataConfig(Settings):
         """The settings that decide what is written. Not the paths of files: their contents are
         compared.
         """
-        paths_and_workers = (
+        left_out = (
+            "strict",
             "num_workers",
             "input_file",
             "output_file",
             "vocab_file",
             "sp_model_file",
         )
-        return {
-            name: value for name, value in self.to_dict().items() if name not in paths_and_workers
-        }
+        return {name: value for name, value in self.to_dict().items() if name not in left_out}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -56,11 +56,11 @@ class Dataset:
         skip = warn if config.skip_corrupt_records else None
         self.train = RecordSet(paths, skip)
         self.validation = RecordSet(validation, skip) if validation else None
+        self._warn_of_older_indices()
         self.schema = schema_of(self.train.files)
         if self.validation is not None and schema_of(self.validation.files) != self.schema:
-            raise UserError(
-                f"{validation[0]}: its records have another schema "
-                f"or length than those of {paths[0]}; build both with the same settings"
+            raise other_schema(
+                validation[0], schema_of(self.validation.files), paths[0], self.schema
             )
         if self.schema.kind == examples.COMPACT and self.info is None:
             raise UserError(
@@ -73,12 +73,29 @@ class Dataset:
         )
         check_length(config, self.max_seq_length, paths[0])
 
-    def identity(self):
-        """What decides the batches of a run, for run.json: files, their sizes, and the settings in
-        dataset.json.
+    def _warn_of_older_indices(self):
+        sets = [self.train] if self.validation is None else [self.train, self.validation]
+        older = [file.path for records in sets for file in records.files if file.lacks_crcs]
+        if older:
+            self.warn(
+                f"{older[0]}: its index is of an older version and holds no checksums, so those of "
+                "the records as they are now are taken; build the data again to have them checked"
+            )
+
+    def identity(self, like=None):
+        """What decides the batches of a run, for run.json: files, their records (number, and a
+        checksum of all), and the settings in dataset.json.
+
+        like: the identity in the run.json to compare with. One of an older version identifies a
+        file by its size, beginning and end (an integer), and so does the result then.
         """
+        is_older = is_older_identity(like)
         files = [
-            [os.path.basename(file.path), len(file), file.fingerprint()]
+            [
+                os.path.basename(file.path),
+                len(file),
+                file.edges() if is_older else f"{file.fingerprint():08x}",
+            ]
             for file in self.train.files
         ]
         made = (
@@ -119,8 +136,16 @@ class Dataset:
             length_multiple=self.config.length_multiple,
             skip_corrupt=self.warn if self.config.skip_corrupt_records else None,
             limits=limits,
+            needs_predictions=not self._masks_words(),
             order=self._order() if split == "train" else None,
         )
+
+    def _masks_words(self):
+        """Whether whole words were masked, or spans of them: where none fits, a row has no
+        prediction.
+        """
+        made = {} if self.info is None else self.info.settings
+        return bool(made.get("do_whole_word_mask")) or made.get("max_ngram_size", 1) != 1
 
     def _order(self):
         """The order of the rows for --noshuffle, if dataset.json names one; None = the order of the
@@ -138,6 +163,14 @@ class Dataset:
         return order
 
 
+def is_older_identity(identity):
+    """Whether a Dataset.identity read from a run.json is that of an older version."""
+    files = identity.get("files") if isinstance(identity, dict) else None
+    return isinstance(files, list) and any(
+        isinstance(entry, list) and entry and type(entry[-1]) is int for entry in files
+    )
+
+
 def schema_of(files):
     """The Schema that the first readable records of all files (records.RecordFile) share."""
     schemas = {file.path: schema for file in files if (schema := first_schema(file)) is not None}
@@ -146,11 +179,16 @@ def schema_of(files):
     first, expected = next(iter(schemas.items()))
     for path, schema in schemas.items():
         if schema != expected:
-            raise UserError(
-                f"{path}: its records have another schema or length "
-                f"than those of {first}; build both with the same settings"
-            )
+            raise other_schema(path, schema, first, expected)
     return expected
+
+
+def other_schema(path, schema, first, expected):
+    """The UserError of two files whose Schemas differ."""
+    return UserError(
+        f"{path}: holds {schema.describe()}, and {first} {expected.describe()}; "
+        "build both with the same settings, or train on one"[:300]
+    )
 
 
 def first_schema(file):

@@ -40,6 +40,19 @@ class Schema:
     is_packed: bool = False
     v2_names: bool = False
 
+    def describe(self):
+        """What tells it from other schemas, in words."""
+        rows = (
+            "pairs" if self.has_next_sentence_labels else "packed" if self.is_packed else "single"
+        )
+        if self.kind == COMPACT:
+            return f"dynamic (compact) {rows} rows"
+        names = ", v2 feature names" if self.v2_names else ""
+        return (
+            f"static {rows} rows of {self.max_seq_length} tokens and "
+            f"{self.max_predictions_per_seq} predictions{names}"
+        )
+
 
 def sniff_schema(record):
     """The Schema of one serialized record. ValueError names a missing feature."""
@@ -70,8 +83,8 @@ def sniff_schema(record):
 
 
 def parse_static(records, schema):
-    """Serialized records (N,) -> dict of int32 (N, S) and (N, P), masked_lm_weights float32 (N, P),
-    next_sentence_labels int32 (N,).
+    """Serialized records (N,) -> dict of NumPy int64 (N, S) and (N, P), masked_lm_weights float32
+    (N, P), next_sentence_labels int64 (N,), all as they are in the records (see checks.py).
 
     Packed rows also have sequence_ids (N, S): 1, 2, ... for the sequences of a row, 0 for padding.
 
@@ -95,18 +108,15 @@ def parse_static(records, schema):
     parsed = tf.io.parse_example(
         records, {rename.get(name, name): feature for name, feature in spec.items()}
     )
-    parsed = {name: parsed[rename.get(name, name)] for name in spec}
-    return {
-        name: value if value.dtype == tf.float32 else tf.cast(value, tf.int32)
-        for name, value in parsed.items()
-    }
+    return {name: parsed[rename.get(name, name)].numpy() for name in spec}
 
 
 def parse_compact(records, schema, max_seq_length):
-    """Serialized records (N,) of the compact schema -> dict of NumPy int32 arrays.
+    """Serialized records (N,) of the compact schema -> dict of NumPy int64 arrays.
 
     Returns input_ids, input_mask, segment_ids (N, S), padded with 0 to S = max_seq_length;
-    next_sentence_labels (N,) for pairs, and sequence_ids (N, S) for packed rows. Raises
+    next_sentence_labels (N,) for pairs, and sequence_ids (N, S) for packed rows; starts (N,), 1
+    where those of the record rise from 0 to below its length, else 0. Raises
     tf.errors.InvalidArgumentError when a record does not fit the schema, also when its row is
     longer than S.
     """
@@ -126,10 +136,11 @@ def parse_compact(records, schema, max_seq_length):
     input_ids, input_mask, sequence_ids = _pad_rows(
         ids.values.numpy(), splits, starts.values.numpy(), start_splits, max_seq_length
     )
-    batch = dict(input_ids=input_ids, input_mask=input_mask)
+    is_sound = _rise_from_0(starts.values.numpy(), start_splits, np.diff(splits))
+    batch = dict(input_ids=input_ids, input_mask=input_mask, starts=is_sound)
     if schema.has_next_sentence_labels:
         batch["segment_ids"] = np.maximum(sequence_ids - 1, 0)
-        batch["next_sentence_labels"] = parsed["next_sentence_labels"].numpy().astype(np.int32)
+        batch["next_sentence_labels"] = parsed["next_sentence_labels"].numpy()
     else:
         batch["segment_ids"], batch["sequence_ids"] = np.zeros_like(sequence_ids), sequence_ids
     return batch
@@ -141,9 +152,9 @@ def _pad_rows(ids, splits, starts, start_splits, max_seq_length):
     token.
     """
     num_rows = len(splits) - 1
-    input_ids = np.zeros((num_rows, max_seq_length), np.int32)
-    input_mask = np.zeros((num_rows, max_seq_length), np.int32)
-    sequence_ids = np.zeros((num_rows, max_seq_length), np.int32)
+    input_ids = np.zeros((num_rows, max_seq_length), np.int64)
+    input_mask = np.zeros((num_rows, max_seq_length), np.int64)
+    sequence_ids = np.zeros((num_rows, max_seq_length), np.int64)
     for row in range(num_rows):
         next_start, num_starts = start_splits[row], 0
         for column in range(splits[row + 1] - splits[row]):
@@ -154,6 +165,20 @@ def _pad_rows(ids, splits, starts, start_splits, max_seq_length):
             input_mask[row, column] = 1
             sequence_ids[row, column] = num_starts
     return input_ids, input_mask, sequence_ids
+
+
+@numba.njit(cache=True, nogil=True)
+def _rise_from_0(starts, start_splits, lengths):
+    """(N,) 1 where the starts of a row rise from 0 to below its length, else 0."""
+    is_sound = np.ones(len(lengths), np.int64)
+    for row in range(len(lengths)):
+        first, end = start_splits[row], start_splits[row + 1]
+        if first == end or starts[first] != 0 or starts[end - 1] >= lengths[row]:
+            is_sound[row] = 0
+        for i in range(first + 1, end):
+            if starts[i] <= starts[i - 1]:
+                is_sound[row] = 0
+    return is_sound
 
 
 def encode_examples(features):

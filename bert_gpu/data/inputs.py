@@ -7,7 +7,7 @@ import glob
 import os
 
 from bert_gpu.data.manifest import read_manifest
-from bert_gpu.files import check_local
+from bert_gpu.files import check_local, check_regular
 from bert_gpu.settings import UserError
 
 
@@ -32,6 +32,8 @@ def expand_globs(patterns, flag):
         paths.update(found)
     if not paths:
         raise UserError(f"{flag}: names no file; name TFRecords, for example data/*.tfrecord")
+    for path in paths:
+        check_regular(path)
     return sorted(paths)
 
 
@@ -67,18 +69,29 @@ def check_equal(infos):
         )
     first = next(iter(described.values()), None)
     for folder, info in described.items():
+        kinds = [f"{each.masking} {each.objective}" for each in (info, first)]
+        if kinds[0] != kinds[1]:
+            raise UserError(
+                f"--input_file: {folder} holds {kinds[0]} data, and {next(iter(described))} "
+                f"{kinds[1]}; train on one, or build both with the same --masking and --objective"
+            )
         for name in (
             "schema",
-            "objective",
             "max_seq_length",
             "max_predictions_per_seq",
             "tokenizer",
         ):
             if getattr(info, name) != getattr(first, name):
                 raise UserError(
-                    f"--input_file: {folder} and {next(iter(described))} "
-                    f"differ in {name}; build both with the same settings, or train on one"
+                    f"--input_file: {folder} and {next(iter(described))} differ in {name} "
+                    f"({shown(info, name)} and {shown(first, name)}); "
+                    "build both with the same settings, or train on one"
                 )
+
+
+def shown(info, name):
+    """The value of a Manifest's field, of hashes the beginning."""
+    return str(getattr(info, name))[:12]
 
 
 def check_length(config, max_seq_length, path):

@@ -2,44 +2,60 @@
 
 import dataclasses
 import os
-import typing
 
+from bert_gpu.data.config import DataConfig
 from bert_gpu.files import read_json, write_json
-from bert_gpu.settings import UserError
+from bert_gpu.settings import Settings, UserError, fields_of, like, setting
+from bert_gpu.text.config import TextFormat
 
 FILE_NAME = "dataset.json"
 
+# what reading compact records needs of them
+FOR_MASKING = ("masked_lm_prob", "do_whole_word_mask", "max_ngram_size", "ngram_weights")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Decided(Settings):
+    """Settings that the text has decided."""
+
+    input_format: str = setting("lines", "Of the files; several are separated by commas.")
+
+
+# what `settings` has, and the vocabulary's identity
+MADE_WITH = fields_of(Decided, DataConfig, TextFormat)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest(Settings):
     """The content of dataset.json. Paths are relative to its folder; counts are of training and
     validation together.
-
-    order_file: int64 indices of the training rows in the order that --noshuffle reads them; "" =
-    the order of the shards.
     """
 
-    name: str
-    schema: str
-    objective: str
-    masking: str
-    max_seq_length: int
-    max_predictions_per_seq: int
-    vocab_file: str
-    vocab_size: int
-    tokenizer: str
-    do_lower_case: bool
-    order_file: str
-    seed: int
-    train_shards: tuple[str, ...]
-    validation_shards: tuple[str, ...]
-    num_train_instances: int
-    num_validation_instances: int
-    num_documents: int
-    num_sentences: int
-    num_tokens: int
-    settings: dict
-    inputs: list
+    name: str = setting("", "Of the data set.")
+    schema: str = setting("static", "Of the records.", choices=("static", "compact"))
+    objective: str = like(DataConfig, "objective")
+    masking: str = like(DataConfig, "masking")
+    max_seq_length: int = like(DataConfig, "max_seq_length")
+    max_predictions_per_seq: int = setting(1, "Masked tokens of a row, at most.", low=1)
+    vocab_file: str = setting("", "The vocabulary's file.")
+    vocab_size: int = setting(1, "Pieces in it.", low=1)
+    tokenizer: str = setting("", "Its identity.")
+    do_lower_case: bool = setting(True, "Whether text is lower-cased.")
+    order_file: str = setting(
+        "",
+        "int64 indices of the training rows in the order that --noshuffle reads them; empty = the "
+        "order of the shards.",
+    )
+    seed: int = setting(0, "Of all draws.", low=0)
+    train_shards: tuple[str, ...] = setting((), "Shards to train on.")
+    validation_shards: tuple[str, ...] = setting((), "Shards to validate on.")
+    num_train_instances: int = setting(0, "Records to train on.", low=0)
+    num_validation_instances: int = setting(0, "Records to validate on.", low=0)
+    num_documents: int = setting(0, "Of the text.", low=0)
+    num_sentences: int = setting(0, "Of the text.", low=0)
+    num_tokens: int = setting(0, "Of the text.", low=0)
+    settings: dict = setting(None, "What the data set was made with.", inside=MADE_WITH)
+    inputs: list = setting(None, "[name, bytes, checksum] of each file of text.")
 
     def paths(self, folder, split):
         shards = self.train_shards if split == "train" else self.validation_shards
@@ -57,24 +73,22 @@ def read_manifest(folder):
     path = os.path.join(folder, FILE_NAME)
     if not os.path.exists(path):
         return None
-    content = read_json(path, "the description of a data set")
-    known = {field.name: field.type for field in dataclasses.fields(Manifest)}
-    if set(content) != set(known):
-        odd = sorted(set(content) ^ set(known))[0]
+    fields = fields_of(Manifest)
+    content = read_json(path, "the description of a data set", fields)
+    odd = sorted(set(content) ^ set(fields))
+    if odd:
         raise UserError(
-            f"{path}: {'unknown' if odd in content else 'missing'} "
-            f"entry {odd!r}; rebuild the data set with --overwrite"
+            f"{path}: {'unknown' if odd[0] in content else 'missing'} "
+            f"entry {odd[0][:60]!r}; rebuild the data set with --overwrite"
         )
-    for name, kind in known.items():
-        value, expected = content[name], list if typing.get_origin(kind) is tuple else kind
-        is_right = isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
-        if not is_right or (
-            typing.get_origin(kind) is tuple and not all(isinstance(shard, str) for shard in value)
-        ):
-            raise UserError(
-                f"{path}: {name}={str(value)[:60]!r} has the wrong type; "
-                "rebuild the data set with --overwrite"
-            )
+    made = content["settings"]
+    lacking = [name for name in FOR_MASKING if name not in made]
+    if lacking and content["schema"] == "compact":
+        raise UserError(f"{path}: missing entry settings.{lacking[0]}; build the data set again")
+    try:  # also what concerns several of them
+        DataConfig(**{name: made[name] for name in fields_of(DataConfig) if name in made})
+    except UserError as error:
+        raise UserError(f"{path}: settings: {str(error).removeprefix('--')}"[:300]) from None
     return Manifest(
         **content | {name: tuple(content[name]) for name in ("train_shards", "validation_shards")}
     )

@@ -16,7 +16,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.data import examples, masking
+from bert_gpu.data import checks, examples, masking
 from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.settings import UserError
 
@@ -36,9 +36,13 @@ class Masking:
 class Reader:
     """Turns record indices into batches of NumPy arrays.
 
-    Static records are returned as written; compact ones are padded and masked. With `skip_corrupt`,
-    a function that gets a message for each, corrupt records become rows whose "row_weights" (B,)
-    float32 are 0; without it they raise UserError.
+    Static records are returned as written; compact ones are padded and masked. A record is bad when
+    its checksum is wrong, or a number in it is out of range (checks.py). With `skip_corrupt`, a
+    function that gets a message for each, bad records become rows whose "row_weights" (B,) float32
+    are 0; without it they raise UserError.
+
+    limits: {feature: exclusive upper bound} beside those that every model has. needs_predictions:
+    whether a static row without a prediction is bad.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Reader:
         length_multiple=32,
         skip_corrupt=None,
         limits=None,
+        needs_predictions=True,
         order=None,
     ):
         self.records, self.schema, self.max_seq_length, self.masking, self.seed = (
@@ -68,7 +73,13 @@ class Reader:
             skip_corrupt,
         )
         self.order = order  # (N,) of unshuffled epochs; None = the order of the files
-        self.limits = dict(masked_lm_positions=max_seq_length) | (limits or {})
+        self.limits = dict(
+            masked_lm_positions=max_seq_length,
+            sequence_ids=max_seq_length + 1,
+            input_mask=2,
+            next_sentence_labels=2,
+        ) | (limits or {})
+        self.needs_predictions, self.skipped = needs_predictions, set()
         if masking is not None:
             self._mask = tf.function(self._mask_rows, autograph=False, reduce_retracing=True)
 
@@ -78,37 +89,76 @@ class Reader:
     def read(self, indices, epochs):
         """The batch of the records with these indices (B,), masked for their epochs (B,)."""
         serialized = self.records.read(indices)
-        weights = np.ones(len(indices), np.float32)
-        if self.skip_corrupt is not None:
-            serialized = self._replace_corrupt(serialized, indices, weights)
-        try:
-            batch = self._parse(serialized)
-        except tf.errors.InvalidArgumentError as error:
-            misfits = [
-                index
-                for index, record in zip(indices, serialized, strict=True)
-                if not self._fits(record)
-            ]
+        problems = {row: "corrupt" for row, record in enumerate(serialized) if record is None}
+        batch = self._checked(serialized, problems)
+        if problems and self.skip_corrupt is None:
+            row = min(problems)
             raise UserError(
-                f"{self.records.locate((misfits or indices)[0])}: "
-                "does not fit the schema of the other records; build the data again"
-            ) from error
-        for name, limit in self.limits.items():
-            if name in batch and not 0 <= batch[name].min() <= batch[name].max() < limit:
-                row = next(
-                    row
-                    for row, values in enumerate(batch[name])
-                    if not 0 <= values.min() <= values.max() < limit
-                )
-                raise UserError(
-                    f"{self.records.locate(indices[row])}: {name} reaches beyond {limit - 1}, "
-                    "the largest that this model takes; use the data's own vocabulary"
-                )
+                f"{self.records.locate(indices[row])}: {problems[row]}; build the data again with "
+                "its own vocabulary, or give --skip_corrupt_records"
+            )
+        for row in sorted(problems):
+            self._name_skipped(indices[row], problems[row])
         if self.masking is not None:
             batch |= self._masked(batch, indices, epochs)
         if self.skip_corrupt is not None:
-            batch["row_weights"] = weights
+            is_bad = np.isin(np.arange(len(indices)), list(problems))
+            batch["row_weights"] = np.where(is_bad, 0.0, 1.0).astype(np.float32)
         return batch if self.padding == "fixed" else self._trim(batch)
+
+    def _checked(self, serialized, problems):
+        """The batch of serialized records, int32, with a blank row for each of `problems`, {row:
+        text}, to which it adds those that it finds.
+        """
+        good = [row for row in range(len(serialized)) if row not in problems]
+        try:
+            batch = self._parse([serialized[row] for row in good]) if good else None
+        except tf.errors.InvalidArgumentError:
+            # one of them does not fit: which?
+            misfits = [row for row in good if not self._fits(serialized[row])]
+            problems |= dict.fromkeys(misfits, "does not fit the schema of the other records")
+            assert misfits
+            return self._checked(serialized, problems)
+        if batch is None:
+            return self._blank(len(serialized))
+        found = checks.bad_rows(batch, self.limits, self.needs_predictions)
+        problems |= {good[row]: text for row, text in found.items()}
+        batch.pop("starts", None)
+        batch = {
+            name: value if value.dtype == np.float32 else value.astype(np.int32)
+            for name, value in batch.items()
+        }
+        if not problems:
+            return batch
+        kept = [row for row in range(len(good)) if row not in found]
+        whole, rows = self._blank(len(serialized)), [good[row] for row in kept]
+        for name, values in whole.items():
+            values[rows] = batch[name][kept]
+        return whole
+
+    def _blank(self, num_rows):
+        """A batch of rows of one token, which stand for records that are skipped."""
+        schema, shape = self.schema, (num_rows, self.max_seq_length)
+        first = np.zeros(shape, np.int32)
+        first[:, 0] = 1
+        batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "segment_ids")}
+        batch["input_mask"] = first
+        if schema.is_packed:
+            batch["sequence_ids"] = first.copy()
+        if schema.has_next_sentence_labels:
+            batch["next_sentence_labels"] = np.zeros(num_rows, np.int32)
+        if schema.kind == examples.STATIC:
+            shape = num_rows, schema.max_predictions_per_seq
+            batch |= {
+                name: np.zeros(shape, np.int32) for name in ("masked_lm_positions", "masked_lm_ids")
+            }
+            batch["masked_lm_weights"] = np.zeros(shape, np.float32)
+        return batch
+
+    def _name_skipped(self, index, problem):
+        if index not in self.skipped:  # once, not in every epoch
+            self.skipped.add(index)
+            self.skip_corrupt(f"{self.records.locate(index)}: {problem}, skipped")
 
     def epoch_order(self, epoch, batch_size, shuffle):
         """The record indices (N,) of one epoch, in reading order."""
@@ -143,10 +193,7 @@ class Reader:
     def _parse(self, serialized):
         if self.schema.kind == examples.COMPACT:
             return examples.parse_compact(serialized, self.schema, self.max_seq_length)
-        return {
-            name: value.numpy()
-            for name, value in examples.parse_static(serialized, self.schema).items()
-        }
+        return examples.parse_static(serialized, self.schema)
 
     def _masked(self, batch, indices, epochs):
         keys = np.empty(len(indices), np.uint64)
@@ -170,32 +217,12 @@ class Reader:
         )
         return {name: value[:, :length] if name in WIDE else value for name, value in batch.items()}
 
-    def _replace_corrupt(self, serialized, indices, weights):
-        """Replaces each corrupt record by a good one with weight 0."""
-        is_good = [
-            record is not None and self._fits(record, quick=self.schema.kind == examples.COMPACT)
-            for record in serialized
-        ]
-        if all(is_good):
-            return serialized
-        if not any(is_good):
-            raise UserError(
-                f"{self.records.locate(indices[0])}: all {len(indices)} "
-                "records of a batch are corrupt; build the data again"
-            )
-        spare = serialized[is_good.index(True)]
-        for row, good in enumerate(is_good):
-            if not good:
-                weights[row] = 0.0
-                self.skip_corrupt(f"{self.records.locate(indices[row])}: corrupt, skipped")
-        return [record if good else spare for record, good in zip(serialized, is_good, strict=True)]
-
-    def _fits(self, record, quick=False):
+    def _fits(self, record):
         try:
-            schema = examples.sniff_schema(record)
-            return schema == self.schema if not quick else schema.kind == self.schema.kind
-        except Exception:  # protobuf raises several kinds
+            self._parse([record])
+        except tf.errors.InvalidArgumentError:
             return False
+        return True
 
 
 def epoch_order(num_records, seed, epoch):

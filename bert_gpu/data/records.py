@@ -4,28 +4,37 @@ checksums.
 A TFRecord is length (8 bytes), checksum of the length (4), the record, checksum of the record (4);
 checksums are CRC-32C, masked (tensorflow/core/lib/io/record_writer.h). A shard gets its name
 when it is complete: until then it is .NAME.PID.partial, which no *.tfrecord* glob matches. The
-index beside it (int64 offsets) lets a reader seek; a file without one is scanned once. A
-gzip-compressed shard has the same name, as with TensorFlow's writers, and its offsets are those of
-the unpacked content.
+index beside it holds the offset and the checksum of each record, so that a reader can seek, and
+notices a record that was replaced by another whole one; a file without an index is scanned once.
+A gzip-compressed shard has the same name, as with TensorFlow's writers, and its offsets are those
+of the unpacked content.
+
+Records are read by pread, not through a memory map: a file that becomes shorter while it is mapped
+kills the process by SIGBUS.
 """
 
 import contextlib
 import functools
 import gzip
-import mmap
 import os
-import shutil
+import resource
 import struct
 import tempfile
+import weakref
 import zlib
 
 import google_crc32c
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.files import within_free_space
 from bert_gpu.settings import UserError
 
 HEADER, FOOTER = 12, 4
+# An index: these bytes, offsets (N + 1) int64, checksums (N) uint32, and the checksum of all that.
+# Older ones have the offsets alone.
+INDEX_MAGIC = b"bertgpu1"
+SPARE_FILES = 128  # descriptors that a process needs besides those of its shards
 GZIP_LEVEL = 6  # as in TensorFlow's writers
 
 
@@ -66,7 +75,7 @@ class ShardWriter:
             os.path.dirname(path),
             f".{os.path.basename(path).removesuffix('.tfrecord')}.{os.getpid()}.partial",
         )
-        self.sizes = []
+        self.sizes, self.crcs = [], []
         self.num_bytes = 0
 
     def __enter__(self):
@@ -78,12 +87,14 @@ class ShardWriter:
 
     def write(self, buffer, splits):
         """Appends the records buffer[splits[i] : splits[i + 1]] of a uint8 array."""
-        data, chunks = buffer.tobytes(), []
+        data, chunks, crcs = buffer.tobytes(), [], []
         for start, end in zip(splits[:-1].tolist(), splits[1:].tolist(), strict=True):
             record = data[start:end]
-            chunks += (header(end - start), record, struct.pack("<I", masked_crc(record)))
+            crcs.append(masked_crc(record))
+            chunks += (header(end - start), record, struct.pack("<I", crcs[-1]))
         with self._explained():
             self.sink.write(b"".join(chunks))
+        self.crcs.append(np.array(crcs, "<u4"))
         self.sizes.append(np.diff(splits) + HEADER + FOOTER)
 
     def __exit__(self, error, *_):
@@ -102,11 +113,10 @@ class ShardWriter:
             self.sink.close()  # writes the end of the archive; the file stays open
         self.num_bytes = self.file.tell()
         self.file.close()
-        offsets = np.concatenate(
-            [[0], np.cumsum(np.concatenate(self.sizes) if self.sizes else [])]
-        ).astype("<i8")
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate([[], *self.sizes]))])
+        crcs = np.concatenate([[], *self.crcs])
         with tf.io.gfile.GFile(self.partial + ".index", "wb") as file:
-            file.write(offsets.tobytes())
+            file.write(pack_index(offsets, crcs))
         tf.io.gfile.rename(self.partial + ".index", index_path(self.path), overwrite=True)
         tf.io.gfile.rename(self.partial, self.path, overwrite=True)
 
@@ -124,8 +134,7 @@ class ShardWriter:
         except tf.errors.OpError as error:
             what = " ".join(error.message.split())[-80:]
             raise UserError(
-                f"{self.path}: cannot be written ({what}); "
-                "make room, then run the same command again to resume"
+                f"{self.path}: cannot be written ({what}); make room, then repeat the same command"
             ) from error
 
 
@@ -138,7 +147,8 @@ def open_unpacked(path):
     unpacked = tempfile.TemporaryFile()
     try:
         with gzip.open(path, "rb") as packed:
-            shutil.copyfileobj(packed, unpacked, 1 << 24)
+            pieces = iter(functools.partial(packed.read, 1 << 22), b"")
+            unpacked.writelines(within_free_space(pieces, tempfile.gettempdir()))
         unpacked.flush()
     except BaseException:
         unpacked.close()
@@ -146,69 +156,134 @@ def open_unpacked(path):
     return unpacked
 
 
+def pack_index(offsets, crcs):
+    """The bytes of an index: offsets (N + 1) of the records and the end, crcs (N) masked."""
+    content = INDEX_MAGIC + offsets.astype("<i8").tobytes() + crcs.astype("<u4").tobytes()
+    return content + struct.pack("<I", masked_crc(content))
+
+
+def read_index(path):
+    """(offsets (N + 1), crcs (N)) of an index; crcs is None for an older one, which has none.
+
+    Raises UserError when its own checksum is wrong.
+    """
+    with open(path, "rb") as file:
+        content = file.read()
+    if not content.startswith(INDEX_MAGIC):
+        return np.frombuffer(content[: len(content) // 8 * 8], "<i8"), None
+    num_records, rest = divmod(len(content) - len(INDEX_MAGIC) - 8 - 4, 8 + 4)
+    if rest or num_records < 0 or content[-4:] != struct.pack("<I", masked_crc(content[:-4])):
+        raise UserError(
+            f"{path}: is corrupt; delete it, and the records are read without it, "
+            "or build the data again"
+        )
+    offsets = np.frombuffer(content, "<i8", num_records + 1, len(INDEX_MAGIC))
+    return offsets, np.frombuffer(content[:-4], "<u4", offset=len(INDEX_MAGIC) + offsets.nbytes)
+
+
 class RecordFile:
     """One TFRecord file, read at random. A gzip-compressed one is unpacked to a
     temporary file first.
+
+    Attributes: offsets (N + 1) of the records and the end; crcs (N), the masked checksums that the
+    records must have, from the index or, without one, as they were when the file was opened;
+    lacks_crcs: whether the file has an index without checksums, of an older version.
 
     With `skip`, a function that gets a message, a truncated file keeps the records before the cut,
     and a corrupt record reads as None; without it both raise UserError.
     """
 
     def __init__(self, path, skip=None):
-        self.path, self.skip = path, skip
+        self.path, self.skip, self.lacks_crcs = path, skip, False
         try:
             with open_unpacked(path) as file:
-                size = os.fstat(file.fileno()).st_size
-                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+                self.size = os.fstat(file.fileno()).st_size
+                self.descriptor = os.dup(file.fileno())
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(
                 f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
             ) from error
-        if size == 0 and not os.path.exists(index_path(path)):
+        weakref.finalize(self, os.close, self.descriptor)
+        if self.size == 0 and not os.path.exists(index_path(path)):
             raise UserError(
                 f"{path}: the file is empty; write it again with create_pretraining_data.py"
             )
-        self.offsets = self._index(size)
+        self.offsets, self.crcs = self._index()
 
     def __len__(self):
-        return len(self.offsets) - 1
+        return len(self.crcs)
 
     def fingerprint(self):
-        """CRC-32C of the file's size, beginning and end, to notice that it has changed."""
-        return masked_crc(
-            struct.pack("<Q", len(self.data)) + self.data[: 1 << 16] + self.data[-(1 << 16) :]
+        """CRC-32C of the offsets and checksums of all records: what the file holds."""
+        return google_crc32c.extend(
+            google_crc32c.value(self.offsets.astype("<i8").tobytes()),
+            self.crcs.astype("<u4").tobytes(),
         )
 
-    def _index(self, size):
-        sidecar = index_path(self.path)
-        if sidecar != self.path and os.path.exists(sidecar):
-            offsets = np.fromfile(sidecar, "<i8")
-            is_sound = len(offsets) and offsets[0] == 0 and offsets[-1] == size
-            if is_sound and (np.diff(offsets) >= HEADER + FOOTER).all():
-                return offsets
-        return self._scan(size)
+    def edges(self):
+        """CRC-32C of the file's size, beginning and end, which identifies it in older runs."""
+        start = max(0, self.size - (1 << 16))
+        return masked_crc(
+            struct.pack("<Q", self.size) + self._bytes(0, 1 << 16) + self._bytes(start, 1 << 16)
+        )
 
-    def _scan(self, size):
-        """Offsets of all records of a file without an index, from the length of each record."""
-        offsets, offset, problem = [0], 0, None
-        while offset < size and problem is None:
-            header = self.data[offset : offset + HEADER]
-            length, crc = struct.unpack("<QI", header) if len(header) == HEADER else (size, None)
+    def _bytes(self, start, size):
+        """`size` bytes of the file, fewer at its end."""
+        try:
+            return os.pread(self.descriptor, size, start)
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be read ({error.strerror})") from error
+
+    def _index(self):
+        sidecar = index_path(self.path)
+        if sidecar == self.path or not os.path.exists(sidecar):
+            return self._scan()
+        offsets, crcs = read_index(sidecar)
+        self.lacks_crcs = crcs is None
+        if self.lacks_crcs:
+            is_sound = len(offsets) and offsets[0] == 0 and offsets[-1] == self.size
+            if is_sound and (np.diff(offsets) >= HEADER + FOOTER).all():
+                return offsets, self._footers(offsets)
+        elif offsets[-1] == self.size:
+            return offsets, crcs
+        elif offsets[-1] < self.size:
+            raise UserError(
+                f"{self.path}: holds other records than {os.path.basename(sidecar)} says; "
+                "build the data again"
+            )
+        return self._scan()
+
+    def _footers(self, offsets):
+        """The checksums (N) that stand behind the records."""
+        ends = offsets[1:].tolist()
+        return np.frombuffer(b"".join(self._bytes(end - FOOTER, FOOTER) for end in ends), "<u4")
+
+    def _scan(self):
+        """(offsets, crcs) of all records of a file without an index, from the length of each."""
+        offsets, crcs, offset, problem = [0], [], 0, None
+        header = self._bytes(0, HEADER)
+        while offset < self.size and problem is None:
+            length, crc = (
+                struct.unpack("<QI", header) if len(header) == HEADER else (self.size, None)
+            )
             if crc is not None and crc != masked_crc(header[:8]):
                 problem = "not a TFRecord, or a corrupt length"
-            elif offset + HEADER + length + FOOTER > size:
+            elif offset + HEADER + length + FOOTER > self.size:
                 problem = "the file ends inside a record"
             else:
                 offset += HEADER + length + FOOTER
+                around = self._bytes(offset - FOOTER, FOOTER + HEADER)
+                footer, header = around[:FOOTER], around[FOOTER:]
                 offsets.append(offset)
-        if problem is not None and (self.skip is None or len(offsets) == 1):
+                crcs.append(footer)
+        if problem is not None and (self.skip is None or not crcs):
             raise UserError(self._broken(offset, problem))
         if problem is not None:
             self.skip(
                 f"{self.path}: {problem} (byte {offset}); "
-                f"the {len(offsets) - 1} records before it are used"
+                f"the {len(crcs)} records before it are used"
             )
-        return np.array(offsets, np.int64)
+        return np.array(offsets, np.int64), np.frombuffer(b"".join(crcs), "<u4")
 
     def _broken(self, offset, what):
         return (
@@ -219,20 +294,37 @@ class RecordFile:
     def read(self, index):
         """The bytes of one record. UserError names file and offset when its checksum is wrong."""
         start, end = int(self.offsets[index]), int(self.offsets[index + 1])
-        record = self.data[start + HEADER : end - FOOTER]
-        (length,) = struct.unpack("<Q", self.data[start : start + 8])
-        (crc,) = struct.unpack("<I", self.data[end - FOOTER : end])
-        if length == len(record) and crc == masked_crc(record):
+        frame = self._bytes(start, end - start)
+        record = frame[HEADER:-FOOTER]
+        if (
+            len(frame) == end - start
+            and int.from_bytes(frame[:8], "little") == len(record)
+            and int.from_bytes(frame[-FOOTER:], "little") == masked_crc(record) == self.crcs[index]
+        ):
             return record
-        if self.skip is None:
-            raise UserError(self._broken(start, f"record {index} is corrupt"))
-        return None
+        if self.skip is not None:
+            return None
+        if len(frame) < end - start:
+            raise UserError(self._broken(start, f"the file now ends inside record {index}"))
+        if int.from_bytes(frame[-FOOTER:], "little") == masked_crc(record):
+            raise UserError(self._broken(start, f"record {index} is not the one that was written"))
+        raise UserError(self._broken(start, f"record {index} is corrupt"))
+
+
+def allow_files(num_files):
+    """Raises this process's limit of open files, as far as it may, for that many shards."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < num_files + SPARE_FILES:
+        wanted = num_files + SPARE_FILES
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class RecordSet:
     """The records of several files as one array, in the order of the files."""
 
     def __init__(self, paths, skip=None):
+        allow_files(len(paths))
         self.files = [RecordFile(path, skip) for path in paths]
         self.starts = np.concatenate([[0], np.cumsum([len(file) for file in self.files])]).astype(
             np.int64

@@ -1,7 +1,7 @@
-"""One shard of a data set: blocks of text -> tokens -> rows -> masks -> records.
+"""One shard of a data set: windows of text -> tokens -> rows -> masks -> records.
 
-The content of a shard depends on the settings and the text alone. One block is in memory at a time;
-random second segments of NSP instances come from the same block.
+The content of a shard depends on the settings and the text alone. One window is in memory at a
+time; random second segments of NSP instances come from the same window.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
 from bert_gpu.files import read_json, write_json
 from bert_gpu.malloc import trim_heap
+from bert_gpu.settings import fields_of, setting
 from bert_gpu.text import clean, corpus
 from bert_gpu.text.tokenizers import open_tokenizer
 
@@ -27,29 +28,34 @@ SCORED_ORDERS = ("length", "common")
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One unit of work: the documents of `blocks` that belong to the split, "train" or
-    "validation".
+    """One unit of work: the documents of `windows` (tuple of corpus.Window) that belong to the
+    split, "train" or "validation".
     """
 
     path: str
     split: str
     index: int
-    blocks: tuple
+    windows: tuple
+
+    @property
+    def num_bytes(self):
+        """Of text that is read."""
+        return sum(window.num_bytes for window in self.windows)
 
 
 @dataclasses.dataclass
 class Counts:
     """Statistics of what was written; Counts of several shards can be added."""
 
-    num_instances: int = 0
-    num_random_next: int = 0
-    num_documents: int = 0
-    num_sentences: int = 0
-    num_tokens: int = 0  # of the text, one pass
-    num_unknown: int = 0
-    num_row_tokens: int = 0  # of all rows, without padding
-    num_bytes: int = 0
-    num_dropped: int = 0  # documents, by --max_tokens_per_character
+    num_instances: int = setting(0, "Rows.", low=0)
+    num_random_next: int = setting(0, "Rows with a random second segment.", low=0)
+    num_documents: int = setting(0, "Of the text.", low=0)
+    num_sentences: int = setting(0, "Of the text.", low=0)
+    num_tokens: int = setting(0, "Of the text, one pass.", low=0)
+    num_unknown: int = setting(0, "Tokens that the vocabulary lacks.", low=0)
+    num_row_tokens: int = setting(0, "Of all rows, without padding.", low=0)
+    num_bytes: int = setting(0, "Size of the shard.", low=0)
+    num_dropped: int = setting(0, "Documents, by --max_tokens_per_character.", low=0)
 
     def __add__(self, other):
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
@@ -67,7 +73,7 @@ class MemoryWriter:
 
 
 class Worker:
-    """Turns blocks into a shard. Picklable: each process makes its own tokenizer."""
+    """Turns windows into a shard. Picklable: each process makes its own tokenizer."""
 
     def __init__(self, config, vocab_file, fate):
         """fate: (D,) int8, TRAIN, VALIDATION or DROPPED for each document of the corpus."""
@@ -110,20 +116,21 @@ class Worker:
         counts.num_bytes = writer.num_bytes
         write_json(stats_path(shard), dataclasses.asdict(counts))
 
-    def bytes_per_text_byte(self, blocks):
+    def bytes_per_text_byte(self, windows):
         """Size of the output relative to the text, measured on a few samples of the corpus; writes
         no file.
         """
         num_read, writer = 0, MemoryWriter()
         for index in np.unique(
-            np.linspace(0, len(blocks) - 1, NUM_SAMPLES).round().astype(int)
+            np.linspace(0, len(windows) - 1, NUM_SAMPLES).round().astype(int)
         ).tolist():
-            fates = self.fate[block_range(blocks[index])]
+            block = windows[index].blocks[0]
+            fates = self.fate[corpus.Window((block,)).documents]
             texts, end = [], num_read + SAMPLE_BYTES
-            for document, fate in zip(corpus.read_block(blocks[index]), fates, strict=True):
+            for document, fate in zip(corpus.read_block(block), fates, strict=True):
                 if num_read >= end:
                     break
-                num_read += sum(map(len, document)) + len(document) + 1  # with its line breaks
+                num_read += sum(map(len, document)) + len(document)  # as formats.py measures it
                 if fate != DROPPED:
                     texts.append(clean.normalize(document, self.config.normalization))
             if texts:
@@ -138,25 +145,24 @@ class Worker:
 
     def _groups(self, shard):
         """Yields (documents, other documents to draw random second segments from, bytes of text
-        read) of a shard, about a block at a time.
+        read) of a shard, about a window at a time.
         """
         split = TRAIN if shard.split == "train" else VALIDATION
         pending, others, num_bytes = [], [], 0
-        for block in shard.blocks:
-            fates = self.fate[block_range(block)]
-            num_bytes += block.end - block.start
+        for window in shard.windows:
+            fates = self.fate[window.documents]
+            num_bytes += window.num_bytes
             if split == VALIDATION and not (fates == VALIDATION).any():
                 continue
             documents = [
-                clean.normalize(document, self.config.normalization)
-                for document in corpus.read_block(block)
+                clean.normalize(document, self.config.normalization) for document in window.read()
             ]
             pending += [
                 document for document, fate in zip(documents, fates, strict=True) if fate == split
             ]
             if split == VALIDATION:
-                # Validation documents are few, so those of several blocks form a group. A single
-                # one draws random second segments from the training documents of its block.
+                # Validation documents are few, so those of several windows form a group. A single
+                # one draws random second segments from the training documents of its window.
                 others = [
                     document
                     for document, fate in zip(documents, fates, strict=True)
@@ -177,7 +183,7 @@ class Worker:
         to `scores` when the order needs them.
         """
         config, tokenizer = self.config, self.tokenizer
-        texts, ids, splits, num_dropped = self._tokenize(texts)
+        texts, ids, splits, num_dropped = self.tokenize(texts)
         other_ids, other_splits = tokenizer.tokenize(
             [line for document in others for line in document]
         )
@@ -223,7 +229,7 @@ class Worker:
             writer.write(*examples.encode_examples(features))
         return counts
 
-    def _tokenize(self, texts):
+    def tokenize(self, texts):
         """(kept documents, ids, sentence splits, number of documents dropped by
         --max_tokens_per_character).
         """
@@ -353,13 +359,12 @@ def stats_path(shard):
 
 
 def read_stats(shard):
-    names = [field.name for field in dataclasses.fields(Counts)]
+    """The Counts of a complete shard."""
+    fields = fields_of(Counts)
     content = read_json(
-        stats_path(shard), "the counts of a shard; delete it, and the shard is written again", names
+        stats_path(shard),
+        "the counts of a shard; delete it, and the shard is written again",
+        fields,
+        tuple(fields),
     )
-    return Counts(**{name: content[name] for name in names})
-
-
-def block_range(block):
-    """The indices, in the whole corpus, of a block's documents."""
-    return slice(block.first_document, block.first_document + block.num_documents)
+    return Counts(**{name: content[name] for name in fields})

@@ -6,6 +6,11 @@ from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import evaluation_batches
 from bert_gpu.text.tokenizers import open_tokenizer
 
+# objective: what a row's label says, and the words for 0 and 1
+LABELS = dict(
+    nsp=("next sentence", ("the real one", "random")), sop=("order", ("as in the text", "swapped"))
+)
+
 
 def summary(manifest, counts, num_duplicates, config, duration):
     """The counts as lines of text. manifest, counts, num_duplicates: from DatasetBuilder.run.
@@ -66,13 +71,14 @@ def decode_instances(config, num_instances):
         data.reader("train", tokenizer, config.random_seed), batch_size=min(num_instances, 64)
     ):
         for row in range(min(num_left, len(batch["input_ids"]))):
-            yield decode_row({name: values[row] for name, values in batch.items()}, tokenizer)
+            values = {name: feature[row] for name, feature in batch.items()}
+            yield decode_row(values, tokenizer, manifest.objective)
         num_left -= len(batch["input_ids"])
         if num_left <= 0:
             return
 
 
-def decode_row(row, tokenizer):
+def decode_row(row, tokenizer, objective):
     """One row of a batch as text. row: {feature: array} without the batch axis."""
     is_real = row["masked_lm_weights"] > 0
     predictions = zip(
@@ -84,7 +90,6 @@ def decode_row(row, tokenizer):
         + ", ".join(f"{position} {tokenizer.vocab[piece]}" for position, piece in predictions),
     ]
     if "next_sentence_labels" in row:
-        lines.append(
-            f"  next sentence: {'random' if row['next_sentence_labels'] else 'the real one'}\n"
-        )
+        question, answers = LABELS[objective]
+        lines.append(f"  {question}: {answers[int(row['next_sentence_labels'])]}\n")
     return "\n".join(lines)

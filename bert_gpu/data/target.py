@@ -11,11 +11,11 @@ import shutil
 
 import numpy as np
 
-from bert_gpu.data.manifest import FILE_NAME, read_manifest, write_manifest
+from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from bert_gpu.data.records import index_path
 from bert_gpu.data.shards import scores_path, stats_path
 from bert_gpu.files import check_writable, read_json, write_json
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, fields_of
 from bert_gpu.text.config import FILE_NAMES
 from bert_gpu.text.tokenizers import open_tokenizer
 from bert_gpu.text.vocab import write_whole_file
@@ -29,6 +29,11 @@ UNFINISHED = (
     "{name}.order.*.unfinished",
 )
 UNFINISHED += tuple(f"{name}.*.unfinished" for name in FILE_NAMES.values())
+# What a job needs until it is finished.
+TEMPORARY = (".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
+
+
+BUILDING = fields_of(Manifest)  # of the entries in .NAME.building.json
 
 
 class Target:
@@ -62,6 +67,7 @@ class Target:
                 read_json(
                     self.building,
                     "the settings of an unfinished job; --overwrite starts again",
+                    BUILDING,
                     ("settings", "inputs"),
                 )
             )
@@ -104,12 +110,13 @@ class Target:
         if self.status(overwrite) != status:
             raise UserError(
                 f"{self.flag}: another process has just written to "
-                f"{self.config.folder}; run the same command again"
+                f"{self.config.folder}; repeat the same command"
             )
 
     def is_empty(self):
-        """Whether the folder holds nothing but the lock."""
-        return os.listdir(self.config.folder) == [f".{self.config.name}.lock"]
+        """Whether the folder holds nothing but the lock and unpacked input."""
+        own = {f".{self.config.name}.lock", os.path.basename(self.spool)}
+        return set(os.listdir(self.config.folder)) <= own
 
     def kept_vocabulary(self):
         """Whether the vocabulary of the interrupted job still exists, unchanged."""
@@ -117,7 +124,9 @@ class Target:
         identity = (
             present.tokenizer
             if present
-            else read_json(self.building, "the settings of an unfinished job").get("tokenizer")
+            else read_json(self.building, "the settings of an unfinished job", BUILDING).get(
+                "tokenizer"
+            )
         )
         if identity is None or not os.path.exists(self.vocab_file):
             return False
@@ -203,13 +212,20 @@ class Target:
         write_manifest(self.config.folder, manifest)
         self.sweep()
 
+    def has_leftovers(self):
+        """Whether temporary files exist."""
+        return bool(self._find(*TEMPORARY)) or any(map(os.path.exists, self._spools()))
+
     def sweep(self):
         """Removes the temporary files of a finished data set, also those that a job killed at its
         end left.
         """
-        self._remove(".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
-        shutil.rmtree(self.spool, ignore_errors=True)
-        shutil.rmtree(self.spool + ".hashes", ignore_errors=True)
+        self._remove(*TEMPORARY)
+        for folder in self._spools():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _spools(self):
+        return self.spool, self.spool + ".hashes"
 
     def _is_given(self, path):
         """Whether an existing file is the vocabulary that the user named."""

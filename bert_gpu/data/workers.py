@@ -5,13 +5,10 @@ import functools
 import multiprocessing
 import multiprocessing.pool
 import os
-import signal
 import threading
-import time
-
-import tensorflow as tf
 
 from bert_gpu.malloc import map_large_blocks
+from bert_gpu.text import parallel
 
 # bytes of text times passes; below this, threads finish sooner, because processes start slowly
 THREADS_BYTES = 1000 << 20
@@ -32,7 +29,9 @@ def open_pool(num_workers, worker, work_bytes):
     else:
         context = multiprocessing.get_context("spawn")
         done = context.Array("q", 2)
-        with context.Pool(num_workers, start_process, (worker, done)) as pool:
+        with parallel.deaf_children():
+            pool = context.Pool(num_workers, start_worker, (worker, done, os.getpid()))
+        with pool:
             yield pool, write_in_process, done
 
 
@@ -47,22 +46,12 @@ def write_counted(worker, done, lock, shard):
     worker.write_shard(shard, report)
 
 
-def start_process(worker, done):
-    """Runs once in each worker process: one thread each, since the processes share the cores."""
+def start_worker(worker, done, parent):
+    """Runs once in each worker process."""
     global process_worker, process_done
     process_worker, process_done = worker, done
     map_large_blocks()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too and ends the pool
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-
-
-def end_with_parent(parent):
-    """Ends this process when its parent has ended, because nothing waits for its result."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
+    parallel.start_process(parent)
 
 
 def write_in_process(shard):

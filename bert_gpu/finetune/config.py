@@ -33,6 +33,7 @@ class FinetuneConfig(Settings):
         None,
         "Column with the second text. Default: the task's (pairs: text_b, if "
         "there is one). --text_b= means single texts.",
+        words=("",),
     )
     label: str | None = setting(None, "Column with the labels. Default: the task's (pairs: label).")
     output_dir: str = setting(

@@ -17,26 +17,12 @@ from bert_gpu.train import checkpoint, loop
 RESULTS, PREDICTIONS = "eval_results.json", "test_results.tsv"
 
 
-def check_run(folder, run):
-    """UserError unless `run`, the content of the folder's run.json, is a training's, or None."""
-    path = os.path.join(folder.path, checkpoint.RUN)
-    kinds = dict(settings=dict, global_batch_size=int, learning_rate=float)
-    is_run = isinstance(run, dict) and all(
-        isinstance(run.get(name), kind) for name, kind in kinds.items()
-    )
-    if run is not None and not (is_run and run["global_batch_size"] > 0):
-        raise UserError(
-            f"{path}: does not hold the settings of a run; "
-            "name another --output_dir, or --overwrite starts over"
-        )
-
-
-def open_results(folder):
+def open_results(folder, fields):
     """The content of run.json of a folder for results without training, None when it holds no run.
     Writes nothing.
 
     Args:
-      folder: checkpoint.RunFolder.
+      folder: checkpoint.RunFolder. fields: as for its `stored`.
 
     Raises:
       UserError: the folder cannot be written, or holds anything but a classifier's run or earlier
@@ -44,8 +30,7 @@ def open_results(folder):
     """
     check_writable(folder.path, f"--output_dir={folder.path}")
     if os.path.exists(os.path.join(folder.path, checkpoint.RUN)):
-        run = folder.stored()
-        check_run(folder, run)
+        run = folder.stored(fields)
         if "task_name" not in run["settings"]:
             raise UserError(
                 f"--output_dir={folder.path}: holds a run that is "

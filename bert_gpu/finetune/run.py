@@ -1,5 +1,6 @@
 """Fine-tuning: hands task, model and classifier to the engine, then evaluates and predicts."""
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -13,13 +14,17 @@ from bert_gpu.finetune.config import (
     DEFAULT_LENGTH,
     DEFAULT_START,
     FILES,
+    FinetuneConfig,
+    FinetuneSettings,
     resolve_phases,
     resolve_task,
 )
 from bert_gpu.finetune.metrics import compute_metrics
 from bert_gpu.finetune.start import check_fits, start_trained, start_training
 from bert_gpu.interop import models
-from bert_gpu.settings import UserError
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.weights import column_blocks
+from bert_gpu.settings import Settings, UserError, fields_of, like
 from bert_gpu.train import run as engine
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MemoryConfig, fit_sizes
@@ -27,10 +32,18 @@ from bert_gpu.train.devices import set_up
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
+from bert_gpu.train.sizes import check_size
 from bert_gpu.train.state import TrainState, frozen_names
 
 # settings of the model that fine-tuning may change
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resolved(Settings):
+    """Settings that have a value in run.json even where the user gave none."""
+
+    max_seq_length: int = like(FinetuneConfig, "max_seq_length")
 
 
 class Result(typing.NamedTuple):
@@ -56,14 +69,21 @@ def finetune(settings, console=None, clock=time.monotonic):
     console = console or LogConsole()
     check_monitoring(settings.monitor)
     phases, task = resolve_phases(settings.run), resolve_task(settings.run)
-    trains = "train" in phases
     splits = tasks.read_splits(task, settings.run.data_dir, [FILES[phase] for phase in phases])
-    folder, stored = open_folder(settings.run.output_dir, settings.overwrite, trains)
+    with open_folder(settings.run.output_dir, settings.overwrite, "train" in phases) as opened:
+        return run_phases(settings, phases, task, splits, *opened, console, clock)
+
+
+def run_phases(settings, phases, task, splits, folder, stored, console, clock):
+    """Runs `phases` on the Examples of each split; returns a Result. folder, stored: of
+    `open_folder`.
+    """
+    trains = "train" in phases
     devices = set_up(settings.devices)
     settings = dataclasses.replace(
         settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
     )
-    start = choose_start(settings, task, splits, folder, trains)
+    start = choose_start(settings, task, splits, folder, stored, devices, trains)
     length = choose_length(settings, start, folder, stored, trains)
     check_fits(start, splits.values(), length, devices.precision)
     encoded = {split: encode_split(start, examples, length) for split, examples in splits.items()}
@@ -71,12 +91,16 @@ def finetune(settings, console=None, clock=time.monotonic):
         fixed_settings(settings, task, devices, start, splits["train"], length) if trains else None
     )
     if trains:
-        engine.check_settings(folder, stored, fixed)
+        engine.check_settings(folder, stored, fixed, RUN_FIELDS)
     announce(console, devices, start, encoded, splits)
 
     memory, optimizer = (settings.memory, settings.optimizer) if trains else (MemoryConfig(), None)
     state = TrainState(
-        devices.strategy, start.weights, optimizer, frozen_names(start.weights, memory.freeze)
+        devices.strategy,
+        start.weights,
+        optimizer,
+        frozen_names(start.weights, memory.freeze),
+        column_blocks(start.encoder.weights()),
     )
     predict = classifier.Predictor(devices, state, start.encoder)
 
@@ -131,19 +155,28 @@ def finetune(settings, console=None, clock=time.monotonic):
     return Result(path, metrics, outcome)
 
 
+# of the settings in a run.json
+RUN_FIELDS = fields_of(Resolved, *FinetuneSettings.kinds().values(), ModelConfig)
+
+
+@contextlib.contextmanager
 def open_folder(output_dir, overwrite, trains):
-    """(RunFolder, content of its run.json or None) for a training or for results alone.
-    Writes nothing.
-    """
-    if not trains:
-        folder = RunFolder(output_dir)
-        return folder, results.open_results(folder)
-    folder, stored = engine.open_run(output_dir, overwrite)
-    results.check_run(folder, stored)
-    return folder, stored
+    """As the engine's `open_run`, for a training or for results alone."""
+    if trains:
+        with engine.open_run(output_dir, overwrite, fields=RUN_FIELDS) as (folder, stored):
+            yield folder, stored
+        return
+    folder = RunFolder(output_dir)
+    stored = results.open_results(folder, RUN_FIELDS)
+    if overwrite:
+        raise UserError(
+            "--overwrite: starts a training anew, and there is none without --do_train; drop the "
+            "flag, results are replaced without it"
+        )
+    yield folder, stored
 
 
-def choose_start(settings, task, splits, folder, trains):
+def choose_start(settings, task, splits, folder, stored, devices, trains):
     """The Start of a training, or of an evaluation of a trained model."""
     if not trains:
         return start_trained(settings.start, folder.path)
@@ -157,9 +190,12 @@ def choose_start(settings, task, splits, folder, trains):
         raise UserError(
             f"--init_checkpoint={init_checkpoint}: training writes there; name another --output_dir"
         )
-    start = start_training(
-        settings.start, task.labels or tasks.find_labels(splits["train"]), settings.run.seed
-    )
+
+    def check(model, specs_of):
+        check_size(settings, model, specs_of, devices, 1, settings.run.eval_batch_size, stored)
+
+    labels = task.labels or tasks.find_labels(splits["train"])
+    start = start_training(settings.start, labels, settings.run.seed, check)
     dropout = {
         name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None
     }
@@ -176,13 +212,7 @@ def choose_length(settings, start, folder, stored, trains):
     yields = told is None or "max_seq_length" in settings.flexible
     if trains or not yields or not stored or start.path != folder.model:
         return told or DEFAULT_LENGTH
-    length = stored["settings"].get("max_seq_length", told or DEFAULT_LENGTH)
-    if type(length) is not int or length < 8:
-        raise UserError(
-            f"{folder.path}/run.json: max_seq_length={str(length)[:40]} "
-            "is not a valid length; set it with --max_seq_length"
-        )
-    return length
+    return stored["settings"].get("max_seq_length", told or DEFAULT_LENGTH)
 
 
 def encode_split(start, examples, max_seq_length):

@@ -36,8 +36,11 @@ class Start:
         return open_encoder(self.model)
 
 
-def start_training(config, labels, seed):
+def start_training(config, labels, seed, check_size=lambda model, specs_of: None):
     """The Start of a training: --init_checkpoint, with fresh weights for what it lacks.
+
+    check_size: called before weights are made with the ModelConfig and a function of such a config
+    -> {name: WeightSpec}, or None where that takes too much.
 
     Drops a classifier of other classes, and a head that pools differently from --pooling and
     --pooler_size.
@@ -63,6 +66,10 @@ def start_training(config, labels, seed):
             () if (model.pooling, model.pooled_size) == pooled_by else ("pooler/", "classifier/")
         )
         stored = {name: value for name, value in stored.items() if not name.startswith(left)}
+    check_size(
+        model,
+        None if model.encoder else lambda few: classifier_weights(open_encoder(few), len(labels)),
+    )
     weights = initialize(classifier_weights(open_encoder(model), len(labels)), seed)
     fresh = sorted(set(weights) - set(stored))
     return Start(

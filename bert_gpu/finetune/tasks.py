@@ -169,6 +169,7 @@ def read_table(path):
     """(header, [(line, cells)], SHA-256) of a .tsv or .csv file: UTF-8 with or without a byte order
     mark, lines ending in LF or CRLF.
     """
+    files.check_regular(path)
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             content = file.read()

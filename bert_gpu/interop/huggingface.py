@@ -13,8 +13,9 @@ import re
 import typing
 
 import numpy as np
-import safetensors.numpy
 
+from bert_gpu import tensor_files
+from bert_gpu.files import read_json
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.tensors import join, read_tensors
 from bert_gpu.model import config as model_config
@@ -162,7 +163,7 @@ def _stated_architecture(path):
     """The class that config.json names, or None; for our architectures, the BERT class with the
     same heads.
     """
-    stated = model_config.read_json_object(path).get("architectures")
+    stated = read_json(path, model_config.A_CONFIG, model_config.CONFIG_FIELDS).get("architectures")
     if stated is None or stated == []:
         return None
     if not isinstance(stated, list) or not isinstance(stated[0], str):
@@ -175,7 +176,7 @@ def _stated_architecture(path):
 
 def _read_labels(path):
     """Names of the classes; UserError unless they are text."""
-    labels = model_config.read_json_object(path).get("id2label")
+    labels = read_json(path, model_config.A_CONFIG, model_config.CONFIG_FIELDS).get("id2label")
     if labels is not None and not isinstance(labels, dict):
         raise UserError(f"{path}: id2label must map class indices to names")
     names = model_config.read_labels(path)
@@ -330,7 +331,7 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
         str(folder).rstrip("/"),
         {
             **(files or {}),
-            "model.safetensors": safetensors.numpy.save(tensors, metadata={"format": "pt"}),
+            "model.safetensors": tensor_files.save(tensors),
             "config.json": model_config.config_bytes(config, architecture, labels),
         },
     )

@@ -4,15 +4,23 @@ A model is a folder in Hugging Face's format (config.json, model.safetensors, vo
 one so far.
 """
 
+import dataclasses
 import json
 import os
 
-from bert_gpu.files import check_local
+from bert_gpu.files import CHECKSUM, check_local, json_checksum, read_json
 from bert_gpu.interop.folders import displaced
 from bert_gpu.interop.huggingface import read_model, write_model  # noqa: F401  (the only format)
-from bert_gpu.model.config import read_json_object
-from bert_gpu.settings import UserError
+from bert_gpu.settings import Settings, UserError, fields_of, setting
 from bert_gpu.text.tokenizers import open_tokenizer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerNotes(Settings):
+    """What we read in a tokenizer_config.json."""
+
+    do_lower_case: bool = setting(True, "Lower-case the text.")
+    vocabulary: str = setting("", "The identity of the vocabulary beside it.")
 
 
 def has_model(path):
@@ -53,23 +61,31 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
         there is no folder.
       vocab_file, do_lower_case: override the folder's. By default text is lower-cased.
     """
+    notes = {}
     if vocab_file is None:
         vocab_file = find_vocabulary(folder)
         if vocab_file is None:
             raise UserError(
                 f"{folder}/vocab.txt: no such file; name the model's vocabulary with --vocab_file"
             )
+        notes = tokenizer_notes(folder)
     if do_lower_case is None:
-        do_lower_case = True
-        path = None if folder is None else os.path.join(folder, "tokenizer_config.json")
-        if path is not None and os.path.exists(path):
-            do_lower_case = read_json_object(path).get("do_lower_case", True)
-            if not isinstance(do_lower_case, bool):
-                raise UserError(
-                    f"{path}: do_lower_case={do_lower_case!r} must "
-                    "be true or false; correct it, or give --do_lower_case"
-                )
-    return open_tokenizer(vocab_file, do_lower_case)
+        do_lower_case = (tokenizer_notes(folder) if folder else {}).get("do_lower_case", True)
+    tokenizer = open_tokenizer(vocab_file, do_lower_case)
+    if notes.get("vocabulary", tokenizer.identity) != tokenizer.identity:
+        raise UserError(
+            f"{vocab_file}: is not the vocabulary that the model was written with (by its "
+            "tokenizer_config.json); put that one back, or name another with --vocab_file"
+        )
+    return tokenizer
+
+
+def tokenizer_notes(folder):
+    """The content of a model folder's tokenizer_config.json, {} without one."""
+    path = os.path.join(folder, "tokenizer_config.json")
+    if not os.path.exists(path):
+        return {}
+    return read_json(path, "a tokenizer's settings", fields_of(TokenizerNotes))
 
 
 def find_vocabulary(folder):
@@ -86,7 +102,12 @@ def tokenizer_files(tokenizer):
     """
     if tokenizer is None:
         return {}
-    settings = dict(tokenizer_class="BertTokenizer", do_lower_case=tokenizer.do_lower_case)
+    settings = dict(
+        tokenizer_class="BertTokenizer",
+        do_lower_case=tokenizer.do_lower_case,
+        vocabulary=tokenizer.identity,
+    )
+    settings[CHECKSUM] = json_checksum(settings)
     return tokenizer.files() | {
         "tokenizer_config.json": (json.dumps(settings, indent=1) + "\n").encode()
     }

@@ -7,7 +7,8 @@ import os
 import numpy as np
 import safetensors
 
-from bert_gpu.model.config import read_json_object
+from bert_gpu import tensor_files
+from bert_gpu.files import check_regular, read_json
 from bert_gpu.settings import UserError
 
 
@@ -16,6 +17,7 @@ def join(folder, name):
 
 
 def _read_bytes(path):
+    check_regular(path)
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -27,8 +29,9 @@ def read_safetensors(path):
     """{name: float32 array} of a .safetensors file that holds float32, float16, bfloat16 or
     float64; integer tensors are left out.
     """
+    content = _read_bytes(path)
     try:
-        entries = safetensors.deserialize(_read_bytes(path))
+        entries = safetensors.deserialize(content)
     except safetensors.SafetensorError as error:
         raise UserError(
             f"{path}: not a complete safetensors file ({error}); get it again"[:300]
@@ -49,6 +52,10 @@ def read_safetensors(path):
                 f"{path}: tensor {name} has type {kind}; known are F16, BF16, F32 and F64"
             )
         tensors[name] = values.reshape(entry["shape"])
+    try:
+        tensor_files.check(path, tensors, tensor_files.metadata_of(content))
+    except UserError as error:
+        raise UserError(f"{error}; write or get it again"[:300]) from None
     return tensors
 
 
@@ -62,7 +69,7 @@ def read_tensors(folder):
     if os.path.exists(whole):
         return read_safetensors(whole)
     if os.path.exists(index):
-        weight_map = read_json_object(index).get("weight_map")
+        weight_map = read_json(index, "the index of a model's files").get("weight_map")
         if not isinstance(weight_map, dict) or not all(
             isinstance(shard, str) for shard in weight_map.values()
         ):

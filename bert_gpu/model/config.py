@@ -11,7 +11,8 @@ import dataclasses
 import json
 import sys
 
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.files import CHECKSUM, json_checksum, read_json
+from bert_gpu.settings import Settings, UserError, fields_of, setting
 
 GATED = ("geglu", "reglu", "swiglu")
 ENCODER_PREFIX = "garden:"
@@ -30,22 +31,22 @@ class ModelConfig(Settings):
         30522,
         "Number of entries of the vocabulary; the rows of the word embeddings.",
         low=1,
-        role="size",
+        role="bert",
     )
     hidden_size: int = setting(
         768,
         "Width H of the vectors that flow through the encoder; a multiple of the number of heads.",
         low=1,
-        role="size",
+        role="bert",
     )
     num_hidden_layers: int = setting(
         12,
         "Number of transformer layers: one attention and one feed-forward block each.",
         low=1,
-        role="size",
+        role="bert",
     )
     num_attention_heads: int = setting(
-        12, "Number of attention heads N; each sees hidden_size / N dimensions.", low=1, role="size"
+        12, "Number of attention heads N; each sees hidden_size / N dimensions.", low=1, role="bert"
     )
     intermediate_size: int = setting(
         3072,
@@ -53,7 +54,7 @@ class ModelConfig(Settings):
         "4 x hidden_size. A gated activation halves it: half of 3072 values "
         "gate the other half, and the second product takes 1536.",
         low=1,
-        role="size",
+        role="bert",
     )
     hidden_act: str = setting(
         "gelu",
@@ -70,37 +71,46 @@ class ModelConfig(Settings):
         "embeddings and after every block while training.",
         low=0.0,
         below=1.0,
-        role="rate",
+        role="bert",
     )
     attention_probs_dropout_prob: float = setting(
         0.1,
         "Share of the attention probabilities dropped while training.",
         low=0.0,
         below=1.0,
-        role="rate",
+        role="bert",
     )
     max_position_embeddings: int = setting(
-        512, "Longest sequence, in tokens, that the model can take.", low=1, role="size"
+        512, "Longest sequence, in tokens, that the model can take.", low=1, role="bert"
     )
     type_vocab_size: int = setting(
         2,
         "Number of segment types: with 2 the model can tell the first "
         "text of a pair from the second; 0 = no segment embeddings.",
         low=0,
-        role="size",
+        role="bert",
         bert_values=range(1, sys.maxsize),
     )
     initializer_range: float = setting(
         0.02,
         "Standard deviation of the truncated normal that kernels and embeddings start from.",
         above=0.0,
-        role="rate",
+        role="bert",
     )
     layer_norm_eps: float = setting(
         1e-12,
-        "Added to the variance in layer normalisation, against division by zero.",
+        "Added to the variance (--norm_type=rms_norm: the mean square) in normalisation, "
+        "against division by zero.",
         above=0.0,
-        role="rate",
+        role="bert",
+    )
+    norm_type: str = setting(
+        "layer_norm",
+        "layer_norm subtracts the mean, divides by the standard deviation, scales and adds a "
+        "bias (BERT); rms_norm divides by the root mean square and scales, which is less "
+        "work (Zhang & Sennrich 2019).",
+        choices=("layer_norm", "rms_norm"),
+        role="departure",
     )
     norm_first: bool = setting(
         False,
@@ -122,7 +132,7 @@ class ModelConfig(Settings):
     use_bias: bool = setting(
         True,
         "Biases in the dense layers of the encoder and of the masked-word head; "
-        "normalisation, pooler and classifier keep theirs.",
+        "layer normalisation, pooler and classifier keep theirs.",
         role="departure",
     )
     embedding_size: int | None = setting(
@@ -320,6 +330,7 @@ def preset(name, **overrides):
 # Keys that Hugging Face writes beside the architecture. Those of the first group change what the
 # network computes, so only the value that our encoder implements is accepted; those of the second
 # concern serving, training or tokenizing, not the weights.
+A_CONFIG = "a model's shape, like Google's bert_config.json"
 OWN_TYPE = "bert_gpu"  # model_type of models that `transformers` has no class for
 _CHECKED_KEYS = {
     "model_type": "bert",
@@ -344,35 +355,18 @@ _IGNORED_KEYS = frozenset(
 )
 
 
-def read_json_object(path):
-    """Reads the JSON object in a file as a dict. Raises UserError for a missing file, anything but
-    an object, a key given twice, NaN and infinities.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigNotes(Settings):
+    """What else we read in a config.json. position_embedding_type: also null, transformers' way to
+    say that it was not set.
     """
 
-    def refuse_constant(text):
-        raise ValueError(f"{text} is not a JSON number")
+    architectures: tuple[str, ...] | None = setting(None, "Classes of transformers.")
+    id2label: dict | None = setting(None, "{index: name} of a classifier's classes.")
+    position_embedding_type: str | None = setting(None, "How the model learns word order.")
 
-    def refuse_duplicates(pairs):
-        keys = [key for key, _ in pairs]
-        duplicates = [key for key in keys if keys.count(key) > 1]
-        if duplicates:
-            raise ValueError(f"key {duplicates[0]!r} is given twice")
-        return dict(pairs)
 
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(
-                file, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates
-            )
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})"[:300]) from None
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error})"[:300]) from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: must hold a JSON object, like Google's bert_config.json")
-    return values
+CONFIG_FIELDS = fields_of(ConfigNotes, ModelConfig)
 
 
 def read_config(path):
@@ -383,8 +377,8 @@ def read_config(path):
       UserError: not a strict JSON object, an unknown key, a value of the wrong type or range, or an
         architecture that is not BERT's.
     """
-    values = read_json_object(path)
-    fields = {field.name for field in dataclasses.fields(ModelConfig)}
+    fields = fields_of(ModelConfig)
+    values = read_json(path, A_CONFIG, CONFIG_FIELDS)
     for key, value in values.items():
         if (
             key in _CHECKED_KEYS
@@ -420,7 +414,7 @@ def read_labels(path):
     """Reads the names of a classifier's classes, in the order of its logits, from a config.json of
     Hugging Face's form; () when it has none.
     """
-    labels = read_json_object(path).get("id2label") or {}
+    labels = read_json(path, A_CONFIG, CONFIG_FIELDS).get("id2label") or {}
     try:
         return tuple(str(labels[key]) for key in sorted(labels, key=int))
     except (TypeError, ValueError):
@@ -458,4 +452,5 @@ def config_bytes(config, architecture, labels=()):
     if labels:
         values["id2label"] = {str(index): label for index, label in enumerate(labels)}
         values["label2id"] = {label: index for index, label in enumerate(labels)}
+    values[CHECKSUM] = json_checksum(values)
     return (json.dumps(values, indent=2, sort_keys=True) + "\n").encode("utf-8")

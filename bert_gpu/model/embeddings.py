@@ -8,7 +8,7 @@ vocabulary, R = B x S rows.
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.model.layers import dense, dropout, layer_norm, sizes
+from bert_gpu.model.layers import dense, dropout, norm, sizes
 from bert_gpu.model.packed import restarted_positions
 from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 
@@ -30,7 +30,7 @@ def embedding_weights(config):
     if config.position_embedding_type == "scaled_sinusoidal":
         specs["embeddings/position_scale"] = WeightSpec((1,), "constant", width**-0.5)
     if config.embedding_norm:
-        specs.update(norm_weights("embeddings/norm", width))
+        specs.update(norm_weights(config, "embeddings/norm", width))
     if width != config.hidden_size:
         specs.update(
             dense_weights(
@@ -116,7 +116,7 @@ def embed(weights, batch, config, *, dtype=tf.float32, seed=None):
         )
         x = tf.reshape(x, [-1, config.embedding_width])
     if config.embedding_norm:
-        x = layer_norm(weights, "embeddings/norm", x, config.layer_norm_eps)
+        x = norm(weights, "embeddings/norm", x, config)
     x = dropout(x, config.hidden_dropout_prob, seed, "embeddings")
     return (
         x

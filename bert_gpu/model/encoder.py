@@ -22,7 +22,7 @@ from bert_gpu.model import cudnn_attention
 from bert_gpu.model.attention import mask_bias, rotation, self_attention
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.embeddings import embed, embedding_products, embedding_weights
-from bert_gpu.model.layers import activate, add_dropped, layer_norm, project, sizes
+from bert_gpu.model.layers import activate, add_dropped, norm, project, sizes
 from bert_gpu.model.packed import sequence_bias
 from bert_gpu.model.recompute import recompute
 from bert_gpu.model.weights import dense_products, dense_weights, norm_weights
@@ -32,18 +32,25 @@ from bert_gpu.settings import UserError
 def attention_weights(config, name):
     hidden, use_bias = config.hidden_size, config.use_bias
     return {
-        **dense_weights(config, f"{name}/qkv", hidden, 3 * hidden, use_bias),
+        **dense_weights(config, f"{name}/qkv", hidden, 3 * hidden, use_bias, num_blocks=3),
         **dense_weights(config, f"{name}/output", hidden, hidden, use_bias),
-        **norm_weights(f"{name}/norm", hidden),
+        **norm_weights(config, f"{name}/norm", hidden),
     }
 
 
 def feed_forward_weights(config, name):
     hidden, use_bias = config.hidden_size, config.use_bias
     return {
-        **dense_weights(config, f"{name}/in", hidden, config.intermediate_size, use_bias),
+        **dense_weights(
+            config,
+            f"{name}/in",
+            hidden,
+            config.intermediate_size,
+            use_bias,
+            num_blocks=config.intermediate_size // config.inner_size,
+        ),
         **dense_weights(config, f"{name}/output", config.inner_size, hidden, use_bias),
-        **norm_weights(f"{name}/norm", hidden),
+        **norm_weights(config, f"{name}/norm", hidden),
     }
 
 
@@ -56,7 +63,9 @@ def encoder_weights(config):
     for group in range(config.num_groups):
         specs.update(attention_weights(config, f"layer_{group}/attention"))
         specs.update(feed_forward_weights(config, f"layer_{group}/feed_forward"))
-    return specs | (norm_weights("final_norm", config.hidden_size) if config.norm_first else {})
+    if config.norm_first:
+        specs.update(norm_weights(config, "final_norm", config.hidden_size))
+    return specs
 
 
 class BatchContext(typing.NamedTuple):
@@ -156,10 +165,10 @@ def run_layer(weights, index, x, context, config, seed):
     }
     for part, block in blocks.items():
         site = f"layer_{index}/{part}"
-        norm = lambda x, part=part: layer_norm(own, f"{part}/norm", x, config.layer_norm_eps)  # noqa: E731
-        change, bias = block(norm(x) if config.norm_first else x, site)
+        normed = lambda x, part=part: norm(own, f"{part}/norm", x, config)  # noqa: E731
+        change, bias = block(normed(x) if config.norm_first else x, site)
         x = add_dropped(x, change, bias, config.hidden_dropout_prob, seed, site)
-        x = x if config.norm_first else norm(x)
+        x = x if config.norm_first else normed(x)
     return x
 
 
@@ -235,7 +244,7 @@ def encode(
         else:
             x = run(x, weights, seed)
     if config.norm_first:
-        x = layer_norm(weights, "final_norm", x, config.layer_norm_eps)
+        x = norm(weights, "final_norm", x, config)
     return tf.reshape(x, [batch_size, length, config.hidden_size])
 
 

@@ -11,8 +11,9 @@ sentence vectors.
 Model FLOPs are what the mathematics needs; hardware FLOPs are what is computed. They differ where
 activations are recomputed, which runs the layers forward once more (counted in full, although a
 compiler may drop an unused product), and in packed rows, which are multiplied over all S^2 pairs,
-of which T S are within a sequence. Padding is computed, so both counts include it; throughput of
-real tokens is reported separately.
+of which T S are within a sequence. The engine adds an optimizer's matrix products (Muon's) to the
+hardware FLOPs. Padding is computed, so both counts include it; throughput of real tokens is
+reported separately.
 """
 
 import dataclasses

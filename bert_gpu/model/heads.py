@@ -13,7 +13,7 @@ first backward pass.
 import tensorflow as tf
 
 from bert_gpu.fused import column_sums, fused, widened
-from bert_gpu.model.layers import dense, dropout, layer_norm, project, sizes, ungated
+from bert_gpu.model.layers import dense, dropout, norm, project, sizes, ungated
 from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 
 
@@ -28,7 +28,7 @@ def mlm_weights(config):
                 config, "mlm/transform", config.hidden_size, config.embedding_width, config.use_bias
             )
         )
-        specs.update(norm_weights("mlm/norm", config.embedding_width))
+        specs.update(norm_weights(config, "mlm/norm", config.embedding_width))
     if config.decoder_bias:
         specs["mlm/bias"] = WeightSpec((config.vocab_size,), "zeros")
     return specs
@@ -93,9 +93,7 @@ def mlm_product(weights, hidden, positions, config, dtype=tf.float32):
     x = tf.reshape(select(tf.cast(hidden, dtype), positions), [-1, config.hidden_size])
     if config.mlm_transform:
         x, bias = project(weights, "mlm/transform", x)
-        x = layer_norm(
-            weights, "mlm/norm", ungated(config.hidden_act)(x, *bias), config.layer_norm_eps
-        )
+        x = norm(weights, "mlm/norm", ungated(config.hidden_act)(x, *bias), config)
     logits = tf.matmul(x, tf.cast(weights["embeddings/word"], dtype), transpose_b=True)
     return logits, [weights["mlm/bias"]] if config.decoder_bias else []
 

@@ -93,6 +93,44 @@ def layer_norm(weights, name, x, eps):
     )
 
 
+@fused
+def _scale_to_unit(x, scale, eps):
+    """(result, 1 / root mean square): (R, H) in x's dtype, (R, 1) float32."""
+    wide = tf.cast(x, tf.float32)
+    inverse = tf.math.rsqrt(_row_means(tf.square(wide)) + eps)
+    return tf.cast(wide * inverse * scale, x.dtype), inverse
+
+
+@fused
+def _scale_to_unit_gradient(x, scale, inverse, upstream):
+    """Gradients of x (R, H) and scale (H,)."""
+    inverse = gen_xla_ops.xla_optimization_barrier([inverse])[0]  # as in `_normalise_gradient`
+    upstream, normal = tf.cast(upstream, tf.float32), tf.cast(x, tf.float32) * inverse
+    scaled = upstream * scale
+    dx = (scaled - normal * tf.reduce_mean(scaled * normal, -1, keepdims=True)) * inverse
+    return tf.cast(dx, x.dtype), tf.reduce_sum(upstream * normal, 0)
+
+
+def rms_norm(weights, name, x, eps):
+    """Division by the root mean square of the last axis, times a scale (Zhang & Sennrich 2019,
+    "Root Mean Square Layer Normalization", section 3): (R, H) -> (R, H), statistics in float32,
+    result in x's dtype. It neither subtracts the mean nor adds a bias.
+    """
+
+    @tf.custom_gradient
+    def normalise(x, scale):
+        y, inverse = _scale_to_unit(x, scale, tf.constant(eps, tf.float32))
+        return y, lambda upstream: _scale_to_unit_gradient(x, scale, inverse, upstream)
+
+    return normalise(x, tf.cast(weights[f"{name}/scale"], tf.float32))
+
+
+def norm(weights, name, x, config):
+    """The normalisation of --norm_type: (R, H) -> (R, H) in x's dtype."""
+    function = {"layer_norm": layer_norm, "rms_norm": rms_norm}[config.norm_type]
+    return function(weights, name, x, config.layer_norm_eps)
+
+
 _PLAIN = {
     # exact (Hendrycks & Gimpel 2016)
     "gelu": lambda x: 0.5 * x * (1.0 + tf.math.erf(x * np.float32(np.sqrt(0.5)))),

@@ -14,19 +14,27 @@ import numpy as np
 class WeightSpec(typing.NamedTuple):
     """Shape and initializer of a weight: "normal" (truncated, with standard deviation `value`),
     "constant" (`value`), "zeros" or "ones".
+
+    num_blocks: how many matrices of equal size it holds side by side, each with its own columns:
+    3 for query, key and value.
     """
 
     shape: tuple[int, ...]
     initializer: str
     value: float = 0.0
+    num_blocks: int = 1
 
 
-def dense_weights(config, name, num_inputs, num_outputs, use_bias=True):
+def dense_weights(config, name, num_inputs, num_outputs, use_bias=True, num_blocks=1):
     """Specifications of a dense layer: kernel (in, out) and bias (out,)."""
-    kernel = {
-        f"{name}/kernel": WeightSpec((num_inputs, num_outputs), "normal", config.initializer_range)
-    }
-    return kernel | ({f"{name}/bias": WeightSpec((num_outputs,), "zeros")} if use_bias else {})
+    kernel = WeightSpec((num_inputs, num_outputs), "normal", config.initializer_range, num_blocks)
+    bias = {f"{name}/bias": WeightSpec((num_outputs,), "zeros")} if use_bias else {}
+    return {f"{name}/kernel": kernel} | bias
+
+
+def column_blocks(specs):
+    """{name: number of matrices side by side} of the weights that hold several."""
+    return {name: spec.num_blocks for name, spec in specs.items() if spec.num_blocks > 1}
 
 
 def dense_products(specs):
@@ -36,11 +44,12 @@ def dense_products(specs):
     return sum(int(np.prod(spec.shape)) for name, spec in specs.items() if name.endswith("/kernel"))
 
 
-def norm_weights(name, size):
-    return {
-        f"{name}/scale": WeightSpec((size,), "ones"),
-        f"{name}/bias": WeightSpec((size,), "zeros"),
-    }
+def norm_weights(config, name, size):
+    """Specifications of a normalisation: scale and, unless it is RMSNorm, bias, (size,) each."""
+    scale = {f"{name}/scale": WeightSpec((size,), "ones")}
+    if config.norm_type == "rms_norm":
+        return scale
+    return scale | {f"{name}/bias": WeightSpec((size,), "zeros")}
 
 
 def initialize(specs, seed):

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_gpu.optim import adamw, adamw8bit, lamb
+from bert_gpu.optim import adamw, adamw8bit, lamb, muon
 from bert_gpu.optim.interface import check_expression
 from bert_gpu.settings import Settings, UserError, setting
 
@@ -16,8 +16,10 @@ class ScheduleConfig(Settings):
         "Curve of the learning rate. linear, cosine and polynomial fall over the whole run, "
         "and warm-up replaces their start, as in Google's BERT. constant does not fall. "
         "one_cycle rises during warm-up, then falls linearly (Smith & Topin 2018). triangle "
-        "(Cramming) rises from 1/4 of the peak to the peak at 3/4 of the run, without warm-up.",
-        choices=("linear", "cosine", "polynomial", "constant", "one_cycle", "triangle"),
+        "(Cramming) rises from 1/4 of the peak to the peak at 3/4 of the run, without warm-up. "
+        "wsd (warm-up, stable, decay) stays at the peak until it falls over the last "
+        "--decay_proportion of the run (MiniCPM, ModernBERT).",
+        choices=("linear", "cosine", "polynomial", "constant", "one_cycle", "triangle", "wsd"),
     )
     num_warmup_steps: int | None = setting(
         None, "Steps of linear warm-up from 0. Overrides --warmup_proportion.", low=0
@@ -30,6 +32,13 @@ class ScheduleConfig(Settings):
         "Power of --curve=polynomial; 1 is linear.",
         above=0.0,
         needs=("curve", ("polynomial",)),
+    )
+    decay_proportion: float = setting(
+        0.1,
+        "Share of the run over which --curve=wsd falls, at its end.",
+        above=0.0,
+        high=1.0,
+        needs=("curve", ("wsd",)),
     )
     min_lr_ratio: float = setting(
         0.0, "Final learning rate, as a share of the peak.", low=0.0, high=1.0
@@ -94,7 +103,8 @@ class CommonSettings(Settings):
     weight_decay_exclude: str = setting(
         "bias|norm",
         "Weights without decay: a regular expression searched "
-        "in their names. Default: biases and normalisation.",
+        "in their names; empty = none. Default: biases and normalisation.",
+        words=("",),
     )
     clip_norm: float = setting(
         1.0, "Clip gradients to this global norm after the all-reduce; 0 = never.", low=0.0
@@ -103,6 +113,13 @@ class CommonSettings(Settings):
     def __post_init__(self):
         super().__post_init__()
         check_expression(self, "weight_decay_exclude")
+
+    def idle(self, name):
+        """As of Settings; the chosen optimizer's module may add a reason."""
+        found = super().idle(name)
+        if found is None and hasattr(self.module, "idle"):
+            found = self.module.idle(name, self)
+        return found
 
 
 def make_config(optimizers):
@@ -160,5 +177,5 @@ def with_rules(field, **rules):
     return dataclasses.field(default=field.default, metadata=dict(field.metadata) | rules)
 
 
-OPTIMIZERS = {"adamw": adamw, "lamb": lamb, "adamw8bit": adamw8bit}
+OPTIMIZERS = {"adamw": adamw, "lamb": lamb, "adamw8bit": adamw8bit, "muon": muon}
 OptimizerConfig = make_config(OPTIMIZERS)

@@ -14,6 +14,23 @@ For weights of any shape and a config, an OptimizerConfig, the module of an opti
     the update. weight, gradient: float32 tensors of one shape; state: {slot: tensor}, as `slots`;
     learning_rate: float32 scalar, the peak times the schedule's factor.
 
+A module may have idle(name, config) -> a message why one of its own settings has no effect beside
+the others, None when it has one.
+
+A module may compute a part of its update for many weights together, in matrix products: work too
+heavy for each replica to repeat, or for one compiled pass. It then also has:
+
+  joint_shape(traits, shape, num_blocks) -> (num_blocks, ...), the shape of the weight's part in
+    it, None for weights that take no part. num_blocks: how many matrices of equal size the weight
+    holds side by side (model.weights.WeightSpec).
+  joint_input(traits, gradient, state, num_blocks, config, dtype) -> tensor of that shape and of
+    `dtype`, the compute type. gradient: float32.
+  joint_work(inputs) -> tensor of the same shape. Inputs of equal shape are concatenated over all
+    weights, (K, ...); each of the K results depends on its own input alone, so that replicas can
+    divide them.
+  joint_flops(shape, dtype) -> FLOPs of joint_work for inputs of this shape.
+  `step` then takes the weight's part of the results, (num_blocks, ...), as its last argument.
+
 Only `traits` sees names. To leave some weights to another optimizer, it returns that optimizer's
 traits for them, and its `slots` and `step` call that optimizer's functions. Traits are dataclasses,
 not tuples, because tuples of different classes can be equal.

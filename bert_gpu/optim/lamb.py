@@ -26,7 +26,8 @@ class Settings(adam.Settings):
     layer_adaptation_exclude: str | None = setting(
         None,
         "Weights without LAMB's trust ratio: a regular expression "
-        "searched in their names. Default: --weight_decay_exclude.",
+        "searched in their names; empty = none. Default: --weight_decay_exclude.",
+        words=("",),
     )
 
     def __post_init__(self):

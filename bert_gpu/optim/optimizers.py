@@ -1,12 +1,15 @@
 """Optimizers as functions on state: tensors in, tensors out; the training step owns the variables.
 
-State is a flat dict of tensors named "SLOT/WEIGHT". Every optimizer treats each weight by itself,
-so the update is a loop over weights. The module of the chosen optimizer updates each weight; this
-module knows only its interface (interface.py).
+State is a flat dict of tensors named "SLOT/WEIGHT". The update is a loop over weights; what an
+optimizer computes for many weights together comes before it. The module of the chosen optimizer
+updates each weight; this module knows only its interface (interface.py).
 """
 
+import collections
 import functools
 import math
+import types
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -45,7 +48,19 @@ def state_bytes(weights, config):
     )
 
 
-def update(weights, gradients, slots, learning_rate, num_updates, config, gradient_factor=1.0):
+def update(
+    weights,
+    gradients,
+    slots,
+    learning_rate,
+    num_updates,
+    config,
+    gradient_factor=1.0,
+    *,
+    parts=types.MappingProxyType({}),
+    dtype=tf.float32,
+    joint_results=None,
+):
     """Updates all weights once by the optimizer of `config`; the update of each weight is one
     compiled pass over it.
 
@@ -56,6 +71,10 @@ def update(weights, gradients, slots, learning_rate, num_updates, config, gradie
       learning_rate: float32 scalar. num_updates: int32 scalar, updates so far including this one.
       config: OptimizerConfig. gradient_factor: scalar that multiplies the gradients first, such as
         that of `clip_factor`.
+      parts: of `joint_parts`; may be left out for an optimizer without joint work. dtype: as for
+        `joint_inputs`.
+      joint_results: {shape: tensor}, what the module's `joint_work` made of `joint_inputs`, where
+        replicas have divided it. Default: it is computed here.
 
     Returns: (weights, slots) after the update.
     """
@@ -63,18 +82,28 @@ def update(weights, gradients, slots, learning_rate, num_updates, config, gradie
     scalars = [
         tf.cast(value, tf.float32) for value in (learning_rate, gradient_factor, *corrections)
     ]
+    if joint_results is None:
+        inputs = joint_inputs(parts, gradients, slots, config, gradient_factor, dtype)
+        joint_results = {key: config.module.joint_work(value) for key, value in inputs.items()}
+    joint = divide_joint(joint_results, parts)
     new_weights, new_slots = {}, {}
     for name, weight in weights.items():
         shape = tuple(weight.shape)
         traits = config.module.traits(name, shape, config)
-        state = {
-            slot: slots[f"{slot}/{name}"] for slot in config.module.slots(traits, shape, config)
-        }
         new_weights[name], state = compiled_step(traits, config)(
-            weight, gradients[name], state, *scalars
+            weight,
+            gradients[name],
+            state_of(slots, name, traits, shape, config),
+            scalars,
+            [joint[name]] if name in joint else [],
         )
         new_slots |= {f"{slot}/{name}": value for slot, value in state.items()}
     return new_weights, new_slots
+
+
+def state_of(slots, name, traits, shape, config):
+    """The slots of one weight: {slot: tensor}."""
+    return {slot: slots[f"{slot}/{name}"] for slot in config.module.slots(traits, shape, config)}
 
 
 @functools.cache
@@ -84,15 +113,85 @@ def compiled_step(traits, config):
     Args:
       traits: from the chosen optimizer's `traits`. config: OptimizerConfig.
 
-    Returns: (weight, gradient of any float type, state, learning_rate, gradient_factor,
-      *corrections) -> (weight, state).
+    Returns: (weight, gradient of any float type, state, [learning_rate, gradient_factor,
+      *corrections], [joint result] or []) -> (weight, state).
     """
     return fused(functools.partial(_step, traits, config), reduce_retracing=False)
 
 
-def _step(traits, config, weight, gradient, state, learning_rate, gradient_factor, *corrections):
+def _step(traits, config, weight, gradient, state, scalars, joint_result):
+    learning_rate, gradient_factor, *corrections = scalars
     gradient = tf.cast(gradient, tf.float32) * gradient_factor
-    return config.module.step(traits, weight, gradient, state, learning_rate, corrections, config)
+    return config.module.step(
+        traits, weight, gradient, state, learning_rate, corrections, config, *joint_result
+    )
+
+
+class JointPart(NamedTuple):
+    """A weight's part in joint work: its traits and the shape, (num_blocks, ...), of its input."""
+
+    traits: object
+    shape: tuple
+
+
+def joint_parts(weights, config, column_blocks):
+    """{name: JointPart} of the weights that take part in the optimizer's joint work.
+
+    Args:
+      weights: {name: object with a shape} of the trained weights. config: OptimizerConfig.
+      column_blocks: {name: number of matrices that the weight holds side by side}, where several
+        (model.weights.column_blocks).
+    """
+    if not hasattr(config.module, "joint_work"):
+        return {}
+    parts = {}
+    for name, weight in weights.items():
+        shape = tuple(weight.shape)
+        traits = config.module.traits(name, shape, config)
+        joint = config.module.joint_shape(traits, shape, column_blocks.get(name, 1))
+        if joint is not None:
+            parts[name] = JointPart(traits, joint)
+    return parts
+
+
+def joint_inputs(parts, gradients, slots, config, gradient_factor, dtype):
+    """What the optimizer's `joint_work` takes: {shape: (K, *shape) tensor of `dtype`}, the weights
+    in the order of `parts`.
+
+    Args:
+      parts: {name: JointPart}. gradients, slots, config, gradient_factor: as for `update`. dtype:
+        compute type.
+    """
+    inputs, factor = {}, tf.cast(gradient_factor, tf.float32)
+    for name, part in parts.items():
+        state = state_of(slots, name, part.traits, tuple(gradients[name].shape), config)
+        compiled = compiled_joint_input(part.traits, part.shape[0], config, tf.as_dtype(dtype))
+        value = compiled(gradients[name], state, factor)
+        inputs.setdefault(part.shape[1:], []).append(value)
+    return {shape: tf.concat(values, 0) for shape, values in inputs.items()}
+
+
+def divide_joint(results, parts):
+    """{name: (num_blocks, ...)}: what `joint_inputs` concatenated, by the same parts."""
+    starts, divided = collections.Counter(), {}
+    for name, part in parts.items():
+        key, start = part.shape[1:], starts[part.shape[1:]]
+        divided[name] = tf.reshape(results[key][start : start + part.shape[0]], part.shape)
+        starts[key] += part.shape[0]
+    return divided
+
+
+@functools.cache
+def compiled_joint_input(traits, num_blocks, config, dtype):
+    """The optimizer's `joint_input`, compiled once for each shape: (gradient of any float type,
+    state, gradient_factor) -> tensor.
+    """
+
+    def joint_input(gradient, state, gradient_factor):
+        gradient = tf.cast(gradient, tf.float32) * gradient_factor
+        return config.module.joint_input(traits, gradient, state, num_blocks, config, dtype)
+
+    return fused(joint_input, reduce_retracing=False)
 
 
 def clip_factor(gradients, clip_norm, scale=1.0):

@@ -32,6 +32,11 @@ def learning_rate_factor(step, num_steps, config, progress=None):
       one_cycle: the same line, then a line from 1 at w to f at the end. With w = 0.5 it is
         Cramming's one-cycle; Hugging Face and 24-hour BERT call it linear.
       triangle: a line from 1/4 to 1 at p = 3/4, then one to f.
+      wsd: the same line until w, then 1, then over the last share `decay_proportion` of the run
+        f + (1 - f) (1 - sqrt(x)), where x goes from 0 to 1; warm-up wins where the two overlap.
+        The three stages are those of Hu et al. 2024 (MiniCPM, arXiv 2404.06395), the shape of the
+        decay is that of Haegele et al. 2024 ("Scaling Laws and Compute-Optimal Training Beyond
+        Fixed Training Durations", arXiv 2405.18392).
     """
     share = min(1.0, step / num_steps if progress is None else progress)
     if config.curve == "triangle":
@@ -47,6 +52,9 @@ def learning_rate_factor(step, num_steps, config, progress=None):
         return done / warmup
     if config.curve == "constant":
         return 1.0
+    if config.curve == "wsd":
+        start = 1.0 - config.decay_proportion
+        return _raised(1.0 - math.sqrt(max(0.0, (share - start) / (1.0 - start))), config)
     if config.curve == "one_cycle":
         peak_at = warmup / num_steps if progress is None else warmup
         return _raised((1.0 - share) / (1.0 - peak_at) if peak_at < 1.0 else 0.0, config)

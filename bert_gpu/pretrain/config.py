@@ -5,7 +5,7 @@ import dataclasses
 from bert_gpu.data.config import InputConfig
 from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
 from bert_gpu.recipes import differences
-from bert_gpu.settings import Settings, UserError, complaint, setting
+from bert_gpu.settings import Settings, UserError, complaint, fields_of, setting
 from bert_gpu.train.config import RunSettings
 
 
@@ -71,6 +71,10 @@ class PretrainSettings(RunSettings):
                 )
             if problem := complaint(fields[name], value):
                 raise UserError(problem)
+
+
+# of the settings in a run.json
+RUN_FIELDS = fields_of(*PretrainSettings.kinds().values(), ModelConfig)
 
 
 def check_predictions(config, num_predictions):

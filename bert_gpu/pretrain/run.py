@@ -8,8 +8,9 @@ from bert_gpu.console import LogConsole
 from bert_gpu.data import pipeline
 from bert_gpu.files import write_json
 from bert_gpu.interop import models
+from bert_gpu.model.weights import column_blocks
 from bert_gpu.pretrain import start
-from bert_gpu.pretrain.config import resolve_model
+from bert_gpu.pretrain.config import RUN_FIELDS, resolve_model
 from bert_gpu.pretrain.objective import pretraining_objective, pretraining_validation
 from bert_gpu.settings import UserError
 from bert_gpu.train import provenance
@@ -19,6 +20,7 @@ from bert_gpu.train.devices import set_up
 from bert_gpu.train.loop import format_metric
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import check_monitoring
+from bert_gpu.train.sizes import check_size
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.throughput import total_peak_flops
 
@@ -27,10 +29,24 @@ RESULTS = "eval_results.json"
 
 def pretrain(settings, console=None, clock=time.monotonic):
     """Pretrains as PretrainSettings say, or resumes a run; see the package's `pretrain`."""
-    console = console or LogConsole()
+    console, run = console or LogConsole(), settings.run
     check_monitoring(settings.monitor)
+    if run.do_train is False and not run.do_eval:
+        raise UserError(
+            "--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest checkpoint"
+        )
+    trains = bool(run.do_train or not run.do_eval)
     dataset = start.open_data(settings, console)
-    folder, stored = engine.open_run(settings.run.output_dir, settings.overwrite)
+    opened = engine.open_run(run.output_dir, settings.overwrite, trains, RUN_FIELDS)
+    with opened as (folder, stored):
+        act = train if trains else evaluate
+        return act(settings, dataset, folder, stored, console, clock)
+
+
+def open_model(settings, dataset, stored):
+    """(settings with resolved sizes, Devices, tokenizer or None, Encoder) of PretrainSettings.
+    stored: of the engine's `open_run`.
+    """
     devices = set_up(settings.devices)
     settings = dataclasses.replace(
         settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
@@ -39,25 +55,39 @@ def pretrain(settings, console=None, clock=time.monotonic):
     model = resolve_model(
         settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind
     )
-    encoder = start.checked_encoder(settings.inputs, dataset, model, devices)
-    if settings.run.do_train is False and not settings.run.do_eval:
-        raise UserError(
-            "--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest checkpoint"
-        )
-    if settings.run.do_eval and not settings.run.do_train:
-        return evaluate(settings, dataset, vocab, devices, encoder, folder, stored, console)
+    return settings, devices, vocab, start.checked_encoder(settings.inputs, dataset, model, devices)
+
+
+def train(settings, dataset, folder, stored, console, clock):
+    """Trains in a run's folder; returns an Outcome. folder, stored: of the engine's `open_run`."""
+    settings, devices, vocab, encoder = open_model(settings, dataset, stored)
+    model = encoder.config
     trained = training_encoder(
         encoder, settings.memory, devices, dataset.max_seq_length, dataset.schema.is_packed
     )
-
     fixed = fixed_settings(settings, model, devices, dataset)
-    engine.check_settings(folder, stored, fixed)
+    if stored is not None:
+        like = stored["settings"].get("training_data")
+        engine.check_settings(
+            folder, stored, fixed | dict(training_data=dataset.identity(like=like)), RUN_FIELDS
+        )
     start.check_validation(settings, dataset, console)
-    goes_on = stored is not None and folder.newest_progress() is not None
+    check_size(
+        settings,
+        model,
+        None if model.encoder else lambda few: start.weight_specs(few, dataset),
+        devices,
+        dataset.max_seq_length if settings.inputs.padding == "fixed" else 1,
+        0 if dataset.validation is None else settings.run.eval_batch_size,
+        stored,
+    )
+    goes_on = stored is not None and bool(folder.steps())
     weights = start.initial_weights(settings, encoder, dataset, vocab, goes_on, console)
     frozen = frozen_names(weights, settings.memory.freeze)
     readers = start.open_readers(settings, dataset, vocab, model)
-    state = TrainState(devices.strategy, weights, settings.optimizer, frozen)
+    state = TrainState(
+        devices.strategy, weights, settings.optimizer, frozen, column_blocks(encoder.weights())
+    )
 
     def batches_at(position, batch_size):
         return pipeline.training_batches(
@@ -102,7 +132,9 @@ def pretrain(settings, console=None, clock=time.monotonic):
     console.say(devices.describe())
     outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
     if outcome.signal is None:
-        console.say(f"model: {folder.model}")
+        skipped = outcome.progress.num_skipped_records
+        more = f"; {skipped:,} bad records were skipped" if skipped else ""
+        console.say(f"model: {folder.model}{more}")
     return outcome
 
 
@@ -135,19 +167,21 @@ def describe(model, weights, frozen, dataset):
     )
 
 
-def evaluate(settings, dataset, vocab, devices, encoder, folder, stored, console):
+def evaluate(settings, dataset, folder, stored, console, clock):
     """Evaluates the newest checkpoint of the run on the validation records and writes
-    eval_results.json. Returns an Outcome.
+    eval_results.json; arguments and result are those of `train`. A training may go on meanwhile.
     """
+    settings, devices, vocab, encoder = open_model(settings, dataset, stored)
     model = encoder.config
     if stored is not None:
         engine.check_settings(
             folder,
-            {"settings": {name: stored["settings"].get(name) for name in model.to_dict()}},
+            {"settings": {k: v for k, v in stored["settings"].items() if k in model.to_dict()}},
             model.to_dict(),
+            RUN_FIELDS,
         )
-    progress = folder.newest_progress() if stored else None
-    if progress is None:
+    found = folder.newest_whole(console.warn) if stored else None
+    if found is None:
         raise UserError(
             f"--output_dir={settings.run.output_dir}: holds no checkpoint to evaluate; train first"
         )
@@ -155,13 +189,13 @@ def evaluate(settings, dataset, vocab, devices, encoder, folder, stored, console
         raise UserError(
             "--do_eval: the data has no validation records; name some with --eval_input_file"
         )
-    values = folder.restore(progress.step)
+    progress, values = found
     state = TrainState(
         devices.strategy,
         {n.removeprefix("weights/"): v for n, v in values.items() if n.startswith("weights/")},
     )
-    engine.restore(state, folder, progress)
-    reader = dataset.reader("validation", vocab, settings.run.seed)
+    state.assign(values)
+    reader = start.open_readers(settings, dataset, vocab, model)["validation"]
     results = pretraining_validation(settings.run, reader, devices, state, encoder)() | dict(
         step=progress.step
     )

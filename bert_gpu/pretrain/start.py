@@ -71,11 +71,16 @@ def open_vocabulary(settings, dataset):
     if info is None:
         return open_tokenizer(vocab_file, True) if vocab_file else None
     path = vocab_file or os.path.join(dataset.folder, info.vocab_file)
+    if vocab_file is None and not os.path.exists(path):
+        raise UserError(
+            f"{dataset.folder}/dataset.json: names the vocabulary {info.vocab_file[:60]}, which is "
+            "missing; put it back, or build the data again"
+        )
     tokenizer = open_tokenizer(path, info.do_lower_case)
     if tokenizer.identity != info.tokenizer:
         raise UserError(
-            f"{path}: not the vocabulary that {dataset.folder} was "
-            "built with; rebuild the data, or name the right one"
+            f"{path}: not the vocabulary that {dataset.folder} was built with (by its "
+            "dataset.json); rebuild the data, or name the right one"
         )
     return tokenizer
 
@@ -107,6 +112,11 @@ def flops_counter(encoder, dataset, frozen):
     if frozen or encoder.token_products(0) is None:
         return None
     return FlopsCounter(encoder, dataset.schema.has_next_sentence_labels).per_batch
+
+
+def weight_specs(model, dataset):
+    """{name: WeightSpec} of the model of a ModelConfig with the heads that the data needs."""
+    return heads.pretraining_weights(open_encoder(model), dataset.schema.has_next_sentence_labels)
 
 
 def initial_weights(settings, encoder, dataset, vocab, goes_on, console):

@@ -1,10 +1,13 @@
-"""Compressed text in, plain files in a spool folder out, because only a plain file can be read from
-the middle.
+"""Compressed text, tables and standard input in, plain files in a spool folder out, because only a
+plain file can be read from the middle.
 
-The name of a spool file has a hash of the compressed bytes, and the file gets it when it is
-complete: an existing file need not be unpacked again, and a changed source gets another name.
+The name of a spool file has a hash of the source's bytes, and the file gets it when it is complete:
+an existing file need not be unpacked again, and a changed source gets another name. The texts of
+tables are written as lines, one document each; a line break in a text becomes another character
+that ends a line for the splitter, so that its sentences are the same.
 """
 
+import errno
 import hashlib
 import os
 import zlib
@@ -12,76 +15,162 @@ import zlib
 import tensorflow as tf
 import zstandard
 
+from bert_gpu.files import within_free_space
 from bert_gpu.settings import UserError
+from bert_gpu.text import containers
 
 READ_BYTES = 1 << 20
 PIECE_BYTES = 1 << 12  # unpacked at once; a run of one character may grow 32,000-fold, to 128 MiB
 ENDINGS = (".gz", ".zst")
 LARGEST_ZSTD_WINDOW = 1 << 31  # bytes; the maximum, as `zstd --long=31` writes it
+BROKEN = (EOFError, zlib.error, zstandard.ZstdError)  # errors of a broken archive
+LINE_BREAK = "\v"  # in a text that is written as a line
+# The first bytes of what is known by them; standard input has no name.
+MAGIC = {
+    b"\x1f\x8b": ".gz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"PAR1": ".parquet",
+    containers.ARROW_FILE: ".arrow",
+    b"\xff\xff\xff\xff": ".arrow",  # a stream, as `datasets` saves it
+}
 
 
 def is_compressed(path):
     return path.endswith(ENDINGS)
 
 
-def compressed_bytes(paths):
-    """The total that `unpack` will report: the size of the compressed files among the paths."""
-    return sum(tf.io.gfile.stat(path).length for path in paths if is_compressed(path))
+def plain_name(path):
+    """The name without the ending of a compressed file."""
+    return os.path.splitext(path)[0] if is_compressed(path) else path
 
 
-def unpack(paths, folder, report=lambda num_bytes: None):
-    """Unpacks the compressed files among the paths.
+def needs_spool(path, text_format):
+    return is_compressed(path) or text_format.is_container
+
+
+def packed_bytes(paths, formats):
+    """The total that `unpack` will report: the size of the files among the paths that it reads."""
+    return sum(
+        tf.io.gfile.stat(path).length
+        for path, text_format in zip(paths, formats, strict=True)
+        if needs_spool(path, text_format)
+    )
+
+
+def unpack(paths, formats, folder, report=lambda num_bytes: None, names=None):
+    """Unpacks the compressed files and the tables among the paths.
 
     Args:
       paths: list of str. Files that end in .gz or .zst (with one or several members or frames) are
-        unpacked; others stay as they are.
+        unpacked, and the texts of tables are extracted; others stay as they are.
+      formats: list of TextFormat, one per path.
       folder: of the plain files; created when it is needed. Complete files of an earlier call are
         kept while their source has not changed.
-      report: called with the number of compressed bytes done since the last call; they add up to
-        the size of the compressed files.
+      report: called with the number of packed bytes done since the last call; they add up to
+        `packed_bytes`.
+      names: of the files in messages; default: their paths.
 
     Returns:
-      list of str, one per path.
+      (list of str, list of TextFormat), one per path: the plain files.
 
     Raises:
-      UserError: a file is missing, truncated or corrupt, or the disk is full. The
-        incomplete file is removed.
+      UserError: a file is missing, truncated or corrupt, or cannot be written. The incomplete
+        file is removed.
     """
-    return [unpack_file(path, folder, report) if is_compressed(path) else path for path in paths]
+    plain = [
+        unpack_file(path, text_format, folder, report, name)
+        if needs_spool(path, text_format)
+        else path
+        for path, text_format, name in zip(paths, formats, names or paths, strict=True)
+    ]
+    return plain, [
+        text_format.replaced("documents") if text_format.is_container else text_format
+        for text_format in formats
+    ]
 
 
-def unpack_file(path, folder, report):
+def unpack_file(path, text_format, folder, report, name):
+    base = os.path.basename(plain_name(path))
+    if text_format.is_container:
+        field = hashlib.blake2b(text_format.text_field.encode(), digest_size=4).hexdigest()
+        base = f"{base}-{text_format.input_format}-{field}"
     try:
-        target = os.path.join(
-            folder, f"{content_hash(path)}-{os.path.splitext(os.path.basename(path))[0]}"
-        )
+        size = tf.io.gfile.stat(path).length
+        target = os.path.join(folder, f"{content_hash(path)}-{base}")
     except (FileNotFoundError, tf.errors.NotFoundError):
-        raise UserError(f"{path}: no such file; check the path"[:300]) from None
+        raise UserError(f"{name}: no such file; check the path"[:300]) from None
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
-            f"{path}: cannot be read ({type(error).__name__}); name a readable file"[:300]
+            f"{name}: cannot be read ({type(error).__name__}); name a readable file"[:300]
         ) from None
     if os.path.exists(target):
-        report(tf.io.gfile.stat(path).length)
+        report(size)
         return target
-    unfinished = f"{target}.unfinished"
+    done = 0
+
+    def count(num_bytes):
+        nonlocal done
+        done += num_bytes
+        report(num_bytes)
+
+    content = plain_pieces(path, count)
+    if text_format.is_container:
+        content = lines_of_texts(containers.texts(path, content, text_format, name))
+    write_spool(content, target, name)
+    if done < size:
+        report(size - done)  # parquet and arrow count no bytes
+    return target
+
+
+def spool_standard_input(stream, folder):
+    """Copies a binary stream to a file in `folder`, named by a hash of its bytes and by the ending
+    that its first bytes ask for. Returns (path, whether it is new). Raises UserError.
+    """
+    unfinished = os.path.join(folder, f"stdin.{os.getpid()}")
+    digest = hashlib.blake2b(digest_size=16)
+    first = b""
+
+    def pieces():
+        nonlocal first
+        while piece := stream.read(READ_BYTES):
+            first = first or piece[:8]
+            digest.update(piece)
+            yield piece
+
+    write_spool(pieces(), unfinished, "standard input")
+    ending = next((ending for magic, ending in MAGIC.items() if first.startswith(magic)), "")
+    target = os.path.join(folder, f"{digest.hexdigest()}-stdin{ending}")
+    is_new = not os.path.exists(target)
+    os.replace(unfinished, target)
+    return target, is_new
+
+
+def lines_of_texts(texts):
+    """Yields texts (str) as lines of UTF-8; texts without a character other than space are left
+    out.
+    """
+    for text in texts:
+        text = text.strip()
+        if text:
+            yield text.replace("\n", LINE_BREAK).encode() + b"\n"
+
+
+def write_spool(pieces, target, name):
+    """Writes pieces (iterable of bytes) to the file `target`, which appears when it is complete."""
+    folder, unfinished = os.path.dirname(target), f"{target}.unfinished"
     created_folder = not os.path.exists(folder)
     try:
         os.makedirs(folder, exist_ok=True)
         with open(unfinished, "wb") as file:
-            for text in unpacked_pieces(path, report):
-                file.write(text)
+            for piece in within_free_space(pieces, folder):
+                file.write(piece)
             file.flush()
             # otherwise a power failure could leave the name without the content
             os.fsync(file.fileno())
         os.rename(unfinished, target)
-        return target
-    except (OSError, tf.errors.OpError, EOFError, zlib.error, zstandard.ZstdError) as error:
+    except (OSError, tf.errors.OpError, *BROKEN) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            problem = (
-                f"cannot be unpacked to {folder} ({error.strerror}); "
-                "make room or choose another folder"
-            )
+            problem = f"cannot be unpacked to {folder} ({error.strerror}); {write_remedy(error)}"
         elif isinstance(error, EOFError):
             problem = "the archive is truncated; copy it again"
         else:
@@ -89,12 +178,19 @@ def unpack_file(path, folder, report):
                 f"the archive is corrupt ({' '.join(str(error).split())[:80]}); "
                 "copy it again, or rename it if it is not compressed"
             )
-        raise UserError(f"{path}: {problem}"[:300]) from None
+        raise UserError(f"{name}: {problem}"[:300]) from None
     finally:
         if os.path.exists(unfinished):
             os.remove(unfinished)
         if created_folder and os.path.exists(folder) and not os.listdir(folder):
             os.rmdir(folder)
+
+
+def write_remedy(error):
+    """What to do about an OSError of writing."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room or choose another folder"
+    return "choose another folder, or change its permissions"
 
 
 def content_hash(path):
@@ -104,6 +200,17 @@ def content_hash(path):
         while piece := file.read(1 << 22):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def plain_pieces(path, report):
+    """Yields the bytes of a file, unpacked if it is compressed; errors as of `unpacked_pieces`."""
+    if is_compressed(path):
+        yield from unpacked_pieces(path, report)
+        return
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while piece := file.read(READ_BYTES):
+            yield piece
+            report(len(piece))
 
 
 def unpacked_pieces(path, report):

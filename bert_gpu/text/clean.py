@@ -15,7 +15,7 @@ import unicodedata
 import numpy as np
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import corpus
+from bert_gpu.text import archives, corpus
 from bert_gpu.text.parallel import map_blocks
 
 HASHED = np.dtype([("high", "u8"), ("low", "u8"), ("index", "i8")])  # of a document
@@ -91,7 +91,7 @@ def find_duplicates(blocks, folder, *, normalization="none", num_workers=None, r
     except OSError as error:
         raise UserError(
             f"{folder}: cannot be used to look for duplicates "
-            f"({error.strerror}); make room or choose another folder"
+            f"({error.strerror}); {archives.write_remedy(error)}"
         ) from None
     finally:
         remove_buckets(folder)

@@ -10,24 +10,33 @@ NORMALIZATIONS = ("none", "NFC", "NFKC")
 FILE_NAMES = {"WordPiece": "vocab.txt", "SentencePiece": "sentencepiece.model"}
 
 
+TABLES = ("csv", "tsv", "parquet", "arrow")
+# read from the beginning only, so that their texts are first written to a plain file
+CONTAINERS = ("json", *TABLES)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextFormat(Settings):
     """The format of the text files."""
 
     input_format: str = setting(
-        "lines",
-        "lines = one sentence per line, a blank line between documents; documents "
-        "= one document per line; jsonl = one JSON object per line. documents and "
-        "jsonl are split into sentences.",
-        choices=("lines", "documents", "jsonl"),
+        "auto",
+        "auto = decided for each file by its name and its first lines, and printed; lines = one "
+        "sentence per line, a blank line between documents; documents = one document per line; "
+        "jsonl = one JSON object per line; json = an array of objects; csv and tsv = tables whose "
+        "first line names the columns; parquet; arrow = also Hugging Face datasets saved on disk. "
+        "All but lines have one document per line, object or row, split into sentences.",
+        choices=("auto", "lines", "documents", "jsonl", *CONTAINERS),
     )
     text_field: str = setting(
-        "text", "With jsonl: the field of each object that contains the text."
+        "text",
+        "The field (JSON) or column (csv, tsv, parquet, arrow) that contains the text.",
+        aliases=("text_column",),
     )
     language: str = setting(
         "en",
-        "With documents and jsonl: the language (ISO 639, such as de or zh) whose "
-        "rules split text into sentences.",
+        "The language (ISO 639, such as de or zh) whose rules split text into sentences; for all "
+        "formats but lines.",
     )
 
     def __post_init__(self):
@@ -45,8 +54,17 @@ class TextFormat(Settings):
         """Whether each line is a sentence, so that none need be split."""
         return self.input_format == "lines"
 
+    @property
+    def is_container(self):
+        """Whether the file's texts must be written to a plain file first."""
+        return self.input_format in CONTAINERS
 
-LINES = TextFormat()
+    def replaced(self, input_format):
+        return dataclasses.replace(self, input_format=input_format)
+
+
+AUTO = TextFormat()
+LINES = TextFormat(input_format="lines")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +74,7 @@ class VocabConfig(Settings):
     input_file: str = setting(
         "sample_text.txt",
         "Text files, UTF-8, also compressed (.gz, .zst): files, folders or globs, "
-        "separated by commas. Default: the bundled sample.",
+        "separated by commas; - is standard input. Default: the bundled sample.",
     )
     tokenization: str = setting(
         "WordPiece", "Kind of vocabulary.", choices=("WordPiece", "SentencePiece")
@@ -81,6 +99,7 @@ class VocabConfig(Settings):
         None, "Worker processes that count words. Default: one per core.", low=1
     )
     overwrite: bool = setting(False, "Replace files that already exist.")
+    strict: bool = setting(False, "Stop at a warning about the text, with exit code 2.")
     quiet: bool = setting(False, "Print warnings and errors only.")
 
     def __post_init__(self):

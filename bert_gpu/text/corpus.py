@@ -2,8 +2,11 @@
 
 Files are UTF-8 in one of the formats of formats.py, and documents never span files. One scan plans
 the corpus as a list of blocks: byte ranges that begin and end between documents. Then any worker
-can read any block, in any order, and memory does not grow with the corpus. Compressed files are
-unpacked first (archives.py).
+can read any block, in any order, and memory does not grow with the corpus. Compressed files and
+tables are unpacked first (archives.py).
+
+A window is about as much text as a data job holds at once: part of a large file, or several small
+ones. Where it ends depends on the text alone, not on what the files contain beside it.
 """
 
 import dataclasses
@@ -12,13 +15,21 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.files import check_regular
 from bert_gpu.settings import UserError
+from bert_gpu.text import saved_datasets
 from bert_gpu.text.config import LINES, TextFormat
 from bert_gpu.text.formats import BadLine, find_documents, parse_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 22  # that the scan holds at once, beside the longest line
-FOLDER_ENDINGS = (".txt", ".jsonl", ".gz", ".zst")  # of files that are read from a folder
+# of files that are read from a folder
+FOLDER_ENDINGS = (
+    *(".txt", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".feather"),
+    *(".gz", ".zst"),
+)
+STANDARD_INPUT = "-"
+BLOCKS_PER_WINDOW = 8  # so that windows are of equal size within an eighth of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +43,7 @@ class Block:
       num_documents: at least 1.
       num_sentences: number of lines that are not blank; None for formats whose documents are split
         into sentences later.
+      num_bytes: of text, as formats.py measures it.
       text_format: of the file.
     """
 
@@ -41,7 +53,30 @@ class Block:
     first_document: int
     num_documents: int
     num_sentences: int | None
+    num_bytes: int
     text_format: TextFormat = LINES
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Consecutive whole documents, in blocks (tuple of Block) of one or several files."""
+
+    blocks: tuple
+
+    @property
+    def documents(self):
+        """The indices, in the whole corpus, of the documents."""
+        last = self.blocks[-1]
+        return slice(self.blocks[0].first_document, last.first_document + last.num_documents)
+
+    @property
+    def num_bytes(self):
+        """Of text."""
+        return sum(block.num_bytes for block in self.blocks)
+
+    def read(self):
+        """The documents of all blocks; see `read_block`."""
+        return [document for block in self.blocks for document in read_block(block)]
 
 
 def expand_inputs(patterns):
@@ -49,11 +84,16 @@ def expand_inputs(patterns):
     files, without repeats.
 
     A folder stands for all files below it whose names end in one of FOLDER_ENDINGS and do not begin
-    with a dot. Links to folders below it are not followed. UserError when a pattern gives no file.
+    with a dot; of a folder that Hugging Face's `datasets` saved, its tables alone. Links to folders
+    below it are not followed. STANDARD_INPUT stays as it is. UserError when a pattern gives no
+    file.
     """
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
     paths = set()
     for pattern in filter(None, map(str.strip, patterns)):
+        if pattern == STANDARD_INPUT:
+            paths.add(pattern)
+            continue
         # A file may have glob characters in its name, so the name itself comes first.
         matches = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
         folders = [path for path in matches if tf.io.gfile.isdir(path)]
@@ -78,6 +118,8 @@ def expand_inputs(patterns):
         paths.update(files)
     if not paths:
         raise UserError("no input file is named; give one or more, separated by commas")
+    for path in paths:
+        check_regular(path)
     return sorted(paths)
 
 
@@ -86,6 +128,9 @@ def files_below(folder):
     walk = tf.io.gfile.walk if "://" in folder else os.walk
     for parent, folders, names in walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        if saved_datasets.is_saved(names):
+            yield from saved_datasets.tables(parent, names)
+            continue
         yield from (
             os.path.join(parent, name)
             for name in names
@@ -94,28 +139,76 @@ def files_below(folder):
 
 
 def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
-    """Cuts files into blocks of about block_bytes, each at least that long except the last
+    """Cuts files into blocks of about block_bytes of text, each at least that long except the last
     of a file.
 
     Args:
       paths: list of str; documents are indexed in this order.
       block_bytes: int > 0; a document longer than that makes a longer block.
-      text_format: TextFormat of all the files.
+      text_format: TextFormat of all the files, or a list, one for each.
       names: list of str, the name of each file in error messages, such as that of the compressed
         file. Default: its path.
 
     Returns:
-      list of Block. They depend on the files, on block_bytes and on text_format alone.
+      list of Block. They depend on the files, on block_bytes and on the formats alone.
 
     Raises:
       UserError: a file cannot be read, is not UTF-8 or not in the format (the message has the line
         number), or has no document.
     """
+    formats = [text_format] * len(paths) if isinstance(text_format, TextFormat) else text_format
     blocks = []
-    for path, name in zip(paths, names or paths, strict=True):
+    for path, own_format, name in zip(paths, formats, names or paths, strict=True):
         first = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
-        blocks += scan_file(path, block_bytes, first, text_format, name)
+        blocks += scan_file(path, block_bytes, first, own_format, name)
     return blocks
+
+
+def plan_windows(paths, window_bytes, text_formats, names=None, least=1):
+    """Cuts files into windows of about the same size, near to window_bytes of text.
+
+    Args:
+      paths, text_formats, names: see `plan_blocks`.
+      window_bytes: int > 0.
+      least: number of windows wanted, also of a short text; fewer when it has too few documents.
+
+    Returns:
+      list of Window. They depend on the text of each file, on window_bytes and on least alone.
+    """
+    blocks = plan_blocks(paths, -(-window_bytes // BLOCKS_PER_WINDOW), text_formats, names)
+    num_bytes = sum(block.num_bytes for block in blocks)
+    num_windows = max(1, round(num_bytes / window_bytes))
+    if least > num_windows:
+        num_windows = least
+        blocks = plan_blocks(paths, -(-num_bytes // num_windows), text_formats, names)
+    windows, pending, done = [], [], 0
+    for block in blocks:
+        pending.append(block)
+        before, done = done, done + block.num_bytes
+        # in equal parts of the text: one ends within this block or at its end
+        if done * num_windows // num_bytes > before * num_windows // num_bytes:
+            windows.append(Window(tuple(joined(pending))))
+            pending = []
+    return windows
+
+
+def joined(blocks):
+    """Blocks, where those that follow one another in a file are one."""
+    result = blocks[:1]
+    for block in blocks[1:]:
+        last = result[-1]
+        if (last.path, last.end) != (block.path, block.start):
+            result.append(block)
+            continue
+        sentences = None if last.num_sentences is None else last.num_sentences + block.num_sentences
+        result[-1] = dataclasses.replace(
+            last,
+            end=block.end,
+            num_documents=last.num_documents + block.num_documents,
+            num_sentences=sentences,
+            num_bytes=last.num_bytes + block.num_bytes,
+        )
+    return result
 
 
 def read_block(block):
@@ -157,43 +250,47 @@ def open_binary(path):
 def scan_file(path, block_bytes, first_document, text_format, name):
     """The blocks of one file, in one pass. Arguments and errors are those of `plan_blocks`."""
     blocks = []
-    start = num_documents = num_sentences = 0  # of the current block
+    start = num_documents = num_sentences = num_bytes = 0  # of the current block
     position = num_lines = 0  # of the file
     in_document = False
 
     def close(end):
-        nonlocal start, num_documents, num_sentences, first_document
-        known_sentences = num_sentences if text_format.has_sentence_lines else None
-        blocks.append(
-            Block(path, start, end, first_document, num_documents, known_sentences, text_format)
-        )
+        nonlocal start, num_documents, num_sentences, num_bytes, first_document
+        sentences = num_sentences if text_format.has_sentence_lines else None
+        counts = num_documents, sentences, num_bytes
+        blocks.append(Block(path, start, end, first_document, *counts, text_format))
         first_document += num_documents
-        start, num_documents, num_sentences = end, 0, 0
+        start, num_documents, num_sentences, num_bytes = end, 0, 0, 0
 
     for lines in whole_lines(path, name):
         if position == 0 and lines.startswith(BYTE_ORDER_MARK):
             lines, position, start = lines[3:], 3, 3
         check_utf8(name, lines, num_lines)
         try:
-            begins, count_sentences, in_document = find_documents(lines, in_document, text_format)
+            found = find_documents(lines, in_document, text_format)
         except BadLine as error:
             raise UserError(
                 f"{name}: line {num_lines + error.index + 1} {error.problem}"[:300]
             ) from None
-        # how many documents and bytes of these lines are in blocks already
-        next_document = counted_to = 0
+        begins, in_document = found.begins, found.in_document
+        # how many documents, bytes, and bytes of text of these lines are in blocks already
+        next_document = counted_to = text_to = 0
         while True:
             # A block ends at the first document that starts after block_bytes; it has at least one.
             least = next_document + (num_documents == 0)
-            cut = max(least, int(np.searchsorted(begins, start + block_bytes - position)))
+            missing = text_to + block_bytes - num_bytes
+            cut = max(least, int(np.searchsorted(found.text_before, missing)))
             if cut >= len(begins):
                 break
             num_documents += cut - next_document
-            num_sentences += count_sentences(counted_to, int(begins[cut]))
+            num_sentences += found.count_sentences(counted_to, int(begins[cut]))
+            num_bytes += int(found.text_before[cut]) - text_to
             next_document, counted_to = cut, int(begins[cut])
+            text_to = int(found.text_before[cut])
             close(position + counted_to)
         num_documents += len(begins) - next_document
-        num_sentences += count_sentences(counted_to, len(lines))
+        num_sentences += found.count_sentences(counted_to, len(lines))
+        num_bytes += found.num_bytes - text_to
         num_lines += lines.count(b"\n")
         position += len(lines)
     if num_documents:

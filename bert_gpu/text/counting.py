@@ -20,7 +20,7 @@ def sample_blocks(blocks, max_bytes, seed):
     """All blocks if they have at most max_bytes; else a sample of about max_bytes, at least one
     block, in their order.
     """
-    if sum(block.end - block.start for block in blocks) <= max_bytes:
+    if sum(block.num_bytes for block in blocks) <= max_bytes:
         return list(blocks)
     digests = [
         hashlib.blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
@@ -28,7 +28,7 @@ def sample_blocks(blocks, max_bytes, seed):
     ]
     chosen, num_bytes = [], 0
     for index in sorted(range(len(blocks)), key=digests.__getitem__):
-        num_bytes += blocks[index].end - blocks[index].start
+        num_bytes += blocks[index].num_bytes
         if chosen and num_bytes > max_bytes:
             break
         chosen.append(index)

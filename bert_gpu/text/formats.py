@@ -3,8 +3,12 @@
 lines is Google's format: one sentence a line, a blank line (or several) between documents.
 documents has one document a line, jsonl one JSON object a line with the text in one of its fields;
 there a splitter finds the sentences. The functions here take whole lines in UTF-8 from corpus.py.
+
+Text is measured in bytes of the text alone, with one byte between sentences and one after each
+document, so that the same text measures the same in every format.
 """
 
+import dataclasses
 import itertools
 import json
 import re
@@ -35,26 +39,45 @@ class BadLine(Exception):
         self.index, self.problem = index, problem
 
 
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The documents in consecutive whole lines.
+
+    Attributes:
+      begins: int64 (D,), the offset in the lines of each document that begins here.
+      text_before: int64 (D,), bytes of text before each of them.
+      num_bytes: of text in all of the lines.
+      count_sentences: function of a first and an end offset of lines: the number of sentences
+        between them; 0 for formats that need the splitter.
+      in_document: whether the last line belongs to a document that may continue.
+    """
+
+    begins: np.ndarray
+    text_before: np.ndarray
+    num_bytes: int
+    count_sentences: object
+    in_document: bool
+
+
 def find_documents(lines, in_document, text_format):
-    """Finds where documents begin in consecutive whole lines.
+    """The Found of consecutive whole lines.
 
     Args:
       lines: bytes in UTF-8.
       in_document: whether the line before them belongs to a document that may continue.
-
-    Returns:
-      begins: int64 (D,), the offset in `lines` of each document that begins here.
-      count_sentences: function of a first and an end offset of lines: the number of sentences
-        between them; 0 for formats that need the splitter.
-      in_document: whether the last line belongs to a document that may continue.
 
     Raises:
       BadLine.
     """
     if text_format.has_sentence_lines:
         return find_paragraphs(lines, in_document)
-    begins = [offset for offset, text in texts_of_lines(lines, text_format) if text]
-    return np.array(begins, np.int64), lambda first, end: 0, False
+    begins, sizes = [], [0]
+    for offset, text in texts_of_lines(lines, text_format):
+        if text:
+            begins.append(offset)
+            sizes.append(1 + (len(text) if text.isascii() else len(text.encode())))
+    ends = np.cumsum(sizes)
+    return Found(np.array(begins, np.int64), ends[:-1], int(ends[-1]), lambda first, end: 0, False)
 
 
 def parse_documents(content, text_format):
@@ -89,16 +112,21 @@ def find_paragraphs(lines, in_document):
     )
     # start and end of the lines between blank lines
     paragraphs = np.stack([np.append(0, blanks[:, 1]), np.append(blanks[:, 0], size)], axis=1)
-    has_text = paragraphs[:, 0] < paragraphs[:, 1]
+    sizes = paragraphs[:, 1] - paragraphs[:, 0]
+    has_text = sizes > 0
     begins = paragraphs[has_text, 0]
+    ends = np.cumsum(sizes)
 
     def count_sentences(first, end):
         end = size if end == len(lines) else end
         num_blanks = np.searchsorted(blanks[:, 0], end) - np.searchsorted(blanks[:, 0], first)
         return text.count(b"\n", first + 1, end + 1) - int(num_blanks)
 
-    continues = in_document and has_text[0]
-    return begins[1:] if continues else begins, count_sentences, bool(has_text[-1])
+    first = int(in_document and has_text[0])  # a document that continues does not begin here
+    text_before = (ends - sizes)[has_text]
+    return Found(
+        begins[first:], text_before[first:], int(ends[-1]), count_sentences, bool(has_text[-1])
+    )
 
 
 def texts_of_lines(lines, text_format):
@@ -121,11 +149,14 @@ def text_of_json(line, field, index):
         raise BadLine(
             index, "is not valid JSON; with --input_format=jsonl every line is one JSON object"
         ) from None
+    return text_of_record(record, field, index)
+
+
+def text_of_record(record, field, index):
+    """The text in a field of a JSON value (str, possibly empty). Raises BadLine."""
     if not isinstance(record, dict):
         raise BadLine(
-            index,
-            "is JSON but not an object; with --input_format=jsonl "
-            'every line is one, such as {"text": "..."}',
+            index, 'is JSON but not an object; objects such as {"text": "..."} are needed'
         )
     if field not in record:
         names = ", ".join(record)[:100] or "none"

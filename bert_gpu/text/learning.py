@@ -9,9 +9,10 @@ writes to its folder.
 import dataclasses
 import os
 import shutil
+import sys
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import archives, corpus, counting, sentence_piece, vocab
+from bert_gpu.text import archives, corpus, counting, sentence_piece, shape, vocab
 from bert_gpu.text.progress import ByteProgress
 
 BLOCK_BYTES = 8 << 20  # that a process holds at once; a sample consists of such blocks
@@ -29,13 +30,25 @@ class Learnt:
 
 
 def unpack(inputs, spool, console):
-    """Paths of plain text, one per input. Compressed files are unpacked into the folder `spool`;
-    see `archives.unpack`.
+    """(paths, formats) of plain text for a shape.Inputs. Compressed files and tables are unpacked
+    into the folder `spool`; see `archives.unpack`.
     """
-    if not any(map(archives.is_compressed, inputs)):
-        return list(inputs)
-    with ByteProgress(console, archives.compressed_bytes(inputs), "unpacking") as progress:
-        return archives.unpack(inputs, spool, progress.add)
+    if not inputs.needs_spool:
+        return inputs.paths, inputs.formats
+    total = archives.packed_bytes(inputs.paths, inputs.formats)
+    with ByteProgress(console, total, "unpacking") as progress:
+        return archives.unpack(inputs.paths, inputs.formats, spool, progress.add, inputs.names)
+
+
+def read_standard_input(input_file, spool):
+    """Copies standard input, if it is an input, to a file in the folder `spool`: (path or None,
+    whether it is new). Raises UserError.
+    """
+    if corpus.STANDARD_INPUT not in map(str.strip, input_file.split(",")):
+        return None, False
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError("--input_file=-: nothing is piped to standard input; give a file, or pipe")
+    return archives.spool_standard_input(sys.stdin.buffer, spool)
 
 
 def learn(blocks, config, console):
@@ -49,7 +62,7 @@ def learn(blocks, config, console):
       for characters.
     """
     blocks = counting.sample_blocks(blocks, counting.SAMPLE_BYTES, config.random_seed)
-    num_bytes = sum(block.end - block.start for block in blocks)
+    num_bytes = sum(block.num_bytes for block in blocks)
     console.say(
         f"learning a {config.tokenization} vocabulary of "
         f"{config.vocab_size} pieces from {num_bytes / 1e6:.1f} MB of text"
@@ -88,20 +101,25 @@ def learn_files(config, text_format, console):
     Returns: a summary in one line. Raises UserError when the text or a file name is wrong.
     """
     check_targets(config)
-    inputs = corpus.expand_inputs(config.input_file)
     spool = f"{config.targets[0]}.unpacked"  # stays when this process is killed, for the next call
+    inputs = standard_input = None
     try:
-        blocks = corpus.plan_blocks(
-            unpack(inputs, spool, console), BLOCK_BYTES, text_format, names=inputs
-        )
+        standard_input, _ = read_standard_input(config.input_file, spool)
+        inputs = shape.find_inputs(config.input_file, text_format, standard_input)
+        for line in inputs.lines:
+            console.say(line)
+        paths, formats = unpack(inputs, spool, console)
+        blocks = corpus.plan_blocks(paths, BLOCK_BYTES, formats, inputs.names)
+        warn = shape.Warner(console, config.strict)
+        warn(shape.shape_warnings(blocks, shape.sample(blocks)))
         learnt = learn(blocks, config, console)
     finally:
-        if any(map(archives.is_compressed, inputs)):
+        if standard_input is not None or (inputs is not None and inputs.needs_spool):
             shutil.rmtree(spool, ignore_errors=True)
     vocab.write_whole_file(config.targets[0], learnt.content, "the vocabulary")
     for path in config.targets[1:]:
         vocab.write_vocab(path, learnt.pieces)
-    num_bytes = sum(block.end - block.start for block in blocks)
+    num_bytes = sum(block.num_bytes for block in blocks)
     of_text = f"{num_bytes / 1e6:,.1f} MB of text"
     if learnt.num_bytes < num_bytes:
         of_text = f"a sample of {learnt.num_bytes / 1e6:,.1f} MB of {of_text}"

@@ -19,6 +19,7 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
+from bert_gpu.files import check_regular
 from bert_gpu.settings import UserError
 from bert_gpu.text import basic
 from bert_gpu.text.tokenizer import SPECIAL_PIECES, as_bytes
@@ -156,6 +157,9 @@ def read_model(model_file, refuse):
     """The bytes of a model that can be loaded. refuse: function that raises UserError for a
     problem.
     """
+    if tf.io.gfile.isdir(model_file):
+        refuse("is a folder; name the SentencePiece model in it, such as sentencepiece.model")
+    check_regular(model_file)
     try:
         with tf.io.gfile.GFile(model_file, "rb") as file:
             content = file.read()

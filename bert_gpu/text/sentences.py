@@ -17,9 +17,31 @@ LONGEST_SENTENCE = 1 << 18  # characters; a longer one is cut at a space
 # characters. On English prose this finds 2.3 % more sentence ends at equal precision
 LONG_QUOTATION = 200
 QUOTATION = re.compile(f'[“"«„]([^“”"«»„]{{{LONG_QUOTATION},}})')
+# Languages that the library (sentencex 1.0, src/lib.rs and languages/fallbacks.rs) has rules for,
+# and those that take the rules of one of these. Marks such as 。 end sentences in all languages,
+# which is all that Chinese needs.
+OWN_RULES = "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk"
+OWN_RULES += " ta te uk"
+RULES_OF_OTHERS = (
+    "ab aeb alt an anp arn arq ary arz as ast atj av avk awa ay ba bar bi bm bpy br bxr ce co "
+    "cs csb cv de-at de-ch de-formal dsb egl eml en-ca en-gb ext ff fit frc frp frr fur gcr gl "
+    "gn gom gsw hrx hsb ht hyw inh jam jut kab kbp kjp kl koi krc krl ksh kum kv lad lb lbe lez "
+    "li lij lld lmo ln mai mdf mg mhr mnw mrj mwl myv nah nap nds nds-nl nrm oc olo os pcd pdc "
+    "pdt pfl pih pms pnt pt-br qu qug rgn roa-tara rue sa sah scn sco sdc ses sg shi sli smn "
+    "srn stq sty szl tcy tet tt ty tyv udm vec vls vmf wa wo xal zea"
+)
+CHINESE = "zh zh-cn zh-hans zh-hant zh-hk zh-mo zh-sg zh-tw cdo gan hak ii lzh nan wuu yue za"
+KNOWN = frozenset(f"{OWN_RULES} {RULES_OF_OTHERS} {CHINESE}".split())
 # The library panics on a letter, a space of more than one byte, and a full stop ("A\u2003."), so it
 # gets plain spaces.
 WIDE_SPACES = [chr(code) for code in range(0x80, 0x10000) if chr(code).isspace()]
+
+
+def has_rules(language):
+    """Whether the splitter knows a language (ISO 639 code) or takes the rules of a related one; for
+    others it takes those of English.
+    """
+    return language in KNOWN
 
 
 def split_sentences(text, language="en"):

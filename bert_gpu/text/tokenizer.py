@@ -11,6 +11,7 @@ long to judge, is split into words by text/basic.py and only then into pieces.
 
 import functools
 import hashlib
+import os
 import re
 import typing
 import unicodedata
@@ -19,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from bert_gpu.files import check_regular
 from bert_gpu.settings import UserError
 from bert_gpu.text import basic
 
@@ -179,6 +181,9 @@ def read_vocab(vocab_file):
     def refuse(problem):
         raise UserError(f"{vocab_file}: {problem}"[:300])
 
+    if tf.io.gfile.isdir(vocab_file):
+        refuse(f"is a folder; name the vocabulary file in it, as {vocab_in(vocab_file)}")
+    check_regular(vocab_file)
     try:
         with tf.io.gfile.GFile(vocab_file, "rb") as file:
             content = file.read()
@@ -224,6 +229,12 @@ def read_vocab(vocab_file):
             "it must be on line 1, because BERT pads with id 0"
         )
     return vocab
+
+
+def vocab_in(folder):
+    """The file in a folder that is probably meant: vocab.txt, or the only .txt."""
+    names = [name for name in tf.io.gfile.listdir(folder) if name.endswith(".txt")]
+    return os.path.join(folder, names[0] if len(names) == 1 else "vocab.txt")
 
 
 def matchable(vocab):

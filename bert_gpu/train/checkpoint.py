@@ -2,30 +2,29 @@
 half written.
 
 A checkpoint is one folder, checkpoints/step-00001000, with all variables (variables.safetensors)
-and the progress (progress.json). It is written under a temporary name and then renamed, so a folder
-with the final name is complete; for the same reason it is renamed before it is removed. It holds no
-random state: order, masks and dropout are functions of the seed, the records consumed and the step.
+and the progress (progress.json), each with a checksum. It is written under a temporary name and
+then renamed, so a folder with the final name is complete; for the same reason it is renamed before
+it is removed. It holds no random state: order, masks and dropout are functions of the seed, the
+records consumed and the step.
 run.json holds the resolved settings and decides whether a run may be resumed.
 """
 
 import concurrent.futures
 import contextlib
 import dataclasses
+import fnmatch
 import glob
-import json
 import math
 import os
 import re
 import shutil
-import sys
 
-import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
-
-from bert_gpu.files import check_local, check_writable, read_json, write_json
-from bert_gpu.settings import GaveUp, UserError
+from bert_gpu import console
+from bert_gpu.files import check_local, check_writable, only_writer, read_json, write_json
+from bert_gpu.settings import GaveUp, Settings, UserError, fields_of, setting
+from bert_gpu.tensor_files import load_file, save_file
 from bert_gpu.train.config import SAVE_ERRORS
+from bert_gpu.train.divergence import HealthState
 from bert_gpu.train.provenance import differences
 
 VARIABLES, PROGRESS, RUN, METRICS = (
@@ -35,28 +34,43 @@ VARIABLES, PROGRESS, RUN, METRICS = (
     "metrics.jsonl",
 )
 LOCK = ".run.lock"  # of files.only_writer; it stays
+UNFINISHED_RUN = f".{RUN}.*.partial"  # of files.write_text
 # an empty file of this name in a checkpoint's folder keeps it, whatever --keep_checkpoint_max says
 KEEP = "KEEP"
+# what a damaged checkpoint is renamed to, step-00001000.damaged, when a run goes on from another
+DAMAGED = ".damaged"
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunRecord(Settings):
+    """What a resume takes from run.json, besides the settings."""
+
+    global_batch_size: int = setting(1, "Records of a step.", low=1)
+    unit_size: int = setting(1, "Records of one micro-batch of every replica.", low=1)
+    learning_rate: float = setting(1e-4, "The highest of the schedule, as scaled.", low=0.0)
+    num_steps: int | None = setting(None, "Steps of the whole run; None = by time.", low=1)
+    exported_step: int | None = setting(None, "The step whose model is in model/.", low=0)
+    git_commit: str | None = setting(None, "Of the code.")
+
+
+@dataclasses.dataclass(kw_only=True)
 class Progress:
-    """Where a run stands.
+    """Where a run stands. A rollback sets the step back, never the records.
 
-    step: updates tried. records: training records consumed; a rollback sets the step back, never
-    the records. seconds: spent in training, all sessions. best_step, best_metric: of the lowest
-    validation loss so far, None before the first validation.
-    num_rollbacks: times that the run diverged and returned to a checkpoint. health: the state of
-    divergence.Health, None at the start.
+    best_step and best_metric are None before the first validation, health at the start. health:
+    the state of divergence.Health.
     """
 
-    step: int = 0
-    records: int = 0
-    seconds: float = 0.0
-    best_step: int | None = None
-    best_metric: float | None = None
-    num_rollbacks: int = 0
-    health: dict | None = None
+    step: int = setting(0, "Updates tried.", low=0)
+    records: int = setting(0, "Training records consumed.", low=0)
+    seconds: float = setting(0.0, "Spent in training, all sessions.", low=0.0)
+    best_step: int | None = setting(None, "Of the lowest validation loss so far.", low=0)
+    best_metric: float | None = setting(None, "The lowest validation loss so far.")
+    num_rollbacks: int = setting(0, "Times that the run returned to a checkpoint.", low=0)
+    health: dict | None = setting(
+        None, "The latest bad steps in a row.", inside=fields_of(HealthState)
+    )
+    num_skipped_records: int = setting(0, "Of the records, those that were bad.", low=0)
 
     def improve(self, metric):
         """Records a validation loss of the current step if it is finite and the lowest so far;
@@ -71,37 +85,27 @@ class Progress:
             self.best_step, self.best_metric = self.step, float(metric)
         return is_best
 
-    @classmethod
-    def from_json(cls, content):
-        """Reads the dict of a progress.json; fields that older files lack get their defaults.
-        Raises KeyError, TypeError or ValueError for any other content.
-        """
-        content = dict(best_step=None, best_metric=None, num_rollbacks=0) | content
-        best = (
-            (None, None)
-            if content["best_step"] is None
-            else (int(content["best_step"]), float(content["best_metric"]))
-        )
-        steps = (int(content["step"]), int(content["records"]), float(content["seconds"]))
-        return cls(
-            *steps, *best, num_rollbacks=int(content["num_rollbacks"]), health=content.get("health")
-        )
+
+PROGRESS_FIELDS = fields_of(Progress)
 
 
 class RunFolder:
-    """OUTPUT_DIR of one run. The constructor writes nothing; `create` does."""
+    """OUTPUT_DIR of one run. The constructor writes nothing; `create` does.
+
+    is_reserved: whether this process is inside `reserved`.
+    """
 
     def __init__(self, path):
         check_local(path, "--output_dir")
-        self.path = path
+        self.path, self.is_reserved = path, False
         self.checkpoints = os.path.join(path, "checkpoints")
         self.metrics = os.path.join(path, METRICS)
         self.tensorboard = os.path.join(path, "tensorboard")
         self.model = os.path.join(path, "model")
 
-    def stored(self):
+    def stored(self, fields=None):
         """The content of run.json, None when there is no run. UserError when the folder holds other
-        files.
+        files, or run.json a value that is impossible. fields: {setting: field} of the run's kind.
         """
         check_writable(self.path, f"--output_dir={self.path}")
         path = os.path.join(self.path, RUN)
@@ -109,24 +113,52 @@ class RunFolder:
             return read_json(
                 path,
                 "a run's settings (--overwrite starts over)",
+                fields_of(RunRecord)
+                | dict(settings=fields or {}, free=fields or {}, versions={}, hashes={}),
                 ("settings", "global_batch_size", "learning_rate"),
             )
-        # left by a run killed before it began
-        if os.path.exists(self.path) and set(os.listdir(self.path)) - {LOCK}:
+        if os.path.exists(self.path) and any(map(self._is_foreign, os.listdir(self.path))):
             raise UserError(
                 f"--output_dir={self.path}: exists, "
                 "is not empty and holds no run; name another folder"
             )
         return None
 
+    @contextlib.contextmanager
+    def reserved(self):
+        """Makes this process the folder's only writer; may be nested. UserError when another one
+        is.
+        """
+        if self.is_reserved:
+            yield
+            return
+        with only_writer(self.path, "run", f"--output_dir={self.path}"):
+            self.is_reserved = True
+            try:
+                yield
+            finally:
+                self.is_reserved = False
+
+    def is_known(self):
+        """Whether a run has begun here, or was killed before it began."""
+        return any(os.path.exists(os.path.join(self.path, name)) for name in (RUN, LOCK))
+
     def exists(self):
         """Whether the folder holds a run, readable or not. UserError when it holds other files."""
         check_writable(self.path, f"--output_dir={self.path}")
         return os.path.exists(os.path.join(self.path, RUN)) or self.stored() is not None
 
+    def _is_foreign(self, name):
+        """Whether a run that ended before its run.json was written cannot have left a file."""
+        return name != LOCK and not fnmatch.fnmatchcase(name, UNFINISHED_RUN)
+
     def create(self, content):
-        os.makedirs(self.checkpoints, exist_ok=True)
+        """Writes run.json, which makes the folder that of a run, and the folder of checkpoints."""
+        os.makedirs(self.path, exist_ok=True)
+        for leftover in glob.glob(os.path.join(glob.escape(self.path), UNFINISHED_RUN)):
+            os.remove(leftover)  # of a process that was killed here
         write_json(os.path.join(self.path, RUN), content)
+        os.makedirs(self.checkpoints, exist_ok=True)
 
     def clear(self, results=()):
         """Removes the files of a run and nothing else. results: names of further files that the
@@ -160,9 +192,8 @@ class RunFolder:
             shutil.rmtree(leftover)  # of a process that was killed while it saved or removed
         try:
             os.makedirs(partial)
-            write_variables(values, os.path.join(partial, VARIABLES))
-            with open(os.path.join(partial, PROGRESS), "w", encoding="utf-8") as file:
-                json.dump(dataclasses.asdict(progress), file)
+            save_file(values, os.path.join(partial, VARIABLES))
+            write_json(os.path.join(partial, PROGRESS), dataclasses.asdict(progress))
             sync(os.path.join(partial, VARIABLES), os.path.join(partial, PROGRESS), partial)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -176,25 +207,62 @@ class RunFolder:
                 self._discard(step)
 
     def newest_progress(self):
-        """The Progress of the newest checkpoint, None when there is none."""
-        steps = self.steps()
-        return self.progress_of(steps[-1]) if steps else None
+        """The Progress of the newest checkpoint of which it can be read, None without checkpoints.
+        UserError when it can be read of none.
+        """
+        return self._newest(self.progress_of)
+
+    def newest_whole(self, warn, last=None):
+        """(Progress, {name: array}) of the newest checkpoint that is whole, None without
+        checkpoints. UserError when none is.
+
+        warn: is told of each newer one that is damaged, and of one that has no checksum. last: the
+        last step that is considered; None = all.
+        """
+        return self._newest(
+            lambda step: (self.progress_of(step), self.restore(step, warn)), warn, last
+        )
+
+    def _newest(self, read, warn=lambda text: None, last=None):
+        """read(step) of the newest checkpoint for which it raises no UserError."""
+        problems, steps = [], [step for step in self.steps() if last is None or step <= last]
+        for step in reversed(steps):
+            try:
+                found = read(step)
+            except UserError as error:
+                problems.append(error)
+                continue
+            for problem in problems:
+                warn(f"{problem}; the checkpoint of step {step} is taken instead"[:300])
+            return found
+        if problems:
+            raise UserError(
+                f"{problems[0]}"[:230] + "; none before it is whole; --overwrite starts over"
+            )
+        return None
+
+    def set_aside_after(self, step):
+        """Renames the checkpoints of later steps, which are damaged: they count no more, and stay
+        to be looked at.
+        """
+        for later in self.steps():
+            if later > step:
+                aside = self._checkpoint(later) + DAMAGED
+                shutil.rmtree(aside, ignore_errors=True)
+                os.rename(self._checkpoint(later), aside)
 
     def progress_of(self, step):
         """The Progress of a checkpoint. UserError when it cannot be read."""
-        path = os.path.join(self._checkpoint(step), PROGRESS)
         content = read_json(
-            path,
-            "a checkpoint's progress; "
-            "delete that checkpoint's folder to resume from the one before",
+            os.path.join(self._checkpoint(step), PROGRESS),
+            "a checkpoint's progress",
+            PROGRESS_FIELDS,
+            ("step", "records", "seconds"),
         )
-        try:
-            return Progress.from_json(content)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{path}: is not a valid progress file; delete that "
-                "checkpoint's folder to resume from the one before"
-            ) from error
+        # fields that older files lack get their defaults, those of later ones are left out
+        return Progress(
+            **{name: value for name, value in content.items() if name in PROGRESS_FIELDS}
+        )
 
     def write_progress(self, progress):
         """Rewrites progress.json of the checkpoint of progress.step, to record a rollback before
@@ -223,16 +291,15 @@ class RunFolder:
             if later > step:
                 self._discard(later)
 
-    def restore(self, step):
-        """The values {name: array} of a checkpoint."""
+    def restore(self, step, warn=lambda text: None):
+        """The values {name: array} of a checkpoint. UserError when they are damaged; warn: is told
+        when they have no checksum.
+        """
         path = os.path.join(self._checkpoint(step), VARIABLES)
-        try:
-            return load_file(path)
-        except Exception as error:  # safetensors raises its own error type for corrupt files
-            raise UserError(
-                f"{path}: cannot be read ({error}); delete that "
-                "checkpoint's folder to resume from the one before"
-            ) from error
+        values, has_checksum = load_file(path)
+        if not has_checksum:
+            warn(f"{path}: has no checksum (it is of an older version), so it is taken as it is")
+        return values
 
     def _checkpoint(self, step):
         return os.path.join(self.checkpoints, f"step-{step:08d}")
@@ -268,9 +335,7 @@ class CheckpointWriter:
         SAVE_ERRORS. warn: takes the text of a failure.
     """
 
-    def __init__(
-        self, folder, keep, on_error="continue", warn=lambda text: print(text, file=sys.stderr)
-    ):
+    def __init__(self, folder, keep, on_error="continue", warn=console.warn):
         assert on_error in SAVE_ERRORS
         self.folder, self.keep, self.on_error, self.warn = folder, keep, on_error, warn
         self.thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -336,17 +401,6 @@ class CheckpointWriter:
         return SaveFailed(text)
 
 
-def write_variables(values, path):
-    """Writes {name: array} as safetensors. Raises OSError like any other write."""
-    try:
-        save_file({name: np.asarray(value, order="C") for name, value in values.items()}, path)
-    except SafetensorError as error:
-        found = re.search(r"os error (\d+)", str(error))
-        if found is None:
-            raise
-        raise OSError(int(found[1]), os.strerror(int(found[1])), path) from error
-
-
 def sync(*paths):
     """Flushes files and folders to the disk."""
     for path in paths:
@@ -357,13 +411,19 @@ def sync(*paths):
             os.close(descriptor)
 
 
-def check_resumable(folder, stored, settings):
+def check_resumable(folder, stored, settings, fields=None):
     """UserError that lists where a command's fixed settings differ from those of the run in the
     folder.
 
-    The caller decides what is fixed: anything outside `settings` may change.
+    The caller decides what is fixed: anything outside `settings` may change. fields: {setting:
+    field}. A run of an older version lacks some settings; those had the field's default.
     """
-    changed = differences(stored["settings"], settings)
+    missing = {
+        name: fields[name].default
+        for name in settings.keys() - stored["settings"].keys()
+        if fields and name in fields
+    }
+    changed = differences(missing | stored["settings"], settings)
     if changed:
         start, end = (
             f"--output_dir={folder.path}: holds a run with other settings (",

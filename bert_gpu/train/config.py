@@ -62,6 +62,13 @@ class DeviceConfig(Settings):
         "and rounds each gradient to 8 significant bits.",
         choices=("float32", "bfloat16"),
     )
+    shared_update: str = setting(
+        "auto",
+        "With several GPUs: each one does a share of --optimizer=muon's matrix products and sends "
+        "the results to the others (on), or does them all (off). auto decides by the GPUs' speed "
+        "and their link; off with --all_reduce=hierarchical.",
+        choices=("auto", "on", "off"),
+    )
     gpu_memory_limit: int | None = setting(
         None,
         "Megabytes that TensorFlow may use on each GPU. Default: as many as it needs.",

@@ -1,6 +1,7 @@
 """Chooses a run's devices, precision and compilation, once, before TensorFlow starts."""
 
 import dataclasses
+import os
 
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
@@ -25,6 +26,8 @@ class Devices:
     xla: bool
     communication: tf.distribute.experimental.CommunicationOptions | None  # of the all-reduce
     wire_dtype: tf.DType  # of gradients in the all-reduce
+    all_reduce: str  # as --all_reduce
+    shared_update: str  # as --shared_update
     # such as "NVIDIA H200", one for each physical GPU in use; () on the CPU
     gpu_names: tuple[str, ...]
     nvml: tuple  # the same GPUs as NVML knows them, of hardware.visible_gpus
@@ -95,6 +98,8 @@ def set_up(config):
             implementation=implementation,
         ),
         wire_dtype=DTYPES[config.all_reduce_dtype],
+        all_reduce=config.all_reduce,
+        shared_update=config.shared_update,
         gpu_names=tuple(
             tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus
         ),
@@ -112,7 +117,16 @@ def make_strategy(names, all_reduce):
     cross_device_ops = (
         tf.distribute.HierarchicalCopyAllReduce() if all_reduce == "hierarchical" else None
     )
-    return tf.distribute.MirroredStrategy(names, cross_device_ops=cross_device_ops)
+    try:
+        return tf.distribute.MirroredStrategy(names, cross_device_ops=cross_device_ops)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        cluster = os.environ.get("TF_CONFIG")
+        if cluster is None:
+            raise
+        raise UserError(
+            f"TF_CONFIG={cluster[:80]}: TensorFlow cannot read it ({str(error)[:100]}); "
+            "correct or unset the environment variable"
+        ) from error
 
 
 def check_all_reduce(config, kind):

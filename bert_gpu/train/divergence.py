@@ -5,9 +5,10 @@ are still too high after --early_stop_time.
 it as the settings say.
 """
 
+import dataclasses
 import math
 
-from bert_gpu.settings import GaveUp
+from bert_gpu.settings import GaveUp, Settings, UserError, setting
 
 
 class Diverged(Exception):
@@ -18,6 +19,16 @@ class Diverged(Exception):
         self.good_until = good_until
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HealthState(Settings):
+    """What a checkpoint keeps of a Health."""
+
+    mean: float = setting(0.0, "Running mean of the good steps' losses.")
+    num_good: int = setting(0, "Good steps so far.", low=0)
+    num_bad: int = setting(0, "Bad steps in a row up to now.", low=0)
+    bad_since: int | None = setting(None, "The first of them.", low=0)
+
+
 class Health:
     """Counts the latest bad steps in a row: those that are not finite, and those whose loss has
     jumped.
@@ -26,17 +37,17 @@ class Health:
     steps, of the good steps before it; max_jump 0 switches this off.
     """
 
-    HORIZON, NAMES = 100, ("mean", "num_good", "num_bad", "bad_since")
+    HORIZON = 100
 
     def __init__(self, max_jump, state=None):
         self.max_jump = max_jump
-        self.mean, self.num_good, self.num_bad, self.bad_since = (
-            state or dict(zip(self.NAMES, (0.0, 0, 0, None), strict=True))
-        ).values()
+        first = HealthState(**state or {})
+        self.mean, self.num_good = first.mean, first.num_good
+        self.num_bad, self.bad_since = first.num_bad, first.bad_since
 
     def state(self):
         """The state that a checkpoint keeps, for the constructor in a resumed run."""
-        return {name: getattr(self, name) for name in self.NAMES}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(HealthState)}
 
     def add(self, first_step, steps):
         """Adds the metrics {name: (n,)} of the n steps that follow `first_step` finished ones."""
@@ -99,7 +110,7 @@ class Judge:
         )
 
 
-def roll_back(problem, ending, progress, folder, log, assign, seconds):
+def roll_back(problem, ending, progress, folder, log, assign, seconds, warn):
     """Returns to the last checkpoint before the bad steps, but not to its records: training
     continues with later data.
 
@@ -107,7 +118,7 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds):
       problem: Diverged. ending: EndingConfig. progress: Progress, which is changed. folder:
         RunFolder, with all saves written.
       log: monitor.Log. assign: puts the values of a checkpoint into the variables. seconds:
-        spent so far.
+        spent so far. warn: takes the text of what is wrong with a newer checkpoint.
 
     Raises GaveUp when the settings or a missing checkpoint allow no rollback.
     """
@@ -121,8 +132,11 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds):
             else f"--max_rollbacks={ending.max_rollbacks} is reached"
         )
         raise GaveUp(f"diverged: {problem}; {limit}; lower --learning_rate")
-    restored = folder.progress_of(good[-1])
-    assign(folder.restore(restored.step))
+    try:
+        restored, values = folder.newest_whole(warn, good[-1])
+    except UserError as error:
+        raise GaveUp(f"diverged: {problem}; {error}") from error
+    assign(values)
     folder.remove_after(restored.step)
     log.cut(restored.step)
     progress.step, progress.seconds, progress.num_rollbacks = (

@@ -7,6 +7,8 @@ import time
 import typing
 from collections.abc import Callable
 
+import numpy as np
+
 from bert_gpu.data.pipeline import prefetch
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor, mean_batch_share, num_micro_batches_at
@@ -248,6 +250,9 @@ class Loop:
         self.interval.add(job.step(on_devices, learning_rates, first), batches, waited)
         progress.step = steps.stop
         progress.records += sum(len(batch["input_mask"]) for batch in batches)
+        progress.num_skipped_records += sum(
+            int(np.sum(batch["row_weights"] == 0)) for batch in batches if "row_weights" in batch
+        )
         self.records_of_step, self.learning_rate = (
             len(batches[-1]["input_mask"]),
             learning_rates[-1],
@@ -315,6 +320,8 @@ class Loop:
             progress=self.position.share,
             epoch=self.progress.records / self.job.num_records,
         )
+        if self.progress.num_skipped_records:
+            values |= dict(skipped_records=self.progress.num_skipped_records)
         self.log.write(self.progress.step, values | self.log.hardware())
         speed = values["tokens_per_second"] or 0
         self.bar.update(
@@ -367,6 +374,7 @@ class Loop:
                 self.log,
                 self.job.assign,
                 self.watch.seconds,
+                self.console.warn,
             )
         self.console.warn(
             f"diverged: {problem}; back to step {progress.step}, "

@@ -124,6 +124,7 @@ def choose_micro_batch(fits, num_replicas, global_batch_size=None):
     if largest is None:
         raise UserError(
             "--train_batch_size=auto: not even one sequence fits; "
-            "try --recompute, --optimizer=adamw8bit or a smaller --model"
+            "try --recompute, --optimizer=adamw8bit (with muon: --muon_rest=adamw8bit) "
+            "or a smaller --model"
         )
     return largest

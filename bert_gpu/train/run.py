@@ -13,10 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_gpu.files import only_writer
 from bert_gpu.optim.schedules import mean_batch_share
 from bert_gpu.settings import GaveUp, UserError
-from bert_gpu.train import checkpoint, memory, monitor, provenance
+from bert_gpu.train import checkpoint, memory, monitor, provenance, shared_update, sinks
 from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.checkpoint import Progress, RunFolder
@@ -44,7 +43,7 @@ class Training:
         hashes: {name: hash} for run.json.
       results: names of files that the owner of the run writes into its folder.
       summary: what is trained, for the log; "" when it has been logged. flops: function of a batch
-        -> Flops, None = not counted.
+        -> Flops without those of the update, None = not counted.
       peak_flops: of all GPUs a second, None = unknown.
     """
 
@@ -72,15 +71,24 @@ class Outcome(typing.NamedTuple):
     signal: int | None = None
 
 
-def open_run(output_dir, overwrite):
-    """(RunFolder, content of its run.json or None for a new run). Writes nothing. UserError for a
-    folder that holds other files.
+@contextlib.contextmanager
+def open_run(output_dir, overwrite, trains=True, fields=None):
+    """Yields (RunFolder, content of its run.json or None for a new run). UserError for a folder
+    that holds other files, or that another process writes to.
+
+    The folder of a run is reserved before it is read, so that what is read stays true; that of a
+    new run is made and reserved when its training begins. Without `trains` it is only read.
+    fields: as for RunFolder.stored.
     """
     folder = RunFolder(output_dir)
-    if overwrite:
-        folder.exists()
-        return folder, None
-    return folder, folder.stored()
+    if overwrite and not trains:
+        raise UserError(
+            "--overwrite: would remove what is evaluated here; add --do_train, or drop the flag"
+        )
+    with folder.reserved() if trains and folder.is_known() else contextlib.nullcontext():
+        if overwrite:
+            folder.exists()
+        yield folder, None if overwrite else folder.stored(fields)
 
 
 def fixed_settings(settings, precision):
@@ -104,10 +112,10 @@ def fixed_settings(settings, precision):
     )
 
 
-def check_settings(folder, stored, fixed):
-    """UserError when a run to resume has other fixed settings."""
+def check_settings(folder, stored, fixed, fields):
+    """UserError when a run to resume has other fixed settings; fields as for `check_resumable`."""
     if stored is not None:
-        checkpoint.check_resumable(folder, stored, fixed)
+        checkpoint.check_resumable(folder, stored, fixed, fields)
 
 
 def train(training, settings, folder, stored, devices, state, console, clock=time.monotonic):
@@ -146,6 +154,7 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
     console.say(plan.describe(devices.unit))
     console.say("; ".join(filter(None, [training.summary, length])))
     step = make_step(plan)
+    shared_update.announce(devices, state.joint_parts, step.is_shared, console)
     job = Job(
         step=step,
         put_on_devices=step.put_on_devices,
@@ -158,10 +167,25 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
         plan=plan,
         schedule=settings.schedule,
         export=lambda mark: export_mark(folder, mark, training.export, state),
-        flops=training.flops,
+        flops=training.flops and with_update(training.flops, step, settings.optimizer),
         peak_flops=training.peak_flops,
     )
     return run_job(job, training, settings, folder, stored, devices, state, console, clock)
+
+
+def with_update(flops, step, optimizer):
+    """Adds the products of the optimizer to the hardware FLOPs of a step: function of a batch ->
+    Flops. flops: the same without them. step: TrainStep. optimizer: OptimizerConfig.
+    """
+    more = shared_update.hardware_flops(
+        step.devices, step.state.joint_parts, step.is_shared, optimizer
+    )
+
+    def of_step(batch):
+        counted = flops(batch)
+        return counted._replace(hardware=counted.hardware + more)
+
+    return of_step
 
 
 def run_job(job, training, settings, folder, stored, devices, state, console, clock):
@@ -182,9 +206,16 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
         )
         return Outcome(folder, progress)
     content = describe_run(job, training, settings)
-    with only_writer(folder.path, "run", f"--output_dir={folder.path}"), watch_signals() as caught:
+    with folder.reserved(), watch_signals() as caught:
+        if stored is None and not settings.overwrite and folder.stored() is not None:
+            raise UserError(
+                f"--output_dir={folder.path}: another process has just written "
+                "a run there; repeat the same command, or name another folder"
+            )
         if progress is not None:
-            restore(state, folder, progress)
+            sinks.read_lines(folder.metrics)  # refuses it before anything is written
+            progress = restore(state, folder, console.warn)
+            folder.set_aside_after(progress.step)
             total = "" if job.num_steps is None else f" of {job.num_steps}"
             console.say(
                 f"resuming from step {progress.step}{total} ({progress.records:,} records consumed)"
@@ -238,7 +269,11 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
 def export_end(ending, export, folder, state, console):
     """Writes model/ at the end of a run: the last weights, or the best ones with --export_best."""
     if ending.export_best and folder.best_step() is not None:
-        state.assign(folder.restore(folder.best_step()))
+        try:
+            state.assign(folder.restore(folder.best_step()))
+        except UserError as error:
+            remedy = "remove its folder, and repeat the command to export the last one"
+            raise UserError(f"{error}, which is the best checkpoint; {remedy}") from error
         console.say(
             f"model/ is that of step {folder.best_step()}, which has the lowest validation loss"
         )
@@ -252,15 +287,17 @@ def export_mark(folder, mark, export, state):
     return path
 
 
-def restore(state, folder, progress):
-    """Loads the newest checkpoint into the variables."""
+def restore(state, folder, warn):
+    """Loads the newest checkpoint that is whole into the variables; returns its Progress."""
+    progress, values = folder.newest_whole(warn)
     try:
-        state.assign(folder.restore(progress.step))
+        state.assign(values)
     except (KeyError, ValueError) as error:
         raise UserError(
             f"{folder.path}: the checkpoint of step "
             f"{progress.step} does not fit the model ({error})"
         ) from error
+    return progress
 
 
 def describe_run(job, training, settings):

@@ -4,13 +4,20 @@ A sink has write(step, values), cut(step), which drops everything after a step, 
 `recovers` says whether it can be written to after an error.
 """
 
-import itertools
+import dataclasses
 import json
 import os
 import secrets
 
-from bert_gpu.files import write_text
-from bert_gpu.settings import UserError
+from bert_gpu.files import parse_json, write_text
+from bert_gpu.settings import (
+    Settings,
+    UserError,
+    fields_of,
+    setting,
+    shortened,
+    stored_complaint,
+)
 
 
 class JsonLines:
@@ -65,23 +72,58 @@ class JsonLines:
 
 
 def cut_lines(path, step):
-    """Drops from a metrics.jsonl, if there is one, the lines after `step` (all for None) and
-    everything from the first broken line on.
+    """Drops from a metrics.jsonl, if there is one, the lines after `step` (all for None) and a last
+    line that was not finished. UserError as for `read_lines`.
+    """
+    if os.path.exists(path):
+        kept = [line for at, line in read_lines(path) if step is not None and at <= step]
+        write_text(path, "".join(kept))
+
+
+def read_lines(path):
+    """[(step, line)] of a metrics.jsonl, [] without one; without the last line if it has no end.
+
+    UserError names the line, and the key, when it is not what `JsonLines` writes.
     """
     if not os.path.exists(path):
-        return
+        return []
+    lines, found = [], []
     with open(path, encoding="utf-8", errors="replace") as file:
-        kept = list(
-            itertools.takewhile(lambda line: is_metrics_line(line) and step is not None, file)
-        )
-    write_text(path, "".join(line for line in kept if json.loads(line)["step"] <= step))
+        lines = [line for line in file if line.endswith("\n")]
+    for number, line in enumerate(lines, 1):
+        try:
+            values = parse_json(line)
+            problem = None if isinstance(values, dict) else "not a JSON object"
+            problem = problem or metrics_complaint(values)
+        except (ValueError, RecursionError) as error:
+            problem = f"not valid JSON ({error})"
+        if problem:
+            raise UserError(
+                f"{path}, line {number}: {problem}; correct or remove it, or --overwrite"[:300]
+            )
+        found.append((values["step"], line))
+    return found
 
 
-def is_metrics_line(line):
-    try:
-        return line.endswith("\n") and isinstance(json.loads(line)["step"], int)
-    except (ValueError, TypeError, KeyError):
-        return False
+def metrics_complaint(values):
+    """What is wrong with the object of a line, None when nothing is."""
+    if "step" not in values:
+        return "has no 'step'"
+    if problem := stored_complaint(values, fields_of(MetricsLine)):
+        return problem
+    odd = [
+        name
+        for name, value in values.items()
+        if value is not None and type(value) not in (int, float)
+    ]
+    return f"{odd[0][:60]}={shortened(values[odd[0]])}: must be a number or null" if odd else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MetricsLine(Settings):
+    """What a line of metrics.jsonl holds besides metrics, which are numbers or null."""
+
+    step: int = setting(0, "Finished steps.", low=0)
 
 
 class WeightsAndBiases:

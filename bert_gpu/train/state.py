@@ -23,10 +23,14 @@ class TrainState:
     Args of the constructor:
       strategy: tf.distribute.Strategy. weights: {name: float32 array}, their first values.
       optimizer: OptimizerConfig, which decides the slots; None for a state that is only evaluated.
-      frozen: names of weights that are not trained.
+      frozen: names of weights that are not trained. column_blocks: {name: number of matrices that
+        the weight holds side by side}, where several (model.weights.column_blocks); needed with an
+        optimizer.
+
+    joint_parts: of the trained weights, as of `optimizers.joint_parts`.
     """
 
-    def __init__(self, strategy, weights, optimizer=None, frozen=()):
+    def __init__(self, strategy, weights, optimizer=None, frozen=(), column_blocks=None):
         def variable(value, name):
             return tf.Variable(
                 value,
@@ -36,12 +40,13 @@ class TrainState:
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             )
 
-        self.strategy = strategy
-        self.trained = [name for name in weights if name not in set(frozen)]
-        slots = (
-            {}
-            if optimizer is None
-            else optimizers.initial_slots({name: weights[name] for name in self.trained}, optimizer)
+        assert optimizer is None or column_blocks is not None
+        self.strategy, frozen = strategy, set(frozen)
+        self.trained = [name for name in weights if name not in frozen]
+        trained = {name: weights[name] for name in self.trained}
+        slots = {} if optimizer is None else optimizers.initial_slots(trained, optimizer)
+        self.joint_parts = (
+            {} if optimizer is None else optimizers.joint_parts(trained, optimizer, column_blocks)
         )
         with strategy.scope():
             self.weights = {

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.optim import optimizers
+from bert_gpu.train import shared_update
 from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, LOSS_SCALE_MAX
 
 
@@ -129,6 +130,8 @@ class TrainStep:
             reduce_retracing=not devices.xla,
         )
         self.update = tf.function(self._update, autograph=False, jit_compile=devices.xla)
+        self.is_shared = shared_update.is_shared(devices, state.joint_parts, optimizer)
+        self.joint_share = tf.function(self._joint_share, autograph=False, jit_compile=devices.xla)
         self.programs = {}  # for each K
 
     def __call__(self, batches, learning_rates, step, num_micro_batches=None):
@@ -241,7 +244,11 @@ class TrainStep:
         )
         gradients, losses = self.gradients(weights, batch, num_micro_batches, counts, scale, seed)
         gradients, losses = self._all_reduce(context, gradients, losses)
-        norm, skipped = self.update(gradients, scale, learning_rate)
+        clip = joint_results = None
+        if self.is_shared:
+            share, clip = self.joint_share(gradients, scale, context.replica_id_in_sync_group)
+            joint_results = shared_update.gather(context, share, self.devices.communication)
+        norm, skipped = self.update(gradients, scale, learning_rate, clip, joint_results)
         metrics = dict(
             losses,
             loss=tf.add_n(list(losses.values())),
@@ -337,12 +344,31 @@ class TrainStep:
         )
         return gradients, losses
 
-    def _update(self, gradients, scale, learning_rate):
-        """Applies the optimizer to this replica's copy unless the norm is not finite; returns
-        (norm, skipped).
+    def _joint_share(self, gradients, scale, replica):
+        """({shape: (ceil(K / R), ...)}: this replica's share of the optimizer's joint work, what
+        `optimizers.clip_factor` returns).
         """
         state = self.state
-        factor, norm = optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
+        clip = optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
+        inputs = optimizers.joint_inputs(
+            state.joint_parts,
+            gradients,
+            {name: tf.convert_to_tensor(variable) for name, variable in state.slots.items()},
+            self.optimizer,
+            clip[0],
+            self.devices.dtype,
+        )
+        share = shared_update.own_share(inputs, replica, self.devices.num_replicas)
+        work = self.optimizer.module.joint_work
+        return {shape: work(value) for shape, value in share.items()}, clip
+
+    def _update(self, gradients, scale, learning_rate, clip, joint_results):
+        """Applies the optimizer to this replica's copy unless the norm is not finite; returns
+        (norm, skipped). clip: of `_joint_share`, None = computed here. joint_results: as for
+        `optimizers.update`.
+        """
+        state = self.state
+        factor, norm = clip or optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
         is_finite = tf.math.is_finite(norm)
 
         def apply():
@@ -350,7 +376,16 @@ class TrainStep:
             weights = {name: tf.convert_to_tensor(state.weights[name]) for name in state.trained}
             slots = {name: tf.convert_to_tensor(variable) for name, variable in state.slots.items()}
             weights, slots = optimizers.update(
-                weights, gradients, slots, learning_rate, num_updates, self.optimizer, factor
+                weights,
+                gradients,
+                slots,
+                learning_rate,
+                num_updates,
+                self.optimizer,
+                factor,
+                parts=state.joint_parts,
+                dtype=self.devices.dtype,
+                joint_results=joint_results,
             )
             for name, value in weights.items():
                 state.weights[name].assign(value)

@@ -1,5 +1,5 @@
 """Peak FLOP/s of GPUs, and the share of the peak that a training reaches; model/flops.py counts the
-FLOPs of a step.
+FLOPs of forward and backward passes, shared_update.py those of an optimizer's products.
 """
 
 import re
@@ -141,14 +141,16 @@ def utilization(model_flops_per_second, hardware_flops_per_second, real_share, p
     )
 
 
-def measured_matrix_rate(dtype=tf.float32, device="CPU:0", size=None, seconds=2.0):
+def measured_matrix_rate(
+    dtype=tf.float32, device="CPU:0", size=None, seconds=2.0, clock=time.perf_counter
+):
     """FLOP/s that a large square matrix product reaches: the reference for a CPU or a GPU that is
     not in the table.
 
     Args:
       dtype: of the product. device: where, a device of TensorFlow. size: rows of the matrices;
         default 1024 on CPUs, 8192 elsewhere.
-      seconds: how long to measure; the fastest call counts.
+      seconds: how long to measure; the fastest call counts. clock: () -> seconds.
     """
     is_cpu = "CPU" in device.upper()
     size, num_products = size or (1024 if is_cpu else 8192), 4
@@ -167,10 +169,10 @@ def measured_matrix_rate(dtype=tf.float32, device="CPU:0", size=None, seconds=2.
 
         _, total = multiply(matrix)
         total.numpy()
-        best, end = np.inf, time.perf_counter() + seconds
-        while best == np.inf or time.perf_counter() < end:
-            started = time.perf_counter()
+        best, end = np.inf, clock() + seconds
+        while best == np.inf or clock() < end:
+            started = clock()
             _, total = multiply(matrix)
             total.numpy()  # waits
-            best = min(best, time.perf_counter() - started)
+            best = min(best, clock() - started)
     return 2.0 * size**3 * num_products / best

@@ -447,6 +447,13 @@ def test_results_alone_do_not_touch_a_users_folder(
     )
 
 
+def test_overwrite_without_a_training_is_refused(trained, workplace, capsys, tmp_path):
+    """Rather than ignored: there is nothing that could start anew."""
+    arguments = results_alone(workplace, trained, tmp_path / "results")
+    code, _, err = call(capsys, *arguments, "--overwrite")
+    assert code == 2 and err.startswith("--overwrite: ") and not (tmp_path / "results").exists()
+
+
 def test_results_alone_do_not_enter_a_run_of_pretraining(trained, workplace, capsys, tmp_path):
     (tmp_path / "run.json").write_text(
         json.dumps(dict(settings=dict(seed=1), global_batch_size=8, learning_rate=0.1))
@@ -588,7 +595,7 @@ def test_show_config_resolves_defaults(workplace, capsys):
 
 def test_an_empty_init_checkpoint_is_no_default(workplace, tmp_path, capsys):
     code, _, err = call(capsys, *inputs(workplace, tmp_path / "run"), "--init_checkpoint=")
-    assert code == 2 and "--init_checkpoint=: no such folder" in err
+    assert code == 2 and "--init_checkpoint=: is empty" in err
 
 
 def test_results_may_go_where_only_a_lock_lies(workplace, trained, tmp_path, capsys):

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import psutil
@@ -16,22 +15,16 @@ from bert_gpu.__main__ import main as command
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.text.tokenizer import WordPieceTokenizer
-
-# Workers are threads in a short job; with 0 they are processes.
-SCRIPT = (
-    "import sys; from bert_gpu.data import workers; "
-    "workers.THREADS_BYTES = {most}; from bert_gpu.cli import data, flags; "
-)
-SCRIPT += "sys.exit(flags.exit_code(data.main, ['data', *sys.argv[1:]]))"
+from tests.cli.pretraining import HANG_SECONDS, ROOT, wait_until
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory, sample_text):
-    """The sample eight times, so that shards take a while."""
+    """The sample twice."""
     path = tmp_path_factory.mktemp("text") / "text.txt"
     with open(sample_text) as file:
         content = file.read().strip() + "\n\n"
-    path.write_text("".join(content.replace("the", f"the {number}") for number in range(8)))
+    path.write_text("".join(content.replace("the", f"the {number}") for number in range(2)))
     return path
 
 
@@ -53,30 +46,26 @@ def test_resumes_after_sigkill(tmp_path, text, most):
         return [f"--input_file={text}", f"--output_file={folder}/x.tfrecord", "--quiet", *settings]
 
     assert command(["bert-gpu", "data", *flags(tmp_path / "whole")]) == 0
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(most=most), *flags(tmp_path / "killed")]
-    )
-    children, seconds = [], time.monotonic()
-    while (
-        not list(tmp_path.glob("killed/x-0*.tfrecord"))
-        and process.poll() is None
-        and time.monotonic() < seconds + 600
-    ):
-        children = psutil.Process(process.pid).children(recursive=True)
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    psutil.wait_procs(children, timeout=600)
+    job = [sys.executable, "-m", "tests.cli.held_data_job", str(most), *flags(tmp_path / "killed")]
+    with subprocess.Popen(job, cwd=ROOT) as process:
+        try:
+            # two shards are complete, and each of the two workers is in the middle of another
+            wait_until(process, lambda: len(list(tmp_path.glob("killed/.x-*.stats"))) == 2)
+            wait_until(process, lambda: len(list(tmp_path.glob("killed/.x-*.partial"))) == 2)
+            children = psutil.Process(process.pid).children(recursive=True)
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGKILL and bool(children) == (most == 0)
+    psutil.wait_procs(children, timeout=HANG_SECONDS)
     assert not [
         child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
     ], "workers end, too"
     assert not (tmp_path / "killed" / "dataset.json").exists()
     whole = {path: path.stat().st_ino for path in tmp_path.glob("killed/x-*.tfrecord")}
-    assert 0 < len(whole) < 7
-    kept = [path for path in whole if (path.parent / f".{path.stem}.stats").exists()]
+    assert sorted(path.name[2:7] for path in whole) == ["00000", "00001"]
     assert command(["bert-gpu", "data", *flags(tmp_path / "killed")]) == 0
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
-    assert all(path.stat().st_ino == whole[path] for path in kept), (
+    assert all(path.stat().st_ino == inode for path, inode in whole.items()), (
         "what was whole was not written again"
     )
 

@@ -15,6 +15,7 @@ class Example(Settings):
     rate: float = setting(0.5, "A rate.", above=0.0, high=1.0)
     size: int | None = setting(None, "A size.", low=2, aliases=("n_size",))
     color: str = setting("red", "A color.", choices=("red", "blue"))
+    label: str | None = setting(None, "A label.")
     fast: bool = setting(True, "Be fast.")
     names: tuple[str, ...] = setting((), "Some names.")
 
@@ -54,6 +55,7 @@ def test_bad_flags(argv, complaint):
     [
         (["--rate=0"], "--rate=0.0: must be above 0"),
         (["--rate=2"], "--rate=2.0: must be at most 1"),
+        (["--label="], "--label=: is empty; name a value, or leave the flag out"),
         (["--rate=nan"], "--rate=nan: must be a finite number"),
         (["--size=1"], "--size=1: must be at least 2"),
         (["--color=green"], "--color=green: must be one of red, blue"),

@@ -1,5 +1,6 @@
 """Bad input to pretraining: one line that says what to do, exit code 2, and nothing touched."""
 
+import json
 import os
 import shutil
 
@@ -7,7 +8,8 @@ import pytest
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.files import only_writer
-from tests.cli.pretraining import SMALL, lines, pretrain
+from bert_gpu.train import run
+from tests.cli.pretraining import SMALL, lines, pretrain, same, weights
 
 
 def corrupt(data, folder, how):
@@ -117,6 +119,43 @@ def test_two_runs_at_once(data, tmp_path, capsys):
     assert f"another process ({os.getpid()})" in capsys.readouterr().err
 
 
+def test_a_run_is_reserved_before_it_is_read(data, tmp_path, capsys):
+    """What another process is writing is not complained about."""
+    with only_writer(str(tmp_path / "run"), "run", "--output_dir"):
+        (tmp_path / "run" / "run.json").write_text("half writ")
+        assert pretrain(data, tmp_path / "run") == 2
+    assert f"another process ({os.getpid()})" in capsys.readouterr().err
+
+
+BEGUN = json.dumps(dict(settings={}, global_batch_size=8, learning_rate=0.1))
+
+
+@pytest.mark.parametrize("content", [BEGUN, "{}"])
+def test_a_run_that_another_process_has_begun_meanwhile_stays(
+    data, tmp_path, capsys, monkeypatch, content
+):
+    """Between the look at a new folder and its lock, another process writes a run there."""
+    output, plan_run = tmp_path / "run", run.plan_run
+
+    def meanwhile(*arguments):
+        output.mkdir()
+        (output / "run.json").write_text(content)
+        return plan_run(*arguments)
+
+    monkeypatch.setattr(run, "plan_run", meanwhile)
+    assert pretrain(data, output) == 2
+    assert str(output) in capsys.readouterr().err
+    assert {path.name for path in output.iterdir()} == {"run.json", ".run.lock"}
+    assert (output / "run.json").read_text() == content
+
+
+def test_overwrite_without_a_training_is_refused(data, finished, capsys):
+    before = weights(finished)
+    assert pretrain(data, finished, "--do_eval", "--overwrite") == 2
+    assert "--overwrite: would remove" in capsys.readouterr().err
+    assert same(before, weights(finished))
+
+
 @pytest.mark.parametrize("content", ["[]", "{}", "nonsense"])
 def test_a_broken_run_json_is_named(data, tmp_path, capsys, content):
     (tmp_path / "run.json").write_text(content)
@@ -128,13 +167,24 @@ def test_a_broken_run_json_is_named(data, tmp_path, capsys, content):
 def test_broken_metrics_and_progress(data, tmp_path, capsys):
     output = tmp_path / "run"
     assert pretrain(data, output, steps=2) == 0
-    with open(output / "metrics.jsonl", "a") as file:
-        file.write("garbage\n")
+    metrics = (output / "metrics.jsonl").read_text()
+    for garbage, complaint in (
+        ("garbage\n", "metrics.jsonl, line 5: not valid JSON"),
+        ('{"step": -1}\n', "line 5: step=-1: must be at least 0"),
+        ('{"step": 1, "loss": []}\n', "line 5: loss=[]: must be a number or null"),
+    ):
+        (output / "metrics.jsonl").write_text(metrics + garbage)
+        assert pretrain(data, output, steps=3) == 2
+        assert complaint in capsys.readouterr().err
+    (output / "metrics.jsonl").write_text(metrics + '{"step": 2, "lo')  # killed
     assert pretrain(data, output, steps=3) == 0
     assert [line["step"] for line in lines(output) if "loss" in line] == [1, 2, 3]
     (output / "checkpoints" / "step-00000003" / "progress.json").write_text("{}")
-    assert pretrain(data, output, steps=4) == 2
-    assert "step-00000003" in capsys.readouterr().err
+    assert pretrain(data, output, steps=4) == 0
+    error = capsys.readouterr().err
+    assert "step-00000003/progress.json" in error and "step 2 is taken instead" in error
+    assert [line["step"] for line in lines(output) if "loss" in line] == [1, 2, 3, 4]
+    assert (output / "checkpoints" / "step-00000003.damaged").is_dir()
 
 
 def test_what_a_finished_run_may_not_change(data, finished, tmp_path, capsys):
@@ -176,5 +226,5 @@ def test_ids_beyond_the_vocabulary(data, tmp_path, capsys):
     shard.write_bytes(next(data.glob("x-00000*.tfrecord")).read_bytes())
     flags = [f"--input_file={shard}", f"--output_dir={tmp_path}/run", "--num_train_steps=1", *SMALL]
     assert command(["bert-gpu", "pretrain", *flags, "--vocab_size=100"]) == 2
-    assert "reaches beyond 99" in capsys.readouterr().err
+    assert ", not 0 to 99; build the data again" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -5,8 +5,11 @@ before it writes a file.
 import gzip
 import json
 import os
+import sys
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from bert_gpu.cli import flags
 from bert_gpu.cli import vocab as command
@@ -134,11 +137,11 @@ def test_a_file_that_is_there_is_kept(folder, capsys):
         (["--vocab_size=6"], ["--vocab_size=6"]),
         (["--vocab_file=nowhere/out.txt"], ["nowhere/out.txt", "make it first"]),
         (["--vocab_file=."], [".: is a folder"]),
-        (["--vocab_file="], ["--vocab_file=: needs the name"]),
+        (["--vocab_file="], ["--vocab_file=: is empty"]),
         (["--sp_model_file=a.model"], ["--sp_model_file=a.model", "--tokenization=SentencePiece"]),
         (
             ["--tokenization=SentencePiece", "--sp_model_file="],
-            ["--sp_model_file=: needs the name"],
+            ["--sp_model_file=: is empty"],
         ),
         (["--tokenization=SentencePiece", "--vocab_size=9"], ["--vocab_size=9: must be at least"]),
         (["--tokenization=BPE"], ["--tokenization=BPE"]),
@@ -151,3 +154,27 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, capsys, arguments, parts)
     code, _, err = call(capsys, "--input_file=text.txt", *arguments)
     assert code == 2 and err.count("\n") == 1 and all(part in err for part in parts), err
     assert sorted(os.listdir()) == ["broken.gz", "text.txt"]
+
+
+def test_tables_and_standard_input_give_the_vocabulary_of_their_text(folder, capsys, monkeypatch):
+    documents = [" ".join(text.split("\n")) for text in TEXT.split("\n\n") if text.strip()]
+    parquet.write_table(pyarrow.table({"body": documents}), "text.parquet")
+    arguments = ["--vocab_size=60"]
+    assert call(capsys, "--input_file=text.txt", "--vocab_file=a.txt", *arguments)[0] == 0
+    table = ["--input_file=text.parquet", "--vocab_file=b.txt", *arguments]
+    code, out, _ = call(capsys, "--text_column=body", *table)
+    assert code == 0 and out.startswith("input: 1 file, ") and "column 'body' (by its name)" in out
+    with open("text.parquet") as file, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", file)
+        stdin = ["--input_file=-", "--vocab_file=c.txt", "--text_column=body"]
+        assert call(capsys, *stdin, *arguments)[0] == 0
+    expected = (folder / "a.txt").read_bytes()
+    assert (folder / "b.txt").read_bytes() == (folder / "c.txt").read_bytes() == expected
+    code, _, err = call(capsys, *table, "--overwrite")
+    assert code == 2 and err.startswith("text.parquet: has no column 'text'; give --text_column")
+    assert sorted(os.listdir()) == ["a.txt", "b.txt", "c.txt", "text.parquet", "text.txt"]
+    (folder / "page.txt").write_text("<p>One.</p>\n" * 9)
+    page = ["--input_file=page.txt", "--vocab_file=d.txt", *arguments]
+    code, _, err = call(capsys, *page, "--strict")
+    assert code == 2 and err.startswith("--strict: ") and "markup" in err
+    assert "warning: " in call(capsys, *page)[2]

@@ -107,7 +107,7 @@ def test_the_seed_decides(tmp_path, sample_text, vocab_file):
     assert first == second != other
 
 
-def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
+def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch, capsys):
     """Killed in the third shard: two shards are kept, and the result is that of an unkilled job."""
     settings = dict(vocab_file=vocab_file, num_shards=4, num_workers=1)
     run(tmp_path / "whole", sample_text, **settings)
@@ -128,7 +128,8 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch):
     )
     builder = build.DatasetBuilder(config(tmp_path / "killed", sample_text, **settings))
     assert builder.status == "resumed"
-    builder.run(QUIET)
+    builder.run(Console())
+    assert "resuming from 2 of 5 shards\n" in capsys.readouterr().out
     assert len(written) == 3  # two training shards and the validation shard
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
 

@@ -255,7 +255,7 @@ def test_an_order_of_other_rows_is_refused(tmp_path, lines_file, plain):
 def test_a_full_disk_is_seen_before_it_is(tmp_path, lines_file, monkeypatch, capsys):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
     assert build(tmp_path / "out", lines_file) == 2
-    assert "only 0.0 kB are free" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert "only 1 bytes are free" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_killed_while_unpacked(tmp_path, lines_file, plain, monkeypatch):

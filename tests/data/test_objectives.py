@@ -5,12 +5,13 @@ the job wrote.
 import gzip
 import itertools
 import os
+import re
 
 import numpy as np
 import pytest
 
 from bert_gpu.console import Console
-from bert_gpu.data import build, pipeline, records
+from bert_gpu.data import build, pipeline, records, summary
 from bert_gpu.data.config import PADDINGS, DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.settings import UserError
@@ -231,6 +232,22 @@ def test_corrupt_records_are_skipped_and_named(made, tmp_path, masking):
     assert all((good[name] == batch[name][[0, 2]]).all() for name in good)
 
 
+@pytest.mark.parametrize(
+    "objective, words",
+    [("nsp", "next sentence: (the real one|random)"), ("sop", "order: (as in the text|swapped)")],
+)
+def test_a_shown_row_says_what_its_label_means(made, objective, words):
+    folder = made(objective, "static")
+    config = DataConfig(output_file=f"{folder}/x.tfrecord", objective=objective)
+    labels = read(folder)["next_sentence_labels"][:20]
+    shown = [
+        re.search(f"^  {words}$", text, re.MULTILINE)[1]
+        for text in summary.decode_instances(config, 20)
+    ]
+    assert shown == [words.strip(")").split("(")[1].split("|")[label] for label in labels]
+    assert len(set(labels)) == 2
+
+
 def test_gzip(made, tmp_path):
     folder = made("nsp", "static")
     shard = next(folder.glob("x-0*.tfrecord"))
@@ -267,10 +284,9 @@ def test_compressed_shards_hold_the_same_rows(made, masking):
         assert list(tf.data.TFRecordDataset(str(shard), "GZIP").as_numpy_iterator()) == [
             file.read(i) for i in range(len(file))
         ]
-        assert (
-            np.fromfile(records.index_path(str(shard)), "<i8").tolist()
-            == file._scan(len(file.data)).tolist()
-        )
+        scanned = file._scan()
+        for stored, found in zip((file.offsets, file.crcs), scanned, strict=True):
+            assert stored.tolist() == found.tolist()
     assert open_data(packed).info.settings["gzip_compress"] is True
     both = [
         sorted(map(tuple, unmask(read(folder)).tolist()))

@@ -145,6 +145,7 @@ def random_state(devices, num_classes=3, seed=0, model=MODEL):
         devices.strategy,
         {name: value * 20 if value.ndim == 2 else value for name, value in weights.items()},
         OptimizerConfig(),
+        column_blocks={},
     )
 
 
@@ -276,6 +277,7 @@ def test_a_tiny_bert_learns_an_easy_task():
         devices.strategy,
         initialize(classifier_weights(BertEncoder(MODEL), 2), 1),
         OptimizerConfig(),
+        column_blocks={},
     )
     objective = classifier.classification_objective(BertEncoder(MODEL))
     step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=1, seed=1)

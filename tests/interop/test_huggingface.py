@@ -18,6 +18,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 
+from bert_gpu.files import CHECKSUM
 from bert_gpu.interop import huggingface
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
@@ -438,6 +439,7 @@ def no_config(folder):
 def say_in_config(**values):
     def damage(folder):
         config = json.loads((folder / "config.json").read_text())
+        config.pop(CHECKSUM, None)  # as who edits it does
         (folder / "config.json").write_text(json.dumps(config | values))
 
     return damage
@@ -490,7 +492,7 @@ def break_index(weight_map):
         (no_weights, "has no model.safetensors"),
         (no_config, "config.json: no such file"),
         *[
-            (say_in_config(architectures=value), "architectures=.*must be a list of names")
+            (say_in_config(architectures=value), "architectures=.*must be ")
             for value in (5, "BertModel", [5], [["a"]], {})
         ],
         (say_in_config(hidden_size=-8), "hidden_size=-8: must be at least 1"),

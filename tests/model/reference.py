@@ -18,7 +18,10 @@ FUNCTIONS = {
 GATES = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu"}
 
 
-def normalise(weights, name, x, eps):
+def normalise(weights, name, x, config):
+    eps = config.layer_norm_eps
+    if config.norm_type == "rms_norm":
+        return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + eps) * weights[f"{name}/scale"]
     mean, deviation = x.mean(-1, keepdims=True), np.sqrt(x.var(-1, keepdims=True) + eps)
     return (x - mean) / deviation * weights[f"{name}/scale"] + weights[f"{name}/bias"]
 
@@ -65,7 +68,6 @@ def feed_forward(weights, name, x, config):
 
 def encode(weights, ids, segments, config):
     """Hidden states of one sequence: (S,), (S,) -> (S, H)."""
-    eps = config.layer_norm_eps
     x = weights["embeddings/word"][ids]
     if config.type_vocab_size:
         x = x + weights["embeddings/segment"][segments]
@@ -77,7 +79,7 @@ def encode(weights, ids, segments, config):
             waves = np.where(np.arange(x.shape[1]) % 2, np.cos(angles), np.sin(angles))
             x[position] = x[position] + weights["embeddings/position_scale"] * waves
     if config.embedding_norm:
-        x = normalise(weights, "embeddings/norm", x, eps)
+        x = normalise(weights, "embeddings/norm", x, config)
     if config.embedding_size not in (None, config.hidden_size):
         x = linear(weights, "embeddings/projection", x, config.use_bias)
     for index in range(config.num_hidden_layers):
@@ -87,10 +89,10 @@ def encode(weights, ids, segments, config):
         for part, block in (("attention", attend), ("feed_forward", feed_forward)):
             name = f"layer_{group}/{part}"
             if config.norm_first:
-                x = x + block(weights, name, normalise(weights, f"{name}/norm", x, eps), config)
+                x = x + block(weights, name, normalise(weights, f"{name}/norm", x, config), config)
             else:
-                x = normalise(weights, f"{name}/norm", x + block(weights, name, x, config), eps)
-    return normalise(weights, "final_norm", x, eps) if config.norm_first else x
+                x = normalise(weights, f"{name}/norm", x + block(weights, name, x, config), config)
+    return normalise(weights, "final_norm", x, config) if config.norm_first else x
 
 
 def mlm_scores(weights, hidden, config):
@@ -101,7 +103,7 @@ def mlm_scores(weights, hidden, config):
             weights,
             "mlm/norm",
             act(linear(weights, "mlm/transform", hidden, config.use_bias)),
-            config.layer_norm_eps,
+            config,
         )
     return hidden @ weights["embeddings/word"].T + (
         weights["mlm/bias"] if config.decoder_bias else 0

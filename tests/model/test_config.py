@@ -123,6 +123,8 @@ def test_what_is_written_reads_back_the_same(tmp_path):
             {"norm_first": True, "hidden_act": "geglu"},
             "model_type='bert' has no hidden_act='geglu', norm_first=True",
         ),
+        ({"norm_type": "rms_norm"}, "model_type='bert' has no norm_type='rms_norm'; remove"),
+        ({"norm_type": "batch"}, "batch: must be one of layer_norm, rms_norm"),
         ({"type_vocab_size": 0}, "model_type='bert' has no type_vocab_size=0; remove"),
         ({"is_decoder": True}, "is_decoder=True"),
         ({"vocab_size": None}, "vocab_size"),
@@ -153,6 +155,7 @@ def test_every_architecture_reads_back_and_only_berts_are_called_so(tmp_path, na
             "architectures",
             "model_type",
             "pad_token_id",
+            "crc32c",
             "torch_dtype",
         } | {"position_embedding_type"}
     else:
@@ -179,13 +182,13 @@ def test_what_transformers_leaves_open_is_berts(tmp_path):
 
 
 def test_every_field_has_a_role():
-    """None stands for a size, and no default is a departure."""
+    """None stands for a field that BERT has, and no default is a departure."""
     fields = {field.name: field.metadata for field in dataclasses.fields(ModelConfig)}
     assert {
         name: rules["role"] for name, rules in fields.items() if rules["role"] not in ROLES
     } == {}
     assert all(
-        fields[rules["none_means"]]["role"] == "size"
+        fields[rules["none_means"]]["role"] == "bert"
         for rules in fields.values()
         if rules["none_means"]
     )

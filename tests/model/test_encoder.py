@@ -195,6 +195,7 @@ def test_gradients_are_deterministic_dense_and_in_the_weights_dtype(weights):
     [
         ("gelu", False),
         ("layer_norm", False),
+        ("rms_norm", False),
         ("attention", False),
         ("attention with dropout", False),
         ("attention with dropout", True),
@@ -231,6 +232,11 @@ def test_own_gradients_equal_automatic_ones(part, has_gpu, monkeypatch):
             ),
             plain_norm,
             [draw(6, 7), draw(7), draw(7)],
+        ),
+        "rms_norm": (
+            lambda x, scale: layers.rms_norm({"n/scale": scale}, "n", x, 1e-6),
+            lambda x, scale: x / tf.sqrt(tf.reduce_mean(x**2, -1, keepdims=True) + 1e-6) * scale,
+            [draw(6, 7), draw(7)],
         ),
         "attention": (
             lambda *qkv: attention.attention(*qkv, bias),

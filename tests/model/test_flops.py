@@ -21,7 +21,13 @@ COMPILED = {
     "mini": preset("mini", **SMALL),
     "crammed": preset("crammed", **SMALL, **CRAMMED),
     "factorised": preset("mini", **SMALL, embedding_size=64, num_hidden_groups=1),
-    "rotary": preset("tiny", **SMALL, position_embedding_type="rotary", hidden_act="swiglu"),
+    "rotary": preset(
+        "tiny",
+        **SMALL,
+        position_embedding_type="rotary",
+        hidden_act="swiglu",
+        norm_type="rms_norm",
+    ),
 }
 
 

@@ -260,7 +260,7 @@ def test_training_on_two_replicas_and_checkpoints():
     )
 
     def trainer(weights):
-        state = TrainState(devices.strategy, weights, optimizer)
+        state = TrainState(devices.strategy, weights, optimizer, column_blocks={})
         return state, TrainStep(devices, state, objective, optimizer, num_micro_batches=2, seed=9)
 
     def train(step, indices):
@@ -309,6 +309,7 @@ def test_unknown_encoders_and_fields_are_refused(text, named):
     [
         (dict(hidden_act="geglu"), "--hidden_act=geglu"),
         (dict(norm_first=True), "--norm_first=True"),
+        (dict(norm_type="rms_norm"), "--norm_type=rms_norm"),
         (dict(use_bias=False), "--use_bias=False"),
         (dict(position_embedding_type="rotary"), "--position_embedding_type=rotary"),
         (dict(type_vocab_size=0), "--type_vocab_size=0"),

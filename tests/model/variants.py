@@ -16,6 +16,7 @@ SMALL = dict(
 SWITCHES = {
     "bert": {},
     "pre": dict(norm_first=True),
+    "rms": dict(norm_type="rms_norm"),
     "no embedding norm": dict(embedding_norm=False, norm_first=True),
     "sinusoidal": dict(position_embedding_type="scaled_sinusoidal"),
     "rotary": dict(position_embedding_type="rotary"),
@@ -28,7 +29,8 @@ SWITCHES = {
     "shared in pairs": dict(num_hidden_groups=2, embedding_size=6, use_bias=False),
     "crammed": {name: value for name, value in PRESETS["crammed"].items() if name not in SMALL},
     "all at once": dict(
-        norm_first=True, position_embedding_type="rotary", hidden_act="swiglu", use_bias=False,
+        norm_first=True, norm_type="rms_norm", position_embedding_type="rotary",
+        hidden_act="swiglu", use_bias=False,
         embedding_size=6, num_hidden_groups=2, decoder_bias=False,
     ),
 }  # fmt: skip

@@ -277,7 +277,7 @@ def test_loss_curve(monkeypatch):
     model = dataclasses.replace(
         laws.tiny_model(), num_hidden_layers=1, hidden_size=64, intermediate_size=128
     )
-    monkeypatch.setattr(laws, "tiny_model", lambda dropout: model)
+    monkeypatch.setattr(laws, "tiny_model", lambda *_: model)
     batches, curves = list(language_batches(500)), {}
     for kind in ("adamw", "adamw8bit"):
         trainer, losses = laws.Trainer(optimizer=kind), []

@@ -89,7 +89,37 @@ def test_triangle_is_crammings():
     assert factors(curve="triangle", warmup_proportion=0.5) == factors(curve="triangle")
 
 
-@pytest.mark.parametrize("curve", ["linear", "cosine", "polynomial", "one_cycle", "triangle"])
+def test_wsd_is_flat_between_warm_up_and_decay():
+    """Hu et al. 2024: a line up, the peak, then the decay; Haegele et al. 2024: 1 - sqrt."""
+    expected = [
+        *(step / 10 for step in range(10)),
+        *(1.0 for _ in range(10, 80)),
+        *(1 - math.sqrt((step - 80) / 20) for step in range(80, 101)),
+    ]
+    for settings in (dict(warmup_proportion=0.1), dict(num_warmup_steps=10)):
+        assert factors(curve="wsd", decay_proportion=0.2, **settings) == pytest.approx(expected)
+    assert by_the_clock(curve="wsd", decay_proportion=0.2) == pytest.approx(expected)
+    # warm-up in steps beside decay by the clock
+    by_steps = by_the_clock(7, curve="wsd", decay_proportion=0.2, num_warmup_steps=7)
+    assert by_steps == pytest.approx([1.0] * 80 + expected[80:])
+
+
+def test_wsd_without_a_stable_stage():
+    whole = factors(curve="wsd", decay_proportion=1.0, warmup_proportion=0.0)
+    assert whole == pytest.approx([1 - math.sqrt(step / 100) for step in range(101)])
+    overlapping = factors(curve="wsd", decay_proportion=0.5, warmup_proportion=0.75)
+    assert overlapping[74:76] == pytest.approx([74 / 75, 1 - math.sqrt(0.5)])
+
+
+def test_the_stable_stage_of_wsd_does_not_depend_on_the_steps():
+    """So a run can be given more steps before it decays."""
+    short, long = (factors(n, curve="wsd", num_warmup_steps=10) for n in (100, 1000))
+    assert short[:91] == long[:91] and long[91:901] == [1.0] * 810
+
+
+@pytest.mark.parametrize(
+    "curve", ["linear", "cosine", "polynomial", "one_cycle", "triangle", "wsd"]
+)
 def test_floor(curve):
     """The falling part is rescaled to lie between the floor and the peak; the rising part does not
     change.
@@ -102,7 +132,7 @@ def test_floor(curve):
 
 
 @pytest.mark.parametrize(
-    "curve", ["linear", "cosine", "polynomial", "constant", "one_cycle", "triangle"]
+    "curve", ["linear", "cosine", "polynomial", "constant", "one_cycle", "triangle", "wsd"]
 )
 def test_both_clocks_have_the_same_shapes(curve):
     assert by_the_clock(curve=curve, warmup_proportion=0.25) == pytest.approx(
@@ -110,7 +140,7 @@ def test_both_clocks_have_the_same_shapes(curve):
     )
 
 
-@pytest.mark.parametrize("curve", ["linear", "cosine", "constant"])
+@pytest.mark.parametrize("curve", ["linear", "cosine", "constant", "wsd"])
 @pytest.mark.parametrize("progress", [1.0, 1.5])
 def test_overtime_stays_at_the_end(curve, progress):
     config = ScheduleConfig(curve=curve, lr_schedule="time", total_training_time=1.0)
@@ -182,6 +212,8 @@ def test_scaling():
         dict(min_lr_ratio=1.5),
         dict(total_training_time=0.0),
         dict(batch_ramp_proportion=1.1),
+        dict(decay_proportion=0.0),
+        dict(decay_proportion=1.1),
         dict(lr_schedule="epoch"),
         dict(lr_schedule="time"),
         dict(min_lr_ratio=0.1, curve="constant"),

@@ -11,10 +11,20 @@ import zstandard
 
 from bert_gpu.settings import UserError
 from bert_gpu.text import archives
-from bert_gpu.text.archives import compressed_bytes, unpack
+from bert_gpu.text.config import LINES
 
 TEXT = "".join(f"Sentence {number} of a text.\n" for number in range(5000)).encode()
 PACK = {"gz": gzip.compress, "zst": zstandard.ZstdCompressor(write_checksum=True).compress}
+
+
+def unpack(paths, folder, report=lambda num_bytes: None):
+    plain, formats = archives.unpack(paths, [LINES] * len(paths), folder, report)
+    assert formats == [LINES] * len(paths)
+    return plain
+
+
+def compressed_bytes(paths):
+    return archives.packed_bytes(paths, [LINES] * len(paths))
 
 
 def pack_without_size(text):
@@ -122,7 +132,7 @@ def test_what_cannot_be_read_or_written_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="cannot be read"):
         unpack([str(tmp_path / "folder.gz")], str(tmp_path / "spool"))
     source = write(tmp_path, gzip.compress(TEXT), "a.gz")
-    with pytest.raises(UserError, match="cannot be unpacked to"):
+    with pytest.raises(UserError, match="cannot be unpacked to .*; choose another folder"):
         unpack([source], str(tmp_path / "a.gz" / "spool"))
     monkeypatch.setattr(
         archives.os,

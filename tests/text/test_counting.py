@@ -4,7 +4,11 @@ plan and seed alone.
 
 import collections
 import os
+import signal
+import subprocess
+import sys
 
+import psutil
 import pytest
 
 from bert_gpu.settings import UserError
@@ -44,7 +48,7 @@ def test_two_processes_give_what_one_gives(blocks, monkeypatch):
     monkeypatch.setattr(parallel, "IN_PROCESS_BYTES", 0)
     reported = []
     assert count_words_of_blocks(blocks, True, 2, report=reported.append) == alone
-    assert sum(reported) == sum(block.end - block.start for block in blocks) and len(reported) > 2
+    assert sum(reported) == sum(block.num_bytes for block in blocks) and len(reported) > 2
     with pytest.raises(UserError, match="a worker process was killed.*--num_workers"):
         list(map_blocks(die, blocks, 2))
 
@@ -53,12 +57,63 @@ def die(blocks):
     os.kill(os.getpid(), 9)
 
 
+HANGS = """
+import sys, time
+from bert_gpu.cli import flags
+from bert_gpu.text import parallel
+
+class Block:
+    start, end, num_bytes = 0, 1, 1
+
+def hang(blocks):
+    time.sleep(600)
+
+def run(argv):
+    parallel.IN_PROCESS_BYTES = 0
+    list(parallel.map_blocks(hang, [Block(), Block()], 2))
+
+if __name__ == "__main__":
+    sys.exit(flags.exit_code(run, sys.argv))
+"""
+
+
+def is_worker(process):
+    """Whether a process is a worker of multiprocessing that has started; False when it is gone."""
+    try:
+        return "spawn_main" in " ".join(process.cmdline())
+    except psutil.Error:  # ended since it was listed, waited for or not
+        return False
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_parent(tmp_path, signum):
+    """Quietly on Ctrl-C, which all processes of a terminal hear; here it comes while they start."""
+    (tmp_path / "hangs.py").write_text(HANGS)
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "hangs.py"], start_new_session=True, stderr=subprocess.PIPE
+    )
+    workers = []
+    while len(workers) < 2:
+        assert process.poll() is None
+        found = psutil.Process(process.pid).children(recursive=True)
+        workers = [child for child in found if is_worker(child)]
+    if signum == signal.SIGINT:
+        os.killpg(process.pid, signum)
+    else:
+        process.kill()
+    said = process.communicate(timeout=600)[1]
+    assert said == b"" or signum == signal.SIGKILL  # then Python counts its semaphores
+    assert process.returncode == (130 if signum == signal.SIGINT else -signum)
+    assert not psutil.wait_procs(workers, timeout=600)[1]
+
+
 def test_a_sample_is_whole_blocks_of_about_the_size(blocks):
-    size = sum(block.end - block.start for block in blocks)
+    size = sum(block.num_bytes for block in blocks)
     assert sample_blocks(blocks, size, 1) == blocks
     sample = sample_blocks(blocks, size // 3, 1)
     assert sample == sorted(sample, key=blocks.index) and len(set(sample)) == len(sample)
-    assert size // 3 - 1200 < sum(block.end - block.start for block in sample) <= size // 3
+    assert size // 3 - 1200 < sum(block.num_bytes for block in sample) <= size // 3
     assert (
         sample == sample_blocks(list(blocks), size // 3, 1) != sample_blocks(blocks, size // 3, 2)
     )
@@ -67,7 +122,7 @@ def test_a_sample_is_whole_blocks_of_about_the_size(blocks):
 
 
 def test_every_block_is_drawn_about_as_often(blocks):
-    size = sum(block.end - block.start for block in blocks)
+    size = sum(block.num_bytes for block in blocks)
     drawn = collections.Counter(
         block for seed in range(200) for block in sample_blocks(blocks, size // 2, seed)
     )

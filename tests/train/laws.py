@@ -5,7 +5,7 @@ import numpy as np
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
-from bert_gpu.model.weights import initialize
+from bert_gpu.model.weights import column_blocks, initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.pretrain.objective import pretraining_objective
 from bert_gpu.train.config import DeviceConfig
@@ -16,11 +16,11 @@ from bert_gpu.train.step import TrainStep
 VOCAB, LENGTH, PREDICTIONS = 50, 16, 4
 
 
-def tiny_model(dropout=0.0):
+def tiny_model(dropout=0.0, num_layers=2):
     return ModelConfig(
         vocab_size=VOCAB,
         hidden_size=16,
-        num_hidden_layers=2,
+        num_hidden_layers=num_layers,
         num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=LENGTH,
@@ -63,6 +63,7 @@ class Trainer:
         freeze=(),
         is_ramped=False,
         devices=None,
+        num_layers=2,
         **optimizer,
     ):
         self.devices = set_up(
@@ -74,11 +75,15 @@ class Trainer:
                 **devices or {},
             )
         )
-        encoder = BertEncoder(tiny_model(dropout))
-        weights = initialize(heads.pretraining_weights(encoder), seed)
-        config = OptimizerConfig(**optimizer)
+        encoder = BertEncoder(tiny_model(dropout, num_layers))
+        specs = heads.pretraining_weights(encoder)
+        weights, config = initialize(specs, seed), OptimizerConfig(**optimizer)
         self.state = TrainState(
-            self.devices.strategy, weights, config, frozen_names(weights, freeze)
+            self.devices.strategy,
+            weights,
+            config,
+            frozen_names(weights, freeze),
+            column_blocks(specs),
         )
         self.step = TrainStep(
             self.devices,

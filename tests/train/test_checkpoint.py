@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
+from bert_gpu import tensor_files
 from bert_gpu.settings import UserError
 from bert_gpu.train import checkpoint
 from bert_gpu.train.checkpoint import CheckpointWriter, Progress, RunFolder, SaveFailed
@@ -52,6 +53,26 @@ def same(first, second):
 
 def names(folder):
     return sorted(os.listdir(folder.checkpoints))
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_run_that_could_not_begin_can_begin_again(tmp_path, monkeypatch, call):
+    """Also after a kill, which leaves a part of run.json."""
+
+    def fail(*arguments):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    folder = RunFolder(str(tmp_path / "run"))
+    os.mkdir(folder.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(OSError):
+            folder.create({})
+    assert os.listdir(folder.path) == []
+    (tmp_path / "run" / ".run.json.123.partial").write_text("{")
+    assert folder.stored() is None
+    folder.create({})
+    assert set(os.listdir(folder.path)) == {"run.json", "checkpoints"}
 
 
 def test_what_is_written_in_the_background_reads_back_the_same(folder):
@@ -185,7 +206,7 @@ def test_progress_of_an_older_form(folder):
     ):
         with open(path, "w") as file:
             file.write(text)
-        with pytest.raises(UserError, match="delete that checkpoint's folder|a JSON object"):
+        with pytest.raises(UserError, match="progress.json: .*--overwrite starts over"):
             folder.newest_progress()
         assert folder.best_step() is None  # and retention is not stopped by it
 
@@ -294,45 +315,155 @@ def test_the_kernel_refuses_to_write(tmp_path):
 
 
 KILLED = """
-import sys
+import os, signal, sys
 import numpy as np
 from bert_gpu.train.checkpoint import CheckpointWriter, Progress, RunFolder
-folder = RunFolder(sys.argv[1])
-folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
-writer = CheckpointWriter(folder, keep=2)
-step = max(folder.steps(), default=0)
-while True:
-    step += 1
-    writer.save(
-        Progress(step=step, records=8 * step, best_step=1, best_metric=1.0),
-        {"a": np.full(2_000_000, step, np.int32)},
-    )
-    if step % 20 == 0:
-        writer.wait()
-        print(step, flush=True)
+
+CHANGES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
+left = None  # changes of the folder until the end
+
+def count(event, args):
+    global left
+    if left is None or event not in CHANGES or sys.argv[1] not in os.fsdecode(args[0]):
+        return
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+
+def save(step):
+    progress = Progress(step=step, records=8 * step, best_step=1, best_metric=1.0)
+    writer.save(progress, {"a": np.full(1000, step, np.int32)})
+    writer.wait()
+
+sys.addaudithook(count)
+for most in range(200):
+    path = os.path.join(sys.argv[1], str(most))
+    child = os.fork()
+    if child == 0:
+        folder = RunFolder(path)
+        folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
+        writer = CheckpointWriter(folder, keep=2)
+        for step in range(1, 5):
+            save(step)
+        left = most  # 5 is written, then 3 is removed; the same with 6 and 4
+        save(5)
+        save(6)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(most, code, flush=True)
+    if code == 0:
+        break
 """
 
 
 def test_killed_while_it_saves_and_removes(tmp_path):
-    """Killed at any moment: a folder with a checkpoint's name is complete, and what is left of the
-    others goes with the next save.
+    """Killed before any change of the folder in turn: a folder with a checkpoint's name is
+    complete, and what is left of the others goes with the next save.
     """
-    folder, random = RunFolder(str(tmp_path / "run")), np.random.default_rng(0)
-    for _ in range(8):
-        process = subprocess.Popen(
-            [sys.executable, "-c", KILLED, folder.path], stdout=subprocess.PIPE, text=True
-        )
-        process.stdout.readline()
-        time.sleep(random.uniform(0, 0.05))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+    result = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True
+    )
+    codes = [int(line.split()[1]) for line in result.stdout.splitlines()]
+    assert codes[:-1] == [-signal.SIGKILL] * (len(codes) - 1) and codes[-1] == 0, result.stderr
+    found = set()
+    for most in range(len(codes)):
+        folder = RunFolder(str(tmp_path / str(most)))
         steps = folder.steps()
         # the best, the newest two, and one that was about to go
-        assert 1 in steps and 3 <= len(steps) <= 4
+        assert steps[0] == 1 and 3 <= len(steps) <= 4
         for step in steps:
             assert folder.progress_of(step).records == 8 * step
             assert (folder.restore(step)["a"] == step).all()
-    folder.save(Progress(step=steps[-1] + 1), {"a": np.zeros(1)}, keep=1)
-    assert names(folder) == ["step-00000001", f"step-{steps[-1] + 1:08d}"]
-    with open(os.path.join(folder.checkpoints, "step-00000001", checkpoint.PROGRESS)) as file:
-        assert json.load(file)["best_step"] == 1
+        left = [name.split(".")[1:3] for name in names(folder) if name.startswith(".")]
+        found |= {(*map(tuple, left), *steps[1:])}
+        folder.save(Progress(step=7), {"a": np.zeros(1)}, keep=1)
+        assert names(folder) == ["step-00000001", "step-00000007"]
+        with open(os.path.join(folder.checkpoints, "step-00000001", checkpoint.PROGRESS)) as file:
+            assert json.load(file)["best_step"] == 1
+    assert found == {
+        state
+        for old, new in ((3, 5), (4, 6))
+        for state in (
+            (old, new - 1),
+            ((f"step-{new:08d}", "new"), old, new - 1),  # it is being written
+            (old, new - 1, new),
+            ((f"step-{old:08d}", "old"), new - 1, new),  # it is being removed
+            (new - 1, new),
+        )
+    }
+
+
+def flip(path, offset=-5):
+    """Flips one bit of a file."""
+    with open(path, "rb") as file:
+        content = bytearray(file.read())
+    content[offset] ^= 1
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(folder):
+    for step in (10, 20, 30):
+        folder.save(Progress(step=step, records=8 * step), values(step), keep=5)
+    paths = {step: os.path.join(folder.checkpoints, f"step-{step:08d}") for step in (10, 20, 30)}
+    flip(os.path.join(paths[30], checkpoint.VARIABLES))
+    flip(os.path.join(paths[20], checkpoint.PROGRESS), 40)
+    with pytest.raises(UserError, match="step-00000030/variables.safetensors: is damaged"):
+        folder.restore(30)
+    told = []
+    progress, restored = folder.newest_whole(told.append)
+    assert progress == Progress(step=10, records=80) and same(values(10), restored)
+    assert len(told) == 2 and all("the checkpoint of step 10 is taken" in text for text in told)
+    assert "step-00000030/variables.safetensors: is damaged" in told[0]
+    assert "step-00000020/progress.json" in told[1]
+    folder.set_aside_after(10)
+    assert folder.steps() == [10]
+    assert names(folder)[1:] == ["step-00000020.damaged", "step-00000030.damaged"]
+    folder.save(Progress(step=20), values(20), keep=1)  # keeps the newest that counts
+    assert folder.steps() == [20] and "step-00000030.damaged" in names(folder)
+    flip(os.path.join(paths[20], checkpoint.VARIABLES))
+    with pytest.raises(UserError, match="is whole; --overwrite starts over"):
+        folder.newest_whole(told.append)
+
+
+def test_an_older_checkpoint_without_checksums_is_read_and_that_is_said(folder):
+    folder.save(Progress(step=10, records=80), values(10), keep=5)
+    path = os.path.join(folder.checkpoints, "step-00000010")
+    safetensors.numpy.save_file(folder.restore(10), os.path.join(path, checkpoint.VARIABLES))
+    with open(os.path.join(path, checkpoint.PROGRESS), "w") as file:
+        json.dump(dict(step=10, records=80, seconds=0.0, health=None), file)
+    told = []
+    progress, restored = folder.newest_whole(told.append)
+    assert progress == Progress(step=10, records=80) and same(values(10), restored)
+    assert len(told) == 1 and "has no checksum (it is of an older version)" in told[0]
+
+
+def test_a_checksum_covers_name_type_shape_and_bytes(tmp_path):
+    tensors = {"a": np.arange(6, dtype=np.float32), "b": np.zeros((2, 3), np.float32)}
+    others = [
+        {"a": tensors["a"], "c": tensors["b"]},
+        {"a": tensors["a"], "b": tensors["b"].T},
+        {"a": tensors["a"].view(np.int32), "b": tensors["b"]},
+        {"a": tensors["a"] + 1e-7, "b": tensors["b"]},
+        {"a": tensors["b"].reshape(-1), "b": tensors["a"].reshape(2, 3)},
+        {"a": tensors["a"]},
+    ]
+    sums = {tensor_files.checksum(each) for each in [tensors, *others]}
+    assert len(sums) == len(others) + 1
+    assert tensor_files.checksum({"a": np.asfortranarray(np.eye(3, 4))}) == (
+        tensor_files.checksum({"a": np.eye(3, 4)})
+    )
+
+
+def test_equal_tensors_make_equal_files():
+    """Whatever order the library has for the metadata; what it writes is otherwise kept."""
+    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(1, np.int32)}
+    some = [
+        safetensors.numpy.save(tensors, metadata=dict.fromkeys(keys, "x"))
+        for keys in (["format", "crc32c"], ["crc32c", "format"])
+        for _ in range(10)
+    ]
+    (content,) = {tensor_files.with_sorted_metadata(each) for each in some}
+    assert tensor_files.with_sorted_metadata(content) == content
+    assert same(safetensors.numpy.load(content), tensors) and len(content) == len(some[0])
+    assert list(tensor_files.metadata_of(content)) == ["crc32c", "format"]

@@ -9,7 +9,8 @@ import subprocess
 
 import pytest
 
-from bert_gpu.settings import UserError
+from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.settings import UserError, fields_of
 from bert_gpu.train import checkpoint, provenance
 from bert_gpu.train.checkpoint import RunFolder
 
@@ -73,6 +74,16 @@ def git(folder, *arguments):
         text=True,
     )
     return result.stdout.strip()
+
+
+def test_a_setting_that_an_older_run_lacks_had_its_default():
+    fields, stored = fields_of(OptimizerConfig), dict(settings=dict(optimizer="adamw"))
+    ours = dict(optimizer="adamw", muon_momentum=0.95)
+    checkpoint.check_resumable(RunFolder("run"), stored, ours, fields)
+    with pytest.raises(UserError, match="--muon_momentum: 0.95 -> 0.9;? ?"):
+        checkpoint.check_resumable(RunFolder("run"), stored, ours | dict(muon_momentum=0.9), fields)
+    with pytest.raises(UserError, match="--no_field: None -> 1"):
+        checkpoint.check_resumable(RunFolder("run"), stored, ours | dict(no_field=1), fields)
 
 
 def test_the_commit_of_the_code(tmp_path):

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
+from bert_gpu.settings import UserError
 from bert_gpu.train import monitor, sinks
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
@@ -144,12 +145,17 @@ def test_a_run_killed_before_its_first_checkpoint_begins_with_nothing(folder):
     assert scalars(tensorboard(folder), "loss") == [(1, 2.0)]
 
 
-def test_broken_lines_are_cut(folder):
-    for broken in ('{"step": 3, "lo', "{}\n", "[]\n", "\udcff\n"):
+def test_an_unfinished_line_is_cut_and_a_broken_one_is_named(folder):
+    for broken in ("", '{"step": 3, "lo', "\udcff"):
         with open(folder.metrics, "w", errors="surrogateescape") as file:
-            file.write('{"step": 1}\n{"step": 9}\n{"step": 2}\n' + broken + '{"step": 3}\n')
+            file.write('{"step": 1}\n{"step": 9}\n{"step": 2}\n' + broken)
         sinks.cut_lines(folder.metrics, 5)
         assert lines(folder) == [dict(step=1), dict(step=2)]
+    for broken in ('{"step": 3, "lo', "{}", "[]", "\udcff"):
+        with open(folder.metrics, "w", errors="surrogateescape") as file:
+            file.write('{"step": 1}\n' + broken + '\n{"step": 3}\n')
+        with pytest.raises(UserError, match="metrics.jsonl, line 2: "):
+            sinks.cut_lines(folder.metrics, 5)
 
 
 class FullDisk:

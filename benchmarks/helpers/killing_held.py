@@ -1,0 +1,25 @@
+"""Runs one of the project's scripts, for the benchmark of kills. While it writes its first
+checkpoint it prints a line, and waits there until it reads one or its input ends.
+
+    python killing_held.py SCRIPT FLAGS
+"""
+
+import runpy
+import sys
+
+from bert_gpu.train import checkpoint
+
+save_file = checkpoint.save_file
+
+
+def held(tensors, path):
+    checkpoint.save_file = save_file
+    save_file(tensors, path)
+    print("writing", flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    checkpoint.save_file = held
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,571 @@
+#!/usr/bin/env python3
+"""Compares AdamW, LAMB and Muon at equal seconds, each at its best learning rate: losses of small
+BERTs on real text, and the time of a step.
+
+    python benchmarks/optimizers.py --text=corpus.txt --folder=WORK --json=docs/data/optimizers.json
+        [--part=cost,race,pairs] [--models=tiny,mini] [--forms=pre-LN,post-LN] [--minutes=5]
+        [--search_minutes=5] [--seeds=3] [--plots=docs/data]
+
+`cost` measures the step of each optimizer, in turns. `race` turns the minutes into a number of
+steps by these times, so that what else the machine does changes no result, and trains: each
+optimizer with the learning rates of a grid for --search_minutes, which is extended while the best
+is at its edge; then with its best one for --minutes and --seeds other seeds. `pairs` fine-tunes
+AdamW's and Muon's models of the race (not LAMB's) on labelled pairs, with both optimizers; the dev
+file chooses the learning rate, the test file is reported. Each finished run is one row of the JSON
+file; what is there is not run again, and a file with rows of another text, vocabulary, processor or
+pairs is refused. The tables and plots are made from that file.
+
+pre-LN: layer normalisation before each block, no dropout. post-LN: BERT's own form, with dropout
+0.1. All train on the next-sentence objective, rows of 64 tokens, 64 rows a step, 8,192 pieces.
+"""
+
+import hashlib
+import pathlib
+import statistics
+import sys
+
+from helpers.command import (
+    Failed,
+    benchmark_parser,
+    load_json,
+    names_among,
+    read_metrics,
+    run_script,
+    work_folder,
+)
+from helpers.process import Peer
+from helpers.report import hardware, origin, print_origin, print_table, read_results, write_results
+from helpers.shapes import SHAPES, shape_of
+
+PARTS = ("cost", "race", "pairs")
+OPTIMIZERS = ("adamw", "lamb", "muon")
+FORMS = {
+    "pre-LN": dict(norm_first=True, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+    "post-LN": dict(norm_first=False, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
+}
+ROWS, LENGTH, PREDICTIONS, VALIDATION_ROWS = 64, 64, 10, 1024
+VALIDATIONS = 15  # in a run
+SERIES = (1, 2, 5)  # learning rates: these times powers of ten
+FIRST_RATES = dict(adamw=(5e-4, 1e-2), lamb=(2e-3, 5e-2), muon=(1e-3, 2e-2))  # lowest, highest
+FIRST_PAIR_RATES = (2e-4, 2e-3)
+SEARCH_SEED = 1  # the final runs take those behind it
+DIVERGED = float("inf")
+
+
+def rates_between(lowest, highest):
+    """The learning rates of the grid from one to another: 0.001, 0.002, 0.005, 0.01, ..."""
+    grid = [digit * 10.0**power for power in range(-7, 2) for digit in SERIES]
+    return [rate for rate in grid if lowest * 0.999 <= rate <= highest * 1.001]
+
+
+def extended(losses):
+    """The learning rate to try next: the neighbour of the best where that is at the edge of those
+    tried and better than the next one inside; None elsewhere, and at the ends of the grid.
+
+    losses: {learning rate: loss}.
+    """
+    grid, tried = rates_between(1e-7, 99), sorted(losses)
+    best = min(tried, key=losses.get)
+    at = min(range(len(grid)), key=lambda index: abs(grid[index] - best))
+    for edge, inner, outer in ((0, 1, at - 1), (-1, -2, at + 1)):
+        is_edge = best == tried[edge] and 0 <= outer < len(grid)
+        if is_edge and (len(tried) == 1 or losses[best] < losses[tried[inner]]):
+            return grid[outer]
+    return None
+
+
+def search(rates, loss_at):
+    """{learning rate: loss} of a grid, extended while its best is at an edge."""
+    losses = {rate: loss_at(rate) for rate in rates}
+    while (outer := extended(losses)) is not None:
+        losses[outer] = loss_at(outer)
+    return losses
+
+
+def digest(*paths):
+    """A hash of the names and contents of files."""
+    found = hashlib.sha256()
+    for path in map(pathlib.Path, paths):
+        found.update(f"{path.name} {path.stat().st_size}\n".encode())
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                found.update(block)
+    return found.hexdigest()[:16]
+
+
+def settings_of(options):
+    """What the rows of a file have in common: the text, its vocabulary, the processor, whose time
+    decides the steps; and the pairs, where they are used.
+    """
+    found = dict(text=digest(options.text), vocab_size=options.vocab_size, cpu=hardware()["cpu"])
+    if "pairs" in options.part:
+        files = sorted(path for path in pathlib.Path(options.pairs).iterdir() if path.is_file())
+        found |= dict(pairs=digest(*files), pair_epochs=options.pair_epochs)
+    return found
+
+
+class Record:
+    """The JSON file: {"settings": ..., "costs": {...}, "runs": {...}, "pairs": {...}}, written
+    after every row. Failed when its settings are others.
+    """
+
+    def __init__(self, path, settings):
+        self.path = path
+        self.values = dict(settings={}, costs={}, runs={}, pairs={}) | read_results(path)
+        stored = self.values["settings"]
+        check_same(path, stored, settings, "json")
+        if self.values["runs"] and not stored:
+            print(f"{path}: has rows without settings; they are taken for rows of these")
+        self.values["settings"] = stored | settings
+        for row in self.values["runs"].values():
+            row.pop("model", None)  # a path of the machine, which the key tells too
+
+    def row(self, part, key, make):
+        """The row of a key, made and written if it is not there."""
+        rows = self.values[part]
+        if key not in rows:
+            print(f"{part}: {key}", flush=True)
+            rows[key] = make()
+            self.values |= origin()
+            write_results(self.path, self.values)
+        return rows[key]
+
+
+def check_same(where, stored, settings, flag):
+    """Failed when stored settings are others."""
+    other = [name for name in settings if stored.get(name, settings[name]) != settings[name]]
+    if other:
+        raise Failed(f"{where}: was made with another {', '.join(other)}; name another --{flag}")
+
+
+def step_seconds(options, record, model, form):
+    """{optimizer: seconds of a step}: the fastest of turns, because others share the machine."""
+
+    def measure():
+        shape = shape_of(model) | FORMS[form] | dict(max_position_embeddings=LENGTH)
+        peers = {}
+        try:
+            for name in OPTIMIZERS:
+                settings = dict(shape=shape, length=LENGTH, data=options.data, optimizer=name)
+                peers[name] = Peer("ours", settings)
+                peers[name].ask("prepare", rows=ROWS)
+            turns = [
+                {name: peer.ask("turn", seconds=options.turn_seconds) for name, peer in order}
+                for index in range(options.turns)
+                for order in [list(peers.items())[:: 1 if index % 2 else -1]]
+            ]
+        finally:
+            for peer in peers.values():
+                peer.close()
+        return {name: min(turn[name]["step_seconds"] for turn in turns) for name in peers}
+
+    return record.row("costs", f"{model} {form}", measure)
+
+
+def run_key(model, form, optimizer, rate, minutes, seed):
+    return f"{model} {form} {optimizer} {rate:g} {minutes:g} min seed {seed}"
+
+
+def folder_of(options, key):
+    """The folder of a run, by the key of its row."""
+    return pathlib.Path(options.folder) / key.replace(" ", "-")
+
+
+def or_diverged(make, **row):
+    """The row that `make` makes; {"error", **row} for a training that diverged, which is a result.
+    Other failures are raised.
+    """
+    try:
+        return make()
+    except Failed as failed:
+        if "exit code 3: " not in str(failed) or "diverged" not in str(failed):
+            raise
+        return dict(row, error=str(failed))
+
+
+def train(options, record, model, form, optimizer, rate, minutes, seed):
+    """One run; its row has the losses of each validation by seconds, and the last accuracies."""
+    key = run_key(model, form, optimizer, rate, minutes, seed)
+    seconds = step_seconds(options, record, model, form)[optimizer]
+    num_steps = max(VALIDATIONS, round(60 * minutes / seconds))
+
+    def run():
+        folder = folder_of(options, key)
+        run_script(
+            "run_pretraining_gpu.py",
+            input_file=f"{options.data}/*.tfrecord",
+            output_dir=folder,
+            model=model,
+            optimizer=optimizer,
+            learning_rate=rate,
+            lr_scaling="none",
+            train_batch_size=ROWS,
+            num_train_steps=num_steps,
+            num_gpus=0,
+            max_position_embeddings=LENGTH,
+            max_predictions_per_seq=PREDICTIONS,
+            seed=seed,
+            eval_steps=max(1, num_steps // VALIDATIONS),
+            save_checkpoints_steps=10**9,
+            max_bad_steps=10**9,
+            eval_batch_size=64,
+            max_eval_steps=VALIDATION_ROWS // 64,
+            **FORMS[form],
+        )
+        _, validations = read_metrics(folder)
+        curve = [[line["step"] * seconds, line["eval_mlm_loss"]] for line in validations]
+        last = validations[-1]
+        return dict(
+            steps=num_steps,
+            curve=curve,
+            **{name: last[f"eval_{name}"] for name in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")},
+        )
+
+    return record.row("runs", key, lambda: or_diverged(run, steps=num_steps))
+
+
+def loss_of(row):
+    return row.get("mlm_loss", DIVERGED)
+
+
+def final_seeds(options):
+    return range(SEARCH_SEED + 1, SEARCH_SEED + 1 + options.seeds)
+
+
+def race(options, record, model, form):
+    """{optimizer: (best learning rate, rows of all final seeds)}."""
+    found = {}
+    for optimizer in OPTIMIZERS:
+
+        def run(rate, minutes, seed, optimizer=optimizer):
+            return train(options, record, model, form, optimizer, rate, minutes, seed)
+
+        losses = search(
+            rates_between(*FIRST_RATES[optimizer]),
+            lambda rate, run=run: loss_of(run(rate, options.search_minutes, SEARCH_SEED)),
+        )
+        best = min(losses, key=losses.get)
+        rows = [run(best, options.minutes, seed) for seed in final_seeds(options)]
+        found[optimizer] = best, rows
+    return found
+
+
+def seconds_to(row, loss):
+    """Seconds until a run's validation loss is at most `loss`, by linear interpolation; None if
+    never.
+    """
+    for (before, high), (after, low) in zip(row["curve"], row["curve"][1:], strict=False):
+        if low <= loss:
+            share = (high - loss) / (high - low) if high > loss else 0.0
+            return before + share * (after - before)
+    return None
+
+
+def spread(values, form="{:.3f}"):
+    """The mean, lowest and highest of some values, for a table; "-" for none."""
+    if not values:
+        return "-"
+    if len(values) == 1:
+        return form.format(values[0])
+    mean, low, high = (
+        form.format(value) for value in (statistics.mean(values), min(values), max(values))
+    )
+    return f"{mean} ({low} to {high})"
+
+
+def print_costs(record):
+    print("\nSeconds of a step, fastest turn\n")
+    print_table(
+        ["model, form", *OPTIMIZERS, "muon / adamw"],
+        [
+            [
+                key,
+                *(f"{row[name]:.4f}" for name in OPTIMIZERS),
+                f"{row['muon'] / row['adamw']:.2f}",
+            ]
+            for key, row in record.values["costs"].items()
+        ],
+    )
+
+
+def time_to_adamw(runs, adamw):
+    """A table's cell: the mean seconds in which runs reach the final loss of AdamW's run of the
+    same seed, and how many of them do, where not all.
+    """
+    goals = [loss_of(row) for row in adamw]
+    pairs = [(run, goal) for run, goal in zip(runs, goals, strict=True) if goal < DIVERGED]
+    seconds = [seconds_to(run, goal) for run, goal in pairs if "curve" in run]
+    reached = [value for value in seconds if value is not None]
+    if len(reached) == len(pairs):
+        return spread(reached, "{:.0f}")
+    return f"{len(reached)} of {len(pairs)}" + (
+        f": {statistics.mean(reached):.0f}" if reached else ""
+    )
+
+
+def print_race(model, form, found, minutes):
+    print(f"\n{model}, {form}, {minutes:g} minutes\n")
+    rows = []
+    for optimizer, (rate, runs) in found.items():
+        whole = [run for run in runs if "error" not in run]
+        lost = f" ({len(runs) - len(whole)} of {len(runs)} diverged)" * (len(whole) < len(runs))
+        rows.append(
+            [
+                optimizer + lost,
+                f"{rate:g}",
+                runs[0]["steps"],
+                *(
+                    spread([run[name] for run in whole])
+                    for name in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
+                ),
+                "-" if optimizer == "adamw" else time_to_adamw(runs, found["adamw"][1]),
+            ]
+        )
+    print_table(
+        [
+            "optimizer",
+            "best learning rate",
+            "steps",
+            "MLM loss",
+            "MLM accuracy",
+            "NSP accuracy",
+            "seconds to AdamW's final loss",
+        ],
+        rows,
+    )
+    print(
+        "\nSeconds: to the loss with which AdamW's run of the same seed ends. The learning rates "
+        "fall to 0 at the\nend of the budget, so a run planned shorter may be there earlier."
+    )
+
+
+def print_search(record, model, form, minutes):
+    """Losses of all learning rates tried."""
+    prefix, suffix = f"{model} {form} ", f" {minutes:g} min seed {SEARCH_SEED}"
+    tried = {
+        key.removeprefix(prefix).removesuffix(suffix): row
+        for key, row in record.values["runs"].items()
+        if key.startswith(prefix) and key.endswith(suffix)
+    }
+    print(f"\nThe search: MLM loss after {minutes:g} minutes, seed {SEARCH_SEED}\n")
+    for optimizer in OPTIMIZERS:
+        cells = {
+            float(key.split()[1]): row for key, row in tried.items() if key.startswith(optimizer)
+        }
+        print(
+            f"- {optimizer}: "
+            + ", ".join(
+                f"{rate:g}: " + (f"{row['mlm_loss']:.3f}" if "mlm_loss" in row else "diverged")
+                for rate, row in sorted(cells.items())
+            )
+        )
+
+
+def plot(folder, model, form, found):
+    """Writes a PNG of validation loss by seconds, all seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4))
+    for index, (optimizer, (rate, runs)) in enumerate(found.items()):
+        for seed, run in enumerate(runs):
+            if "curve" in run:
+                label = f"{optimizer} {rate:g}" if not seed else None
+                axes.plot(*zip(*run["curve"], strict=True), color=f"C{index}", label=label)
+    axes.set(xlabel="seconds", ylabel="validation MLM loss", title=f"{model}, {form}")
+    axes.legend()
+    figure.tight_layout()
+    path = pathlib.Path(folder) / f"optimizers-{model}-{form}.png"
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    print(f"\n{path}")
+
+
+def fine_tune(options, record, key, is_pretrained, optimizer, rate, seed):
+    """One fine-tuning of the model of a run, or of fresh weights of its shape; its row has the
+    accuracies on the dev file and on the test file, None without labels there.
+    """
+    name = f"{key} {'pretrained' if is_pretrained else 'untrained'} pairs {optimizer} {rate:g}"
+    name, model = f"{name} seed {seed}", folder_of(options, key) / "model"
+    start = (
+        dict(init_checkpoint=model)
+        if is_pretrained
+        else dict(
+            init_checkpoint="none",
+            bert_config_file=model / "config.json",
+            vocab_file=model / "vocab.txt",
+        )
+    )
+
+    def run():
+        out = folder_of(options, name)
+        run_script(
+            "run_classifier.py",
+            data_dir=options.pairs,
+            output_dir=out,
+            optimizer=optimizer,
+            learning_rate=rate,
+            lr_scaling="none",
+            max_seq_length=LENGTH,
+            num_train_epochs=options.pair_epochs,
+            num_gpus=0,
+            seed=seed,
+            **start,
+        )
+        dev = load_json(out / "eval_results.json")["accuracy"]
+        return dict(dev=dev, test=test_accuracy(options.pairs, out / "test_results.tsv"))
+
+    return record.row("pairs", name, lambda: or_diverged(run))
+
+
+def test_accuracy(folder, predictions):
+    """The share of right predictions, lines of "id, label, ..." under a header, for the test file
+    of a folder of pairs; None when that has no labels or is not there.
+    """
+    from bert_gpu.finetune import tasks
+    from bert_gpu.finetune.config import FinetuneConfig, resolve_task
+
+    if tasks.find_split(folder, "test") is None:
+        return None
+    task = resolve_task(FinetuneConfig(data_dir=str(folder)))
+    labels = tasks.read_split(task, str(folder), "test").labels
+    if labels is None:
+        return None
+    found = [line.split("\t")[1] for line in predictions.read_text().splitlines()[1:]]
+    return statistics.mean(
+        float(a == " ".join(b.split())) for a, b in zip(found, labels, strict=True)
+    )
+
+
+def choose_rate(options, record, keys, is_pretrained, optimizer):
+    """(best learning rate by the dev file, its rows) of fine-tunings of runs, {seed: key}."""
+    rows = {}
+
+    def error_at(rate):
+        rows[rate] = [
+            fine_tune(options, record, key, is_pretrained, optimizer, rate, seed)
+            for seed, key in keys.items()
+        ]
+        return statistics.mean(1 - row.get("dev", 0.0) for row in rows[rate])
+
+    errors = search(rates_between(*FIRST_PAIR_RATES), error_at)
+    best = min(errors, key=errors.get)
+    return best, rows[best]
+
+
+def fine_tunings(options, record, model, form, found):
+    """{(pretrained by, fine-tuned by): `choose_rate`} of the race's runs that did not diverge."""
+    table = {}
+    for source in ("untrained", "adamw", "muon"):
+        shaped_by = "adamw" if source == "untrained" else source
+        rate, rows = found[shaped_by]
+        keys = {
+            seed: run_key(model, form, shaped_by, rate, options.minutes, seed)
+            for seed, row in zip(final_seeds(options), rows, strict=True)
+            if "error" not in row
+        }
+        for optimizer in ("adamw", "muon") if keys else ():
+            table[source, optimizer] = choose_rate(
+                options, record, keys, source != "untrained", optimizer
+            )
+    return table
+
+
+def print_pairs(model, form, table):
+    whole = {key: [row for row in rows if "dev" in row] for key, (_, rows) in table.items()}
+    has_test = all(row["test"] is not None for rows in whole.values() for row in rows)
+    split = "test" if has_test else "dev"
+    note = (
+        "the dev file chose the learning rate"
+        if has_test
+        else "the same file chose the learning rate, because there is no labelled test file"
+    )
+    print(f"\n{model}, {form}: accuracy on the {split} file of the pairs; {note}\n")
+    print_table(
+        ["pretrained by", "fine-tuned by", "learning rate", "accuracy"],
+        [
+            [*key, f"{rate:g}", spread([row[split] for row in whole[key]])]
+            for key, (rate, _) in table.items()
+        ],
+    )
+    print("\nLAMB's models are not fine-tuned.")
+
+
+def make_data(options):
+    """The folder of records, made by the data script once. Failed when it was made from another
+    text or with another vocabulary.
+    """
+    folder = pathlib.Path(options.folder) / "data"
+    source = folder / "source.json"
+    settings = dict(text=digest(options.text), vocab_size=options.vocab_size)
+    if not (folder / "dataset.json").exists():
+        run_script(
+            "create_pretraining_data.py",
+            input_file=options.text,
+            output_file=folder / "text.tfrecord",
+            max_seq_length=LENGTH,
+            max_predictions_per_seq=PREDICTIONS,
+            vocab_size=options.vocab_size,
+        )
+    elif not source.exists():
+        print(f"{folder}: does not say from which text it is; taken for --text")
+    check_same(folder, read_results(source), settings, "folder")
+    write_results(source, settings)
+    return str(folder)
+
+
+def make_parser():
+    parser = benchmark_parser(__doc__, "text", "pairs", "json")
+    parser.add_argument("--folder", help="keeps data and runs here, so that it can be resumed")
+    parser.add_argument("--part", type=names_among(PARTS), default=list(PARTS))
+    parser.add_argument("--models", type=names_among(SHAPES), default=["tiny", "mini"])
+    parser.add_argument("--forms", type=names_among(FORMS), default=list(FORMS))
+    parser.add_argument("--minutes", type=float, default=5.0, help="of each run")
+    parser.add_argument("--search_minutes", type=float, help="of the search; default: as --minutes")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--vocab_size", type=int, default=8192)
+    parser.add_argument("--turns", type=int, default=7, help="of `cost`")
+    parser.add_argument("--turn_seconds", type=float, default=2.0, help="of `cost`")
+    parser.add_argument("--pair_epochs", type=float, default=6.0)
+    parser.add_argument("--plots", help="folder for PNGs (needs matplotlib)")
+    return parser
+
+
+def compare(options, record, model, form):
+    """All parts of one model in one form."""
+    step_seconds(options, record, model, form)
+    if "race" not in options.part and "pairs" not in options.part:
+        return
+    found = race(options, record, model, form)
+    print_search(record, model, form, options.search_minutes)
+    print_race(model, form, found, options.minutes)
+    if options.plots:
+        plot(options.plots, model, form, found)
+    if "pairs" in options.part:
+        print_pairs(model, form, fine_tunings(options, record, model, form, found))
+
+
+def main():
+    parser = make_parser()
+    options = parser.parse_args()
+    if "pairs" in options.part and options.json and not options.folder:
+        parser.error("--part=pairs --json: needs --folder, where the models of earlier runs are")
+    options.search_minutes = options.search_minutes or options.minutes
+    print_origin(origin())
+    try:
+        with work_folder(options.folder) as folder:
+            options.folder = str(folder)
+            options.data = make_data(options)
+            record = Record(options.json, settings_of(options))
+            for model in options.models:
+                for form in options.forms:
+                    compare(options, record, model, form)
+            print_costs(record)
+    except Failed as failed:
+        sys.exit(f"error: {failed}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""Muon (Jordan 2024, "Muon: an optimizer for hidden layers in neural networks"): momentum whose
+singular values are all moved to about 1, for the matrices inside the layers and the transform of
+the masked-word head.
+
+Embeddings, norms, biases, poolers and output layers are left to AdamW. The update has the scale of
+AdamW's and decoupled weight decay (Liu et al. 2025, arXiv 2502.16982, 2.2), so both share one
+learning rate. A weight that holds several matrices side by side (query, key and value; value and
+gate) is cut into them, and each is orthogonalised by itself.
+
+Legend: m <= n sides of a matrix, K matrices of these sides in the whole model.
+"""
+
+import dataclasses
+import math
+import re
+
+from bert_gpu.environment import Later
+from bert_gpu.optim import adam, adamw, adamw8bit
+from bert_gpu.optim.interface import Slot, is_decayed
+from bert_gpu.settings import setting
+
+tf, fused = Later("tensorflow"), Later("bert_gpu.fused")
+
+SUMMARY = "orthogonalised momentum for the matrices of the layers, AdamW for the rest (Jordan 2024)"
+corrections = adam.corrections
+
+# Our names and Model Garden's. A kernel of rank 3 has one axis more for heads: behind the inputs
+# of query, key and value, before the outputs of the attention's last layer.
+# A router of experts is a small output layer.
+MATRICES = re.compile(
+    r"(^|/)(reuse_)?(layer|transformer)\w*/(?!.*router/).+/kernel$|^mlm/transform/kernel$"
+)
+HEADS_BEHIND, HEADS_BEFORE = (
+    re.compile(r"(query|key|value)\w*/kernel$"),
+    re.compile(r"attention_output\w*/kernel$"),
+)
+
+# Jordan 2024: a x + b x^3 + c x^5 has the steepest slope at 0 of those that keep [0, 1] near 1.
+A, B, C = 3.4445, -4.7750, 2.0315
+NUM_ITERATIONS = 5
+RMS_OF_ADAMW = 0.2  # Liu et al. 2025, 2.2: typical root mean square of AdamW's updates
+SMALLEST = 1e-37  # the least divisor of a momentum, so that zeros give an update of zeros
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(adamw8bit.Settings):
+    """Muon's constants, and those of the AdamW for the rest."""
+
+    muon_momentum: float = setting(
+        0.95, "Decay of Muon's momentum (Nesterov's form).", low=0.0, below=1.0
+    )
+    muon_lr_ratio: float = setting(
+        1.0,
+        "AdamW's learning rate for embeddings, norms, biases and output layers, as a share of "
+        "--learning_rate.",
+        above=0.0,
+    )
+    muon_rest: str = setting(
+        "adamw",
+        "Optimizer of the weights that Muon leaves: embeddings, norms, biases, output layers.",
+        choices=("adamw", "adamw8bit"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """is_decayed: whether weight decay applies. num_row_axes: how many leading axes of the weight
+    are rows of the matrix.
+    """
+
+    is_decayed: bool
+    num_row_axes: int
+
+
+def idle(name, config):
+    """A message why the setting `name` has no effect under this config, None when it has one."""
+    if name in adamw8bit.Settings.__annotations__ and config.muon_rest != "adamw8bit":
+        return f"--{name} has no effect without --muon_rest=adamw8bit"
+    return None
+
+
+def rest(config):
+    """The module of the optimizer of all other weights."""
+    return {"adamw": adamw, "adamw8bit": adamw8bit}[config.muon_rest]
+
+
+def traits(name, shape, config):
+    """Traits of the weight `name`: Muon's for the matrices of the layers and of the head's
+    transform.
+    """
+    num_row_axes = 0
+    if MATRICES.search(name):
+        if len(shape) == 2 or len(shape) == 3 and HEADS_BEHIND.search(name):
+            num_row_axes = 1
+        elif len(shape) == 3 and HEADS_BEFORE.search(name):
+            num_row_axes = 2
+    if num_row_axes:
+        return Traits(is_decayed(name, config), num_row_axes)
+    return rest(config).traits(name, shape, config)
+
+
+def is_matrix(traits):
+    return isinstance(traits, Traits)
+
+
+def slots(traits, shape, config):
+    """{slot: Slot} of one weight: its momentum, 4 bytes for each element."""
+    if not is_matrix(traits):
+        return rest(config).slots(traits, shape, config)
+    return {"momentum": Slot(shape)}
+
+
+def sides(traits, shape, num_blocks):
+    """(rows, columns) of each matrix that a weight of this shape holds."""
+    rows = math.prod(shape[: traits.num_row_axes])
+    return rows, math.prod(shape) // (rows * num_blocks)
+
+
+def joint_shape(traits, shape, num_blocks):
+    """(num_blocks, m, n) of one weight, None for AdamW's; as in interface.py."""
+    return (num_blocks, *sorted(sides(traits, shape, num_blocks))) if is_matrix(traits) else None
+
+
+def next_momentum(momentum, gradient, config):
+    return config.muon_momentum * momentum + (1.0 - config.muon_momentum) * gradient
+
+
+def joint_input(traits, gradient, state, num_blocks, config, dtype):
+    """The matrices to orthogonalise for one weight: Nesterov's momentum, with a Frobenius norm of
+    1 (smaller where no element reaches 1e-37).
+
+    Arguments as in interface.py. Returns (num_blocks, m, n); matrices with more rows than columns
+    are transposed.
+    """
+    rows, columns = sides(traits, gradient.shape, num_blocks)
+    update = next_momentum(next_momentum(state["momentum"], gradient, config), gradient, config)
+    blocks = tf.transpose(
+        tf.reshape(update, [rows, num_blocks, columns]),
+        [1, 2, 0] if rows > columns else [1, 0, 2],
+    )
+    # First to magnitudes up to 1: squares of others leave the range of float32.
+    blocks /= tf.maximum(tf.reduce_max(tf.abs(blocks), [1, 2], keepdims=True), SMALLEST)
+    norms = tf.sqrt(tf.reduce_sum(tf.square(blocks), [1, 2], keepdims=True))
+    return tf.cast(blocks / tf.maximum(norms, 1.0), dtype)
+
+
+def joint_work(matrices):
+    """Moves the singular values of matrices from (0, 1] to about 1 by five Newton-Schulz steps:
+    (K, m, n) -> (K, m, n).
+
+    U S V^T -> U f(S) V^T, f(s) in [0.68, 1.203] where s > 0.002. With bfloat16 also the products
+    are. On CPUs the matrices are taken one by one, several times faster than a batched product.
+    """
+    if not fused.has_gpu():
+        return tf.stack([newton_schulz(matrix) for matrix in tf.unstack(matrices)])
+    return newton_schulz(matrices)
+
+
+def uses_gram(small, large, dtype):
+    """Whether to iterate on the Gram matrix alone, (m, m), with one product of n columns at the
+    end: less work for wide matrices. The rounding errors of small singular values grow with each
+    step, so this needs products of all 24 bits. TensorFloat-32, the default of GPUs, has 11.
+    """
+    if dtype != tf.float32 or large < 2 * small:
+        return False
+    return not (fused.has_gpu() and tf.config.experimental.tensor_float_32_execution_enabled())
+
+
+def newton_schulz(x):
+    """`joint_work` for matrices (..., m, n), m <= n."""
+    identity = A * tf.eye(x.shape[-2], dtype=x.dtype)
+
+    def factor(gram):  # x -> factor(x x^T) x is a step
+        return identity + B * gram + C * tf.matmul(gram, gram)
+
+    gram = tf.matmul(x, x, transpose_b=True)
+    if not uses_gram(*x.shape[-2:], x.dtype):
+        for index in range(NUM_ITERATIONS):
+            gram = tf.matmul(x, x, transpose_b=True) if index else gram
+            x = tf.matmul(factor(gram), x)
+        return x
+    product = step = factor(gram)
+    for _ in range(1, NUM_ITERATIONS):
+        gram = tf.matmul(step, tf.matmul(gram, step))
+        step = factor(gram)
+        product = tf.matmul(step, product)
+    return tf.matmul(product, x)
+
+
+def joint_flops(shape, dtype):
+    """FLOPs of `joint_work` for inputs of shape (K, m, n), 2 for each multiply-add."""
+    count, small, large = shape
+    if uses_gram(small, large, dtype):
+        return count * (4 * small**2 * large + (10 * NUM_ITERATIONS - 16) * small**3)
+    return count * NUM_ITERATIONS * (4 * small**2 * large + 2 * small**3)
+
+
+def step(traits, weight, gradient, state, learning_rate, corrections, config, orthogonal=None):
+    """One update of one weight; arguments and results as in interface.py. orthogonal:
+    (num_blocks, m, n), what `joint_work` made of the weight's `joint_input`.
+    """
+    if not is_matrix(traits):
+        return rest(config).step(
+            traits,
+            weight,
+            gradient,
+            state,
+            learning_rate * config.muon_lr_ratio,
+            corrections,
+            config,
+        )
+    shape, num_blocks = tuple(weight.shape), orthogonal.shape[0]
+    rows, columns = sides(traits, shape, num_blocks)
+    update = tf.transpose(
+        tf.cast(orthogonal, tf.float32), [2, 0, 1] if rows > columns else [1, 0, 2]
+    )
+    update = RMS_OF_ADAMW * math.sqrt(max(rows, columns)) * tf.reshape(update, shape)
+    if traits.is_decayed:
+        update += config.weight_decay_rate * weight
+    momentum = next_momentum(state["momentum"], gradient, config)
+    return weight - learning_rate * update, {"momentum": momentum}

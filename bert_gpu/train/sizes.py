@@ -1,0 +1,165 @@
+"""Refuses a training that cannot fit, before anything is allocated: what it needs at least is
+compared with the memory of its devices and of the machine.
+
+Every number is a lower bound, so that what is refused is certain not to fit: weights, their
+gradients and the optimizer's state; of the activations only what the products of the backward pass
+read, or one a group of layers with recomputation; the rows of a call of steps.
+"""
+
+import contextlib
+import dataclasses
+import math
+import typing
+
+import psutil
+import pynvml
+
+from bert_gpu.optim import optimizers
+from bert_gpu.settings import UserError
+
+ROW_BYTES = 12  # a token of a row: input_ids, input_mask and segment_ids as int32
+CGROUP_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+
+
+class Need(typing.NamedTuple):
+    """A part of what a run needs: what it is, in words; bytes; the flags that lower it."""
+
+    what: str
+    num_bytes: int
+    remedy: str
+
+
+def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size, stored=None):
+    """UserError when a training is certain not to fit.
+
+    Args:
+      settings: RunSettings. config: ModelConfig. specs_of: function of a ModelConfig -> {name:
+        WeightSpec}, called for few layers only; None when the number of weights is not known.
+      devices: devices.Devices. num_tokens: of the shortest batch's rows. eval_batch_size: rows that
+        a replica validates at once. stored: content of run.json of a run to resume, or None.
+    """
+    micro_batch = settings.batch.train_batch_size
+    micro_batch = 1 if micro_batch == "auto" else micro_batch
+    copies = settings.devices.virtual_replicas
+    on_device = [activations(settings.memory, config, devices, micro_batch * num_tokens)]
+    if specs_of is not None:
+        on_device.append(weights(settings, config, specs_of))
+    on_device = [need._replace(num_bytes=need.num_bytes * copies) for need in on_device]
+    rows = row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, stored)
+    if devices.kind == "CPU":
+        compare([*on_device, rows], "this machine", machine_bytes())
+    else:
+        compare(on_device, "a GPU", gpu_bytes(devices.nvml, settings.devices.gpu_memory_limit))
+        compare([rows], "this machine", machine_bytes())
+
+
+def compare(needs, where, available):
+    """UserError when needs are together above `available` bytes, None = unknown."""
+    total = sum(need.num_bytes for need in needs)
+    if available is None or total <= available:
+        return
+    largest = max(needs, key=lambda need: need.num_bytes)
+    raise UserError(
+        f"this run needs at least {in_words(total)}, and {where} has {in_words(available)}: "
+        f"{largest.what} take {in_words(largest.num_bytes)}; {largest.remedy}"[:300]
+    )
+
+
+def weights(settings, config, specs_of):
+    """Weights, gradients and optimizer state of one replica."""
+    is_frozen = bool(settings.memory.freeze)
+
+    def sizes(num_layers):
+        few = dataclasses.replace(config, num_hidden_layers=num_layers, num_hidden_groups=None)
+        specs = specs_of(few)
+        num_parameters = sum(math.prod(spec.shape) for spec in specs.values())
+        state = 0 if is_frozen else optimizers.state_bytes(specs, settings.optimizer)
+        return num_parameters, num_parameters * (4 if is_frozen else 8) + state
+
+    one, two = sizes(1), sizes(2)
+    num_parameters, num_bytes = (
+        first + (second - first) * (config.num_groups - 1)
+        for first, second in zip(one, two, strict=True)
+    )
+    return Need(
+        f"{num_parameters:,} parameters, their gradients and optimizer state",
+        num_bytes,
+        "lower --hidden_size, --num_hidden_layers or --vocab_size (a smaller --model), or try "
+        "--optimizer=adamw8bit",
+    )
+
+
+def activations(memory, config, devices, num_tokens):
+    """What a micro-batch of `num_tokens` keeps for the backward pass."""
+    width, num_layers = 3 * config.hidden_size + config.inner_size, config.num_hidden_layers
+    if config.encoder:  # another architecture: what every one reads
+        width = config.hidden_size
+    if memory.layers_recomputed:
+        width, num_layers = config.hidden_size, num_layers // memory.layers_recomputed
+    size = 4 if devices.precision == "float32" else 2
+    return Need(
+        f"activations of {num_tokens:,} tokens",
+        num_tokens * width * num_layers * size,
+        "lower --train_batch_size (and raise --gradient_accumulation_steps) or the model's size, "
+        "or add --recompute",
+    )
+
+
+def row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, stored):
+    """The rows of a call of steps, or of a batch of the validation, in the machine's memory."""
+    batch = settings.batch
+    size = micro_batch * devices.num_replicas * (batch.gradient_accumulation_steps or 1)
+    size = (stored and stored["global_batch_size"]) or batch.global_batch_size or size
+    cadence = settings.cadence
+    periods = (
+        cadence.steps_per_loop,
+        cadence.log_steps,
+        cadence.save_checkpoints_steps,
+        cadence.eval_steps or cadence.save_checkpoints_steps,
+        cadence.num_train_steps or 1,
+    )
+    num_rows = size * min(periods)
+    largest = max(num_rows, eval_batch_size * devices.num_replicas)
+    return Need(
+        f"the rows of a step or a validation ({largest:,})",
+        largest * num_tokens * ROW_BYTES,
+        "lower --train_batch_size, --gradient_accumulation_steps, --global_batch_size, "
+        "--steps_per_loop or --eval_batch_size",
+    )
+
+
+def machine_bytes():
+    """Memory and swap that this process may use."""
+    total = psutil.virtual_memory().total + psutil.swap_memory().total
+    for path in CGROUP_LIMITS:
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
+            total = min(total, int(file.read()))
+    return total
+
+
+def gpu_bytes(gpus, limit):
+    """Memory of the smallest of the GPUs (of hardware.visible_gpus), None when NVML does not tell.
+    limit: megabytes that may be used, or None.
+    """
+    found = []
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        for gpu in gpus:
+            by = pynvml.nvmlDeviceGetHandleByIndex
+            handle = by(gpu) if isinstance(gpu, int) else pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            found.append(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+        pynvml.nvmlShutdown()
+    if limit is not None:
+        found.append(limit << 20)
+    return min(found, default=None)
+
+
+def in_words(num_bytes):
+    """A size with its unit, powers of 1,000."""
+    unit = 0
+    while num_bytes >= 1000 and unit < 8:
+        num_bytes, unit = num_bytes / 1000, unit + 1
+    return f"{num_bytes:,.3g} {('B', 'kB', 'MB', 'GB', 'TB', 'PB', 'EB', 'ZB', 'YB')[unit]}"

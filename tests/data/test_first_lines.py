@@ -1,0 +1,156 @@
+"""What a data job says of its input before it works: the format, the validation rows, and warnings,
+which --strict makes errors.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_gpu.__main__ import main as command
+from bert_gpu.data import build, validation
+from bert_gpu.data.config import InputConfig
+from bert_gpu.data.dataset import Dataset
+
+SENTENCES = [
+    f"The {kind} of the house had {number} doors, and the wind came through every one of them."
+    for number in range(40)
+    for kind in ("front", "back", "side")
+]
+DOCUMENTS = "\n\n".join("\n".join(SENTENCES[i : i + 6]) for i in range(0, 120, 6))
+FLAGS = ["--vocab_size=200", "--dupe_factor=1", "--max_seq_length=32", "--num_workers=1"]
+
+
+def call(folder, text, *flags):
+    (folder / "in.txt").write_text(text)
+    output = () if "--output_dir" in " ".join(flags) else (f"--output_dir={folder}/out",)
+    return command(["bert-gpu", "data", f"--input_file={folder}/in.txt", *output, *FLAGS, *flags])
+
+
+def vocabulary(folder, *words):
+    path = folder / "words.txt"
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+    return f"--vocab_file={path}"
+
+
+COMMON = ["the", "of", "house", "had", "doors", ",", "and", "wind", "came", "through", "every"]
+COMMON += ["one", "them", ".", "front", "back", "side", *map(str, range(40))]
+
+
+def test_the_first_lines(tmp_path, capsys):
+    assert call(tmp_path, DOCUMENTS) == 0
+    output = capsys.readouterr()
+    first, second, *_ = output.out.splitlines()
+    assert first.startswith("input: 1 file, 9.7 kB, lines: one sentence a line") and not output.err
+    assert first.endswith("documents end at blank lines (as its first lines show)")
+    assert second.startswith("validation: 2 of 20 documents (10.0%), about ")
+    assert second.endswith("too few for a steady eval_loss; more text makes more")
+    settings = json.loads((tmp_path / "out" / "dataset.json").read_text())["settings"]
+    assert settings["input_format"] == "lines" and "strict" not in settings
+    # what was decided is what the flag says
+    assert call(tmp_path, DOCUMENTS, "--input_format=lines", "--strict") == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text, flags, part",
+    [
+        ("\n".join(SENTENCES), [], "a document has 120 lines"),
+        ("\n\n".join(SENTENCES), [], "100% of the documents have one sentence"),
+        ("\n".join('{"text": "x"}' for _ in range(9)), ["--input_format=lines"], "look like JSON"),
+        ("\n".join(f"<p>{text} {text}</p>" for text in SENTENCES), [], "look like markup"),
+        ("\n".join(f"{text} {text}" for text in SENTENCES), ["--language=xx"], "--language=xx"),
+        (DOCUMENTS, [vocabulary, *COMMON[3:]], "the commonest unknown words: 'the', 'of', 'house'"),
+        (DOCUMENTS, [vocabulary, *COMMON, "The"], "--nodo_lower_case"),
+        (DOCUMENTS, [vocabulary, *COMMON, "--nodo_lower_case"], "no piece of the vocabulary"),
+        (f"{DOCUMENTS}\n\n" * 3, ["--drop_duplicates"], "40 of 60 documents equal an earlier one"),
+        (DOCUMENTS, ["--max_tokens_per_character=.1"], "drops 100% of the documents"),
+    ],
+)
+def test_warnings_and_strict(tmp_path, capsys, text, flags, part):
+    if vocabulary in flags:
+        words = [word for word in flags[1:] if not word.startswith("--")]
+        flags = [flag for flag in flags[1:] if flag.startswith("--")]
+        flags.append(vocabulary(tmp_path, *words))
+    assert call(tmp_path, text, *flags, "--strict") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("--strict: ") and part in error and error.count("\n") == 1
+    assert len(error) <= 301
+    if "duplicates" in "".join(flags):
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [".pretrain.lock"]
+    else:
+        assert not (tmp_path / "out").exists()
+    code = call(tmp_path, text, *flags)
+    error = capsys.readouterr().err
+    assert f"warning: {error[9:]}" == error and part in error
+    assert code == (2 if "character" in "".join(flags) else 0), "nothing is left"
+
+
+def test_what_the_samples_do_not_show_is_warned_of_in_the_end(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(build.shape, "sample", lambda blocks: [[b"the house"]])
+    assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON[2:])) == 0
+    assert "of the tokens are [UNK]" in capsys.readouterr().err
+
+
+def test_enough_validation_rows(tmp_path, capsys):
+    """If the text has them; and of a large one not more than are needed."""
+    text = "\n\n".join("\n".join(SENTENCES[i % 100 : i % 100 + 9]) for i in range(1200))
+    assert call(tmp_path, text) == 0
+    said = capsys.readouterr().out.splitlines()[1]
+    data = Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord"))
+    assert len(data.validation) >= validation.NUM_ROWS and "too few" not in said
+    assert len(data.validation) < 0.11 * (len(data.train) + len(data.validation))
+    assert validation.default_share(10**6) == validation.LEAST_SHARE
+    assert validation.default_share(100) == validation.LARGEST_SHARE
+    assert 1000 <= validation.default_share(13_000) * 26_000 <= 2000
+
+
+@pytest.mark.parametrize(
+    "num_documents, share, part",
+    [
+        (1, None, "validation: none, because the text is one document"),
+        (50, 0.0, "validation: none, as --validation_share=0 says"),
+        (50, 0.02, "about 20 rows: too few for a steady eval_loss; give a larger"),
+        (50, None, "5 of 50 documents (10.0%), about 100 rows: too few"),
+    ],
+)
+def test_none_or_too_few_validation_rows_are_said(num_documents, share, part):
+    chosen = np.arange(num_documents) < round(num_documents * (0.1 if share is None else share))
+    assert part in validation.describe(chosen, 1000, share)
+
+
+def test_a_folder_as_vocabulary_is_called_a_folder(tmp_path, capsys):
+    (tmp_path / "pieces").mkdir()
+    (tmp_path / "pieces" / "words.txt").write_text("[PAD]")
+    for flags in (
+        [f"--vocab_file={tmp_path}/pieces"],
+        [f"--sp_model_file={tmp_path}/pieces", "--tokenization=SentencePiece"],
+    ):
+        assert call(tmp_path, DOCUMENTS, *flags) == 2
+        assert f"{tmp_path}/pieces: " in (error := capsys.readouterr().err)
+        assert "is a folder; name the" in error and ("words.txt" in error) == ("vocab" in flags[0])
+
+
+def test_output_dir(tmp_path, capsys):
+    assert (
+        call(tmp_path, DOCUMENTS, f"--output_dir={tmp_path}/a", "--output_file=b/c.tfrecord") == 2
+    )
+    assert "give one of them" in capsys.readouterr().err and not (tmp_path / "a").exists()
+    assert call(tmp_path, DOCUMENTS, f"--output_dir={tmp_path}/a", "--show_config") == 0
+    assert f"--output_file={tmp_path}/a/pretrain.tfrecord" in capsys.readouterr().out
+
+
+def test_data_of_two_kinds_are_called_by_their_names(tmp_path, capsys):
+    from bert_gpu.settings import UserError
+
+    kinds = {"a": [], "b": ["--masking=dynamic", "--objective=sop"]}
+    flags = vocabulary(tmp_path, *COMMON)
+    for name, more in kinds.items():
+        assert call(tmp_path, DOCUMENTS, flags, f"--output_dir={tmp_path}/{name}", *more) == 0
+    records = ",".join(f"{tmp_path}/{name}/*.tfrecord" for name in kinds)
+    with pytest.raises(UserError, match=r"b holds dynamic sop data, and .*a static nsp;"):
+        Dataset(InputConfig(input_file=records))
+    for name in kinds:
+        (tmp_path / name / "dataset.json").unlink()
+    with pytest.raises(UserError, match=r"holds dynamic .*pairs rows, and .* static pairs rows of"):
+        Dataset(InputConfig(input_file=records))

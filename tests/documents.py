@@ -1,0 +1,17 @@
+"""The documents, and what in them is code."""
+
+import re
+
+from tests.test_architecture import ROOT
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def code(text):
+    """The pieces of code of a Markdown text: in `code`, which may go on over lines, and indented
+    lines.
+    """
+    blocks = re.split(r"\n\s*\n", text)
+    found = [span for block in blocks for span in re.findall(r"`([^`]+)`", block)]
+    found += re.findall(r"^    (.+)$", text, re.MULTILINE)
+    return [span.replace("\n", " ") for span in found]

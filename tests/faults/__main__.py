@@ -1,0 +1,88 @@
+"""`python -m tests.faults` runs the cases of all machines and prints a table: faults tried and
+survived, by kind. Exit code 1 when one was not survived.
+
+--kind=KIND runs one machine alone, --case=NAME one of its cases, --list names them.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import functools
+import multiprocessing
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import time
+
+from bert_gpu import environment
+from tests.faults.machines import MACHINES, run_case, sample
+from tests.faults.world import World
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=[machine.kind for machine in MACHINES])
+    parser.add_argument("--case")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--verbose", action="store_true", help="also name what is survived")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--world", help="a folder, kept for the next call")
+    options = parser.parse_args()
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # of cases that call a command in their process
+    environment.prepare()
+    with contextlib.ExitStack() as stack:
+        folder = options.world or stack.enter_context(tempfile.TemporaryDirectory(prefix="faults-"))
+        pathlib.Path(folder).mkdir(exist_ok=True)
+        chosen = [m for m in MACHINES if options.kind in (None, m.kind)]
+        for machine in chosen:
+            if machine.program and not shutil.which(machine.program):
+                parser.error(f"{machine.kind}: install {machine.program} first")
+        # also makes the parts of the world, which the processes then share
+        names = {m: [case.name for case in m.cases(World(folder), options.seed)] for m in chosen}
+        if options.case:
+            names = {m: [name for name in names[m] if name == options.case] for m in chosen}
+        if options.list:
+            print("\n".join(f"{m.kind}: {name}" for m in chosen for name in names[m]))
+            return 0
+        rows, failed = [], 0
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(options.processes, context) as pool:
+            for machine in chosen:
+                started = time.monotonic()
+                run = functools.partial(run_case, machine, folder=folder, seed=options.seed)
+                # in an order of its own, so that what has been tried when it is stopped is a sample
+                order = sample(names[machine], len(names[machine]), options.seed)
+                tried = {pool.submit(run, name): name for name in order}
+                problems = 0
+                for future in concurrent.futures.as_completed(tried):
+                    if problem := future.result():
+                        problems += 1
+                        print(f"{machine.kind}: {tried[future]}: {problem}\n", file=sys.stderr)
+                    elif options.verbose:
+                        print(f"{machine.kind}: {tried[future]}: survived", file=sys.stderr)
+                failed += problems
+                rows.append((machine, len(tried), problems, time.monotonic() - started))
+    print(table(rows, options.seed))
+    return 1 if failed else 0
+
+
+def table(rows, seed):
+    lines = ["| kind | faults tried | survived | seconds | command |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {machine.kind} | {tried} | {tried - failed} | {seconds:.0f} | "
+        f"`python -m tests.faults --seed={seed} --kind='{machine.kind}'` |"
+        for machine, tried, failed, seconds in rows
+    ]
+    tried, failed = sum(row[1] for row in rows), sum(row[2] for row in rows)
+    seconds = sum(row[3] for row in rows)
+    lines.append(
+        f"| all | {tried} | {tried - failed} | {seconds:.0f} | `make faults` (seed {seed}) |"
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

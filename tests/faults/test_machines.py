@@ -1,0 +1,41 @@
+"""A seeded sample of the cases of every machine; `make faults` runs them all."""
+
+import shutil
+
+import pytest
+
+from tests.faults.machines import MACHINES, sample
+from tests.faults.world import World
+
+SEED = 1
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("world"))
+
+
+def needs(machine):
+    if machine.program and not shutil.which(machine.program):
+        pytest.skip(f"needs {machine.program}")
+
+
+def survive(machine, cases, number, tmp_path):
+    for index, case in enumerate(sample(cases, number, SEED)):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        problem = case.run(folder)
+        assert not problem, f"{machine.kind}, {case.name}: {problem}"
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.kind)
+def test_sample(machine, world, tmp_path):
+    needs(machine)
+    survive(machine, machine.cases(world, SEED, machine.quick), machine.sample, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.kind)
+def test_larger_sample(machine, world, tmp_path):
+    needs(machine)
+    survive(machine, machine.cases(world, SEED), machine.long_sample, tmp_path)

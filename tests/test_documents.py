@@ -1,0 +1,161 @@
+"""What documents name is what the commands take; README's walk with one's own text runs."""
+
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from bert_gpu.__main__ import main
+from bert_gpu.cli import flags as cli_flags
+from tests.cli.pretraining import SMALL
+from tests.documents import DOCUMENTS, code
+from tests.test_architecture import ROOT
+
+SCRIPTS = {
+    "create_pretraining_data.py": "data",
+    "run_pretraining_gpu.py": "pretrain",
+    "run_classifier.py": "classify",
+}
+COMMAND = rf"python (?:({'|'.join(map(re.escape, SCRIPTS))})|-m bert_gpu ([\w-]+)) (.*)"
+NEEDS = {"--lr_schedule=time": ["--total_training_time=1"]}
+GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{n}.md" for n in ("flags", "recipes", "running"))]
+
+
+def commands(path):
+    """[(command, arguments)] of the scripts and of `python -m bert_gpu` in a document."""
+    found = [re.match(COMMAND, span) for span in code(path.read_text())]
+    calls = [
+        (SCRIPTS.get(match[1], match[2]), shlex.split(match[3], comments=True))
+        for match in found
+        if match
+    ]
+    return [(name, arguments) for name, arguments in calls if arguments != ["..."]]
+
+
+def flags(path):
+    """The pieces of code of a document that are flags and nothing else."""
+    spans = [shlex.split(span) for span in code(path.read_text()) if span.startswith("--")]
+    return [
+        span + NEEDS.get(span[-1], [])
+        for span in spans
+        if all(re.match(r"--\w", part) for part in span) and span != ["--help"]
+    ]
+
+
+class Accepted(Exception):
+    pass
+
+
+@pytest.fixture
+def takes(monkeypatch, capsys):
+    """(command, arguments) -> whether its parser and settings accept them. Of a flag without a
+    value, or with a placeholder for one (--recipe=NAME), only the name counts.
+    """
+    parse = cli_flags.parse
+
+    def parsed(argv, summary, example, classes, **more):
+        named = [part for part in argv[1:] if re.fullmatch(r"--\w+(=[A-Z]+)?", part)]
+        known = parse(argv[:1], summary, example, classes, **more).values
+        words = [part[2:].split("=")[0] for part in named]
+        if not all(word in known or word.removeprefix("no") in known for word in words):
+            return parse(argv, summary, example, classes, **more)  # which says what is unknown
+        given = parse(
+            [part for part in argv if part not in named], summary, example, classes, **more
+        )
+        for kind in classes:
+            given.make(kind)
+        raise Accepted
+
+    def ask(command, arguments):
+        try:
+            return main(["bert-gpu", command, *arguments]) == 0
+        except Accepted:
+            return True
+
+    monkeypatch.setattr(cli_flags, "parse", parsed)
+    return ask
+
+
+USAGES = [
+    pytest.param(*call, id=f"{path.name} {call[0]} {' '.join(call[1])}")
+    for path in DOCUMENTS
+    for call in commands(path)
+]
+
+
+def test_documents_name_commands():
+    named = {usage.values[0] for usage in USAGES}
+    assert named == {*SCRIPTS.values(), "fill-mask"} and len(USAGES) >= 7
+
+
+@pytest.mark.parametrize("command, arguments", USAGES)
+def test_documented_commands_parse(command, arguments, takes):
+    assert takes(command, arguments)
+
+
+def test_what_no_script_takes_is_noticed(takes, capsys):
+    assert not takes("pretrain", ["--input_flie=x"]) and not takes("data", ["--dupe_factr"])
+    assert not takes("pretrain", ["--model=huge"]) and not takes("classify", ["--dupe_factor=2"])
+    assert capsys.readouterr().err.count("\n") == 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(span, id=f"{path.name} {' '.join(span)}")
+        for path in GUIDES
+        for span in flags(path)
+    ],
+)
+def test_documented_flags_are_some_scripts(words, takes):
+    assert any(takes(command, words) for command in SCRIPTS.values())
+
+
+def rows_of_flags():
+    """[(script, [flag])] of the table in docs/flags.md; "all" is every script."""
+    for line in (ROOT / "docs" / "flags.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        scripts = SCRIPTS.values() if cells[0] == "all" else [cells[0]]
+        for script in scripts if cells[0] in (*SCRIPTS.values(), "all") else ():
+            named = [span for span in code(cells[1]) if span != "--help"]
+            yield from ((script, [flag, *NEEDS.get(flag, [])]) for flag in named)
+
+
+@pytest.mark.parametrize("script, words", rows_of_flags())
+def test_the_table_of_flags_names_the_right_script(script, words, takes):
+    assert takes(script, words)
+
+
+@pytest.mark.long
+def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys):
+    """The commands of the README, in order, with flags that make them small appended, and those of
+    docs/running.md.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "one.txt").write_text(pathlib.Path(sample_text).read_text())
+    (tmp_path / "my_pairs").mkdir()
+    for split in ("train", "dev", "test"):
+        rows = (ROOT / "examples" / "pairs" / f"{split}.tsv").read_text().splitlines()[:11]
+        (tmp_path / "my_pairs" / f"{split}.tsv").write_text("\n".join(rows) + "\n")
+    running = [
+        part
+        for span in flags(ROOT / "docs" / "running.md")
+        for part in span
+        if "=" in part and not part.startswith("--wandb")
+    ]
+    assert len(running) >= 3
+    small = dict(
+        data=["--vocab_size=500", "--dupe_factor=1", "--max_seq_length=32"],
+        pretrain=["--num_gpus=0", *SMALL, "--num_train_steps=2", *running],
+        classify=["--num_gpus=0", "--num_train_epochs=1", "--max_seq_length=32"],
+    )
+    walk = commands(ROOT / "README.md")
+    assert [name for name, _ in walk] == ["fill-mask", "data", "pretrain", "classify"]
+    for name, arguments in [*walk[1:], walk[0]]:
+        assert main(["bert-gpu", name, *arguments, *small.get(name, [])]) == 0, capsys.readouterr()
+    assert len(capsys.readouterr().out.splitlines()) > 10
+    assert {path.name for path in (tmp_path / "data").glob("books-*-of-*.tfrecord")}
+    assert (tmp_path / "runs" / "pretrain" / "model" / "model.safetensors").exists()
+    assert (tmp_path / "runs" / "classify" / "test_results.tsv").exists()

@@ -1,0 +1,258 @@
+"""The format that real shapes of files are taken for, and the warning that each poor shape gets."""
+
+import gzip
+import json
+
+import pytest
+
+from bert_gpu.settings import UserError
+from bert_gpu.text import shape
+from bert_gpu.text.config import TextFormat
+from bert_gpu.text.corpus import plan_blocks
+from bert_gpu.text.tokenizers import open_tokenizer
+
+SENTENCES = [
+    f"The {kind} of the house had {number} doors, and the wind came through every one of them."
+    for number in range(10)
+    for kind in ("front", "back", "side")
+]
+GUTENBERG = """\
+It was the best of the long winter evenings, when the people of the
+village came together in the room behind the shop. Nobody remembered who
+had begun it, and nobody asked. There was a stove, and there were chairs
+enough for those who came early.
+
+The miller told the same story as ever, of the year in which the river
+stood still and the wheel with it. His wife had heard it before. She knew
+when to laugh, and the others laughed when she did.
+"""
+
+
+def paragraphs(num_sentences, count=40):
+    return [
+        " ".join(SENTENCES[(i + j) % len(SENTENCES)] for j in range(num_sentences))
+        for i in range(count)
+    ]
+
+
+def decide(tmp_path, files, **settings):
+    """[(kind, reason)] of {name: content}."""
+    paths = []
+    for name, content in files.items():
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        paths.append(str(path))
+    kinds, reasons = shape.decide(paths, [*files], TextFormat(**settings))
+    return [*zip(kinds, reasons, strict=True)]
+
+
+JSON_LINES = "".join(json.dumps({"text": text}) + "\n" for text in paragraphs(3, 5))
+
+
+@pytest.mark.parametrize(
+    "name, content, kind",
+    [
+        ("google.txt", "\n\n".join("\n".join(SENTENCES[:9]) for _ in range(5)), "lines"),
+        ("one_document.txt", "\n".join(SENTENCES), "lines"),
+        ("wiki.txt", "\n".join(paragraphs(4)), "documents"),
+        ("spaced.txt", "\n\n".join(paragraphs(4)), "documents"),
+        (
+            "chinese.txt",
+            "今天天气很好。我们去公园散步吧！你来吗？\n他不在家。他去哪里了？\n",
+            "documents",
+        ),
+        ("articles.txt", "\n\n".join("\n".join(paragraphs(3, 4)) for _ in range(5)), "lines"),
+        ("novel.txt", GUTENBERG, "lines"),
+        ("no_ending", "\n".join(paragraphs(4)), "documents"),
+        ("dump.txt", JSON_LINES, "jsonl"),
+        ("dump", "\ufeff" + JSON_LINES, "jsonl"),
+        ("a.jsonl", "", "jsonl"),
+        ("a.ndjson", "", "jsonl"),
+        ("a.json", JSON_LINES, "jsonl"),
+        ("array.json", f"[{JSON_LINES.replace(chr(10), ',')[:-1]}]", "json"),
+        ("pretty.json", json.dumps({"text": "one"}, indent=2), "json"),
+        ("a.CSV", "", "csv"),
+        ("a.tsv", "", "tsv"),
+        ("a.parquet", "", "parquet"),
+        ("a.feather", "", "arrow"),
+        ("a.csv.gz", gzip.compress(b"", mtime=0), "csv"),
+        ("a.txt.gz", gzip.compress("\n".join(paragraphs(4)).encode()), "documents"),
+        ("broken.gz", b"no archive", "lines"),
+        ("empty.txt", "", "lines"),
+        ("tiny.txt", "One man came.\nAnother man went.\n\nThe sea was calm.", "lines"),
+    ],
+)
+def test_the_format_of_a_file(tmp_path, name, content, kind):
+    assert decide(tmp_path, {name: content})[0][0] == kind
+
+
+def test_a_given_format_wins(tmp_path):
+    assert decide(tmp_path, {"a.jsonl": "x"}, input_format="lines") == [
+        ("lines", "--input_format=lines")
+    ]
+
+
+def test_each_name_says_its_own_and_the_others_have_one_format(tmp_path):
+    files = {f"{number}.txt": "\n".join(paragraphs(4)) for number in range(5)}
+    decided = decide(tmp_path, {"a.csv": "", "b.json": "[]", **files, "9.txt": "One.\n"})
+    assert decided[:2] == [("csv", "by its name"), ("json", "by its name")]
+    assert {kind for kind, _ in decided[2:]} == {"documents"}
+    assert "several sentences" in decided[2][1]
+
+
+@pytest.mark.parametrize("name", ["x.parquet.gz", "x.arrow.zst"])
+def test_a_table_within_an_archive_is_refused(tmp_path, name):
+    with pytest.raises(UserError, match="unpack it first"):
+        decide(tmp_path, {name: ""})
+
+
+def warnings_of(tmp_path, text, objective="nsp", **settings):
+    path = tmp_path / "text"
+    path.write_text(text, encoding="utf-8")
+    text_format = TextFormat(**settings)
+    (kind,), _ = shape.decide([str(path)], ["text"], text_format)
+    blocks = plan_blocks([str(path)], 1 << 20, text_format.replaced(kind))
+    return shape.shape_warnings(blocks, shape.sample(blocks), objective)
+
+
+GOOD = "\n\n".join("\n".join(SENTENCES[:9]) for _ in range(9))
+HTML = "\n".join(f"<p>{text}</p>" for text in paragraphs(3))
+WIKI = "\n".join(f"[[House|{number}]] {text}" for number, text in enumerate(paragraphs(3)))
+
+
+@pytest.mark.parametrize(
+    "text, settings, parts",
+    [
+        (
+            "\n".join(SENTENCES * 3),
+            {},
+            ["a document has 90 lines", "blank lines", "second segments"],
+        ),
+        (
+            "\n\n".join(SENTENCES),
+            {},
+            ["100% of the documents have one sentence", "--objective=full_sentences"],
+        ),
+        (
+            "\n".join(SENTENCES),
+            dict(input_format="documents"),
+            ["documents have one sentence"],
+        ),
+        (JSON_LINES * 4, dict(input_format="lines"), ["look like JSON", "--input_format=jsonl"]),
+        (JSON_LINES, dict(input_format="documents"), ["look like JSON"]),
+        (HTML, {}, ["look like markup", "<p>The front", "take out the text alone"]),
+        (WIKI, {}, ["look like markup", "[[House|0]]"]),
+        (GOOD.replace("and the", "&amp; the"), {}, ["look like markup"]),
+        (GUTENBERG * 9, {}, ["break off within a sentence", "join the lines"]),
+        (
+            "\n\n".join("\n".join(paragraphs(3, 4)) for _ in range(9)),
+            {},
+            ["have several sentences", "--input_format=documents"],
+        ),
+        ("\n".join(paragraphs(4)), dict(language="xx"), ["--language=xx: the splitter has no"]),
+    ],
+)
+def test_each_poor_shape_is_warned_of(tmp_path, text, settings, parts):
+    (warning,) = warnings_of(tmp_path, text, **settings)
+    assert all(part in warning for part in parts) and "\n" not in warning
+
+
+@pytest.mark.parametrize(
+    "text, settings",
+    [
+        (GOOD, {}),
+        (GOOD, dict(language="xx")),  # its sentences are lines
+        ("\n".join(paragraphs(4)), {}),
+        ("\n".join(paragraphs(4)), dict(language="zh")),
+        (JSON_LINES, {}),
+        ("\n\n".join(SENTENCES), dict(objective="full_sentences")),
+        ("\n".join(SENTENCES), dict(objective=None)),
+        ("one\ntwo\n\nthree\n", {}),
+        (GOOD.replace("had", "<b>had</b>", 3), {}),
+        (GOOD.replace("9", "3 < 5 & x > y"), {}),
+        (GOOD.lower().replace(",", "").replace(".", ""), {}),
+    ],
+)
+def test_good_shapes_are_not(tmp_path, text, settings):
+    assert warnings_of(tmp_path, text, **settings) == []
+
+
+def test_an_endless_document_among_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(shape, "ENDLESS_DOCUMENT", 80)
+    (warning,) = warnings_of(tmp_path, "\n".join(SENTENCES * 3), "packed")
+    assert "a document has 90 lines" in warning and "pairs" not in warning
+
+
+@pytest.mark.parametrize("kind", ["lines", "documents"])
+@pytest.mark.parametrize("sample_bytes", [50, 400, 1 << 20])
+def test_samples_are_whole_documents_or_lines_from_all_over(
+    tmp_path, monkeypatch, kind, sample_bytes
+):
+    monkeypatch.setattr(shape, "SAMPLE_BYTES", sample_bytes)
+    documents = [[f"é{i}.{j} and so on." for j in range(1 + i % 7)] for i in range(200)]
+    line, end = ("\n", "\n\n") if kind == "lines" else (" ", "\n")
+    path = tmp_path / "text"
+    path.write_text(end.join(line.join(lines) for lines in documents), encoding="utf-8")
+    blocks = plan_blocks([str(path)], 3000, TextFormat(input_format=kind))
+    assert len(blocks) > 3
+    found = [sentence.decode() for document in shape.sample(blocks) for sentence in document]
+    known = [sentence for document in documents for sentence in document]
+    assert set(found) <= set(known)
+    numbers = {int(sentence[1:].split(".")[0]) for sentence in found}
+    assert numbers & set(range(10)) and numbers & set(range(180, 200))
+    assert len(numbers) >= min(200, 8 + sample_bytes // 20)
+    assert sample_bytes < 1 << 20 or found == known
+
+
+def tokenizer(tmp_path, pieces, do_lower_case):
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*special, *pieces]), encoding="utf-8")
+    return open_tokenizer(str(tmp_path / "vocab.txt"), do_lower_case)
+
+
+WORDS = ["the", "house", "stood", ".", "still"]
+
+
+@pytest.mark.parametrize(
+    "pieces, do_lower_case, text, parts",
+    [
+        (WORDS, True, b"The house stood still.", []),
+        (WORDS, True, b"The house stood still. " * 4 + b"zebra.", []),
+        (
+            WORDS,
+            True,
+            b"The zebra stood. A Zebra. A house.",
+            ["40% of the tokens are [UNK]", "'a', 'zebra'", "leave --vocab_file away"],
+        ),
+        ([*WORDS, "The"], False, b"The house stood.", []),
+        ([*WORDS, "The"], True, b"The house stood.", ["1 pieces", "--nodo_lower_case"]),
+        (WORDS, False, b"the house stood. " * 30 + b"The", ["no piece", "give --do_lower_case"]),
+        (WORDS, False, b"the house stood.", []),
+    ],
+)
+def test_vocabularies_that_do_not_fit(tmp_path, pieces, do_lower_case, text, parts):
+    made = tokenizer(tmp_path, pieces, do_lower_case)
+    warnings = shape.vocabulary_warnings(made, [[text]], do_lower_case, True)
+    assert len(warnings) == bool(parts) and all(part in warnings[0] for part in parts)
+    learnt = shape.vocabulary_warnings(made, [[text]], do_lower_case, False)
+    assert len(learnt) == sum("[UNK]" in part for part in parts), "casing fits what was learnt"
+
+
+def test_the_commonest_unknown_words_come_first(tmp_path):
+    made = tokenizer(tmp_path, WORDS, True)
+    text = " ".join(f"{'xyz'[i % 3]}{i % 15} " * (i % 15) for i in range(15)).encode()
+    words = shape.unknown_words(made, [[b"the " * 20, text]])
+    assert words == ["z14", "y13", "x12", "z11", "y10", "x9", "z8", "y7", "x6", "z5"]
+
+
+def test_strict_makes_a_warning_an_error():
+    class Console:
+        said = []
+
+        def warn(self, text):
+            self.said.append(text)
+
+    shape.Warner(Console(), strict=False)(["one", "two"])
+    assert Console.said == ["one", "two"]
+    with pytest.raises(UserError, match="--strict: one"):
+        shape.Warner(Console(), strict=True)(["one", "two"])

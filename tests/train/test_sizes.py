@@ -1,0 +1,103 @@
+"""A training that cannot fit is refused before anything is allocated, with what it needs and the
+flags that lower it; one that fits never is.
+"""
+
+import types
+
+import numpy as np
+import pytest
+
+from bert_gpu.model import heads
+from bert_gpu.model.config import PRESETS, preset
+from bert_gpu.model.encoders import open_encoder
+from bert_gpu.optim import optimizers
+from bert_gpu.pretrain.config import PretrainSettings
+from bert_gpu.settings import UserError
+from bert_gpu.train import sizes
+from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, MemoryConfig
+
+CPU = types.SimpleNamespace(kind="CPU", num_replicas=1, precision="float32", nvml=())
+
+
+def specs_of(config):
+    return heads.pretraining_weights(open_encoder(config))
+
+
+def check(monkeypatch, available, model="base", settings=None, devices=CPU, **changes):
+    monkeypatch.setattr(sizes, "machine_bytes", lambda: available)
+    config = preset(model, **changes)
+    sizes.check_size(settings or PretrainSettings(), config, specs_of, devices, 128, 32)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_number_of_parameters_is_exact_though_two_layers_are_looked_at(name):
+    settings, config = PretrainSettings(), preset(name)
+    specs = specs_of(config)
+    num_parameters = sum(int(np.prod(spec.shape)) for spec in specs.values())
+    need = sizes.weights(settings, config, specs_of)
+    assert f"{num_parameters:,} parameters" in need.what
+    state = optimizers.state_bytes(specs, settings.optimizer)
+    assert need.num_bytes == 8 * num_parameters + state
+
+
+@pytest.mark.parametrize(
+    "changes, batch, cadence, part, flag",
+    [
+        (dict(num_hidden_layers=10**9), {}, {}, "parameters", "--num_hidden_layers"),
+        (dict(num_hidden_layers=10**9, num_hidden_groups=1), {}, {}, "activations", "--recompute"),
+        (dict(hidden_size=12 * 10**7), {}, {}, "parameters", "--hidden_size"),
+        ({}, dict(train_batch_size=10**11), {}, "activations", "--train_batch_size"),
+        ({}, dict(gradient_accumulation_steps=10**11), {}, "rows", "--gradient_accumulation_steps"),
+        ({}, dict(global_batch_size=32 * 10**11), {}, "rows", "--global_batch_size"),
+        (
+            {},
+            {},
+            dict(
+                steps_per_loop=10**11,
+                num_train_steps=10**11,
+                log_steps=10**11,
+                save_checkpoints_steps=10**11,
+            ),
+            "rows",
+            "--steps_per_loop",
+        ),
+    ],
+)
+def test_what_cannot_fit_is_refused(monkeypatch, changes, batch, cadence, part, flag):
+    settings = PretrainSettings(batch=BatchConfig(**batch), cadence=CadenceConfig(**cadence))
+    with pytest.raises(UserError, match=part) as caught:
+        check(monkeypatch, 64 * 10**9, settings=settings, **changes)
+    text = str(caught.value)
+    assert "this machine has 64 GB" in text and flag in text and len(text) <= 300
+
+
+def test_what_the_remedies_save(monkeypatch):
+    plain, recomputed = (
+        PretrainSettings(memory=MemoryConfig(recompute=recompute), batch=BatchConfig())
+        for recompute in (False, True)
+    )
+    with pytest.raises(UserError):
+        check(monkeypatch, 2 * 10**9, settings=plain)
+    check(monkeypatch, 2 * 10**9, settings=recomputed)
+    small = PretrainSettings(batch=BatchConfig(train_batch_size=1))
+    check(monkeypatch, 2 * 10**9, settings=small)
+    check(monkeypatch, None, settings=plain)  # unknown memory
+    long_loop = PretrainSettings(cadence=CadenceConfig(steps_per_loop=10**11))
+    check(monkeypatch, 64 * 10**9, settings=long_loop)  # a call ends at --log_steps
+
+
+def test_gpus_are_looked_at_one_by_one(monkeypatch):
+    devices = types.SimpleNamespace(kind="GPU", num_replicas=8, precision="bfloat16", nvml=(0,))
+    monkeypatch.setattr(sizes, "gpu_bytes", lambda gpus, limit: limit and limit << 20)
+    for limit, fits in ((256, False), (16000, True), (None, True)):
+        settings = PretrainSettings(devices=DeviceConfig(gpu_memory_limit=limit))
+        if fits:
+            check(monkeypatch, 10**9, settings=settings, devices=devices)
+        else:
+            with pytest.raises(UserError, match="a GPU has 268 MB"):
+                check(monkeypatch, 10**9, settings=settings, devices=devices)
+
+
+def test_this_machine_has_memory():
+    assert 10**8 < sizes.machine_bytes() < 10**15
+    assert [sizes.in_words(n) for n in (999, 1500, 25 * 10**9)] == ["999 B", "1.5 kB", "25 GB"]
