@@ -12,8 +12,9 @@ optimizer with the learning rates of a grid for --search_minutes, which is exten
 is at its edge; then with its best one for --minutes and --seeds other seeds. `pairs` fine-tunes
 AdamW's and Muon's models of the race (not LAMB's) on labelled pairs, with both optimizers; the dev
 file chooses the learning rate, the test file is reported. Each finished run is one row of the JSON
-file; what is there is not run again, and a file with rows of another text, vocabulary, processor or
-pairs is refused. The tables and plots are made from that file.
+file; what is there is not run again, and a file with rows of another text, vocabulary or pairs is
+refused. Another machine may go on with it: the numbers of steps are those of the machine that
+measured the steps, whose processor each cost names. The tables and plots are made from that file.
 
 pre-LN: layer normalisation before each block, no dropout. post-LN: BERT's own form, with dropout
 0.1. All train on the next-sentence objective, rows of 64 tokens, 64 rows a step, 8,192 pieces.
@@ -94,10 +95,10 @@ def digest(*paths):
 
 
 def settings_of(options):
-    """What the rows of a file have in common: the text, its vocabulary, the processor, whose time
-    decides the steps; and the pairs, where they are used.
+    """What the rows of a file have in common: the text, its vocabulary; and the pairs, where they
+    are used.
     """
-    found = dict(text=digest(options.text), vocab_size=options.vocab_size, cpu=hardware()["cpu"])
+    found = dict(text=digest(options.text), vocab_size=options.vocab_size)
     if "pairs" in options.part:
         files = sorted(path for path in pathlib.Path(options.pairs).iterdir() if path.is_file())
         found |= dict(pairs=digest(*files), pair_epochs=options.pair_epochs)
@@ -139,7 +140,9 @@ def check_same(where, stored, settings, flag):
 
 
 def step_seconds(options, record, model, form):
-    """{optimizer: seconds of a step}: the fastest of turns, because others share the machine."""
+    """{optimizer: seconds of a step, "cpu": where}: the fastest of turns, because others share the
+    machine.
+    """
 
     def measure():
         shape = shape_of(model) | FORMS[form] | dict(max_position_embeddings=LENGTH)
@@ -157,7 +160,8 @@ def step_seconds(options, record, model, form):
         finally:
             for peer in peers.values():
                 peer.close()
-        return {name: min(turn[name]["step_seconds"] for turn in turns) for name in peers}
+        fastest = {name: min(turn[name]["step_seconds"] for turn in turns) for name in peers}
+        return fastest | dict(cpu=hardware()["cpu"])
 
     return record.row("costs", f"{model} {form}", measure)
 
