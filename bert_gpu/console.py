@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import time
+import warnings
 
 from bert_gpu.settings import UserError
 
@@ -137,6 +138,14 @@ def write_line(text, stream):
 
 def warn(text):
     tell(sys.stderr, one_line(f"warning: {text}"))
+
+
+@contextlib.contextmanager
+def warnings_of_libraries():
+    """Shows what libraries warn of inside as our own warnings are: the first line of the text."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: warn(str(message).partition("\n")[0])
+        yield
 
 
 def one_line(text):

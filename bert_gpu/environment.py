@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 
 from bert_gpu.settings import UserError
 
@@ -53,6 +54,9 @@ def prepare(environ=os.environ, arguments=None):
         environ["XLA_FLAGS"] = f"{flags} {OUR_FLAGS}".strip()
     if "NUMBA_CACHE_DIR" not in environ:
         environ["NUMBA_CACHE_DIR"] = cache_folder("numba", environ)
+    processes = sys.modules.get("multiprocessing.process")
+    if processes and processes.parent_process():  # its parent has shown these
+        warnings.filterwarnings("ignore", "Environment variable .* is defined", module="numba")
     if not any(isinstance(finder, KerasLater) for finder in sys.meta_path):
         sys.meta_path.insert(0, KerasLater())
 

@@ -8,6 +8,7 @@ import io
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -44,6 +45,14 @@ def test_a_warning_is_one_printable_line(capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(r"warning: a\x1b[31m\u202e\udcff b xx") and line.endswith("x...")
     assert len(line) == console.LINE_CHARACTERS and line.isprintable()
+
+
+def test_a_library_warns_in_one_line(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with console.warnings_of_libraries():
+            warnings.warn("old\nTraceback", RuntimeWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: old\n"
 
 
 def test_printable_text_stays_as_it_is():

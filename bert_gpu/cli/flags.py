@@ -276,7 +276,8 @@ def exit_code(main, argv):
     and exit code 2.
     """
     try:
-        return main(argv) or 0
+        with console.warnings_of_libraries():
+            return main(argv) or 0
     except UserError as error:
         return fail(str(error))
     except GaveUp as problem:
@@ -311,6 +312,8 @@ def tensorflow_problem(error):
         )
     if {"NotFoundError", "PermissionDeniedError", "FailedPreconditionError"} & set(kinds):
         return f"{error.message}; {CHECK_PATH}"
+    if "UnimplementedError" in kinds and "File system scheme" in error.message:
+        return f"{error.message}; give a path on a local or mounted file system"
     return None
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 
+from bert_gpu.files import check_local
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.text.config import NORMALIZATIONS
 
@@ -160,6 +161,7 @@ class DataConfig(Settings):
 
     def __post_init__(self):
         super().__post_init__()
+        check_local(self.output_file, "--output_file")
         if (
             not self.output_file.endswith(".tfrecord")
             or os.path.basename(self.output_file) == ".tfrecord"

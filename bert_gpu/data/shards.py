@@ -16,7 +16,8 @@ from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
 from bert_gpu.files import read_json, write_json
 from bert_gpu.malloc import trim_heap
-from bert_gpu.settings import fields_of, setting
+from bert_gpu.settings import UserError, fields_of, setting
+from bert_gpu.tensor_files import load_file, save_file
 from bert_gpu.text import clean, corpus
 from bert_gpu.text.tokenizers import open_tokenizer
 
@@ -111,8 +112,8 @@ class Worker:
                 # The validation shard reads the text again; progress counts each byte once.
                 report(num_bytes if shard.split == "train" else 0, group_counts.num_tokens)
             if self.config.order in SCORED_ORDERS:
-                with open(scores_path(shard), "wb") as file:
-                    np.save(file, np.concatenate(scores) if scores else np.zeros(0))
+                whole = np.concatenate(scores) if scores else np.zeros(0)
+                save_file({"scores": whole}, scores_path(shard))
         counts.num_bytes = writer.num_bytes
         write_json(stats_path(shard), dataclasses.asdict(counts))
 
@@ -347,6 +348,14 @@ def rarity(tokens, frequencies):
     return np.where(counted, -np.log(np.where(counted, shares, 1.0)), 0.0).sum(1) / np.maximum(
         counted.sum(1), 1
     )
+
+
+def read_scores(shard):
+    """What the rows of a shard are sorted by, (rows,). UserError when the file is damaged."""
+    try:
+        return load_file(scores_path(shard))[0]["scores"]
+    except UserError as error:
+        raise UserError(f"{error}; write the data again with --overwrite") from error
 
 
 def scores_path(shard):

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from bert_gpu.data.records import index_path
-from bert_gpu.data.shards import scores_path, stats_path
+from bert_gpu.data.shards import read_scores, stats_path
 from bert_gpu.files import check_writable, read_json, write_json
 from bert_gpu.settings import UserError, fields_of
 from bert_gpu.text.config import FILE_NAMES
@@ -199,7 +199,7 @@ class Target:
         """Removes shards without an instance, writes dataset.json, and removes temporary files."""
         if manifest.order_file:
             scores = [
-                np.load(scores_path(shard))
+                read_scores(shard)
                 for shard in shards
                 if shard.split == "train" and counts[shard].num_instances
             ]

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import tensorflow as tf
 
 from bert_gpu.cli import flags
 from bert_gpu.settings import Settings, UserError, setting
@@ -86,6 +87,19 @@ def test_errors_are_one_short_line_and_exit_code_2(capsys):
     assert error.count("\n") == 1 and len(error) <= 301
     assert flags.exit_code(lambda argv: None, []) == 0
     assert flags.exit_code(lambda argv: 3, []) == 3
+
+
+@pytest.mark.parametrize(
+    "path, reason", [("s3://bucket/x", "scheme 's3' not implemented"), ("/proc/no/x", "/proc/no")]
+)
+def test_files_that_tensorflow_cannot_write(path, reason, capsys):
+    def write(argv):
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write("x")
+
+    assert flags.exit_code(write, []) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line and ("file system" in line or "check the path" in line)
 
 
 def test_every_value_is_explained(capsys):

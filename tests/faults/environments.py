@@ -1,5 +1,6 @@
-"""Garbage in environment variables, and what is missing there, thrown at the commands as processes.
-Law: the command works, or says in one line which variable is wrong.
+"""Garbage in environment variables, and what is missing there, thrown at the commands as processes;
+and outputs that are not on this machine. Law: the command works, or says in one line which variable
+or output is wrong.
 """
 
 import functools
@@ -16,6 +17,7 @@ VARIABLES = {
     "TMPDIR": ("/nonexistent",),
     "XDG_CACHE_HOME": ("/proc/nowhere",),
     "NUMBA_CACHE_DIR": ("/proc/nowhere",),
+    "NUMBA_OPT": ("garbage",),
     "CUDA_VISIBLE_DEVICES": ("garbage", ""),
     "TF_NUM_INTRAOP_THREADS": ("garbage",),
     "TF_ENABLE_ONEDNN_OPTS": ("garbage",),
@@ -28,44 +30,57 @@ VARIABLES = {
 }
 
 
+ELSEWHERE = "gs://", "s3://bucket/x", "x://y"  # outputs that are no path of this machine
+
+
 def cases(world, seed, part=None):
     """Parts: the commands; None = all."""
     commands = dict(
-        data=lambda folder: [
+        data=lambda out: [
             "data",
             f"--input_file={world.text}",
-            f"--output_file={folder}/out/x.tfrecord",
+            f"--output_file={out}/x.tfrecord",
             *DATA_FLAGS,
         ],
-        pretrain=lambda folder: [
+        pretrain=lambda out: [
             "pretrain",
             f"--input_file={world.data}/*.tfrecord",
-            f"--output_dir={folder}/out",
+            f"--output_dir={out}",
             *RUN_FLAGS,
         ],
-        classify=lambda folder: [
+        classify=lambda out: [
             "classify",
             f"--init_checkpoint={world.run}/model",
             f"--data_dir={world.pairs}",
-            f"--output_dir={folder}/out",
+            f"--output_dir={out}",
             *CLASSIFY_FLAGS,
         ],
     )
-    return [
+    commands = {name: made for name, made in commands.items() if part in (None, name)}
+    variables = [
         Case(
             f"{command} {name}={'(unset)' if value is None else value}",
             functools.partial(law, arguments, name, value),
         )
         for command, arguments in commands.items()
-        if part in (None, command)
         for name, values in VARIABLES.items()
         for value in values
+    ]
+    return variables + [
+        Case(f"{command} to {out}", functools.partial(refused, arguments, out))
+        for command, arguments in commands.items()
+        for out in ELSEWHERE
     ]
 
 
 def law(arguments, name, value, folder):
-    ended = oracle.run(*arguments(folder), "--quiet", watch=folder, **{name: value})
+    ended = oracle.run(*arguments(folder / "out"), "--quiet", watch=folder, **{name: value})
     problem = ended.problem((0, 2))
     if problem or ended.code == 0:
         return problem
     return ended.refusal() or ("" if name in ended.stderr else f"not named: {ended.stderr}")
+
+
+def refused(arguments, out, folder):
+    ended = oracle.run(*arguments(out), "--quiet", watch=folder)
+    return ended.refusal() or ("" if out in ended.stderr else f"not named: {ended.stderr}")

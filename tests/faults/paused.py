@@ -2,8 +2,9 @@
 
 `python -m tests.faults.paused JSON`, with {"commands": [[...], [...]], "points": [["module",
 "Class.function"], ...], "schedule": "ABBA..."}: a process pauses before each call of a point, and
-each letter of the schedule lets one go on to its next pause or its end. Prints [[exit code,
-stderr], ...]. The processes are forked from one that has imported TensorFlow and not used it yet.
+each letter of the schedule lets one go on to its next pause or its end. With {"locks": false} locks
+let everybody in. Prints [[exit code, stderr], ...]. The processes are forked from one that has
+imported TensorFlow and not used it yet.
 """
 
 import functools
@@ -12,6 +13,8 @@ import json
 import os
 import sys
 import tempfile
+
+import filelock
 
 
 class Process:
@@ -85,6 +88,8 @@ def pause_before(owner, names, wait):
 def main(request):
     for module in {module for module, _ in request["points"]}:
         importlib.import_module(module)
+    if not request.get("locks", True):
+        filelock.FileLock.acquire = filelock.FileLock.release = lambda self: None
     processes = []
     for command in request["commands"]:
         processes.append(Process(command, request["points"]))

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pathlib
 import shutil
+import tempfile
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings
 from bert_gpu.settings import UserError
 from bert_gpu.train import sinks
 from bert_gpu.train.checkpoint import RunFolder
+from tests.faults import oracle
+from tests.faults.world import TEXT, sorting
 
 REFUSED, NO_EFFECT, SILENT = "refused", "no effect", "silent"
 
@@ -32,6 +35,17 @@ def read_data(folder, warn):
         if set_ is not None
     }
     return dataclasses.asdict(dataset.info), dataset.identity(), records, vocabulary.vocab
+
+
+def read_unfinished(folder, warn):
+    """What the same command makes of an interrupted data job, in a copy."""
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = pathlib.Path(shutil.copytree(folder, f"{scratch}/copy"))
+        outcome = oracle.call(*sorting(copy), watch=copy)
+        if outcome.code == 2:
+            raise UserError(" ".join(outcome.messages()))
+        assert outcome.code == 0, outcome
+        return read_data(copy / "out", warn)
 
 
 def read_run(folder, warn):
@@ -52,7 +66,12 @@ def read_model(folder, warn):
     return config.to_dict(), digests(weights), notes, tokenizer.identity
 
 
-READERS = dict(data=read_data, run=read_run, model=read_model)
+READERS = {
+    "data": read_data,
+    "unfinished data": read_unfinished,
+    "run": read_run,
+    "model": read_model,
+}
 
 
 def digests(tensors):
@@ -61,19 +80,22 @@ def digests(tensors):
 
 def parts(world, part=None):
     """{part: folder} of what the readers read; of one part alone, only that is made."""
-    folders = dict(
-        data=lambda: world.data, run=lambda: world.run, model=lambda: world.run / "model"
-    )
+    folders = {
+        "data": lambda: world.data,
+        "unfinished data": lambda: world.unfinished,
+        "run": lambda: world.run,
+        "model": lambda: world.run / "model",
+    }
     return {name: folder() for name, folder in folders.items() if part in (None, name)}
 
 
 def files(folder):
-    """The files of a folder, without those of a part inside it and without locks."""
+    """The files of a folder, without those of a part inside it, a job's text, and locks."""
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(set(folders) - {"model"})
         found += [pathlib.Path(parent, name) for name in sorted(names)]
-    return [path for path in found if path.stat().st_size]
+    return [path for path in found if path.stat().st_size and path.name != TEXT]
 
 
 def copy_with(folder, target, path, content):

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from tests.faults import writers
 from tests.faults.machines import MACHINES, sample
 from tests.faults.world import World
 
@@ -39,3 +40,11 @@ def test_sample(machine, world, tmp_path):
 def test_larger_sample(machine, world, tmp_path):
     needs(machine)
     survive(machine, machine.cases(world, SEED), machine.long_sample, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", writers.POINTS)
+def test_without_locks_two_writers_meet(name, world, tmp_path):
+    """So the machine sees what the lock prevents: B begins when A is about to write."""
+    problem = writers.runner(world, name, "AABBBBAA", locks=False)(tmp_path)
+    assert "exit codes [0, 0]" in problem or "changed" in problem or "added" in problem, problem

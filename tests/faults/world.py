@@ -5,13 +5,24 @@ command itself.
 import functools
 import pathlib
 import shutil
+from unittest import mock
 
+from bert_gpu.data.target import Target
 from tests.faults import oracle
 
 DATA_FLAGS = ("--vocab_size=300", "--dupe_factor=1", "--max_seq_length=32", "--num_shards=2")
 TINY = ("--model=tiny", "--hidden_size=16", "--intermediate_size=32", "--num_hidden_layers=1")
 RUN_FLAGS = (*TINY, "--train_batch_size=4", "--num_train_steps=4", "--log_steps=1")
 CLASSIFY_FLAGS = ("--train_batch_size=4", "--num_train_epochs=1", "--max_seq_length=32")
+
+
+TEXT = "text.txt"
+
+
+def sorting(folder):
+    """A data job of the text in a folder; its rows are sorted, so that shards keep their scores."""
+    files = f"--input_file={folder}/{TEXT}", f"--output_file={folder}/out/x.tfrecord"
+    return ["data", *files, *DATA_FLAGS, "--order=length", "--num_workers=1", "--quiet"]
 
 
 class World:
@@ -54,6 +65,19 @@ class World:
                 "data", f"--input_file={self.text}", f"--output_file={path}/x.tfrecord", *DATA_FLAGS
             ),
         )
+
+    @functools.cached_property
+    def unfinished(self):
+        """A folder with text.txt and out/, of a data job stopped when all shards were written."""
+
+        def write(path):
+            path.mkdir()
+            shutil.copy(self.text, path / TEXT)
+            with mock.patch.object(Target, "finish", side_effect=KeyboardInterrupt):
+                outcome = oracle.call(*sorting(path), watch=path)
+            assert outcome.code == 130 and list(path.glob("out/.x-*.scores")), outcome
+
+        return self.make("unfinished", write)
 
     @functools.cached_property
     def run(self):

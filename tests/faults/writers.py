@@ -17,7 +17,7 @@ from tests.faults.world import DATA_FLAGS, RUN_FLAGS
 POINTS = {
     "data": [
         ("bert_gpu.data.build", "only_writer"),
-        ("bert_gpu.data.target", "Target.check_unchanged"),
+        ("bert_gpu.data.target", "Target.begin"),
         ("bert_gpu.data.target", "Target.finish"),
     ],
     # run.json is written when a training begins, and when it has ended
@@ -76,14 +76,15 @@ def left_by(path):
     }
 
 
-def runner(world, name, schedule):
+def runner(world, name, schedule, locks=True):
+    """locks: whether they are held; without them the law does not hold."""
     seeds = 1, 2
     expected = [alone(world, name, seed) for seed in seeds]
 
     def run(folder):
         out = folder / "out"
         commands = [command(world, name, out, seed) for seed in seeds]
-        request = dict(commands=commands, points=POINTS[name], schedule=schedule)
+        request = dict(commands=commands, points=POINTS[name], schedule=schedule, locks=locks)
         call = [sys.executable, "-m", "tests.faults.paused", json.dumps(request)]
         result = subprocess.run(
             call,
