@@ -17,7 +17,7 @@ import zstandard
 
 from bert_gpu.files import within_free_space
 from bert_gpu.settings import UserError
-from bert_gpu.text import containers
+from bert_gpu.text import containers, corpus
 
 READ_BYTES = 1 << 20
 PIECE_BYTES = 1 << 12  # unpacked at once; a run of one character may grow 32,000-fold, to 128 MiB
@@ -94,15 +94,9 @@ def unpack_file(path, text_format, folder, report, name):
     if text_format.is_container:
         field = hashlib.blake2b(text_format.text_field.encode(), digest_size=4).hexdigest()
         base = f"{base}-{text_format.input_format}-{field}"
-    try:
+    with corpus.readable(name):
         size = tf.io.gfile.stat(path).length
         target = os.path.join(folder, f"{content_hash(path)}-{base}")
-    except (FileNotFoundError, tf.errors.NotFoundError):
-        raise UserError(f"{name}: no such file; check the path"[:300]) from None
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(
-            f"{name}: cannot be read ({type(error).__name__}); name a readable file"[:300]
-        ) from None
     if os.path.exists(target):
         report(size)
         return target

@@ -9,6 +9,7 @@ A window is about as much text as a data job holds at once: part of a large file
 ones. Where it ends depends on the text alone, not on what the files contain beside it.
 """
 
+import contextlib
 import dataclasses
 import os
 
@@ -310,17 +311,23 @@ def whole_lines(path, name):
     """Yields the file's bytes, about CHUNK_BYTES at a time, cut after a line break.
     Raises UserError.
     """
+    with readable(name), open_binary(path) as file:
+        pending = []
+        while chunk := file.read(CHUNK_BYTES):
+            end = chunk.rfind(b"\n") + 1
+            if end:
+                yield b"".join([*pending, chunk[:end]])
+                pending = []
+            pending.append(chunk[end:])
+        if any(pending):
+            yield b"".join(pending)
+
+
+@contextlib.contextmanager
+def readable(name):
+    """Turns errors of a file that is missing or cannot be read into a UserError with its name."""
     try:
-        with open_binary(path) as file:
-            pending = []
-            while chunk := file.read(CHUNK_BYTES):
-                end = chunk.rfind(b"\n") + 1
-                if end:
-                    yield b"".join([*pending, chunk[:end]])
-                    pending = []
-                pending.append(chunk[end:])
-            if any(pending):
-                yield b"".join(pending)
+        yield
     except (FileNotFoundError, tf.errors.NotFoundError):
         raise UserError(f"{name}: no such file; check the path"[:300]) from None
     except (OSError, tf.errors.OpError) as error:

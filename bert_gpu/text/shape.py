@@ -170,16 +170,11 @@ def read_head(path, name):
     """
     head = b""
     try:
-        for piece in archives.plain_pieces(path, lambda num_bytes: None):
-            head += piece
-            if len(head) >= HEAD_BYTES:
-                break
-    except (FileNotFoundError, tf.errors.NotFoundError):
-        raise UserError(f"{name}: no such file; check the path"[:300]) from None
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(
-            f"{name}: cannot be read ({type(error).__name__}); name a readable text file"[:300]
-        ) from None
+        with corpus.readable(name):
+            for piece in archives.plain_pieces(path, lambda num_bytes: None):
+                head += piece
+                if len(head) >= HEAD_BYTES:
+                    break
     except archives.BROKEN:
         return b""
     return head[:HEAD_BYTES]
