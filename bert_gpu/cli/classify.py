@@ -54,7 +54,7 @@ def main(argv):
     )
     phases = resolve_phases(settings.run)
     if common.save_config is not None:
-        parsed.save_config(common.save_config)
+        parsed.save_config(common.save_config, [parsed.make(kind) for kind in CLASSES])
     if common.show_config:
         resolved = {type(config): config for config in resolve_defaults(settings, phases).configs()}
         console.answer(

@@ -74,7 +74,7 @@ def main(argv):
     config = parsed.make(DataConfig, **own_defaults(parsed))
     text_format = parsed.make(TextFormat)
     if common.save_config is not None:
-        parsed.save_config(common.save_config)
+        parsed.save_config(common.save_config, [config, text_format])
     if common.show_config:
         rest = [parsed.make(kind) for kind in (FolderConfig, RecipeConfig)]
         console.answer(flags.describe(parsed, [config, *rest, text_format, show, common]))

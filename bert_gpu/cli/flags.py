@@ -144,15 +144,17 @@ class Parsed:
                 f"(set by --recipe={self.recipe_name}; override it with --{flag})"
             ) from error
 
-    def save_config(self, path):
-        """Writes the flags of this call to a file, for --flagfile."""
+    def save_config(self, path, configs):
+        """Writes the flags of this call to a file, for --flagfile. configs: Settings objects whose
+        other values it tells in comments.
+        """
         given = [
             flag.argument for flag in self.sources.values() if flag.name not in flagfile.NOT_SAVED
         ]
         recipe = [] if self.recipe_name is None else recipe_lines(self)
         others = [
             line_of(self, field, getattr(config, field.name))
-            for config in map(self.make, self.classes)
+            for config in configs
             for field in dataclasses.fields(config)
             if field.name not in self.sources.keys() | flagfile.NOT_SAVED
             and getattr(config, field.name) not in (None, ())

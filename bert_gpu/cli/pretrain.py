@@ -72,7 +72,8 @@ def main(argv):
         if settings.run.model or settings.run.bert_config_file:
             resolve_model(settings, 0, None, "CPU")  # fails early
         if common.save_config is not None:
-            parsed.save_config(common.save_config)
+            kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
+            parsed.save_config(common.save_config, [parsed.make(kind) for kind in kinds])
         if common.show_config:
             console.answer(show_config(parsed, settings))
             return 0
