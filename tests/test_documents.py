@@ -41,7 +41,8 @@ def flags(path):
     return [
         span + NEEDS.get(span[-1], [])
         for span in spans
-        if all(re.match(r"--\w", part) for part in span) and span != ["--help"]
+        if all(re.match(r"--\w", part) for part in span)
+        and span not in (["--help"], ["--helpfull"])
     ]
 
 
