@@ -12,6 +12,7 @@ import os
 
 from bert_gpu import console
 from bert_gpu.cli import flagfile, meanings
+from bert_gpu.cli.translations import is_true
 from bert_gpu.settings import UserError
 
 TRUTHS = ("true", "false")
@@ -46,7 +47,7 @@ class Given:
 
     Attributes:
       name: of our flag. argument: --name=value, as absl reads it. place: where it stands.
-      said: what the user wrote, if that was a flag of another name; else None.
+      said: what the user wrote, and via: the alias's name, if that was one; else None.
       yields: whether it is what another project's switch means when it is off, which any other
         value wins over.
     """
@@ -55,6 +56,7 @@ class Given:
     argument: str
     place: Place
     said: str | None = None
+    via: str | None = None
     yields: bool = False
 
     @property
@@ -93,7 +95,10 @@ class Reader:
         while tokens:
             text, place = tokens.popleft()
             if text == "--" and place is COMMAND_LINE:
-                positionals += [rest for rest, _ in tokens]
+                rest = [text for text, _ in tokens]
+                for text in rest:
+                    self._check_positional(text, place)
+                positionals += rest
                 break
             if not text.startswith("-") or text in ("-", "--"):
                 self._check_positional(text, place)
@@ -162,13 +167,13 @@ class Reader:
                 continue
             try:
                 settings = alias.translate(value, names)
+                yields = alias.is_switch and not is_true(value)
             except ValueError as problem:
                 raise UserError(f"{place.prefix}{said[:80]}: {problem}"[:300]) from None
             if alias.note is not None:
                 console.warn(f"{place.prefix}{said[:80]} has no effect here: {alias.note}")
-            yields = alias.is_switch and value.lower() not in ("true", "t", "1", "yes", "y")
             found += [
-                Given(flag, f"--{flag}={text}", place, said, yields)
+                Given(flag, f"--{flag}={text}", place, said, name, yields)
                 for flag, text in settings.items()
             ]
         return without_conflicts(found)
@@ -178,29 +183,25 @@ def without_conflicts(flags):
     """[Given] without those that yield to another. UserError when one place sets a flag under two
     names.
     """
+    last = {(flag.name, flag.place.path, flag.via): flag for flag in flags}
     groups = {}
-    for flag in flags:
-        groups.setdefault((flag.name, flag.place.path), []).append(flag)
+    for (name, path, _), flag in last.items():
+        groups.setdefault((name, path), []).append(flag)
+    kept = []
     for group in groups.values():
-        if any(not flag.yields for flag in group) and all(flag.said for flag in group):
-            group[:] = [flag for flag in group if not flag.yields]
-        first = group[0]
+        firm = [flag for flag in group if not flag.yields]
+        if firm and all(flag.via for flag in group):
+            group = firm
         for other in group[1:]:
-            is_alone = (first.said is None) == (other.said is None)
-            if not is_alone or (
-                first.said is not None
-                and name_of(first) != name_of(other)
-                and first.argument != other.argument
-            ):
-                raise UserError(
-                    f"{other.place.prefix}{first.said or first.argument} and "
-                    f"{other.said or other.argument}: both set --{first.name}; give one of them"
-                )
-    return [flag for flag in flags if flag in groups[flag.name, flag.place.path]]
-
-
-def name_of(flag):
-    return flag.said.partition("=")[0].removeprefix("--no").lstrip("-")
+            first = group[0]
+            if first.via and other.via and first.argument == other.argument:
+                continue
+            raise UserError(
+                f"{other.place.prefix}{first.said or first.argument} and "
+                f"{other.said or other.argument}: both set --{first.name}; give one of them"
+            )
+        kept += group
+    return [flag for flag in flags if any(flag is one for one in kept)]
 
 
 def lines_of(path, place):

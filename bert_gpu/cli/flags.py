@@ -17,7 +17,7 @@ from absl import flags as absl_flags
 
 import bert_gpu
 from bert_gpu import console, recipes
-from bert_gpu.cli import aliases, arguments, flagfile, help
+from bert_gpu.cli import aliases, arguments, flagfile, help, translations
 from bert_gpu.settings import (
     GaveUp,
     Settings,
@@ -232,7 +232,7 @@ def own_aliases(fields):
     """{name: Alias} of the other names that flags have of their own. fields: {name: field}."""
     return {
         alias: aliases.Alias(
-            alias, (), (), aliases.renamed(name), (name,), is_switch=is_bool(field)
+            alias, (), (), translations.renamed(name), (name,), is_switch=is_bool(field)
         )
         for name, field in fields.items()
         for alias in field.metadata["aliases"]

@@ -156,9 +156,9 @@ def unknown(argument, script, names):
     shown = argument[:80]
     if plain(name) in RESUME and script is not None:
         return f"{shown}: no such flag; a job resumes by itself: repeat its command"
-    elsewhere = flags_elsewhere(script)
     if own := guesses(name, names):
         return f"{shown}: no such flag; did you mean {' or '.join(own)}? (--helpfull lists all)"
+    elsewhere = flags_elsewhere(script)
     for other, flags in elsewhere.items():
         if name in flags or name.removeprefix("no") in flags:
             return f"{shown}: no such flag; it is one of {SCRIPTS[other]}"

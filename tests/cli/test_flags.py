@@ -47,6 +47,7 @@ def test_defaults_and_given():
         (["--rate", "abc"], "--rate=abc: must be a number"),
         (["--fast=perhaps"], "--fast=perhaps: must be true or false"),
         (["extra"], "'extra': not a flag"),
+        (["--nofast", "--", "extra"], "'extra': not a flag"),
         (["--size"], "--size: needs a value; write --size=VALUE"),
         (["--n_size=3", "--size=3"], "--n_size=3 and --size=3: both set --size; give one of them"),
         (["--wait=3w"], "--wait=3w: must be a time with the units d, h, m or s, such as 24h"),
