@@ -11,7 +11,7 @@ import dataclasses
 import os
 
 from bert_gpu import console
-from bert_gpu.cli import flagfile, meanings
+from bert_gpu.cli import flagfile
 from bert_gpu.cli.translations import is_true
 from bert_gpu.settings import UserError
 
@@ -135,6 +135,8 @@ class Reader:
                 raise UserError(
                     f"{place.prefix}{text[:100]!r}: write --name=value, one flag a line"
                 )
+            from bert_gpu.cli import meanings  # here, because only a mistake need wait for it
+
             raise UserError(f"{place.prefix}{meanings.unknown(text, self.script, self.all_names)}")
         if equals:
             return name, value, text
