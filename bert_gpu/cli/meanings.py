@@ -3,6 +3,7 @@ letters.
 """
 
 import difflib
+import importlib
 import re
 
 from bert_gpu.cli.aliases import ALIASES, SCRIPTS
@@ -156,7 +157,7 @@ def unknown(argument, script, names):
     shown = argument[:80]
     if plain(name) in RESUME and script is not None:
         return f"{shown}: no such flag; a job resumes by itself: repeat its command"
-    if own := guesses(name, names):
+    if own := guesses(name, names) or similar(name, names, 0.85):
         return f"{shown}: no such flag; did you mean {' or '.join(own)}? (--helpfull lists all)"
     elsewhere = flags_elsewhere(script)
     for other, flags in elsewhere.items():
@@ -165,7 +166,7 @@ def unknown(argument, script, names):
     for other, flags in elsewhere.items():
         if found := guesses(name, flags):
             return f"{shown}: no such flag; did you mean {found[0]} of {SCRIPTS[other]}?"
-    if own := similar(name, names):
+    if own := similar(name, names, 0.7):
         return f"{shown}: no such flag; did you mean {' or '.join(own)}? (--helpfull lists all)"
     return f"{shown}: no such flag (--help shows those that matter, --helpfull lists all)"
 
@@ -191,32 +192,22 @@ def guesses(name, names):
     return [f"--{flag}" for flag in dict.fromkeys(found)][:2]
 
 
-def similar(name, names):
-    """["--flag"] of the flags in `names`, at most two, that are spelt like a name."""
+def similar(name, names, least):
+    """["--flag"] of the flags in `names`, at most two, that are spelt like a name. least: share of
+    the letters that agree.
+    """
     wanted = plain(name)
-    found = difflib.get_close_matches(wanted, names, n=2, cutoff=0.7)
+    found = difflib.get_close_matches(wanted, names, n=2, cutoff=least)
     if not found and wanted.startswith("no"):
-        found = difflib.get_close_matches(wanted[2:], names, n=1, cutoff=0.7)
+        found = difflib.get_close_matches(wanted[2:], names, n=1, cutoff=least)
     return [f"--{flag}" for flag in found]
 
 
 def flags_elsewhere(script):
     """{another script: names of its flags} for one script; {} for None."""
-    # here, because a call without mistakes need not wait for them
-    from bert_gpu.cli.training import classes_of
-    from bert_gpu.data.config import DataConfig
-    from bert_gpu.finetune.config import FinetuneSettings
-    from bert_gpu.model.config import ModelConfig
-    from bert_gpu.pretrain.config import PretrainSettings
-    from bert_gpu.text.config import TextFormat
-
-    classes = {
-        "data": (DataConfig, TextFormat),
-        "pretrain": classes_of(PretrainSettings, ModelConfig),
-        "classify": classes_of(FinetuneSettings),
-    }
+    others = [] if script is None else [other for other in SCRIPTS if other != script]
+    classes = {other: importlib.import_module(f"bert_gpu.cli.{other}").CLASSES for other in others}
     return {
         other: [*fields_of(*kinds), *(n for n, a in ALIASES[other].items() if a.refusal is None)]
         for other, kinds in classes.items()
-        if script is not None and other != script
     }
