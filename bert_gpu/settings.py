@@ -7,11 +7,15 @@ input, raises `UserError`, which the command line prints as one line with exit c
 
 import dataclasses
 import math
+import re
 import sys
 import types
 import typing
 
 ROLES = ("bert", "departure")
+# seconds of the letters in a time such as 1h30m, from large to small; and the units of settings
+TIME_LETTERS = dict(d=86400, h=3600, m=60, s=1)
+TIME_UNITS = dict(hours="h", minutes="m", seconds="s")
 
 
 class UserError(Exception):
@@ -32,7 +36,7 @@ class GaveUp(Exception):
 
 def setting(
     default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(),
-    aliases=(), needs=None, role=None, bert_values=None, none_means=None, inside=None,
+    aliases=(), needs=None, role=None, bert_values=None, none_means=None, inside=None, unit=None,
 ):  # fmt: skip
     """A dataclass field that is also a flag.
 
@@ -50,8 +54,11 @@ def setting(
         for a departure, only its default.
       none_means: for a departure that may be None, the field whose value it then takes.
       inside: for a dict, {key: field} of the values in it.
+      unit: of a time, a float: "hours", "minutes" or "seconds". Its flag takes texts such as 1h30m,
+        too; see `parse_time`.
     """
     assert role in (None, *ROLES), role
+    assert unit in (None, *TIME_UNITS), unit
     rules = dict(
         help=help,
         low=low,
@@ -66,7 +73,7 @@ def setting(
         default=default,
         metadata=rules
         | dict(needs=needs, role=role, bert_values=bert_values, none_means=none_means)
-        | dict(inside=inside or {}),
+        | dict(inside=inside or {}, unit=unit),
     )
 
 
@@ -134,6 +141,30 @@ def stored_complaint(content, fields, prefix=""):
 def as_tuple(field, value):
     """The value of a JSON entry for a field: a tuple in place of a list where it should be one."""
     return tuple(value) if isinstance(value, list) and value_type(field)[0] is tuple else value
+
+
+def parse_time(text, unit):
+    """A time in `unit` ("hours", "minutes" or "seconds"), a float, from a text: 24h, 90m, 1.5d or
+    1h30m, larger units first; a bare number is in `unit`.
+
+    Raises ValueError, whose message says what is allowed.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        number = r"(\d+\.?\d*|\.\d+)"
+        parts = re.fullmatch("".join(f"(?:{number}{letter})?" for letter in TIME_LETTERS), text)
+        if not text or parts is None:
+            raise ValueError(
+                "must be a time with the units d, h, m or s, such as 24h, 90m or 1h30m; "
+                f"a bare number means {unit}"
+            ) from None
+    seconds = sum(
+        float(part) * TIME_LETTERS[letter]
+        for part, letter in zip(parts.groups(), TIME_LETTERS, strict=True)
+        if part is not None
+    )
+    return seconds / TIME_LETTERS[TIME_UNITS[unit]]
 
 
 def shortened(value):

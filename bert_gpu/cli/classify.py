@@ -24,18 +24,37 @@ EXAMPLE = (
 )
 
 CLASSES = training.classes_of(FinetuneSettings)
+MAIN = {
+    "The task": ("data_dir", "task_name", "text_a", "text_b", "label"),
+    "Model in, results out": ("init_checkpoint", "output_dir"),
+    "What is done": ("do_train", "do_eval", "do_predict"),
+    "Training": (
+        "num_train_epochs",
+        "learning_rate",
+        "train_batch_size",
+        "max_seq_length",
+        "warmup_proportion",
+        "num_gpus",
+        "precision",
+    ),
+    "Many settings at once": ("recipe", "show_config", "save_config"),
+}
 
 
 def main(argv):
     defaults = training.defaults_of(FinetuneSettings) | dict(
         data_dir=flags.bundled("examples/pairs")
     )
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, defaults=defaults, script="classify")
+    parsed = flags.parse(
+        argv, SUMMARY, EXAMPLE, CLASSES, defaults=defaults, script="classify", main=MAIN
+    )
     common, settings = (
         parsed.make(flags.CommonConfig),
         training.read_settings(parsed, FinetuneSettings),
     )
     phases = resolve_phases(settings.run)
+    if common.save_config is not None:
+        parsed.save_config(common.save_config, [parsed.make(kind) for kind in CLASSES])
     if common.show_config:
         resolved = {type(config): config for config in resolve_defaults(settings, phases).configs()}
         console.answer(
@@ -47,5 +66,5 @@ def main(argv):
         return 0
     with quick_imports():
         from bert_gpu.finetune.run import finetune
-    with parsed.blaming_recipe():
+    with parsed.blaming_source():
         return training.exit_code(finetune(settings, console.Console(common.quiet)))

@@ -51,24 +51,40 @@ class ShowConfig(Settings):
     show: int = setting(0, "Print this many decoded instances of the data set.", low=0)
 
 
+CLASSES = [DataConfig, FolderConfig, RecipeConfig, TextFormat, ShowConfig, flags.CommonConfig]
+MAIN = {
+    "The text": ("input_file", "input_format", "text_field", "validation_share"),
+    "The vocabulary": ("vocab_file", "vocab_size", "do_lower_case"),
+    "The rows and their masks": (
+        "objective",
+        "max_seq_length",
+        "masking",
+        "masked_lm_prob",
+        "do_whole_word_mask",
+        "dupe_factor",
+    ),
+    "What is written": ("output_dir", "num_workers", "overwrite", "show"),
+    "Many settings at once": ("recipe", "show_config", "save_config"),
+}
+
+
 def main(argv):
-    parsed = flags.parse(
-        argv,
-        SUMMARY,
-        EXAMPLE,
-        [DataConfig, FolderConfig, RecipeConfig, TextFormat, ShowConfig, flags.CommonConfig],
-        script="data",
-    )
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="data", main=MAIN)
     common, show = parsed.make(flags.CommonConfig), parsed.make(ShowConfig)
     config = parsed.make(DataConfig, **own_defaults(parsed))
     text_format = parsed.make(TextFormat)
+    if common.save_config is not None:
+        parsed.save_config(common.save_config, [config, text_format])
     if common.show_config:
         rest = [parsed.make(kind) for kind in (FolderConfig, RecipeConfig)]
         console.answer(flags.describe(parsed, [config, *rest, text_format, show, common]))
         return
     with environment.quick_imports():
         from bert_gpu.data.build import build
-    build(config, text_format, overwrite=common.overwrite, console=console.Console(common.quiet))
+    with parsed.blaming_source():
+        build(
+            config, text_format, overwrite=common.overwrite, console=console.Console(common.quiet)
+        )
     if show.show:
         from bert_gpu.data.summary import decode_instances
 

@@ -9,16 +9,24 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import shutil
+import re
 import signal
 import sys
-import textwrap
 
 from absl import flags as absl_flags
 
 import bert_gpu
 from bert_gpu import console, recipes
-from bert_gpu.settings import GaveUp, Settings, UserError, setting, value_type
+from bert_gpu.cli import aliases, arguments, flagfile, help, translations
+from bert_gpu.settings import (
+    GaveUp,
+    Settings,
+    UserError,
+    fields_of,
+    parse_time,
+    setting,
+    value_type,
+)
 
 GAVE_UP = 3  # exit code
 ROOT = pathlib.Path(bert_gpu.__file__).resolve().parent.parent
@@ -30,6 +38,11 @@ class CommonConfig(Settings):
 
     show_config: bool = setting(
         False, "Print the resolved settings with the source of each, and exit."
+    )
+    save_config: str | None = setting(
+        None,
+        "Write the flags of this call to a file, for --flagfile, and go on; with --show_config, "
+        "exit. What concerns one call alone, such as --overwrite and --quiet, is left out.",
     )
     overwrite: bool = setting(
         False, "Remove an earlier run from the output folder and start again."
@@ -53,16 +66,17 @@ class Parsed:
 
     script: the command's name in recipes. recipe_name: that of --recipe, or None. phase: that of
     --phase, None where the recipe has none. recipe: {flag: (value, source)} that both set where the
-    user did not.
+    user did not. sources: {flag: arguments.Given} of the flags that the user gave.
     """
 
-    def __init__(self, values, classes, defaults, positionals, script=None):
+    def __init__(self, values, classes, defaults, positionals, script, given):
         self.values, self.classes, self.defaults, self.positionals = (
             values,
             classes,
             defaults,
             positionals,
         )
+        self.sources = {flag.name: flag for flag in given}
         self.script, self.recipe_name, self.recipe, self.warned = script, None, {}, set()
         self.phase, chosen = None, None if script is None else self.make(recipes.RecipeConfig)
         if chosen is not None and (name := chosen.recipe) is not None:
@@ -100,7 +114,8 @@ class Parsed:
         """
         names = {field.name for field in dataclasses.fields(kind)}
         ours = {name: value for name, value in self.defaults.items() if name in names}
-        made = kind(**ours | defaults | self.overrides(kind))
+        with self.blaming_source():
+            made = kind(**ours | defaults | self.overrides(kind))
         for name in self.given_values(kind):
             problem = made.idle(name)
             if problem and problem not in self.warned:
@@ -109,18 +124,42 @@ class Parsed:
         return made
 
     @contextlib.contextmanager
-    def blaming_recipe(self):
-        """Adds the recipe's name to errors about a flag that only the recipe set."""
+    def blaming_source(self):
+        """Adds to errors about a flag where its value comes from, if that is the recipe, a flagfile
+        or a flag of another name.
+        """
         try:
             yield
         except UserError as error:
-            flag = str(error).removeprefix("--").partition("=")[0]
-            if flag not in self.recipe:
+            if isinstance(error.__cause__, UserError):
+                raise  # it has been added
+            flag = re.match(r"(?:--(?:no)?)?(\w*)", str(error))[1]
+            given = self.sources.get(flag)
+            if given is not None and given.blame:
+                raise UserError(f"{str(error)[:200]}{given.blame[:100]}") from error
+            if given is not None or flag not in self.recipe:
                 raise
             raise UserError(
                 f"{str(error)[:200]} "
                 f"(set by --recipe={self.recipe_name}; override it with --{flag})"
             ) from error
+
+    def save_config(self, path, configs):
+        """Writes the flags of this call to a file, for --flagfile. configs: Settings objects whose
+        other values it tells in comments.
+        """
+        given = [
+            flag.argument for flag in self.sources.values() if flag.name not in flagfile.NOT_SAVED
+        ]
+        recipe = [] if self.recipe_name is None else recipe_lines(self)
+        others = [
+            line_of(self, field, getattr(config, field.name))
+            for config in configs
+            for field in dataclasses.fields(config)
+            if field.name not in self.sources.keys() | flagfile.NOT_SAVED
+            and getattr(config, field.name) not in (None, ())
+        ]
+        flagfile.save(path, aliases.SCRIPTS[self.script], given, recipe + others)
 
     def _value(self, field):
         value = self.values[field.name].value
@@ -132,66 +171,107 @@ class Parsed:
         return tuple(value) if value_type(field)[0] is tuple else value
 
 
-def parse(argv, summary, example, classes, *, defaults=None, positionals=None, script=None):
+def parse(
+    argv, summary, example, classes, *, defaults=None, positionals=None, script=None, main=None
+):
     """Parses a command line.
 
     Args:
       argv: with the program's name first. summary: what the command does. example: lines
         shown by --help.
-      classes: settings classes, in the order in which --help shows them.
+      classes: settings classes, in the order in which --helpfull shows them.
       defaults: {field: value} where this command's default differs from the settings class's.
       positionals: how --help shows arguments that are not flags, such as "TEXT"; None refuses them.
-      script: this command's name in recipes, if its classes include recipes.RecipeConfig; None = no
-        recipes.
+      script: this command's name in recipes and aliases, if its classes include
+        recipes.RecipeConfig; None = neither.
+      main: {topic: names of the flags that --help shows}; None = it shows all.
 
-    Returns: Parsed. Prints the help and raises SystemExit(0) for --help. Raises UserError for bad
-      flags.
+    Returns: Parsed. Prints the help and raises SystemExit(0) for --help and --helpfull. Raises
+      UserError for bad flags.
     """
-    values, defaults = absl_flags.FlagValues(), defaults or {}
-    values.set_gnu_getopt(True)  # flags may follow positional arguments
-    for kind in classes:
-        for field in dataclasses.fields(kind):
-            define(field, values, defaults.get(field.name, field.default))
-    if any(argument in ("--help", "-h", "-help", "--helpfull") for argument in argv[1:]):
-        console.answer(
-            help_text(os.path.basename(argv[0]), summary, example, classes, defaults, positionals)
+    values, defaults, fields = absl_flags.FlagValues(), defaults or {}, fields_of(*classes)
+    foreign = aliases.ALIASES.get(script, {})
+    wanted = next((argument for argument in argv[1:] if argument in HELP), None)
+    if wanted is not None:
+        text = help.text(
+            os.path.basename(argv[0]),
+            summary,
+            example,
+            classes,
+            defaults,
+            positionals=positionals,
+            main=main,
+            aliases=foreign,
+            is_full=wanted == "--helpfull",
         )
+        console.answer(text)
         raise SystemExit(0)
-    odd = next(
-        (
-            argument
-            for argument in argv[1:]
-            if argument.startswith("-") and not is_unicode(argument)
-        ),
-        None,
+    for field in fields.values():
+        define(field, values, defaults.get(field.name, field.default))
+    switches = {name: is_bool(field) for name, field in fields.items()}
+    reader = arguments.Reader(
+        switches, foreign | own_aliases(fields), positionals is not None, script
     )
-    if odd is not None:
-        raise UserError(
-            f"{odd.encode('utf-8', 'surrogateescape')!r}: "
-            "is not UTF-8; rename the file, or write the flag in UTF-8"
-        )
-    try:
-        rest = values(argv)
-    except absl_flags.Error as error:
-        raise UserError(f"{' '.join(str(error).split())[:220]} (--help lists the flags)") from error
-    if rest[1:] and positionals is None:
-        raise UserError(
-            f"{rest[1][:100]!r}: not a flag; flags are written --name=value (--help lists them)"
-        )
-    return Parsed(values, classes, defaults, rest[1:], script)
+    given, rest = reader.read(argv[1:])
+    for flag in given:
+        try:
+            values([argv[0], flag.argument])
+        except absl_flags.Error as error:
+            raise UserError(
+                f"{flag.place.prefix}{flag.said or flag.argument}: {form_of(fields[flag.name])}"[
+                    :300
+                ]
+            ) from error
+    return Parsed(values, classes, defaults, rest, script, given)
 
 
-def is_unicode(text):
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # bytes of the command line that are not UTF-8 arrive as lone surrogates
-        return False
-    return True
+HELP = ("--help", "-h", "-help", "--helpfull")
+
+
+def own_aliases(fields):
+    """{name: Alias} of the other names that flags have of their own. fields: {name: field}."""
+    return {
+        alias: aliases.Alias(
+            alias, (), (), translations.renamed(name), (name,), is_switch=is_bool(field)
+        )
+        for name, field in fields.items()
+        for alias in field.metadata["aliases"]
+    }
+
+
+def form_of(field):
+    """What the text of a field's value must be."""
+    if field.metadata["unit"]:
+        try:
+            parse_time("", field.metadata["unit"])
+        except ValueError as problem:
+            return str(problem)
+    forms = {bool: "true or false", int: "a whole number", float: "a number"}
+    return f"must be {forms.get(value_type(field)[0], 'a list of texts, separated by commas')}"
+
+
+class TimeParser(absl_flags.ArgumentParser):
+    """Parses times, such as 1h30m, into floats in a unit."""
+
+    def __init__(self, unit):
+        super().__init__()
+        self.unit = unit
+
+    def parse(self, argument):
+        return parse_time(argument, self.unit) if isinstance(argument, str) else argument
 
 
 def define(field, values, default):
     kind, _ = value_type(field)
+    if field.metadata["unit"]:
+        absl_flags.DEFINE(
+            TimeParser(field.metadata["unit"]),
+            field.name,
+            default,
+            field.metadata["help"],
+            flag_values=values,
+        )
+        return
     makers = {
         bool: absl_flags.DEFINE_boolean,
         int: absl_flags.DEFINE_integer,
@@ -201,44 +281,6 @@ def define(field, values, default):
         kind, default = str, None if default is None else str(default)
     make = makers.get(kind, absl_flags.DEFINE_list if kind is tuple else absl_flags.DEFINE_string)
     make(field.name, default, field.metadata["help"], flag_values=values)
-    for alias in field.metadata["aliases"]:
-        absl_flags.DEFINE_alias(alias, field.name, flag_values=values)
-
-
-def help_text(program, summary, example, classes, defaults, positionals):
-    width = min(110, shutil.get_terminal_size((100, 24)).columns)
-    usage = [] if positionals is None else [f"usage: {program} [--flags] {positionals}", ""]
-    lines = [*usage, textwrap.fill(summary, width), "", *(f"  {line}" for line in example), ""]
-    for kind in classes:
-        lines += [textwrap.fill(" ".join(kind.__doc__.strip().split("\n\n")[0].split()), width), ""]
-        for field in dataclasses.fields(kind):
-            rules = field.metadata
-            names = ", ".join(f"--{name}" for name in (field.name, *rules["aliases"]))
-            value = defaults.get(field.name, field.default)
-            default = (
-                ""
-                if value is None
-                else f" (default: {str(value).lower() if is_bool(field) else value})"
-            )
-            words = "".join(f"|{word}" for word in rules["words"] if word)
-            choices = (
-                f" One of: {', '.join(map(str, rules['choices']))}." if rules["choices"] else ""
-            )
-            lines.append(
-                f"  {names}"
-                f"{'' if is_bool(field) else '=' + value_type(field)[0].__name__.upper() + words}"
-                f"{default}"
-            )
-            lines.append(
-                textwrap.fill(
-                    rules["help"] + choices,
-                    width,
-                    initial_indent=" " * 6,
-                    subsequent_indent=" " * 6,
-                )
-            )
-        lines.append("")
-    return "\n".join(lines).rstrip()
 
 
 def is_bool(field):
@@ -247,24 +289,31 @@ def is_bool(field):
 
 def describe(parsed, settings):
     """The resolved settings, one per line, with the source of each. settings: Settings objects."""
-    lines = []
-    if parsed.recipe_name is not None:
-        recipe = recipes.RECIPES[parsed.recipe_name]
-        lines.append(f"# recipe {parsed.recipe_name}: {recipe.summary}")
-        lines += [
-            f"# differs from its source: {text}" for text in recipe.differs.get(parsed.script, ())
-        ]
+    lines = [] if parsed.recipe_name is None else [f"# {line}" for line in recipe_lines(parsed)]
     for config in settings:
         for field in dataclasses.fields(config):
-            value = getattr(config, field.name)
-            lines.append(f"--{field.name}={value}  # {source_of(parsed, field, value)}")
+            lines.append(line_of(parsed, field, getattr(config, field.name)))
     return "\n".join(lines)
+
+
+def recipe_lines(parsed):
+    recipe = recipes.RECIPES[parsed.recipe_name]
+    differs = recipe.differs.get(parsed.script, ())
+    return [
+        f"recipe {parsed.recipe_name}: {recipe.summary}",
+        *(f"differs from its source: {text}" for text in differs),
+    ]
+
+
+def line_of(parsed, field, value):
+    value = ",".join(value) if isinstance(value, tuple) else value
+    return f"--{field.name}={value}  # {source_of(parsed, field, value)}"
 
 
 def source_of(parsed, field, value):
     """The source of a setting's value."""
-    if field.name in parsed.values and parsed.given(field.name):
-        return "command line"
+    if field.name in parsed.sources:
+        return parsed.sources[field.name].source
     chosen, source = parsed.recipe.get(field.name, (None, None))
     if source is not None and value == chosen:
         return f"recipe {parsed.recipe_name}: {source}"

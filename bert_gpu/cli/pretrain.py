@@ -33,7 +33,7 @@ EXAMPLE = (
         "python run_pretraining_gpu.py --input_file='data/*.tfrecord' "
         "--model=base --train_batch_size=64 --global_batch_size=1024"
     ),
-    "python run_pretraining_gpu.py --recipe=crammed --total_training_time=12",
+    "python run_pretraining_gpu.py --recipe=crammed --total_training_time=12h",
     (
         "python run_pretraining_gpu.py --virtual_replicas=2 --train_batch_size=8 "
         "--num_train_steps=100   # simulate two GPUs on the CPU"
@@ -42,17 +42,38 @@ EXAMPLE = (
 
 
 CLASSES = training.classes_of(PretrainSettings, ModelConfig)
+MAIN = {
+    "Data in, model out": ("input_file", "output_dir", "init_checkpoint", "overwrite"),
+    "The model": ("model", "recipe"),
+    "GPUs and batches": (
+        "num_gpus",
+        "train_batch_size",
+        "gradient_accumulation_steps",
+        "global_batch_size",
+        "precision",
+    ),
+    "The learning rate": ("optimizer", "learning_rate", "curve", "num_warmup_steps"),
+    "How long, and what is kept": (
+        "num_train_steps",
+        "total_training_time",
+        "save_checkpoints_steps",
+    ),
+    "See and save the settings": ("show_config", "save_config"),
+}
 
 
 def main(argv):
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain")
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain", main=MAIN)
     common = parsed.make(flags.CommonConfig)
     settings = training.read_settings(
         parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig)
     )
-    with parsed.blaming_recipe():
+    with parsed.blaming_source():
         if settings.run.model or settings.run.bert_config_file:
             resolve_model(settings, 0, None, "CPU")  # fails early
+        if common.save_config is not None:
+            kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
+            parsed.save_config(common.save_config, [parsed.make(kind) for kind in kinds])
         if common.show_config:
             console.answer(show_config(parsed, settings))
             return 0
@@ -63,7 +84,7 @@ def main(argv):
         )
     with quick_imports():
         from bert_gpu.pretrain.run import pretrain
-    with parsed.blaming_recipe():
+    with parsed.blaming_source():
         return training.exit_code(pretrain(settings, console.Console(common.quiet)))
 
 

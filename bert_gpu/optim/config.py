@@ -50,9 +50,10 @@ class ScheduleConfig(Settings):
     )
     total_training_time: float | None = setting(
         None,
-        "Hours that a run may train, all sessions together. "
+        "Time that a run may train, all sessions together. "
         "It ends then, even if steps are left. Default: no limit.",
         above=0.0,
+        unit="hours",
     )
     batch_ramp_proportion: float = setting(
         0.0,
@@ -68,7 +69,7 @@ class ScheduleConfig(Settings):
         if self.lr_schedule == "time" and self.total_training_time is None:
             raise UserError(
                 "--lr_schedule=time: needs a time budget to measure "
-                "progress by; add --total_training_time=HOURS"
+                "progress by; add --total_training_time=24h or another time"
             )
         if self.min_lr_ratio and self.curve == "constant":
             raise UserError(

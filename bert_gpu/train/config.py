@@ -173,7 +173,7 @@ class CadenceConfig(Settings):
     )
     num_train_epochs: float | None = setting(
         None,
-        "Passes over the training records. Default: "
+        "Passes over the training records. Default in pretraining: "
         "40, or as many as --total_training_time allows.",
         above=0.0,
     )
@@ -188,7 +188,10 @@ class CadenceConfig(Settings):
         1000, "Steps between checkpoints; the last step is always saved.", low=1
     )
     save_checkpoints_minutes: float | None = setting(
-        None, "Also save when this many minutes have passed since the last checkpoint.", above=0.0
+        None,
+        "Also save when this time has passed since the last checkpoint.",
+        above=0.0,
+        unit="minutes",
     )
     eval_steps: int | None = setting(
         None,
@@ -284,8 +287,9 @@ class EndingConfig(Settings):
     )
     early_stop_time: float | None = setting(
         None,
-        "Minutes after which a validation loss above --early_stop_eval_loss ends the run.",
+        "Time after which a validation loss above --early_stop_eval_loss ends the run.",
         low=0.0,
+        unit="minutes",
     )
     early_stop_eval_loss: float = setting(
         6.0,
@@ -328,9 +332,10 @@ class MonitorConfig(Settings):
     )
     hardware_seconds: float = setting(
         5.0,
-        "Seconds between samples of the GPUs' utilisation, memory, temperature "
+        "Time between samples of the GPUs' utilisation, memory, temperature "
         "and power. 0 = no samples.",
         low=0.0,
+        unit="seconds",
     )
 
 

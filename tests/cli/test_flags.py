@@ -1,12 +1,15 @@
 """Flags are made from settings, and what is wrong with them is one line."""
 
 import dataclasses
+import re
 
 import pytest
 import tensorflow as tf
 
-from bert_gpu.cli import flags
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.cli import classify, data, flags, help, meanings, pretrain
+from bert_gpu.optim.config import ScheduleConfig
+from bert_gpu.settings import Settings, UserError, fields_of, setting
+from bert_gpu.train.config import EndingConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,6 +22,7 @@ class Example(Settings):
     label: str | None = setting(None, "A label.")
     fast: bool = setting(True, "Be fast.")
     names: tuple[str, ...] = setting((), "Some names.")
+    wait: float | None = setting(None, "A time.", above=0.0, unit="minutes")
 
 
 def parse(*argv):
@@ -39,16 +43,69 @@ def test_defaults_and_given():
 @pytest.mark.parametrize(
     "argv, complaint",
     [
-        (["--colour=red"], "'colour'. Did you mean: color"),
-        (["--size=abc"], "size=abc"),
-        (["--fast=perhaps"], "fast=perhaps"),
+        (["--colour=red"], "--colour=red: no such flag; did you mean --color"),
+        (["--size=abc"], "--size=abc: must be a whole number"),
+        (["--rate", "abc"], "--rate=abc: must be a number"),
+        (["--fast=perhaps"], "--fast=perhaps: must be true or false"),
         (["extra"], "'extra': not a flag"),
-        (["--size"], "size"),
+        (["--nofast", "--", "extra"], "'extra': not a flag"),
+        (["--size"], "--size: needs a value; write --size=VALUE"),
+        (["--n_size=3", "--size=3"], "--n_size=3 and --size=3: both set --size; give one of them"),
+        (["--wait=3w"], "--wait=3w: must be a time with the units d, h, m or s, such as 24h"),
+        (["--wait=30m1h"], "a bare number means minutes"),
+        (["--wait="], "--wait=: must be a time"),
+        (["--wait=1,5h"], "--wait=1,5h: must be a time"),
     ],
 )
 def test_bad_flags(argv, complaint):
     with pytest.raises(UserError, match=complaint):
         parse(*argv)
+
+
+@pytest.mark.parametrize(
+    "text, minutes",
+    [
+        ("90", 90.0),
+        ("1.5", 1.5),
+        ("1e2", 100.0),
+        ("90s", 1.5),
+        ("90m", 90.0),
+        ("1h30m", 90.0),
+        ("1.5h", 90.0),
+        ("2d", 2880.0),
+        ("1d2h3m6s", 1563.1),
+        (".5h", 30.0),
+    ],
+)
+def test_times_take_units(text, minutes):
+    parsed = parse(f"--wait={text}")
+    assert parsed.make(Example).wait == minutes
+    assert f"--wait={minutes}  # command line" in flags.describe(parsed, [parsed.make(Example)])
+
+
+def test_every_setting_that_is_a_time_has_a_unit():
+    kinds = [kind for command in (data, pretrain, classify) for kind in command.CLASSES]
+    fields = fields_of(*kinds)
+    with_unit = {name: f.metadata["unit"] for name, f in fields.items() if f.metadata["unit"]}
+    assert with_unit == dict(
+        total_training_time="hours",
+        save_checkpoints_minutes="minutes",
+        early_stop_time="minutes",
+        hardware_seconds="seconds",
+    )
+    spoken = [
+        name
+        for name, field in fields.items()
+        if name != "recipe"  # its help sums up the recipes
+        and re.search(r"\b(seconds|minutes|hours)\b", field.metadata["help"], re.IGNORECASE)
+    ]
+    assert set(spoken) <= with_unit.keys()
+    for config, name in (
+        (ScheduleConfig, "total_training_time"),
+        (EndingConfig, "early_stop_time"),
+    ):
+        parsed = flags.parse(["x", f"--{name}=36h"], "", [], [config])
+        assert getattr(parsed.make(config), name) == (36.0 if config is ScheduleConfig else 2160.0)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +116,9 @@ def test_bad_flags(argv, complaint):
         (["--label="], "--label=: is empty; name a value, or leave the flag out"),
         (["--rate=nan"], "--rate=nan: must be a finite number"),
         (["--size=1"], "--size=1: must be at least 2"),
+        (["--n_size=1"], r"--size=1: must be at least 2 \(from --n_size=1\)"),
+        (["--wait=0s"], "--wait=0.0: must be above 0"),
+        (["--wait=inf"], "--wait=inf: must be a finite number"),
         (["--color=green"], "--color=green: must be one of red, blue"),
     ],
 )
@@ -76,6 +136,105 @@ def test_help_teaches_every_flag(capsys):
     for field in dataclasses.fields(Example):
         assert f"--{field.name}" in text and field.metadata["help"] in text
     assert "--n_size" in text and "(default: 0.5)" in text and "One of: red, blue." in text
+
+
+COMMANDS = dict(data=data, pretrain=pretrain, classify=classify)
+
+
+def help_of(script, flag, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        COMMANDS[script].main([f"{script}.py", flag])
+    assert stopped.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("script", COMMANDS)
+def test_help_shows_the_main_flags_by_topic(script, capsys):
+    main = COMMANDS[script].MAIN
+    names = [name for topic in main.values() for name in topic]
+    assert 15 <= len(names) <= 20 and len(set(names)) == len(names)
+    text = help_of(script, "--help", capsys)
+    lines = text.splitlines()
+    assert re.findall(r"^  --(\w+)", text, re.MULTILINE) == names
+    assert all(topic in lines for topic in main) and "--helpfull shows all flags" in text
+    fields = fields_of(*COMMANDS[script].CLASSES)
+    for name in names:
+        start = help.brief(fields[name].metadata["help"], 94, help.LINES)
+        assert " ".join(start.split()).removesuffix(".") in " ".join(text.split())
+    full = " ".join(help_of(script, "--helpfull", capsys).split())
+    for name, field in fields.items():
+        assert f"--{name}" in full and " ".join(field.metadata["help"].split()) in full
+    assert "--flagfile=FILE" in full
+    if script != "data":
+        assert "--max_steps (Hugging Face, NVIDIA)" in full and "--max_steps (" not in text
+
+
+def test_brief_keeps_whole_sentences():
+    assert help.brief("One is here. two follows. Three too.", 25, 1) == "One is here. two follows."
+    assert help.brief("a: one thing; b: another thing", 20, 1) == "a: one thing."
+    assert help.brief("one sentence that is far too long", 10, 1) == (
+        "one sentence that is far too long"
+    )
+
+
+@pytest.mark.parametrize(
+    "script, argument, answer",
+    [
+        ("pretrain", "--lr=1e-4", "did you mean --learning_rate?"),
+        ("pretrain", "--epochs=3", "did you mean --num_train_epochs?"),
+        ("pretrain", "--batch_size=32", "--train_batch_size or --global_batch_size?"),
+        ("pretrain", "--batch-size=32", "--train_batch_size or --global_batch_size?"),
+        ("pretrain", "--accum=4", "did you mean --gradient_accumulation_steps?"),
+        ("pretrain", "--dropout=0", "--hidden_dropout_prob or --attention_probs_dropout_prob?"),
+        ("pretrain", "--layers=12", "did you mean --num_hidden_layers"),
+        ("pretrain", "--heads=12", "did you mean --num_attention_heads?"),
+        ("pretrain", "--hidden=768", "did you mean --hidden_size"),
+        ("pretrain", "--checkpoint=x", "did you mean --init_checkpoint?"),
+        ("classify", "--model_path=x", "did you mean --init_checkpoint?"),
+        ("pretrain", "--steps=5", "did you mean --num_train_steps?"),
+        ("pretrain", "--seq_len=5", "did you mean --max_seq_length?"),
+        ("data", "--block_size=5", "did you mean --max_seq_length?"),
+        ("data", "--mask_prob=.2", "did you mean --masked_lm_prob?"),
+        ("data", "--vocab=x", "did you mean --vocab_file or --vocab_size?"),
+        ("data", "--workers=2", "did you mean --num_workers?"),
+        ("data", "--wwm", "did you mean --do_whole_word_mask?"),
+        ("pretrain", "--gpu=2", "did you mean --num_gpus or --gpus?"),
+        ("pretrain", "--mixed_precision=fp16", "did you mean --precision?"),
+        ("pretrain", "--maxSteps=5", "did you mean --max_steps?"),
+        ("pretrain", "--no-shuffle", "did you mean --noshuffle?"),
+        ("pretrain", "--resume", "a job resumes by itself: repeat its command"),
+        ("pretrain", "--mask_rate=.2", "--masked_lm_prob of create_pretraining_data.py?"),
+        ("pretrain", "--dupe_factor=5", "it is one of create_pretraining_data.py"),
+        ("data", "--learning_rate=1", "it is one of run_pretraining_gpu.py"),
+        ("data", "--noshuffle", "it is one of run_pretraining_gpu.py"),
+        ("pretrain", "--warmup_proporton=.1", "did you mean --warmup_proportion"),
+        ("pretrain", "--zzzzz", "--help shows those that matter"),
+    ],
+)
+def test_an_unknown_flag_is_understood(script, argument, answer):
+    with pytest.raises(UserError) as error:
+        COMMANDS[script].main([script, argument])
+    assert str(error.value).startswith(f"{argument}: no such flag") and answer in str(error.value)
+
+
+def test_the_words_for_flags_lead_to_flags():
+    every = {"flagfile", "top_k"}
+    for script, command in COMMANDS.items():
+        every |= {*fields_of(*command.CLASSES)}
+        for names in meanings.flags_elsewhere(script).values():
+            assert names
+    for names, words in meanings.WORDS.items():
+        assert set(names.split()) <= every and words.split()
+
+
+def test_the_source_of_a_value_is_the_flag_that_was_written(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--max_steps", "7", "--fp16", "--total_training_time=90m"]
+    assert pretrain.main(["pretrain", "--show_config", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "--num_train_steps=7  # command line, as --max_steps=7" in lines
+    assert "--precision=float16  # command line, as --fp16" in lines
+    assert "--total_training_time=1.5  # command line" in lines
 
 
 def test_errors_are_one_short_line_and_exit_code_2(capsys):

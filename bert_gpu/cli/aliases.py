@@ -1,0 +1,425 @@
+"""Flags of Google's, Hugging Face's and NVIDIA's BERT: what each means in ours.
+
+One table, ALIASES. An alias that we take becomes one or more of our flags before anything is parsed
+(arguments.py); one that has no counterpart is refused with what we do instead. Flags that have the
+same name and meaning as ours need no row. docs/migration.md shows the table to users, and a test
+holds the two to each other. Sources: google-research/bert (run_pretraining.py, run_classifier.py);
+transformers (TrainingArguments, versions 4 and 5; run_mlm.py, run_glue.py);
+NVIDIA/DeepLearningExamples (BERT in TensorFlow 1, TensorFlow 2 and PyTorch: run_pretraining.py).
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from bert_gpu.cli.translations import (
+    chosen,
+    is_true,
+    renamed,
+    switch,
+    translate_config_name,
+    translate_evaluation,
+    translate_folders,
+    translate_max_steps,
+    translate_percentage,
+    translate_report_to,
+    translate_warmup_steps,
+    translate_whole_steps,
+)
+
+GOOGLE, HUGGING_FACE, NVIDIA = "Google", "Hugging Face", "NVIDIA"
+SCRIPTS = {
+    "data": "create_pretraining_data.py",
+    "pretrain": "run_pretraining_gpu.py",
+    "classify": "run_classifier.py",
+}
+TRAINING = ("pretrain", "classify")
+
+
+@dataclasses.dataclass(frozen=True)
+class Alias:
+    """A flag of another project.
+
+    Attributes:
+      name: without dashes. owners: whose flag it is; () for another name of a flag of ours.
+      scripts: ours that take or refuse it; keys of SCRIPTS.
+      translate: of translations.py.
+      flags: the flags of ours that it may set.
+      is_switch: it is true or false, so that it may stand without a value.
+      note: why it has no effect, said in a warning; None if it has one. refusal: what is wrong with
+        it, and what to do; None if it is taken.
+    """
+
+    name: str
+    owners: tuple[str, ...]
+    scripts: tuple[str, ...]
+    translate: Callable
+    flags: tuple[str, ...] = ()
+    is_switch: bool = False
+    note: str | None = None
+    refusal: str | None = None
+
+
+FLOAT16 = switch({"precision": "float16"}, {"precision": "float32"})
+BFLOAT16 = switch({"precision": "bfloat16"}, {"precision": "float32"})
+XLA = switch({"xla": "on"}, {"xla": "off"})
+CPU = switch({"num_gpus": "0"}, {})
+CURVES = {
+    "linear": {"curve": "one_cycle"},
+    "constant": {"curve": "constant", "num_warmup_steps": "0"},
+    "constant_with_warmup": {"curve": "constant"},
+}
+OPTIMIZERS = {
+    **{name: {"optimizer": "adamw"} for name in ("adamw_torch", "adamw_torch_fused", "adamw_hf")},
+    **{name: {"optimizer": "adamw8bit"} for name in ("adamw_bnb_8bit", "adamw_8bit")},
+}
+
+
+def takes(owners, scripts, *rows):
+    """Aliases that have one and the same value under another name. rows: (name, flag)."""
+    return [Alias(name, owners, scripts, renamed(flag), (flag,)) for name, flag in rows]
+
+
+def reads(owners, scripts, *rows):
+    """Aliases with a translation. rows: (name, translate, flags, [is_switch])."""
+    return [
+        Alias(name, owners, scripts, translate, flags, *more)
+        for name, translate, flags, *more in rows
+    ]
+
+
+def refuses(owners, scripts, rows, is_switch=False):
+    """Aliases with no counterpart. rows: {names separated by spaces: what we do instead}. A switch
+    that is off asks for nothing, and is taken as that.
+    """
+
+    def refuse(reason):
+        def translate(text, names):
+            if is_switch and not is_true(text):
+                return {}
+            raise ValueError(reason)
+
+        return translate
+
+    return [
+        Alias(name, owners, scripts, refuse(reason), is_switch=is_switch, refusal=reason)
+        for names, reason in rows.items()
+        for name in names.split()
+    ]
+
+
+def notes(owners, scripts, rows, is_switch=False):
+    """Aliases that change nothing here. rows: {names separated by spaces: why}."""
+    return [
+        Alias(name, owners, scripts, lambda text, names: {}, is_switch=is_switch, note=why)
+        for names, why in rows.items()
+        for name in names.split()
+    ]
+
+
+TPU = "TPUs are not supported; training runs on the GPUs of this machine, or its CPU; drop the flag"
+ONE_PROCESS = (
+    "one process trains on all GPUs; start the script once, without torchrun, mpirun or a "
+    "launcher, and choose with --num_gpus"
+)
+RESUMES = "a run resumes by itself: repeat its command; --overwrite starts over"
+LOSS_SCALE = "the loss scale of --precision=float16 adapts by itself; drop the flag"
+LOGS = "the loss and all else is in OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tensorboard"
+NO_BAR = "there is a bar on terminals only; --quiet has none"
+ROWS = (
+    # Google
+    *takes((GOOGLE, NVIDIA), TRAINING, ("iterations_per_loop", "steps_per_loop")),
+    *refuses((GOOGLE,), TRAINING, {"use_tpu": TPU}, is_switch=True),
+    *notes(
+        (GOOGLE,),
+        TRAINING,
+        {"tpu_name tpu_zone gcp_project master num_tpu_cores": "it is for TPUs"},
+    ),
+    # Hugging Face
+    *takes(
+        (HUGGING_FACE,),
+        TRAINING,
+        ("per_device_train_batch_size", "train_batch_size"),
+        ("per_gpu_train_batch_size", "train_batch_size"),
+        ("per_device_eval_batch_size", "eval_batch_size"),
+        ("per_gpu_eval_batch_size", "eval_batch_size"),
+        ("weight_decay", "weight_decay_rate"),
+        ("max_grad_norm", "clip_norm"),
+        ("warmup_ratio", "warmup_proportion"),
+        ("save_total_limit", "keep_checkpoint_max"),
+        ("model_name_or_path", "init_checkpoint"),
+    ),
+    *reads(
+        (HUGGING_FACE,),
+        TRAINING,
+        ("logging_steps", translate_whole_steps("log_steps"), ("log_steps",)),
+        (
+            "save_steps",
+            translate_whole_steps("save_checkpoints_steps"),
+            ("save_checkpoints_steps",),
+        ),
+        ("bf16", BFLOAT16, ("precision",), True),
+        ("no_cuda", CPU, ("num_gpus",), True),
+        ("use_cpu", CPU, ("num_gpus",), True),
+        (
+            "gradient_checkpointing",
+            switch({"recompute": "true"}, {"recompute": "false"}),
+            ("recompute",),
+            True,
+        ),
+        (
+            "load_best_model_at_end",
+            switch({"export_best": "true"}, {"export_best": "false"}),
+            ("export_best",),
+            True,
+        ),
+        ("full_determinism", switch({"deterministic": "true"}, {}), ("deterministic",), True),
+        (
+            "lr_scheduler_type",
+            chosen("curve", CURVES, "choose a --curve: linear here is Google's line"),
+            ("curve", "num_warmup_steps"),
+        ),
+        (
+            "optim",
+            chosen("optimizer", OPTIMIZERS, "choose an --optimizer: adamw, adamw8bit, lamb, muon"),
+            ("optimizer",),
+        ),
+        ("eval_strategy", translate_evaluation, ("validation_epochs",)),
+        ("evaluation_strategy", translate_evaluation, ("validation_epochs",)),
+        ("report_to", translate_report_to, ("tensorboard",)),
+        ("config_name", translate_config_name, ("bert_config_file",)),
+    ),
+    *reads(
+        (HUGGING_FACE,),
+        ("pretrain",),
+        (
+            "pad_to_max_length",
+            switch({"padding": "fixed"}, {"padding": "dynamic"}),
+            ("padding",),
+            True,
+        ),
+        ("group_by_length", switch({"padding": "uniform"}, {}), ("padding",), True),
+    ),
+    *takes(
+        (HUGGING_FACE,),
+        ("data",),
+        ("mlm_probability", "masked_lm_prob"),
+        ("train_file", "input_file"),
+        ("preprocessing_num_workers", "num_workers"),
+    ),
+    *reads(
+        (HUGGING_FACE,),
+        ("data",),
+        ("validation_split_percentage", translate_percentage, ("validation_share",)),
+    ),
+    *refuses(
+        (HUGGING_FACE,),
+        ("data",),
+        {
+            "dataset_name dataset_config_name": (
+                "nothing is downloaded; save the data set (datasets: save_to_disk, to_parquet) "
+                "and give --input_file=FOLDER_OR_FILE"
+            ),
+            "validation_file": "documents of the text are held out; see --validation_share",
+            "tokenizer_name": (
+                "name the vocabulary in its folder, --vocab_file=FOLDER/vocab.txt, and its case, "
+                "--do_lower_case or --nodo_lower_case"
+            ),
+            "max_train_samples": "cut the text instead",
+        },
+    ),
+    *refuses(
+        (HUGGING_FACE,),
+        ("data",),
+        {
+            "line_by_line": (
+                "rows are made of sentences; --input_format=documents takes each line as a document"
+            ),
+            "overwrite_cache": "there is no cache; --overwrite builds the data set anew",
+        },
+        is_switch=True,
+    ),
+    *refuses(
+        (HUGGING_FACE,),
+        ("pretrain",),
+        {
+            "mlm_probability": (
+                "masks belong to the data: create_pretraining_data.py --masked_lm_prob"
+            ),
+            "train_file dataset_name": (
+                "text first becomes records: create_pretraining_data.py --input_file; this "
+                "script reads them, --input_file=data/*.tfrecord"
+            ),
+            "validation_file": (
+                "validation records are those that the data holds out, or --eval_input_file"
+            ),
+            "model_type": "the model is a BERT; choose its size with --model",
+            "config_overrides": "each field of the model is a flag, such as --hidden_size",
+            "tokenizer_name": (
+                "the vocabulary belongs to the data: create_pretraining_data.py --vocab_file"
+            ),
+        },
+    ),
+    *refuses(
+        (HUGGING_FACE,),
+        ("classify",),
+        {
+            "train_file validation_file test_file": (
+                "name the folder of train, dev and test (.tsv or .csv) with --data_dir"
+            ),
+            "dataset_name": "nothing is downloaded; put train.tsv and dev.tsv into --data_dir",
+            "tokenizer_name": "the model's folder has its tokenizer; or give --vocab_file",
+        },
+    ),
+    *refuses(
+        (HUGGING_FACE,),
+        TRAINING,
+        {
+            "save_strategy logging_strategy": (
+                "a run saves every --save_checkpoints_steps and logs every --log_steps; drop it"
+            ),
+            "logging_dir run_name": (
+                "TensorBoard's files are in OUTPUT_DIR/tensorboard; drop the flag"
+            ),
+            "data_seed": "--seed is that of the data's order, too; drop the flag",
+            "deepspeed fsdp ddp_backend": ONE_PROCESS,
+            "label_smoothing_factor": "labels are not smoothed; drop the flag",
+            "metric_for_best_model": "the best checkpoint has the lowest validation loss; drop it",
+            "cache_dir model_revision": "nothing is downloaded; name a folder on this machine",
+        },
+    ),
+    *refuses(
+        (HUGGING_FACE,),
+        TRAINING,
+        {
+            "overwrite_output_dir": (
+                "--overwrite removes the run in --output_dir and starts over; "
+                "without it the command resumes"
+            ),
+            "torch_compile": "the step is compiled by XLA on GPUs; see --xla",
+            "auto_find_batch_size": "use --train_batch_size=auto, the largest that fits",
+            "adafactor": "choose an --optimizer: adamw, adamw8bit, lamb, muon",
+            "push_to_hub": "nothing is uploaded; the model is in OUTPUT_DIR/model",
+        },
+        is_switch=True,
+    ),
+    *notes(
+        (HUGGING_FACE,),
+        TRAINING,
+        {"dataloader_num_workers": "records are read beside the training, by threads of its own"},
+    ),
+    *notes((HUGGING_FACE,), TRAINING, {"disable_tqdm": NO_BAR}, is_switch=True),
+    # Hugging Face and NVIDIA
+    *reads(
+        (HUGGING_FACE, NVIDIA),
+        TRAINING,
+        ("max_steps", translate_max_steps, ("num_train_steps",)),
+        ("warmup_steps", translate_warmup_steps, ("num_warmup_steps", "warmup_proportion")),
+        ("fp16", FLOAT16, ("precision",), True),
+    ),
+    *refuses((HUGGING_FACE, NVIDIA), TRAINING, {"local_rank": ONE_PROCESS}),
+    *refuses((HUGGING_FACE, NVIDIA), TRAINING, {"resume_from_checkpoint": RESUMES}, is_switch=True),
+    # NVIDIA
+    *takes(
+        (NVIDIA,),
+        TRAINING,
+        ("num_accumulation_steps", "gradient_accumulation_steps"),
+        ("save_checkpoint_steps", "save_checkpoints_steps"),
+        ("num_steps_per_checkpoint", "save_checkpoints_steps"),
+        ("display_loss_steps", "log_steps"),
+        ("log_freq", "log_steps"),
+        ("config_file", "bert_config_file"),
+        ("model_dir", "output_dir"),
+    ),
+    *takes((NVIDIA,), ("pretrain",), ("input_files", "input_file")),
+    *reads(
+        (NVIDIA,),
+        ("pretrain",),
+        ("input_files_dir", translate_folders("input_file"), ("input_file",)),
+        ("eval_files_dir", translate_folders("eval_input_file"), ("eval_input_file",)),
+    ),
+    *reads(
+        (NVIDIA,),
+        TRAINING,
+        ("amp", FLOAT16, ("precision",), True),
+        ("use_fp16", FLOAT16, ("precision",), True),
+        ("manual_fp16", FLOAT16, ("precision",), True),
+        ("use_xla", XLA, ("xla",), True),
+        ("enable_xla", XLA, ("xla",), True),
+    ),
+    *refuses((NVIDIA,), TRAINING, {"horovod use_horovod use_env": ONE_PROCESS}, is_switch=True),
+    *refuses(
+        (NVIDIA,),
+        TRAINING,
+        {
+            "optimizer_type": (
+                "--optimizer=lamb --curve=polynomial --polynomial_power=0.5 for its lamb, "
+                "--optimizer=adamw --curve=one_cycle for its adam"
+            ),
+            "init_loss_scale loss_scale": LOSS_SCALE,
+            "distribution_strategy": ONE_PROCESS,
+            "num_steps_per_epoch": (
+                "give --num_train_steps: steps of an epoch x epochs, counted in updates"
+            ),
+        },
+    ),
+    *refuses(
+        (NVIDIA,),
+        ("pretrain",),
+        {
+            "input_dir": (
+                "HDF5 is not read; build TFRecords from the text, and give --input_file=DIR/*"
+            ),
+            "bert_model": "choose a size with --model, or a shape with --bert_config_file",
+            "resume_step phase1_end_step steps_this_run": RESUMES,
+        },
+    ),
+    *refuses(
+        (NVIDIA,),
+        ("pretrain",),
+        {
+            "phase2": (
+                "start from the first phase's model, --init_checkpoint=OUTPUT_DIR/model; "
+                "--recipe=bert has --phase=2"
+            ),
+        },
+        is_switch=True,
+    ),
+    *refuses(
+        (NVIDIA,),
+        TRAINING,
+        {
+            "allreduce_post_accumulation_fp16": "see --all_reduce_dtype=bfloat16",
+            "checkpoint_activations": (
+                "--recompute keeps each layer's input, --recompute_every=4 every fourth (its "
+                "number for 12 layers)"
+            ),
+            "skip_checkpoint": "the last step is always saved; raise --save_checkpoints_steps",
+            "scale_loss": "the loss is the exact mean over all GPUs; drop the flag",
+        },
+        is_switch=True,
+    ),
+    *notes((NVIDIA,), TRAINING, {"dllog_path": LOGS}),
+    *notes(
+        (NVIDIA,),
+        TRAINING,
+        {
+            "allreduce_post_accumulation": "gradients are always reduced once, after accumulation",
+            "report_loss verbose_logging": LOGS,
+            "disable_progress_bar": NO_BAR,
+        },
+        is_switch=True,
+    ),
+)
+
+
+def table(rows):
+    """{script: {name: Alias}}."""
+    found = {script: {} for script in SCRIPTS}
+    for alias in rows:
+        for script in alias.scripts:
+            assert alias.name not in found[script], f"two aliases are named {alias.name}"
+            found[script][alias.name] = alias
+    return found
+
+
+ALIASES = table(ROWS)

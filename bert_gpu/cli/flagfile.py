@@ -1,0 +1,94 @@
+"""Flagfiles: --flagfile=FILE reads flags from a file, --save_config=FILE writes one.
+
+The format is absl's: one --name=value a line, blank lines and lines that begin with # or // are
+comments, and one flagfile may name another. Where absl only says what is wrong, messages here also
+say in which file and line.
+"""
+
+import os
+
+import bert_gpu
+from bert_gpu.files import check_regular, write_text
+from bert_gpu.settings import UserError
+
+MARK = "# flags of bert-gpu, written by --save_config"  # begins the first line of a file of ours
+MAX_BYTES = 1 << 20
+NOT_SAVED = frozenset(("save_config", "show_config", "overwrite", "quiet", "verbose", "show"))
+
+
+def read_lines(path):
+    """[(number of the line, flag)] of a flagfile, numbers from 1, without comments.
+
+    Raises UserError when it cannot be read or is no text of at most MAX_BYTES.
+    """
+    name = f"--flagfile={path}"
+    try:
+        check_regular(os.path.expanduser(path))
+        with open(os.path.expanduser(path), "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{name}: {getattr(error, 'strerror', None) or error}; "
+            "name a file with one --flag=value a line"
+        ) from error
+    if len(content) > MAX_BYTES:
+        raise UserError(f"{name}: is larger than 1 MB, which no flagfile is; name another file")
+    try:
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{name}: is not UTF-8; name a file with one --flag=value a line"
+        ) from error
+    flags = [(number, line.strip()) for number, line in enumerate(lines, 1)]
+    return [(number, flag) for number, flag in flags if flag and not flag.startswith(("#", "//"))]
+
+
+def save(path, script, given, others):
+    """Writes a flagfile that gives the same run; replaces one of ours at once, and no other file.
+
+    Args:
+      path: of the file. script: the command's name. given: [--flag=value] of the user. others:
+        lines on the settings that were not given, written as comments.
+    """
+    name = f"--save_config={path}"
+    target = os.path.expanduser(path)
+    check_target(target, name)
+    for flag in given:
+        if flag.splitlines() != [flag.strip()]:
+            raise UserError(
+                f"{name}: a flagfile cannot hold line breaks, nor spaces at the end of a value: "
+                f"{flag[:60]!r}; change that value"
+            )
+    head = [
+        f"{MARK} ({bert_gpu.__version__})",
+        f"# {script} --flagfile=FILE starts the same run; flags after it win.",
+        f"# Relative paths count from the folder of the call, which was {os.getcwd()}",
+    ]
+    rest = ["", "# Not given, and so in this version:", *(f"# {line}" for line in others)]
+    text = "\n".join([*head, "", *given, *(rest if others else [])]) + "\n"
+    try:
+        write_text(target, text)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{name}: {getattr(error, 'strerror', None) or error}; "
+            "check the path, its permissions and the space on the disk"
+        ) from error
+
+
+def check_target(target, name):
+    """UserError unless a flagfile can be written there without harm."""
+    folder = os.path.dirname(target) or "."
+    if "://" in target:
+        raise UserError(f"{name}: must be on a local or mounted file system; copy it there later")
+    if not os.path.isdir(folder):
+        raise UserError(f"{name}: there is no folder {folder}; make it, or name another")
+    if not os.path.lexists(target):
+        return
+    if not os.path.isfile(target):
+        raise UserError(f"{name}: is no plain file; name another")
+    with open(target, "rb") as file:
+        if not file.read(len(MARK)) == MARK.encode():
+            raise UserError(
+                f"{name}: exists, and was not written by --save_config; "
+                "name another file, or remove it"
+            )

@@ -1,0 +1,104 @@
+"""The texts of --help and --helpfull.
+
+--help shows a command's main flags by topic, two lines each; --helpfull shows all, by settings
+class, with the names that they have in other projects. A command without main flags shows all in
+both.
+"""
+
+import dataclasses
+import re
+import shutil
+import textwrap
+
+from bert_gpu.settings import TIME_UNITS, fields_of, value_type
+
+MORE = (
+    "--flagfile=FILE reads flags from a file, one --name=value a line; flags that come later win. "
+)
+OTHERS = (
+    "Flags of Google's, Hugging Face's and NVIDIA's BERT are taken, too, such as --max_steps: "
+    "docs/migration.md."
+)
+LINES = 2  # of a flag in --help
+
+
+def text(program, summary, example, classes, defaults, *, positionals, main, aliases, is_full):
+    """The help of a command.
+
+    Args:
+      program: its name. summary, example, classes, defaults, positionals, main: of flags.parse.
+      aliases: {name: Alias}. is_full: whether all flags are shown.
+    """
+    width = min(110, shutil.get_terminal_size((100, 24)).columns)
+    usage = [] if positionals is None else [f"usage: {program} [--flags] {positionals}", ""]
+    lines = [*usage, textwrap.fill(summary, width), "", *(f"  {line}" for line in example), ""]
+    if main is None or is_full:
+        topics = {" ".join(kind.__doc__.strip().split("\n\n")[0].split()): kind for kind in classes}
+        for topic, kind in topics.items():
+            lines += [textwrap.fill(topic, width), ""]
+            for field in dataclasses.fields(kind):
+                lines += describe(field, defaults, names_of(field, aliases), width)
+            lines.append("")
+    else:
+        fields = fields_of(*classes)
+        for topic, names in main.items():
+            lines += [topic, ""]
+            for name in names:
+                lines += describe(fields[name], defaults, "", width, LINES)
+            lines.append("")
+    more = "" if main is None or is_full else "--helpfull shows all flags. "
+    if any("save_config" in fields_of(kind) for kind in classes):
+        more += MORE + "--save_config=FILE writes such a file. --show_config prints what is set "
+        more += f"and why. {OTHERS}"
+    else:
+        more += MORE
+    return "\n".join([*lines, textwrap.fill(more.strip(), width)])
+
+
+def describe(field, defaults, names, width, num_lines=None):
+    """Lines on a flag. names: a sentence on its other names. num_lines: at most so many of its help
+    text, whole sentences; None = all.
+    """
+    rules = field.metadata
+    own = ", ".join(f"--{name}" for name in (field.name, *rules["aliases"]))
+    value = defaults.get(field.name, field.default)
+    kind = value_type(field)[0]
+    default = "" if value is None else f" (default: {shown(value, rules['unit'])})"
+    words = "".join(f"|{word}" for word in rules["words"] if word)
+    form = "TIME" if rules["unit"] else kind.__name__.upper()
+    choices = f" One of: {', '.join(map(str, rules['choices']))}." if rules["choices"] else ""
+    unit = ""
+    if rules["unit"]:
+        unit = f" Such as 24h, 90m or 1h30m; a bare number: {rules['unit']}."
+    indent = dict(initial_indent=" " * 6, subsequent_indent=" " * 6)
+    content = rules["help"] + unit + choices + names
+    if num_lines is not None:
+        content = brief(rules["help"], width - 6, num_lines) + unit + choices
+    return [
+        f"  {own}{'' if kind is bool else '=' + form + words}{default}",
+        textwrap.fill(content, width, **indent),
+    ]
+
+
+def shown(value, unit):
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if unit is None else f"{value}{TIME_UNITS[unit]}"
+
+
+def brief(content, width, num_lines):
+    """The first sentences of a text, as many as go into some lines of a width; at least one."""
+    sentences = re.split(r"(?<=[.?;]) (?=[A-Za-z\-])", content)
+    while len(sentences) > 1 and len(textwrap.wrap(" ".join(sentences), width)) > num_lines:
+        sentences.pop()
+    return re.sub(";$", ".", " ".join(sentences))
+
+
+def names_of(field, aliases):
+    """A sentence on the flags of other projects that set a field's flag."""
+    found = [
+        f"--{alias.name} ({', '.join(alias.owners)})"
+        for alias in aliases.values()
+        if field.name in alias.flags
+    ]
+    return f" Set by {', '.join(found)}, too." if found else ""

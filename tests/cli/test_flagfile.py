@@ -1,0 +1,166 @@
+"""--flagfile reads what --save_config writes, and both say in one line what is wrong."""
+
+import os
+
+import pytest
+
+from bert_gpu.__main__ import main
+from bert_gpu.cli import classify, data, flagfile, flags, pretrain
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.settings import UserError
+
+COMMANDS = dict(data=data, pretrain=pretrain, classify=classify)
+CALLS = [
+    ("data", []),
+    ("data", ["--recipe=bert", "--phase=2", "--input_file=my books/a, b.txt,-", "--nostrict"]),
+    ("data", ["--train_file", "a.txt", "--mlm_probability=.2", "--text_column=the text = all"]),
+    ("pretrain", []),
+    ("pretrain", ["--recipe=crammed", "--total_training_time=90m", "--noshuffle", "--fp16"]),
+    ("pretrain", ["--recipe=bert", "--phase=2", "--init_checkpoint=a b", "--train_batch_size=9"]),
+    ("pretrain", ["--model=small", "--hidden_size=256", "--freeze=layers:2,attention/.*bias"]),
+    ("pretrain", ["--weight_decay_exclude=", "--finetune_time_markers=0.5,0.25", "--max_steps=9"]),
+    ("pretrain", ['--freeze="a,b",c', "--wandb_project=# no comment", "--early_stop_time=1h30m"]),
+    ("classify", []),
+    ("classify", ["--text_b=", "--label=is it?", "--do_train", "True", "--nodo_predict"]),
+    ("classify", ["--train_batch_size=auto", "--n_gpus=0", "--layer_adaptation_exclude="]),
+    ("classify", ["--recipe=roberta", "--learning_rate=3e-5", "--data_dir=/x y/\u00e4"]),
+]  # fmt: skip
+
+
+def parse(script, *arguments):
+    command = COMMANDS[script]
+    defaults = {}
+    if script == "classify":
+        from bert_gpu.cli import training
+        from bert_gpu.finetune.config import FinetuneSettings
+
+        defaults = training.defaults_of(FinetuneSettings)
+    return flags.parse(
+        [script, *arguments], "", (), command.CLASSES, defaults=defaults, script=script
+    )
+
+
+def configs(parsed):
+    """The settings, but the model's, which need its size."""
+    left_out = (flags.CommonConfig, ModelConfig)
+    return [parsed.make(kind) for kind in parsed.classes if kind not in left_out]
+
+
+def resolved(parsed):
+    """All that follows from a call: the settings, what is given, recipe and phase."""
+    return (
+        configs(parsed),
+        parsed.overrides(ModelConfig) if parsed.script == "pretrain" else None,
+        {name: parsed.values[name].value for name in parsed.sources},
+        (parsed.recipe_name, parsed.recipe, parsed.phase),
+    )
+
+
+@pytest.mark.parametrize("script, arguments", CALLS, ids=range(len(CALLS)))
+def test_a_saved_call_is_the_same_call(script, arguments, tmp_path):
+    called = parse(script, *arguments)
+    path = tmp_path / "saved.flags"
+    called.save_config(str(path), configs(called))
+    again = parse(script, f"--flagfile={path}")
+    assert resolved(again) == resolved(called)
+    again.save_config(str(path), configs(again))  # a file of ours may be replaced
+    assert resolved(parse(script, "--flagfile", str(path))) == resolved(called)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["saved.flags"]
+    text = path.read_text()
+    assert text.startswith(flagfile.MARK) and os.getcwd() in text
+    if called.recipe_name:
+        assert f"# recipe {called.recipe_name}: " in text
+
+
+@pytest.mark.parametrize("script", COMMANDS)
+def test_the_commands_save_and_take_it(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    call = ["--recipe=crammed", "--quiet", "--overwrite", "--show_config"]
+    if script == "classify":
+        (tmp_path / "pairs").mkdir()
+        call.append("--data_dir=pairs")
+    assert main(["bert-gpu", script, *call, "--save_config=a.flags"]) == 0
+    first = capsys.readouterr().out
+    assert "--quiet" not in (tmp_path / "a.flags").read_text()
+    assert "--overwrite" not in (tmp_path / "a.flags").read_text()
+    call = ["--flagfile=a.flags", "--show_config", "--quiet", "--overwrite"]
+    assert main(["bert-gpu", script, *call, "--save_config=a.flags"]) == 0
+    second = capsys.readouterr().out.replace("# a.flags: line 5", "# command line")
+    assert second.replace("# a.flags: line 6", "# command line") == first
+    assert [entry.name for entry in tmp_path.iterdir() if entry.is_file()] == ["a.flags"]
+
+
+def test_flagfiles_are_absls(tmp_path):
+    inner, outer = tmp_path / "inner.flags", tmp_path / "outer.flags"
+    inner.write_text("// a comment\n  --optimizer=lamb  \n--nodo_train\n")
+    outer.write_text(f"\ufeff# a comment\n\n--flagfile={inner}\n-seed=3\n--xla\noff\n--max_steps=8")
+    parsed = parse("pretrain", "--seed=1", f"--flagfile={outer}", "--num_train_steps=9")
+    values = {name: parsed.values[name].value for name in parsed.sources}
+    assert values == dict(optimizer="lamb", do_train=False, seed=3, xla="off", num_train_steps=9)
+    assert parsed.sources["optimizer"].source == f"{inner}: line 2"
+    assert parsed.sources["seed"].source == f"{outer}: line 4"
+    assert parsed.sources["num_train_steps"].source == "command line"
+    # what comes first loses, also under its other name
+    parsed = parse("pretrain", "--max_steps=7", f"--flagfile={outer}")
+    assert parsed.values["num_train_steps"].value == 8
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        ("--seed=1\n--sede=2\n", "{0}: line 2: --sede=2: no such flag; did you mean --seed"),
+        ("--seed=x\n", "{0}: line 1: --seed=x: must be a whole number"),
+        ("--seed=-1\n", "--seed=-1: must be at least 0 ({0}: line 1)"),
+        ("\n--max_steps=0\n", "--num_train_steps=0: must be at least 1 ({0}: line 2: from --max_s"),
+        ("--max_steps=1\n--num_train_steps=2\n", "{0}: line 2: --max_steps=1 and --num_train_st"),
+        ("--horovod\n", "{0}: line 1: --horovod: one process trains on all GPUs"),
+        ("--seed 1\n", "{0}: line 1: '--seed 1': write --name=value, one flag a line"),
+        ("seed=1\n", "{0}: line 1: 'seed=1': not a flag; flags are written --name=value"),
+        ("--flagfile={0}\n", "{0}: line 1: --flagfile={0}: names itself"),
+        ("--flagfile=/none/x\n", "{0}: line 1: --flagfile=/none/x: No such file or directory"),
+        (b"--seed=1\n\xff\n", "--flagfile={0}: is not UTF-8"),
+        (b"\x00" * ((1 << 20) + 1), "--flagfile={0}: is larger than 1 MB"),
+    ],
+    ids=range(12),
+)
+def test_a_bad_flagfile_is_named(content, complaint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "f"
+    content = content if isinstance(content, bytes) else content.format("f").encode()
+    path.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        resolved(parse("pretrain", "--flagfile=f"))
+    assert complaint.format("f") in str(error.value) and len(str(error.value)) <= 300
+
+
+def test_what_is_no_flagfile_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, complaint in [
+        (tmp_path / "none", "No such file"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "pipe", "a pipe"),
+        ("", "--flagfile=: is empty"),
+    ]:
+        with pytest.raises(UserError, match=complaint):
+            parse("data", f"--flagfile={path}")
+
+
+def test_no_other_file_is_overwritten(tmp_path):
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    os.mkfifo(tmp_path / "pipe")
+    called = parse("data", "--vocab_size=500")
+    for path, complaint in [
+        (other, "exists, and was not written by --save_config"),
+        (tmp_path, "is no plain file"),
+        (tmp_path / "pipe", "is no plain file"),
+        (tmp_path / "none" / "x", "there is no folder"),
+        ("gs://a/b", "must be on a local or mounted file system"),
+    ]:
+        with pytest.raises(UserError, match=f"--save_config={path}: {complaint}"):
+            called.save_config(str(path), configs(called))
+    assert other.read_text() == "mine"
+    for value in ("a\nb", "a ", "a\x0cb"):
+        with pytest.raises(UserError, match="line breaks"):
+            parse("data", f"--text_field={value}").save_config(str(tmp_path / "x"), [])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["notes.txt", "pipe"]
