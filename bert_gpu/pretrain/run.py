@@ -53,7 +53,7 @@ def open_model(settings, dataset, stored):
     )
     vocab = start.open_vocabulary(settings, dataset)
     model = resolve_model(
-        settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind
+        settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind, stored
     )
     return settings, devices, vocab, start.checked_encoder(settings.inputs, dataset, model, devices)
 
@@ -140,14 +140,14 @@ def train(settings, dataset, folder, stored, console, clock):
 
 def fixed_settings(settings, model, devices, dataset):
     """{name: value} of the settings that may not change in a resumed run."""
-    init_checkpoint = settings.run.init_checkpoint
+    start = settings.run.start
     return (
         model.to_dict()
         | engine.fixed_settings(settings, devices.precision)
         | dict(
             seed=settings.run.seed,
             shuffle=settings.inputs.shuffle,
-            init_checkpoint=init_checkpoint and os.path.realpath(init_checkpoint),
+            init_checkpoint=start and os.path.realpath(start),
             padding=settings.inputs.padding,
             training_data=dataset.identity(),
         )

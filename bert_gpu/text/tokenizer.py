@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_gpu.files import check_regular
+from bert_gpu.files import check_regular, parse_json
 from bert_gpu.settings import UserError
 from bert_gpu.text import basic
 
@@ -174,8 +174,8 @@ class WordPieceTokenizer:
 
 
 def read_vocab(vocab_file):
-    """The pieces of a vocabulary file, in order of ids. LF and CRLF line ends are the same.
-    Raises UserError.
+    """The pieces of a vocabulary file, in order of ids: one a line (LF and CRLF line ends are the
+    same), or in a tokenizer.json of Hugging Face's. Raises UserError.
     """
 
     def refuse(problem):
@@ -196,6 +196,29 @@ def read_vocab(vocab_file):
             "cannot be read as a vocabulary file "
             f"({type(error).__name__}); name a readable text file"
         )
+    if str(vocab_file).endswith(".json"):
+        vocab = pieces_of_json(content, refuse)
+        first_line = {piece: number for number, piece in enumerate(vocab, 1)}
+    else:
+        vocab, first_line = pieces_of_lines(content, refuse)
+    missing = [piece for piece in SPECIAL_PIECES if piece not in first_line]
+    if missing:
+        refuse(
+            f"{', '.join(missing)} missing; a BERT vocabulary has "
+            f"all of {' '.join(SPECIAL_PIECES)}, each on its own line"
+        )
+    if vocab[0] != "[PAD]":
+        refuse(
+            f"[PAD] is on line {first_line['[PAD]']}; "
+            "it must be on line 1, because BERT pads with id 0"
+        )
+    return vocab
+
+
+def pieces_of_lines(content, refuse):
+    """(pieces, {piece: its line}) of the bytes of a vocabulary with one piece a line. refuse:
+    raises the error for a problem.
+    """
     try:
         lines = content.decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -217,18 +240,40 @@ def read_vocab(vocab_file):
                 f"lines {first_line[piece]} and {line_number} are both "
                 f"{piece[:80]!r}; remove one of them"
             )
-    missing = [piece for piece in SPECIAL_PIECES if piece not in first_line]
-    if missing:
-        refuse(
-            f"{', '.join(missing)} missing; a BERT vocabulary has "
-            f"all of {' '.join(SPECIAL_PIECES)}, each on its own line"
-        )
-    if vocab[0] != "[PAD]":
-        refuse(
-            f"[PAD] is on line {first_line['[PAD]']}; "
-            "it must be on line 1, because BERT pads with id 0"
-        )
+    return vocab, first_line
+
+
+def pieces_of_json(content, refuse):
+    """The pieces of the bytes of a tokenizer.json, in order of ids. refuse: raises the error for a
+    problem.
+    """
+    try:
+        stored = parse_json(content.decode())
+        model = stored["model"]
+        ids = dict(model["vocab"]) | {
+            token["content"]: token["id"] for token in stored.get("added_tokens") or []
+        }
+        vocab = sorted(ids, key=ids.get)
+        kind = model.get("type", "WordPiece")
+        is_numbered = [ids[piece] for piece in vocab] == list(range(len(vocab)))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        refuse("is not a tokenizer.json with a vocabulary; name a vocab.txt instead")
+    if kind != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
+        refuse(f"has a {str(kind)[:40]} tokenizer, not BERT's WordPiece; name a vocab.txt instead")
+    if not is_numbered or not vocab:
+        refuse("its ids are not 0, 1, 2 and so on; get the file again, or name a vocab.txt")
+    odd = next((piece for piece in vocab if not is_a_line(piece)), None)
+    if odd is not None:
+        refuse(f"piece {ids[odd]} is {odd!r}, which no line of a vocab.txt can be; remove it")
     return vocab
+
+
+def is_a_line(piece):
+    """Whether a piece reads back the same from a line of a vocabulary file."""
+    try:
+        return piece != "" and piece.strip() == piece and piece.encode().count(b"\n") == 0
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
 
 
 def vocab_in(folder):
