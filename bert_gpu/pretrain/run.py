@@ -11,7 +11,7 @@ from bert_gpu.interop import models
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.pretrain import start
 from bert_gpu.pretrain.config import RUN_FIELDS, resolve_model
-from bert_gpu.pretrain.objective import pretraining_objective, pretraining_validation
+from bert_gpu.pretrain.objective import LOSSES, pretraining_objective, pretraining_validation
 from bert_gpu.settings import UserError
 from bert_gpu.train import provenance
 from bert_gpu.train import run as engine
@@ -126,6 +126,7 @@ def train(settings, dataset, folder, stored, console, clock):
         ),
         results=(RESULTS,),
         summary=describe(model, weights, frozen, dataset),
+        losses=LOSSES,
         flops=start.flops_counter(trained, dataset, frozen),
         peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
