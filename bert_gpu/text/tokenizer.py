@@ -254,7 +254,7 @@ def pieces_of_json(content, refuse):
             token["content"]: token["id"] for token in stored.get("added_tokens") or []
         }
         vocab = sorted(ids, key=ids.get)
-        kind = model.get("type", "WordPiece")
+        kind = model.get("type") or ("BPE" if "merges" in model else "WordPiece")
         is_numbered = [ids[piece] for piece in vocab] == list(range(len(vocab)))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         refuse("is not a tokenizer.json with a vocabulary; name a vocab.txt instead")

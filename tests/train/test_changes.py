@@ -92,8 +92,8 @@ def test_more_time_counts_where_the_clock_has_the_rate():
 def test_a_ramp_is_stretched_as_well():
     schedule = ScheduleConfig(curve="constant", num_warmup_steps=0, batch_ramp_proportion=0.5)
     assert changes(schedule, 30, 200, accumulation=4, is_ramped=True) == [
-        "200 steps instead of 100 steps: the batch of step 31 goes from 24 sequences (old plan) to 16 "
-        "(new plan)"
+        "200 steps instead of 100 steps: the batch of step 31 goes from 24 sequences (old plan) "
+        "to 16 (new plan)"
     ]
 
 
