@@ -240,7 +240,8 @@ def test_a_job_for_a_model_goes_on(world, tmp_path, monkeypatch):
         patch.setattr(build.Worker, "write_shard", killed)
         assert make_data(world / "more.txt", tmp_path / "parts", *flags) == 130
     assert (tmp_path / "parts" / ".pretrain.building.json").exists()
-    assert make_data(world / "more.txt", tmp_path / "parts", *flags) == 0
+    agrees = f"--vocab_file={world}/data/vocab.txt"  # other bytes would be refused
+    assert make_data(world / "more.txt", tmp_path / "parts", *flags, agrees) == 0
     assert content(tmp_path / "parts") == content(tmp_path / "whole")
 
 

@@ -252,7 +252,7 @@ def test_a_tokenizer_json_is_the_vocabulary_in_it(tmp_path):
     [
         ("[PAD]", "is not a tokenizer.json with a vocabulary"),
         ("{}", "is not a tokenizer.json with a vocabulary"),
-        (tokenizer_json(type="Unigram", vocab=[["a", -1.0]]), "is not a tokenizer.json"),
+        (tokenizer_json(type="Unigram", vocab=[["a", -1.0]]), "has a Unigram tokenizer"),
         (tokenizer_json(type="BPE"), "has a BPE tokenizer, not BERT's WordPiece"),
         (tokenizer_json(merges=[]), "has a BPE tokenizer, not BERT's WordPiece"),
         (tokenizer_json(vocab={"[PAD]": 0, "a": 2}), "its ids are not 0, 1, 2 and so on"),
