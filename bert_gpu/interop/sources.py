@@ -91,6 +91,6 @@ def check_casing(folder):
     if odd:
         raise UserError(
             f"{folder}: its tokenizer has {' and '.join(odd)} with "
-            f"do_lower_case={str(lowers).lower()}, which Google's rules do not; to use those "
-            f"all the same, give --{'' if lowers else 'no'}do_lower_case"
+            f"do_lower_case={str(lowers).lower()}, unlike Google's rules, the only ones here; to "
+            f"use them all the same, give --{'' if lowers else 'no'}do_lower_case"
         )
