@@ -10,7 +10,7 @@ because they would contradict a flag or cancel its effect.
 import dataclasses
 from collections.abc import Callable
 
-from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.config import NOT_IN_WEIGHTS, ModelConfig
 from bert_gpu.settings import Settings, UserError, setting
 
 OURS = "chosen by us"
@@ -738,7 +738,25 @@ MODEL_FIELDS = tuple(
     for field in dataclasses.fields(ModelConfig)
     if any(field.name in recipe.settings("pretrain") for recipe in RECIPES.values())
 )
+
+
+def continues(values):
+    return values["init_checkpoint"] != "none"
+
+
 YIELDS = (
+    Yield(
+        ("init_checkpoint",),
+        ("model", *(name for name in MODEL_FIELDS if name not in NOT_IN_WEIGHTS)),
+        continues,
+        script="pretrain",
+    ),
+    Yield(
+        ("init_checkpoint",),
+        ("tokenization", "vocab_size", "do_lower_case"),
+        continues,
+        script="data",
+    ),
     Yield(("model",), MODEL_FIELDS, script="pretrain"),
     Yield(("bert_config_file",), ("model", *MODEL_FIELDS), script="pretrain"),
     Yield(("encoder",), ("model", *MODEL_FIELDS), script="pretrain"),

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.cli import classify, flags, pretrain
+from bert_gpu.cli import classify, data, flags, pretrain
 from bert_gpu.cli.training import read_settings
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import read_manifest
@@ -27,17 +27,15 @@ from bert_gpu.recipes import (
     MODEL_FIELDS,
     RECIPES,
     YIELDS,
-    RecipeConfig,
     differences,
     resolve,
 )
 from bert_gpu.settings import UserError, complaint, value_type
-from bert_gpu.text.config import TextFormat
 from bert_gpu.train.batching import plan_batch
 from bert_gpu.train.config import BatchConfig, CadenceConfig, fit_sizes
 
 CLASSES = dict(
-    data=[DataConfig, RecipeConfig, TextFormat, flags.CommonConfig],
+    data=data.CLASSES,
     pretrain=pretrain.CLASSES,
     classify=classify.CLASSES,
 )

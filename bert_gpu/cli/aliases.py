@@ -205,6 +205,8 @@ ROWS = (
         ("mlm_probability", "masked_lm_prob"),
         ("train_file", "input_file"),
         ("preprocessing_num_workers", "num_workers"),
+        ("tokenizer_name", "init_checkpoint"),
+        ("model_name_or_path", "init_checkpoint"),
     ),
     *reads(
         (HUGGING_FACE,),
@@ -220,10 +222,6 @@ ROWS = (
                 "and give --input_file=FOLDER_OR_FILE"
             ),
             "validation_file": "documents of the text are held out; see --validation_share",
-            "tokenizer_name": (
-                "name the vocabulary in its folder, --vocab_file=FOLDER/vocab.txt, and its case, "
-                "--do_lower_case or --nodo_lower_case"
-            ),
             "max_train_samples": "cut the text instead",
         },
     ),

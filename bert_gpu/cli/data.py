@@ -6,6 +6,8 @@ import os
 from bert_gpu import console, environment
 from bert_gpu.cli import flags
 from bert_gpu.data.config import DataConfig
+from bert_gpu.interop.sources import NONE, find_model, find_vocabulary, tokenizer_notes
+from bert_gpu.model.config import read_config
 from bert_gpu.recipes import RecipeConfig
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.text.config import TextFormat
@@ -32,6 +34,10 @@ EXAMPLE = (
     ),
     "zcat corpus.txt.gz | python create_pretraining_data.py --input_file=- --output_dir=data",
     "python create_pretraining_data.py --input_file=corpus.txt --recipe=crammed",
+    (
+        "python create_pretraining_data.py --input_file=corpus.txt "
+        "--init_checkpoint=bert-base-uncased   # to continue its pretraining"
+    ),
 )
 
 
@@ -45,22 +51,36 @@ class FolderConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class StartConfig(Settings):
+    """The model whose pretraining the data is to continue."""
+
+    init_checkpoint: str | None = setting(
+        None,
+        "Take vocabulary, tokenization and casing from this model, to continue its pretraining: a "
+        "model/ folder, a run's folder or a Hugging Face BERT folder. none = from no model, the "
+        "default.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ShowConfig(Settings):
     """Show the result."""
 
     show: int = setting(0, "Print this many decoded instances of the data set.", low=0)
 
 
-CLASSES = [DataConfig, FolderConfig, RecipeConfig, TextFormat, ShowConfig, flags.CommonConfig]
+CLASSES = [
+    *(DataConfig, FolderConfig, StartConfig, RecipeConfig, TextFormat, ShowConfig),
+    flags.CommonConfig,
+]
 MAIN = {
     "The text": ("input_file", "input_format", "text_field", "validation_share"),
-    "The vocabulary": ("vocab_file", "vocab_size", "do_lower_case"),
+    "The vocabulary": ("vocab_file", "vocab_size", "do_lower_case", "init_checkpoint"),
     "The rows and their masks": (
         "objective",
         "max_seq_length",
         "masking",
         "masked_lm_prob",
-        "do_whole_word_mask",
         "dupe_factor",
     ),
     "What is written": ("output_dir", "num_workers", "overwrite", "show"),
@@ -71,20 +91,22 @@ MAIN = {
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="data", main=MAIN)
     common, show = parsed.make(flags.CommonConfig), parsed.make(ShowConfig)
-    config = parsed.make(DataConfig, **own_defaults(parsed))
+    model = start_folder(parsed)
+    config = parsed.make(DataConfig, **own_defaults(parsed) | adopted(parsed, model))
     text_format = parsed.make(TextFormat)
     if common.save_config is not None:
         parsed.save_config(common.save_config, [config, text_format])
     if common.show_config:
-        rest = [parsed.make(kind) for kind in (FolderConfig, RecipeConfig)]
+        rest = [parsed.make(kind) for kind in (FolderConfig, StartConfig, RecipeConfig)]
         console.answer(flags.describe(parsed, [config, *rest, text_format, show, common]))
         return
     with environment.quick_imports():
         from bert_gpu.data.build import build
+    log = console.Console(common.quiet)
+    if model is not None:
+        log.say(check_vocabulary(parsed, model, config))
     with parsed.blaming_source():
-        build(
-            config, text_format, overwrite=common.overwrite, console=console.Console(common.quiet)
-        )
+        build(config, text_format, overwrite=common.overwrite, console=log)
     if show.show:
         from bert_gpu.data.summary import decode_instances
 
@@ -104,3 +126,75 @@ def own_defaults(parsed):
             )
         defaults["output_file"] = os.path.join(folder, "pretrain.tfrecord")
     return defaults
+
+
+def start_folder(parsed):
+    """The folder of the model that --init_checkpoint names, or None."""
+    name = parsed.make(StartConfig).init_checkpoint
+    return None if name in (None, NONE) else find_model(name, "init_checkpoint")
+
+
+def adopted(parsed, folder):
+    """{field of DataConfig: value} that a model's folder decides, {} without one. UserError for a
+    flag of the user's that contradicts it.
+    """
+    if folder is None:
+        return {}
+    vocabulary = find_vocabulary(folder)
+    if vocabulary is None:
+        raise UserError(
+            f"{folder}: has no vocab.txt and no other vocabulary; put the model's there, or give "
+            "--vocab_file instead of --init_checkpoint"
+        )
+    is_sentence_piece = vocabulary.endswith(".model")
+    values = dict(tokenization="SentencePiece" if is_sentence_piece else "WordPiece")
+    notes = tokenizer_notes(folder)
+    if "do_lower_case" in notes:
+        values["do_lower_case"] = notes["do_lower_case"]
+    size = read_config(os.path.join(folder, "config.json")).vocab_size
+    given = parsed.given_values(DataConfig)
+    for name, value in (values | dict(vocab_size=size)).items():
+        if given.get(name, value) != value:
+            raise UserError(
+                f"--{name}={given[name]}: the model in {folder} has {value}; drop the flag, or "
+                "--init_checkpoint"
+            )
+    mine, other = ("sp_model_file", "vocab_file")[:: 1 if is_sentence_piece else -1]
+    if other in given:
+        raise UserError(
+            f"--{other}={given[other]}: the model in {folder} has {values['tokenization']} "
+            f"({os.path.basename(vocabulary)}); drop the flag"
+        )
+    return values | {mine: vocabulary}
+
+
+def check_vocabulary(parsed, folder, config):
+    """What is taken from a model's folder, for the log. UserError when its vocabulary is not the
+    model's, or not that of the DataConfig.
+    """
+    from bert_gpu.interop import models
+    from bert_gpu.text.tokenizers import open_tokenizer
+
+    casing = config.do_lower_case if parsed.given("do_lower_case") else None
+    tokenizer, path = models.load_tokenizer(folder, None, casing), find_vocabulary(folder)
+    size = read_config(os.path.join(folder, "config.json")).vocab_size
+    if tokenizer.vocab_size != size:
+        raise UserError(
+            f"{path}: has {tokenizer.vocab_size} pieces, config.json says vocab_size={size}; put "
+            "the model's own vocabulary there"
+        )
+    named = config.given_vocabulary
+    if open_tokenizer(named, config.do_lower_case).identity != tokenizer.identity:
+        flag = "vocab_file" if config.vocab_file else "sp_model_file"
+        raise UserError(
+            f"--{flag}={named}: is not the vocabulary of the model, {path}; drop the flag, or "
+            "--init_checkpoint"
+        )
+    unsure = (
+        ""
+        if casing is not None or "do_lower_case" in tokenizer_notes(folder)
+        else (" (the folder does not say; --nodo_lower_case is for a cased model)")
+    )
+    return f"from {folder}: {config.tokenization} {os.path.basename(path)}, " + (
+        f"{models.describe_tokenizer(tokenizer)}{unsure}"
+    )

@@ -35,6 +35,10 @@ EXAMPLE = (
     ),
     "python run_pretraining_gpu.py --recipe=crammed --total_training_time=12h",
     (
+        "python run_pretraining_gpu.py --init_checkpoint=bert-base-uncased   "
+        "# continues its pretraining"
+    ),
+    (
         "python run_pretraining_gpu.py --virtual_replicas=2 --train_batch_size=8 "
         "--num_train_steps=100   # simulate two GPUs on the CPU"
     ),
@@ -69,15 +73,19 @@ def main(argv):
         parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig)
     )
     with parsed.blaming_source():
-        if settings.run.model or settings.run.bert_config_file:
-            resolve_model(settings, 0, None, "CPU")  # fails early
+        if settings.run.start is not None:
+            fails_early = settings.overwrite or not RunFolder(settings.run.output_dir).is_known()
+        else:
+            fails_early = settings.run.model or settings.run.bert_config_file
+        if fails_early:
+            resolve_model(settings, 0, None, "CPU")
         if common.save_config is not None:
             kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
             parsed.save_config(common.save_config, [parsed.make(kind) for kind in kinds])
         if common.show_config:
             console.answer(show_config(parsed, settings))
             return 0
-    if parsed.phase not in (None, 1) and settings.run.init_checkpoint is None:
+    if parsed.phase not in (None, 1) and settings.run.start is None:
         raise UserError(
             f"--phase={parsed.phase}: goes on from the model of --phase={parsed.phase - 1}; "
             "add --init_checkpoint=OUTPUT_DIR/model of that run"
@@ -101,7 +109,7 @@ def show_config(parsed, settings):
         )
     else:
         lines.append(f"# {settings.inputs.input_file}: no data yet; it will determine vocab_size")
-    model = resolve_model(settings, length, vocab_size, device_kind)
+    model = resolve_model(settings, length, vocab_size, device_kind, stored)
     batch = fit_sizes(settings.batch, settings.flexible, num_replicas, stored)
     resolved = {BatchConfig: batch, ModelConfig: model}
     configs = [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES]

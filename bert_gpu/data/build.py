@@ -263,8 +263,11 @@ class DatasetBuilder:
             worker = Worker(config, config.given_vocabulary, self.fate)
             self._check_words(worker.tokenizer)
             self._check_vocabulary(worker)
-            with open(config.given_vocabulary, "rb") as file:
-                content = file.read()
+            if config.given_vocabulary.endswith(".json"):
+                content = worker.tokenizer.files()[FILE_NAMES["WordPiece"]]
+            else:
+                with open(config.given_vocabulary, "rb") as file:
+                    content = file.read()
         elif self.status == "resumed" and self.target.kept_vocabulary():
             content = None
         else:

@@ -32,8 +32,8 @@ class DataConfig(Settings):
     )
     vocab_file: str | None = setting(
         None,
-        "WordPiece vocabulary, one piece per line. Default: learnt from the text "
-        "and written to DIR/vocab.txt.",
+        "WordPiece vocabulary, one piece per line, or Hugging Face's tokenizer.json. Default: "
+        "learnt from the text and written to DIR/vocab.txt.",
     )
     sp_model_file: str | None = setting(
         None,

@@ -5,14 +5,13 @@ import os
 
 from bert_gpu.finetune.config import DEFAULT_START
 from bert_gpu.interop import models
+from bert_gpu.interop.sources import NONE
 from bert_gpu.model.config import ModelConfig, preset, read_config
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import classifier_weights, pooling_of
 from bert_gpu.model.weights import initialize
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import Tokenizer
-
-NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +50,7 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
         model, tokenizer = fresh_model(config)
         model = with_head(model, config)
     else:
-        path = models.find_model(init_checkpoint, "init_checkpoint")
-        model, stored, notes = models.read_model(path)
-        lacking = [name for name in open_encoder(model).weights() if name not in stored]
-        if lacking:
-            raise UserError(
-                f"--init_checkpoint={init_checkpoint}: has no weights "
-                f"{lacking[0]}; name a model with the whole encoder"
-            )
+        path, model, stored, notes = models.read_start(init_checkpoint)
         tokenizer = checked_tokenizer(config, path, model)
         pooled_by, model = pooling_of(model, stored), with_head(model, config)
         left = () if class_names(stored, notes.labels) == labels else ("classifier/",)

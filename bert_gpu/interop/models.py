@@ -1,56 +1,38 @@
-"""Models in any format: finds a model's folder, reads and writes it, and opens its tokenizer.
+"""Models in any format: reads and writes a model's folder, and opens its tokenizer.
 
 A model is a folder in Hugging Face's format (config.json, model.safetensors, vocab.txt), the only
-one so far.
+one so far. sources.py finds it.
 """
 
-import dataclasses
 import json
-import os
 
-from bert_gpu.files import CHECKSUM, check_local, json_checksum, read_json
-from bert_gpu.interop.folders import displaced
+from bert_gpu.files import CHECKSUM, json_checksum
 from bert_gpu.interop.huggingface import read_model, write_model  # noqa: F401  (the only format)
-from bert_gpu.settings import Settings, UserError, fields_of, setting
+from bert_gpu.interop.sources import (  # noqa: F401  (of the models here)
+    check_casing,
+    find_model,
+    find_vocabulary,
+    has_model,
+    tokenizer_notes,
+)
+from bert_gpu.model.encoders import open_encoder
+from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizers import open_tokenizer
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenizerNotes(Settings):
-    """What we read in a tokenizer_config.json."""
-
-    do_lower_case: bool = setting(True, "Lower-case the text.")
-    vocabulary: str = setting("", "The identity of the vocabulary beside it.")
-
-
-def has_model(path):
-    return os.path.exists(os.path.join(path, "config.json"))
-
-
-def find_model(path, flag):
-    """The folder of a model: `path`, or its model/ when `path` is the folder of a run. The
-    UserError names `flag`.
+def read_start(init_checkpoint):
+    """The model that --init_checkpoint names: (its folder, ModelConfig, {name: float32 array},
+    Notes). UserError when it lacks weights of the encoder.
     """
-    check_local(path, f"--{flag}")
-    for folder in (path, os.path.join(path, "model")):
-        if has_model(folder):
-            return folder
-    if os.path.isdir(os.path.join(path, "checkpoints")):
+    folder = find_model(init_checkpoint, "init_checkpoint")
+    config, weights, notes = read_model(folder)
+    lacking = [name for name in open_encoder(config).weights() if name not in weights]
+    if lacking:
         raise UserError(
-            f"--{flag}={path}: this run is not finished, so it has "
-            "no model/ yet; run its command again to resume it"
+            f"--init_checkpoint={init_checkpoint}: has no weights "
+            f"{lacking[0]}; name a model with the whole encoder"
         )
-    for folder in (path, os.path.join(path, "model")):
-        if (old := displaced(folder)) is not None:
-            raise UserError(
-                f"--{flag}={path}: a write of {folder} was killed, "
-                f"its content is in {old}; rename that to {folder}"
-            )
-    problem = "has no config.json" if os.path.exists(path) else "no such folder"
-    raise UserError(
-        f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, "
-        "or name a model/, run or Hugging Face BERT folder"
-    )
+    return folder, config, weights, notes
 
 
 def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
@@ -69,6 +51,8 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
                 f"{folder}/vocab.txt: no such file; name the model's vocabulary with --vocab_file"
             )
         notes = tokenizer_notes(folder)
+        if do_lower_case is None:
+            check_casing(folder)
     if do_lower_case is None:
         do_lower_case = (tokenizer_notes(folder) if folder else {}).get("do_lower_case", True)
     tokenizer = open_tokenizer(vocab_file, do_lower_case)
@@ -80,20 +64,10 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
     return tokenizer
 
 
-def tokenizer_notes(folder):
-    """The content of a model folder's tokenizer_config.json, {} without one."""
-    path = os.path.join(folder, "tokenizer_config.json")
-    if not os.path.exists(path):
-        return {}
-    return read_json(path, "a tokenizer's settings", fields_of(TokenizerNotes))
-
-
-def find_vocabulary(folder):
-    """The vocabulary file in a model's folder, ours or Hugging Face's, or None."""
-    paths = [
-        os.path.join(folder, name) for name in ("vocab.txt", "sentencepiece.model", "spiece.model")
-    ]
-    return next((path for path in paths if os.path.exists(path)), None)
+def describe_tokenizer(tokenizer):
+    """Size and casing of a tokenizer, for the log."""
+    casing = "lower case" if tokenizer.do_lower_case else "cased"
+    return f"{tokenizer.vocab_size:,} pieces, {casing}"
 
 
 def tokenizer_files(tokenizer):

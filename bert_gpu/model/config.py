@@ -274,6 +274,17 @@ class ModelConfig(Settings):
         return rules["none_means"] is not None and value == getattr(self, rules["none_means"])
 
 
+# Fields that may change when a training goes on from a model's weights: dropout, the range of fresh
+# weights, positions (further ones get fresh weights), and what only fine-tuning uses.
+NOT_IN_WEIGHTS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+    "max_position_embeddings",
+    "pooling",
+    "pooler_size",
+)
+
 # The sizes that Google published (Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et
 # al. 2018), and the models of two recipes.
 PRESETS = {

@@ -1,9 +1,11 @@
 """The settings of pretraining and of fill-mask, and the model that follows from them."""
 
 import dataclasses
+import os
 
 from bert_gpu.data.config import InputConfig
-from bert_gpu.model.config import PRESETS, ModelConfig, preset, read_config
+from bert_gpu.interop.sources import NONE, find_model
+from bert_gpu.model.config import NOT_IN_WEIGHTS, PRESETS, ModelConfig, preset, read_config
 from bert_gpu.recipes import differences
 from bert_gpu.settings import Settings, UserError, complaint, fields_of, setting
 from bert_gpu.train.config import RunSettings
@@ -26,7 +28,9 @@ class PretrainConfig(Settings):
     )
     init_checkpoint: str | None = setting(
         None,
-        "Start from the weights in this folder: one of our model/ folders or a Hugging Face BERT.",
+        "Continue the pretraining of this model: a model/ folder, a run's folder or a Hugging Face "
+        "BERT folder. Its config.json decides the model's shape, and the data must have its "
+        "vocabulary. none = random weights, the default.",
     )
     vocab_file: str | None = setting(
         None,
@@ -49,6 +53,11 @@ class PretrainConfig(Settings):
     max_eval_steps: int | None = setting(
         None, "Maximum batches per validation. Default: all validation records.", low=1
     )
+
+    @property
+    def start(self):
+        """The model to continue from, None for random weights."""
+        return None if self.init_checkpoint == NONE else self.init_checkpoint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,6 +82,7 @@ class PretrainSettings(RunSettings):
                 raise UserError(problem)
 
 
+MODEL = fields_of(ModelConfig)
 # of the settings in a run.json
 RUN_FIELDS = fields_of(*PretrainSettings.kinds().values(), ModelConfig)
 
@@ -103,20 +113,24 @@ def recipe_problem(recipe, info):
     )
 
 
-def resolve_model(settings, max_seq_length, vocab_size, kind):
-    """The ModelConfig of PretrainSettings: a preset or a file, changed by the data and by single
-    fields.
+def resolve_model(settings, max_seq_length, vocab_size, kind, stored=None):
+    """The ModelConfig of PretrainSettings: a preset, a file or the model to continue from, changed
+    by the data and by single fields.
 
     Args:
       max_seq_length: of the data's rows. vocab_size: of the data, None if unknown. kind: "GPU" or
-        "CPU", which decides the size when none is named.
+        "CPU", which decides the size when none is named. stored: content of run.json of a run to
+        resume, or None.
     """
     run, architecture = settings.run, settings.architecture
     if run.model is not None and run.bert_config_file is not None:
         raise UserError(
             f"--model={run.model} and --bert_config_file={run.bert_config_file}: give one of them"
         )
-    if run.bert_config_file is not None:
+    if run.start is not None:
+        source = f"--init_checkpoint={run.start}"
+        model = continued_model(settings, max_seq_length, stored)
+    elif run.bert_config_file is not None:
         source = run.bert_config_file
         model = dataclasses.replace(read_config(source), **architecture)
     else:
@@ -126,12 +140,17 @@ def resolve_model(settings, max_seq_length, vocab_size, kind):
         if max_seq_length > ModelConfig().max_position_embeddings:
             sizes["max_position_embeddings"] = max_seq_length
         model = preset(name, **sizes | architecture)
-    if "vocab_size" in architecture:
+    if "vocab_size" in architecture and run.start is None:
         source = f"--vocab_size={model.vocab_size}"
     if vocab_size is not None and model.vocab_size != vocab_size:
+        remedy = (
+            "they must be equal"
+            if run.start is None
+            else "build the data with create_pretraining_data.py and this flag"
+        )
         raise UserError(
             f"{source}: a vocabulary of {model.vocab_size}, but that "
-            f"of the data has {vocab_size} pieces; they must be equal"
+            f"of the data has {vocab_size} pieces; {remedy}"
         )
     if max_seq_length > model.max_position_embeddings:
         raise UserError(
@@ -140,6 +159,61 @@ def resolve_model(settings, max_seq_length, vocab_size, kind):
             "raise it, or build the data with a smaller --max_seq_length"
         )
     return model
+
+
+def continued_model(settings, max_seq_length, stored):
+    """The ModelConfig of the model to continue from, with what flags change and with positions for
+    the data's rows; arguments as for `resolve_model`. UserError for a flag that contradicts the
+    weights.
+
+    That of a run to resume is in its run.json: the folder that it started from may be gone.
+    """
+    given = given_fields(settings)
+    if stored is not None:
+        known = {name: stored["settings"].get(name, field.default) for name, field in MODEL.items()}
+        model = ModelConfig(**known)
+    else:
+        folder = find_model(settings.run.start, "init_checkpoint")
+        model = read_config(os.path.join(folder, "config.json"))
+        check_continues(given, model, folder)
+    changed = {name: value for name, (value, _) in given.items()}
+    if max_seq_length > model.max_position_embeddings:
+        changed.setdefault("max_position_embeddings", max_seq_length)
+    return dataclasses.replace(model, **changed)
+
+
+def given_fields(settings):
+    """{field of ModelConfig: (value, flag)} that --model or --bert_config_file and single flags set
+    in PretrainSettings.
+    """
+    run, fields, flag = settings.run, {}, ""
+    if run.bert_config_file is not None:
+        flag = f"--bert_config_file={run.bert_config_file}"
+        fields = read_config(run.bert_config_file).to_dict()
+    elif run.model is not None:
+        flag, fields = f"--model={run.model}", PRESETS[run.model]
+    given = {name: (value, flag) for name, value in fields.items()}
+    single = settings.architecture.items()
+    return given | {name: (value, f"--{name}={value}") for name, value in single}
+
+
+def check_continues(given, model, folder):
+    """UserError when fields {name: (value, flag)} contradict the weights of `model`, the
+    ModelConfig of `folder`.
+    """
+
+    def meant(name, value):
+        rule = MODEL[name].metadata["none_means"]
+        return getattr(model, rule) if value is None and rule else value
+
+    for name, (value, flag) in given.items():
+        there = getattr(model, name)
+        if name not in NOT_IN_WEIGHTS and meant(name, value) != meant(name, there):
+            its = "" if flag == f"--{name}={value}" else f"has {name}={value}, but "
+            raise UserError(
+                f"{flag}: {its}the weights in {folder} are of {name}={there}; drop the flag, or "
+                "name another --init_checkpoint"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

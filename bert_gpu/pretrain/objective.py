@@ -7,6 +7,8 @@ from bert_gpu.model import heads
 from bert_gpu.train.evaluation import MeanMetrics
 from bert_gpu.train.step import Objective
 
+LOSSES = ("mlm", "nsp")  # in the metrics of a step; validation has mlm_loss and nsp_loss
+
 
 def pretraining_objective(encoder):
     """The pretraining Objective of an Encoder."""

@@ -11,7 +11,7 @@ from bert_gpu.interop import models
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.pretrain import start
 from bert_gpu.pretrain.config import RUN_FIELDS, resolve_model
-from bert_gpu.pretrain.objective import pretraining_objective, pretraining_validation
+from bert_gpu.pretrain.objective import LOSSES, pretraining_objective, pretraining_validation
 from bert_gpu.settings import UserError
 from bert_gpu.train import provenance
 from bert_gpu.train import run as engine
@@ -53,7 +53,7 @@ def open_model(settings, dataset, stored):
     )
     vocab = start.open_vocabulary(settings, dataset)
     model = resolve_model(
-        settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind
+        settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind, stored
     )
     return settings, devices, vocab, start.checked_encoder(settings.inputs, dataset, model, devices)
 
@@ -126,6 +126,7 @@ def train(settings, dataset, folder, stored, console, clock):
         ),
         results=(RESULTS,),
         summary=describe(model, weights, frozen, dataset),
+        losses=LOSSES,
         flops=start.flops_counter(trained, dataset, frozen),
         peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
@@ -140,14 +141,14 @@ def train(settings, dataset, folder, stored, console, clock):
 
 def fixed_settings(settings, model, devices, dataset):
     """{name: value} of the settings that may not change in a resumed run."""
-    init_checkpoint = settings.run.init_checkpoint
+    start = settings.run.start
     return (
         model.to_dict()
         | engine.fixed_settings(settings, devices.precision)
         | dict(
             seed=settings.run.seed,
             shuffle=settings.inputs.shuffle,
-            init_checkpoint=init_checkpoint and os.path.realpath(init_checkpoint),
+            init_checkpoint=start and os.path.realpath(start),
             padding=settings.inputs.padding,
             training_data=dataset.identity(),
         )

@@ -5,23 +5,13 @@ import os
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.interop import models
 from bert_gpu.model import heads
+from bert_gpu.model.config import NOT_IN_WEIGHTS
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.flops import FlopsCounter
 from bert_gpu.model.weights import initialize
-from bert_gpu.pretrain.config import check_predictions, recipe_problem
+from bert_gpu.pretrain.config import check_continues, check_predictions, recipe_problem
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizers import open_tokenizer
-
-# These may differ from --init_checkpoint: dropout, the range of fresh weights, and fields that only
-# fine-tuning uses; extra positions get fresh weights.
-MAY_DIFFER = (
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "initializer_range",
-    "max_position_embeddings",
-    "pooling",
-    "pooler_size",
-)
 
 # Settings that need validation records.
 NEED_VALIDATION = (
@@ -66,8 +56,12 @@ def check_validation(settings, dataset, console):
 
 
 def open_vocabulary(settings, dataset):
-    """The tokenizer of the data, None for records without dataset.json and --vocab_file."""
+    """The tokenizer of the data. That of records without dataset.json is --vocab_file or that of
+    --init_checkpoint; None without either.
+    """
     info, vocab_file = dataset.info, settings.run.vocab_file
+    if info is None and settings.run.start is not None:
+        return start_vocabulary(settings.run)
     if info is None:
         return open_tokenizer(vocab_file, True) if vocab_file else None
     path = vocab_file or os.path.join(dataset.folder, info.vocab_file)
@@ -83,6 +77,17 @@ def open_vocabulary(settings, dataset):
             "dataset.json); rebuild the data, or name the right one"
         )
     return tokenizer
+
+
+def start_vocabulary(run):
+    """The tokenizer of the model to continue from (PretrainConfig.start), or of --vocab_file with
+    its casing; None without either.
+    """
+    folder = models.find_model(run.start, "init_checkpoint")
+    if run.vocab_file is None and models.find_vocabulary(folder) is None:
+        return None
+    casing = models.tokenizer_notes(folder).get("do_lower_case")
+    return models.load_tokenizer(folder, run.vocab_file, casing)
 
 
 def open_readers(settings, dataset, vocab, model):
@@ -121,39 +126,25 @@ def weight_specs(model, dataset):
 
 def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
     """Fresh weights, replaced by those of --init_checkpoint where it has them; a resumed run skips
-    that.
+    that. Says what it takes from there.
     """
-    model, init_checkpoint = encoder.config, settings.run.init_checkpoint
-    weights = initialize(
-        heads.pretraining_weights(encoder, dataset.schema.has_next_sentence_labels),
-        settings.run.seed,
+    model, start = encoder.config, settings.run.start
+    specs = heads.pretraining_weights(encoder, dataset.schema.has_next_sentence_labels)
+    if start is None or goes_on:
+        return initialize(specs, settings.run.seed)
+    flag = f"--init_checkpoint={start}"
+    source, stored_config, stored, _ = models.read_start(start)
+    values = model.to_dict()
+    check_continues(
+        {name: (value, f"--{name}={value}") for name, value in values.items()},
+        stored_config,
+        source,
     )
-    if init_checkpoint is None or goes_on:
-        return weights
-    flag = f"--init_checkpoint={init_checkpoint}"
-    source = models.find_model(init_checkpoint, "init_checkpoint")
-    stored_config, stored, _ = models.read_model(source)
-    for name, value in stored_config.to_dict().items():
-        if name not in MAY_DIFFER and value != getattr(model, name):
-            remedy = f"give --{name}={value}" if value is not None else f"drop --{name}"
-            raise UserError(
-                (
-                    f"{flag}: its {name} is {value}, that of "
-                    f"the model {getattr(model, name)}; {remedy}"
-                )[:300]
-            )
+    vocabulary = check_same_vocabulary(source, vocab, flag)
+    weights = initialize(specs, settings.run.seed)
     # next sentence prediction reads the first token
     if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):
         stored = {name: value for name, value in stored.items() if not name.startswith("pooler/")}
-    vocab_file = models.find_vocabulary(source)
-    if (
-        vocab is not None
-        and vocab_file is not None
-        and open_tokenizer(vocab_file, vocab.do_lower_case).vocab != vocab.vocab
-    ):
-        raise UserError(
-            f"{flag}: {vocab_file} is not the vocabulary of the data; build the data with it"
-        )
     fresh = sorted(set(weights) - set(stored))
     for name in sorted(set(weights) & set(stored)):
         ours, theirs = weights[name], stored[name]
@@ -168,5 +159,33 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
                 f"{flag}: its {name} has shape {theirs.shape}, the model's "
                 f"{ours.shape}; give the flags that it was trained with"
             )
-    console.say(f"starting from {source}" + (f"; fresh: {', '.join(fresh)}" if fresh else ""))
+    changed = [
+        f"{name}={values[name]} instead of {value}"
+        for name, value in stored_config.to_dict().items()
+        if name in NOT_IN_WEIGHTS and values[name] != value
+    ]
+    taken = f"the model of its config.json{''.join(f', {text}' for text in changed)}"
+    console.say(
+        f"starting from {source}: {taken}; {vocabulary}"
+        + (f"; fresh: {', '.join(fresh)}" if fresh else "")
+    )
     return weights
+
+
+def check_same_vocabulary(folder, vocab, flag):
+    """UserError unless the vocabulary and casing of a model's folder, where it has them, are those
+    of the data's tokenizer `vocab`. Returns what was found, for the log.
+    """
+    path = models.find_vocabulary(folder)
+    if vocab is None or path is None:
+        return "without a vocabulary to compare with the data's"
+    casing = models.tokenizer_notes(folder).get("do_lower_case", vocab.do_lower_case)
+    build = "build the data with create_pretraining_data.py and this flag"
+    if casing != vocab.do_lower_case:
+        lowered = "lower-cased" if casing else "not lower-cased"
+        raise UserError(f"{flag}: its text was {lowered}, unlike that of the data; {build}")
+    if models.load_tokenizer(folder, do_lower_case=casing).identity != vocab.identity:
+        raise UserError(
+            f"{flag}: its {os.path.basename(path)} is not the vocabulary of the data; {build}"
+        )
+    return f"vocabulary {os.path.basename(path)} ({models.describe_tokenizer(vocab)})"

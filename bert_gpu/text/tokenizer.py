@@ -11,7 +11,6 @@ long to judge, is split into words by text/basic.py and only then into pieces.
 
 import functools
 import hashlib
-import os
 import re
 import typing
 import unicodedata
@@ -20,11 +19,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_gpu.files import check_regular
 from bert_gpu.settings import UserError
 from bert_gpu.text import basic
+from bert_gpu.text.vocab_file import SPECIAL_PIECES, read_vocab
 
-SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_WORD_CHARACTERS = 200  # Google: a longer word is [UNK]
 MAX_WORD_BYTES = 4 * MAX_WORD_CHARACTERS
 # measured: the op slows down by a third when its outputs no longer fit the cache
@@ -171,70 +169,6 @@ class WordPieceTokenizer:
             token_out_type=tf.int32,
             no_pretokenization=True,
         )
-
-
-def read_vocab(vocab_file):
-    """The pieces of a vocabulary file, in order of ids. LF and CRLF line ends are the same.
-    Raises UserError.
-    """
-
-    def refuse(problem):
-        raise UserError(f"{vocab_file}: {problem}"[:300])
-
-    if tf.io.gfile.isdir(vocab_file):
-        refuse(f"is a folder; name the vocabulary file in it, as {vocab_in(vocab_file)}")
-    check_regular(vocab_file)
-    try:
-        with tf.io.gfile.GFile(vocab_file, "rb") as file:
-            content = file.read()
-    except tf.errors.NotFoundError:
-        refuse(
-            "no such vocabulary file; check the path, or make one with `python -m bert_gpu vocab`"
-        )
-    except (tf.errors.OpError, OSError) as error:
-        refuse(
-            "cannot be read as a vocabulary file "
-            f"({type(error).__name__}); name a readable text file"
-        )
-    try:
-        lines = content.decode("utf-8-sig").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        line_number = content.count(b"\n", 0, error.start) + 1
-        refuse(f"line {line_number} is not UTF-8; save the vocabulary as UTF-8")
-    # Google strips lines; a piece of spaces alone (some public vocabularies have one) keeps its id
-    # and matches nothing.
-    vocab = [line.strip() or line.removesuffix("\r") for line in lines]
-    if vocab == [""]:
-        refuse("the vocabulary is empty; one piece a line is needed")
-    first_line = {}
-    for line_number, piece in enumerate(vocab, 1):
-        if not piece:
-            refuse(
-                f"line {line_number} is blank; every line of a vocabulary is a piece, so remove it"
-            )
-        if first_line.setdefault(piece, line_number) != line_number:
-            refuse(
-                f"lines {first_line[piece]} and {line_number} are both "
-                f"{piece[:80]!r}; remove one of them"
-            )
-    missing = [piece for piece in SPECIAL_PIECES if piece not in first_line]
-    if missing:
-        refuse(
-            f"{', '.join(missing)} missing; a BERT vocabulary has "
-            f"all of {' '.join(SPECIAL_PIECES)}, each on its own line"
-        )
-    if vocab[0] != "[PAD]":
-        refuse(
-            f"[PAD] is on line {first_line['[PAD]']}; "
-            "it must be on line 1, because BERT pads with id 0"
-        )
-    return vocab
-
-
-def vocab_in(folder):
-    """The file in a folder that is probably meant: vocab.txt, or the only .txt."""
-    names = [name for name in tf.io.gfile.listdir(folder) if name.endswith(".txt")]
-    return os.path.join(folder, names[0] if len(names) == 1 else "vocab.txt")
 
 
 def matchable(vocab):

@@ -47,6 +47,9 @@ class RunRecord(Settings):
 
     global_batch_size: int = setting(1, "Records of a step.", low=1)
     unit_size: int = setting(1, "Records of one micro-batch of every replica.", low=1)
+    micro_batch_size: int | None = setting(None, "Records that a replica processes at once.", low=1)
+    num_replicas: int | None = setting(None, "GPUs, or virtual replicas.", low=1)
+    device_kind: str | None = setting(None, "Of the replicas.", choices=("GPU", "CPU"))
     learning_rate: float = setting(1e-4, "The highest of the schedule, as scaled.", low=0.0)
     num_steps: int | None = setting(None, "Steps of the whole run; None = by time.", low=1)
     exported_step: int | None = setting(None, "The step whose model is in model/.", low=0)

@@ -6,6 +6,7 @@ session-start event, does not work for today's scalars: TensorBoard 2.20 does no
 TensorBoard that has the old files open shows both until it is restarted.
 """
 
+import contextlib
 import glob
 import os
 import socket
@@ -15,69 +16,129 @@ import tensorflow as tf
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
+TRAIN, VALIDATION = "train", "validation"  # runs of TensorBoard, a folder each
+EVAL = "eval_"  # which names of validation begin with in metrics.jsonl
+
 
 class TensorBoard:
-    """A sink for a folder of event files. step: the restored one, None for a new run; what was
-    written after it is dropped.
+    """A sink for two runs below a folder, train/ and validation/: scalars of one name share a
+    chart, so eval_loss is the run validation's "loss".
+
+    step: the restored one, None for a new run; what was written after it is dropped. losses: names
+    that validation calls NAME_loss; so does TensorBoard.
     """
 
     recovers = False  # readers stop at a partly written record
 
-    def __init__(self, folder, step=None):
-        self.folder = folder
-        os.makedirs(folder, exist_ok=True)
+    def __init__(self, folder, step=None, losses=()):
+        self.folder, self.losses, self.files = folder, losses, {}
         self._open(step)
 
     def write(self, step, values):
         """Scalars of one step; None is left out."""
+        written = set()
         for name, value in values.items():
             if value is not None:
-                summary = scalar_pb(name, value).SerializeToString()
+                run, tag = place(name, self.losses)
                 event = Event(step=step)
-                event.summary.MergeFromString(summary)
-                self._write(event)
-        self.file.flush()
+                event.summary.MergeFromString(scalar_pb(tag, value).SerializeToString())
+                self._write(run, event)
+                written.add(run)
+        for run in written:
+            self.files[run].flush()
 
     def cut(self, step):
-        self.file.close()
+        self.close()
         self._open(step)
 
     def close(self):
-        self.file.close()
+        while self.files:
+            self.files.popitem()[1].close()
 
     def _open(self, step):
-        cut_events(self.folder, step)
+        os.makedirs(self.folder, exist_ok=True)
+        divide_older(self.folder, self.losses)
+        for run in (TRAIN, VALIDATION):
+            cut_events(os.path.join(self.folder, run), step)
+        self._open_file(TRAIN)  # that of validation with its first value
+
+    def _open_file(self, run):
+        folder = os.path.join(self.folder, run)
+        os.makedirs(folder, exist_ok=True)
         # readers sort files by name, also those of the same second
-        num_files = len(event_files(self.folder))
+        num_files = len(event_files(folder))
         name = (
             f"events.out.tfevents.{int(time.time()):010d}."
             f"{num_files:06d}.{socket.gethostname()}.{os.getpid()}"
         )
-        self.file = tf.io.TFRecordWriter(os.path.join(self.folder, name))
-        self._write(Event(file_version="brain.Event:2"))
-        self.file.flush()
+        self.files[run] = tf.io.TFRecordWriter(os.path.join(folder, name))
+        self._write(run, Event(file_version="brain.Event:2"))
+        self.files[run].flush()
 
-    def _write(self, event):
+    def _write(self, run, event):
+        if run not in self.files:
+            self._open_file(run)
         event.wall_time = time.time()
-        self.file.write(event.SerializeToString())
+        self.files[run].write(event.SerializeToString())
+
+
+def place(name, losses):
+    """(run, tag) of a name in metrics.jsonl."""
+    if name.startswith(EVAL):
+        return VALIDATION, name.removeprefix(EVAL)
+    return TRAIN, f"{name}_loss" if name in losses else name
+
+
+def divide_older(folder, losses):
+    """Divides the event files of a run of an older version, which had one folder for both, among
+    train/ and validation/. May be killed and done again.
+    """
+    remove_partial(folder)
+    for path in event_files(folder):
+        partial = {}
+        with contextlib.ExitStack() as opened:
+            for record in whole_records(path):
+                event, run = Event.FromString(record), TRAIN
+                for value in event.summary.value:
+                    run, value.tag = place(value.tag, losses)
+                if run not in partial:
+                    os.makedirs(os.path.join(folder, run), exist_ok=True)
+                    file = tf.io.TFRecordWriter(partial_path(os.path.join(folder, run)))
+                    partial[run] = opened.enter_context(file)
+                    if event.summary.value:
+                        file.write(Event(file_version="brain.Event:2").SerializeToString())
+                partial[run].write(event.SerializeToString())
+        for run in partial:
+            target = os.path.join(folder, run)
+            os.replace(partial_path(target), os.path.join(target, os.path.basename(path)))
+        os.remove(path)
 
 
 def cut_events(folder, step):
     """Drops from a folder's event files the events after `step` (all for None) and everything after
     a broken record.
     """
-    for leftover in glob.glob(os.path.join(glob.escape(folder), ".cut.*.partial")):
-        os.remove(leftover)  # of a process that was killed here
+    remove_partial(folder)
     for path in event_files(folder):
         if step is None:
             os.remove(path)
             continue
-        partial = os.path.join(folder, f".cut.{os.getpid()}.partial")
+        partial = partial_path(folder)
         with tf.io.TFRecordWriter(partial) as file:
             for record in whole_records(path):
                 if Event.FromString(record).step <= step:
                     file.write(record)
         os.replace(partial, path)
+
+
+def partial_path(folder):
+    return os.path.join(folder, f".cut.{os.getpid()}.partial")
+
+
+def remove_partial(folder):
+    """Removes what a process that was killed here left."""
+    for leftover in glob.glob(os.path.join(glob.escape(folder), ".cut.*.partial")):
+        os.remove(leftover)
 
 
 def event_files(folder):

@@ -16,7 +16,7 @@ def check_monitoring(config):
         check_wandb(config.wandb_project, config.wandb_mode)
 
 
-def open_log(folder, config, *, step, settings, gpus, warn):
+def open_log(folder, config, *, step, settings, gpus, warn, losses=()):
     """The Log of a run.
 
     Args:
@@ -24,16 +24,15 @@ def open_log(folder, config, *, step, settings, gpus, warn):
         Biases shows with the run.
       step: the restored step, None for a new run. Later lines are dropped.
       gpus: of hardware.visible_gpus, [] on the CPU. warn: takes the text of a problem that does not
-        end the run.
+        end the run. losses: as for TensorBoard.
     """
     cut_lines(folder.metrics, step)
     # when one sink cannot be opened, the others are closed again
     with contextlib.ExitStack() as opened:
         sinks = [opened.enter_context(contextlib.closing(JsonLines(folder.metrics)))]
         if config.tensorboard:
-            sinks.append(
-                opened.enter_context(contextlib.closing(TensorBoard(folder.tensorboard, step)))
-            )
+            sink = TensorBoard(folder.tensorboard, step, losses)
+            sinks.append(opened.enter_context(contextlib.closing(sink)))
         if config.wandb_project is not None:
             sink = WeightsAndBiases(folder.path, config.wandb_project, config.wandb_mode, settings)
             sinks.append(opened.enter_context(contextlib.closing(sink)))

@@ -18,6 +18,7 @@ from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train import checkpoint, memory, monitor, provenance, shared_update, sinks
 from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.cadence import num_steps_of
+from bert_gpu.train.changes import describe_changes
 from bert_gpu.train.checkpoint import Progress, RunFolder
 from bert_gpu.train.config import BatchConfig
 from bert_gpu.train.loop import Job, Loop
@@ -44,6 +45,7 @@ class Training:
       results: names of files that the owner of the run writes into its folder.
       summary: what is trained, for the log; "" when it has been logged. flops: function of a batch
         -> Flops without those of the update, None = not counted.
+      losses: names in the metrics of the parts of "loss" that validation calls NAME_loss.
       peak_flops: of all GPUs a second, None = unknown.
     """
 
@@ -59,6 +61,7 @@ class Training:
     hashes: dict
     results: tuple[str, ...] = ()
     summary: str = ""
+    losses: tuple[str, ...] = ()
     flops: Callable | None = None
     peak_flops: float | None = None
 
@@ -205,7 +208,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             "nothing to do (--overwrite starts over)"
         )
         return Outcome(folder, progress)
-    content = describe_run(job, training, settings)
+    content = describe_run(job, training, settings, devices)
     with folder.reserved(), watch_signals() as caught:
         if stored is None and not settings.overwrite and folder.stored() is not None:
             raise UserError(
@@ -220,6 +223,9 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             console.say(
                 f"resuming from step {progress.step}{total} ({progress.records:,} records consumed)"
             )
+            plan = (job.plan, devices.kind, job.num_steps, job.schedule)
+            for line in describe_changes(stored, *plan, progress):
+                console.say(line)
         if settings.overwrite:
             folder.clear(training.results)
         step = progress.step if progress is not None else None
@@ -234,6 +240,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
                 settings=shown,
                 gpus=devices.nvml,
                 warn=console.warn,
+                losses=training.losses,
             )
             with contextlib.closing(log):
                 loop = Loop(
@@ -300,7 +307,7 @@ def restore(state, folder, warn):
     return progress
 
 
-def describe_run(job, training, settings):
+def describe_run(job, training, settings, devices):
     """The content of run.json."""
     fixed = training.fixed
     free = {name: value for name, value in settings.values().items() if name not in fixed}
@@ -308,6 +315,9 @@ def describe_run(job, training, settings):
         settings=fixed,
         global_batch_size=job.plan.global_batch_size,
         unit_size=job.plan.unit_size,
+        micro_batch_size=job.plan.micro_batch_size,
+        num_replicas=job.plan.num_replicas,
+        device_kind=devices.kind,
         learning_rate=job.plan.learning_rate,
         num_steps=job.num_steps,
         free=free | dict(recipe=settings.recipe),

@@ -138,14 +138,10 @@ def test_it_guesses_words(albert, capsys):
 
 def test_pretraining_goes_on_from_it_with_the_same_encoder_alone(albert, data, tmp_path, capsys):
     start = [f"--init_checkpoint={albert}", "--embedding_size=8"]
-    for other in ([], ["--encoder=garden:bert"]):
-        assert pretrain(data, tmp_path / "other", *start, *other) == 2
-        err = capsys.readouterr().err
-        assert (
-            err.count("\n") == 1
-            and "its encoder is garden:albert" in err
-            and "--encoder=garden:albert" in err
-        )
+    assert pretrain(data, tmp_path / "other", *start, "--encoder=garden:bert") == 2
+    err = capsys.readouterr().err
+    assert err.startswith("--encoder=garden:bert: the weights in ") and err.count("\n") == 1
+    assert "are of encoder=garden:albert; drop the flag" in err
     assert not (tmp_path / "other").exists()
     positions = "--max_position_embeddings=520"
     assert (
@@ -153,7 +149,6 @@ def test_pretraining_goes_on_from_it_with_the_same_encoder_alone(albert, data, t
             data,
             tmp_path / "more",
             *start,
-            ALBERT[0],
             positions,
             "--freeze=embeddings,layers:1",
             steps=1,

@@ -8,15 +8,20 @@ import sys
 
 import pytest
 
+from bert_gpu.pretrain.objective import LOSSES
+from bert_gpu.train.events import place
 from tests.browser import NAMES, Page, find_browser
 
-# Resolves to the titles of the charts that have a line, when there are COUNT of them.
+# Resolves to {title: runs} of the charts that have a line, when these are COUNT runs in all. The
+# table below a chart names its runs.
 CHARTS = """
 new Promise(resolve => setInterval(() => {
   const cards = [...document.querySelectorAll("scalar-card")].filter(
     card => card.querySelector("line-chart svg path, line-chart canvas"));
-  const titles = cards.map(card => card.querySelector("tb-truncated-path").title);
-  if (titles.length >= COUNT) resolve(titles);
+  const found = cards.map(card => [
+    card.querySelector("tb-truncated-path").title,
+    ["train", "validation"].filter(run => card.innerText.split(/\\s+/).includes(run))]);
+  if (found.flatMap(([_, runs]) => runs).length >= COUNT) resolve(Object.fromEntries(found));
 }, 100))
 """
 # Resolves when the page has all of NAMES.
@@ -46,7 +51,9 @@ def tensorboard(finished):
 
 @pytest.mark.long
 def test_the_charts_of_a_run_are_shown(finished, tensorboard, tmp_path):
-    """Every number of metrics.jsonl is listed by its name; every loss has a chart with a line."""
+    """Every number of metrics.jsonl is listed; every loss has a chart with a line, which training
+    and validation share.
+    """
     browser = find_browser()
     if browser is None:
         pytest.skip(f"none of {', '.join(NAMES)} is installed: apt-get install chromium")
@@ -54,12 +61,16 @@ def test_the_charts_of_a_run_are_shown(finished, tensorboard, tmp_path):
     numbers = {name for line in lines for name, value in line.items() if value is not None} - {
         "step"
     }
-    losses = sorted(name for name in numbers if "loss" in name)
-    assert {"loss", "eval_loss"} <= set(losses)
+    assert {"loss", "eval_loss", "mlm", "eval_mlm_loss"} <= numbers
+    placed = [place(name, LOSSES) for name in sorted(numbers)]
+    charts = {tag: sorted(run for run, other in placed if other == tag) for _, tag in placed}
+    losses = {tag: runs for tag, runs in charts.items() if "loss" in tag}
+    both = ["train", "validation"]
+    assert losses == dict(loss=both, mlm_loss=both, nsp_loss=both, loss_scale=["train"])
     with Page(browser, tmp_path / "profile") as page:
         page.open(f"{tensorboard}#timeseries")
-        assert page.evaluate(WORDS.replace("NAMES", json.dumps(sorted(numbers))))
+        assert page.evaluate(WORDS.replace("NAMES", json.dumps(sorted(charts))))
         page.open("about:blank")
         page.open(f"{tensorboard}?tagFilter=loss#timeseries")
-        found = page.evaluate(CHARTS.replace("COUNT", str(len(losses))))
-        assert sorted(found) == losses and not page.errors, page.errors
+        found = page.evaluate(CHARTS.replace("COUNT", str(sum(map(len, losses.values())))))
+        assert found == losses and not page.errors, page.errors

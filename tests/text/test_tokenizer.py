@@ -2,6 +2,7 @@
 vocabularies are refused in one line.
 """
 
+import json
 import random
 
 import numpy as np
@@ -227,3 +228,42 @@ def test_bad_vocabulary_is_refused(tmp_path, text, problem):
 def test_missing_vocabulary_is_refused(tmp_path, name):
     with pytest.raises(UserError, match="vocabulary file"):
         tokenizer.read_vocab(str(tmp_path / name))
+
+
+def tokenizer_json(**model):
+    vocab = {piece: index for index, piece in reversed([*enumerate([*SPECIAL, "the", "cat"])])}
+    return json.dumps(dict(model=dict(vocab=vocab) | model))
+
+
+def test_a_tokenizer_json_is_the_vocabulary_in_it(tmp_path):
+    """The order of its entries means nothing; added tokens go by their ids."""
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "the", "cat", "dog"]) + "\n")
+    stored = json.loads(tokenizer_json(type="WordPiece", continuing_subword_prefix="##"))
+    stored["added_tokens"] = [dict(id=7, content="dog"), dict(id=0, content="[PAD]")]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
+    ours, theirs = (
+        WordPieceTokenizer(str(tmp_path / name)) for name in ("vocab.txt", "tokenizer.json")
+    )
+    assert theirs.vocab == ours.vocab and theirs.identity == ours.identity
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("[PAD]", "is not a tokenizer.json with a vocabulary"),
+        ("{}", "is not a tokenizer.json with a vocabulary"),
+        (tokenizer_json(type="Unigram", vocab=[["a", -1.0]]), "has a Unigram tokenizer"),
+        (tokenizer_json(type="BPE"), "has a BPE tokenizer, not BERT's WordPiece"),
+        (tokenizer_json(merges=[]), "has a BPE tokenizer, not BERT's WordPiece"),
+        (tokenizer_json(vocab={"[PAD]": 0, "a": 2}), "its ids are not 0, 1, 2 and so on"),
+        (tokenizer_json(vocab={"[PAD]": 0, "a\nb": 1}), "piece 1 is 'a\\nb'"),
+        (tokenizer_json(vocab={"[PAD]": 0, "\ud800": 1}), "piece 1 is"),
+        (tokenizer_json(vocab={"[PAD]": 0, "a": 1}), "[UNK], [CLS], [SEP], [MASK] missing"),
+    ],
+)
+def test_a_tokenizer_json_that_is_none_of_berts_is_refused(tmp_path, text, problem):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        tokenizer.read_vocab(str(path))
+    assert str(caught.value).startswith(f"{path}: ") and problem in str(caught.value)

@@ -12,10 +12,12 @@ import sys
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.util.tensor_util import make_ndarray
 
 from bert_gpu.settings import UserError
-from bert_gpu.train import monitor, sinks
+from bert_gpu.train import events, monitor, sinks
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
 from bert_gpu.train.sinks import JsonLines
@@ -47,8 +49,9 @@ def scalars(accumulator, name):
     ]
 
 
-def tensorboard(folder):
-    return EventAccumulator(folder.tensorboard, size_guidance=dict(tensors=0))
+def tensorboard(folder, run="train"):
+    path = os.path.join(folder.tensorboard, run)
+    return EventAccumulator(path, size_guidance=dict(tensors=0))
 
 
 def test_both_sinks_get_every_number(folder):
@@ -65,9 +68,9 @@ def test_both_sinks_get_every_number(folder):
         (1, pytest.approx(0.1)),
         (2, pytest.approx(0.2)),
     ]
-    accumulator = tensorboard(folder)
-    assert scalars(accumulator, "eval_loss") == [(2, pytest.approx(0.3))]
-    assert set(accumulator.Tags()["tensors"]) == {"loss", "rate", "eval_loss"}
+    assert scalars(tensorboard(folder, "validation"), "loss") == [(2, pytest.approx(0.3))]
+    accumulator = tensorboard(folder).Reload()
+    assert set(accumulator.Tags()["tensors"]) == {"loss", "rate"}
     plugin = accumulator.SummaryMetadata("loss").plugin_data.plugin_name
     assert plugin == "scalars"
 
@@ -107,7 +110,7 @@ def test_cut_back_to_a_step(folder, cut):
     assert [line["step"] for line in lines(folder) if "eval_loss" in line] == [3]
     accumulator = tensorboard(folder)
     assert scalars(accumulator, "loss") == expected
-    assert scalars(accumulator, "eval_loss") == [(3, 3.0)]
+    assert scalars(tensorboard(folder, "validation"), "loss") == [(3, 3.0)]
     assert scalars(accumulator, "only_before") == expected[:3]
 
 
@@ -116,22 +119,54 @@ def test_events_that_a_kill_left_broken(folder):
     for step in (1, 2, 3):
         log.write(step, dict(loss=float(step)))
     log.close()
-    (path,) = glob.glob(os.path.join(folder.tensorboard, "*tfevents*"))
+    train = os.path.join(folder.tensorboard, "train")
+    (path,) = glob.glob(os.path.join(train, "*tfevents*"))
     with open(path, "r+b") as file:
         file.truncate(os.path.getsize(path) - 5)
-    with open(os.path.join(folder.tensorboard, ".cut.1.partial"), "wb") as file:
+    with open(os.path.join(train, ".cut.1.partial"), "wb") as file:
         file.write(b"of a process killed while it cut")
     log = open_log(folder, 3)
     log.write(4, dict(loss=4.0))
     log.close()
     assert scalars(tensorboard(folder), "loss") == [(1, 1.0), (2, 2.0), (4, 4.0)]
-    assert [name for name in os.listdir(folder.tensorboard) if "tfevents" not in name] == []
+    assert os.listdir(folder.tensorboard) == ["train"]
+    assert [name for name in os.listdir(train) if "tfevents" not in name] == []
     total = sum(
-        1
-        for path in glob.glob(os.path.join(folder.tensorboard, "*"))
-        for _ in tf.data.TFRecordDataset(path)
+        1 for path in glob.glob(os.path.join(train, "*")) for _ in tf.data.TFRecordDataset(path)
     )
     assert total == 3 + 2  # version, 1, 2; version, 4
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["whole", "killed"])
+def test_events_of_an_older_version_are_divided(folder, monkeypatch, killed):
+    """They lay in one folder, under the names of metrics.jsonl; also when the first try to divide
+    them was killed.
+    """
+    os.makedirs(folder.tensorboard)
+    with tf.io.TFRecordWriter(f"{folder.tensorboard}/events.out.tfevents.0000000001.x") as file:
+        file.write(Event(file_version="brain.Event:2").SerializeToString())
+        for step, name in [(0, "eval_mlm_loss"), *((step, "mlm") for step in range(1, 5))]:
+            event = Event(step=step)
+            event.summary.MergeFromString(scalar_pb(name, float(step)).SerializeToString())
+            file.write(event.SerializeToString())
+    if killed:
+
+        def ends(path):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(events.os, "remove", ends)
+            events.divide_older(folder.tensorboard, ("mlm",))
+    log = monitor.open_log(
+        folder, QUIET, step=3, settings={}, gpus=[], warn=pytest.fail, losses=("mlm",)
+    )
+    log.write(4, dict(mlm=40.0))
+    log.write(4, dict(eval_mlm_loss=50.0))
+    log.close()
+    assert sorted(os.listdir(folder.tensorboard)) == ["train", "validation"]
+    expected = [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
+    assert scalars(tensorboard(folder), "mlm_loss") == expected
+    assert scalars(tensorboard(folder, "validation"), "mlm_loss") == [(0, 0.0), (4, 50.0)]
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_with_nothing(folder):

@@ -1,0 +1,96 @@
+"""Where a model lies and what its folder says of itself: shape, vocabulary, casing.
+
+Reads no weights and imports no TensorFlow, so that flags are checked against a folder at once. The
+folder is ours or Hugging Face's; a run's folder stands for the model/ in it.
+"""
+
+import dataclasses
+import os
+
+from bert_gpu.files import check_local, read_json
+from bert_gpu.interop.folders import displaced
+from bert_gpu.settings import Settings, UserError, fields_of, setting
+
+NONE = "none"  # --init_checkpoint=none: random weights
+VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerNotes(Settings):
+    """What we read in a tokenizer_config.json."""
+
+    do_lower_case: bool = setting(True, "Lower-case the text.")
+    vocabulary: str = setting("", "The identity of the vocabulary beside it.")
+    strip_accents: bool | None = setting(None, "Remove accents; None = when lower-casing.")
+    tokenize_chinese_chars: bool = setting(True, "Make each Chinese character a word.")
+
+
+def has_model(path):
+    return os.path.exists(os.path.join(path, "config.json"))
+
+
+def find_model(path, flag):
+    """The folder of a model: `path`, or its model/ when `path` is the folder of a run. The
+    UserError names `flag`.
+    """
+    check_local(path, f"--{flag}")
+    for folder in (path, os.path.join(path, "model")):
+        if has_model(folder):
+            return folder
+    if os.path.isdir(os.path.join(path, "checkpoints")):
+        raise UserError(
+            f"--{flag}={path}: this run is not finished, so it has "
+            "no model/ yet; run its command again to resume it"
+        )
+    for folder in (path, os.path.join(path, "model")):
+        if (old := displaced(folder)) is not None:
+            raise UserError(
+                f"--{flag}={path}: a write of {folder} was killed, "
+                f"its content is in {old}; rename that to {folder}"
+            )
+    problem = "has no config.json" if os.path.exists(path) else "no such folder"
+    raise UserError(
+        f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, "
+        "or name a model/, run or Hugging Face BERT folder"
+    )
+
+
+def find_vocabulary(folder):
+    """The vocabulary file in a model's folder, ours or Hugging Face's, or None."""
+    paths = [os.path.join(folder, name) for name in VOCABULARIES]
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
+def tokenizer_notes(folder):
+    """What a model's folder says of its tokenizer, {field of TokenizerNotes: value}, in its
+    tokenizer_config.json or, of the casing, in its tokenizer.json.
+    """
+    path, fields = os.path.join(folder, "tokenizer_config.json"), fields_of(TokenizerNotes)
+    notes = read_json(path, "a tokenizer's settings", fields) if os.path.exists(path) else {}
+    path = os.path.join(folder, "tokenizer.json")
+    if "do_lower_case" not in notes and os.path.exists(path):
+        theirs = read_json(path, "a tokenizer of Hugging Face's").get("normalizer")
+        if isinstance(theirs, dict) and isinstance(theirs.get("lowercase"), bool):
+            notes |= dict(do_lower_case=theirs["lowercase"])
+            notes.setdefault("strip_accents", theirs.get("strip_accents"))
+            notes.setdefault("tokenize_chinese_chars", theirs.get("handle_chinese_chars", True))
+    return {name: value for name, value in notes.items() if name in fields}
+
+
+def check_casing(folder):
+    """UserError when a folder's tokenizer treats accents or Chinese characters in a way that ours
+    cannot.
+    """
+    notes = tokenizer_notes(folder)
+    lowers = notes.get("do_lower_case", True)
+    odd = [
+        f"{name}={str(notes[name]).lower()}"
+        for name, wanted in (("strip_accents", lowers), ("tokenize_chinese_chars", True))
+        if notes.get(name) not in (None, wanted)
+    ]
+    if odd:
+        raise UserError(
+            f"{folder}: its tokenizer has {' and '.join(odd)} with "
+            f"do_lower_case={str(lowers).lower()}, unlike Google's rules, the only ones here; to "
+            f"use them all the same, give --{'' if lowers else 'no'}do_lower_case"
+        )
