@@ -21,7 +21,13 @@ from bert_gpu import console, recipes
 from bert_gpu.settings import GaveUp, Settings, UserError, setting, value_type
 
 GAVE_UP = 3  # exit code
-ROOT = pathlib.Path(bert_gpu.__file__).resolve().parent.parent
+PACKAGE = pathlib.Path(bert_gpu.__file__).resolve().parent
+# what stands for each script where there is only the package
+COMMANDS = {
+    "create_pretraining_data.py": "bert-gpu data",
+    "run_pretraining_gpu.py": "bert-gpu pretrain",
+    "run_classifier.py": "bert-gpu classify",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,13 +45,22 @@ class CommonConfig(Settings):
 
 
 def bundled(name):
-    """Path of a file beside the scripts; just its name when it is not there."""
-    path = ROOT / name
-    return (
-        os.path.relpath(path)
-        if path.exists() and path.is_relative_to(pathlib.Path.cwd())
-        else str(path if path.exists() else name)
-    )
+    """Path of a file that comes with bert_gpu: a wheel has it in the package's bundled/ (setup.py),
+    a clone beside the package. Just its name when it is in neither.
+    """
+    places = (PACKAGE / "bundled" / name, PACKAGE.parent / name)
+    path = next((path for path in places if path.exists()), None)
+    if path is None:
+        return name
+    return os.path.relpath(path) if path.is_relative_to(pathlib.Path.cwd()) else str(path)
+
+
+def name_commands(text):
+    """Text in which the scripts that a wheel does not have are called bert-gpu COMMAND."""
+    for script, command in COMMANDS.items():
+        if not (PACKAGE.parent / script).exists():
+            text = text.replace(f"python {script}", command).replace(script, command)
+    return text
 
 
 class Parsed:
@@ -238,7 +253,7 @@ def help_text(program, summary, example, classes, defaults, positionals):
                 )
             )
         lines.append("")
-    return "\n".join(lines).rstrip()
+    return name_commands("\n".join(lines).rstrip())
 
 
 def is_bool(field):
@@ -316,5 +331,5 @@ def tensorflow_problem(error):
 
 def fail(message):
     """Prints one line of at most 300 characters to stderr; returns the exit code of bad input."""
-    console.tell(sys.stderr, console.one_line(message))
+    console.tell(sys.stderr, console.one_line(name_commands(message)))
     return 2
