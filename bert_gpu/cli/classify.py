@@ -31,6 +31,11 @@ def main(argv):
         data_dir=flags.bundled("examples/pairs")
     )
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, defaults=defaults, script="classify")
+    with parsed.blaming_recipe():
+        return run(parsed)
+
+
+def run(parsed):
     common, settings = (
         parsed.make(flags.CommonConfig),
         training.read_settings(parsed, FinetuneSettings),
@@ -47,5 +52,4 @@ def main(argv):
         return 0
     with quick_imports():
         from bert_gpu.finetune.run import finetune
-    with parsed.blaming_recipe():
-        return training.exit_code(finetune(settings, console.Console(common.quiet)))
+    return training.exit_code(finetune(settings, parsed.console(common.quiet)))

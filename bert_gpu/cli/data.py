@@ -59,6 +59,11 @@ def main(argv):
         [DataConfig, FolderConfig, RecipeConfig, TextFormat, ShowConfig, flags.CommonConfig],
         script="data",
     )
+    with parsed.blaming_recipe():
+        return run(parsed)
+
+
+def run(parsed):
     common, show = parsed.make(flags.CommonConfig), parsed.make(ShowConfig)
     config = parsed.make(DataConfig, **own_defaults(parsed))
     text_format = parsed.make(TextFormat)
@@ -68,7 +73,7 @@ def main(argv):
         return
     with environment.quick_imports():
         from bert_gpu.data.build import build
-    build(config, text_format, overwrite=common.overwrite, console=console.Console(common.quiet))
+    build(config, text_format, overwrite=common.overwrite, console=parsed.console(common.quiet))
     if show.show:
         from bert_gpu.data.summary import decode_instances
 

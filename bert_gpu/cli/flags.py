@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 import shutil
 import signal
 import sys
@@ -18,6 +19,7 @@ from absl import flags as absl_flags
 
 import bert_gpu
 from bert_gpu import console, recipes
+from bert_gpu.model.config import ModelConfig
 from bert_gpu.settings import GaveUp, Settings, UserError, setting, value_type
 
 GAVE_UP = 3  # exit code
@@ -125,17 +127,43 @@ class Parsed:
 
     @contextlib.contextmanager
     def blaming_recipe(self):
-        """Adds the recipe's name to errors about a flag that only the recipe set."""
+        """Adds the recipe to errors that are about a setting of it."""
         try:
             yield
         except UserError as error:
-            flag = str(error).removeprefix("--").partition("=")[0]
-            if flag not in self.recipe:
+            told = self.tell_recipe(str(error))
+            if told == str(error):
                 raise
-            raise UserError(
-                f"{str(error)[:200]} "
-                f"(set by --recipe={self.recipe_name}; override it with --{flag})"
-            ) from error
+            raise UserError(told) from error
+
+    def console(self, quiet):
+        """A Console whose warnings about a setting of the recipe name the recipe."""
+        return RecipeConsole(self.tell_recipe, quiet)
+
+    def tell_recipe(self, message):
+        """A message, with the recipe added when it is about a setting that only the recipe set."""
+        flag = None if "--recipe" in message else self._blamed(message)
+        if flag is None:
+            return message
+        name = f"--recipe={self.recipe_name}"
+        name += "" if self.phase is None else f" --phase={self.phase}"
+        note = f"{name} sets {as_flag(flag, self.recipe[flag][0])}"
+        longer = f"{message} ({note}; your own value wins)"
+        if len(longer) <= console.LINE_CHARACTERS:
+            return longer
+        return f"{message[: console.LINE_CHARACTERS - len(note) - 3]} ({note})"
+
+    def _blamed(self, message):
+        """The setting of the recipe that a message names first; None without one. What follows from
+        the recipe's model, such as its hidden_size, counts as its model.
+        """
+        places = {flag: mentions(flag, message, value) for flag, (value, _) in self.recipe.items()}
+        if "model" in places:
+            for field in dataclasses.fields(ModelConfig):
+                if field.name not in self.recipe and not self.given(field.name):
+                    places["model"] = places["model"] + mentions(field.name, message)
+        places = {flag: min(found) for flag, found in places.items() if found}
+        return min(places, key=places.get, default=None)
 
     def _value(self, field):
         value = self.values[field.name].value
@@ -145,6 +173,34 @@ class Parsed:
             except ValueError:
                 return value  # the settings class reports the error
         return tuple(value) if value_type(field)[0] is tuple else value
+
+
+class RecipeConsole(console.Console):
+    """tell_recipe: of a Parsed."""
+
+    def __init__(self, tell_recipe, quiet):
+        super().__init__(quiet)
+        self.tell_recipe = tell_recipe
+
+    def warn(self, text):
+        super().warn(self.tell_recipe(text))
+
+
+def mentions(name, message, value=None):
+    """Indices in a message at which it names a setting, with no value or with this one (None: any).
+    A name of one word is a setting only as --name or name=.
+    """
+    pattern = rf"(?:--)?\b{name}\b" if "_" in name else rf"--{name}\b|\b{name}(?==)"
+    allowed = (None, as_flag(name, value).partition("=")[2])
+    found = re.finditer(rf"(?:{pattern})(?:=([^\s;:,)]+))?", message)
+    return [match.start() for match in found if value is None or match[1] in allowed]
+
+
+def as_flag(name, value):
+    """A setting as on the command line."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no{name}"
+    return f"--{name}={','.join(value) if isinstance(value, tuple) else value}"
 
 
 def parse(argv, summary, example, classes, *, defaults=None, positionals=None, script=None):

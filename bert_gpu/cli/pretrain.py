@@ -46,16 +46,20 @@ CLASSES = training.classes_of(PretrainSettings, ModelConfig)
 
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain")
+    with parsed.blaming_recipe():
+        return run(parsed)
+
+
+def run(parsed):
     common = parsed.make(flags.CommonConfig)
     settings = training.read_settings(
         parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig)
     )
-    with parsed.blaming_recipe():
-        if settings.run.model or settings.run.bert_config_file:
-            resolve_model(settings, 0, None, "CPU")  # fails early
-        if common.show_config:
-            console.answer(show_config(parsed, settings))
-            return 0
+    if settings.run.model or settings.run.bert_config_file:
+        resolve_model(settings, 0, None, "CPU")  # fails early
+    if common.show_config:
+        console.answer(show_config(parsed, settings))
+        return 0
     if parsed.phase not in (None, 1) and settings.run.init_checkpoint is None:
         raise UserError(
             f"--phase={parsed.phase}: goes on from the model of --phase={parsed.phase - 1}; "
@@ -63,8 +67,7 @@ def main(argv):
         )
     with quick_imports():
         from bert_gpu.pretrain.run import pretrain
-    with parsed.blaming_recipe():
-        return training.exit_code(pretrain(settings, console.Console(common.quiet)))
+    return training.exit_code(pretrain(settings, parsed.console(common.quiet)))
 
 
 def show_config(parsed, settings):
