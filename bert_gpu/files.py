@@ -125,8 +125,8 @@ def read_json(path, what, fields=None, keys=()):
         with open(path, encoding="utf-8") as file:
             content = parse_json(file.read())
     except OSError as error:
-        missing = isinstance(error, FileNotFoundError)
-        problem = "no such file" if missing else f"cannot be read ({error.strerror})"
+        problems = {FileNotFoundError: "no such file", IsADirectoryError: "is a folder"}
+        problem = problems.get(type(error), f"cannot be read ({error.strerror})")
         raise UserError(f"{path}: {problem}; it should be {what}"[:300]) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON ({error}); it should be {what}"[:300]) from None

@@ -1,8 +1,11 @@
 """What documents name is what the commands take; README's walk with one's own text runs."""
 
+import os
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -19,9 +22,11 @@ SCRIPTS = {
     "run_pretraining_gpu.py": "pretrain",
     "run_classifier.py": "classify",
 }
-COMMAND = rf"python (?:({'|'.join(map(re.escape, SCRIPTS))})|-m bert_gpu ([\w-]+)) (.*)"
+NAMES = "|".join(map(re.escape, SCRIPTS))
+COMMAND = rf"(?:python ({NAMES})|(?:python -m bert_gpu|bert-gpu) ([\w-]+)) (.*)"
 NEEDS = {"--lr_schedule=time": ["--total_training_time=1"]}
-GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{n}.md" for n in ("flags", "recipes", "running"))]
+GUIDE_NAMES = ("first-day", "flags", "recipes", "running")
+GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDE_NAMES)]
 
 
 def commands(path):
@@ -91,7 +96,7 @@ USAGES = [
 
 def test_documents_name_commands():
     named = {usage.values[0] for usage in USAGES}
-    assert named == {*SCRIPTS.values(), "fill-mask"} and len(USAGES) >= 7
+    assert named == {*SCRIPTS.values(), "vocab", "fill-mask"} and len(USAGES) >= 7
 
 
 @pytest.mark.parametrize("command, arguments", USAGES)
@@ -164,3 +169,83 @@ def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys)
     assert {path.name for path in (tmp_path / "data").glob("books-*-of-*.tfrecord")}
     assert (tmp_path / "runs" / "pretrain" / "model" / "model.safetensors").exists()
     assert (tmp_path / "runs" / "classify" / "test_results.tsv").exists()
+
+
+# The command as it is, with Ctrl-C in its 20th step.
+INTERRUPTED = """
+import os, signal, sys
+from bert_gpu.__main__ import main
+from bert_gpu.train.step import TrainStep
+call = TrainStep.__call__
+
+def interrupted(self, batches, learning_rates, step, *rest):
+    if step == 19:
+        os.kill(os.getpid(), signal.SIGINT)
+    return call(self, batches, learning_rates, step, *rest)
+
+TrainStep.__call__ = interrupted
+sys.exit(main(["bert-gpu", *sys.argv[1:]]))
+"""
+
+
+def first_day():
+    """[(shell command, [line that it prints])] of docs/first-day.md; where a line of numbers
+    begins or a line is cut off (...), what follows may differ.
+    """
+    found = []
+    for line in re.findall(r"^    (.+)$", (ROOT / "docs" / "first-day.md").read_text(), re.M):
+        if line.startswith("> "):
+            found[-1][1].append(re.split(r"\d|\.\.\.", line[2:])[0])
+        else:
+            found.append((line, []))
+    return found
+
+
+def program(folder, name, *call):
+    """Makes a program of a call, to which its arguments are added."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(map(str, call))} "$@"\n')
+    (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.mark.long
+def test_the_first_day_runs_as_it_is_written(tmp_path, sample_text):
+    """Its ten commands, in order, in a shell; the first training is interrupted. The last one needs
+    transformers: BERT_GPU_ORACLE_PYTHON.
+    """
+    (tmp_path / "sample_text.txt").write_text(pathlib.Path(sample_text).read_text())
+    programs = program(tmp_path / "bin", "bert-gpu", sys.executable, "-m", "bert_gpu")
+    oracle = os.environ.get("BERT_GPU_ORACLE_PYTHON", sys.executable)
+    program(programs, "python", oracle)
+    interrupting = program(tmp_path / "stop", "bert-gpu", sys.executable, "-c", INTERRUPTED)
+
+    def run(command, folder, path=programs):
+        environment = dict(os.environ, PATH=f"{path}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
+        result = subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        return result.returncode, result.stdout
+
+    (preparation, _), *commands = first_day()
+    assert len(commands) == 10 and commands[3][0] == commands[4][0]
+    assert run(preparation, tmp_path) == (0, "")
+    for index, (command, expected) in enumerate(commands):
+        if "transformers" in command and run("python -c 'import transformers'", tmp_path)[0]:
+            pytest.skip("needs transformers: set BERT_GPU_ORACLE_PYTHON")
+        is_interrupted = index == 3
+        code, printed = run(
+            command, tmp_path / "first-day", interrupting if is_interrupted else programs
+        )
+        assert code == (130 if is_interrupted else 0), printed
+        assert expected
+        for beginning in expected:
+            assert any(line.startswith(beginning) for line in printed.splitlines()), (
+                beginning,
+                printed,
+            )

@@ -577,7 +577,7 @@ def test_data_that_is_not_the_recipes_is_complained_about(run, capsys):
     error, length = capsys.readouterr().err, RECIPES[name].settings("pretrain")["max_seq_length"][0]
     assert (
         f"--max_seq_length={length}: the records of" in error
-        and f"(set by --recipe={name}; override it with --max_seq_length)" in error
+        and f"(--recipe={name} sets --max_seq_length={length}; your own value wins)" in error
     )
     if name == "bert":
         command(

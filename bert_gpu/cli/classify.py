@@ -48,6 +48,11 @@ def main(argv):
     parsed = flags.parse(
         argv, SUMMARY, EXAMPLE, CLASSES, defaults=defaults, script="classify", main=MAIN
     )
+    with parsed.blaming_source():
+        return run(parsed)
+
+
+def run(parsed):
     common, settings = (
         parsed.make(flags.CommonConfig),
         training.read_settings(parsed, FinetuneSettings),
@@ -66,5 +71,4 @@ def main(argv):
         return 0
     with quick_imports():
         from bert_gpu.finetune.run import finetune
-    with parsed.blaming_source():
-        return training.exit_code(finetune(settings, console.Console(common.quiet)))
+    return training.exit_code(finetune(settings, parsed.console(common.quiet)))

@@ -90,6 +90,11 @@ MAIN = {
 
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="data", main=MAIN)
+    with parsed.blaming_source():
+        return run(parsed)
+
+
+def run(parsed):
     common, show = parsed.make(flags.CommonConfig), parsed.make(ShowConfig)
     model = start_folder(parsed)
     config = parsed.make(DataConfig, **own_defaults(parsed) | adopted(parsed, model))
@@ -102,11 +107,10 @@ def main(argv):
         return
     with environment.quick_imports():
         from bert_gpu.data.build import build
-    log = console.Console(common.quiet)
+    log = parsed.console(common.quiet)
     if model is not None:
         log.say(check_vocabulary(parsed, model, config))
-    with parsed.blaming_source():
-        build(config, text_format, overwrite=common.overwrite, console=log)
+    build(config, text_format, overwrite=common.overwrite, console=log)
     if show.show:
         from bert_gpu.data.summary import decode_instances
 

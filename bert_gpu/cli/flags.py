@@ -18,6 +18,7 @@ from absl import flags as absl_flags
 import bert_gpu
 from bert_gpu import console, recipes
 from bert_gpu.cli import aliases, arguments, flagfile, help, translations
+from bert_gpu.model.config import ModelConfig
 from bert_gpu.settings import (
     GaveUp,
     Settings,
@@ -29,7 +30,13 @@ from bert_gpu.settings import (
 )
 
 GAVE_UP = 3  # exit code
-ROOT = pathlib.Path(bert_gpu.__file__).resolve().parent.parent
+PACKAGE = pathlib.Path(bert_gpu.__file__).resolve().parent
+# what stands for each script where there is only the package
+COMMANDS = {
+    "create_pretraining_data.py": "bert-gpu data",
+    "run_pretraining_gpu.py": "bert-gpu pretrain",
+    "run_classifier.py": "bert-gpu classify",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,13 +59,22 @@ class CommonConfig(Settings):
 
 
 def bundled(name):
-    """Path of a file beside the scripts; just its name when it is not there."""
-    path = ROOT / name
-    return (
-        os.path.relpath(path)
-        if path.exists() and path.is_relative_to(pathlib.Path.cwd())
-        else str(path if path.exists() else name)
-    )
+    """Path of a file that comes with bert_gpu: a wheel has it in the package's bundled/ (setup.py),
+    a clone beside the package. Just its name when it is in neither.
+    """
+    places = (PACKAGE / "bundled" / name, PACKAGE.parent / name)
+    path = next((path for path in places if path.exists()), None)
+    if path is None:
+        return name
+    return os.path.relpath(path) if path.is_relative_to(pathlib.Path.cwd()) else str(path)
+
+
+def name_commands(text):
+    """Text in which the scripts that a wheel does not have are called bert-gpu COMMAND."""
+    for script, command in COMMANDS.items():
+        if not (PACKAGE.parent / script).exists():
+            text = text.replace(f"python {script}", command).replace(script, command)
+    return text
 
 
 class Parsed:
@@ -125,24 +141,53 @@ class Parsed:
 
     @contextlib.contextmanager
     def blaming_source(self):
-        """Adds to errors about a flag where its value comes from, if that is the recipe, a flagfile
-        or a flag of another name.
+        """Adds to errors about a setting where its value comes from, if that is the recipe, a
+        flagfile or a flag of another name.
         """
         try:
             yield
         except UserError as error:
-            if isinstance(error.__cause__, UserError):
-                raise  # it has been added
-            flag = re.match(r"(?:--(?:no)?)?(\w*)", str(error))[1]
-            given = self.sources.get(flag)
-            if given is not None and given.blame:
-                raise UserError(f"{str(error)[:200]}{given.blame[:100]}") from error
-            if given is not None or flag not in self.recipe:
+            told = self.tell_source(str(error))
+            if told == str(error):
                 raise
-            raise UserError(
-                f"{str(error)[:200]} "
-                f"(set by --recipe={self.recipe_name}; override it with --{flag})"
-            ) from error
+            raise UserError(told) from error
+
+    def console(self, quiet):
+        """A Console whose warnings about a setting of the recipe name the recipe."""
+        return RecipeConsole(self.tell_recipe, quiet)
+
+    def tell_source(self, message):
+        """A message, with the place added that the value of the flag it begins with comes from."""
+        given = self.sources.get(re.match(r"(?:--(?:no)?)?(\w*)", message)[1])
+        if given is None or not given.blame:
+            return self.tell_recipe(message)
+        blame = given.blame[:100]
+        return message if blame in message else f"{message[:200]}{blame}"
+
+    def tell_recipe(self, message):
+        """A message, with the recipe added when it is about a setting that only the recipe set."""
+        flag = None if "--recipe" in message else self._blamed(message)
+        if flag is None:
+            return message
+        name = f"--recipe={self.recipe_name}"
+        name += "" if self.phase is None else f" --phase={self.phase}"
+        note = f"{name} sets {as_flag(flag, self.recipe[flag][0])}"
+        longer = f"{message} ({note}; your own value wins)"
+        if len(longer) <= console.LINE_CHARACTERS:
+            return longer
+        return f"{message[: console.LINE_CHARACTERS - len(note) - 3]} ({note})"
+
+    def _blamed(self, message):
+        """The setting of the recipe that a message names first; None without one. What follows from
+        the recipe's model, such as its hidden_size, counts as its model.
+        """
+        places = {flag: mentions(flag, message, value) for flag, (value, _) in self.recipe.items()}
+        if "model" in places:
+            for field in dataclasses.fields(ModelConfig):
+                if field.name not in self.recipe and not self.given(field.name):
+                    places["model"] = places["model"] + mentions(field.name, message)
+        places = {flag: min(found) for flag, found in places.items() if found}
+        return min(places, key=places.get, default=None)
 
     def save_config(self, path, configs):
         """Writes the flags of this call to a file, for --flagfile. configs: Settings objects whose
@@ -169,6 +214,34 @@ class Parsed:
             except ValueError:
                 return value  # the settings class reports the error
         return tuple(value) if value_type(field)[0] is tuple else value
+
+
+class RecipeConsole(console.Console):
+    """tell_recipe: of a Parsed."""
+
+    def __init__(self, tell_recipe, quiet):
+        super().__init__(quiet)
+        self.tell_recipe = tell_recipe
+
+    def warn(self, text):
+        super().warn(self.tell_recipe(text))
+
+
+def mentions(name, message, value=None):
+    """Indices in a message at which it names a setting, with no value or with this one (None: any).
+    A name of one word is a setting only as --name or name=.
+    """
+    pattern = rf"(?:--)?\b{name}\b" if "_" in name else rf"--{name}\b|\b{name}(?==)"
+    allowed = (None, as_flag(name, value).partition("=")[2])
+    found = re.finditer(rf"(?:{pattern})(?:=([^\s;:,)]+))?", message)
+    return [match.start() for match in found if value is None or match[1] in allowed]
+
+
+def as_flag(name, value):
+    """A setting as on the command line."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no{name}"
+    return f"--{name}={','.join(value) if isinstance(value, tuple) else value}"
 
 
 def parse(
@@ -204,7 +277,7 @@ def parse(
             aliases=foreign,
             is_full=wanted == "--helpfull",
         )
-        console.answer(text)
+        console.answer(name_commands(text))
         raise SystemExit(0)
     for field in fields.values():
         define(field, values, defaults.get(field.name, field.default))
@@ -368,5 +441,5 @@ def tensorflow_problem(error):
 
 def fail(message):
     """Prints one line of at most 300 characters to stderr; returns the exit code of bad input."""
-    console.tell(sys.stderr, console.one_line(message))
+    console.tell(sys.stderr, console.one_line(name_commands(message)))
     return 2

@@ -68,23 +68,27 @@ MAIN = {
 
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain", main=MAIN)
+    with parsed.blaming_source():
+        return run(parsed)
+
+
+def run(parsed):
     common = parsed.make(flags.CommonConfig)
     settings = training.read_settings(
         parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig)
     )
-    with parsed.blaming_source():
-        if settings.run.start is not None:
-            fails_early = settings.overwrite or not RunFolder(settings.run.output_dir).is_known()
-        else:
-            fails_early = settings.run.model or settings.run.bert_config_file
-        if fails_early:
-            resolve_model(settings, 0, None, "CPU")
-        if common.save_config is not None:
-            kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
-            parsed.save_config(common.save_config, [parsed.make(kind) for kind in kinds])
-        if common.show_config:
-            console.answer(show_config(parsed, settings))
-            return 0
+    if settings.run.start is not None:
+        fails_early = settings.overwrite or not RunFolder(settings.run.output_dir).is_known()
+    else:
+        fails_early = settings.run.model or settings.run.bert_config_file
+    if fails_early:
+        resolve_model(settings, 0, None, "CPU")
+    if common.save_config is not None:
+        kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
+        parsed.save_config(common.save_config, [parsed.make(kind) for kind in kinds])
+    if common.show_config:
+        console.answer(show_config(parsed, settings))
+        return 0
     if parsed.phase not in (None, 1) and settings.run.start is None:
         raise UserError(
             f"--phase={parsed.phase}: goes on from the model of --phase={parsed.phase - 1}; "
@@ -92,8 +96,7 @@ def main(argv):
         )
     with quick_imports():
         from bert_gpu.pretrain.run import pretrain
-    with parsed.blaming_source():
-        return training.exit_code(pretrain(settings, console.Console(common.quiet)))
+    return training.exit_code(pretrain(settings, parsed.console(common.quiet)))
 
 
 def show_config(parsed, settings):

@@ -355,9 +355,13 @@ class DatasetBuilder:
         manifest = self._manifest(worker.tokenizer, counts)
         if not manifest.num_train_instances:
             self.target.clear()
+            limit = self.config.max_tokens_per_character
+            remedy = (
+                "" if limit is None else f", or a larger --max_tokens_per_character than {limit}"
+            )
             raise UserError(
-                f"--input_file={self.config.input_file}: nothing is left of the text "
-                "after cleaning; use other text, or drop fewer documents"
+                f"--input_file={self.config.input_file[:100]}: nothing is left of the text "
+                f"after cleaning; give other text{remedy}"
             )
         total = sum(counts.values(), Counts())
         self._warn_of_counts(total)

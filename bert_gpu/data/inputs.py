@@ -101,5 +101,6 @@ def check_length(config, max_seq_length, path):
     if config.max_seq_length not in (None, max_seq_length):
         raise UserError(
             f"--max_seq_length={config.max_seq_length}: the records of {path} "
-            f"have rows of {max_seq_length} tokens; drop the flag or build the data again"
+            f"have rows of {max_seq_length} tokens; give --max_seq_length={max_seq_length}, "
+            "or build the data again"
         )

@@ -31,6 +31,7 @@ from bert_gpu.files import within_free_space
 from bert_gpu.settings import UserError
 
 HEADER, FOOTER = 12, 4
+NO_RECORDS = "not a TFRecord file, or damaged at its beginning"
 # An index: these bytes, offsets (N + 1) int64, checksums (N) uint32, and the checksum of all that.
 # Older ones have the offsets alone.
 INDEX_MAGIC = b"bertgpu1"
@@ -267,7 +268,7 @@ class RecordFile:
                 struct.unpack("<QI", header) if len(header) == HEADER else (self.size, None)
             )
             if crc is not None and crc != masked_crc(header[:8]):
-                problem = "not a TFRecord, or a corrupt length"
+                problem = "a corrupt length" if offset else NO_RECORDS
             elif offset + HEADER + length + FOOTER > self.size:
                 problem = "the file ends inside a record"
             else:
@@ -286,6 +287,8 @@ class RecordFile:
         return np.array(offsets, np.int64), np.frombuffer(b"".join(crcs), "<u4")
 
     def _broken(self, offset, what):
+        if what is NO_RECORDS:
+            return f"{self.path}: {what}; make TFRecords of text with create_pretraining_data.py"
         return (
             f"{self.path}: {what} (byte {offset}); write the file again "
             "with create_pretraining_data.py, or give --skip_corrupt_records"

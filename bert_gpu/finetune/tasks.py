@@ -108,8 +108,9 @@ def read_split(task, data_dir, split):
         label, no UTF-8, no rows.
     """
     if not tf.io.gfile.isdir(data_dir):
+        problem = "is a file, not a folder" if tf.io.gfile.exists(data_dir) else "no such folder"
         raise UserError(
-            f"--data_dir={data_dir}: no such folder; "
+            f"--data_dir={data_dir}: {problem}; "
             "name the one that holds train.tsv, dev.tsv and test.tsv"
         )
     path = find_split(data_dir, split)

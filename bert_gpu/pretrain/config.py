@@ -92,7 +92,8 @@ def check_predictions(config, num_predictions):
     if config.max_predictions_per_seq not in (None, num_predictions):
         flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
         raise UserError(
-            f"{flag}: the data has {num_predictions} per row; drop the flag or rebuild the data"
+            f"{flag}: the data has {num_predictions} per row; "
+            f"give --max_predictions_per_seq={num_predictions}, or build the data again"
         )
 
 
@@ -104,10 +105,7 @@ def recipe_problem(recipe, info):
         return None
     odd = differences(recipe, info.settings)
     return (
-        (
-            f"--recipe={recipe}: the data is not what "
-            f"create_pretraining_data.py makes with it: {'; '.join(odd)}"
-        )
+        (f"--recipe={recipe}: the data was not built with the recipe: {'; '.join(odd)}")
         if odd
         else None
     )

@@ -113,9 +113,11 @@ class RunFolder:
         check_writable(self.path, f"--output_dir={self.path}")
         path = os.path.join(self.path, RUN)
         if os.path.exists(path):
+            what = "a run's settings (--overwrite starts over)"
+            self._check_kind(path, fields or {})
             return read_json(
                 path,
-                "a run's settings (--overwrite starts over)",
+                what,
                 fields_of(RunRecord)
                 | dict(settings=fields or {}, free=fields or {}, versions={}, hashes={}),
                 ("settings", "global_batch_size", "learning_rate"),
@@ -126,6 +128,21 @@ class RunFolder:
                 "is not empty and holds no run; name another folder"
             )
         return None
+
+    def _check_kind(self, path, fields):
+        """UserError for a run of another script, which --input_file and --data_dir tell apart. What
+        else is wrong with the file is found later.
+        """
+        try:
+            free = read_json(path, "").get("free")
+        except UserError:
+            return
+        for name in ("input_file", "data_dir"):
+            if fields and isinstance(free, dict) and name in free and name not in fields:
+                raise UserError(
+                    f"--output_dir={self.path}: holds a run of another script (one with "
+                    f"--{name}); name another folder"
+                )
 
     @contextlib.contextmanager
     def reserved(self):

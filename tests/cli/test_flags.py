@@ -295,3 +295,46 @@ def test_what_has_no_effect_is_said_once(capsys):
             field.metadata["needs"] is None or field.metadata["needs"][0] in names
             for field in dataclasses.fields(kind)
         )
+
+
+@pytest.mark.parametrize(
+    "argv, message, told",
+    [
+        # a value that only the recipe set, wherever it stands
+        ([], "--clip_norm=1.0: is odd", "--recipe=bert sets --clip_norm=1.0; your own value wins"),
+        ([], "too long; lower --train_batch_size", "--recipe=bert sets --train_batch_size=32"),
+        ([], "max_seq_length is 32 there", "--recipe=bert sets --max_seq_length=128"),
+        (["--phase=2"], "max_seq_length=512: no", "--recipe=bert --phase=2 sets --max_seq_length"),
+        ([], "--adam_bias_correction: no", "--recipe=bert sets --noadam_bias_correction"),
+        ([], "its hidden_size is 128, that of the model 768", "--recipe=bert sets --model=base"),
+        ([], f"{'x' * 245} --model", f"{'x' * 245} --model (--recipe=bert sets --model=base)"),
+        ([], "--curve, --model", "--recipe=bert sets --curve=linear"),
+        # what is not the recipe's, or already told so
+        (["--clip_norm=2"], "--clip_norm=2.0: is odd", None),
+        (["--hidden_size=64"], "--hidden_size=64: is odd", None),
+        (["--model=tiny"], "its hidden_size is 128", None),
+        ([], "--optimizer=muon: give it", None),
+        ([], "runs/model/optimizer: the curve of a model", None),
+        ([], "--recipe=bert: clip_norm", None),
+    ],
+)
+def test_a_recipes_problem_is_told_as_the_recipes(argv, message, told, capsys):
+    parsed = flags.parse(
+        ["pretrain", "--recipe=bert", *argv], "", [], pretrain.CLASSES, script="pretrain"
+    )
+    with pytest.raises(UserError) as error, parsed.blaming_source():
+        raise UserError(message)
+    text = str(error.value)
+    assert text == message if told is None else text.startswith(message) and told in text
+    parsed.console(quiet=True).warn(message)
+    assert capsys.readouterr().err == f"warning: {text}\n"
+
+
+def test_a_recipes_problem_with_another_flag_is_found_before_work(capsys):
+    for command, argv, found in (
+        (data, ["--recipe=crammed", "--max_predictions_per_seq=200"], "max_seq_length=128"),
+        (pretrain, ["--recipe=modern", "--num_attention_heads=256"], "embedding_type=rotary"),
+    ):
+        assert flags.exit_code(command.main, ["script.py", *argv]) == 2
+        error = capsys.readouterr().err
+        assert f"({argv[0]} sets --" in error and found in error and error.count("\n") == 1

@@ -228,3 +228,15 @@ def test_ids_beyond_the_vocabulary(data, tmp_path, capsys):
     assert command(["bert-gpu", "pretrain", *flags, "--vocab_size=100"]) == 2
     assert ", not 0 to 99; build the data again" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_another_script_is_called_one(data, finished, tmp_path, capsys):
+    before = sorted(os.listdir(finished))
+    flags = [f"--init_checkpoint={finished}/model", f"--output_dir={finished}"]
+    assert command(["bert-gpu", "classify", *flags]) == 2
+    error = capsys.readouterr().err
+    assert f"--output_dir={finished}: holds a run of another script" in error
+    assert sorted(os.listdir(finished)) == before
+    (tmp_path / "run.json").write_text(json.dumps(json.loads(BEGUN) | dict(free={"data_dir": "x"})))
+    assert pretrain(data, tmp_path) == 2
+    assert "holds a run of another script (one with --data_dir)" in capsys.readouterr().err
