@@ -1,6 +1,6 @@
 """Checks that a run which is killed many times ends with the same bits as one that is not.
 
-    python benchmarks/killing.py --kills=20 --signal=both
+    python benchmarks/killing.py --kills=20 --signal=both [--optimizer=muon]
 
 Trains a tiny BERT on the sample (two virtual replicas, accumulation, dropout, several steps a
 call), first without interruption. Then it starts the same command again until it finishes, and
@@ -26,7 +26,7 @@ MOMENTS = ("writing", "training", "writing", "training", "start")
 TIMES = ("_per_second", "seconds", "input_wait")  # what may differ in metrics.jsonl
 
 
-def command(folder, data, steps):
+def command(folder, data, steps, optimizer):
     return script_command(
         "run_pretraining_gpu.py",
         *(
@@ -40,6 +40,7 @@ def command(folder, data, steps):
         input_file=f"{data}/*.tfrecord",
         output_dir=folder,
         num_train_steps=steps,
+        optimizer=optimizer,
     )
 
 
@@ -113,16 +114,18 @@ def state(folder, signum):
     }
 
 
-def interrupted_run(folder, data, steps, signum, num_kills, seed, say):
-    """Runs to the end, killed `num_kills` times; returns [what each kill interrupted]."""
+def interrupted_run(words, folder, signum, num_kills, seed, say):
+    """Runs a command to its end, killed `num_kills` times; returns [what each kill interrupted].
+    folder: of the run.
+    """
     generator, hits = random.Random(seed), []
     while True:
         moment = MOMENTS[len(hits) % len(MOMENTS)] if len(hits) < num_kills else None
-        words = command(folder, data, steps)
+        started = list(words)
         if moment == "writing":
-            words[1:2] = [str(HERE / "killing_held.py"), words[1]]
+            started[1:2] = [str(HERE / "killing_held.py"), words[1]]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        process = subprocess.Popen(words, text=True, env=tensorflow_environment(), **pipes)
+        process = subprocess.Popen(started, text=True, env=tensorflow_environment(), **pipes)
         if moment is not None:
             hit = kill(process, signum, moment, folder, generator)
             if hit is not None:
@@ -143,6 +146,7 @@ def make_parser():
         "--steps", type=int, default=None, help="steps of the run; default: enough for the kills"
     )
     parser.add_argument("--signal", choices=("kill", "term", "both"), default="both")
+    parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--seed", type=int, default=1)
     return parser
 
@@ -159,17 +163,17 @@ def main():
             dupe_factor=2,
             vocab_size=1000,
         )
+        settings = scratch / "data", steps, arguments.optimizer
         since = time.monotonic()
-        subprocess.run(command(scratch / "whole", scratch / "data", steps), check=True)
+        subprocess.run(command(scratch / "whole", *settings), check=True)
         print(f"never killed: {steps} steps in {time.monotonic() - since:.0f} s", flush=True)
         is_equal = True
         for name in ("kill", "term") if arguments.signal == "both" else (arguments.signal,):
             signum = signal.SIGKILL if name == "kill" else signal.SIGTERM
             folder = scratch / name
             hits = interrupted_run(
+                command(folder, *settings),
                 folder,
-                scratch / "data",
-                steps,
                 signum,
                 arguments.kills,
                 arguments.seed,

@@ -221,8 +221,11 @@ class RunFolder:
         self._discard(progress.step)  # of the same step, after a rollback
         os.rename(partial, self._checkpoint(progress.step))
         sync(self.checkpoints)
-        steps = self.steps()
-        for step in set(steps[:-keep]) - {self.best_step()}:
+        self.remove_old(keep)
+
+    def remove_old(self, keep):
+        """Removes checkpoints, but for the newest `keep`, the best and the pinned ones."""
+        for step in set(self.steps()[:-keep]) - {self.best_step()}:
             if not self.is_pinned(step):
                 self._discard(step)
 
@@ -412,7 +415,7 @@ class CheckpointWriter:
             return None
         except OSError as error:
             reason = error.strerror or str(error)
-        steps = self.folder.steps()
+        steps = [step for step in self.folder.steps() if step != progress.step]
         newest = (
             f"the newest good one is step {steps[-1]}" if steps else "there is no other one yet"
         )

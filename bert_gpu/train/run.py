@@ -219,6 +219,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             sinks.read_lines(folder.metrics)  # refuses it before anything is written
             progress = restore(state, folder, console.warn)
             folder.set_aside_after(progress.step)
+            folder.remove_old(settings.ending.keep_checkpoint_max)  # of a save that was cut short
             total = "" if job.num_steps is None else f" of {job.num_steps}"
             console.say(
                 f"resuming from step {progress.step}{total} ({progress.records:,} records consumed)"

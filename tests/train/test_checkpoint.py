@@ -152,6 +152,25 @@ def test_the_newest_the_best_and_the_pinned_stay(folder):
     assert folder.steps() == [30, 50, 70, 80] and folder.best_step() == 70
 
 
+def test_a_save_that_fails_at_its_end_leaves_the_one_before(folder, monkeypatch):
+    """The disk fails when the new one is in place already; the next session tidies up."""
+    folder.save(Progress(step=10), values(10), keep=1)
+    whole = checkpoint.sync
+
+    def fail(*paths):
+        if paths == (folder.checkpoints,):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        whole(*paths)
+
+    monkeypatch.setattr(checkpoint, "sync", fail)
+    with pytest.raises(SaveFailed, match="step 20 .*the newest good one is step 10"):
+        with CheckpointWriter(folder, keep=1) as writer:
+            writer.save(Progress(step=20), values(20))
+    assert folder.steps() == [10, 20]
+    folder.remove_old(keep=1)
+    assert folder.steps() == [20]
+
+
 def test_a_best_that_was_not_saved_does_not_cost_the_one_before(folder, monkeypatch):
     folder.save(Progress(step=10, best_step=10, best_metric=2.0), values(10), keep=1)
     with monkeypatch.context() as patch:
