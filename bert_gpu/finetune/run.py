@@ -22,6 +22,7 @@ from bert_gpu.finetune.config import (
 from bert_gpu.finetune.metrics import compute_metrics
 from bert_gpu.finetune.start import check_fits, start_trained, start_training
 from bert_gpu.interop import models
+from bert_gpu.interop.sources import NONE
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.settings import Settings, UserError, fields_of, like
@@ -70,7 +71,9 @@ def finetune(settings, console=None, clock=time.monotonic):
     check_monitoring(settings.monitor)
     phases, task = resolve_phases(settings.run), resolve_task(settings.run)
     splits = tasks.read_splits(task, settings.run.data_dir, [FILES[phase] for phase in phases])
-    with open_folder(settings.run.output_dir, settings.overwrite, "train" in phases) as opened:
+    init_checkpoint, trains = settings.start.init_checkpoint or DEFAULT_START, "train" in phases
+    start = None if init_checkpoint == NONE else init_checkpoint
+    with open_folder(settings.run.output_dir, settings.overwrite, trains, start) as opened:
         return run_phases(settings, phases, task, splits, *opened, console, clock)
 
 
@@ -160,10 +163,13 @@ RUN_FIELDS = fields_of(Resolved, *FinetuneSettings.kinds().values(), ModelConfig
 
 
 @contextlib.contextmanager
-def open_folder(output_dir, overwrite, trains):
+def open_folder(output_dir, overwrite, trains, start):
     """As the engine's `open_run`, for a training or for results alone."""
     if trains:
-        with engine.open_run(output_dir, overwrite, fields=RUN_FIELDS) as (folder, stored):
+        with engine.open_run(output_dir, overwrite, fields=RUN_FIELDS, start=start) as (
+            folder,
+            stored,
+        ):
             yield folder, stored
         return
     folder = RunFolder(output_dir)
@@ -180,16 +186,6 @@ def choose_start(settings, task, splits, folder, stored, devices, trains):
     """The Start of a training, or of an evaluation of a trained model."""
     if not trains:
         return start_trained(settings.start, folder.path)
-    init_checkpoint = (
-        DEFAULT_START if settings.start.init_checkpoint is None else settings.start.init_checkpoint
-    )
-    if os.path.realpath(init_checkpoint) in (
-        os.path.realpath(folder.path),
-        os.path.realpath(folder.model),
-    ):
-        raise UserError(
-            f"--init_checkpoint={init_checkpoint}: training writes there; name another --output_dir"
-        )
 
     def check(model, specs_of):
         check_size(settings, model, specs_of, devices, 1, settings.run.eval_batch_size, stored)

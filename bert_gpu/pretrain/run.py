@@ -37,7 +37,7 @@ def pretrain(settings, console=None, clock=time.monotonic):
         )
     trains = bool(run.do_train or not run.do_eval)
     dataset = start.open_data(settings, console)
-    opened = engine.open_run(run.output_dir, settings.overwrite, trains, RUN_FIELDS)
+    opened = engine.open_run(run.output_dir, settings.overwrite, trains, RUN_FIELDS, run.start)
     with opened as (folder, stored):
         act = train if trains else evaluate
         return act(settings, dataset, folder, stored, console, clock)

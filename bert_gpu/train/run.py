@@ -75,15 +75,21 @@ class Outcome(typing.NamedTuple):
 
 
 @contextlib.contextmanager
-def open_run(output_dir, overwrite, trains=True, fields=None):
+def open_run(output_dir, overwrite, trains=True, fields=None, start=None):
     """Yields (RunFolder, content of its run.json or None for a new run). UserError for a folder
     that holds other files, or that another process writes to.
 
     The folder of a run is reserved before it is read, so that what is read stays true; that of a
     new run is made and reserved when its training begins. Without `trains` it is only read.
-    fields: as for RunFolder.stored.
+    fields: as for RunFolder.stored. start: the folder of the model that a training starts from,
+    which may not lie in the run's, or --overwrite would remove it.
     """
     folder = RunFolder(output_dir)
+    if trains and start is not None and is_inside(start, output_dir):
+        raise UserError(
+            f"--init_checkpoint={start}: training writes to that folder; "
+            f"name another --output_dir than {output_dir}"
+        )
     if overwrite and not trains:
         raise UserError(
             "--overwrite: would remove what is evaluated here; add --do_train, or drop the flag"
@@ -92,6 +98,12 @@ def open_run(output_dir, overwrite, trains=True, fields=None):
         if overwrite:
             folder.exists()
         yield folder, None if overwrite else folder.stored(fields)
+
+
+def is_inside(path, folder):
+    """Whether a path is a folder or lies in it."""
+    path, folder = os.path.realpath(path), os.path.realpath(folder)
+    return os.path.commonpath([path, folder]) == folder
 
 
 def fixed_settings(settings, precision):

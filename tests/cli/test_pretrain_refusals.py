@@ -230,9 +230,23 @@ def test_ids_beyond_the_vocabulary(data, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("script", ["pretrain", "classify"])
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["", "overwrite"])
+def test_the_model_to_start_from_does_not_lie_in_the_output(script, flags, data, finished, capsys):
+    """Or --overwrite would remove it."""
+    before = sorted(os.listdir(finished))
+    for start in (finished, finished / "model"):
+        own = [f"--input_file={data}/*.tfrecord"] if script == "pretrain" else []
+        given = [f"--init_checkpoint={start}", f"--output_dir={finished}", *own, *flags]
+        assert command(["bert-gpu", script, *given]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"--init_checkpoint={start}: ") and "another --output_dir" in error
+    assert sorted(os.listdir(finished)) == before
+
+
 def test_a_run_of_another_script_is_called_one(data, finished, tmp_path, capsys):
     before = sorted(os.listdir(finished))
-    flags = [f"--init_checkpoint={finished}/model", f"--output_dir={finished}"]
+    flags = [f"--init_checkpoint={data}", f"--output_dir={finished}"]
     assert command(["bert-gpu", "classify", *flags]) == 2
     error = capsys.readouterr().err
     assert f"--output_dir={finished}: holds a run of another script" in error
