@@ -149,7 +149,8 @@ def help_of(script, flag, capsys):
 
 
 @pytest.mark.parametrize("script", COMMANDS)
-def test_help_shows_the_main_flags_by_topic(script, capsys):
+def test_help_shows_the_main_flags_by_topic(script, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     main = COMMANDS[script].MAIN
     names = [name for topic in main.values() for name in topic]
     assert 15 <= len(names) <= 20 and len(set(names)) == len(names)

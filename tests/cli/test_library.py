@@ -111,6 +111,7 @@ def test_what_goes_wrong_is_raised(data, tmp_path, capsys, caplog):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_the_example(tmp_path):
     command = [
         sys.executable,

@@ -177,7 +177,10 @@ def test_frozen_weights_have_no_state_and_do_not_move(data, finished, tmp_path, 
     assert "--freeze=nothing_like_this: no weight" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("optimizer", ["lamb", "adamw8bit", "muon"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [*(pytest.param(name, marks=pytest.mark.long) for name in ("lamb", "adamw8bit")), "muon"],
+)
 def test_other_optimizers_resume_to_the_bit(data, tmp_path, optimizer):
     flags = [
         f"--optimizer={optimizer}",

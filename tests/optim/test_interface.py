@@ -157,7 +157,7 @@ def test_weights_left_to_another_optimizer_get_its_bits():
     }
 
 
-@pytest.mark.parametrize("xla", ["off", "on"])
+@pytest.mark.parametrize("xla", ["off", pytest.param("on", marks=pytest.mark.long)])
 def test_a_row_trains_and_resumes_to_the_bit(tmp_path, monkeypatch, xla):
     monkeypatch.setattr(laws, "OptimizerConfig", SgdmConfig)
     options = dict(optimizer="sgdm", sgdm_rest_factor=0.2, xla=xla, num_layers=1)

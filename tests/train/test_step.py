@@ -146,7 +146,9 @@ def test_global_batches_are_divided_in_order():
     ]
 
 
-@pytest.mark.parametrize("num_replicas, xla", [(2, "off"), (1, "on")])
+@pytest.mark.parametrize(
+    "num_replicas, xla", [(2, "off"), pytest.param(1, "on", marks=pytest.mark.long)]
+)
 def test_steps_in_one_call_are_those_of_single_calls(num_replicas, xla):
     """With dropout: the same losses, skips and final weights, but for rounding (the two are not the
     same program).
@@ -168,7 +170,9 @@ def test_a_bad_step_inside_a_call_is_skipped_and_the_others_are_not():
     assert trainer.state.read()["num_updates"] == 2
 
 
-@pytest.mark.parametrize("num_replicas, xla", [(2, "off"), (1, "on")])
+@pytest.mark.parametrize(
+    "num_replicas, xla", [(2, "off"), pytest.param(1, "on", marks=pytest.mark.long)]
+)
 def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
     """Steps of 1, 3 and 2 micro-batches in one program equal steps of programs made for
     these numbers.
@@ -196,7 +200,7 @@ def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
     "freeze, xla",
     [
         (("embeddings",), "off"),
-        (("layers:1",), "on"),
+        pytest.param(("layers:1",), "on", marks=pytest.mark.long),
         (("embeddings", "layers:1", r"feed_forward/.*bias"), "off"),
     ],
 )
