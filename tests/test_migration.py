@@ -135,3 +135,14 @@ def test_what_is_wrong_names_what_was_written(script, argument, complaint):
     with pytest.raises(UserError) as error:
         given(parse(script, *argument.split()))
     assert complaint in str(error.value) and len(str(error.value)) <= 300
+
+
+@pytest.mark.parametrize("script", ["pretrain", "classify"])
+def test_every_way_to_ask_for_a_resume_is_told_the_reason(script):
+    name = "--resume_from_checkpoint"
+    for argument in ("", "=runs/x/checkpoint-500", " runs/x/checkpoint-500", "=True", "=latest"):
+        with pytest.raises(UserError) as error:
+            parse(script, *f"{name}{argument}".split())
+        assert str(error.value).endswith(f": {aliases.RESUMES}")
+    for argument in ("=false", "=False", "=none", "=None", "="):
+        assert given(parse(script, f"{name}{argument}")) == {}

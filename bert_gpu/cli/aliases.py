@@ -14,6 +14,7 @@ from collections.abc import Callable
 from bert_gpu.cli.translations import (
     chosen,
     is_true,
+    refuse_unless_off,
     renamed,
     switch,
     translate_config_name,
@@ -315,7 +316,14 @@ ROWS = (
         ("fp16", FLOAT16, ("precision",), True),
     ),
     *refuses((HUGGING_FACE, NVIDIA), TRAINING, {"local_rank": ONE_PROCESS}),
-    *refuses((HUGGING_FACE, NVIDIA), TRAINING, {"resume_from_checkpoint": RESUMES}, is_switch=True),
+    Alias(
+        "resume_from_checkpoint",
+        (HUGGING_FACE, NVIDIA),
+        TRAINING,
+        refuse_unless_off(RESUMES),
+        is_switch=True,
+        refusal=RESUMES,
+    ),
     # NVIDIA
     *takes(
         (NVIDIA,),
