@@ -165,17 +165,18 @@ class Parsed:
         return message if blame in message else f"{message[:200]}{blame}"
 
     def tell_recipe(self, message):
-        """A message, with the recipe added when it is about a setting that only the recipe set."""
+        """A message, with the recipe added when it is about a setting that only the recipe set, and
+        there is room: the message's own remedy is never cut.
+        """
         flag = None if "--recipe" in message else self._blamed(message)
         if flag is None:
             return message
         name = f"--recipe={self.recipe_name}"
         name += "" if self.phase is None else f" --phase={self.phase}"
         note = f"{name} sets {as_flag(flag, self.recipe[flag][0])}"
-        longer = f"{message} ({note}; your own value wins)"
-        if len(longer) <= console.LINE_CHARACTERS:
-            return longer
-        return f"{message[: console.LINE_CHARACTERS - len(note) - 3]} ({note})"
+        wins = "" if "with other settings (" in message else "; your own value wins"
+        told = (f"{message} ({note}{wins})", f"{message} ({note})", message)
+        return next((text for text in told if len(text) <= console.LINE_CHARACTERS), message)
 
     def _blamed(self, message):
         """The setting of the recipe that a message names first; None without one. What follows from

@@ -308,6 +308,12 @@ def test_what_has_no_effect_is_said_once(capsys):
         ([], "--adam_bias_correction: no", "--recipe=bert sets --noadam_bias_correction"),
         ([], "its hidden_size is 128, that of the model 768", "--recipe=bert sets --model=base"),
         ([], f"{'x' * 245} --model", f"{'x' * 245} --model (--recipe=bert sets --model=base)"),
+        ([], f"{'x' * 265} --model; remedy", None),  # the whole message rather than a note
+        (
+            ["--phase=2"],
+            "runs/a: holds a run with other settings (--learning_rate: 0.0001 -> 1e-05); name ...",
+            "(--recipe=bert --phase=2 sets --learning_rate=1e-05)",
+        ),
         ([], "--curve, --model", "--recipe=bert sets --curve=linear"),
         # what is not the recipe's, or already told so
         (["--clip_norm=2"], "--clip_norm=2.0: is odd", None),
