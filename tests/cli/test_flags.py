@@ -6,6 +6,8 @@ import re
 import pytest
 import tensorflow as tf
 
+import bert_gpu
+from bert_gpu.__main__ import main as bert_gpu_command
 from bert_gpu.cli import classify, data, flags, help, meanings, pretrain
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.settings import Settings, UserError, fields_of, setting
@@ -344,3 +346,8 @@ def test_a_recipes_problem_with_another_flag_is_found_before_work(capsys):
         assert flags.exit_code(command.main, ["script.py", *argv]) == 2
         error = capsys.readouterr().err
         assert f"({argv[0]} sets --" in error and found in error and error.count("\n") == 1
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert bert_gpu_command(["bert-gpu", "--version"]) == 0
+    assert capsys.readouterr().out == f"bert-gpu {bert_gpu.__version__}\n"
