@@ -28,6 +28,7 @@ def main(argv=None):
 
 def run(argv):
     """Runs the command that argv[1] names; returns its exit code."""
+    import bert_gpu
     from bert_gpu.console import answer
     from bert_gpu.settings import UserError
 
@@ -35,6 +36,9 @@ def run(argv):
     if command in ("--help", "-h", "help"):
         usage = "usage: bert-gpu COMMAND [--flags]    (bert-gpu COMMAND --help lists the flags)\n"
         answer("\n".join([usage, *(f"  {name:<10} {what}" for name, what in COMMANDS.items())]))
+        return 0
+    if command == "--version":
+        answer(f"bert-gpu {bert_gpu.__version__}")
         return 0
     if command not in COMMANDS:
         raise UserError(f"{command[:100]!r}: no such command; known are {', '.join(COMMANDS)}")

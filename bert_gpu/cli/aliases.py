@@ -14,6 +14,7 @@ from collections.abc import Callable
 from bert_gpu.cli.translations import (
     chosen,
     is_true,
+    refuse_unless_off,
     renamed,
     switch,
     translate_config_name,
@@ -124,6 +125,10 @@ ONE_PROCESS = (
 RESUMES = "a run resumes by itself: repeat its command; --overwrite starts over"
 LOSS_SCALE = "the loss scale of --precision=float16 adapts by itself; drop the flag"
 LOGS = "the loss and all else is in OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tensorboard"
+READERS = "records are read beside the training, by threads of its own"
+NO_DDP = "it is about torch's DistributedDataParallel; one process trains on all GPUs"
+COMPILED = "the step is compiled by XLA on GPUs; see --xla"
+BEST = "the best checkpoint has the lowest validation loss; drop it"
 NO_BAR = "there is a bar on terminals only; --quiet has none"
 ROWS = (
     # Google
@@ -280,8 +285,13 @@ ROWS = (
             ),
             "data_seed": "--seed is that of the data's order, too; drop the flag",
             "deepspeed fsdp ddp_backend": ONE_PROCESS,
+            "optim_args": "each setting of an --optimizer is a flag, such as --adam_beta2",
+            "lr_scheduler_kwargs": "each setting of a --curve is a flag, such as --min_lr_ratio",
+            "gradient_checkpointing_kwargs": "see --recompute and --recompute_every",
+            "torch_compile_backend torch_compile_mode": COMPILED,
+            "neftune_noise_alpha": "no noise is added to the embeddings; drop the flag",
             "label_smoothing_factor": "labels are not smoothed; drop the flag",
-            "metric_for_best_model": "the best checkpoint has the lowest validation loss; drop it",
+            "metric_for_best_model": BEST,
             "cache_dir model_revision": "nothing is downloaded; name a folder on this machine",
         },
     ),
@@ -293,7 +303,11 @@ ROWS = (
                 "--overwrite removes the run in --output_dir and starts over; "
                 "without it the command resumes"
             ),
-            "torch_compile": "the step is compiled by XLA on GPUs; see --xla",
+            "torch_compile": COMPILED,
+            "greater_is_better": BEST,
+            "save_only_model": (
+                "a checkpoint holds all that resuming needs; the model alone is OUTPUT_DIR/model"
+            ),
             "auto_find_batch_size": "use --train_batch_size=auto, the largest that fits",
             "adafactor": "choose an --optimizer: adamw, adamw8bit, lamb, muon",
             "push_to_hub": "nothing is uploaded; the model is in OUTPUT_DIR/model",
@@ -303,9 +317,44 @@ ROWS = (
     *notes(
         (HUGGING_FACE,),
         TRAINING,
-        {"dataloader_num_workers": "records are read beside the training, by threads of its own"},
+        {
+            "dataloader_num_workers dataloader_prefetch_factor": READERS,
+            "eval_accumulation_steps": "predictions do not pile up on the GPU",
+            "ddp_bucket_cap_mb ddp_timeout": NO_DDP,
+            "hub_model_id hub_strategy": "nothing is uploaded; the model is in OUTPUT_DIR/model",
+            "past_index": "a BERT has no past states",
+        },
     ),
-    *notes((HUGGING_FACE,), TRAINING, {"disable_tqdm": NO_BAR}, is_switch=True),
+    *notes(
+        (HUGGING_FACE,),
+        TRAINING,
+        {
+            "disable_tqdm": NO_BAR,
+            "dataloader_pin_memory dataloader_persistent_workers": READERS,
+            "dataloader_drop_last": "a training batch is always full; validation takes every row",
+            "ddp_find_unused_parameters ddp_broadcast_buffers": NO_DDP,
+            "fp16_full_eval bf16_full_eval": "validation has the --precision of the training",
+            "ignore_data_skip": "a resumed run goes on at the row where it stopped, at once",
+            "include_inputs_for_metrics prediction_loss_only": (
+                "which metrics there are does not depend on it"
+            ),
+            "logging_first_step": "a run logs every --log_steps",
+            "low_cpu_mem_usage": "it is about how torch loads a model",
+            "remove_unused_columns": "only what the model needs is read",
+            "save_safetensors": "models are always written as model.safetensors",
+            "tf32": "float32 uses TensorFloat-32 where a GPU has it, as TensorFlow does",
+        },
+        is_switch=True,
+    ),
+    *notes(
+        (HUGGING_FACE,),
+        ("data", *TRAINING),
+        {
+            "use_fast_tokenizer": "there is one tokenizer",
+            "trust_remote_code": "no code in a model's folder is run",
+        },
+        is_switch=True,
+    ),
     # Hugging Face and NVIDIA
     *reads(
         (HUGGING_FACE, NVIDIA),
@@ -315,7 +364,14 @@ ROWS = (
         ("fp16", FLOAT16, ("precision",), True),
     ),
     *refuses((HUGGING_FACE, NVIDIA), TRAINING, {"local_rank": ONE_PROCESS}),
-    *refuses((HUGGING_FACE, NVIDIA), TRAINING, {"resume_from_checkpoint": RESUMES}, is_switch=True),
+    Alias(
+        "resume_from_checkpoint",
+        (HUGGING_FACE, NVIDIA),
+        TRAINING,
+        refuse_unless_off(RESUMES),
+        is_switch=True,
+        refusal=RESUMES,
+    ),
     # NVIDIA
     *takes(
         (NVIDIA,),

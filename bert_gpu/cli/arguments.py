@@ -141,9 +141,13 @@ class Reader:
         if equals:
             return name, value, text
         if is_switch:
-            if tokens and not self.takes_positionals and tokens[0][0].lower() in TRUTHS:
-                value = tokens.popleft()[0]
-                return name, value.lower(), f"{text}={value}"
+            follows = tokens[0][0] if tokens and not self.takes_positionals else "-"
+            if follows.lower() in TRUTHS:
+                tokens.popleft()
+                return name, follows.lower(), f"{text}={follows}"
+            if name in self.aliases and self.aliases[name].refusal and not follows.startswith("-"):
+                tokens.popleft()  # the refusal says more than "not a flag"
+                return name, follows, f"{text}={follows}"
             return name, "true", text
         if not tokens:
             raise UserError(f"{place.prefix}{text}: needs a value; write {text}=VALUE")
@@ -169,7 +173,7 @@ class Reader:
                 continue
             try:
                 settings = alias.translate(value, names)
-                yields = alias.is_switch and not is_true(value)
+                yields = alias.refusal is None and alias.is_switch and not is_true(value)
             except ValueError as problem:
                 raise UserError(f"{place.prefix}{said[:80]}: {problem}"[:300]) from None
             if alias.note is not None:

@@ -97,7 +97,14 @@ def main(argv):
 def run(parsed):
     common, show = parsed.make(flags.CommonConfig), parsed.make(ShowConfig)
     model = start_folder(parsed)
-    config = parsed.make(DataConfig, **own_defaults(parsed) | adopted(parsed, model))
+    values = adopted(parsed, model)
+    config = parsed.make(DataConfig, **own_defaults(parsed) | values)
+    if model is not None:
+        taken = {name: value for name, value in values.items() if getattr(config, name) == value}
+        taken["vocab_size"] = vocab_size_of(model)  # the config's is for a vocabulary to be learnt
+        parsed.adopted = {
+            name: (value, "the folder of --init_checkpoint") for name, value in taken.items()
+        }
     text_format = parsed.make(TextFormat)
     if common.save_config is not None:
         parsed.save_config(common.save_config, [config, text_format])
@@ -138,6 +145,11 @@ def start_folder(parsed):
     return None if name in (None, NONE) else find_model(name, "init_checkpoint")
 
 
+def vocab_size_of(folder):
+    """What the config.json of a model's folder says."""
+    return read_config(os.path.join(folder, "config.json")).vocab_size
+
+
 def adopted(parsed, folder):
     """{field of DataConfig: value} that a model's folder decides, {} without one. UserError for a
     flag of the user's that contradicts it.
@@ -155,7 +167,7 @@ def adopted(parsed, folder):
     notes = tokenizer_notes(folder)
     if "do_lower_case" in notes:
         values["do_lower_case"] = notes["do_lower_case"]
-    size = read_config(os.path.join(folder, "config.json")).vocab_size
+    size = vocab_size_of(folder)
     given = parsed.given_values(DataConfig)
     for name, value in (values | dict(vocab_size=size)).items():
         if given.get(name, value) != value:
@@ -181,7 +193,7 @@ def check_vocabulary(parsed, folder, config):
 
     casing = config.do_lower_case if parsed.given("do_lower_case") else None
     tokenizer, path = models.load_tokenizer(folder, None, casing), find_vocabulary(folder)
-    size = read_config(os.path.join(folder, "config.json")).vocab_size
+    size = vocab_size_of(folder)
     if tokenizer.vocab_size != size:
         raise UserError(
             f"{path}: has {tokenizer.vocab_size} pieces, config.json says vocab_size={size}; put "

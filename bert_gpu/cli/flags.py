@@ -82,7 +82,8 @@ class Parsed:
 
     script: the command's name in recipes. recipe_name: that of --recipe, or None. phase: that of
     --phase, None where the recipe has none. recipe: {flag: (value, source)} that both set where the
-    user did not. sources: {flag: arguments.Given} of the flags that the user gave.
+    user did not. sources: {flag: arguments.Given} of the flags that the user gave. adopted: {flag:
+    (value, source)} of what a command takes from a file, for --show_config and --save_config.
     """
 
     def __init__(self, values, classes, defaults, positionals, script, given):
@@ -92,7 +93,7 @@ class Parsed:
             defaults,
             positionals,
         )
-        self.sources = {flag.name: flag for flag in given}
+        self.sources, self.adopted = {flag.name: flag for flag in given}, {}
         self.script, self.recipe_name, self.recipe, self.warned = script, None, {}, set()
         self.phase, chosen = None, None if script is None else self.make(recipes.RecipeConfig)
         if chosen is not None and (name := chosen.recipe) is not None:
@@ -165,17 +166,18 @@ class Parsed:
         return message if blame in message else f"{message[:200]}{blame}"
 
     def tell_recipe(self, message):
-        """A message, with the recipe added when it is about a setting that only the recipe set."""
+        """A message, with the recipe added when it is about a setting that only the recipe set, and
+        there is room: the message's own remedy is never cut.
+        """
         flag = None if "--recipe" in message else self._blamed(message)
         if flag is None:
             return message
         name = f"--recipe={self.recipe_name}"
         name += "" if self.phase is None else f" --phase={self.phase}"
         note = f"{name} sets {as_flag(flag, self.recipe[flag][0])}"
-        longer = f"{message} ({note}; your own value wins)"
-        if len(longer) <= console.LINE_CHARACTERS:
-            return longer
-        return f"{message[: console.LINE_CHARACTERS - len(note) - 3]} ({note})"
+        wins = "" if "with other settings (" in message else "; your own value wins"
+        told = (f"{message} ({note}{wins})", f"{message} ({note})", message)
+        return next((text for text in told if len(text) <= console.LINE_CHARACTERS), message)
 
     def _blamed(self, message):
         """The setting of the recipe that a message names first; None without one. What follows from
@@ -379,8 +381,12 @@ def recipe_lines(parsed):
 
 
 def line_of(parsed, field, value):
-    value = ",".join(value) if isinstance(value, tuple) else value
-    return f"--{field.name}={value}  # {source_of(parsed, field, value)}"
+    if field.name in parsed.adopted and field.name not in parsed.sources:
+        value, source = parsed.adopted[field.name]
+    else:
+        value = ",".join(value) if isinstance(value, tuple) else value
+        source = source_of(parsed, field, value)
+    return f"--{field.name}={value}  # {source}"
 
 
 def source_of(parsed, field, value):

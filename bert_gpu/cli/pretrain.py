@@ -83,17 +83,20 @@ def run(parsed):
         fails_early = settings.run.model or settings.run.bert_config_file
     if fails_early:
         resolve_model(settings, 0, None, "CPU")
+    if parsed.phase not in (None, 1) and settings.run.start is None:
+        problem = (
+            f"--phase={parsed.phase}: goes on from the model of --phase={parsed.phase - 1}; "
+            "add --init_checkpoint=OUTPUT_DIR/model of that run"
+        )
+        if common.save_config is not None or not common.show_config:
+            raise UserError(problem)
+        console.warn(problem)
     if common.save_config is not None:
         kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
         parsed.save_config(common.save_config, [parsed.make(kind) for kind in kinds])
     if common.show_config:
         console.answer(show_config(parsed, settings))
         return 0
-    if parsed.phase not in (None, 1) and settings.run.start is None:
-        raise UserError(
-            f"--phase={parsed.phase}: goes on from the model of --phase={parsed.phase - 1}; "
-            "add --init_checkpoint=OUTPUT_DIR/model of that run"
-        )
     with quick_imports():
         from bert_gpu.pretrain.run import pretrain
     return training.exit_code(pretrain(settings, parsed.console(common.quiet)))

@@ -7,6 +7,8 @@ the value and what to do.
 
 import os
 
+FALSE = ("false", "f", "0", "no", "n")
+
 
 def renamed(flag):
     """The same value under our name."""
@@ -29,10 +31,21 @@ def chosen(flag, values, otherwise):
     return translate
 
 
+def refuse_unless_off(reason):
+    """Refuses every value, also a path, but those that ask for nothing."""
+
+    def translate(text, names):
+        if text.lower() in ("", "none", "null", *FALSE):
+            return {}
+        raise ValueError(reason)
+
+    return translate
+
+
 def is_true(text):
     if text.lower() in ("true", "t", "1", "yes", "y"):
         return True
-    if text.lower() in ("false", "f", "0", "no", "n"):
+    if text.lower() in FALSE:
         return False
     raise ValueError("must be true or false")
 

@@ -10,6 +10,9 @@ from bert_gpu.data.manifest import read_manifest
 from bert_gpu.files import check_local, check_regular
 from bert_gpu.settings import UserError
 
+# what lies beside records in a data set's folder and is never one itself
+NO_RECORDS = (".index", ".json", ".model", ".order", ".txt")
+
 
 def expand_globs(patterns, flag):
     """Files that match comma-separated names and globs, sorted, without repeats; UserError when one
@@ -38,17 +41,21 @@ def expand_globs(patterns, flag):
 
 
 def glob_in_folder(pattern):
-    """Files that match a glob. A folder that exists under its literal name is taken literally, even
-    if the name has glob characters.
+    """Files that match a glob and may hold records: folders, hidden files and those of NO_RECORDS
+    match only a glob that says so itself. A folder that exists under its literal name is taken
+    literally, even if the name has glob characters.
     """
     folder, name = os.path.split(pattern)
     if folder and os.path.isdir(folder):
-        return [
-            os.path.join(folder, found)
-            for found in os.listdir(folder)
-            if fnmatch.fnmatchcase(found, name)
+        found = [
+            os.path.join(folder, file)
+            for file in os.listdir(folder)
+            if fnmatch.fnmatchcase(file, name) and (name[0] == "." or file[0] != ".")
         ]
-    return [path for path in glob.glob(pattern) if not os.path.isdir(path)]
+    else:
+        found = glob.glob(pattern)
+    left_out = tuple(ending for ending in NO_RECORDS if not name.endswith(ending))
+    return [path for path in found if not path.endswith(left_out) and not os.path.isdir(path)]
 
 
 def read_manifests(paths):

@@ -6,6 +6,7 @@ folder is ours or Hugging Face's; a run's folder stands for the model/ in it.
 
 import dataclasses
 import os
+import re
 
 from bert_gpu.files import check_local, read_json
 from bert_gpu.interop.folders import displaced
@@ -48,11 +49,31 @@ def find_model(path, flag):
                 f"--{flag}={path}: a write of {folder} was killed, "
                 f"its content is in {old}; rename that to {folder}"
             )
+    if (checkpoint := tensorflow_checkpoint(path)) is not None:
+        raise UserError(
+            f"--{flag}={path if len(path) < 40 else f'...{path[-36:]}'}: a TensorFlow checkpoint, "
+            "which is not read; convert it with transformers 4 and TensorFlow: "
+            f'BertForPreTraining.from_pretrained("{os.path.basename(checkpoint)[:24]}.index", '
+            'from_tf=True, config=BertConfig.from_json_file("bert_config.json"))'
+            '.save_pretrained("NEW")'
+        )
     problem = "has no config.json" if os.path.exists(path) else "no such folder"
     raise UserError(
         f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, "
         "or name a model/, run or Hugging Face BERT folder"
     )
+
+
+def tensorflow_checkpoint(path):
+    """The prefix of the TensorFlow checkpoint that a path names, such as Google's bert_model.ckpt:
+    as a prefix, as one of its files, or as a folder that holds one. None without one.
+    """
+    prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
+    if os.path.isfile(f"{prefix}.index"):
+        return prefix
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    found = [name for name in names if re.search(r"\.ckpt(-\d+)?\.index$", name)]
+    return os.path.join(path, found[-1].removesuffix(".index")) if found else None
 
 
 def find_vocabulary(folder):

@@ -344,7 +344,7 @@ def preset(name, **overrides):
 A_CONFIG = "a model's shape, like Google's bert_config.json"
 OWN_TYPE = "bert_gpu"  # model_type of models that `transformers` has no class for
 _CHECKED_KEYS = {
-    "model_type": "bert",
+    "model_type": "bert",  # or OWN_TYPE
     "is_decoder": False,
     "is_encoder_decoder": False,
     "add_cross_attention": False,
@@ -390,12 +390,17 @@ def read_config(path):
     """
     fields = fields_of(ModelConfig)
     values = read_json(path, A_CONFIG, CONFIG_FIELDS)
+    if values.get("model_type") not in (None, "bert", OWN_TYPE):
+        raise UserError(
+            f"{path}: model_type={values['model_type']!r:.60} is not supported, only 'bert' is; "
+            "name the folder of a BERT"
+        )
     for key, value in values.items():
         if (
             key in _CHECKED_KEYS
             and value is not None
             and value != _CHECKED_KEYS[key]
-            and (key, value) != ("model_type", OWN_TYPE)
+            and key != "model_type"
         ):
             raise UserError(
                 f"{path}: {key}={value!r} is not supported, only {_CHECKED_KEYS[key]!r} is"[:300]

@@ -6,6 +6,8 @@ import re
 import pytest
 import tensorflow as tf
 
+import bert_gpu
+from bert_gpu.__main__ import main as bert_gpu_command
 from bert_gpu.cli import classify, data, flags, help, meanings, pretrain
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.settings import Settings, UserError, fields_of, setting
@@ -309,6 +311,12 @@ def test_what_has_no_effect_is_said_once(capsys):
         ([], "--adam_bias_correction: no", "--recipe=bert sets --noadam_bias_correction"),
         ([], "its hidden_size is 128, that of the model 768", "--recipe=bert sets --model=base"),
         ([], f"{'x' * 245} --model", f"{'x' * 245} --model (--recipe=bert sets --model=base)"),
+        ([], f"{'x' * 265} --model; remedy", None),  # the whole message rather than a note
+        (
+            ["--phase=2"],
+            "runs/a: holds a run with other settings (--learning_rate: 0.0001 -> 1e-05); name ...",
+            "(--recipe=bert --phase=2 sets --learning_rate=1e-05)",
+        ),
         ([], "--curve, --model", "--recipe=bert sets --curve=linear"),
         # what is not the recipe's, or already told so
         (["--clip_norm=2"], "--clip_norm=2.0: is odd", None),
@@ -339,3 +347,8 @@ def test_a_recipes_problem_with_another_flag_is_found_before_work(capsys):
         assert flags.exit_code(command.main, ["script.py", *argv]) == 2
         error = capsys.readouterr().err
         assert f"({argv[0]} sets --" in error and found in error and error.count("\n") == 1
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert bert_gpu_command(["bert-gpu", "--version"]) == 0
+    assert capsys.readouterr().out == f"bert-gpu {bert_gpu.__version__}\n"

@@ -14,6 +14,7 @@ import zstandard
 from bert_gpu.__main__ import main as command
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
+from bert_gpu.data.inputs import expand_globs
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import training_batches
 from bert_gpu.text.sentences import split_sentences
@@ -272,3 +273,26 @@ def test_killed_while_unpacked(tmp_path, lines_file, plain, monkeypatch):
     assert (tmp_path / "out" / ".x.spool").exists()
     assert build(tmp_path / "out", path, "--order=as_is") == 0
     assert rows(tmp_path / "out") == rows(plain) and not (tmp_path / "out" / ".x.spool").exists()
+
+
+def test_a_glob_names_the_records_of_a_data_set_and_nothing_beside_them(tmp_path):
+    """What --input_files_dir=FOLDER is, FOLDER/*; a glob that says more is taken at its word."""
+    text = tmp_path / "a.txt"
+    text.write_text("one two three four five six. seven eight nine ten.\n\nmore of the same.\n")
+    folder = tmp_path / "made"
+    assert build(folder, text, "--order=length") == 0
+    beside = sorted(path.name for path in folder.iterdir() if path.suffix != ".tfrecord")
+    assert {"dataset.json", "vocab.txt", "x.order"} < set(beside)
+    (folder / ".x.lock").touch()
+    (folder / "logs").mkdir()
+    records = sorted(map(str, folder.glob("*.tfrecord")))
+    for pattern in ("*", "*.tfrecord"):
+        assert expand_globs(f"{folder}/{pattern}", "--input_file") == records
+    (tmp_path / "plain").mkdir()
+    for name in ("part-0", "part-1.gz", "notes.txt"):
+        (tmp_path / "plain" / name).touch()
+    plain = [f"{tmp_path}/plain/{name}" for name in ("part-0", "part-1.gz")]
+    assert expand_globs(f"{tmp_path}/plai?/*", "--input_file") == plain
+    assert expand_globs(f"{tmp_path}/plain/*.txt", "--input_file") == [
+        f"{tmp_path}/plain/notes.txt"
+    ]

@@ -110,7 +110,10 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ({"num_hidden_layers": True}, "num_hidden_layers=True: must be of type int"),
         ({"hidden_size": 254}, "multiple of --num_attention_heads=4"),
         ({"hidden_act": "swish"}, "gelu, gelu_new, relu"),
-        ({"model_type": "albert"}, "model_type='albert' is not supported"),
+        (
+            {"activation": "gelu", "model_type": "distilbert"},
+            "model_type='distilbert' is not supported, only 'bert' is; name the folder of a BERT",
+        ),
         (
             {"position_embedding_type": "relative_key"},
             "relative_key: must be one of absolute, scaled_sinusoidal, rotary",
@@ -131,7 +134,7 @@ def test_what_is_written_reads_back_the_same(tmp_path):
     ],
 )
 def test_bad_values_name_file_and_key(tmp_path, change, message):
-    path = put(tmp_path, {**HUGGING_FACE, **change})
+    path = put(tmp_path, {**change, **HUGGING_FACE, **change})
     with pytest.raises(UserError, match=message) as caught:
         read_config(path)
     assert (
