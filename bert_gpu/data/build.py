@@ -235,10 +235,11 @@ class DatasetBuilder:
                     self._plan(*learning.unpack(self.inputs, target.spool, console))
                     self._look(console)
                     content = self._vocabulary(console)
+                # The last that --strict may refuse; an earlier data set is removed after it.
+                num_duplicates = self._drop_duplicates(console)
                 if self.overwrite:
                     target.clear(mark=True)
                 target.begin(content)
-                num_duplicates = self._drop_duplicates(console)
                 result = self._write_shards(console)
             except UserError:
                 if was_empty and not target.has_shards():
@@ -364,19 +365,19 @@ class DatasetBuilder:
                 f"after cleaning; give other text{remedy}"
             )
         total = sum(counts.values(), Counts())
-        self._warn_of_counts(total)
+        self._warn_of_counts(total, shape.Warner(console, strict=False))
         self.target.finish(manifest, shards, counts)
         return manifest, total
 
-    def _warn_of_counts(self, counts):
-        """Warns of what the samples have not shown."""
+    def _warn_of_counts(self, counts, warn):
+        """Warns of what the samples have not shown; too late for --strict, the shards are there."""
         if self.has_warned_of_vocabulary:
             return
         unknown = counts.num_unknown / max(1, counts.num_tokens)
         if unknown > shape.UNKNOWN_SHARE:
-            self.warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
+            warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
         num_documents = counts.num_dropped + counts.num_documents
-        self.warn(self._drop_warnings(counts.num_dropped, num_documents))
+        warn(self._drop_warnings(counts.num_dropped, num_documents))
 
     def _manifest(self, tokenizer, counts):
         config = self.config

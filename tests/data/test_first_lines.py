@@ -86,10 +86,23 @@ def test_warnings_and_strict(tmp_path, capsys, text, flags, part):
     assert code == (2 if "character" in "".join(flags) else 0), "nothing is left"
 
 
-def test_what_the_samples_do_not_show_is_warned_of_in_the_end(tmp_path, capsys, monkeypatch):
+def test_strict_removes_no_finished_data_set(tmp_path, capsys):
+    """What it refuses by all of the text, copies, is known before --overwrite removes anything."""
+    text = f"{DOCUMENTS}\n\n" * 3
+    assert call(tmp_path, text, vocabulary(tmp_path, *COMMON)) == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    flags = [vocabulary(tmp_path, *COMMON), "--overwrite", "--strict", "--drop_duplicates"]
+    assert call(tmp_path, text, *flags) == 2
+    assert "equal an earlier one" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.parametrize("flags", [[], ["--strict"]], ids=["plain", "strict"])
+def test_what_the_samples_do_not_show_is_warned_of_in_the_end(tmp_path, capsys, monkeypatch, flags):
     monkeypatch.setattr(build.shape, "sample", lambda blocks: [[b"the house"]])
-    assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON[2:])) == 0
+    assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON[2:]), *flags) == 0
     assert "of the tokens are [UNK]" in capsys.readouterr().err
+    assert (tmp_path / "out" / "dataset.json").exists()
 
 
 def test_enough_validation_rows(tmp_path, capsys):
