@@ -324,7 +324,11 @@ class DatasetBuilder:
                 num_workers=self.config.num_workers,
                 report=progress.add,
             )
-            is_duplicate = clean.find_duplicates(self.blocks, self.target.spool + ".hashes", **args)
+            folder = self.target.spool + ".hashes"
+            try:
+                is_duplicate = clean.find_duplicates(self.blocks, folder, **args)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
         trim_heap()
         num_dropped = int(is_duplicate.sum())
         if num_dropped > MOST_DROPPED * self.num_documents:
