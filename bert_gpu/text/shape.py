@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import archives, corpus, sentence_piece, vocab
+from bert_gpu.text import archives, corpus, own_files, sentence_piece, vocab
 from bert_gpu.text.formats import parse_documents
 from bert_gpu.text.progress import format_bytes
 from bert_gpu.text.sentences import has_rules, split_sentences
@@ -79,7 +79,7 @@ def find_inputs(patterns, text_format, standard_input=None):
     """The Inputs of `corpus.expand_inputs`. standard_input: the file that holds what was read from
     it, if a pattern is "-". Raises UserError.
     """
-    names = corpus.expand_inputs(patterns)
+    names, left_out = without_own(corpus.expand_inputs(patterns), patterns)
     paths = [standard_input if name == corpus.STANDARD_INPUT else name for name in names]
     names = ["standard input" if name == corpus.STANDARD_INPUT else name for name in names]
     kinds, reasons = decide(paths, names, text_format)
@@ -94,7 +94,26 @@ def find_inputs(patterns, text_format, standard_input=None):
         what = FORMAT_NAMES[kind].format(field=text_format.text_field)
         files = "1 file" if len(chosen) == 1 else f"{len(chosen):,} files"
         lines.append(f"input: {files}, {format_bytes(size)}, {what} ({reason})")
+    if left_out:
+        shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
+        lines.append(f"input: left out, because a job of ours wrote them: {shown}")
     return Inputs(paths, names, [text_format.replaced(kind) for kind in kinds], lines)
+
+
+def without_own(names, patterns):
+    """(names of inputs, names left out): files of our own jobs that a folder or a glob gives are
+    left out. UserError for one that is named itself, and when nothing else is there.
+    """
+    left_out = [name for name in names if own_files.is_own(name)]
+    named = patterns.split(",") if isinstance(patterns, str) else patterns
+    for name in sorted({part.strip() for part in named}.intersection(left_out)):
+        raise UserError(f"--input_file={name}: was written by a job of ours, and is no text"[:300])
+    if left_out and len(left_out) == len(names):
+        raise UserError(
+            f"--input_file={left_out[0]}: was written by a job of ours, as all that is found; "
+            "name files with text"[:300]
+        )
+    return [name for name in names if name not in set(left_out)], left_out
 
 
 def decide(paths, names, text_format):

@@ -97,9 +97,41 @@ def test_strict_removes_no_finished_data_set(tmp_path, capsys):
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
+@pytest.mark.parametrize("pattern", ["", "*.txt", "*"], ids=["folder", "glob", "all"])
+def test_own_files_are_no_input(tmp_path, capsys, pattern):
+    """So that the folder of the text may be that of the output."""
+    folder = tmp_path / "inout"
+    folder.mkdir()
+    (folder / "in.txt").write_text(DOCUMENTS)
+    words = tmp_path / "words.txt"
+    vocabulary(tmp_path, *COMMON)
+    words.rename(folder / "vocab.txt")
+    flags = [f"--output_dir={folder}", f"--vocab_file={folder}/vocab.txt", *FLAGS]
+
+    def run(path, *more):
+        return command(["bert-gpu", "data", f"--input_file={path}", *flags, *more])
+
+    assert run(f"{folder}/{pattern}") == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("input: 1 file, 9.7 kB, lines: ")
+    assert second.startswith("input: left out") and second.endswith(f"{folder}/vocab.txt")
+    shards = {path.name: path.read_bytes() for path in folder.glob("*.tfrecord")}
+    assert run(f"{folder}/{pattern}") == 0 and "nothing to do" in capsys.readouterr().out
+    assert run(f"{folder}/{pattern}", "--overwrite") == 0
+    assert {path.name: path.read_bytes() for path in folder.glob("*.tfrecord")} == shards
+    capsys.readouterr()
+    for name in ("vocab.txt", "dataset.json"):
+        assert run(f"{folder}/{name}", "--overwrite") == 2
+        error = capsys.readouterr().err
+        assert f"{folder}/{name}: was written by a job" in error and error.count("\n") == 1
+    (folder / "in.txt").unlink()
+    assert run(f"{folder}/{pattern}", "--overwrite") == 2
+    assert "name files with text" in capsys.readouterr().err and [*folder.glob("*.tfrecord")]
+
+
 @pytest.mark.parametrize("flags", [[], ["--strict"]], ids=["plain", "strict"])
 def test_what_the_samples_do_not_show_is_warned_of_in_the_end(tmp_path, capsys, monkeypatch, flags):
-    monkeypatch.setattr(build.shape, "sample", lambda blocks: [[b"the house"]])
+    monkeypatch.setattr(build.shape, "sample", lambda blocks: [[b"house", b"house had"]])
     assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON[2:]), *flags) == 0
     assert "of the tokens are [UNK]" in capsys.readouterr().err
     assert (tmp_path / "out" / "dataset.json").exists()
