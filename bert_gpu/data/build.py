@@ -65,6 +65,8 @@ def build(config, text_format=AUTO, overwrite=False, console=None):
         return read_manifest(config.folder)
     for line in builder.inputs.lines:
         console.say(line)
+    for text in builder.inputs.idle():
+        console.warn(text)
     started = time.monotonic()
     manifest, counts, num_duplicates = builder.run(console)
     console.say(
@@ -149,6 +151,8 @@ class DatasetBuilder:
             clean.normalize(document, config.normalization)
             for document in shape.sample(self.blocks)
         ]
+        for line in shape.describe_empty(self.blocks):
+            console.say(line)
         self.warn(shape.shape_warnings(self.blocks, self.sample, config.objective))
         chosen = self.fate == VALIDATION
         console.say(describe(chosen, self.predicted_rows(), config.validation_share))

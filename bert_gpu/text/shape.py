@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from bert_gpu.settings import UserError
 from bert_gpu.text import archives, corpus, own_files, sentence_piece, vocab
+from bert_gpu.text.config import AUTO
 from bert_gpu.text.formats import parse_documents
 from bert_gpu.text.progress import format_bytes
 from bert_gpu.text.sentences import has_rules, split_sentences
@@ -81,6 +82,16 @@ class Inputs:
     names: list
     formats: list
     lines: list
+
+    def idle(self):
+        """What has no effect on these files: list of str."""
+        field = self.formats[0].text_field
+        if field == AUTO.text_field or any(each.input_format not in PLAIN for each in self.formats):
+            return []
+        return [
+            f"--text_column={field[:50]} (or --text_field) has no effect: no input is a table or "
+            "JSON; --input_format says of which kind a file is"
+        ]
 
     @property
     def needs_spool(self):
@@ -274,6 +285,7 @@ def shape_warnings(blocks, documents, objective=None):
     tables = table_warnings(blocks)
     if tables:
         return tables
+    empty = empty_warnings(blocks)
     if objective is not None:
         warnings = document_warnings(blocks, documents, objective)
     elif all(block.text_format.has_sentence_lines for block in blocks):
@@ -287,6 +299,7 @@ def shape_warnings(blocks, documents, objective=None):
         "markup (tags, entities, links, Markdown or LaTeX)",
         "take out the text alone",
     )
+    warnings += empty
     formats = {block.text_format for block in blocks}
     language = next(iter(formats)).language
     if not all(each.has_sentence_lines for each in formats) and not has_rules(language):
@@ -295,6 +308,24 @@ def shape_warnings(blocks, documents, objective=None):
             "give a related language that it knows, or one sentence a line"
         )
     return warnings
+
+
+def empty_warnings(blocks):
+    """Of rows and objects without text, when they are the rule."""
+    num_empty = sum(block.num_empty for block in blocks)
+    num_rows = num_empty + sum(block.num_documents for block in blocks)
+    if num_empty <= MANY * num_rows:
+        return []
+    return [
+        f"{num_empty:,} of {num_rows:,} rows have no text and are left out; see whether "
+        "--text_column (of JSON --text_field) names the right one"
+    ]
+
+
+def describe_empty(blocks):
+    """A line on rows and objects without text, in a list; none when there are none."""
+    num_empty = sum(block.num_empty for block in blocks)
+    return [f"input: {num_empty:,} rows have no text and are left out"] if num_empty else []
 
 
 def table_warnings(blocks):

@@ -199,3 +199,57 @@ def test_data_of_two_kinds_are_called_by_their_names(tmp_path, capsys):
         (tmp_path / name / "dataset.json").unlink()
     with pytest.raises(UserError, match=r"holds dynamic .*pairs rows, and .* static pairs rows of"):
         Dataset(InputConfig(input_file=records))
+
+
+TEXTS = [part.replace("\n", " ") for part in DOCUMENTS.split("\n\n")]
+
+
+def rows(kind, texts):
+    if kind == "parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        sink = pyarrow.BufferOutputStream()
+        parquet.write_table(pyarrow.table({"text": texts}), sink)
+        return sink.getvalue().to_pybytes()
+    if kind == "csv":
+        return "".join(f'{n},"{text or ""}"\n' for n, text in enumerate(["text", *texts])).encode()
+    objects = [dict(text=text) for text in texts]
+    content = "\n".join(map(json.dumps, objects)) if kind == "jsonl" else json.dumps(objects)
+    return content.encode()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
+def test_rows_without_text_are_counted(tmp_path, capsys, kind):
+    """Null and empty alike; warned of when they are more than half."""
+    path = tmp_path / f"in.{kind}"
+    flags = [f"--input_file={path}", vocabulary(tmp_path, *COMMON), *FLAGS]
+    for num_empty, code in ((4, 0), (30, 2)):
+        path.write_bytes(rows(kind, [*TEXTS[:9], *[None, ""] * (num_empty // 2), *TEXTS[9:]]))
+        output = f"--output_dir={tmp_path}/out{num_empty}"
+        assert command(["bert-gpu", "data", *flags, output, "--strict"]) == code
+        said = capsys.readouterr()
+        assert f"input: {num_empty} rows have no text" in said.out
+        assert ("30 of 50 rows have no text" in said.err) == bool(code)
+
+
+def test_a_column_of_text_that_is_no_table_is_idle(tmp_path, capsys):
+    flags = [vocabulary(tmp_path, *COMMON), "--text_column=body"]
+    assert call(tmp_path, DOCUMENTS, *flags) == 0
+    assert "--text_column=body (or --text_field) has no effect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name, header, part",
+    [
+        ("a.csv", "id;text", "separated by ';'"),
+        ("a.csv", "id\ttext", "--input_format=tsv"),
+        ("a.tsv", "id,text", "--input_format=csv"),
+    ],
+)
+def test_another_delimiter_is_named(tmp_path, capsys, name, header, part):
+    (tmp_path / name).write_text(f"{header}\n{header}\n")
+    flags = [f"--input_file={tmp_path}/{name}", f"--output_dir={tmp_path}/out"]
+    assert command(["bert-gpu", "data", *flags]) == 2
+    error = capsys.readouterr().err
+    assert part in error and error.count("\n") == 1 and "no column" not in error
