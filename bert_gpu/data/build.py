@@ -65,6 +65,8 @@ def build(config, text_format=AUTO, overwrite=False, console=None):
         return read_manifest(config.folder)
     for line in builder.inputs.lines:
         console.say(line)
+    for text in builder.inputs.idle():
+        console.warn(text)
     started = time.monotonic()
     manifest, counts, num_duplicates = builder.run(console)
     console.say(
@@ -149,6 +151,8 @@ class DatasetBuilder:
             clean.normalize(document, config.normalization)
             for document in shape.sample(self.blocks)
         ]
+        for line in shape.describe_empty(self.blocks):
+            console.say(line)
         self.warn(shape.shape_warnings(self.blocks, self.sample, config.objective))
         chosen = self.fate == VALIDATION
         console.say(describe(chosen, self.predicted_rows(), config.validation_share))
@@ -235,10 +239,11 @@ class DatasetBuilder:
                     self._plan(*learning.unpack(self.inputs, target.spool, console))
                     self._look(console)
                     content = self._vocabulary(console)
+                # The last that --strict may refuse; an earlier data set is removed after it.
+                num_duplicates = self._drop_duplicates(console)
                 if self.overwrite:
                     target.clear(mark=True)
                 target.begin(content)
-                num_duplicates = self._drop_duplicates(console)
                 result = self._write_shards(console)
             except UserError:
                 if was_empty and not target.has_shards():
@@ -323,7 +328,11 @@ class DatasetBuilder:
                 num_workers=self.config.num_workers,
                 report=progress.add,
             )
-            is_duplicate = clean.find_duplicates(self.blocks, self.target.spool + ".hashes", **args)
+            folder = self.target.spool + ".hashes"
+            try:
+                is_duplicate = clean.find_duplicates(self.blocks, folder, **args)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
         trim_heap()
         num_dropped = int(is_duplicate.sum())
         if num_dropped > MOST_DROPPED * self.num_documents:
@@ -364,19 +373,19 @@ class DatasetBuilder:
                 f"after cleaning; give other text{remedy}"
             )
         total = sum(counts.values(), Counts())
-        self._warn_of_counts(total)
+        self._warn_of_counts(total, shape.Warner(console, strict=False))
         self.target.finish(manifest, shards, counts)
         return manifest, total
 
-    def _warn_of_counts(self, counts):
-        """Warns of what the samples have not shown."""
+    def _warn_of_counts(self, counts, warn):
+        """Warns of what the samples have not shown; too late for --strict, the shards are there."""
         if self.has_warned_of_vocabulary:
             return
         unknown = counts.num_unknown / max(1, counts.num_tokens)
         if unknown > shape.UNKNOWN_SHARE:
-            self.warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
+            warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
         num_documents = counts.num_dropped + counts.num_documents
-        self.warn(self._drop_warnings(counts.num_dropped, num_documents))
+        warn(self._drop_warnings(counts.num_dropped, num_documents))
 
     def _manifest(self, tokenizer, counts):
         config = self.config

@@ -115,7 +115,7 @@ class Target:
 
     def is_empty(self):
         """Whether the folder holds nothing but the lock and unpacked input."""
-        own = {f".{self.config.name}.lock", os.path.basename(self.spool)}
+        own = {f".{self.config.name}.lock", *map(os.path.basename, self._spools())}
         return set(os.listdir(self.config.folder)) <= own
 
     def kept_vocabulary(self):

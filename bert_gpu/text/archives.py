@@ -18,13 +18,13 @@ import zstandard
 from bert_gpu.files import within_free_space
 from bert_gpu.settings import UserError
 from bert_gpu.text import containers, corpus
+from bert_gpu.text.formats import LINE_BREAK
 
 READ_BYTES = 1 << 20
 PIECE_BYTES = 1 << 12  # unpacked at once; a run of one character may grow 32,000-fold, to 128 MiB
 ENDINGS = (".gz", ".zst")
 LARGEST_ZSTD_WINDOW = 1 << 31  # bytes; the maximum, as `zstd --long=31` writes it
 BROKEN = (EOFError, zlib.error, zstandard.ZstdError)  # errors of a broken archive
-LINE_BREAK = "\v"  # in a text that is written as a line
 # The first bytes of what is known by them; standard input has no name.
 MAGIC = {
     b"\x1f\x8b": ".gz",
@@ -140,13 +140,12 @@ def spool_standard_input(stream, folder):
 
 
 def lines_of_texts(texts):
-    """Yields texts (str) as lines of UTF-8; texts without a character other than space are left
-    out.
+    """Yields texts (str) as lines of UTF-8; one without a character other than space as
+    LINE_BREAK, which is no document but is counted.
     """
     for text in texts:
-        text = text.strip()
-        if text:
-            yield text.replace("\n", LINE_BREAK).encode() + b"\n"
+        text = text.strip() or LINE_BREAK
+        yield text.replace("\n", LINE_BREAK).encode() + b"\n"
 
 
 def write_spool(pieces, target, name):

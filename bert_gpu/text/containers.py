@@ -21,6 +21,14 @@ BYTE_ORDER_MARK = "\ufeff"
 # As in the tables of tasks: quotes in .csv follow RFC 4180, and in .tsv they mean nothing.
 DIALECTS = {"csv": dict(strict=True), "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE)}
 REMEDIES = {"csv": "a text with a comma needs quotes", "tsv": "a text with a tab needs csv"}
+# of tables that are called csv or tsv but have others; what to do
+CONVERT = "convert it, for example with pandas: read_csv(file, sep=';').to_csv(new, index=False)"
+OTHER_DELIMITERS = {
+    "\t": "give --input_format=tsv",
+    ";": CONVERT,
+    "|": CONVERT.replace(";", "|"),
+    ",": "give --input_format=csv",
+}
 ARROW_FILE = b"ARROW1"  # at the beginning of a file; a stream has nothing of the kind
 
 
@@ -51,6 +59,7 @@ def table_texts(pieces, field, name, kind):
     try:
         header = [title.strip() for title in next(reader, [])]
         if field not in header:
+            check_delimiter(header, name, kind)
             raise no_column(name, field, header)
         column, line = header.index(field), reader.line_num + 1
         for row in reader:
@@ -65,6 +74,17 @@ def table_texts(pieces, field, name, kind):
         raise UserError(
             f"{name}: line {line} is not valid {kind} ({error}); check its quotes"[:300]
         ) from None
+
+
+def check_delimiter(header, name, kind):
+    """UserError when a header seems to have another delimiter than its kind of table."""
+    for delimiter, remedy in OTHER_DELIMITERS.items():
+        if len(header) == 1 and delimiter in header[0] and not (kind, delimiter) == ("tsv", "\t"):
+            shown = "a tab" if delimiter == "\t" else repr(delimiter)
+            raise UserError(
+                f"{name}: its columns are separated by {shown} ({header[0][:80]!r}), and those of "
+                f"{kind} by {'commas' if kind == 'csv' else 'tabs'}; {remedy}"[:300]
+            )
 
 
 def decoded_lines(pieces, name):

@@ -46,6 +46,7 @@ class Block:
         into sentences later.
       num_bytes: of text, as formats.py measures it.
       text_format: of the file.
+      num_empty: number of rows and objects without text, about here; right in the sum of a file.
     """
 
     path: str
@@ -56,6 +57,7 @@ class Block:
     num_sentences: int | None
     num_bytes: int
     text_format: TextFormat = LINES
+    num_empty: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,6 +210,7 @@ def joined(blocks):
             num_documents=last.num_documents + block.num_documents,
             num_sentences=sentences,
             num_bytes=last.num_bytes + block.num_bytes,
+            num_empty=last.num_empty + block.num_empty,
         )
     return result
 
@@ -251,17 +254,17 @@ def open_binary(path):
 def scan_file(path, block_bytes, first_document, text_format, name):
     """The blocks of one file, in one pass. Arguments and errors are those of `plan_blocks`."""
     blocks = []
-    start = num_documents = num_sentences = num_bytes = 0  # of the current block
+    start = num_documents = num_sentences = num_bytes = num_empty = 0  # of the current block
     position = num_lines = 0  # of the file
     in_document = False
 
     def close(end):
-        nonlocal start, num_documents, num_sentences, num_bytes, first_document
+        nonlocal start, num_documents, num_sentences, num_bytes, num_empty, first_document
         sentences = num_sentences if text_format.has_sentence_lines else None
         counts = num_documents, sentences, num_bytes
-        blocks.append(Block(path, start, end, first_document, *counts, text_format))
+        blocks.append(Block(path, start, end, first_document, *counts, text_format, num_empty))
         first_document += num_documents
-        start, num_documents, num_sentences, num_bytes = end, 0, 0, 0
+        start, num_documents, num_sentences, num_bytes, num_empty = end, 0, 0, 0, 0
 
     for lines in whole_lines(path, name):
         if position == 0 and lines.startswith(BYTE_ORDER_MARK):
@@ -292,6 +295,7 @@ def scan_file(path, block_bytes, first_document, text_format, name):
         num_documents += len(begins) - next_document
         num_sentences += found.count_sentences(counted_to, len(lines))
         num_bytes += found.num_bytes - text_to
+        num_empty += found.num_empty
         num_lines += lines.count(b"\n")
         position += len(lines)
     if num_documents:

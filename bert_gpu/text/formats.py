@@ -17,6 +17,7 @@ import numpy as np
 
 from bert_gpu.text.sentences import split_sentences
 
+LINE_BREAK = "\v"  # in a text that is written as a line; alone, a row without text
 ASCII_SPACES = b" \t\r\x0b\x0c\x1c\x1d\x1e\x1f"
 # The characters that str.strip removes, in UTF-8: a line of these is blank.
 SPACE = (
@@ -50,6 +51,7 @@ class Found:
       count_sentences: function of a first and an end offset of lines: the number of sentences
         between them; 0 for formats that need the splitter.
       in_document: whether the last line belongs to a document that may continue.
+      num_empty: number of rows and objects without text, which are no documents.
     """
 
     begins: np.ndarray
@@ -57,6 +59,7 @@ class Found:
     num_bytes: int
     count_sentences: object
     in_document: bool
+    num_empty: int = 0
 
 
 def find_documents(lines, in_document, text_format):
@@ -71,13 +74,16 @@ def find_documents(lines, in_document, text_format):
     """
     if text_format.has_sentence_lines:
         return find_paragraphs(lines, in_document)
-    begins, sizes = [], [0]
+    begins, sizes, num_empty = [], [0], 0
     for offset, text in texts_of_lines(lines, text_format):
         if text:
             begins.append(offset)
             sizes.append(1 + (len(text) if text.isascii() else len(text.encode())))
+        else:
+            num_empty += lines.startswith((b"{", LINE_BREAK.encode()), offset)
     ends = np.cumsum(sizes)
-    return Found(np.array(begins, np.int64), ends[:-1], int(ends[-1]), lambda first, end: 0, False)
+    counts = ends[:-1], int(ends[-1]), lambda first, end: 0, False, num_empty
+    return Found(np.array(begins, np.int64), *counts)
 
 
 def parse_documents(content, text_format):
@@ -164,7 +170,7 @@ def text_of_record(record, field, index):
             index,
             f"has no field {field[:50]!r}; give --text_field=NAME (the fields are: {names})",
         )
-    text = record[field]
+    text = "" if record[field] is None else record[field]
     if not isinstance(text, str):
         kind = type(text).__name__
         raise BadLine(

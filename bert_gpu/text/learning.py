@@ -108,8 +108,12 @@ def learn_files(config, text_format, console):
         inputs = shape.find_inputs(config.input_file, text_format, standard_input)
         for line in inputs.lines:
             console.say(line)
+        for text in inputs.idle():
+            console.warn(text)
         paths, formats = unpack(inputs, spool, console)
         blocks = corpus.plan_blocks(paths, BLOCK_BYTES, formats, inputs.names)
+        for line in shape.describe_empty(blocks):
+            console.say(line)
         warn = shape.Warner(console, config.strict)
         warn(shape.shape_warnings(blocks, shape.sample(blocks)))
         learnt = learn(blocks, config, console)

@@ -5,6 +5,7 @@ its first lines; all files whose names say nothing have one format. What is warn
 samples from all over the text, so that it costs the same for a text of any size.
 """
 
+import csv
 import dataclasses
 import json
 import os
@@ -14,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import archives, corpus, sentence_piece, vocab
+from bert_gpu.text import archives, corpus, own_files, sentence_piece, vocab
+from bert_gpu.text.config import AUTO
 from bert_gpu.text.formats import parse_documents
 from bert_gpu.text.progress import format_bytes
 from bert_gpu.text.sentences import has_rules, split_sentences
@@ -48,8 +50,19 @@ CAPITALS_SHARE = 0.01  # of pieces
 NUM_UNKNOWN_SHOWN = 10
 MARKUP = re.compile(
     rb"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]*)?/?>|&(?:[a-z]{2,6}|#\d+);|\[\[[^\]]+\]\]|\{\{|\]\(http"
+    rb"|^#{1,6} \S|^```|\*\*[^\s*][^*]*\*\*"
+    rb"|\\(?:begin|end|(?:sub)*section|cite|ref|textbf|emph)\*?\{"
 )
 JSON_LINE = re.compile(rb'\{\s*"|\[\s*[{"]|"[^"]+"\s*:\s')
+PLAIN = ("lines", "documents")
+JSON_BEGINS = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\]|\\.)*"\s*:')
+# A header of single words with nothing between; prose has spaces after its commas.
+WORD = r'(?:"[A-Za-z_][\w .-]*"|[A-Za-z_][\w.-]*|)'
+HEADERS = {
+    "csv": (",", re.compile(rf"{WORD}(?:,{WORD})+")),
+    "tsv": ("\t", re.compile(r"[A-Za-z_]?[\w .-]*(?:\t[A-Za-z_][\w .-]*)+")),
+}
+LEAST_ROWS = 2  # below the header
 SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’»)\]]*$")
 FEW_LINES = 20  # say nothing of the rest of a text
 INSIDE_SHARE = 0.05  # of the lines of wrapped prose have a sentence's end inside, at least
@@ -70,6 +83,16 @@ class Inputs:
     formats: list
     lines: list
 
+    def idle(self):
+        """What has no effect on these files: list of str."""
+        field = self.formats[0].text_field
+        if field == AUTO.text_field or any(each.input_format not in PLAIN for each in self.formats):
+            return []
+        return [
+            f"--text_column={field[:50]} (or --text_field) has no effect: no input is a table or "
+            "JSON; --input_format says of which kind a file is"
+        ]
+
     @property
     def needs_spool(self):
         return any(map(archives.needs_spool, self.paths, self.formats))
@@ -79,7 +102,7 @@ def find_inputs(patterns, text_format, standard_input=None):
     """The Inputs of `corpus.expand_inputs`. standard_input: the file that holds what was read from
     it, if a pattern is "-". Raises UserError.
     """
-    names = corpus.expand_inputs(patterns)
+    names, left_out = without_own(corpus.expand_inputs(patterns), patterns)
     paths = [standard_input if name == corpus.STANDARD_INPUT else name for name in names]
     names = ["standard input" if name == corpus.STANDARD_INPUT else name for name in names]
     kinds, reasons = decide(paths, names, text_format)
@@ -94,7 +117,26 @@ def find_inputs(patterns, text_format, standard_input=None):
         what = FORMAT_NAMES[kind].format(field=text_format.text_field)
         files = "1 file" if len(chosen) == 1 else f"{len(chosen):,} files"
         lines.append(f"input: {files}, {format_bytes(size)}, {what} ({reason})")
+    if left_out:
+        shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
+        lines.append(f"input: left out, because a job of ours wrote them: {shown}")
     return Inputs(paths, names, [text_format.replaced(kind) for kind in kinds], lines)
+
+
+def without_own(names, patterns):
+    """(names of inputs, names left out): files of our own jobs that a folder or a glob gives are
+    left out. UserError for one that is named itself, and when nothing else is there.
+    """
+    left_out = [name for name in names if own_files.is_own(name)]
+    named = patterns.split(",") if isinstance(patterns, str) else patterns
+    for name in sorted({part.strip() for part in named}.intersection(left_out)):
+        raise UserError(f"--input_file={name}: was written by a job of ours, and is no text"[:300])
+    if left_out and len(left_out) == len(names):
+        raise UserError(
+            f"--input_file={left_out[0]}: was written by a job of ours, as all that is found; "
+            "name files with text"[:300]
+        )
+    return [name for name in names if name not in set(left_out)], left_out
 
 
 def decide(paths, names, text_format):
@@ -133,6 +175,8 @@ def kind_of_lines(heads, language):
     lines = [line for head in heads for line in head if line]
     if lines and all(is_object(line) for head in heads for line in [*filter(None, head)][:10]):
         return "jsonl", "every line is a JSON object"
+    if lines and all(JSON_BEGINS.match("\n".join(head)) for head in heads if any(head)):
+        return "json", "its first characters are JSON"
     num_groups = sum(
         bool(line) and (index == 0 or not head[index - 1])
         for head in heads
@@ -226,7 +270,8 @@ def shape_warnings(blocks, documents, objective=None):
 
     Args:
       blocks: list of Block, all of the plan. documents: from `sample`.
-      objective: of the data set; None for a vocabulary alone, to which documents do not matter.
+      objective: of the data set; None for a vocabulary alone, to which documents, and whether a
+        line is one sentence, do not matter.
     """
     sentences = [sentence for document in documents for sentence in document]
     json_warnings = looks_like(
@@ -237,10 +282,24 @@ def shape_warnings(blocks, documents, objective=None):
     )
     if json_warnings:
         return json_warnings  # the rest follows from it
-    warnings = [] if objective is None else document_warnings(blocks, documents, objective)
+    tables = table_warnings(blocks)
+    if tables:
+        return tables
+    empty = empty_warnings(blocks)
+    if objective is not None:
+        warnings = document_warnings(blocks, documents, objective)
+    elif all(block.text_format.has_sentence_lines for block in blocks):
+        lines = [sentence.decode("utf-8", "ignore") for sentence in sentences]
+        warnings = wrapped_warnings(lines, blocks[0].text_format.language)
+    else:
+        warnings = []
     warnings += looks_like(
-        sentences, MARKUP.search, "markup (tags, entities or links)", "take out the text alone"
+        sentences,
+        MARKUP.search,
+        "markup (tags, entities, links, Markdown or LaTeX)",
+        "take out the text alone",
     )
+    warnings += empty
     formats = {block.text_format for block in blocks}
     language = next(iter(formats)).language
     if not all(each.has_sentence_lines for each in formats) and not has_rules(language):
@@ -249,6 +308,56 @@ def shape_warnings(blocks, documents, objective=None):
             "give a related language that it knows, or one sentence a line"
         )
     return warnings
+
+
+def empty_warnings(blocks):
+    """Of rows and objects without text, when they are the rule."""
+    num_empty = sum(block.num_empty for block in blocks)
+    num_rows = num_empty + sum(block.num_documents for block in blocks)
+    if num_empty <= MANY * num_rows:
+        return []
+    return [
+        f"{num_empty:,} of {num_rows:,} rows have no text and are left out; see whether "
+        "--text_column (of JSON --text_field) names the right one"
+    ]
+
+
+def describe_empty(blocks):
+    """A line on rows and objects without text, in a list; none when there are none."""
+    num_empty = sum(block.num_empty for block in blocks)
+    return [f"input: {num_empty:,} rows have no text and are left out"] if num_empty else []
+
+
+def table_warnings(blocks):
+    """Of files that are read as lines, but begin as a table does: a header of words, and rows with
+    as many cells.
+    """
+    paths = [block.path for block in blocks if block.text_format.input_format in PLAIN]
+    paths = sorted(set(paths))
+    for index in sorted(
+        {int(i) for i in np.linspace(0, len(paths) - 1, NUM_HEADS)} if paths else ()
+    ):
+        text = read_head(paths[index], paths[index]).decode("utf-8-sig", "ignore")
+        whole = text if len(text.encode()) < HEAD_BYTES - 4 else text[: text.rfind("\n") + 1]
+        lines = whole.splitlines(keepends=True)[:HEAD_LINES]
+        for kind, (delimiter, header) in HEADERS.items():
+            if lines and header.fullmatch(lines[0].strip("\r\n")) and is_table(lines, delimiter):
+                return [
+                    f"{os.path.basename(paths[index])[:60]} looks like {kind}, with the header "
+                    f"{shorten(lines[0].encode())}; give --input_format={kind} and --text_column"
+                ]
+    return []
+
+
+def is_table(lines, delimiter):
+    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    try:
+        rows = [row for row in csv.reader(lines, delimiter=delimiter, quoting=quoting) if row]
+    except csv.Error:
+        return False
+    if len(lines) == HEAD_LINES:
+        rows = rows[:-1]  # may be cut
+    return len(rows) > LEAST_ROWS and len({len(row) for row in rows}) == 1
 
 
 def looks_like(sentences, found, what, remedy):
@@ -272,6 +381,13 @@ def document_warnings(blocks, documents, objective):
             "--input_format=documents if every line is a document"
             + (": pairs need second segments from other documents" if is_pairs else "")
         ]
+    num_sentences = sum(map(len, documents))
+    if num_documents == 1 and objective == "nsp" and num_sentences >= LONE_DOCUMENT:
+        return [
+            f"the whole text is one document, of {num_sentences:,} sentences or more: pairs need "
+            "second segments from other documents; give each document a line, row or object of "
+            "its own, or --objective=full_sentences"
+        ]
     sizes = np.array([len(document) for document in documents])
     alone = float((sizes == 1).mean()) if len(sizes) else 0.0
     if is_pairs and alone > MANY:
@@ -288,27 +404,39 @@ def document_warnings(blocks, documents, objective):
 
 def line_warnings(lines, blocks):
     """Of lines (list of str) that should be sentences."""
-    if len(lines) < FEW_LINES:
-        return []
     language = blocks[0].text_format.language
-    several = sum(len(split_sentences(line, language)) > 1 for line in lines)
-    broken = sum(
-        not SENTENCE_END.search(line) and following[:1].islower()
-        for line, following in zip(lines, lines[1:], strict=False)
-    )
-    if broken > MANY * len(lines) and several > INSIDE_SHARE * len(lines):
-        return [
-            f"{broken / len(lines):.0%} of the lines break off within a sentence, such as "
-            f"{shorten(lines[0].encode())}; join the lines of a paragraph, and give "
-            "--input_format=documents"
-        ]
-    if several > MANY * len(lines):
+    if wrapped := wrapped_warnings(lines, language):
+        return wrapped
+    several = num_several(lines, language)
+    if len(lines) >= FEW_LINES and several > MANY * len(lines):
         return [
             f"{several / len(lines):.0%} of the lines have several sentences, and a line is taken "
             "for one; put each on a line of its own, or give --input_format=documents if every "
             "line is a document"
         ]
     return []
+
+
+def wrapped_warnings(lines, language):
+    """Of lines (list of str) that end within sentences, and cut words in two."""
+    broken = sum(
+        not SENTENCE_END.search(line) and following[:1].islower()
+        for line, following in zip(lines, lines[1:], strict=False)
+    )
+    if len(lines) < FEW_LINES or broken <= MANY * len(lines):
+        return []
+    if num_several(lines, language) <= INSIDE_SHARE * len(lines):
+        return []
+    return [
+        f"{broken / len(lines):.0%} of the lines break off within a sentence, such as "
+        f"{shorten(lines[0].encode())}; join the lines of a paragraph, and give "
+        "--input_format=documents"
+    ]
+
+
+def num_several(lines, language):
+    """The number of lines with several sentences."""
+    return sum(len(split_sentences(line, language)) > 1 for line in lines)
 
 
 def vocabulary_warnings(tokenizer, documents, do_lower_case, is_given):

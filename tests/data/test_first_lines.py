@@ -86,10 +86,55 @@ def test_warnings_and_strict(tmp_path, capsys, text, flags, part):
     assert code == (2 if "character" in "".join(flags) else 0), "nothing is left"
 
 
-def test_what_the_samples_do_not_show_is_warned_of_in_the_end(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(build.shape, "sample", lambda blocks: [[b"the house"]])
-    assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON[2:])) == 0
+def test_strict_removes_no_finished_data_set(tmp_path, capsys):
+    """What it refuses by all of the text, copies, is known before --overwrite removes anything."""
+    text = f"{DOCUMENTS}\n\n" * 3
+    assert call(tmp_path, text, vocabulary(tmp_path, *COMMON)) == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    flags = [vocabulary(tmp_path, *COMMON), "--overwrite", "--strict", "--drop_duplicates"]
+    assert call(tmp_path, text, *flags) == 2
+    assert "equal an earlier one" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.parametrize("pattern", ["", "*.txt", "*"], ids=["folder", "glob", "all"])
+def test_own_files_are_no_input(tmp_path, capsys, pattern):
+    """So that the folder of the text may be that of the output."""
+    folder = tmp_path / "inout"
+    folder.mkdir()
+    (folder / "in.txt").write_text(DOCUMENTS)
+    words = tmp_path / "words.txt"
+    vocabulary(tmp_path, *COMMON)
+    words.rename(folder / "vocab.txt")
+    flags = [f"--output_dir={folder}", f"--vocab_file={folder}/vocab.txt", *FLAGS]
+
+    def run(path, *more):
+        return command(["bert-gpu", "data", f"--input_file={path}", *flags, *more])
+
+    assert run(f"{folder}/{pattern}") == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("input: 1 file, 9.7 kB, lines: ")
+    assert second.startswith("input: left out") and second.endswith(f"{folder}/vocab.txt")
+    shards = {path.name: path.read_bytes() for path in folder.glob("*.tfrecord")}
+    assert run(f"{folder}/{pattern}") == 0 and "nothing to do" in capsys.readouterr().out
+    assert run(f"{folder}/{pattern}", "--overwrite") == 0
+    assert {path.name: path.read_bytes() for path in folder.glob("*.tfrecord")} == shards
+    capsys.readouterr()
+    for name in ("vocab.txt", "dataset.json"):
+        assert run(f"{folder}/{name}", "--overwrite") == 2
+        error = capsys.readouterr().err
+        assert f"{folder}/{name}: was written by a job" in error and error.count("\n") == 1
+    (folder / "in.txt").unlink()
+    assert run(f"{folder}/{pattern}", "--overwrite") == 2
+    assert "name files with text" in capsys.readouterr().err and [*folder.glob("*.tfrecord")]
+
+
+@pytest.mark.parametrize("flags", [[], ["--strict"]], ids=["plain", "strict"])
+def test_what_the_samples_do_not_show_is_warned_of_in_the_end(tmp_path, capsys, monkeypatch, flags):
+    monkeypatch.setattr(build.shape, "sample", lambda blocks: [[b"house", b"house had"]])
+    assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON[2:]), *flags) == 0
     assert "of the tokens are [UNK]" in capsys.readouterr().err
+    assert (tmp_path / "out" / "dataset.json").exists()
 
 
 def test_enough_validation_rows(tmp_path, capsys):
@@ -154,3 +199,57 @@ def test_data_of_two_kinds_are_called_by_their_names(tmp_path, capsys):
         (tmp_path / name / "dataset.json").unlink()
     with pytest.raises(UserError, match=r"holds dynamic .*pairs rows, and .* static pairs rows of"):
         Dataset(InputConfig(input_file=records))
+
+
+TEXTS = [part.replace("\n", " ") for part in DOCUMENTS.split("\n\n")]
+
+
+def rows(kind, texts):
+    if kind == "parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        sink = pyarrow.BufferOutputStream()
+        parquet.write_table(pyarrow.table({"text": texts}), sink)
+        return sink.getvalue().to_pybytes()
+    if kind == "csv":
+        return "".join(f'{n},"{text or ""}"\n' for n, text in enumerate(["text", *texts])).encode()
+    objects = [dict(text=text) for text in texts]
+    content = "\n".join(map(json.dumps, objects)) if kind == "jsonl" else json.dumps(objects)
+    return content.encode()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
+def test_rows_without_text_are_counted(tmp_path, capsys, kind):
+    """Null and empty alike; warned of when they are more than half."""
+    path = tmp_path / f"in.{kind}"
+    flags = [f"--input_file={path}", vocabulary(tmp_path, *COMMON), *FLAGS]
+    for num_empty, code in ((4, 0), (30, 2)):
+        path.write_bytes(rows(kind, [*TEXTS[:9], *[None, ""] * (num_empty // 2), *TEXTS[9:]]))
+        output = f"--output_dir={tmp_path}/out{num_empty}"
+        assert command(["bert-gpu", "data", *flags, output, "--strict"]) == code
+        said = capsys.readouterr()
+        assert f"input: {num_empty} rows have no text" in said.out
+        assert ("30 of 50 rows have no text" in said.err) == bool(code)
+
+
+def test_a_column_of_text_that_is_no_table_is_idle(tmp_path, capsys):
+    flags = [vocabulary(tmp_path, *COMMON), "--text_column=body"]
+    assert call(tmp_path, DOCUMENTS, *flags) == 0
+    assert "--text_column=body (or --text_field) has no effect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name, header, part",
+    [
+        ("a.csv", "id;text", "separated by ';'"),
+        ("a.csv", "id\ttext", "--input_format=tsv"),
+        ("a.tsv", "id,text", "--input_format=csv"),
+    ],
+)
+def test_another_delimiter_is_named(tmp_path, capsys, name, header, part):
+    (tmp_path / name).write_text(f"{header}\n{header}\n")
+    flags = [f"--input_file={tmp_path}/{name}", f"--output_dir={tmp_path}/out"]
+    assert command(["bert-gpu", "data", *flags]) == 2
+    error = capsys.readouterr().err
+    assert part in error and error.count("\n") == 1 and "no column" not in error

@@ -114,7 +114,6 @@ def test_half_of_a_surrogate_pair_is_no_character(tmp_path):
         ),
         ("{}", ["line 3 has no field 'text'", "none"]),
         ('{"text": 3}', ["line 3 the field 'text' is not a string (int)"]),
-        ('{"text": null}', ["line 3 the field 'text' is not a string"]),
         (b'{"text": "\xff"}', ["line 3 is not UTF-8"]),
         ('{"' + "x" * 500 + '": 1}', ["line 3 has no field"]),
     ],

@@ -1,0 +1,48 @@
+"""Knows the files of our own jobs, so that a folder of text may also be the folder of the output.
+
+A data job leaves dataset.json (or .NAME.building.json, unfinished) beside its other files. A
+vocabulary is known by its name and its special pieces, in any folder.
+"""
+
+import fnmatch
+import json
+import os
+
+from bert_gpu.text.config import FILE_NAMES
+
+DATASET, BUILDING = "dataset.json", ".*.building.json"
+WRITTEN = ("*.tfrecord", "*.index", "*.order", DATASET, ".*", *FILE_NAMES.values())
+MANIFEST_KEYS = {"train_shards", "vocab_file", "schema"}
+HEAD_BYTES = 1 << 14
+SPECIAL_LINES = {b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]"}
+
+
+def is_own(path):
+    """Whether a job of ours wrote a local file."""
+    folder, name = os.path.split(path)
+    if "://" in path or not any(fnmatch.fnmatchcase(name, pattern) for pattern in WRITTEN):
+        return False
+    return is_data_folder(folder or ".") or (
+        name == FILE_NAMES["WordPiece"] and is_vocabulary(path)
+    )
+
+
+def is_data_folder(folder):
+    """Whether a data job, finished or not, wrote to a folder."""
+    if any(fnmatch.fnmatchcase(name, BUILDING) for name in os.listdir(folder)):
+        return True
+    try:
+        with open(os.path.join(folder, DATASET), encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.keys() >= MANIFEST_KEYS
+
+
+def is_vocabulary(path):
+    """Whether a file begins with the special pieces, one a line, as BERT's vocabularies do."""
+    try:
+        with open(path, "rb") as file:
+            return set(file.read(HEAD_BYTES).split()) >= SPECIAL_LINES
+    except OSError:
+        return False  # and reading it says why
