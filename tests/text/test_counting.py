@@ -91,7 +91,11 @@ def test_workers_end_with_their_parent(tmp_path, signum):
     """Quietly on Ctrl-C, which all processes of a terminal hear; here it comes while they start."""
     (tmp_path / "hangs.py").write_text(HANGS)
     process = subprocess.Popen(
-        [sys.executable, tmp_path / "hangs.py"], start_new_session=True, stderr=subprocess.PIPE
+        [sys.executable, tmp_path / "hangs.py"],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        # a job in the background of a shell would ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     workers = []
     while len(workers) < 2:
