@@ -33,9 +33,9 @@ browser:
 demo: install
 	$(BIN)/python examples/demo.py
 
-# All laws.
+# All laws; XLA compiles without optimisation, which it spends much of their time on (`make test-long` has it on).
 test: install
-	$(BIN)/python -m pytest -m "not long" --durations=10
+	XLA_FLAGS="--xla_backend_optimization_level=0 $$XLA_FLAGS" $(BIN)/python -m pytest -m "not long" --durations=10
 
 # Oracles, benchmarks in their smallest form, the documents' commands, terminal, browser, scale, long faults.
 # A test that is skipped there fails.

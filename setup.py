@@ -10,7 +10,7 @@ import shutil
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-BUNDLED = ("sample_text.txt", "examples/pairs/*.tsv")
+BUNDLED = ("sample_text.txt", "sample_text.md", "examples/pairs/*.tsv")
 
 
 class BuildWithBundledFiles(build_py):

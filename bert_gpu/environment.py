@@ -135,12 +135,13 @@ def check_flags(environ=os.environ):
     """UserError when TensorFlow cannot read the flags that the user has set in the environment.
 
     It would abort, so another process tries them, which takes a few seconds; only where some are
-    set.
+    set. What it could read is noted in the user's cache, and not tried again.
     """
     given = {name: environ[name] for name in FLAG_VARIABLES if environ.get(name, "").strip()}
     if given.get("XLA_FLAGS") == OUR_FLAGS:
         del given["XLA_FLAGS"]
-    if not given:
+    note = given and note_of(given, environ)
+    if not given or (note and os.path.exists(note)):
         return
     quiet = dict(environ, CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="0")
     result = subprocess.run(
@@ -153,6 +154,9 @@ def check_flags(environ=os.environ):
         errors="replace",
     )
     if result.returncode >= 0:  # other errors show when the work begins
+        if result.returncode == 0 and note:
+            with contextlib.suppress(OSError), open(note, "x"):
+                pass
         return
     fatal = [line for line in result.stderr.splitlines() if ": F " in line] or [""]
     reason = fatal[-1].rpartition("] ")[2]
@@ -162,6 +166,23 @@ def check_flags(environ=os.environ):
         f"{name}={value[:80]}: TensorFlow cannot read it ({reason[:120]}); "
         "correct or unset the environment variable"
     )
+
+
+def note_of(given, environ):
+    """The file whose presence says that this TensorFlow can read the flags {name: value}; None
+    where a value names a file, which may change.
+    """
+    import hashlib
+    import importlib.metadata
+    import json
+
+    if not all(value.strip().startswith("-") for value in given.values()):
+        return None
+    known = json.dumps([importlib.metadata.version("tensorflow"), sorted(given.items())])
+    folder = cache_folder("flags", environ)
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    return os.path.join(folder, hashlib.sha256(known.encode()).hexdigest())
 
 
 @contextlib.contextmanager

@@ -8,12 +8,14 @@ because they would contradict a flag or cancel its effect.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 from bert_gpu.model.config import NOT_IN_WEIGHTS, ModelConfig
 from bert_gpu.settings import Settings, UserError, setting
 
 OURS = "chosen by us"
+QUICKLY = "chosen by us: docs/results.md, The first five minutes"
 
 BERT = "Devlin et al. 2018"
 GOOGLE_OPTIMIZER = "google-research/bert, optimization.py"
@@ -680,6 +682,73 @@ RECIPES = {
             ),
         ),
     ),
+    "quick": Recipe(
+        summary=(
+            "minutes on a CPU: a tiny pre-LN BERT on rows of 64 tokens, with Muon; what a call "
+            "without settings does where there is no GPU"
+        ),
+        data=(
+            (BERT, dict(objective="nsp", masking="static", masked_lm_prob=0.15)),
+            (
+                QUICKLY,
+                dict(
+                    max_seq_length=64,
+                    max_predictions_per_seq=10,
+                    dupe_factor=4,
+                    tokenization="WordPiece",
+                    vocab_size=8192,
+                    do_lower_case=True,
+                ),
+            ),
+        ),
+        pretrain=(
+            (
+                QUICKLY,
+                dict(
+                    model="tiny",
+                    norm_first=True,
+                    hidden_dropout_prob=0.0,
+                    attention_probs_dropout_prob=0.0,
+                ),
+            ),
+            (
+                QUICKLY,
+                dict(
+                    optimizer="muon",
+                    learning_rate=5e-3,
+                    lr_scaling="none",
+                    curve="linear",
+                    warmup_proportion=0.05,
+                ),
+            ),
+            (
+                QUICKLY,
+                dict(
+                    global_batch_size=64,
+                    train_batch_size=64,
+                    num_train_steps=1000,
+                    eval_steps=200,
+                    max_seq_length=64,
+                    max_predictions_per_seq=10,
+                ),
+            ),
+        ),
+        classify=(
+            (
+                QUICKLY,
+                dict(
+                    global_batch_size=32,
+                    train_batch_size=32,
+                    learning_rate=2e-4,
+                    num_train_epochs=5.0,
+                    warmup_proportion=0.1,
+                    max_seq_length=64,
+                    lr_scaling="none",
+                ),
+            ),
+        ),
+        differs={},
+    ),
 }
 
 
@@ -732,6 +801,10 @@ def rises_by_itself(values):
     return values.get("curve") == "triangle" and bool(values.get("num_warmup_steps"))
 
 
+def has_more_masks_than_tokens(values):
+    return values["max_predictions_per_seq"] > values.get("max_seq_length", math.inf)
+
+
 # The model's fields that recipes set; they are dropped together with the recipe's model.
 MODEL_FIELDS = tuple(
     field.name
@@ -767,6 +840,8 @@ YIELDS = (
     Yield(("masked_lm_prob",), ("max_predictions_per_seq",)),
     Yield(("use_v2_feature_names",), ("masking",), lambda values: values["use_v2_feature_names"]),
     Yield(("num_train_epochs",), ("num_train_steps",)),
+    Yield(("validation_epochs",), ("eval_steps",)),
+    Yield(("max_predictions_per_seq",), ("max_seq_length",), has_more_masks_than_tokens),
     Yield(
         ("lr_schedule",), ("total_training_time",), lambda values: values["lr_schedule"] == "step"
     ),

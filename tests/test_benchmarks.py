@@ -293,6 +293,19 @@ def test_recipes_are_compared(small):
         assert all(0 <= number(cell) <= 1 for cell in shares)
 
 
+@pytest.mark.long
+def test_shapes_of_the_quick_recipe_are_compared(small, tmp_path):
+    """And what is in the JSON file is not measured again."""
+    given = f"--text={small}/small.txt", f"--pairs={small}/pairs", f"--json={tmp_path}/rows.json"
+    call = FOLDER / "quick.py", *given, "--steps=3", "--seeds=1", "--only=length 32"
+    (found,) = tables(run(*call))
+    assert list(found) == ["length 32"]
+    for cells in found.values():
+        assert cells[0] == "3" and all(0 <= number(cell) < 20 for cell in cells[1:])
+    stored = (tmp_path / "rows.json").read_bytes()
+    assert tables(run(*call)) == [found] and (tmp_path / "rows.json").read_bytes() == stored
+
+
 def test_a_search_goes_on_at_an_edge_until_it_gets_worse():
     import optimizers
 

@@ -210,11 +210,11 @@ def program(folder, name, *call):
 
 
 @pytest.mark.long
-def test_the_first_day_runs_as_it_is_written(tmp_path, sample_text):
+def test_the_first_day_runs_as_it_is_written(tmp_path):
     """Its ten commands, in order, in a shell; the first training is interrupted. The last one needs
     transformers: BERT_GPU_ORACLE_PYTHON.
     """
-    (tmp_path / "sample_text.txt").write_text(pathlib.Path(sample_text).read_text())
+    (tmp_path / "sample_text.txt").write_text((ROOT / "sample_text.txt").read_text())
     programs = program(tmp_path / "bin", "bert-gpu", sys.executable, "-m", "bert_gpu")
     oracle = os.environ.get("BERT_GPU_ORACLE_PYTHON", sys.executable)
     program(programs, "python", oracle)

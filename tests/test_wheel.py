@@ -15,7 +15,11 @@ import pytest
 from tests.test_architecture import ROOT
 
 SOURCES = ("setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
-BUNDLED = ("sample_text.txt", *(f"examples/pairs/{name}.tsv" for name in ("train", "dev", "test")))
+BUNDLED = (
+    "sample_text.txt",
+    "sample_text.md",
+    *(f"examples/pairs/{name}.tsv" for name in ("train", "dev", "test")),
+)
 COMMANDS = {
     "data": "create_pretraining_data.py",
     "pretrain": "run_pretraining_gpu.py",

@@ -2,6 +2,7 @@
 
 from bert_gpu import console
 from bert_gpu.cli import flags, training
+from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.environment import quick_imports
 from bert_gpu.finetune.config import FinetuneSettings, resolve_defaults, resolve_phases
 
@@ -46,7 +47,14 @@ def main(argv):
         data_dir=flags.bundled("examples/pairs")
     )
     parsed = flags.parse(
-        argv, SUMMARY, EXAMPLE, CLASSES, defaults=defaults, script="classify", main=MAIN
+        argv,
+        SUMMARY,
+        EXAMPLE,
+        CLASSES,
+        defaults=defaults,
+        script="classify",
+        main=MAIN,
+        implied=implied_recipe,
     )
     with parsed.blaming_source():
         return run(parsed)

@@ -5,6 +5,7 @@ import os
 
 from bert_gpu import console, environment
 from bert_gpu.cli import flags
+from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.data.config import DataConfig
 from bert_gpu.interop.sources import NONE, find_model, find_vocabulary, tokenizer_notes
 from bert_gpu.model.config import read_config
@@ -89,7 +90,9 @@ MAIN = {
 
 
 def main(argv):
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="data", main=MAIN)
+    parsed = flags.parse(
+        argv, SUMMARY, EXAMPLE, CLASSES, script="data", main=MAIN, implied=implied_recipe
+    )
     with parsed.blaming_source():
         return run(parsed)
 

@@ -17,7 +17,7 @@ from absl import flags as absl_flags
 
 import bert_gpu
 from bert_gpu import console, recipes
-from bert_gpu.cli import aliases, arguments, flagfile, help, translations
+from bert_gpu.cli import aliases, arguments, flagfile, help, quick, translations
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.settings import (
     GaveUp,
@@ -81,12 +81,13 @@ class Parsed:
     """The parsed flags of one call. positionals: the arguments that are not flags.
 
     script: the command's name in recipes. recipe_name: that of --recipe, or None. phase: that of
-    --phase, None where the recipe has none. recipe: {flag: (value, source)} that both set where the
+    --phase, None where the recipe has none. is_implied: whether the user has named no recipe.
+    recipe: {flag: (value, source)} that both set where the
     user did not. sources: {flag: arguments.Given} of the flags that the user gave. adopted: {flag:
     (value, source)} of what a command takes from a file, for --show_config and --save_config.
     """
 
-    def __init__(self, values, classes, defaults, positionals, script, given):
+    def __init__(self, values, classes, defaults, positionals, script, given, implied=None):
         self.values, self.classes, self.defaults, self.positionals = (
             values,
             classes,
@@ -96,7 +97,11 @@ class Parsed:
         self.sources, self.adopted = {flag.name: flag for flag in given}, {}
         self.script, self.recipe_name, self.recipe, self.warned = script, None, {}, set()
         self.phase, chosen = None, None if script is None else self.make(recipes.RecipeConfig)
-        if chosen is not None and (name := chosen.recipe) is not None:
+        name, self.is_implied = chosen and chosen.recipe, False
+        if name is None and implied is not None:
+            name = implied(script, [flag.name for flag in given])
+            self.is_implied = name is not None
+        if name is not None:
             given = {
                 flag: value for kind in classes for flag, value in self.given_values(kind).items()
             }
@@ -154,8 +159,13 @@ class Parsed:
             raise UserError(told) from error
 
     def console(self, quiet):
-        """A Console whose warnings about a setting of the recipe name the recipe."""
-        return RecipeConsole(self.tell_recipe, quiet)
+        """A Console whose warnings about a setting of the recipe name the recipe. Its first line
+        tells of a recipe that the user has not named.
+        """
+        made = RecipeConsole(self.tell_recipe, quiet)
+        if self.is_implied:
+            made.say(quick.SAID)
+        return made
 
     def tell_source(self, message):
         """A message, with the place added that the value of the flag it begins with comes from."""
@@ -247,7 +257,16 @@ def as_flag(name, value):
 
 
 def parse(
-    argv, summary, example, classes, *, defaults=None, positionals=None, script=None, main=None
+    argv,
+    summary,
+    example,
+    classes,
+    *,
+    defaults=None,
+    positionals=None,
+    script=None,
+    main=None,
+    implied=None,
 ):
     """Parses a command line.
 
@@ -260,6 +279,8 @@ def parse(
       script: this command's name in recipes and aliases, if its classes include
         recipes.RecipeConfig; None = neither.
       main: {topic: names of the flags that --help shows}; None = it shows all.
+      implied: function of (script, names of the flags given) -> the recipe of a call that names
+        none, or None.
 
     Returns: Parsed. Prints the help and raises SystemExit(0) for --help and --helpfull. Raises
       UserError for bad flags.
@@ -297,7 +318,7 @@ def parse(
                     :300
                 ]
             ) from error
-    return Parsed(values, classes, defaults, rest, script, given)
+    return Parsed(values, classes, defaults, rest, script, given, implied)
 
 
 HELP = ("--help", "-h", "-help", "--helpfull")

@@ -2,6 +2,7 @@
 
 from bert_gpu import console
 from bert_gpu.cli import flags, training
+from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.data.inputs import (
     check_equal,
     check_length,
@@ -67,7 +68,9 @@ MAIN = {
 
 
 def main(argv):
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain", main=MAIN)
+    parsed = flags.parse(
+        argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain", main=MAIN, implied=implied_recipe
+    )
     with parsed.blaming_source():
         return run(parsed)
 

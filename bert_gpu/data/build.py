@@ -180,13 +180,13 @@ class DatasetBuilder:
         return num_tokens * COMPACT_BYTES_PER_TOKEN
 
     def predicted_rows(self):
-        """Estimated number of rows, training and validation."""
+        """Estimated number of rows of one pass over the whole text."""
         config = self.config
         length = config.max_seq_length * (1.0 if config.objective == "packed" else REAL_SHARE)
         rows = self.num_text_bytes / TEXT_BYTES_PER_TOKEN / length
         if config.objective in ("nsp", "sop"):
             rows = max(rows, self.num_documents)
-        return round(rows * config.num_passes)
+        return round(rows)
 
     def shards(self):
         """The shards of the job, training first."""

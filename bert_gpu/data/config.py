@@ -132,8 +132,8 @@ class DataConfig(Settings):
     )
     dupe_factor: int | None = setting(
         None,
-        "Passes over the text, each with different rows and masks. "
-        "Default: 10 with static masking, 1 with dynamic.",
+        "Passes over the training text, each with different rows and masks; validation "
+        "documents get one. Default: 10 with static masking, 1 with dynamic.",
         low=1,
     )
     random_seed: int = setting(

@@ -101,12 +101,14 @@ class Worker:
         tokens done since its last call.
         """
         counts, scores = Counts(), []
+        # Another pass over the validation documents would say no more about a model.
+        num_passes = self.config.num_passes if shard.split == "train" else 1
         with ShardWriter(shard.path, self.config.gzip_compress) as writer:
             for index, (texts, others, num_bytes) in enumerate(self._groups(shard)):
                 key = derive_key(self.config.random_seed, shard.split, shard.index, index)
-                group_counts = (
-                    self._write_group(texts, others, writer, scores, key) if texts else Counts()
-                )
+                group_counts = Counts()
+                if texts:
+                    group_counts = self._write_group(texts, others, writer, scores, key, num_passes)
                 counts += group_counts
                 trim_heap()
                 # The validation shard reads the text again; progress counts each byte once.
@@ -135,9 +137,8 @@ class Worker:
                 if fate != DROPPED:
                     texts.append(clean.normalize(document, self.config.normalization))
             if texts:
-                self._write_group(
-                    texts, [], writer, [], derive_key(self.config.random_seed, "trial", index)
-                )
+                key = derive_key(self.config.random_seed, "trial", index)
+                self._write_group(texts, [], writer, [], key, self.config.num_passes)
         trim_heap()
         content = b"".join(writer.parts)
         return len(
@@ -179,8 +180,8 @@ class Worker:
         if pending or num_bytes:
             yield pending, others if len(pending) == 1 else [], num_bytes
 
-    def _write_group(self, texts, others, writer, scores, key):
-        """Tokenizes documents, makes rows in `dupe_factor` passes, masks and writes them. Appends
+    def _write_group(self, texts, others, writer, scores, key, num_passes):
+        """Tokenizes documents, makes rows in `num_passes` passes, masks and writes them. Appends
         to `scores` when the order needs them.
         """
         config, tokenizer = self.config, self.tokenizer
@@ -207,7 +208,7 @@ class Worker:
         )
         if num_own == 0:
             return counts
-        rows = self._rows(documents, num_own, key)
+        rows = self._rows(documents, num_own, key, num_passes)
         counts.num_instances = len(rows)
         keys = row_keys(derive_key(key, "masks"), np.arange(len(rows)))
         frequencies = np.bincount(ids, minlength=tokenizer.vocab_size) / max(1, len(ids))
@@ -250,13 +251,13 @@ class Worker:
         kept_splits = np.concatenate([[0], np.cumsum(lengths[kept_lines])]).astype(np.int64)
         return kept, ids[np.repeat(kept_lines, lengths)], kept_splits, int((~keep).sum())
 
-    def _rows(self, documents, num_own, key):
+    def _rows(self, documents, num_own, key, num_passes):
         """PairRows or PieceRows of all passes over the first `num_own` documents, ordered as the
         settings say.
         """
         config, length = self.config, self.config.max_seq_length
         passes = []
-        for index in range(config.num_passes):
+        for index in range(num_passes):
             pass_key = derive_key(key, "instances", index)
             if config.objective in ("nsp", "sop"):
                 args = documents, np.arange(num_own), np.arange(len(documents))

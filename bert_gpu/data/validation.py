@@ -1,7 +1,7 @@
 """Sets documents aside for validation: which ones, and enough that their loss means something.
 
-Unless the user gives a share, it is the one that makes about NUM_ROWS rows, but no more than a
-tenth of a small text and no less than a hundredth of a large one.
+Unless the user gives a share, it is the one that makes about NUM_ROWS rows in one pass, but no more
+than a tenth of a small text and no less than a hundredth of a large one.
 """
 
 import numpy as np

@@ -37,7 +37,8 @@ def git_commit(folder=None):
     folder = folder or os.path.dirname(bert_gpu.__file__)
     try:
         run_git(folder, "ls-files", "--error-unmatch", "__init__.py")
-        return run_git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        described = run_git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        return described or None  # git may end well and lose what it says
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -17,6 +17,7 @@ from bert_gpu.__main__ import main as command
 ROOT = pathlib.Path(__file__).parent.parent.parent
 SMALL = [
     "--model=tiny",
+    "--num_hidden_layers=1",
     "--hidden_size=16",
     "--intermediate_size=32",
     "--train_batch_size=8",

@@ -28,7 +28,7 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 MODEL = ModelConfig(
     vocab_size=len(VOCAB),
     hidden_size=32,
-    num_hidden_layers=2,
+    num_hidden_layers=1,
     num_attention_heads=2,
     intermediate_size=64,
     max_position_embeddings=32,
@@ -514,14 +514,14 @@ def test_a_folder_without_the_encoder_is_no_start(workplace, capsys, tmp_path):
     shutil.copytree(workplace / "model", tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"
     tensors = safetensors.numpy.load(path.read_bytes())
-    del tensors["bert.encoder.layer.1.output.dense.weight"]
+    del tensors["bert.encoder.layer.0.output.dense.weight"]
     path.write_bytes(safetensors.numpy.save(tensors))
     code, _, err = call(
         capsys, *inputs(workplace, tmp_path / "run"), f"--init_checkpoint={tmp_path / 'model'}"
     )
     assert (
         code == 2
-        and "layer_1/feed_forward/output/kernel" in err
+        and "layer_0/feed_forward/output/kernel" in err
         and not (tmp_path / "run").exists()
     )
 

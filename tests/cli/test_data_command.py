@@ -78,7 +78,7 @@ def test_resumes_after_sigkill(tmp_path, text, most):
     )
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("overwrite", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_killed_between_any_two_changes_of_the_folder(tmp_path, text, monkeypatch, overwrite):
     """Every removal and renaming in turn is the last thing that happens; the next call ends with
     what an undisturbed one has.

@@ -30,16 +30,19 @@ def settings(data, output, **others):
             batch=BatchConfig(train_batch_size=8),
             optimizer=OptimizerConfig(learning_rate=1e-3),
             cadence=CadenceConfig(num_train_steps=4, log_steps=1),
-            architecture=dict(hidden_size=16, intermediate_size=32, num_attention_heads=2),
+            architecture=dict(
+                num_hidden_layers=1, hidden_size=16, intermediate_size=32, num_attention_heads=2
+            ),
         ),
         **others,
     )
 
 
-def test_same_bits_as_the_script_several_times_in_a_process(data, tmp_path, capsys):
+@pytest.mark.parametrize("others", [[], pytest.param([("two", 2)], marks=pytest.mark.long)])
+def test_same_bits_as_the_script_several_times_in_a_process(data, tmp_path, capsys, others):
     assert pretrain_by_script(data, tmp_path / "script", "--num_attention_heads=2", steps=4) == 0
     capsys.readouterr()
-    for name, replicas in (("one", 1), ("two", 2), ("again", 1)):
+    for name, replicas in (("one", 1), *others, ("again", 1)):
         devices = DeviceConfig(virtual_replicas=replicas)
         outcome = pretrain.pretrain(
             settings(

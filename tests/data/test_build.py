@@ -94,7 +94,8 @@ def test_any_number_of_workers_writes_the_same_bytes(
     for num_workers, limit in ((1, workers.THREADS_BYTES), (2, workers.THREADS_BYTES), (2, 0)):
         monkeypatch.setattr(workers, "THREADS_BYTES", limit)
         folder = tmp_path / f"{num_workers}-{limit}"
-        run(folder, sample_text, vocab_file=vocab_file, num_shards=3, num_workers=num_workers)
+        settings = dict(num_shards=3, num_workers=num_workers, dupe_factor=2)
+        run(folder, sample_text, vocab_file=vocab_file, **settings)
         contents.append(content(folder))
     assert contents[0] == contents[1] == contents[2]
 

@@ -150,6 +150,17 @@ def test_enough_validation_rows(tmp_path, capsys):
     assert 1000 <= validation.default_share(13_000) * 26_000 <= 2000
 
 
+def test_validation_documents_get_one_pass(tmp_path):
+    for passes in (1, 3):
+        flags = f"--dupe_factor={passes}", f"--output_dir={tmp_path}/{passes}"
+        assert call(tmp_path, DOCUMENTS, *flags) == 0
+    once, thrice = (
+        Dataset(InputConfig(input_file=f"{tmp_path}/{passes}/*.tfrecord")) for passes in (1, 3)
+    )
+    assert len(thrice.validation) == len(once.validation) > 0
+    assert 2.5 * len(once.train) < len(thrice.train) < 3.5 * len(once.train)
+
+
 @pytest.mark.parametrize(
     "num_documents, share, part",
     [

@@ -108,7 +108,7 @@ def check_masks(batch, ids, tokenizer):
 @pytest.mark.parametrize("objective", ["nsp", "sop", "full_sentences", "packed"])
 def test_any_text_comes_back(tmp_path_factory, vocabularies, objective, masking):
     @settings(
-        max_examples=4,
+        max_examples=2,
         deadline=None,
         derandomize=True,
         database=None,

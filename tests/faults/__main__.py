@@ -20,6 +20,8 @@ from bert_gpu import environment
 from tests.faults.machines import MACHINES, run_case, sample
 from tests.faults.world import World
 
+CASES_OF_A_POOL = 150
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
@@ -47,26 +49,33 @@ def main():
         if options.list:
             print("\n".join(f"{m.kind}: {name}" for m in chosen for name in names[m]))
             return 0
-        rows, failed = [], 0
-        context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(options.processes, context) as pool:
-            for machine in chosen:
-                started = time.monotonic()
-                run = functools.partial(run_case, machine, folder=folder, seed=options.seed)
-                # in an order of its own, so that what has been tried when it is stopped is a sample
-                order = sample(names[machine], len(names[machine]), options.seed)
-                tried = {pool.submit(run, name): name for name in order}
-                problems = 0
-                for future in concurrent.futures.as_completed(tried):
-                    if problem := future.result():
-                        problems += 1
-                        print(f"{machine.kind}: {tried[future]}: {problem}\n", file=sys.stderr)
-                    elif options.verbose:
-                        print(f"{machine.kind}: {tried[future]}: survived", file=sys.stderr)
-                failed += problems
-                rows.append((machine, len(tried), problems, time.monotonic() - started))
+        rows = []
+        for machine in chosen:
+            started, problems = time.monotonic(), 0
+            run = functools.partial(run_case, machine, folder=folder, seed=options.seed)
+            # in an order of its own, so that what has been tried when it is stopped is a sample
+            order = sample(names[machine], len(names[machine]), options.seed)
+            for name, problem in outcomes(run, order, options.processes):
+                if problem:
+                    problems += 1
+                    print(f"{machine.kind}: {name}: {problem}\n", file=sys.stderr)
+                elif options.verbose:
+                    print(f"{machine.kind}: {name}: survived", file=sys.stderr)
+            rows.append((machine, len(order), problems, time.monotonic() - started))
+            print(table(rows[-1:], options.seed).splitlines()[2], file=sys.stderr)
     print(table(rows, options.seed))
-    return 1 if failed else 0
+    return 1 if any(problems for _, _, problems, _ in rows) else 0
+
+
+def outcomes(run, names, num_processes):
+    """Yields (name, result of run(name)), in the order in which they end."""
+    context = multiprocessing.get_context("spawn")
+    # new processes now and then: each training that a case does in its process leaves it larger
+    for first in range(0, len(names), CASES_OF_A_POOL):
+        with concurrent.futures.ProcessPoolExecutor(num_processes, context) as pool:
+            tried = {pool.submit(run, name): name for name in names[first:][:CASES_OF_A_POOL]}
+            for future in concurrent.futures.as_completed(tried):
+                yield tried[future], future.result()
 
 
 def table(rows, seed):

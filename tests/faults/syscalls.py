@@ -7,7 +7,6 @@ command says in one line what is wrong, or goes on; and the same command then en
 files.
 """
 
-import functools
 import json
 import random
 import re
@@ -168,10 +167,10 @@ def tracing(log, calls, *more):
 def runner(world, job, call, index, fault):
     def run(folder):
         out, log = folder / "out", folder / "strace.txt"
-        command = functools.partial(oracle.run, *job.arguments(out), "--quiet", watch=folder)
+        command = *job.arguments(out), "--quiet"
         what = "signal=KILL" if fault == KILL else f"error={fault}"
         inject = "-e", f"inject={call}:{what}:when={index}"
-        first = command(prefix=tracing(log, [call], *inject))
+        first = oracle.run(*command, watch=folder, prefix=tracing(log, [call], *inject))
         log.unlink()
         if fault == KILL:
             problem = "" if first.code in (-9, job.code) else f"exit code {first.code}"
@@ -179,7 +178,7 @@ def runner(world, job, call, index, fault):
             problem = first.problem()
         if problem:
             return f"with the fault: {problem}; stderr: {first.stderr!r}"
-        again = command()
+        again = oracle.call(*command, watch=folder)  # spares it a process's start
         expected = job.result(undisturbed(world, job))
         problem = again.problem((job.code,)) or differ(expected, job.result(out))
         return problem and f"the same command after it (code {first.code}): {problem}"

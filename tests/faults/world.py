@@ -1,5 +1,5 @@
 """What faults are thrown at: a small text, a data set, a run, a classifier, each made once by the
-command itself.
+command itself, in this process.
 """
 
 import functools
@@ -43,7 +43,7 @@ class World:
         return path
 
     def command(self, *arguments):
-        outcome = oracle.run(*arguments, "--quiet", watch=self.folder, seconds=600)
+        outcome = oracle.call(*arguments, "--quiet", watch=self.folder)
         assert outcome.code == 0, outcome.stderr
 
     @functools.cached_property
@@ -51,7 +51,7 @@ class World:
         """120 documents of the sample."""
 
         def write(path):
-            documents = (oracle.ROOT / "sample_text.txt").read_text().split("\n\n")
+            documents = (oracle.ROOT / "tests" / "sample_text.txt").read_text().split("\n\n")
             path.write_text("\n\n".join(documents[:120]) + "\n")
 
         return self.make("text.txt", write)

@@ -47,7 +47,12 @@ def test_a_row_of_padding_alone_is_finite(dtype):
 
 
 @pytest.mark.parametrize(
-    "given, is_told", [("", True), ("--xla_allow_excess_precision=true", False), ("FILE", False)]
+    "given, is_told",
+    [
+        ("", True),
+        pytest.param("--xla_allow_excess_precision=true", False, marks=pytest.mark.long),
+        pytest.param("FILE", False, marks=pytest.mark.long),
+    ],
 )
 def test_what_is_rounded_between_passes_stays_rounded(tmp_path, given, is_told):
     """Only GPUs show the effect, between their kernels; here we only check that XLA gets the option

@@ -145,6 +145,7 @@ def peak_bytes(program):
     return most
 
 
+@pytest.mark.long
 def test_xla_keeps_one_activation_a_layer():
     peaks = []
     for every in (0, 1):

@@ -267,6 +267,7 @@ def language_batches(number):
         yield batch
 
 
+@pytest.mark.long
 def test_loss_curve(monkeypatch):
     """A BERT over 500 steps: within 0.1 % of AdamW's, both smoothed by means of 25 steps.
 

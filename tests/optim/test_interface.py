@@ -157,12 +157,14 @@ def test_weights_left_to_another_optimizer_get_its_bits():
     }
 
 
-@pytest.mark.parametrize("xla", ["off", pytest.param("on", marks=pytest.mark.long)])
-def test_a_row_trains_and_resumes_to_the_bit(tmp_path, monkeypatch, xla):
+@pytest.mark.parametrize(
+    "num_replicas, xla", [(1, "off"), pytest.param(2, "on", marks=pytest.mark.long)]
+)
+def test_a_row_trains_and_resumes_to_the_bit(tmp_path, monkeypatch, num_replicas, xla):
     monkeypatch.setattr(laws, "OptimizerConfig", SgdmConfig)
-    options = dict(optimizer="sgdm", sgdm_rest_factor=0.2, xla=xla, num_layers=1)
+    options = dict(optimizer="sgdm", sgdm_rest_factor=0.2, xla=xla)
     steps = list(batches(1)) * 8
-    whole, second = (Trainer(2, seed=seed, **options) for seed in (7, 8))
+    whole, second = (Trainer(num_replicas, seed=seed, **options) for seed in (7, 8))
     losses = [metrics["loss"] for metrics in whole.run(steps[:3], learning_rate=0.1)]
     folder = RunFolder(str(tmp_path / "run"))
     folder.create({})

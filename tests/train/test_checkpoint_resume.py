@@ -108,6 +108,11 @@ def test_the_commit_of_the_code(tmp_path):
 def test_no_git_no_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert provenance.git_commit(str(ROOT / "bert_gpu")) is None
+    # one whose answer is lost, as on a full disk
+    (tmp_path / "git").write_text("#!/bin/sh\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert provenance.git_commit(str(ROOT / "bert_gpu")) is None
 
 
 def test_hash_and_versions(tmp_path):

@@ -23,7 +23,7 @@ from bert_gpu.train.state import copies
 from tests.train.laws import Trainer, batches, distance
 
 # With Adam's own epsilon, gradients near 0 divided by themselves are noise.
-MUON = dict(optimizer="muon", adam_epsilon=1e-3, num_layers=1)
+MUON = dict(optimizer="muon", adam_epsilon=1e-3)
 CONFIG, STEPS = OptimizerConfig(optimizer="muon"), 4
 
 
@@ -110,7 +110,10 @@ def test_a_ramp_divides_the_update(shared):
     assert distance(whole.state.read_weights(), trainer.state.read_weights()) < 1e-5
 
 
-@pytest.mark.parametrize("num_replicas, precision", [(2, "bfloat16"), (1, "float16")])
+@pytest.mark.parametrize(
+    "num_replicas, precision",
+    [pytest.param(2, "bfloat16", marks=pytest.mark.long), (1, "float16")],
+)
 def test_lower_precision_is_close(one, num_replicas, precision):
     """Also of what the replicas send to each other."""
     trainer = weights_after(num_replicas, precision=precision)

@@ -10,7 +10,7 @@ from bert_gpu.settings import UserError
 from bert_gpu.train import devices
 from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, copies, frozen_names
 from bert_gpu.train.step import divide_batch
-from tests.train.laws import Trainer, batches, distance
+from tests.train.laws import Trainer, batches, distance, fresh
 
 
 def losses(metrics):
@@ -19,45 +19,48 @@ def losses(metrics):
 
 @pytest.fixture(scope="module")
 def one():
-    trainer = Trainer(1, 1)
+    trainer = fresh()
     return losses(trainer.run(batches(20))), trainer.state.read_weights()
 
 
-@pytest.mark.parametrize("num_replicas, accumulation", [(2, 1), (1, 2), (2, 2), (4, 1)])
+@pytest.mark.parametrize(
+    "num_replicas, accumulation",
+    [(2, 1), (1, 2), (2, 2), pytest.param(4, 1, marks=pytest.mark.long)],
+)
 def test_division_of_the_batch_changes_nothing(one, num_replicas, accumulation):
     """1 x 16 = 2 replicas x 8 = accumulation 2 x 8 = 2 x 2 x 4: the losses of 20 steps, and the
     final weights.
 
     Rows have unequal numbers of masked tokens, and so have replicas and micro-batches.
     """
-    trainer = Trainer(num_replicas, accumulation)
+    trainer = fresh(num_replicas, accumulation)
     np.testing.assert_allclose(losses(trainer.run(batches(20))), one[0], rtol=1e-5)
     assert distance(one[1], trainer.state.read_weights()) < 1e-5
 
 
-def test_xla_changes_nothing(one):
-    trainer = Trainer(2, 2, xla="on")
+@pytest.mark.parametrize("num_replicas", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_xla_changes_nothing(one, num_replicas):
+    trainer = Trainer(num_replicas, 2, xla="on")
     np.testing.assert_allclose(losses(trainer.run(batches(10))), one[0][:10], rtol=1e-4)
 
 
 def test_training_lowers_the_loss(one):
     batch = list(batches(1)) * 30
-    metrics = Trainer().run(batch)
+    metrics = fresh().run(batch)
     assert metrics[-1]["loss"] < 0.7 * metrics[0]["loss"]
 
 
 def test_replicas_stay_equal():
-    trainer = Trainer(4, dropout=0.1)
+    trainer = fresh(2, 1)
     trainer.run(batches(3))
     for variable in trainer.state.variables().values():
         first, *others = (copy.numpy() for copy in copies(variable))
-        assert len(others) == 3 and all(np.array_equal(first, other) for other in others)
+        assert len(others) == 1 and all(np.array_equal(first, other) for other in others)
 
 
 def test_same_seed_same_bits():
     first, second, other = (
-        losses(Trainer(2, 2, dropout=0.3, seed=seed, num_layers=1).run(batches(3)))
-        for seed in (1, 1, 2)
+        losses(Trainer(1, 2, dropout=0.3, seed=seed).run(batches(3))) for seed in (1, 1, 2)
     )
     assert np.array_equal(first, second) and not np.array_equal(first, other)
 
@@ -71,22 +74,22 @@ def test_replicas_and_micro_batches_draw_their_own_dropout(num_replicas, accumul
     doubled = {name: np.repeat(value, 2, 0) for name, value in row.items()}
     calm = [
         trainer.run([batch])[0]["mlm"]
-        for trainer, batch in ((Trainer(), row), (Trainer(num_replicas, accumulation), doubled))
+        for trainer, batch in ((fresh(), row), (fresh(num_replicas, accumulation), doubled))
     ]
     assert calm[0] == pytest.approx(calm[1], rel=1e-6)
-    alone = Trainer(dropout=0.3).run([row])[0]["mlm"]
+    alone = fresh(dropout=0.3).run([row])[0]["mlm"]
     assert Trainer(num_replicas, accumulation, dropout=0.3).run([doubled])[0][
         "mlm"
     ] != pytest.approx(alone, rel=1e-4)
 
 
 def test_bfloat16_is_close(one):
-    metrics = losses(Trainer(precision="bfloat16").run(batches(10)))
+    metrics = losses(fresh(precision="bfloat16").run(batches(10)))
     np.testing.assert_allclose(metrics, one[0][:10], rtol=0.03)
 
 
 def test_float16_overflow_skips_halves_and_recovers(one):
-    trainer = Trainer(2, 2, precision="float16")
+    trainer = fresh(1, 2, precision="float16")
     for copy in copies(trainer.state.loss_scale):
         copy.assign(2.0**24)
     before = trainer.state.read_weights()
@@ -106,7 +109,7 @@ def test_float16_state_goes_through_a_checkpoint_and_grows_after_its_good_steps(
     """The loss scale and num_good are part of the state; one more good step after 1,999 doubles the
     scale.
     """
-    first, second = Trainer(2, precision="float16"), Trainer(1, precision="float16")
+    first, second = Trainer(2, precision="float16"), fresh(precision="float16")
     state = first.state.read() | dict(
         loss_scale=np.float32(2.0**10), num_good=np.int32(LOSS_SCALE_GROWTH_STEPS - 1)
     )
@@ -117,13 +120,13 @@ def test_float16_state_goes_through_a_checkpoint_and_grows_after_its_good_steps(
 
 
 def test_float16_is_close(one):
-    metrics = Trainer(precision="float16").run(batches(10))
+    metrics = fresh(precision="float16").run(batches(10))
     assert not any(step["skipped"] for step in metrics)
     np.testing.assert_allclose(losses(metrics), one[0][:10], rtol=0.03)
 
 
 def test_a_step_that_is_not_finite_is_skipped():
-    trainer = Trainer(2)
+    trainer = fresh(2, 1)
     before = trainer.state.read()
     assert trainer.run(batches(1), learning_rate=1e-3)[0]["skipped"] == 0.0
     kernel = trainer.state.weights["layer_0/attention/output/kernel"]
@@ -147,7 +150,12 @@ def test_global_batches_are_divided_in_order():
 
 
 @pytest.mark.parametrize(
-    "num_replicas, xla", [(2, "off"), pytest.param(1, "on", marks=pytest.mark.long)]
+    "num_replicas, xla",
+    [
+        (1, "off"),
+        pytest.param(2, "off", marks=pytest.mark.long),
+        pytest.param(1, "on", marks=pytest.mark.long),
+    ],
 )
 def test_steps_in_one_call_are_those_of_single_calls(num_replicas, xla):
     """With dropout: the same losses, skips and final weights, but for rounding (the two are not the
@@ -162,7 +170,7 @@ def test_steps_in_one_call_are_those_of_single_calls(num_replicas, xla):
 
 
 def test_a_bad_step_inside_a_call_is_skipped_and_the_others_are_not():
-    trainer = Trainer(2)
+    trainer = fresh(2, 1)
     # the second update makes weights infinite; the third is not finite, and is skipped
     learning_rates = [1e-3, np.inf, 1e-3]
     metrics = trainer.step(list(batches(3)), learning_rates, 0).read()
@@ -171,7 +179,12 @@ def test_a_bad_step_inside_a_call_is_skipped_and_the_others_are_not():
 
 
 @pytest.mark.parametrize(
-    "num_replicas, xla", [(2, "off"), pytest.param(1, "on", marks=pytest.mark.long)]
+    "num_replicas, xla",
+    [
+        (1, "off"),
+        pytest.param(2, "off", marks=pytest.mark.long),
+        pytest.param(1, "on", marks=pytest.mark.long),
+    ],
 )
 def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
     """Steps of 1, 3 and 2 micro-batches in one program equal steps of programs made for
@@ -182,7 +195,7 @@ def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
     metrics = ramped.step(parts, [1e-2] * 3, 0, num_micro_batches=[1, 3, 2]).read()
     state, expected = None, []
     for number, batch in zip((1, 3, 2), parts, strict=True):
-        trainer = Trainer(num_replicas, number)
+        trainer = fresh(num_replicas, number)
         if state is not None:
             trainer.state.assign(state)
         expected += trainer.run([batch])
@@ -205,7 +218,7 @@ def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
     ],
 )
 def test_frozen_weights_do_not_move_by_a_bit(freeze, xla):
-    trainer = Trainer(2, 2, dropout=0.1, freeze=freeze, xla=xla)
+    trainer = Trainer(2, 1, dropout=0.1, freeze=freeze, xla=xla, num_layers=2)
     before = trainer.state.read_weights()
     trainer.run(batches(3))
     after = trainer.state.read_weights()
@@ -220,7 +233,7 @@ def test_other_weights_learn_as_if_the_frozen_ones_had_no_gradient(one):
     """The first step of a frozen run moves what is trained as the first step of a full run does,
     but for clipping.
     """
-    full, part = Trainer(clip_norm=0.0), Trainer(clip_norm=0.0, freeze=("embeddings",))
+    full, part = fresh(clip_norm=0.0), fresh(clip_norm=0.0, freeze=("embeddings",))
     for trainer in (full, part):
         trainer.run(batches(1))
     first, second = full.state.read_weights(), part.state.read_weights()
@@ -322,11 +335,14 @@ def test_bfloat16_on_the_wire_rounds_gradients_and_nothing_else(one):
     np.testing.assert_allclose(first, second, rtol=0.01)
 
 
-@pytest.mark.parametrize("optimizer", ["lamb", "adamw8bit", "muon"])
-def test_other_optimizers_are_exact_and_compile(optimizer):
-    """Two replicas with XLA equal one without; the state has the optimizer's types."""
-    options = dict(optimizer=optimizer, num_layers=1)
-    plain, divided = Trainer(**options), Trainer(2, 2, **options, xla="on")
+@pytest.mark.parametrize("xla", ["off", pytest.param("on", marks=pytest.mark.long)])
+@pytest.mark.parametrize(  # test_shared_update.py has Muon's law
+    "optimizer", ["lamb", "adamw8bit", pytest.param("muon", marks=pytest.mark.long)]
+)
+def test_other_optimizers_are_exact_and_compile(optimizer, xla):
+    """Two replicas with and without XLA equal one without; the state has the optimizer's types."""
+    plain = fresh(optimizer=optimizer)
+    divided = Trainer(2, 1 if xla == "off" else 2, optimizer=optimizer, xla=xla)
     first, second = (losses(trainer.run(batches(4))) for trainer in (plain, divided))
     np.testing.assert_allclose(first, second, rtol=2e-4)
     state = divided.state.read()
