@@ -14,6 +14,7 @@ from collections.abc import Callable
 from bert_gpu.model.config import NOT_IN_WEIGHTS, ModelConfig
 from bert_gpu.settings import Settings, UserError, setting
 
+DEFAULT_LENGTH = 128  # --max_seq_length of the scripts where no recipe sets it
 OURS = "chosen by us"
 QUICKLY = "chosen by us: docs/results.md, The first five minutes"
 
@@ -802,7 +803,9 @@ def rises_by_itself(values):
 
 
 def has_more_masks_than_tokens(values):
-    return values["max_predictions_per_seq"] > values.get("max_seq_length", math.inf)
+    """Whether the masks that the user asks for fit into the scripts' own rows alone."""
+    length = values.get("max_seq_length", math.inf)
+    return length < values["max_predictions_per_seq"] <= DEFAULT_LENGTH
 
 
 # The model's fields that recipes set; they are dropped together with the recipe's model.
