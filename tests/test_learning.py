@@ -5,13 +5,17 @@ without pretraining only guesses.
 
 import collections
 import json
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
-from bert_gpu import data, finetune, pretrain
+from bert_gpu import data, finetune
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.config import BatchConfig, CadenceConfig
+from tests.cli.pretraining import ROOT
 
 CONSONANTS, VOWELS = "bdfgklmnprst", "aeiou"
 NUM_TOPICS, WORDS_OF_A_TOPIC = 6, 12
@@ -70,22 +74,27 @@ def world(tmp_path_factory):
             dupe_factor=2,
         )
     )
-    pretrain.pretrain(
-        pretrain.PretrainSettings(
-            run=pretrain.PretrainConfig(output_dir=f"{folder}/run", model="tiny"),
-            inputs=data.InputConfig(input_file=f"{folder}/data/*.tfrecord"),
-            batch=BatchConfig(train_batch_size=BATCH),
-            optimizer=OptimizerConfig(optimizer="muon", learning_rate=5e-3),
-            cadence=CadenceConfig(num_train_steps=STEPS, steps_per_loop=50),
-            architecture=dict(
-                norm_first=True,
-                hidden_size=64,
-                intermediate_size=256,
-                hidden_dropout_prob=0.0,
-                attention_probs_dropout_prob=0.0,
-            ),
-        )
+    flags = dict(
+        input_file=f"{folder}/data/*.tfrecord",
+        output_dir=f"{folder}/run",
+        model="tiny",
+        norm_first="true",
+        hidden_size=64,
+        intermediate_size=256,
+        hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0,
+        train_batch_size=BATCH,
+        optimizer="muon",
+        learning_rate=5e-3,
+        num_train_steps=STEPS,
+        steps_per_loop=50,
+        num_gpus=0,
     )
+    # as a process, so that it does not compile as hastily as the tests
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    call = [sys.executable, ROOT / "run_pretraining_gpu.py", "--quiet"]
+    call += [f"--{name}={value}" for name, value in flags.items()]
+    subprocess.run(call, env=environment, check=True)
     return folder
 
 

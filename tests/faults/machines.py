@@ -1,5 +1,5 @@
-"""The machines that make up faults, a row each. `make faults` runs all their cases, and the tests a
-seeded sample.
+"""The machines that make up faults, a row each. `make faults` runs as many of their cases as fit
+into half an hour, and the tests a smaller seeded sample.
 
 The module of a row has cases(world, seed) -> list of Case. Names are unique within a machine, and
 the same world and seed give the same cases. With a third argument, the name of a part, it gives the
@@ -26,15 +26,16 @@ class Case(typing.NamedTuple):
 
 
 class Machine(typing.NamedTuple):
-    """A kind of fault. module: in tests/faults. sample, long_sample: how many cases are run by
-    `make test`, and by `make test-long`. quick: the part that `make test` takes them from, None =
-    all. program: that it needs, beside Python.
+    """A kind of fault. module: in tests/faults. sample, long_sample, run_sample: how many cases
+    `make test`, `make test-long` and `make faults` run. quick: the part that `make test` takes them
+    from, None = all. program: that it needs, beside Python.
     """
 
     kind: str
     module: str
     sample: int
     long_sample: int
+    run_sample: int
     quick: str | None = None
     program: str | None = None
 
@@ -44,13 +45,21 @@ class Machine(typing.NamedTuple):
 
 
 MACHINES = (
-    Machine("lost streams", "streams", sample=1, long_sample=8, quick="data"),
-    Machine("wrong numbers", "numbers", sample=3, long_sample=20, quick="static"),
-    Machine("two writers", "writers", sample=1, long_sample=4, quick="data"),
-    Machine("system calls", "syscalls", sample=1, long_sample=4, quick="data", program="strace"),
-    Machine("flipped bits", "flips", sample=40, long_sample=400, quick="data"),
-    Machine("JSON leaves", "leaves", sample=40, long_sample=600, quick="data"),
-    Machine("environment", "environments", sample=1, long_sample=10, quick="data"),
+    Machine("lost streams", "streams", sample=1, long_sample=8, run_sample=60, quick="data"),
+    Machine("wrong numbers", "numbers", sample=3, long_sample=20, run_sample=200, quick="static"),
+    Machine("two writers", "writers", sample=1, long_sample=4, run_sample=30, quick="data"),
+    Machine(
+        "system calls",
+        "syscalls",
+        sample=1,
+        long_sample=4,
+        run_sample=60,
+        quick="data",
+        program="strace",
+    ),
+    Machine("flipped bits", "flips", sample=40, long_sample=400, run_sample=1000, quick="data"),
+    Machine("JSON leaves", "leaves", sample=40, long_sample=600, run_sample=1000, quick="data"),
+    Machine("environment", "environments", sample=1, long_sample=10, run_sample=40, quick="data"),
 )
 
 

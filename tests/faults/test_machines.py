@@ -1,4 +1,4 @@
-"""A seeded sample of the cases of every machine; `make faults` runs them all."""
+"""A seeded sample of the cases of every machine; `make faults` runs a larger one."""
 
 import shutil
 

@@ -150,7 +150,7 @@ def test_no_product_of_the_forward_pass_is_forgotten(name, next_sentence):
     )
 
 
-@pytest.mark.parametrize("next_sentence", [False, True])
+@pytest.mark.parametrize("next_sentence", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("name", COMPILED)
 def test_the_count_agrees_with_the_compiled_program(name, next_sentence):
     config, rows, length, num_predictions = COMPILED[name], 3, 48, 8
@@ -179,7 +179,15 @@ def test_the_count_holds_for_model_gardens_encoders_that_have_one(name, variant)
     )
 
 
-@pytest.mark.parametrize("name, every", [("mini", 1), ("mini", 3), ("crammed", 1), ("crammed", 2)])
+@pytest.mark.parametrize(
+    "name, every",
+    [
+        ("mini", 3),
+        ("crammed", 2),
+        pytest.param("mini", 1, marks=pytest.mark.long),
+        pytest.param("crammed", 1, marks=pytest.mark.long),
+    ],
+)
 def test_recomputed_layers_are_hardware_flops_alone(name, every):
     config, rows, length, num_predictions = COMPILED[name], 2, 32, 4
     encoder = BertEncoder(config, recompute_every=every, xla=True)
