@@ -6,7 +6,7 @@ the same time on the clock, then fine-tuned on the bundled pairs with several se
 
 Each row is written to the JSON file when it is done, and what is there is not measured again. The
 first row of the table is the recipe itself; the last columns are the accuracy of the model on the
-pairs, and of the same model untrained.
+pairs, and of the same model untrained. Rows that change the fine-tuning alone share a pretraining.
 """
 
 import statistics
@@ -27,7 +27,15 @@ ADAMW = dict(optimizer="adamw")
 MINI = dict(
     model="mini", norm_first=True, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
 )
-# {name: ({flag of the data: value}, {flag of the pretraining: value})}, beside --recipe=quick
+
+
+def batch(size):
+    """No more rows are gathered for an update."""
+    return dict(train_batch_size=size, global_batch_size=size)
+
+
+# {name: ({flag of the data: value}, {flag of the pretraining: value}[, {flag of the fine-tuning:
+# value}])}, beside --recipe=quick
 VARIANTS = {
     "quick": ({}, {}),
     "rate 2e-3": ({}, dict(learning_rate=2e-3)),
@@ -40,16 +48,22 @@ VARIANTS = {
     "4 layers": ({}, dict(num_hidden_layers=4)),
     "1 layer": ({}, dict(num_hidden_layers=1)),
     "64 wide": ({}, dict(hidden_size=64, intermediate_size=256)),
-    "batch 32": ({}, dict(train_batch_size=32)),
-    "batch 128": ({}, dict(train_batch_size=128)),
+    "batch 16": ({}, batch(16)),
+    "batch 32": ({}, batch(32)),
+    "batch 128": ({}, batch(128)),
     "length 32": (
         dict(max_seq_length=32, max_predictions_per_seq=5),
-        dict(max_seq_length=32, max_predictions_per_seq=5, train_batch_size=128),
+        dict(max_seq_length=32, max_predictions_per_seq=5, **batch(128)),
+    ),
+    "length 32, batch 32": (
+        dict(max_seq_length=32, max_predictions_per_seq=5),
+        dict(max_seq_length=32, max_predictions_per_seq=5, **batch(32)),
     ),
     "length 128": (
         dict(max_seq_length=128, max_predictions_per_seq=20),
-        dict(max_seq_length=128, max_predictions_per_seq=20, train_batch_size=32),
+        dict(max_seq_length=128, max_predictions_per_seq=20, **batch(32)),
     ),
+    "2048 pieces": (dict(vocab_size=2048), {}),
     "4096 pieces": (dict(vocab_size=4096), {}),
     "16384 pieces": (dict(vocab_size=16384), {}),
     "25 % masked": (
@@ -57,14 +71,23 @@ VARIANTS = {
         dict(max_predictions_per_seq=16),
     ),
     "dupe_factor 1": (dict(dupe_factor=1), {}),
+    "fine-tuning 5e-5": ({}, {}, dict(learning_rate=5e-5)),
+    "fine-tuning 1e-4": ({}, {}, dict(learning_rate=1e-4)),
+    "fine-tuning 5e-4": ({}, {}, dict(learning_rate=5e-4)),
+    "fine-tuning, 3 epochs": ({}, {}, dict(num_train_epochs=3)),
+    "fine-tuning, 10 epochs": ({}, {}, dict(num_train_epochs=10)),
 }
 COLUMNS = ("steps", "MLM loss", "MLM right", "NSP right", "pairs", "untrained")
 
 
+def name_of(settings):
+    """The name of the folder of what is made with {flag: value}."""
+    return "-".join(f"{flag}-{value}" for flag, value in settings.items()) or "quick"
+
+
 def make_data(settings, arguments, scratch):
     """The folder of the data of a variant; made once for equal settings."""
-    name = "-".join(f"{flag}-{value}" for flag, value in settings.items()) or "quick"
-    folder = scratch / "data" / name
+    folder = scratch / "data" / name_of(settings)
     run_script(
         "create_pretraining_data.py",
         recipe="quick",
@@ -75,29 +98,11 @@ def make_data(settings, arguments, scratch):
     return folder
 
 
-def accuracy(start, seed, arguments, scratch):
-    """On the dev pairs. start: {flag: value} of the model to start from."""
-    output = scratch / "pairs" / f"{seed}"
-    run_script(
-        "run_classifier.py",
-        "--overwrite",
-        recipe="quick",
-        data_dir=arguments.pairs,
-        output_dir=output,
-        do_train=True,
-        do_eval=True,
-        seed=seed,
-        num_gpus=0,
-        **start,
-    )
-    return load_json(output / "eval_results.json")["accuracy"]
-
-
-def measure(name, arguments, scratch):
-    """{column: value} of a variant; those of the pairs are lists, a value for each seed."""
-    data_settings, settings = VARIANTS[name]
-    data = make_data(data_settings, arguments, scratch)
-    run = scratch / "runs" / name.replace(" ", "-")
+def pretrain(data, settings, arguments, scratch):
+    """The folder of the run of a variant; trained once for equal settings."""
+    run = scratch / "runs" / data.name / name_of(settings)
+    if (run / "model").exists():
+        return run
     length = dict(num_train_steps=arguments.steps) if arguments.steps else {}
     run_script(
         "run_pretraining_gpu.py",
@@ -110,6 +115,34 @@ def measure(name, arguments, scratch):
         **dict(num_train_steps=10**6) | length,
         **settings,
     )
+    return run
+
+
+def accuracy(settings, seed, arguments, scratch):
+    """On the dev pairs. settings: {flag: value} of the fine-tuning and of the model that it starts
+    from.
+    """
+    output = scratch / "pairs" / f"{seed}"
+    run_script(
+        "run_classifier.py",
+        "--overwrite",
+        recipe="quick",
+        data_dir=arguments.pairs,
+        output_dir=output,
+        do_train=True,
+        do_eval=True,
+        seed=seed,
+        num_gpus=0,
+        **settings,
+    )
+    return load_json(output / "eval_results.json")["accuracy"]
+
+
+def measure(name, arguments, scratch):
+    """{column: value} of a variant; those of the pairs are lists, a value for each seed."""
+    data_settings, settings, tuning = (*VARIANTS[name], {})[:3]
+    data = make_data(data_settings, arguments, scratch)
+    run = pretrain(data, settings, arguments, scratch)
     steps, evaluations = read_metrics(run)
     last = evaluations[-1]
     model = f"{run}/model"
@@ -126,7 +159,8 @@ def measure(name, arguments, scratch):
         "NSP right": last["eval_nsp_accuracy"],
     } | {
         column: [
-            accuracy(start, seed, arguments, scratch) for seed in range(1, arguments.seeds + 1)
+            accuracy(tuning | start, seed, arguments, scratch)
+            for seed in range(1, arguments.seeds + 1)
         ]
         for column, start in starts.items()
     }
