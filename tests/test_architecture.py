@@ -27,7 +27,16 @@ BELOW = {
     "cli": {"pretrain", "finetune", "interop", "train", "data", "text", "model", "optim"},
 }
 # Modules on top of the package, which every room may import.
-GROUND = {"environment", "settings", "recipes", "console", "files", "tensor_files", "malloc"}
+GROUND = {
+    "environment",
+    "settings",
+    "recipes",
+    "recipe_table",
+    "console",
+    "files",
+    "tensor_files",
+    "malloc",
+}
 GROUND |= {"fused"}
 # whose config says which flags are the model's; model imports no recipes
 ABOVE_GROUND = {"recipes": {"model"}}
@@ -35,6 +44,7 @@ HEAVY = ("tensorflow", "numba", "sklearn", "pyarrow")
 LIGHT = [
     "settings",
     "recipes",
+    "recipe_table",
     "environment",
     "cli.flags",
     *(f"{room}.config" for room in BELOW if (PACKAGE / room / "config.py").exists()),

@@ -8,7 +8,7 @@ import pytest
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.cli import quick
-from bert_gpu.recipes import RECIPES
+from bert_gpu.recipe_table import RECIPES
 from bert_gpu.settings import fields_of
 from bert_gpu.train.checkpoint import RunFolder
 

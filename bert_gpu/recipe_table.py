@@ -1,0 +1,745 @@
+"""The literal table of the recipes: for each of the three scripts, the flags of a published BERT,
+and the source of every value.
+
+Values that a source does not publish are ours and marked so; `differs` lists what the source does
+differently.
+"""
+
+import dataclasses
+
+OURS = "chosen by us"
+QUICKLY = "chosen by us: docs/results.md, The first five minutes"
+
+BERT = "Devlin et al. 2018"
+GOOGLE_OPTIMIZER = "google-research/bert, optimization.py"
+GOOGLE_DATA = "google-research/bert, create_pretraining_data.py"
+GOOGLE_TIPS = "google-research/bert, README.md (Pre-training with BERT)"
+
+CRAMMING = "JonasGeiping/cramming, cramming/config"
+PILE, TRAIN, EVALUATE = (
+    f"{CRAMMING}/data/the-pile.yaml",
+    f"{CRAMMING}/train/bert-o4.yaml",
+    f"{CRAMMING}/eval/GLUE_sane.yaml",
+)
+
+ACADEMIC = "IntelLabs/academic-budget-bert, README.md"
+ACADEMIC_DATA = "IntelLabs/academic-budget-bert, dataset/README.md"
+TRAINER = "Hugging Face transformers, TrainingArguments (defaults)"
+
+NOTEBOOK = "sradc/pretraining-BERT, pretraining_BERT.ipynb"
+FINE_TUNING = "sradc/pretraining-BERT, run_finetuning.sh"
+
+ROBERTA = "Liu et al. 2019 (RoBERTa)"
+FAIRSEQ = "facebookresearch/fairseq, examples/roberta"
+FAIRSEQ_GLUE = f"{FAIRSEQ}/README.glue.md"
+
+MODERN = "Warner et al. 2024 (ModernBERT)"
+MODERN_YAML = "AnswerDotAI/ModernBERT, yamls/modernbert/modernbert-base-pretrain.yaml"
+MOSAIC_YAML = "mosaicml/examples, examples/benchmarks/bert/yamls/main/mosaic-bert-base-uncased.yaml"
+MOSAIC_JOBS = "mosaicml/examples, examples/benchmarks/bert/src/finetuning_jobs.py (QQP)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A recipe: for each script, groups of (source, {flag: value}).
+
+    Attributes:
+      summary: one line for --help. differs: {script: what the source does differently, one phrase
+        each}.
+      phases: {number: {script: groups}} of a pretraining in parts, each with its own data: what
+        --phase sets, over the rest.
+    """
+
+    summary: str
+    data: tuple
+    pretrain: tuple
+    classify: tuple
+    differs: dict[str, tuple[str, ...]]
+    phases: dict[int, dict[str, tuple]] = dataclasses.field(default_factory=dict)
+
+    def settings(self, script, phase=None):
+        """{flag: (value, source)} of a script: "data", "pretrain" or "classify"."""
+        groups = getattr(self, script)
+        if phase is not None:
+            groups += self.phases[phase].get(script, ())
+        return {name: (value, source) for source, group in groups for name, value in group.items()}
+
+
+RECIPES = {
+    "bert": Recipe(
+        summary="BERT base as Google trained it: a million steps of 256 sequences",
+        data=(
+            (f"{BERT}, section 3.1", dict(objective="nsp")),
+            (
+                f"{GOOGLE_DATA} (defaults)",
+                dict(
+                    masking="static",
+                    masked_lm_prob=0.15,
+                    max_predictions_per_seq=20,
+                    max_seq_length=128,
+                    do_lower_case=True,
+                ),
+            ),
+            (
+                f"{GOOGLE_DATA} (defaults)",
+                dict(dupe_factor=10, short_seq_prob=0.1, do_whole_word_mask=False),
+            ),
+            (
+                "google-research/bert, vocab.txt of the uncased models",
+                dict(tokenization="WordPiece", vocab_size=30522),
+            ),
+        ),
+        pretrain=(
+            (f"{BERT}, section 3", dict(model="base")),
+            (
+                f"{BERT}, appendix A.2",
+                dict(global_batch_size=256, num_train_steps=1_000_000, max_seq_length=128),
+            ),
+            (
+                f"{BERT}, appendix A.2",
+                dict(learning_rate=1e-4, adam_beta1=0.9, adam_beta2=0.999, weight_decay_rate=0.01),
+            ),
+            (
+                f"{BERT}, appendix A.2: 10,000 of 1,000,000 steps, as a share",
+                dict(curve="linear", warmup_proportion=0.01),
+            ),
+            (
+                GOOGLE_OPTIMIZER,
+                dict(
+                    optimizer="adamw", adam_epsilon=1e-6, adam_bias_correction=False, clip_norm=1.0
+                ),
+            ),
+            (f"{GOOGLE_DATA} (defaults)", dict(max_predictions_per_seq=20)),
+            (OURS, dict(train_batch_size=32, lr_scaling="none")),
+        ),
+        classify=(
+            (
+                "google-research/bert, run_classifier.py (defaults)",
+                dict(
+                    global_batch_size=32,
+                    learning_rate=5e-5,
+                    num_train_epochs=3.0,
+                    warmup_proportion=0.1,
+                    max_seq_length=128,
+                ),
+            ),
+            (
+                GOOGLE_OPTIMIZER,
+                dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-6),
+            ),
+            (
+                GOOGLE_OPTIMIZER,
+                dict(
+                    adam_bias_correction=False,
+                    weight_decay_rate=0.01,
+                    clip_norm=1.0,
+                    curve="linear",
+                ),
+            ),
+            (OURS, dict(train_batch_size=32, lr_scaling="none")),
+        ),
+        differs=dict(
+            pretrain=(
+                (
+                    "the last tenth of its steps has rows of 512 tokens: --phase=1 and --phase=2 "
+                    "are its two parts; without --phase all rows have 128"
+                ),
+                "its moments go on in the second part; here --phase=2 starts with none",
+            ),
+            classify=(
+                (
+                    "the paper picks the learning rate (5e-5, 3e-5, 2e-5) "
+                    "and the epochs (2 to 4) by the dev accuracy"
+                ),
+            ),
+        ),
+        phases={
+            1: dict(
+                pretrain=(
+                    (
+                        f"{BERT}, appendix A.2: 90 % of 1,000,000 steps",
+                        dict(num_train_steps=900_000),
+                    ),
+                    (
+                        f"{BERT}, appendix A.2: 10,000 steps, as a share of 900,000",
+                        dict(warmup_proportion=1 / 90),
+                    ),
+                    (
+                        f"{BERT}, appendix A.2: where its one line over both parts is at 90 %",
+                        dict(min_lr_ratio=0.1),
+                    ),
+                ),
+            ),
+            2: dict(
+                data=(
+                    (f"{BERT}, appendix A.2", dict(max_seq_length=512)),
+                    (
+                        f"{GOOGLE_TIPS}: max_seq_length x masked_lm_prob",
+                        dict(max_predictions_per_seq=77),
+                    ),
+                ),
+                pretrain=(
+                    (
+                        f"{BERT}, appendix A.2: 10 % of 1,000,000 steps of the same batch",
+                        dict(num_train_steps=100_000, max_seq_length=512),
+                    ),
+                    (
+                        f"{BERT}, appendix A.2: where its one line over both parts is at 90 %",
+                        dict(learning_rate=1e-5, warmup_proportion=0.0),
+                    ),
+                    (
+                        f"{GOOGLE_TIPS}: max_seq_length x masked_lm_prob",
+                        dict(max_predictions_per_seq=77),
+                    ),
+                    (f"{OURS}: as many tokens at once as in phase 1", dict(train_batch_size=8)),
+                ),
+            ),
+        },
+    ),
+    "crammed": Recipe(
+        summary="Cramming (Geiping & Goldstein 2023, its final model): one GPU, one day",
+        data=(
+            (
+                PILE,
+                dict(
+                    objective="packed",
+                    pack_separator="sep",
+                    max_seq_length=128,
+                    max_tokens_per_character=0.25,
+                ),
+            ),
+            (PILE, dict(tokenization="WordPiece", vocab_size=32768, do_lower_case=True)),
+            (
+                f"{TRAIN}: a quarter of every row, exactly",
+                dict(masked_lm_prob=0.25, max_predictions_per_seq=32),
+            ),
+            (
+                "Geiping & Goldstein 2023: one epoch, masked when batches are made",
+                dict(masking="dynamic", dupe_factor=1),
+            ),
+        ),
+        pretrain=(
+            (f"{CRAMMING}/arch/crammed-bert.yaml", dict(model="crammed")),
+            (
+                TRAIN,
+                dict(
+                    global_batch_size=8192,
+                    batch_ramp_proportion=0.6,
+                    learning_rate=1e-3,
+                    weight_decay_rate=0.01,
+                    clip_norm=0.5,
+                ),
+            ),
+            (f"{TRAIN}: budget-triangle2", dict(curve="triangle", lr_schedule="time")),
+            (f"{TRAIN}: of 4,096 masked words, for a GPU of 48 GB", dict(train_batch_size=128)),
+            (f"{TRAIN}: a quarter of every row, exactly", dict(max_predictions_per_seq=32)),
+            (
+                f"{CRAMMING}/train/optim/adam.yaml",
+                dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-12),
+            ),
+            (f"{CRAMMING}/cfg_pretrain.yaml", dict(total_training_time=24.0)),
+            (PILE, dict(max_seq_length=128)),
+            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
+            (OURS, dict(lr_scaling="none")),
+        ),
+        classify=(
+            (
+                EVALUATE,
+                dict(
+                    learning_rate=4e-5,
+                    global_batch_size=16,
+                    num_train_epochs=5.0,
+                    max_seq_length=128,
+                ),
+            ),
+            (EVALUATE, dict(curve="cosine", warmup_proportion=0.1, clip_norm=0.0)),
+            (
+                f"{CRAMMING}/eval/optim/adam.yaml",
+                dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-6),
+            ),
+            (f"{CRAMMING}/eval/optim/adam.yaml", dict(weight_decay_rate=0.0)),
+            (
+                f"{CRAMMING}/arch/crammed-bert.yaml",
+                dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, pooler_size=1024),
+            ),
+            (f"{EVALUATE}: zero_index", dict(pooling="first")),
+            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
+            (OURS, dict(train_batch_size=16, lr_scaling="none")),
+        ),
+        differs=dict(
+            data=(
+                (
+                    "its rows are ordered by their number of full stops, "
+                    "most first; here they are in random order"
+                ),
+                "its text is brought to the characters of an English keyboard",
+            ),
+            pretrain=("its precision is float16; here what --precision says",),
+            classify=(
+                (
+                    "its cosine begins behind the warm-up; ours runs over "
+                    "the whole fine-tuning, with warm-up in place of its start"
+                ),
+                "it reports the median of 5 seeds: run_classifier.py five times, with --seed",
+                "a task of single texts has a second, empty text there, and so one more [SEP]",
+            ),
+        ),
+    ),
+    "budget24h": Recipe(
+        summary=(
+            "24-hour BERT (Izsak et al. 2021): "
+            "BERT large with pre-LN, on 8 GPUs of 12 GB in one day"
+        ),
+        data=(
+            (
+                "Izsak et al. 2021: single-sequence training, without next sentences",
+                dict(objective="full_sentences"),
+            ),
+            (
+                ACADEMIC_DATA,
+                dict(
+                    masking="static",
+                    masked_lm_prob=0.15,
+                    max_predictions_per_seq=20,
+                    max_seq_length=128,
+                    dupe_factor=10,
+                ),
+            ),
+            (
+                f"{ACADEMIC_DATA}: bert-large-uncased",
+                dict(tokenization="WordPiece", vocab_size=30522, do_lower_case=True),
+            ),
+        ),
+        pretrain=(
+            (
+                ACADEMIC,
+                dict(
+                    model="budget24h",
+                    global_batch_size=4096,
+                    train_batch_size=32,
+                    eval_batch_size=16,
+                ),
+            ),
+            (ACADEMIC, dict(learning_rate=1e-3, lr_schedule="time", total_training_time=24.0)),
+            (f"{ACADEMIC}: what it calls linear", dict(curve="one_cycle", warmup_proportion=0.06)),
+            (
+                ACADEMIC,
+                dict(
+                    optimizer="adamw",
+                    adam_beta1=0.9,
+                    adam_beta2=0.98,
+                    adam_epsilon=1e-6,
+                    weight_decay_rate=0.01,
+                    clip_norm=0.0,
+                ),
+            ),
+            (ACADEMIC, dict(early_stop_time=180.0, early_stop_eval_loss=6.0)),
+            (ACADEMIC_DATA, dict(max_seq_length=128, max_predictions_per_seq=20)),
+            (
+                (
+                    f"{OURS}: closer in the first 5 % and the last 1 %, "
+                    f"as in {ACADEMIC}, whose epochs are shards"
+                ),
+                dict(
+                    validation_marks=tuple(
+                        (
+                            "0.01 0.02 0.03 0.04 0.05 0.1 0.15 0.2 0.25 0.3 0.35 0.4 "
+                            "0.45 0.5 0.55 0.6 0.65 0.7 0.75 0.8 0.85 0.9 0.95 0.99 0.995"
+                        ).split()
+                    )
+                ),
+            ),
+            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
+            (OURS, dict(lr_scaling="none")),
+        ),
+        classify=(
+            (
+                ACADEMIC,
+                dict(
+                    learning_rate=5e-5,
+                    global_batch_size=32,
+                    num_train_epochs=5.0,
+                    max_seq_length=128,
+                ),
+            ),
+            (ACADEMIC, dict(weight_decay_rate=0.01, clip_norm=1.0)),
+            (f"{ACADEMIC}: polynomial of power 1", dict(curve="one_cycle", num_warmup_steps=50)),
+            (
+                (
+                    "Hugging Face transformers, "
+                    "get_polynomial_decay_schedule_with_warmup: ends at 1e-7"
+                ),
+                dict(min_lr_ratio=0.002),
+            ),
+            (
+                TRAINER,
+                dict(
+                    optimizer="adamw",
+                    adam_beta1=0.9,
+                    adam_beta2=0.999,
+                    adam_epsilon=1e-8,
+                    adam_bias_correction=True,
+                ),
+            ),
+            (OURS, dict(train_batch_size=32, lr_scaling="none")),
+        ),
+        differs=dict(pretrain=("its precision is float16; here what --precision says",)),
+    ),
+    "gpu8gb": Recipe(
+        summary=(
+            "a BERT base on one GPU of 8 GB, one epoch of 20 GB of text "
+            "in about 100 hours (sidsite.com/posts/bert-from-scratch)"
+        ),
+        data=(
+            (
+                NOTEBOOK,
+                dict(
+                    max_seq_length=128,
+                    tokenization="WordPiece",
+                    vocab_size=32768,
+                    do_lower_case=True,
+                ),
+            ),
+            (
+                f"{NOTEBOOK}: one epoch, masked when batches are made",
+                dict(masking="dynamic", masked_lm_prob=0.15, dupe_factor=1),
+            ),
+            (
+                f"{OURS}: nearest to its shuffled pieces of text, and none cut off",
+                dict(objective="full_sentences"),
+            ),
+            (OURS, dict(max_predictions_per_seq=20)),
+        ),
+        pretrain=(
+            (
+                NOTEBOOK,
+                dict(
+                    model="base",
+                    hidden_dropout_prob=0.0,
+                    attention_probs_dropout_prob=0.0,
+                    max_seq_length=128,
+                ),
+            ),
+            (
+                f"{NOTEBOOK}: 56 x 36, the latter chosen to fill 8 GB",
+                dict(global_batch_size=2016, train_batch_size="auto"),
+            ),
+            (
+                NOTEBOOK,
+                dict(
+                    num_train_epochs=1.0, learning_rate=1e-3, weight_decay_rate=0.01, clip_norm=0.5
+                ),
+            ),
+            (NOTEBOOK, dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9)),
+            (f"{NOTEBOOK}: what it calls linear", dict(curve="one_cycle", warmup_proportion=0.5)),
+            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
+            (OURS, dict(max_predictions_per_seq=20, lr_scaling="none")),
+        ),
+        classify=(
+            (
+                FINE_TUNING,
+                dict(
+                    learning_rate=2e-5,
+                    global_batch_size=32,
+                    num_train_epochs=5.0,
+                    max_seq_length=124,
+                ),
+            ),
+            (
+                f"{FINE_TUNING}: what it calls linear",
+                dict(curve="one_cycle", warmup_proportion=0.0),
+            ),
+            (
+                TRAINER,
+                dict(
+                    optimizer="adamw",
+                    adam_beta1=0.9,
+                    adam_beta2=0.999,
+                    adam_epsilon=1e-8,
+                    adam_bias_correction=True,
+                ),
+            ),
+            (TRAINER, dict(weight_decay_rate=0.0, clip_norm=1.0)),
+            (OURS, dict(train_batch_size=32, lr_scaling="none")),
+        ),
+        differs=dict(
+            data=(
+                (
+                    "its rows are pieces of text cut off at 126 tokens, with 15 % "
+                    "masked on average; here rows are full and the share is exact"
+                ),
+                "its text loses what is not ASCII",
+            ),
+            pretrain=(
+                "its model has 128 positions; here 512, as BERT base",
+                "its precision is float32; here what --precision says",
+            ),
+        ),
+    ),
+    "roberta": Recipe(
+        summary=(
+            "RoBERTa base (Liu et al. 2019): full rows of 512 tokens without next sentences, "
+            "masked anew in every epoch, 500,000 steps of 8,192"
+        ),
+        data=(
+            (
+                f"{ROBERTA}, section 4.2: FULL-SENTENCES without NSP",
+                dict(objective="full_sentences"),
+            ),
+            (f"{ROBERTA}, section 4.1", dict(masking="dynamic", dupe_factor=1)),
+            (f"{ROBERTA}, section 2.3", dict(masked_lm_prob=0.15)),
+            (f"{ROBERTA}, section 3.1: full length in every step", dict(max_seq_length=512)),
+            (f"{OURS}: max_seq_length x masked_lm_prob", dict(max_predictions_per_seq=77)),
+            (
+                f"{ROBERTA}, section 4.4: 50K pieces of text as it is",
+                dict(vocab_size=50_000, do_lower_case=False),
+            ),
+            (f"{OURS}: nearest to its BPE of bytes", dict(tokenization="WordPiece")),
+        ),
+        pretrain=(
+            (f"{ROBERTA}, table 9", dict(model="base")),
+            ("Hugging Face transformers, config.json of roberta-base", dict(layer_norm_eps=1e-5)),
+            (
+                f"{ROBERTA}, table 9",
+                dict(global_batch_size=8192, num_train_steps=500_000, max_seq_length=512),
+            ),
+            (
+                f"{ROBERTA}, table 9",
+                dict(
+                    learning_rate=6e-4,
+                    adam_beta1=0.9,
+                    adam_beta2=0.98,
+                    adam_epsilon=1e-6,
+                    weight_decay_rate=0.01,
+                    clip_norm=0.0,
+                ),
+            ),
+            (
+                f"{ROBERTA}, table 9: 24,000 of 500,000 steps, as a share; what it calls linear",
+                dict(curve="one_cycle", warmup_proportion=0.048),
+            ),
+            (f"{FAIRSEQ}/config/pretraining/base.yaml", dict(train_batch_size=16)),
+            (
+                f"{FAIRSEQ}/config/pretraining/base.yaml: its adam corrects the bias",
+                dict(optimizer="adamw", adam_bias_correction=True),
+            ),
+            (OURS, dict(max_predictions_per_seq=77, lr_scaling="none")),
+        ),
+        classify=(
+            (
+                f"{FAIRSEQ_GLUE}: for MNLI, QNLI, QQP and SST-2",
+                dict(learning_rate=1e-5, global_batch_size=32),
+            ),
+            (FAIRSEQ_GLUE, dict(num_train_epochs=10.0, max_seq_length=512)),
+            (
+                f"{FAIRSEQ_GLUE}: polynomial of power 1",
+                dict(curve="one_cycle", warmup_proportion=0.06),
+            ),
+            (
+                FAIRSEQ_GLUE,
+                dict(
+                    optimizer="adamw",
+                    adam_beta1=0.9,
+                    adam_beta2=0.98,
+                    adam_epsilon=1e-6,
+                    weight_decay_rate=0.1,
+                    clip_norm=0.0,
+                ),
+            ),
+            (f"{FAIRSEQ_GLUE}: its adam corrects the bias", dict(adam_bias_correction=True)),
+            (OURS, dict(train_batch_size=32, lr_scaling="none")),
+        ),
+        differs=dict(
+            data=("its vocabulary is a BPE of bytes, which knows every text; here WordPiece",),
+            pretrain=(
+                (
+                    "it has no segment embeddings; here BERT base's, so that transformers opens "
+                    "the model"
+                ),
+                "its precision is float16; here what --precision says",
+            ),
+            classify=("it picks the learning rate and the batch of each task by the dev set",),
+        ),
+    ),
+    "modern": Recipe(
+        summary=(
+            "our choice of what has since been shown to help (MosaicBERT, ModernBERT, NeoBERT, "
+            "Cramming), 70,000 steps of 4,096 rows of 128 tokens; not yet measured as a whole"
+        ),
+        data=(
+            (
+                f"{MODERN}, section 2.2.1: rows filled with several texts",
+                dict(objective="packed", pack_separator="cls_sep"),
+            ),
+            (f"{MOSAIC_YAML}, as {MODERN}, section 2.2.2", dict(masked_lm_prob=0.3)),
+            (f"{ROBERTA}, section 4.1", dict(masking="dynamic", dupe_factor=1)),
+            (MOSAIC_YAML, dict(max_seq_length=128)),
+            (f"{OURS}: max_seq_length x masked_lm_prob", dict(max_predictions_per_seq=39)),
+            (PILE, dict(tokenization="WordPiece", vocab_size=32768, do_lower_case=True)),
+        ),
+        pretrain=(
+            (f"{MODERN}, section 2.1.3: base's width, more layers", dict(model="base")),
+            (
+                f"{MODERN}, section 2.1.3",
+                dict(num_hidden_layers=22, intermediate_size=2304),
+            ),
+            (
+                f"{MODERN}, section 2.1.1",
+                dict(
+                    hidden_act="geglu",
+                    position_embedding_type="rotary",
+                    norm_first=True,
+                    use_bias=False,
+                ),
+            ),
+            (
+                "Le Breton et al. 2025 (NeoBERT): as stable as LayerNorm, and less work",
+                dict(norm_type="rms_norm"),
+            ),
+            (MODERN_YAML, dict(layer_norm_eps=1e-5)),
+            (
+                f"{CRAMMING}/arch/crammed-bert.yaml",
+                dict(
+                    type_vocab_size=0,
+                    mlm_transform=False,
+                    decoder_bias=False,
+                    hidden_dropout_prob=0.0,
+                    attention_probs_dropout_prob=0.0,
+                ),
+            ),
+            (
+                MOSAIC_YAML,
+                dict(global_batch_size=4096, train_batch_size=128, max_seq_length=128),
+            ),
+            (f"{MOSAIC_YAML}: 286,720,000 rows", dict(num_train_steps=70_000)),
+            (f"{MOSAIC_YAML}: decoupled_adamw", dict(optimizer="adamw")),
+            (
+                MOSAIC_YAML,
+                dict(learning_rate=5e-4, adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-6),
+            ),
+            (
+                f"{MOSAIC_YAML}: 1e-5 a step at the peak, which is this times the learning rate",
+                dict(weight_decay_rate=0.02),
+            ),
+            (TRAIN, dict(clip_norm=0.5)),
+            (
+                f"{MODERN}, section 2.2.2: warm-up, stable, 1 - sqrt",
+                dict(curve="wsd"),
+            ),
+            (MOSAIC_YAML, dict(warmup_proportion=0.06)),
+            (
+                "Hu et al. 2024 (MiniCPM): a tenth of the run is enough",
+                dict(decay_proportion=0.1),
+            ),
+            (
+                f"{MODERN}, section 2.2.2: over 50 of 1,719 billion tokens, rounded",
+                dict(batch_ramp_proportion=0.03),
+            ),
+            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
+            (f"{OURS}: max_seq_length x masked_lm_prob", dict(max_predictions_per_seq=39)),
+            (OURS, dict(lr_scaling="none")),
+        ),
+        classify=(
+            (
+                MOSAIC_JOBS,
+                dict(
+                    learning_rate=3e-5,
+                    global_batch_size=16,
+                    num_train_epochs=5.0,
+                    max_seq_length=256,
+                ),
+            ),
+            (MOSAIC_JOBS, dict(curve="one_cycle", warmup_proportion=0.06)),
+            (
+                MOSAIC_JOBS,
+                dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-6),
+            ),
+            (
+                f"{MOSAIC_JOBS}: 3e-6 a step at the peak, which is this times the learning rate",
+                dict(weight_decay_rate=0.1),
+            ),
+            (
+                f"{MOSAIC_YAML}: of hidden values as in BERT, of probabilities none",
+                dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.0),
+            ),
+            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
+            (OURS, dict(clip_norm=1.0, train_batch_size=16, lr_scaling="none")),
+        ),
+        differs=dict(
+            pretrain=(
+                (
+                    "ModernBERT and NeoBERT train on rows of 1,024 tokens first, then longer ones, "
+                    "and on about 50 times as many tokens"
+                ),
+                "ModernBERT has LayerNorm without bias, and two of three layers see 128 neighbours",
+            ),
+        ),
+    ),
+    "quick": Recipe(
+        summary=(
+            "minutes on a CPU: a tiny pre-LN BERT on rows of 64 tokens, with Muon; what a call "
+            "without settings does where there is no GPU"
+        ),
+        data=(
+            (BERT, dict(objective="nsp", masking="static", masked_lm_prob=0.15)),
+            (
+                QUICKLY,
+                dict(
+                    max_seq_length=64,
+                    max_predictions_per_seq=10,
+                    dupe_factor=4,
+                    tokenization="WordPiece",
+                    vocab_size=8192,
+                    do_lower_case=True,
+                ),
+            ),
+        ),
+        pretrain=(
+            (
+                QUICKLY,
+                dict(
+                    model="tiny",
+                    norm_first=True,
+                    hidden_dropout_prob=0.0,
+                    attention_probs_dropout_prob=0.0,
+                ),
+            ),
+            (
+                QUICKLY,
+                dict(
+                    optimizer="muon",
+                    learning_rate=5e-3,
+                    lr_scaling="none",
+                    curve="linear",
+                    warmup_proportion=0.05,
+                ),
+            ),
+            (
+                QUICKLY,
+                dict(
+                    global_batch_size=64,
+                    train_batch_size=64,
+                    num_train_steps=1000,
+                    eval_steps=200,
+                    max_seq_length=64,
+                    max_predictions_per_seq=10,
+                ),
+            ),
+        ),
+        classify=(
+            (
+                QUICKLY,
+                dict(
+                    global_batch_size=32,
+                    train_batch_size=32,
+                    learning_rate=2e-4,
+                    num_train_epochs=5.0,
+                    warmup_proportion=0.1,
+                    max_seq_length=64,
+                    lr_scaling="none",
+                ),
+            ),
+        ),
+        differs={},
+    ),
+}
