@@ -23,9 +23,14 @@ from helpers.command import (
 from helpers.report import origin, print_origin, print_table, read_results, write_results
 
 POST_LN = dict(norm_first=False, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-ADAMW = dict(optimizer="adamw")
+ABSOLUTE, ADAMW = dict(position_embedding_type="absolute"), dict(optimizer="adamw")
+# --model drops what the recipe says of the model
 MINI = dict(
-    model="mini", norm_first=True, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    model="mini",
+    norm_first=True,
+    position_embedding_type="rotary",
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
 )
 
 
@@ -38,11 +43,12 @@ def batch(size):
 # value}])}, beside --recipe=quick
 VARIANTS = {
     "quick": ({}, {}),
+    "absolute positions": ({}, ABSOLUTE),
     "rate 2e-3": ({}, dict(learning_rate=2e-3)),
     "rate 1e-2": ({}, dict(learning_rate=1e-2)),
     "rate 2e-2": ({}, dict(learning_rate=2e-2)),
     "AdamW 2e-3": ({}, ADAMW | dict(learning_rate=2e-3)),
-    "AdamW 1e-4 (BERT's own)": ({}, ADAMW | POST_LN | dict(learning_rate=1e-4)),
+    "AdamW 1e-4 (BERT's own)": ({}, ADAMW | POST_LN | ABSOLUTE | dict(learning_rate=1e-4)),
     "post-LN and dropout": ({}, POST_LN),
     "mini": ({}, MINI),
     "4 layers": ({}, dict(num_hidden_layers=4)),

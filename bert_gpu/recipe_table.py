@@ -677,8 +677,8 @@ RECIPES = {
     ),
     "quick": Recipe(
         summary=(
-            "minutes on a CPU: a tiny pre-LN BERT on rows of 64 tokens, with Muon; what a call "
-            "without settings does where there is no GPU"
+            "minutes on a CPU: a tiny pre-LN BERT with rotary positions on rows of 64 tokens, with "
+            "Muon; what a call without settings does where there is no GPU"
         ),
         data=(
             (BERT, dict(objective="nsp", masking="static", masked_lm_prob=0.15)),
@@ -700,6 +700,7 @@ RECIPES = {
                 dict(
                     model="tiny",
                     norm_first=True,
+                    position_embedding_type="rotary",
                     hidden_dropout_prob=0.0,
                     attention_probs_dropout_prob=0.0,
                 ),
