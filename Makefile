@@ -43,7 +43,7 @@ test-long: install oracle browser strace
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python BERT_GPU_JAX_PYTHON=$(CURDIR)/$(ORACLE)/python \
 		$(BIN)/python -m pytest -m long --durations=10 --no-skips
 
-# Whatever may go wrong, tried on the commands as processes; prints a table of what they survived.
+# What may go wrong, tried on the commands as processes, within half an hour; prints a table of what they survived.
 faults: install strace
 	$(BIN)/python -m tests.faults
 
