@@ -25,9 +25,9 @@ MEASURES = {
     "nsp_accuracy": "next sentence: right",
 }
 MASKED = (
-    "The CREATE [MASK] statement creates a new table.",
-    "The economy depends on [MASK] and tourism.",
     "Captain Ahab looked for the white [MASK].",
+    "The DELETE statement removes rows from a [MASK].",
+    "The main exports are oil and natural [MASK].",
 )
 UNTRAINED = (
     "--recipe=quick",
