@@ -44,8 +44,9 @@ def batch(size):
 VARIANTS = {
     "quick": ({}, {}),
     "absolute positions": ({}, ABSOLUTE),
+    "absolute positions, rate 5e-3": ({}, ABSOLUTE | dict(learning_rate=5e-3)),
     "rate 2e-3": ({}, dict(learning_rate=2e-3)),
-    "rate 1e-2": ({}, dict(learning_rate=1e-2)),
+    "rate 5e-3": ({}, dict(learning_rate=5e-3)),
     "rate 2e-2": ({}, dict(learning_rate=2e-2)),
     "AdamW 2e-3": ({}, ADAMW | dict(learning_rate=2e-3)),
     "AdamW 1e-4 (BERT's own)": ({}, ADAMW | POST_LN | ABSOLUTE | dict(learning_rate=1e-4)),
@@ -56,6 +57,7 @@ VARIANTS = {
     "64 wide": ({}, dict(hidden_size=64, intermediate_size=256)),
     "batch 16": ({}, batch(16)),
     "batch 32": ({}, batch(32)),
+    "batch 32, rate 5e-3": ({}, batch(32) | dict(learning_rate=5e-3)),
     "batch 128": ({}, batch(128)),
     "length 32": (
         dict(max_seq_length=32, max_predictions_per_seq=5),

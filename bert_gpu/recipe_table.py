@@ -709,7 +709,7 @@ RECIPES = {
                 QUICKLY,
                 dict(
                     optimizer="muon",
-                    learning_rate=5e-3,
+                    learning_rate=1e-2,
                     lr_scaling="none",
                     curve="linear",
                     warmup_proportion=0.05,
