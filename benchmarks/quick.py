@@ -57,7 +57,6 @@ VARIANTS = {
     "64 wide": ({}, dict(hidden_size=64, intermediate_size=256)),
     "batch 16": ({}, batch(16)),
     "batch 32": ({}, batch(32)),
-    "batch 32, rate 5e-3": ({}, batch(32) | dict(learning_rate=5e-3)),
     "batch 128": ({}, batch(128)),
     "length 32": (
         dict(max_seq_length=32, max_predictions_per_seq=5),
