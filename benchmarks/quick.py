@@ -44,7 +44,7 @@ def batch(size):
 VARIANTS = {
     "quick": ({}, {}),
     "absolute positions": ({}, ABSOLUTE),
-    "absolute positions, rate 5e-3": ({}, ABSOLUTE | dict(learning_rate=5e-3)),
+    "absolute positions at 5e-3": ({}, ABSOLUTE | dict(learning_rate=5e-3)),
     "rate 2e-3": ({}, dict(learning_rate=2e-3)),
     "rate 5e-3": ({}, dict(learning_rate=5e-3)),
     "rate 2e-2": ({}, dict(learning_rate=2e-2)),
@@ -62,7 +62,7 @@ VARIANTS = {
         dict(max_seq_length=32, max_predictions_per_seq=5),
         dict(max_seq_length=32, max_predictions_per_seq=5, **batch(128)),
     ),
-    "length 32, batch 32": (
+    "length 32 and batch 32": (
         dict(max_seq_length=32, max_predictions_per_seq=5),
         dict(max_seq_length=32, max_predictions_per_seq=5, **batch(32)),
     ),
@@ -81,8 +81,8 @@ VARIANTS = {
     "fine-tuning 5e-5": ({}, {}, dict(learning_rate=5e-5)),
     "fine-tuning 1e-4": ({}, {}, dict(learning_rate=1e-4)),
     "fine-tuning 5e-4": ({}, {}, dict(learning_rate=5e-4)),
-    "fine-tuning, 3 epochs": ({}, {}, dict(num_train_epochs=3)),
-    "fine-tuning, 10 epochs": ({}, {}, dict(num_train_epochs=10)),
+    "fine-tuning of 3 epochs": ({}, {}, dict(num_train_epochs=3)),
+    "fine-tuning of 10 epochs": ({}, {}, dict(num_train_epochs=10)),
 }
 COLUMNS = ("steps", "MLM loss", "MLM right", "NSP right", "pairs", "untrained")
 
