@@ -1,6 +1,7 @@
 """`python -m bert_gpu COMMAND`, installed as `bert-gpu`."""
 
 import importlib
+import keyword
 import sys
 
 from bert_gpu.environment import quiet_interrupts
@@ -11,6 +12,8 @@ COMMANDS = {
     "classify": "BERT -> downstream task (run_classifier.py)",
     "vocab": "learn a WordPiece or SentencePiece vocabulary",
     "fill-mask": "guess the words behind [MASK]",
+    "import": "a model in any format -> one that is trained on here",
+    "export": "a model -> Hugging Face and other formats",
 }
 
 
@@ -42,8 +45,9 @@ def run(argv):
         return 0
     if command not in COMMANDS:
         raise UserError(f"{command[:100]!r}: no such command; known are {', '.join(COMMANDS)}")
+    name = command.replace("-", "_") + "_" * keyword.iskeyword(command)
     with quiet_interrupts():
-        module = importlib.import_module(f"bert_gpu.cli.{command.replace('-', '_')}")
+        module = importlib.import_module(f"bert_gpu.cli.{name}")
     return module.main([f"bert-gpu {command}", *argv[2:]])
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from bert_gpu.__main__ import main
+from bert_gpu.__main__ import COMMANDS, main
 from bert_gpu.cli import aliases
 from bert_gpu.cli import flags as cli_flags
 from bert_gpu.settings import fields_of
@@ -96,7 +96,7 @@ USAGES = [
 
 def test_documents_name_commands():
     named = {usage.values[0] for usage in USAGES}
-    assert named == {*SCRIPTS.values(), "vocab", "fill-mask"} and len(USAGES) >= 7
+    assert named == set(COMMANDS) and len(USAGES) >= 7
 
 
 @pytest.mark.parametrize("command, arguments", USAGES)
@@ -174,7 +174,7 @@ def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys)
 # The command as it is, with Ctrl-C in its 20th step.
 INTERRUPTED = """
 import os, signal, sys
-from bert_gpu.__main__ import main
+from bert_gpu.__main__ import COMMANDS, main
 from bert_gpu.train.step import TrainStep
 call = TrainStep.__call__
 

@@ -7,8 +7,13 @@ from bert_gpu import console, environment
 from bert_gpu.cli import flags
 from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.data.config import DataConfig
-from bert_gpu.interop.sources import NONE, find_model, find_vocabulary, tokenizer_notes
-from bert_gpu.model.config import read_config
+from bert_gpu.interop.sources import (
+    NONE,
+    find_model,
+    find_vocabulary,
+    read_config,
+    tokenizer_notes,
+)
 from bert_gpu.recipes import RecipeConfig
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.text.config import TextFormat
@@ -148,9 +153,9 @@ def start_folder(parsed):
     return None if name in (None, NONE) else find_model(name, "init_checkpoint")
 
 
-def vocab_size_of(folder):
-    """What the config.json of a model's folder says."""
-    return read_config(os.path.join(folder, "config.json")).vocab_size
+def vocab_size_of(path):
+    """What a model's own configuration says."""
+    return read_config(path).vocab_size
 
 
 def adopted(parsed, folder):

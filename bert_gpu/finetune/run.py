@@ -129,7 +129,7 @@ def run_phases(settings, phases, task, splits, folder, stored, console, clock):
             return Result(folder.model, {}, outcome)
         # Evaluates the exported model, not the one in memory: a finished run is not trained again.
         path = folder.model
-        state.assign_weights(models.read_model(path)[1])
+        state.assign_weights(models.read_model(path).weights)
     metrics = {}
     if "eval" in phases:
         metrics["dev"] = evaluate()

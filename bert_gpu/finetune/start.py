@@ -50,7 +50,7 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
         model, tokenizer = fresh_model(config)
         model = with_head(model, config)
     else:
-        path, model, stored, notes = models.read_start(init_checkpoint)
+        path, (model, stored, notes, *_) = models.read_start(init_checkpoint)
         tokenizer = checked_tokenizer(config, path, model)
         pooled_by, model = pooling_of(model, stored), with_head(model, config)
         left = () if class_names(stored, notes.labels) == labels else ("classifier/",)
@@ -83,7 +83,7 @@ def start_trained(config, output_dir):
     if config.init_checkpoint is not None:
         candidates.insert(0, models.find_model(config.init_checkpoint, "init_checkpoint"))
     for path in candidates:
-        model, weights, notes = models.read_model(path)
+        model, weights, notes, *_ = models.read_model(path)
         labels = class_names(weights, notes.labels)
         specs = classifier_weights(open_encoder(model), len(labels))
         if len(labels) > 1 and set(specs) <= set(weights):

@@ -10,30 +10,19 @@ are ours under our names.
 
 import contextlib
 import re
-import typing
 
 import numpy as np
 
 from bert_gpu import tensor_files
 from bert_gpu.files import read_json
 from bert_gpu.interop.folders import replace_folder
+from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tensors import join, read_tensors
+from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
 from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
-
-
-class Notes(typing.NamedTuple):
-    """What else a folder contains: our weights that it lacks, its tensors that we do not use, its
-    architecture and labels.
-    """
-
-    missing: list[str]
-    unused: list[str]
-    architecture: str
-    labels: tuple[str, ...]
-
 
 # The weights of each class of transformers beside the encoder's, as prefixes of our names.
 ARCHITECTURES = {
@@ -280,6 +269,24 @@ def read_model(folder):
         )
     labels = _read_labels(config_path) if "classifier/kernel" in weights else ()
     return config, weights, Notes(missing, unused, architecture, labels)
+
+
+def read(path):
+    """The formats.Model of a folder."""
+    return Model(*read_model(path))
+
+
+def write(model, folder, options):
+    """Writes a Model's folder; returns the line for the log."""
+    write_model(
+        folder,
+        model.config,
+        model.weights,
+        model.notes.architecture,
+        model.notes.labels,
+        tokenizer_files(model.tokenizer),
+    )
+    return f"{folder}: {model.notes.architecture}"
 
 
 def write_model(folder, config, weights, architecture="BertForPreTraining", labels=(), files=None):

@@ -1,7 +1,8 @@
 """Where a model lies and what its folder says of itself: shape, vocabulary, casing.
 
-Reads no weights and imports no TensorFlow, so that flags are checked against a folder at once. The
-folder is ours or Hugging Face's; a run's folder stands for the model/ in it.
+Reads no weights and imports no TensorFlow, so that flags are checked against a model at once. The
+model is a folder or, in formats that have none, a path in one; a run's folder stands for the model/
+in it.
 """
 
 import dataclasses
@@ -10,6 +11,8 @@ import re
 
 from bert_gpu.files import check_local, read_json
 from bert_gpu.interop.folders import displaced
+from bert_gpu.interop.formats import OURS, has_model, open_format, recognise
+from bert_gpu.model import config as model_config
 from bert_gpu.settings import Settings, UserError, fields_of, setting
 
 NONE = "none"  # --init_checkpoint=none: random weights
@@ -26,18 +29,16 @@ class TokenizerNotes(Settings):
     tokenize_chinese_chars: bool = setting(True, "Make each Chinese character a word.")
 
 
-def has_model(path):
-    return os.path.exists(os.path.join(path, "config.json"))
-
-
 def find_model(path, flag):
-    """The folder of a model: `path`, or its model/ when `path` is the folder of a run. The
-    UserError names `flag`.
+    """The path of a model in any format that is read: `path`, or its model/ when `path` is the
+    folder of a run. The UserError names `flag`.
     """
     check_local(path, f"--{flag}")
     for folder in (path, os.path.join(path, "model")):
         if has_model(folder):
             return folder
+    if recognise(path) is not None:
+        return path
     if os.path.isdir(os.path.join(path, "checkpoints")):
         raise UserError(
             f"--{flag}={path}: this run is not finished, so it has "
@@ -64,6 +65,19 @@ def find_model(path, flag):
     )
 
 
+def read_config(path):
+    """The ModelConfig of a model that `find_model` has found."""
+    name = recognise(path)
+    if name == OURS:
+        return model_config.read_config(os.path.join(path, "config.json"))
+    return open_format(name).read_config(path)
+
+
+def folder_of(path):
+    """The folder that a model lies in: the model itself, or that of its files."""
+    return path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
+
+
 def tensorflow_checkpoint(path):
     """The prefix of the TensorFlow checkpoint that a path names, such as Google's bert_model.ckpt:
     as a prefix, as one of its files, or as a folder that holds one. None without one.
@@ -76,17 +90,18 @@ def tensorflow_checkpoint(path):
     return os.path.join(path, found[-1].removesuffix(".index")) if found else None
 
 
-def find_vocabulary(folder):
-    """The vocabulary file in a model's folder, ours or Hugging Face's, or None."""
-    paths = [os.path.join(folder, name) for name in VOCABULARIES]
+def find_vocabulary(path):
+    """The vocabulary file beside a model's other files, or None."""
+    paths = [os.path.join(folder_of(path), name) for name in VOCABULARIES]
     return next((path for path in paths if os.path.exists(path)), None)
 
 
-def tokenizer_notes(folder):
-    """What a model's folder says of its tokenizer, {field of TokenizerNotes: value}, in its
+def tokenizer_notes(path):
+    """What the folder of a model says of its tokenizer, {field of TokenizerNotes: value}, in its
     tokenizer_config.json or, of the casing, in its tokenizer.json.
     """
-    path, fields = os.path.join(folder, "tokenizer_config.json"), fields_of(TokenizerNotes)
+    folder, fields = folder_of(path), fields_of(TokenizerNotes)
+    path = os.path.join(folder, "tokenizer_config.json")
     notes = read_json(path, "a tokenizer's settings", fields) if os.path.exists(path) else {}
     path = os.path.join(folder, "tokenizer.json")
     if "do_lower_case" not in notes and os.path.exists(path):

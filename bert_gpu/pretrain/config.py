@@ -1,9 +1,9 @@
 """The settings of pretraining and of fill-mask, and the model that follows from them."""
 
 import dataclasses
-import os
 
 from bert_gpu.data.config import InputConfig
+from bert_gpu.interop import sources
 from bert_gpu.interop.sources import NONE, find_model
 from bert_gpu.model.config import NOT_IN_WEIGHTS, PRESETS, ModelConfig, preset, read_config
 from bert_gpu.recipes import differences
@@ -172,7 +172,7 @@ def continued_model(settings, max_seq_length, stored):
         model = ModelConfig(**known)
     else:
         folder = find_model(settings.run.start, "init_checkpoint")
-        model = read_config(os.path.join(folder, "config.json"))
+        model = sources.read_config(folder)
         check_continues(given, model, folder)
     changed = {name: value for name, (value, _) in given.items()}
     if max_seq_length > model.max_position_embeddings:

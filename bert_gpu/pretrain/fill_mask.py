@@ -25,7 +25,7 @@ def fill_mask(config, text):
         )
     fused.compile_silently_once()
     folder = models.find_model(config.model, "model")
-    model, weights, _ = models.read_model(folder)
+    model, weights, *_ = models.read_model(folder)
     encoder = open_encoder(model)
     missing = [name for name in {**encoder.weights(), **mlm_weights(model)} if name not in weights]
     if missing:

@@ -61,7 +61,7 @@ def read_run(folder, warn):
 
 def read_model(folder, warn):
     """All of a model's folder that we use."""
-    config, weights, notes = models.read_model(str(folder))
+    config, weights, notes, *_ = models.read_model(str(folder))
     tokenizer = models.load_tokenizer(str(folder))
     return config.to_dict(), digests(weights), notes, tokenizer.identity
 

@@ -1,0 +1,21 @@
+"""python -m bert_gpu export: a model -> the format of another project."""
+
+from bert_gpu import console
+from bert_gpu.cli import flags
+from bert_gpu.environment import quick_imports
+from bert_gpu.interop.config import ExportConfig
+
+SUMMARY = (
+    "Writes a model in the format of another project, with its vocabulary and a model card. "
+    "The last line says what opens it there."
+)
+EXAMPLE = ("python -m bert_gpu export --from=runs/pretrain --to=my-bert",)
+
+
+def main(argv):
+    config = flags.parse(argv, SUMMARY, EXAMPLE, [ExportConfig]).make(ExportConfig)
+    config.check_paths()
+    with quick_imports():
+        from bert_gpu.interop.models import transfer
+    console.answer(transfer(config, config.format))
+    return 0

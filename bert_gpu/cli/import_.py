@@ -1,0 +1,26 @@
+"""python -m bert_gpu import: a model in the format of another project -> one that is trained on
+here.
+"""
+
+from bert_gpu import console
+from bert_gpu.cli import flags
+from bert_gpu.environment import quick_imports
+from bert_gpu.interop.config import ImportConfig
+
+SUMMARY = (
+    "Reads a model of another project, checks all of it, and writes it as a model's folder of "
+    "ours. The training scripts read the same formats themselves, with --init_checkpoint."
+)
+EXAMPLE = (
+    "python -m bert_gpu import --from=bert-base-uncased --to=models/base",
+    "python run_classifier.py --init_checkpoint=models/base",
+)
+
+
+def main(argv):
+    config = flags.parse(argv, SUMMARY, EXAMPLE, [ImportConfig]).make(ImportConfig)
+    config.check_paths()
+    with quick_imports():
+        from bert_gpu.interop.models import transfer
+    console.answer(transfer(config, "huggingface"))
+    return 0

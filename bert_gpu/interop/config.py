@@ -1,0 +1,60 @@
+"""Settings of `import` and `export`."""
+
+import dataclasses
+import os
+
+from bert_gpu.files import check_local, check_writable
+from bert_gpu.interop.formats import format_names
+from bert_gpu.settings import Settings, UserError, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransferConfig(Settings):
+    """From where to where a model goes."""
+
+    source: str | None = setting(
+        None,
+        "The model: a run's folder, its model/, or a model in any format that is read: "
+        f"{', '.join(format_names(writes=False))}.",
+        aliases=("from",),
+    )
+    to: str | None = setting(None, "The folder to write; made if needed.")
+    vocab_file: str | None = setting(
+        None, "The model's vocabulary. Default: the one that lies beside it."
+    )
+    do_lower_case: bool | None = setting(
+        None,
+        "Lower-case the text. Default: as the model's tokenizer_config.json says, else yes.",
+    )
+    overwrite: bool = setting(
+        False, "Replace files of the same names in a folder that is not empty; others stay."
+    )
+
+    def check_paths(self):
+        """UserError unless --from and --to are given and --to may be written to."""
+        for flag, value in (("from", self.source), ("to", self.to)):
+            if value is None:
+                raise UserError(f"--{flag}: is needed; give --from=MODEL --to=FOLDER")
+        check_local(self.to, "--to")
+        check_writable(self.to, f"--to={self.to}")
+        if not self.overwrite and os.path.isdir(self.to) and os.listdir(self.to):
+            raise UserError(
+                f"--to={self.to}: is not empty; name another folder, or replace files of the "
+                "same names with --overwrite"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportConfig(TransferConfig):
+    """A model in any format -> a model's folder here."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportConfig(TransferConfig):
+    """A model here, or in any format -> another format."""
+
+    format: str = setting(
+        "huggingface",
+        "What to write: a folder that Hugging Face's transformers opens (huggingface).",
+        choices=format_names(writes=True),
+    )

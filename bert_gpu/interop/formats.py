@@ -1,0 +1,102 @@
+"""The formats that models come in and leave in: a row each, and what a format's module provides.
+
+A format is a module of this room with the functions of `FormatModule`. It is imported when it is
+needed, so what only it needs (another framework, an optional package) costs nobody else anything.
+Adding one takes its module and its row in FORMATS.
+"""
+
+import importlib
+import os
+import typing
+
+from bert_gpu.model.config import ModelConfig
+
+
+class Notes(typing.NamedTuple):
+    """What else a model's files contain: our weights that they lack, their tensors that we do not
+    use, the architecture (a class of `transformers` such as BertForMaskedLM, which says what heads
+    there are) and the names of a classifier's classes.
+    """
+
+    missing: list[str]
+    unused: list[str]
+    architecture: str
+    labels: tuple[str, ...]
+
+
+class Model(typing.NamedTuple):
+    """A model in no format.
+
+    weights: {our name: float32 array}. tokenizer: text.tokenizer.Tokenizer, None without a
+    vocabulary. card: what its model card says of its training, {title: {name: text}}, None where
+    that is not known.
+    """
+
+    config: ModelConfig
+    weights: dict
+    notes: Notes
+    tokenizer: typing.Any = None
+    card: dict | None = None
+
+
+class FormatModule(typing.Protocol):
+    """What the module of a format provides; the first three functions only where it reads. Then
+    importing it must not import TensorFlow or what else is slow, because paths are looked at first;
+    only our own format is recognised without its module.
+    """
+
+    def recognises(self, path: str) -> bool:
+        """Whether a path (a folder, a file, or the prefix of a checkpoint's files) is a model in
+        this format; looks at names of files alone.
+        """
+
+    def read_config(self, path: str) -> ModelConfig:
+        """The shape of a model in this format. Raises UserError."""
+
+    def read(self, path: str) -> Model:
+        """The whole model but its tokenizer, which lies beside it in the same files everywhere
+        (models.open_model). Raises UserError for files that are damaged or contradict each other.
+        """
+
+    def write(self, model: Model, folder: str, options) -> str:
+        """Writes a model's folder, whole or not at all; `options` is an ExportConfig. Returns the
+        line that the command prints last. Raises UserError, before anything is written, when the
+        format cannot hold the model.
+        """
+
+
+class Format(typing.NamedTuple):
+    """A row of the table. module: in this room. reads, writes: what it can do."""
+
+    name: str
+    module: str
+    reads: bool = True
+    writes: bool = True
+
+
+OURS = "huggingface"  # what trainings write; has_model recognises it
+FORMATS = (Format(OURS, "huggingface"),)
+
+
+def format_names(*, writes):
+    """Names of the formats that can be written, or read."""
+    return tuple(row.name for row in FORMATS if (row.writes if writes else row.reads))
+
+
+def open_format(name) -> FormatModule:
+    """The module of a format."""
+    (row,) = (row for row in FORMATS if row.name == name)
+    return importlib.import_module(f"{__package__}.{row.module}")
+
+
+def has_model(path):
+    """Whether a folder holds a model in our own format, which is that of Hugging Face."""
+    return os.path.exists(os.path.join(path, "config.json"))
+
+
+def recognise(path):
+    """The name of the format of a model, None for what is no model."""
+    if has_model(path):
+        return OURS
+    others = (name for name in format_names(writes=False) if name != OURS)
+    return next((name for name in others if open_format(name).recognises(path)), None)

@@ -1,0 +1,84 @@
+"""import and export: what goes out comes in again the same, and what is wrong is one line before
+anything is written.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bert_gpu.__main__ import main as command
+from bert_gpu.interop import formats, models
+from tests.test_architecture import ROOT
+
+
+def transfer(name, *arguments):
+    return command(["bert-gpu", name, *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def exported(finished, tmp_path_factory):
+    """The model of a run, exported for Hugging Face."""
+    folder = tmp_path_factory.mktemp("exported") / "there"
+    assert transfer("export", f"--from={finished}", f"--to={folder}", "--format=huggingface") == 0
+    return folder
+
+
+def test_out_and_in_again_are_the_same_bytes(finished, exported, tmp_path, capsys):
+    assert transfer("import", f"--from={exported}", f"--to={tmp_path}/back") == 0
+    assert str(tmp_path / "back") in capsys.readouterr().out
+    ours = (finished / "model" / "model.safetensors").read_bytes()
+    assert (tmp_path / "back" / "model.safetensors").read_bytes() == ours
+    for folder in (exported, tmp_path / "back"):
+        model = models.read_model(str(folder))
+        assert model.config == models.read_model(str(finished / "model")).config
+        tokenizer = models.load_tokenizer(str(folder))
+        assert tokenizer.identity == models.load_tokenizer(str(finished / "model")).identity
+
+
+def test_names_that_are_taken_need_overwrite(finished, exported, capsys):
+    (exported / "mine.txt").write_text("mine")
+    before = (exported / "model.safetensors").read_bytes()
+    assert transfer("export", f"--from={finished}", f"--to={exported}") == 2
+    assert f"--to={exported}: is not empty" in capsys.readouterr().err
+    assert transfer("export", f"--from={finished}", f"--to={exported}", "--overwrite") == 0
+    assert (exported / "model.safetensors").read_bytes() == before
+    assert (exported / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["import", "export"])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "--from: is needed"),
+        (["--from=MODEL"], "--to: is needed"),
+        (["--from=NOWHERE", "--to=NEW"], "--from=NOWHERE: no such folder"),
+        (["--from=MODEL", "--to=gs://models/one"], "--to=gs://models/one: "),
+        (["--from=MODEL", "--to=FILE"], "--to=FILE"),
+        (["--from=MODEL", "--to=MODEL", "--overwrite"], "is the model itself"),
+        (["--from=MODEL", "--to=NEW", "--vocab_file=FILE"], "FILE"),
+    ],
+)
+def test_faults_are_one_line(name, arguments, message, finished, tmp_path, capsys):
+    (tmp_path / "file").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\none\n")
+    places = dict(MODEL=finished / "model", NOWHERE=tmp_path / "no", FILE=tmp_path / "file")
+    places["NEW"] = tmp_path / "new"
+    for word, path in places.items():
+        arguments = [argument.replace(word, str(path)) for argument in arguments]
+        message = message.replace(word, str(path))
+    assert transfer(name, *arguments) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_paths_are_looked_at_without_tensorflow(tmp_path):
+    """Whatever formats there are, so that a wrong --init_checkpoint is told at once."""
+    (tmp_path / "other").write_text("")
+    code = (
+        "import sys; from bert_gpu.interop.formats import recognise; "
+        "assert recognise(sys.argv[1]) is None; assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
+    assert all(row.reads or row.writes for row in formats.FORMATS)
