@@ -22,5 +22,5 @@ def main(argv):
     config.check_paths()
     with quick_imports():
         from bert_gpu.interop.models import transfer
-    console.answer(transfer(config, "huggingface"))
+    console.answer(transfer(config))
     return 0

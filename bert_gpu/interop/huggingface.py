@@ -1,22 +1,24 @@
-"""Reads and writes model folders of Hugging Face's BERT: config.json and model.safetensors.
+"""Reads and writes model folders of Hugging Face: config.json and model.safetensors.
 
-This is also the project's own format, so that trained models open in `transformers` directly. One
-table says which of their tensors make up each of ours. Two
-differences matter: torch keeps a linear layer's weight as (out, in), and our query, key and value
-projections are one matrix (H, 3H), in this order. Other architectures than BERT's (not
-config.is_classic), such as an encoder of Model Garden, have their own model_type, and their tensors
-are ours under our names.
+This is also the project's own format, so that trained models open in `transformers` directly; for
+other architectures than BERT's (not config.is_classic), such as a pre-LN model, the folder has a
+model_type of our own, our names for tensors and, in modeling_bert_gpu.py, the code that computes it
+there. `export` writes the class of a relative (relatives.py) instead, where one computes the same.
+families.py has the tables of names.
 """
 
 import contextlib
+import pathlib
 import re
 
 import numpy as np
 
 from bert_gpu import tensor_files
 from bert_gpu.files import read_json
+from bert_gpu.interop.families import ARCHITECTURES, HEADS, LABELLED, OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import Model, Notes
+from bert_gpu.interop.relatives import read_shape, relative_of
 from bert_gpu.interop.tensors import join, read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
@@ -24,135 +26,63 @@ from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
 
-# The weights of each class of transformers beside the encoder's, as prefixes of our names.
-ARCHITECTURES = {
-    "BertModel": ("pooler/",),
-    "BertForPreTraining": ("pooler/", "mlm/", "nsp/"),
-    "BertForMaskedLM": ("mlm/",),
-    "BertForSequenceClassification": ("pooler/", "classifier/"),
-}
-_HEADS = ("pooler/", "mlm/", "nsp/", "classifier/")
+# what transformers computes a model of ours with, copied into its folder
+CODE = pathlib.Path(__file__).with_name("modeling_bert_gpu.py")
 
 
-def _dense(ours, *theirs):
-    return {
-        f"{ours}/kernel": [f"{name}.weight" for name in theirs],
-        f"{ours}/bias": [f"{name}.bias" for name in theirs],
-    }
-
-
-def _norm(ours, theirs):
-    return {f"{ours}/scale": [f"{theirs}.weight"], f"{ours}/bias": [f"{theirs}.bias"]}
-
-
-def weight_names(config, specs):
-    """{our name: [their names]}, as in the classes with heads, where names of the encoder begin
-    with "bert."; specs: from `_specs`.
-    """
-    if not config.is_classic:
-        return {name: [name] for name in specs}
-    names = {
-        "embeddings/word": ["bert.embeddings.word_embeddings.weight"],
-        "embeddings/position": ["bert.embeddings.position_embeddings.weight"],
-        "embeddings/segment": ["bert.embeddings.token_type_embeddings.weight"],
-        **_norm("embeddings/norm", "bert.embeddings.LayerNorm"),
-    }
-    for index in range(config.num_hidden_layers):
-        ours, theirs = f"layer_{index}", f"bert.encoder.layer.{index}"
-        names.update(
-            {
-                **_dense(
-                    f"{ours}/attention/qkv",
-                    *(f"{theirs}.attention.self.{part}" for part in ("query", "key", "value")),
-                ),
-                **_dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense"),
-                **_norm(f"{ours}/attention/norm", f"{theirs}.attention.output.LayerNorm"),
-                **_dense(f"{ours}/feed_forward/in", f"{theirs}.intermediate.dense"),
-                **_dense(f"{ours}/feed_forward/output", f"{theirs}.output.dense"),
-                **_norm(f"{ours}/feed_forward/norm", f"{theirs}.output.LayerNorm"),
-            }
-        )
-    return {
-        **names,
-        **_dense("pooler", "bert.pooler.dense"),
-        **_dense("mlm/transform", "cls.predictions.transform.dense"),
-        **_norm("mlm/norm", "cls.predictions.transform.LayerNorm"),
-        "mlm/bias": ["cls.predictions.bias"],
-        **_dense("nsp", "cls.seq_relationship"),
-        **_dense("classifier", "classifier"),
-    }
-
-
-def _is_transposed(name, theirs):
-    """Whether the file has the transposed weight."""
-    return name.endswith("/kernel") and theirs != [name]
-
-
-def _to_ours(name, theirs, tensors):
-    """Their tensors of one weight -> ours."""
-    if _is_transposed(name, theirs):
-        tensors = [tensor.T for tensor in tensors]
-    return np.ascontiguousarray(
-        np.concatenate(tensors, axis=-1) if len(tensors) > 1 else tensors[0]
-    )
-
-
-def _to_theirs(name, theirs, array):
-    """Our weight -> their tensors."""
-    parts = np.split(array, len(theirs), axis=-1)
-    return [
-        np.ascontiguousarray(part.T if _is_transposed(name, theirs) else part) for part in parts
-    ]
-
-
-def _their_shape(name, theirs, shape):
-    """Shape of each of their tensors of one weight, from that of ours."""
-    shape = (*shape[:-1], shape[-1] // len(theirs))
-    return shape[::-1] if _is_transposed(name, theirs) else shape
-
-
-def _canonical(name):
-    """Their name as in our table: old norms have gamma and beta, and names of a bare encoder lack
-    "bert.".
-    """
-    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
-
-
-def _pop_decoder(folder, tensors):
+def _pop_decoder(folder, family, tensors):
     """Removes the MLM decoder, which repeats the word embeddings and the output bias; keeps its
     bias if that is the only copy.
     """
-    decoder, words = (
-        tensors.pop("cls.predictions.decoder.weight", None),
-        tensors.get("bert.embeddings.word_embeddings.weight"),
-    )
-    bias = tensors.pop("cls.predictions.decoder.bias", None)
+    words_name, (bias_name,) = family.names("embeddings/word")[0], family.names("mlm/bias")
+    decoder = tensors.pop(f"{family.decoder}.weight", None)
+    bias = tensors.pop(f"{family.decoder}.bias", None)
     if bias is not None:
-        tensors.setdefault("cls.predictions.bias", bias)
+        tensors.setdefault(bias_name, bias)
+    words = tensors.get(words_name)
     if decoder is not None and words is not None and not np.array_equal(decoder, words):
         raise UserError(
-            f"{folder}: cls.predictions.decoder.weight differs from "
+            f"{folder}: {family.decoder}.weight differs from "
             "the word embeddings; an untied decoder is not supported"
         )
 
 
-def _guess_architecture(names):
-    if "classifier.weight" in names or "classifier/kernel" in names:
-        return "BertForSequenceClassification"
-    if "cls.seq_relationship.weight" in names or "nsp/kernel" in names:
-        return "BertForPreTraining"
-    return (
-        "BertForMaskedLM" if "cls.predictions.bias" in names or "mlm/bias" in names else "BertModel"
-    )
+def _pop_zeros(folder, family, tensors):
+    """Removes tensors that are 0 in models that ours can be."""
+    for name in family.zeros:
+        if np.any(tensors.pop(name, 0)):
+            raise UserError(f"{folder}: {name} is not 0; a model with it is not supported")
 
 
-def _stated_architecture(path):
-    """The class that config.json names, or None; for our architectures, the BERT class with the
-    same heads.
+def _canonical(name, family):
+    """Their name as in the family's table: old norms have gamma and beta, and names of a bare
+    encoder lack the prefix.
     """
-    stated = read_json(path, model_config.A_CONFIG, model_config.CONFIG_FIELDS).get("architectures")
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    return family.with_prefix(re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+
+
+def _guess_architecture(family, names):
+    """The architecture of a folder that does not name one that we know, by its tensors."""
+
+    def has(weight):
+        return set(family.names(weight)) <= names
+
+    if has("span/kernel"):
+        return "BertForQuestionAnswering"
+    if family.parts is None and has("token_classifier/kernel"):
+        return "BertForTokenClassification"
+    if has("classifier/kernel"):
+        is_of_tokens = family.parts is not None and not has("pooler/kernel")
+        return "BertForTokenClassification" if is_of_tokens else "BertForSequenceClassification"
+    if has("nsp/kernel"):
+        return "BertForPreTraining"
+    return "BertForMaskedLM" if has("mlm/bias") else "BertModel"
+
+
+def _stated_architecture(path, family):
+    """The architecture of the class that config.json names, None when we do not know it."""
+    stated = read_json(path, model_config.A_CONFIG).get("architectures")
     if stated is None or stated == []:
         return None
     if not isinstance(stated, list) or not isinstance(stated[0], str):
@@ -160,12 +90,12 @@ def _stated_architecture(path):
             f"{path}: architectures={str(stated)[:60]} must "
             "be a list of names such as BertForPreTraining"
         )
-    return stated[0].replace("BertGpu", "Bert", 1)
+    return family.architecture_of(stated[0])
 
 
 def _read_labels(path):
     """Names of the classes; UserError unless they are text."""
-    labels = read_json(path, model_config.A_CONFIG, model_config.CONFIG_FIELDS).get("id2label")
+    labels = read_json(path, model_config.A_CONFIG, model_config.NOTES_FIELDS).get("id2label")
     if labels is not None and not isinstance(labels, dict):
         raise UserError(f"{path}: id2label must map class indices to names")
     names = model_config.read_labels(path)
@@ -174,16 +104,25 @@ def _read_labels(path):
     return names
 
 
+def _num_classes(family, architecture, tensors):
+    """Rows of the classifier among a folder's tensors; 1 without one."""
+    (name,) = family.names(f"{LABELLED.get(architecture, 'classifier')}/kernel")
+    kernel = tensors.get(name)
+    return 1 if np.ndim(kernel) != 2 else kernel.shape[-1 if family.parts is None else 0]
+
+
 def _specs(encoder, num_classes, architecture):
-    """Every weight that we can read. A classifier's pooler may differ from that of next-sentence
-    prediction.
+    """Every weight that we can read in a folder of an architecture. A classifier's pooler may
+    differ from that of next-sentence prediction.
     """
-    parts = [heads.classifier_weights(encoder, num_classes), heads.pretraining_weights(encoder)]
-    return (
-        {**parts[0], **parts[1]}
-        if architecture != "BertForSequenceClassification"
-        else {**parts[1], **parts[0]}
-    )
+    pretraining = heads.pretraining_weights(encoder)
+    if architecture == "BertForTokenClassification":
+        return pretraining | heads.token_classifier_weights(encoder, num_classes)
+    classifier = heads.classifier_weights(encoder, num_classes)
+    if architecture == "BertForSequenceClassification":
+        return pretraining | classifier
+    answers = heads.span_weights(encoder) if architecture == "BertForQuestionAnswering" else {}
+    return classifier | pretraining | answers
 
 
 @contextlib.contextmanager
@@ -196,13 +135,12 @@ def _blaming(path):
 
 
 def read_model(folder):
-    """Reads a folder of a Hugging Face BertModel, BertForPreTraining, BertForMaskedLM or
-    BertForSequenceClassification.
+    """Reads a folder of a class of Hugging Face's BERT (families.ARCHITECTURES) or of a relative.
 
     Returns:
       (config, weights, notes): ModelConfig; {our name: float32 array} of the weights in the
         folder; Notes. `notes.missing` names weights of the folder's architecture that the file
-        lacks.
+        lacks; of a relative's classes, `notes.architecture` names BERT's with the same heads.
 
     Raises:
       UserError: no such folder or file, a damaged file, a shape that contradicts config.json, an
@@ -214,10 +152,11 @@ def read_model(folder):
         if not name.endswith("position_ids")
     }
     config_path = join(folder, "config.json")
-    config = model_config.read_config(config_path)
-    if config.is_classic:
-        tensors = {_canonical(name): tensor for name, tensor in tensors.items()}
-        _pop_decoder(folder, tensors)
+    family, config = read_shape(config_path)
+    if family.parts is not None:
+        tensors = {_canonical(name, family): tensor for name, tensor in tensors.items()}
+        _pop_decoder(folder, family, tensors)
+        _pop_zeros(folder, family, tensors)
     with _blaming(config_path):
         encoder = open_encoder(config)
     if encoder.num_groups > len(tensors):  # before building a table of that many layers
@@ -225,50 +164,43 @@ def read_model(folder):
             f"{folder}: config.json says num_hidden_layers={config.num_hidden_layers}, "
             f"the file has {len(tensors)} tensors"
         )
-    stated = _stated_architecture(config_path)
-    architecture = stated if stated in ARCHITECTURES else _guess_architecture(tensors)
-    # (C, H)
-    classifier = tensors.get("classifier.weight", np.transpose(tensors.get("classifier/kernel", 0)))
-    num_classes = len(classifier) if np.ndim(classifier) == 2 else 1
+    stated = _stated_architecture(config_path, family)
+    architecture = stated or _guess_architecture(family, set(tensors))
+    family = family.of(architecture)
+    with _blaming(config_path):
+        specs = _specs(encoder, _num_classes(family, architecture, tensors), architecture)
 
     weights, missing = {}, []
-    with _blaming(config_path):
-        specs = _specs(encoder, num_classes, architecture)
-    names = weight_names(config, specs)
     for name, spec in specs.items():
-        theirs = names[name]
-        lacking = [their for their in theirs if their not in tensors]
-        if lacking:
-            if not name.startswith(_HEADS) or name.startswith(ARCHITECTURES[architecture]):
+        theirs = family.names(name)
+        if not set(theirs) <= set(tensors):
+            if not name.startswith(HEADS) or name.startswith(ARCHITECTURES[architecture]):
                 missing.append(name)
             continue
-        shape = _their_shape(name, theirs, spec.shape)
+        shape = family.shape(name, spec.shape)
         for their in theirs:
-            if tensors[their].shape != shape:
-                raise UserError(
-                    f"{folder}: {their} has shape {tensors[their].shape}, "
-                    f"config.json asks for {shape}"
-                )
-            if not np.isfinite(tensors[their]).all():
-                raise UserError(
-                    f"{folder}: {their} has values that are not finite; "
-                    "the file is damaged, so download or write it again"
-                )
-        weights[name] = _to_ours(name, theirs, [tensors[their] for their in theirs])
-    known = {their for name in weights for their in names[name]}
-    unused = sorted(set(tensors) - known)
-    if any(
-        name.startswith(
-            (f"bert.encoder.layer.{config.num_groups}.", f"layer_{config.num_groups}/", "encoder/")
-        )
-        for name in unused
-    ):
+            _check_tensor(folder, their, tensors[their], shape)
+        weights[name] = family.to_ours(name, [tensors[their] for their in theirs])
+    unused = sorted(set(tensors) - {their for name in weights for their in family.names(name)})
+    beyond = (family.layer_prefix(config.num_groups), "encoder/")
+    if any(name.startswith(beyond) for name in unused):
         raise UserError(
             f"{folder}: has more layers than config.json says "
             f"(num_hidden_layers={config.num_hidden_layers}); correct it"
         )
-    labels = _read_labels(config_path) if "classifier/kernel" in weights else ()
+    has_labels = any(f"{head}/kernel" in weights for head in LABELLED.values())
+    labels = _read_labels(config_path) if has_labels else ()
     return config, weights, Notes(missing, unused, architecture, labels)
+
+
+def _check_tensor(folder, name, tensor, shape):
+    if tensor.shape != shape:
+        raise UserError(f"{folder}: {name} has shape {tensor.shape}, config.json asks for {shape}")
+    if not np.isfinite(tensor).all():
+        raise UserError(
+            f"{folder}: {name} has values that are not finite; "
+            "the file is damaged, so download or write it again"
+        )
 
 
 def read(path):
@@ -277,20 +209,54 @@ def read(path):
 
 
 def write(model, folder, options):
-    """Writes a Model's folder; returns the line for the log."""
-    write_model(
-        folder,
-        model.config,
-        model.weights,
-        model.notes.architecture,
-        model.notes.labels,
-        tokenizer_files(model.tokenizer),
+    """Writes a Model's folder for transformers: as a BERT, as a relative that computes the same, or
+    with our code. Returns the line for the log, which says which.
+    """
+    config, architecture = model.config, model.notes.architecture
+    if config.encoder is not None:
+        raise UserError(
+            f"--format=huggingface: {config.encoder} is an encoder of Model Garden, which "
+            "transformers has no class for; --init_checkpoint and fill-mask take its folder"[:300]
+        )
+    relative = relative_of(config, architecture)
+    if relative is None:
+        write_own(model, folder)
+        name = family_of(config).class_of(architecture)
+        if config.is_classic:
+            return f"{folder}: {name} of transformers; {_opened(folder, architecture)}"
+        return (
+            f"{folder}: {name}, which transformers has no class for and {CODE.name} in the folder "
+            f"computes; {_opened(folder, architecture, ', trust_remote_code=True')}"
+        )
+    family, held = relative.family, relative.architecture_for(architecture)
+    labels = _checked_labels(folder, model.weights, held, model.notes.labels)
+    tensors = _their_tensors(folder, family, config, model.weights, held)
+    contents = tokenizer_files(model.tokenizer) | {
+        "model.safetensors": tensor_files.save(tensors),
+        "config.json": relative.config_bytes(config, held, labels),
+    }
+    replace_folder(str(folder).rstrip("/"), contents)
+    lost = "" if held == architecture else ", without next sentences"
+    return (
+        f"{folder}: {family.class_of(held)} of transformers, which computes the same{lost}; "
+        f"{_opened(folder, held)}"
     )
-    return f"{folder}: {model.notes.architecture}"
+
+
+def _opened(folder, architecture, more=""):
+    """The call that opens a folder there."""
+    return f'{auto_class(architecture)}.from_pretrained("{folder}"{more})'
+
+
+def write_own(model, folder):
+    """Writes a Model as a folder of ours."""
+    files, notes = tokenizer_files(model.tokenizer), model.notes
+    write_model(folder, model.config, model.weights, notes.architecture, notes.labels, files)
+    return f"{folder}: {family_of(model.config).class_of(notes.architecture)}"
 
 
 def write_model(folder, config, weights, architecture="BertForPreTraining", labels=(), files=None):
-    """Writes a model folder that `read_model` reads back and, for a BERT, `transformers` opens with
+    """Writes a model folder of ours, which `read_model` reads back and `transformers` opens with
     `architecture`.from_pretrained.
 
     The bytes depend on the arguments alone. The folder is replaced as a whole when it is complete;
@@ -309,20 +275,53 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
     """
     if architecture not in ARCHITECTURES:
         raise UserError(f"--architecture={architecture}: known are {', '.join(ARCHITECTURES)}")
-    num_classes = (
-        np.shape(weights["classifier/kernel"])[-1] if "classifier/kernel" in weights else 1
-    )
-    if architecture == "BertForSequenceClassification":
-        labels = tuple(labels) or tuple(f"LABEL_{index}" for index in range(num_classes))
-        if len(labels) != num_classes:
-            raise UserError(f"{folder}: {len(labels)} labels for {num_classes} classes")
-    else:
-        labels = ()
+    labels = _checked_labels(folder, weights, architecture, labels)
+    tensors = _their_tensors(folder, family_of(config), config, weights, architecture)
+    code, more = _code_for(config)
+    contents = {
+        **(files or {}),
+        **code,
+        "model.safetensors": tensor_files.save(tensors),
+        "config.json": model_config.config_bytes(config, architecture, labels, more),
+    }
+    replace_folder(str(folder).rstrip("/"), contents)
 
-    specs = _specs(open_encoder(config), num_classes, architecture)
-    tensors, names = {}, weight_names(config, specs)
+
+def _code_for(config):
+    """({name: bytes} of the code that computes a model in transformers, the entries of its
+    config.json that name it); nothing where transformers has a class, or where ours does not
+    compute it: an encoder of Model Garden.
+    """
+    if config.is_classic or config.encoder is not None:
+        return {}, {}
+    classes = {"AutoConfig": f"{OWN.class_name}Config"}
+    classes |= {auto_class(name): OWN.class_of(name) for name in ARCHITECTURES}
+    auto_map = {auto: f"{CODE.stem}.{name}" for auto, name in classes.items()}
+    return {CODE.name: CODE.read_bytes()}, {"auto_map": auto_map}
+
+
+def _checked_labels(folder, weights, architecture, labels):
+    """Names of all classes of an architecture's head, () for one without classes."""
+    if architecture not in LABELLED:
+        return ()
+    num_classes = _classes_of(weights, architecture)
+    labels = tuple(labels) or tuple(f"LABEL_{index}" for index in range(num_classes))
+    if len(labels) != num_classes:
+        raise UserError(f"{folder}: {len(labels)} labels for {num_classes} classes")
+    return labels
+
+
+def _classes_of(weights, architecture):
+    kernel = weights.get(f"{LABELLED.get(architecture, 'classifier')}/kernel")
+    return 1 if kernel is None else np.shape(kernel)[-1]
+
+
+def _their_tensors(folder, family, config, weights, architecture):
+    """{name: tensor} of a family's class. UserError when it has a weight that we lack."""
+    family, tensors = family.of(architecture), {}
+    specs = _specs(open_encoder(config), _classes_of(weights, architecture), architecture)
     for name, spec in specs.items():
-        if name.startswith(_HEADS) and not name.startswith(ARCHITECTURES[architecture]):
+        if name.startswith(HEADS) and not name.startswith(ARCHITECTURES[architecture]):
             continue
         if name not in weights:
             if name.startswith("pooler/") and architecture == "BertModel":
@@ -332,13 +331,9 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
             )
         array = np.asarray(weights[name], np.float32)
         assert array.shape == spec.shape, f"{name}: {array.shape}, expected {spec.shape}"
-        for their, part in zip(names[name], _to_theirs(name, names[name], array), strict=True):
-            tensors[their.removeprefix("bert.") if architecture == "BertModel" else their] = part
-    replace_folder(
-        str(folder).rstrip("/"),
-        {
-            **(files or {}),
-            "model.safetensors": tensor_files.save(tensors),
-            "config.json": model_config.config_bytes(config, architecture, labels),
-        },
-    )
+        tensors |= zip(family.names(name), family.to_theirs(name, array), strict=True)
+    if "mlm/" in ARCHITECTURES[architecture]:
+        zeros = {name: np.zeros(shape(config), np.float32) for name, shape in family.zeros.items()}
+        tensors |= zeros
+    prefix = family.prefix if architecture == "BertModel" else ""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}

@@ -7,7 +7,7 @@ trainings write. formats.py has the others, sources.py finds a model.
 import os
 
 from bert_gpu.interop.formats import OURS, has_model, open_format, recognise  # noqa: F401
-from bert_gpu.interop.huggingface import write_model  # noqa: F401
+from bert_gpu.interop.huggingface import write_model, write_own  # noqa: F401
 from bert_gpu.interop.sources import (  # noqa: F401
     find_model,
     find_vocabulary,
@@ -56,12 +56,12 @@ def open_model(path, flag, vocab_file=None, do_lower_case=None):
     return found, model._replace(tokenizer=tokenizer)
 
 
-def transfer(config, format_name, describe=None):
+def transfer(config, format_name=None, describe=None):
     """Reads a model in any format and writes it in another.
 
     Args:
-      config: ImportConfig or ExportConfig, after its check_paths. format_name: of
-        formats.FORMATS. describe: function of the model's path -> Model.card.
+      config: ImportConfig or ExportConfig, after its check_paths. format_name: of formats.FORMATS;
+        None = a folder of ours. describe: function of the model's path -> Model.card.
 
     Returns:
       The last line for the log.
@@ -74,4 +74,7 @@ def transfer(config, format_name, describe=None):
     if os.path.realpath(path) == os.path.realpath(config.to):
         raise UserError(f"--to={config.to}: is the model itself; name another folder")
     card = None if describe is None else describe(path)
-    return open_format(format_name).write(model._replace(card=card), config.to, config)
+    model = model._replace(card=card)
+    if format_name is None:
+        return write_own(model, config.to)
+    return open_format(format_name).write(model, config.to, config)

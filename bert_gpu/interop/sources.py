@@ -12,7 +12,7 @@ import re
 from bert_gpu.files import check_local, read_json
 from bert_gpu.interop.folders import displaced
 from bert_gpu.interop.formats import OURS, has_model, open_format, recognise
-from bert_gpu.model import config as model_config
+from bert_gpu.interop.relatives import read_shape
 from bert_gpu.settings import Settings, UserError, fields_of, setting
 
 NONE = "none"  # --init_checkpoint=none: random weights
@@ -69,7 +69,7 @@ def read_config(path):
     """The ModelConfig of a model that `find_model` has found."""
     name = recognise(path)
     if name == OURS:
-        return model_config.read_config(os.path.join(path, "config.json"))
+        return read_shape(os.path.join(path, "config.json"))[1]
     return open_format(name).read_config(path)
 
 

@@ -343,7 +343,7 @@ def preset(name, **overrides):
 # concern serving, training or tokenizing, not the weights.
 A_CONFIG = "a model's shape, like Google's bert_config.json"
 OWN_TYPE = "bert_gpu"  # model_type of models that `transformers` has no class for
-_CHECKED_KEYS = {
+CHECKED_KEYS = {
     "model_type": "bert",  # or OWN_TYPE
     "is_decoder": False,
     "is_encoder_decoder": False,
@@ -351,7 +351,7 @@ _CHECKED_KEYS = {
     "tie_word_embeddings": True,
     "pruned_heads": {},
 }
-_IGNORED_KEYS = frozenset(
+IGNORED_KEYS = frozenset(
     """
     architectures torch_dtype dtype transformers_version use_cache gradient_checkpointing
     classifier_dropout directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
@@ -377,6 +377,7 @@ class ConfigNotes(Settings):
     position_embedding_type: str | None = setting(None, "How the model learns word order.")
 
 
+NOTES_FIELDS = fields_of(ConfigNotes)
 CONFIG_FIELDS = fields_of(ConfigNotes, ModelConfig)
 
 
@@ -397,15 +398,15 @@ def read_config(path):
         )
     for key, value in values.items():
         if (
-            key in _CHECKED_KEYS
+            key in CHECKED_KEYS
             and value is not None
-            and value != _CHECKED_KEYS[key]
+            and value != CHECKED_KEYS[key]
             and key != "model_type"
         ):
             raise UserError(
-                f"{path}: {key}={value!r} is not supported, only {_CHECKED_KEYS[key]!r} is"[:300]
+                f"{path}: {key}={value!r} is not supported, only {CHECKED_KEYS[key]!r} is"[:300]
             )
-        if key not in fields and key not in _CHECKED_KEYS and key not in _IGNORED_KEYS:
+        if key not in fields and key not in CHECKED_KEYS and key not in IGNORED_KEYS:
             raise UserError(
                 f"{path}: unknown key {key!r}; the model's are {', '.join(sorted(fields))}"[:300]
             )
@@ -430,14 +431,14 @@ def read_labels(path):
     """Reads the names of a classifier's classes, in the order of its logits, from a config.json of
     Hugging Face's form; () when it has none.
     """
-    labels = read_json(path, A_CONFIG, CONFIG_FIELDS).get("id2label") or {}
+    labels = read_json(path, A_CONFIG, NOTES_FIELDS).get("id2label") or {}
     try:
         return tuple(str(labels[key]) for key in sorted(labels, key=int))
     except (TypeError, ValueError):
         raise UserError(f"{path}: id2label must map class indices to names") from None
 
 
-def config_bytes(config, architecture, labels=()):
+def config_bytes(config, architecture, labels=(), more=None):
     """The text of a config.json that `read_config` reads back to the same config and, if it is a
     classic BERT's, `transformers` opens.
 
@@ -447,6 +448,7 @@ def config_bytes(config, architecture, labels=()):
         refuses it instead of building a BERT with other weights.
       labels: names of the classes, in the order of the logits; transformers derives the width of
         the classifier from them.
+      more: {key: value} of further entries that say nothing of the model's shape.
     """
     fields = config.to_dict()
     if config.is_classic:
@@ -456,14 +458,18 @@ def config_bytes(config, architecture, labels=()):
             if field.metadata["role"] != "departure" or field.metadata["bert_values"]
         ]
         fields = {field.name: fields[field.name] for field in known}
+    name = architecture if config.is_classic else architecture.replace("Bert", "BertGpu", 1)
+    model_type = "bert" if config.is_classic else OWN_TYPE
+    return json_bytes({"model_type": model_type, **fields, **(more or {})}, name, labels)
+
+
+def json_bytes(values, class_name, labels):
+    """The text of a config.json of transformers with the values {key: value} of a model."""
     values = {
-        "architectures": [
-            architecture if config.is_classic else architecture.replace("Bert", "BertGpu", 1)
-        ],
-        "model_type": "bert" if config.is_classic else OWN_TYPE,
+        "architectures": [class_name],
         "pad_token_id": 0,
         "torch_dtype": "float32",
-        **fields,
+        **values,
     }
     if labels:
         values["id2label"] = {str(index): label for index, label in enumerate(labels)}

@@ -1,4 +1,5 @@
-"""Heads on top of the encoder (masked words, next sentence, classification) and their losses.
+"""Heads on top of the encoder (masked words, next sentence, classification of texts and of tokens,
+answers) and their losses.
 
 Legend: B batch, S sequence, P predictions, H hidden, V vocabulary, C classes.
 
@@ -66,6 +67,21 @@ def classifier_weights(encoder, num_classes):
         **pooler_weights(config, config.pooled_size),
         **dense_weights(config, "classifier", config.pooled_size, num_classes),
     }
+
+
+def token_classifier_weights(encoder, num_classes):
+    """{name: WeightSpec} of an Encoder and a classifier of its tokens."""
+    config = encoder.config
+    return {
+        **encoder.weights(),
+        **dense_weights(config, "token_classifier", config.hidden_size, num_classes),
+    }
+
+
+def span_weights(encoder):
+    """{name: WeightSpec} of an Encoder and the scores of an answer's first and last token."""
+    config = encoder.config
+    return {**encoder.weights(), **dense_weights(config, "span", config.hidden_size, 2)}
 
 
 def select(hidden, positions):
@@ -181,6 +197,23 @@ def sentence_vector(weights, hidden, mask, config):
 def classifier_logits(weights, pooled, seed=None, rate=0.0):
     """(B, config.pooled_size) -> (B, C), with dropout of the sentence vector while training."""
     return dense(weights, "classifier", dropout(pooled, rate, seed, "classifier"))
+
+
+def token_logits(weights, hidden, seed=None, rate=0.0):
+    """Scores of every token's classes, (B, S, H) -> (B, S, C), with dropout while training."""
+    return _each_token(weights, "token_classifier", dropout(hidden, rate, seed, "token_classifier"))
+
+
+def span_logits(weights, hidden):
+    """Scores of every token as an answer's first and as its last: (B, S, H) -> (B, S), (B, S)."""
+    return tf.unstack(_each_token(weights, "span", hidden), axis=-1)
+
+
+def _each_token(weights, name, hidden):
+    """A dense layer on each vector: (B, S, H) -> (B, S, out)."""
+    batch_size, length = sizes(hidden)[:2]
+    rows = dense(weights, name, tf.reshape(hidden, [-1, hidden.shape[-1]]))
+    return tf.reshape(rows, [batch_size, length, rows.shape[-1]])
 
 
 _widened = fused(widened)

@@ -14,13 +14,17 @@ import numpy as np
 import torch
 import transformers
 
-CLASSES = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification")
+CLASSES = (
+    *("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification"),
+    *("BertForTokenClassification", "BertForQuestionAnswering"),
+)
 
 
 def make(name, folder):
+    num_labels = 2 if name == "BertForQuestionAnswering" else 3  # its first and last token
     config = transformers.BertConfig(
         vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3,
-        intermediate_size=40, max_position_embeddings=16, num_labels=3,
+        intermediate_size=40, max_position_embeddings=16, num_labels=num_labels,
     )  # fmt: skip
     model = getattr(transformers, name)(config)
     with torch.no_grad():

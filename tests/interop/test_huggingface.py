@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from bert_gpu.files import CHECKSUM
 from bert_gpu.interop import huggingface
+from bert_gpu.interop.families import ARCHITECTURES, LABELLED
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
@@ -36,7 +37,7 @@ CONFIG = ModelConfig(
     intermediate_size=40,
     max_position_embeddings=16,
 )
-CLASSES = list(huggingface.ARCHITECTURES)
+CLASSES = list(ARCHITECTURES)
 HERE = pathlib.Path(__file__).parent
 
 
@@ -56,6 +57,17 @@ def needs_oracle(test):
     return pytest.mark.long(pytest.mark.skipif(is_missing, reason=reason)(test))
 
 
+def oracle_environment(folder):
+    """Environment variables for transformers; `folder` holds its copies of models' code."""
+    return {
+        **os.environ,
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "HF_MODULES_CACHE": str(folder / "modules"),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 def run_oracle(mode, folder):
     """What each class of transformers computes for the batch: {class: {output: array}}."""
     batch = oracle_batch()
@@ -65,13 +77,8 @@ def run_oracle(mode, folder):
         attention_mask=batch["input_mask"],
         token_type_ids=batch["segment_ids"],
     )
-    environment = {
-        **os.environ,
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
     script = [oracle_python(), str(HERE / "huggingface_oracle.py"), mode, str(folder)]
+    environment = oracle_environment(folder)
     done = subprocess.run(script, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return {name: dict(np.load(folder / f"{name}.npz")) for name in CLASSES}
@@ -91,6 +98,8 @@ def random_weights(num_classes=3, seed=4):
     specs = {
         **heads.pretraining_weights(open_encoder(CONFIG)),
         **heads.classifier_weights(open_encoder(CONFIG), num_classes),
+        **heads.token_classifier_weights(open_encoder(CONFIG), num_classes),
+        **heads.span_weights(open_encoder(CONFIG)),
     }
     return {
         name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32)
@@ -121,6 +130,11 @@ def assert_same_outputs(name, weights, config, expected):
         )
     if name == "BertForSequenceClassification":
         close(heads.classifier_logits(weights, heads.pool(weights, hidden)), expected["logits"])
+    if name == "BertForTokenClassification":
+        close(heads.token_logits(weights, hidden).numpy()[real], expected["logits"][real])
+    if name == "BertForQuestionAnswering":
+        for ours, theirs in zip(heads.span_logits(weights, hidden), ("start", "end"), strict=True):
+            close(ours.numpy()[real], expected[f"{theirs}_logits"][real])
 
 
 @needs_oracle
@@ -137,12 +151,13 @@ def test_their_models_compute_the_same_here(tmp_path):
 def test_our_models_compute_the_same_there(tmp_path):
     weights = random_weights()
     for name in CLASSES:
-        labels = ("no", "yes", "perhaps") if name == "BertForSequenceClassification" else ()
+        labels = ("no", "yes", "perhaps") if name in LABELLED else ()
         huggingface.write_model(str(tmp_path / name), CONFIG, weights, name, labels)
     outputs = run_oracle("open", tmp_path)
     for name in CLASSES:
         assert_same_outputs(name, weights, CONFIG, outputs[name])
-    assert list(outputs["BertForSequenceClassification"]["labels"]) == ["no", "yes", "perhaps"]
+    for name in LABELLED:
+        assert list(outputs[name]["labels"]) == ["no", "yes", "perhaps"]
 
 
 def file_tensors(folder):
@@ -168,10 +183,8 @@ def test_what_is_written_reads_back_the_same(tmp_path, name):
     huggingface.write_model(str(tmp_path / "model"), CONFIG, weights, name)
     config, back, notes = huggingface.read_model(str(tmp_path / "model"))
     assert config == CONFIG and notes.missing == notes.unused == [] and notes.architecture == name
-    assert notes.labels == (
-        ("LABEL_0", "LABEL_1", "LABEL_2") if name == "BertForSequenceClassification" else ()
-    )
-    heads_kept = huggingface.ARCHITECTURES[name]
+    assert notes.labels == (("LABEL_0", "LABEL_1", "LABEL_2") if name in LABELLED else ())
+    heads_kept = ARCHITECTURES[name]
     assert set(back) == {
         key for key in weights if key.startswith(("embeddings/", "layer_", *heads_kept))
     }
@@ -320,7 +333,7 @@ def test_transformers_does_not_take_our_own_architectures_for_bert(tmp_path):
         text=True,
         check=False,
     )
-    assert done.returncode != 0 and "bert_gpu" in done.stderr
+    assert done.returncode != 0 and "trust_remote_code=True" in done.stderr
 
 
 def test_same_weights_same_bytes_and_other_files_stay(folder, tmp_path):

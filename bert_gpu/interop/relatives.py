@@ -1,0 +1,255 @@
+"""BERT's relatives among the classes of transformers: those that compute the same as ours with some
+switches set, so that such models open there without code of ours, and theirs open here.
+
+A relative is its family's names and what its config.json says where ours has switches. ModernBERT
+is none: its embeddings are always normalised and its first attention is not, which is never ours.
+Imports no TensorFlow.
+"""
+
+import dataclasses
+import typing
+
+from bert_gpu.files import read_json
+from bert_gpu.interop.families import ARCHITECTURES, BERT_PARTS, Family, family_of
+from bert_gpu.model import config as model_config
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.settings import UserError
+
+SHARED = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("intermediate_size", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps"),
+)  # of both configurations
+
+
+class Relative(typing.NamedTuple):
+    """A family and which of our models are its.
+
+    Attributes:
+      switches: {field of ModelConfig: value} that all of its models have. free: departures from
+        BERT of any value, which have the same names there.
+      activations: {hidden_act: its name there}.
+      said: {key of its config.json: value} that all of ours have.
+      asks: function of a ModelConfig -> whether what else it asks for holds.
+    """
+
+    family: Family
+    switches: dict
+    activations: dict
+    said: dict
+    free: tuple = ()
+    asks: typing.Callable = lambda config: True
+
+    def fits(self, config, architecture):
+        """Whether it computes what a model of these heads computes. Next sentences may be left
+        out, where it has no class for them.
+        """
+        names = (*self.switches, *self.free, "hidden_act")
+        varied = {name: getattr(ModelConfig(), name) for name in names}
+        return (
+            all(getattr(config, name) == value for name, value in self.switches.items())
+            and config.hidden_act in self.activations
+            and dataclasses.replace(config, **varied).is_classic
+            and self.asks(config)
+            and self.architecture_for(architecture) is not None
+        )
+
+    def architecture_for(self, architecture):
+        """The architecture with the same heads that it has, or those without next sentences."""
+        fewer = {"BertForPreTraining": "BertForMaskedLM"}.get(architecture)
+        found = (name for name in (architecture, fewer) if name in self.family.architectures)
+        return next(found, None)
+
+    def config_bytes(self, config, architecture, labels):
+        """The text of its config.json for a ModelConfig that fits."""
+        values = {name: getattr(config, name) for name in (*SHARED, *self.free)} | self.said
+        values["hidden_act"] = self.activations[config.hidden_act]
+        values["max_position_embeddings"] += self.family.unused_positions
+        values["intermediate_size"] = config.inner_size
+        if "num_hidden_groups" in self.free:
+            values["num_hidden_groups"] = config.num_groups
+        values["model_type"] = self.family.model_type
+        return model_config.json_bytes(values, self.family.class_of(architecture), labels)
+
+    def read_config(self, path, values):
+        """The ModelConfig of its config.json; UserError for what ours does not compute."""
+        known = {*SHARED, *self.free, *self.said, *model_config.CHECKED_KEYS}
+        checked = model_config.CHECKED_KEYS | self.said | dict(model_type=self.family.model_type)
+        for key, value in values.items():
+            if key in checked and value != checked[key] and (value is not None or key in self.said):
+                problem = f"{key}={value!r} is not supported, only {checked[key]!r} is"
+                raise UserError(f"{path}: {problem}"[:300])
+            if key not in known | model_config.IGNORED_KEYS | IGNORED_KEYS:
+                raise UserError(f"{path}: unknown key {key!r} of {self.family.class_name}"[:300])
+        lacking = [name for name in (*SHARED, *self.free) if name not in values]
+        if lacking:
+            raise UserError(f"{path}: has no {lacking[0]}, which {self.family.class_name} needs")
+        acts = {theirs: ours for ours, theirs in self.activations.items()}
+        if str(values["hidden_act"]) not in acts:
+            said = f"hidden_act={values['hidden_act']!r:.40}"
+            raise UserError(f"{path}: {said} is not supported, only {', '.join(acts)}")
+        act = acts[values["hidden_act"]]
+        ours = {name: values[name] for name in (*SHARED, *self.free)} | self.switches
+        try:
+            shape = ModelConfig(**ours | dict(hidden_act="gelu"))  # checks types and ranges
+            size, positions = shape.intermediate_size, shape.max_position_embeddings
+            return dataclasses.replace(
+                shape,
+                hidden_act=act,
+                intermediate_size=2 * size if act in model_config.GATED else size,
+                max_position_embeddings=positions - self.family.unused_positions,
+                num_hidden_groups=(
+                    None if shape.num_groups == shape.num_hidden_layers else shape.num_groups
+                ),
+            )
+        except UserError as error:
+            raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
+
+
+# of their config.json, beside those of BERT; they change nothing of what is computed
+IGNORED_KEYS = frozenset(
+    "classifier_dropout_prob head_dim net_structure_type num_memory_blocks gap_size "
+    "down_scale_factor".split()
+)
+_PLAIN = {name: name for name in ("gelu", "gelu_new", "relu")}
+
+
+def _parts(prefix, changes):
+    """BERT's table of names with another prefix, and with some parts of other names."""
+    return {ours: theirs.replace("bert.", prefix) for ours, theirs in BERT_PARTS.items()} | changes
+
+
+_MEGATRON = Family(
+    "megatron-bert",
+    "MegatronBert",
+    "bert.",
+    _parts(
+        "bert.",
+        {
+            "layer/attention/norm": "bert.encoder.layer.{}.attention.ln",
+            "layer/feed_forward/norm": "bert.encoder.layer.{}.ln",
+            "final_norm": "bert.encoder.ln",
+        },
+    ),
+)
+
+_PRE = "roberta_prelayernorm."
+_ROBERTA_PRE_LAYER_NORM = Family(
+    "roberta-prelayernorm",
+    "RobertaPreLayerNorm",
+    _PRE,
+    _parts(
+        _PRE,
+        {
+            "layer/attention/norm": f"{_PRE}encoder.layer.{{}}.attention.LayerNorm",
+            "layer/feed_forward/norm": f"{_PRE}encoder.layer.{{}}.intermediate.LayerNorm",
+            "final_norm": f"{_PRE}LayerNorm",
+            "mlm/transform": "lm_head.dense",
+            "mlm/norm": "lm_head.layer_norm",
+            "mlm/bias": "lm_head.bias",
+        },
+    ),
+    "lm_head.decoder",
+    tuple(name for name in ARCHITECTURES if name != "BertForPreTraining"),
+    unused_positions=1,  # it counts positions from that of padding
+    differing={
+        "BertForSequenceClassification": {
+            "pooler": "classifier.dense",
+            "classifier": "classifier.out_proj",
+        }
+    },
+)
+
+_ALBERT_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
+_ALBERT = Family(
+    "albert",
+    "Albert",
+    "albert.",
+    _parts(
+        "albert.",
+        {
+            "embeddings/projection": "albert.encoder.embedding_hidden_mapping_in",
+            "layer/attention/qkv": " ".join(
+                f"{_ALBERT_LAYER}.attention.{name}" for name in ("query", "key", "value")
+            ),
+            "layer/attention/output": f"{_ALBERT_LAYER}.attention.dense",
+            "layer/attention/norm": f"{_ALBERT_LAYER}.attention.LayerNorm",
+            "layer/feed_forward/in": f"{_ALBERT_LAYER}.ffn",
+            "layer/feed_forward/output": f"{_ALBERT_LAYER}.ffn_output",
+            "layer/feed_forward/norm": f"{_ALBERT_LAYER}.full_layer_layer_norm",
+            "pooler": "albert.pooler",
+            "mlm/transform": "predictions.dense",
+            "mlm/norm": "predictions.LayerNorm",
+            "mlm/bias": "predictions.bias",
+            "nsp": "sop_classifier.classifier",
+        },
+    ),
+    "predictions.decoder",
+)
+
+_NOMIC_LAYER = "nomic_bert.layers.{}"
+_NOMIC = Family(
+    "nomic_bert",
+    "NomicBert",
+    "nomic_bert.",
+    _parts(
+        "nomic_bert.",
+        {
+            "layer/attention/qkv": " ".join(
+                f"{_NOMIC_LAYER}.self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj")
+            ),
+            "layer/attention/output": f"{_NOMIC_LAYER}.self_attn.o_proj",
+            "layer/attention/norm": f"{_NOMIC_LAYER}.post_attention_layernorm",
+            "layer/feed_forward/in": f"{_NOMIC_LAYER}.mlp.up_proj {_NOMIC_LAYER}.mlp.gate_proj",
+            "layer/feed_forward/output": f"{_NOMIC_LAYER}.mlp.down_proj",
+            "layer/feed_forward/norm": f"{_NOMIC_LAYER}.post_mlp_layernorm",
+            "mlm/norm": "cls.predictions.transform.layer_norm",
+        },
+    ),
+    # neither a pooler without a classifier nor answers
+    architectures=(
+        *("BertForMaskedLM", "BertForSequenceClassification", "BertForTokenClassification"),
+    ),
+    zeros={"cls.predictions.transform.dense.bias": lambda config: (config.hidden_size,)},
+)
+
+RELATIVES = (
+    Relative(_MEGATRON, dict(norm_first=True, embedding_norm=False), _PLAIN, {}),
+    Relative(
+        _ROBERTA_PRE_LAYER_NORM,
+        dict(norm_first=True),
+        {"gelu": "gelu"},  # its masked-word head knows no other
+        dict(pad_token_id=0),
+    ),
+    Relative(
+        _ALBERT,
+        {},
+        _PLAIN,
+        dict(inner_group_num=1),
+        ("embedding_size", "num_hidden_groups"),
+        lambda config: config.embedding_width != config.hidden_size,  # it always widens
+    ),
+    Relative(
+        _NOMIC,
+        dict(position_embedding_type="rotary", use_bias=False),
+        dict(geglu="gelu", reglu="relu", swiglu="silu"),
+        dict(rope_parameters=dict(rope_theta=10000.0, rope_type="default")),
+    ),
+)
+
+
+def relative_of(config, architecture):
+    """The Relative that computes what a model of a ModelConfig with these heads does, or None."""
+    if config.is_classic:
+        return None
+    return next((one for one in RELATIVES if one.fits(config, architecture)), None)
+
+
+def read_shape(path):
+    """(Family, ModelConfig) of the config.json of a folder of BERT's, of ours or of a relative."""
+    values = read_json(path, model_config.A_CONFIG)
+    for relative in RELATIVES:
+        if values.get("model_type") == relative.family.model_type:
+            return relative.family, relative.read_config(path, values)
+    config = model_config.read_config(path)
+    return family_of(config), config

@@ -1,0 +1,54 @@
+"""Runs where torch and transformers are installed: opens model folders as their users would and
+writes what they compute.
+
+    python folders_oracle.py FOLDER batch.npz
+        FOLDER/NAME/ -> FOLDER/NAME.npz: outputs of the class that config.json names, through its
+        Auto class; refuses a folder whose tensors are not exactly those of the class
+
+Kept apart from the tests, because torch and TensorFlow need not live in one environment.
+"""
+
+import json
+import pathlib
+import re
+import sys
+
+import numpy as np
+import torch
+import transformers
+
+
+def open_folder(folder):
+    said = json.loads((folder / "config.json").read_text())
+    task = re.search(r"(For\w+|Model)$", said["architectures"][0])[1]
+    auto = getattr(transformers, "AutoModel" if task == "Model" else f"AutoModel{task}")
+    if task == "ForPreTraining" and not hasattr(auto, "from_pretrained"):
+        raise SystemExit("no class for pretraining")
+    model, info = auto.from_pretrained(
+        folder,
+        trust_remote_code="auto_map" in said,
+        output_loading_info=True,
+        attn_implementation="eager" if "auto_map" not in said else None,
+    )
+    problems = {key: list(value) for key, value in info.items() if value}
+    assert not problems, (folder, problems)
+    assert type(model).__name__ == said["architectures"][0], type(model)
+    return model.eval()
+
+
+def main(folder, batch_path):
+    batch = {name: torch.tensor(values) for name, values in np.load(batch_path).items()}
+    for path in sorted(pathlib.Path(folder).iterdir()):
+        if not path.is_dir():
+            continue
+        model = open_folder(path)
+        with torch.no_grad():
+            outputs = model(**batch)
+        values = {name: x.numpy() for name, x in outputs.items() if isinstance(x, torch.Tensor)}
+        if "sop_logits" in values:  # ALBERT's name
+            values["seq_relationship_logits"] = values.pop("sop_logits")
+        np.savez(f"{path}.npz", **values)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,212 @@
+"""Every model leaves: transformers computes the same from an exported folder, in the class that the
+export names, and the folder comes in again the same.
+"""
+
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_gpu.interop import formats, huggingface, models
+from bert_gpu.interop.config import ExportConfig
+from bert_gpu.interop.families import ARCHITECTURES, LABELLED
+from bert_gpu.interop.relatives import RELATIVES, relative_of
+from bert_gpu.model import encoder, heads
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoders import open_encoder
+from bert_gpu.settings import UserError
+from tests.interop.test_huggingface import (
+    CONFIG,
+    file_tensors,
+    needs_oracle,
+    oracle_environment,
+    oracle_python,
+    say_in_config,
+)
+from tests.model.variants import SMALL, VARIANTS, random_batch
+
+# a model of each relative
+OF_RELATIVES = {
+    "MegatronBert": ModelConfig(**SMALL, norm_first=True, embedding_norm=False),
+    "RobertaPreLayerNorm": ModelConfig(**SMALL, norm_first=True),
+    "Albert": ModelConfig(**SMALL, embedding_size=6, num_hidden_groups=2, hidden_act="gelu_new"),
+    "NomicBert": ModelConfig(
+        **SMALL, position_embedding_type="rotary", hidden_act="swiglu", use_bias=False
+    ),
+}
+# the model of the recipe `quick`, and one with each other head of a classifier
+OF_OURS = {name: config for name, config in VARIANTS.items() if not config.is_classic} | {
+    "quick": ModelConfig(**SMALL, norm_first=True, position_embedding_type="rotary"),
+    "mean": ModelConfig(**SMALL, norm_first=True, pooling="mean", pooler_size=10),
+}
+HERE = pathlib.Path(__file__).parent
+
+
+def model_of(config, architecture, seed=5):
+    """A formats.Model with random weights for every head, in which every weight matters."""
+    opened, generator = open_encoder(config), np.random.default_rng(seed)
+    specs = heads.pretraining_weights(opened) | heads.token_classifier_weights(opened, 3)
+    specs |= heads.span_weights(opened)
+    if architecture == "BertForSequenceClassification":
+        specs |= heads.classifier_weights(opened, 3)
+    weights = {
+        name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32)
+        for name, spec in specs.items()
+    }
+    labels = ("no", "yes", "perhaps") if architecture in LABELLED else ()
+    return formats.Model(config, weights, formats.Notes([], [], architecture, labels))
+
+
+def export(model, folder):
+    return huggingface.write(model, str(folder), ExportConfig())
+
+
+def kept(model, architecture):
+    """{name: array} of the weights that a class of these heads has."""
+    own = ARCHITECTURES[architecture]
+    return {
+        name: value
+        for name, value in model.weights.items()
+        if not name.startswith(huggingface.HEADS) or name.startswith(own)
+    }
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", OF_RELATIVES)
+def test_what_a_relative_holds_reads_back_the_same(name, architecture, tmp_path):
+    config, model = OF_RELATIVES[name], model_of(OF_RELATIVES[name], architecture)
+    relative = relative_of(config, architecture)
+    line = export(model, tmp_path / "there")
+    if relative is None:
+        assert name == "NomicBert" and architecture in ("BertModel", "BertForQuestionAnswering")
+        assert "modeling_bert_gpu.py" in line
+        return
+    assert relative.family.class_name == name and name in line
+    back = huggingface.read(str(tmp_path / "there"))
+    held = relative.architecture_for(architecture)
+    assert back.config == config and back.notes == model.notes._replace(architecture=held)
+    expected = kept(model, held)
+    assert set(back.weights) == set(expected)
+    assert all((back.weights[key] == value).all() for key, value in expected.items())
+    export(back, tmp_path / "again")
+    first, second = (
+        {path.name: path.read_bytes() for path in (tmp_path / part).iterdir()}
+        for part in ("there", "again")
+    )
+    assert first == second
+
+
+def test_each_relative_has_a_model_here():
+    assert {row.family.class_name for row in RELATIVES} == set(OF_RELATIVES)
+    # what is near a relative, but not it
+    for config in (
+        ModelConfig(**SMALL, norm_first=True, hidden_act="relu"),
+        ModelConfig(**SMALL, num_hidden_groups=2),
+        ModelConfig(**SMALL, norm_first=True, decoder_bias=False),
+        ModelConfig(**SMALL, norm_first=True, pooling="mean"),
+        ModelConfig(**SMALL, position_embedding_type="rotary", hidden_act="swiglu"),
+    ):
+        assert relative_of(config, "BertForMaskedLM") is None
+
+
+@pytest.mark.parametrize(
+    "name, said, message",
+    [
+        ("RobertaPreLayerNorm", dict(pad_token_id=1), "pad_token_id=1 is not supported, only 0 is"),
+        ("RobertaPreLayerNorm", dict(hidden_act="relu"), "hidden_act='relu' is not supported"),
+        ("RobertaPreLayerNorm", dict(hidden_act=["gelu"]), "hidden_act=.*is not supported"),
+        ("Albert", dict(inner_group_num=2), "inner_group_num=2 is not supported"),
+        ("Albert", dict(sizes=3), "unknown key 'sizes' of Albert"),
+        ("NomicBert", dict(rope_parameters=dict(rope_theta=1e3)), "rope_parameters=.*not supp"),
+        ("NomicBert", dict(intermediate_size="24"), "intermediate_size=24: must be of type int"),
+        ("MegatronBert", dict(is_decoder=True), "is_decoder=True is not supported"),
+        ("MegatronBert", dict(hidden_size=10**9), "must be a multiple|has shape"),
+        ("MegatronBert", dict(model_type="longformer"), "model_type='longformer'"),
+        ("MegatronBert", dict(num_hidden_layers=2), "more layers than config.json says"),
+    ],
+)
+def test_faults_of_a_relatives_folder_are_named(name, said, message, tmp_path):
+    export(model_of(OF_RELATIVES[name], "BertForMaskedLM"), tmp_path / "there")
+    say_in_config(**said)(tmp_path / "there")
+    with pytest.raises(UserError, match=message) as caught:
+        models.read_model(str(tmp_path / "there"))
+    assert "there" in str(caught.value) and len(str(caught.value)) <= 300
+
+
+def expected_outputs(model, batch):
+    """{name of an output there: array} that ours computes; padding is masked out by the caller."""
+    weights = {name: tf.constant(value) for name, value in model.weights.items()}
+    batch = {name: tf.constant(value, tf.int32) for name, value in batch.items()}
+    config, architecture = model.config, model.notes.architecture
+    hidden = encoder.encode(weights, batch, config)
+    positions = tf.tile(tf.range(hidden.shape[1])[None], [hidden.shape[0], 1])
+    words = lambda: heads.mlm_logits(weights, hidden, positions, config)  # noqa: E731
+    vector = lambda: heads.sentence_vector(weights, hidden, batch["input_mask"], config)  # noqa: E731
+    outputs = dict(
+        BertModel=lambda: dict(last_hidden_state=hidden),
+        BertForPreTraining=lambda: dict(
+            prediction_logits=words(),
+            seq_relationship_logits=heads.nsp_logits(weights, heads.pool(weights, hidden)),
+        ),
+        BertForMaskedLM=lambda: dict(logits=words()),
+        BertForSequenceClassification=lambda: dict(
+            logits=heads.classifier_logits(weights, vector())
+        ),
+        BertForTokenClassification=lambda: dict(logits=heads.token_logits(weights, hidden)),
+        BertForQuestionAnswering=lambda: dict(
+            zip(("start_logits", "end_logits"), heads.span_logits(weights, hidden), strict=True)
+        ),
+    )[architecture]()
+    return {name: value.numpy() for name, value in outputs.items()}
+
+
+@needs_oracle
+def test_exported_models_compute_the_same_there(tmp_path):
+    """All relatives with all heads; all of ours as language models, and two with all heads."""
+    cases = [(config, head) for config in OF_RELATIVES.values() for head in ARCHITECTURES]
+    for name, config in OF_OURS.items():
+        every = name in ("quick", "mean")
+        cases += [(config, head) for head in (ARCHITECTURES if every else ("BertForMaskedLM",))]
+        cases += [] if every else [(config, "BertModel")]
+    batch = random_batch(CONFIG, [11, 6, 3], 11)
+    batch["input_ids"] = 1 + batch["input_ids"] % 39  # no padding inside a text
+    batch["input_ids"] *= batch["input_mask"]
+    exported = {}
+    for index, (config, head) in enumerate(cases):
+        model, path = model_of(config, head), tmp_path / f"folders/{index}"
+        export(model, path)
+        exported[path] = model._replace(notes=huggingface.read(str(path)).notes)
+    np.savez(
+        tmp_path / "batch.npz",
+        input_ids=batch["input_ids"].astype(np.int64),
+        attention_mask=batch["input_mask"].astype(np.int64),
+        token_type_ids=batch["segment_ids"].astype(np.int64),
+    )
+    script = [HERE / "folders_oracle.py", tmp_path / "folders", tmp_path / "batch.npz"]
+    done = subprocess.run(
+        [oracle_python(), *map(str, script)],
+        env=oracle_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    real = batch["input_mask"] > 0
+    for path, model in exported.items():
+        theirs = np.load(f"{path}.npz")
+        for name, ours in expected_outputs(model, batch).items():
+            per_token = ours.shape[:2] == real.shape
+            pair = (ours[real], theirs[name][real]) if per_token else (ours, theirs[name])
+            told = f"{name} of {model.config}"
+            np.testing.assert_allclose(*pair, rtol=0, atol=1e-4, err_msg=told)
+
+
+def test_a_folder_of_ours_carries_its_code(tmp_path):
+    model = model_of(OF_OURS["quick"], "BertForMaskedLM")
+    line = export(model, tmp_path / "there")
+    assert "modeling_bert_gpu.py" in line and "trust_remote_code" in line
+    ours = (tmp_path / "there" / "modeling_bert_gpu.py").read_bytes()
+    assert ours == huggingface.CODE.read_bytes()
+    assert set(file_tensors(tmp_path / "there")) == set(kept(model, "BertForMaskedLM"))
