@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bert_gpu.data.pipeline import consume, epoch_order
 from bert_gpu.model.heads import classifier_logits, cross_entropy, sentence_vector
+from bert_gpu.text.framing import frame, padded
 from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.step import Objective
 
@@ -54,48 +55,16 @@ def encode_examples(
       labels: N ints, or None. max_seq_length: S, at least 5, so that each text of a pair keeps a
         token. length_multiple: as in EncodedExamples.
     """
-    ids_a, splits_a = tokenizer.tokenize(texts_a)
-    ids_b, splits_b = (
-        tokenizer.tokenize(texts_b)
-        if texts_b is not None
-        else (np.zeros(0, np.int32), np.zeros(len(texts_a) + 1, np.int64))
-    )
-    lengths_a, lengths_b = np.diff(splits_a), np.diff(splits_b)
-    kept_a, kept_b = truncated_lengths(lengths_a, lengths_b, max_seq_length)
-    first_lengths = kept_a + 2
-    splits = np.cumsum(np.concatenate([[0], first_lengths + kept_b + (lengths_b > 0)]))
-    starts = splits[:-1]
-    ids = np.full(splits[-1], tokenizer.sep_id, np.int32)  # what the texts do not fill is [SEP]
-    ids[starts] = tokenizer.cls_id
-    ids[ranges(starts + 1, kept_a)] = ids_a[ranges(splits_a[:-1], kept_a)]
-    ids[ranges(starts + first_lengths, kept_b)] = ids_b[ranges(splits_b[:-1], kept_b)]
+    rows = frame(tokenizer, texts_a, texts_b, max_seq_length)
     return EncodedExamples(
-        ids=ids,
-        splits=splits,
-        first_lengths=first_lengths,
+        ids=rows.ids,
+        splits=rows.splits,
+        first_lengths=rows.first_lengths,
         labels=None if labels is None else np.asarray(labels, np.int32),
         max_seq_length=max_seq_length,
-        num_truncated=int(np.sum((kept_a < lengths_a) | (kept_b < lengths_b))),
+        num_truncated=rows.num_truncated,
         length_multiple=length_multiple,
     )
-
-
-def truncated_lengths(lengths_a, lengths_b, max_seq_length):
-    """Tokens that each text keeps, (N,) and (N,).
-
-    Equals Google's run_classifier, which drops the last token of the longer text (on a tie: of B)
-    until the row fits: a text shorter than half the room stays whole, and the other gets the rest.
-    A row without a second text has one [SEP] less.
-    """
-    room = np.where(lengths_b > 0, max_seq_length - 3, max_seq_length - 2)
-    kept_b = np.minimum(lengths_b, np.maximum(room // 2, room - lengths_a))
-    return np.minimum(lengths_a, room - kept_b), kept_b
-
-
-def ranges(starts, lengths):
-    """The integers start, ..., start + length - 1 of each pair, concatenated."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
 
 def make_batch(examples, indices, row_weights=None):
@@ -105,16 +74,13 @@ def make_batch(examples, indices, row_weights=None):
       dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, if the
         examples have labels, labels int32 (B,).
     """
-    starts, lengths = examples.splits[indices], np.diff(examples.splits)[indices]
+    lengths = np.diff(examples.splits)[indices]
     longest = min(
         examples.max_seq_length,
         -(-int(lengths.max()) // examples.length_multiple) * examples.length_multiple,
     )
-    positions = np.arange(longest)
-    is_token = positions < lengths[:, None]
-    input_ids = np.zeros(is_token.shape, np.int32)
-    input_ids[is_token] = examples.ids[ranges(starts, lengths)]
-    is_second = is_token & (positions >= examples.first_lengths[indices][:, None])
+    input_ids, is_token = padded(examples.ids, examples.splits, indices, longest)
+    is_second = is_token & (np.arange(longest) >= examples.first_lengths[indices][:, None])
     weights = np.ones(len(indices), np.float32) if row_weights is None else row_weights
     batch = dict(
         input_ids=input_ids,

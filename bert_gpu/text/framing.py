@@ -1,0 +1,84 @@
+"""Texts -> the rows that BERT reads: [CLS] A [SEP], or [CLS] A [SEP] B [SEP], cut to a length.
+
+Rows are one flat array with their bounds until a batch pads them; the tokens of a text keep their
+order, and only its end is cut off.
+
+Legend: N rows, T tokens of all of them, B batch, S sequence.
+"""
+
+import typing
+
+import numpy as np
+
+
+class Framed(typing.NamedTuple):
+    """Rows of tokens.
+
+    ids: int32 (T,), all rows concatenated. splits: int64 (N + 1,), where each begins.
+    first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0. num_truncated: rows that
+    were cut.
+    """
+
+    ids: np.ndarray
+    splits: np.ndarray
+    first_lengths: np.ndarray
+    num_truncated: int
+
+    @property
+    def lengths(self):
+        """int64 (N,)."""
+        return np.diff(self.splits)
+
+
+def frame(tokenizer, texts_a, texts_b, max_seq_length):
+    """Tokenizes, truncates and joins texts to Framed rows.
+
+    Args:
+      tokenizer: text.tokenizer.Tokenizer. texts_a: list of N str or bytes. texts_b: the same, or
+        None. max_seq_length: S, at least 2, or 5 with pairs, so that each text keeps a token.
+    """
+    ids_a, splits_a = tokenizer.tokenize(texts_a)
+    if texts_b is None:
+        ids_b, splits_b = np.zeros(0, np.int32), np.zeros(len(texts_a) + 1, np.int64)
+    else:
+        ids_b, splits_b = tokenizer.tokenize(texts_b)
+    lengths_a, lengths_b = np.diff(splits_a), np.diff(splits_b)
+    kept_a, kept_b = truncated_lengths(lengths_a, lengths_b, max_seq_length)
+    first_lengths = kept_a + 2
+    splits = np.cumsum(np.concatenate([[0], first_lengths + kept_b + (lengths_b > 0)]))
+    starts = splits[:-1]
+    ids = np.full(splits[-1], tokenizer.sep_id, np.int32)  # what the texts do not fill is [SEP]
+    ids[starts] = tokenizer.cls_id
+    ids[ranges(starts + 1, kept_a)] = ids_a[ranges(splits_a[:-1], kept_a)]
+    ids[ranges(starts + first_lengths, kept_b)] = ids_b[ranges(splits_b[:-1], kept_b)]
+    num_truncated = int(np.sum((kept_a < lengths_a) | (kept_b < lengths_b)))
+    return Framed(ids, splits, first_lengths, num_truncated)
+
+
+def truncated_lengths(lengths_a, lengths_b, max_seq_length):
+    """Tokens that each text keeps, (N,) and (N,).
+
+    Equals Google's run_classifier, which drops the last token of the longer text (on a tie: of B)
+    until the row fits: a text shorter than half the room stays whole, and the other gets the rest.
+    A row without a second text has one [SEP] less.
+    """
+    room = np.where(lengths_b > 0, max_seq_length - 3, max_seq_length - 2)
+    kept_b = np.minimum(lengths_b, np.maximum(room // 2, room - lengths_a))
+    return np.minimum(lengths_a, room - kept_b), kept_b
+
+
+def ranges(starts, lengths):
+    """The integers start, ..., start + length - 1 of each pair, concatenated."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def padded(ids, splits, rows, length):
+    """Some rows as a batch: (input_ids, is_token), int32 and bool (len(rows), length), padded with
+    0. ids, splits: of Framed.
+    """
+    starts, lengths = splits[rows], np.diff(splits)[rows]
+    is_token = np.arange(length) < lengths[:, None]
+    input_ids = np.zeros(is_token.shape, np.int32)
+    input_ids[is_token] = ids[ranges(starts, lengths)]
+    return input_ids, is_token
