@@ -14,6 +14,7 @@ COMMANDS = {
     "fill-mask": "guess the words behind [MASK]",
     "import": "a model in any format -> one that is trained on here",
     "export": "a model -> Hugging Face and other formats",
+    "embed": "a vector for each line of a text",
 }
 
 

@@ -83,12 +83,10 @@ def table(demo):
 
 def masks(demo):
     """The five words that the model takes for likeliest, for each of MASKED."""
-    from bert_gpu.pretrain.config import FillMaskConfig
-    from bert_gpu.pretrain.fill_mask import fill_mask
+    from bert_gpu.inference import FillMaskConfig, fill_mask
 
     config, lines = FillMaskConfig(model=str(demo.folder / "runs/pretrain/model")), []
-    for text in MASKED:
-        (words,) = fill_mask(config, text)
+    for text, (words,) in zip(MASKED, fill_mask(config, MASKED), strict=True):
         guesses = ", ".join(f"{word} {probability:.2f}" for probability, word in words)
         lines += [f"  {text}", f"      {guesses}"]
     return lines

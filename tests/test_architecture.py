@@ -24,7 +24,18 @@ BELOW = {
     "interop": {"model", "text"},
     "pretrain": {"interop", "train", "data", "text", "model", "optim"},
     "finetune": {"interop", "train", "data", "text", "model", "optim"},
-    "cli": {"pretrain", "finetune", "interop", "train", "data", "text", "model", "optim"},
+    "inference": {"interop", "text", "model"},
+    "cli": {
+        "pretrain",
+        "finetune",
+        "inference",
+        "interop",
+        "train",
+        "data",
+        "text",
+        "model",
+        "optim",
+    },
 }
 # Modules on top of the package, which every room may import.
 GROUND = {

@@ -3,28 +3,51 @@
 from bert_gpu import console
 from bert_gpu.cli import flags
 from bert_gpu.environment import quick_imports
-from bert_gpu.pretrain.config import FillMaskConfig
+from bert_gpu.inference.config import FillMaskConfig
 from bert_gpu.settings import UserError
 
-SUMMARY = "Guesses the words behind each [MASK] of a text with a pretrained model."
+SUMMARY = (
+    "Guesses the words behind each [MASK] of texts with a pretrained model. The texts are "
+    "arguments, or the lines of a file."
+)
 EXAMPLE = (
     'python -m bert_gpu fill-mask "the capital of france is [MASK] ."',
     'python -m bert_gpu fill-mask --model=bert-base-uncased --top_k=10 "a [MASK] of [MASK]"',
+    "python -m bert_gpu fill-mask --input=lines.txt --output=answers.jsonl",
 )
 
 
 def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, [FillMaskConfig], positionals='"TEXT WITH [MASK]"')
-    config = parsed.make(FillMaskConfig)
-    if len(parsed.positionals) != 1:
+    config, texts = parsed.make(FillMaskConfig), parsed.positionals
+    if bool(texts) == (config.input is not None):
         raise UserError(
-            f"one text is needed, not {len(parsed.positionals)}; "
-            'put it in quotes: fill-mask "the sky is [MASK] ."'
+            'a text is needed, in quotes: fill-mask "the sky is [MASK] ."; or --input=FILE'
+            if not texts
+            else f"--input={config.input}: give this or texts as arguments, not both"
         )
+    if texts and config.output is not None:
+        raise UserError(f"--output={config.output}: has no effect without --input=FILE")
     with quick_imports():
-        from bert_gpu.pretrain.fill_mask import MASK, fill_mask
-    for index, words in enumerate(fill_mask(config, parsed.positionals[0]), 1):
-        console.answer(f"{MASK} {index}")
+        from bert_gpu.inference.fill_mask import MASK, MaskFiller, check_masks, fill_file
+    if texts:
+        check_masks(texts)
+        answers = MaskFiller(config)(texts)
+        for text, masks in zip(texts, answers, strict=True):
+            show(text if len(texts) > 1 else None, masks, MASK)
+        return 0
+    shown = console.Console(config.quiet or config.output is None)
+    num_texts = fill_file(config, shown, lambda text, masks: show(text, masks, MASK))
+    if config.output is not None:
+        shown.say(f"{config.output}: answers for {num_texts:,} texts")
+    return 0
+
+
+def show(text, masks, mask):
+    """Prints the words for each mask of a text, below the text unless it is None."""
+    if text is not None:
+        console.answer(text)
+    for index, words in enumerate(masks, 1):
+        console.answer(f"{mask} {index}")
         for probability, word in words:
             console.answer(f"  {probability:.4f}  {word}")
-    return 0

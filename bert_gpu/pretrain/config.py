@@ -1,4 +1,4 @@
-"""The settings of pretraining and of fill-mask, and the model that follows from them."""
+"""The settings of pretraining, and the model that follows from them."""
 
 import dataclasses
 
@@ -212,18 +212,3 @@ def check_continues(given, model, folder):
                 f"{flag}: {its}the weights in {folder} are of {name}={there}; drop the flag, or "
                 "name another --init_checkpoint"
             )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FillMaskConfig(Settings):
-    """The model, and how many words to guess."""
-
-    model: str = setting(
-        "runs/pretrain/model", "A model/ folder, a run's folder or a Hugging Face BERT folder."
-    )
-    vocab_file: str | None = setting(None, "Vocabulary file. Default: the model's vocab.txt.")
-    do_lower_case: bool | None = setting(
-        None,
-        "Lower-case the text. Default: as in the model's tokenizer_config.json, else yes.",
-    )
-    top_k: int = setting(5, "How many words to print for each [MASK].", low=1)

@@ -2,6 +2,7 @@
 cannot do is refused in one line.
 """
 
+import json
 import shutil
 
 import numpy as np
@@ -93,13 +94,43 @@ def test_a_runs_folder_and_flags_on_either_side(pretrained, capsys):
     assert code == 0 and len(out.splitlines()) == 1 + len(VOCAB)
 
 
+def test_lines_of_a_file_get_the_answers_that_each_gets_alone(pretrained, capsys, tmp_path):
+    texts = ["the [MASK]", "no mask", "[MASK] un[MASK] . the cat [MASK]", "the cat sat [MASK] ."]
+    alone = [call(capsys, f"--model={pretrained[0]}", text)[1] for text in texts if "[" in text]
+    model = f"--model={pretrained[0]}"
+    code, out, err = call(capsys, model, *(text for text in texts if "[" in text))
+    asked = iter(alone)
+    together = "".join(f"{text}\n{next(asked)}" for text in texts if "[" in text)
+    assert code == 0 and out == together, err
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    source = [model, f"--input={tmp_path / 'texts.txt'}"]
+    assert call(capsys, *source)[1].replace("no mask\n", "") == together
+    target = f"--output={tmp_path / 'answers.jsonl'}"
+    code, out, err = call(capsys, *source, target, "--top_k=1", "--batch_tokens=8")
+    assert code == 0 and "answers for 4 texts" in out, err
+    found = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [line["text"] for line in found] == texts
+    assert [len(line["masks"]) for line in found] == [1, 0, 3, 1]
+    best = [words.split()[1:3] for words in together.split("[MASK] ") if words[0].isdigit()]
+    masks = [mask for line in found for mask in line["masks"]]
+    assert [[f"{mask[0]['probability']:.4f}", mask[0]["word"]] for mask in masks] == best
+    assert call(capsys, *source, target)[0] == 2  # it exists
+    (tmp_path / "texts.txt").write_text("the [MASK]\n" + "cat " * 9 + "the [MASK]\n")
+    code, _, err = call(capsys, *source, target, "--overwrite")
+    assert code == 2 and "after line 0, text 2 has 13 tokens" in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl", "texts.txt"]
+
+
 @pytest.mark.parametrize(
     "arguments, parts",
     [
         (["the cat sat"], ["has no [MASK]"]),
         (["the [mask]"], ["has no [MASK]", "capitals"]),
-        ([], ["one text is needed"]),
-        (["the", "[MASK]"], ["one text is needed, not 2", "quotes"]),
+        ([], ["a text is needed, in quotes", "--input=FILE"]),
+        (["the", "[MASK]"], ["'the': has no [MASK]"]),
+        (["[MASK]", "--input=x"], ["--input=x", "not both"]),
+        (["[MASK]", "--output=x"], ["--output=x: has no effect without --input"]),
+        (["--input=nowhere"], ["nowhere: no such file"]),
         (["the [MASK] " + "cat " * 9], ["13 tokens", "12 positions"]),
         (["[MASK]", "--model=nowhere"], ["--model=nowhere"]),
         (["[MASK]", "--top_k=0"], ["--top_k=0"]),

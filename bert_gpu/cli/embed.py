@@ -1,0 +1,34 @@
+"""python -m bert_gpu embed: hidden states of a trained model for each line of a text."""
+
+import time
+
+from bert_gpu.cli import flags
+from bert_gpu.console import Console, format_seconds
+from bert_gpu.environment import quick_imports
+from bert_gpu.inference.config import EmbedConfig
+
+SUMMARY = (
+    "Embeds texts with a trained model: a vector for each line, written to an array file that "
+    "numpy.load opens. The text may be of any size; memory stays the same."
+)
+EXAMPLE = (
+    "python -m bert_gpu embed --model=runs/pretrain/model --input=lines.txt --output=lines.npy",
+    "zcat lines.gz | python -m bert_gpu embed --pooling=mean --output=lines.npy",
+)
+
+
+def main(argv):
+    config = flags.parse(argv, SUMMARY, EXAMPLE, [EmbedConfig]).make(EmbedConfig)
+    started = time.monotonic()
+    with quick_imports():
+        from bert_gpu.inference.embed import embed_file
+    console = Console(config.quiet)
+    done = embed_file(config, console)
+    if done.num_truncated:
+        console.say(f"{done.num_truncated:,} texts were cut (--max_seq_length)")
+    rows = done.num_tokens if config.pooling == "none" else done.num_texts
+    console.say(
+        f"{' and '.join(done.files)}: {rows:,} x {done.width} of {done.num_texts:,} texts, "
+        f"{done.num_tokens:,} tokens, in {format_seconds(time.monotonic() - started)}"
+    )
+    return 0

@@ -1,0 +1,97 @@
+"""Files that are written piece by piece and appear when they are whole; array files (.npy) among
+them, whose number of rows need not be known before.
+
+A file has a hidden name, .NAME.PID.partial, until then. NumPy's header leaves room for the number
+of rows, which is written last.
+"""
+
+import contextlib
+import math
+import os
+
+import numpy as np
+
+from bert_gpu.settings import UserError
+
+
+class PartialFile:
+    """A file without its name. As a context it removes what was not published."""
+
+    def __init__(self, path):
+        self.path, (folder, name) = path, os.path.split(path)
+        self.partial = os.path.join(folder, f".{name}.{os.getpid()}.partial")
+        with self._blaming():
+            os.makedirs(folder or ".", exist_ok=True)
+            self.file = open(self.partial, "wb")
+
+    def append(self, data):
+        """Writes bytes behind the others."""
+        with self._blaming():
+            self.file.write(data)
+
+    def finish(self):
+        """Writes what is buffered to the disk."""
+        with self._blaming():
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
+
+    def publish(self):
+        """Gives the finished file its name."""
+        with self._blaming():
+            os.replace(self.partial, self.path)
+
+    @contextlib.contextmanager
+    def _blaming(self):
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"--output={self.path}: cannot be written ({error.strerror}); "
+                "make room, change permissions, or name another file"[:300]
+            ) from None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError):
+            self.file.close()
+        with contextlib.suppress(OSError):
+            os.remove(self.partial)
+
+
+class GrowingArray(PartialFile):
+    """An .npy file of rows of one shape and type."""
+
+    def __init__(self, path, row_shape=(), dtype=np.float32):
+        super().__init__(path)
+        self.row_shape, self.dtype, self.num_rows = tuple(row_shape), np.dtype(dtype), 0
+        self.row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+        with self._blaming():
+            self._write_header()
+            self.start = self.file.tell()
+
+    def write(self, rows, index=None):
+        """Writes rows (n, ...) at a row's index; by default behind the last."""
+        index = self.num_rows if index is None else index
+        data = np.ascontiguousarray(rows, self.dtype)
+        assert data.shape[1:] == self.row_shape, (data.shape, self.row_shape)
+        with self._blaming():
+            self.file.seek(self.start + index * self.row_bytes)
+            self.file.write(data)
+        self.num_rows = max(self.num_rows, int(index) + len(data))  # NumPy's would spoil the header
+
+    def finish(self):
+        """Writes the number of rows, and what is buffered, to the disk."""
+        with self._blaming():
+            self.file.seek(0)
+            self._write_header()
+            assert self.file.tell() == self.start
+        super().finish()
+
+    def _write_header(self):
+        description = np.lib.format.dtype_to_descr(self.dtype)
+        shape = (self.num_rows, *self.row_shape)
+        header = dict(descr=description, fortran_order=False, shape=shape)
+        np.lib.format.write_array_header_1_0(self.file, header)

@@ -1,0 +1,98 @@
+"""The settings of embed and of fill-mask."""
+
+import dataclasses
+
+from bert_gpu.settings import Settings, UserError, setting
+
+DEFAULT_MODEL = "runs/pretrain/model"
+STANDARD_INPUT = "-"
+DEFAULT_LENGTH = 128  # of --max_seq_length
+OFFSETS = ".offsets.npy"  # in place of .npy, beside the hidden states of --pooling=none
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSource(Settings):
+    """The model that is put to work, and how it computes."""
+
+    model: str = setting(
+        DEFAULT_MODEL, "A model/ folder, a run's folder or a Hugging Face BERT folder."
+    )
+    vocab_file: str | None = setting(None, "Vocabulary file. Default: the model's vocab.txt.")
+    do_lower_case: bool | None = setting(
+        None,
+        "Lower-case the text. Default: as in the model's tokenizer_config.json, else yes.",
+    )
+    precision: str = setting(
+        "float32",
+        "Number format of matrix products: float32, or bfloat16, which is faster on GPUs and on "
+        "CPUs with bfloat16 units, and agrees to about two digits. Results are float32 either way.",
+        choices=("float32", "bfloat16"),
+    )
+    batch_tokens: int | None = setting(
+        None,
+        "Tokens that are computed at once, padding included: rows x their length. Default: "
+        "2048 on the CPU, 65536 on a GPU.",
+        low=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbedConfig(ModelSource):
+    """The model, the text and the file of the results."""
+
+    input: str = setting(
+        STANDARD_INPUT,
+        "Text file, UTF-8, one text a line, also compressed (.gz, .zst); - is standard input, the "
+        "default.",
+    )
+    output: str | None = setting(
+        None,
+        "File for the results, NAME.npy: a float32 array with a row for each line, empty lines "
+        "included, in their order. --pooling=none writes a row for each token, and the first row "
+        "of each line in NAME.offsets.npy.",
+    )
+    pooling: str = setting(
+        "cls",
+        "What stands for a text: cls = the hidden state of [CLS], its first token; mean = the mean "
+        "of all its tokens; none = the hidden states of all tokens, [CLS] and [SEP] included.",
+        choices=("cls", "mean", "none"),
+    )
+    max_seq_length: int | None = setting(
+        None,
+        "Maximum tokens of a text, with [CLS] and [SEP]; longer ones are cut. Default: 128, or "
+        "the model's positions if it has fewer.",
+        low=3,
+    )
+    overwrite: bool = setting(False, "Replace the output if it exists.")
+    quiet: bool = setting(False, "Print warnings and errors only.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.output is not None and (
+            not self.output.endswith(".npy") or self.output.endswith(OFFSETS)
+        ):
+            raise UserError(f"--output={self.output}: must be named NAME.npy"[:300])
+
+    @property
+    def offsets_file(self):
+        """The second file of --pooling=none."""
+        return self.output.removesuffix(".npy") + OFFSETS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FillMaskConfig(ModelSource):
+    """The model, the texts in a file, and how many words to guess."""
+
+    input: str | None = setting(
+        None,
+        "Text file, UTF-8, one text a line, also compressed (.gz, .zst), instead of texts on the "
+        "command line; - is standard input.",
+    )
+    output: str | None = setting(
+        None,
+        "Write the answers here, instead of printing them: a line of JSON for each text, "
+        '{"text": ..., "masks": [[{"word": ..., "probability": ...}, ...], ...]}.',
+    )
+    top_k: int = setting(5, "How many words to guess for each [MASK].", low=1)
+    overwrite: bool = setting(False, "Replace the output if it exists.")
+    quiet: bool = setting(False, "Print warnings, errors and answers only.")

@@ -1,0 +1,150 @@
+"""Texts -> the hidden states behind the last layer: of [CLS], their mean, or of all tokens.
+
+Legend: N texts, T tokens of all of them, B batch, S sequence, H hidden.
+"""
+
+import contextlib
+import os
+import typing
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.files import check_local
+from bert_gpu.inference.arrays import GrowingArray
+from bert_gpu.inference.config import DEFAULT_LENGTH
+from bert_gpu.inference.lines import windows
+from bert_gpu.inference.opened import ROWS, open_model
+from bert_gpu.settings import UserError
+from bert_gpu.text.framing import frame
+
+
+class Embedded(typing.NamedTuple):
+    """What `embed_file` wrote. files: their paths. num_truncated: texts that were cut."""
+
+    files: tuple[str, ...]
+    num_texts: int
+    num_tokens: int
+    num_truncated: int
+    width: int
+
+
+class Embedder:
+    """A model that embeds texts; config: EmbedConfig, whose input and output are not used.
+
+    Calling it with a list of N str or bytes gives float32 (N, H); with pooling "none" a pair:
+    float32 (T, H), and the int64 (N + 1,) offsets of the texts' first tokens in it. An empty text
+    is [CLS] [SEP].
+    """
+
+    def __init__(self, config):
+        self.pooling, self.opened = config.pooling, open_model(config, "model")
+        model = self.opened.config
+        self.width, limit = model.hidden_size, model.max_position_embeddings
+        self.max_seq_length = config.max_seq_length or min(DEFAULT_LENGTH, limit)
+        if self.max_seq_length > limit:
+            raise UserError(
+                f"--max_seq_length={self.max_seq_length}: the model (--model={config.model}) has "
+                f"{limit} positions; at most that many"[:300]
+            )
+        self.compute = self.opened.compile(self._pooled, *ROWS)
+
+    def __call__(self, texts):
+        rows = self.frame(texts)
+        is_pooled = self.pooling != "none"
+        result = np.zeros((len(texts) if is_pooled else len(rows.ids), self.width), np.float32)
+        for first, values in self.parts(rows):
+            result[first : first + len(values)] = values
+        return result if is_pooled else (result, rows.splits)
+
+    def frame(self, texts):
+        """The texts as text.framing.Framed rows."""
+        return frame(self.opened.tokenizer, texts, None, self.max_seq_length)
+
+    def parts(self, rows):
+        """Computes Framed rows in the order that suits the machine: yields (index of the first
+        result, results (n, H)); results are numbered by texts or, with pooling "none", by tokens.
+        """
+        lengths = rows.lengths
+        for chosen, length, num_rows in self.opened.batches(lengths, self.max_seq_length):
+            batch = self.opened.pad(rows.ids, rows.splits, chosen, length, num_rows)
+            values = self.compute(*batch).numpy()
+            for row, value in zip(chosen, values, strict=False):  # the batch may have empty rows
+                if self.pooling == "none":
+                    yield rows.splits[row], value[: lengths[row]]
+                else:
+                    yield row, value[None]
+
+    def _pooled(self, input_ids, num_tokens):
+        hidden = self.opened.hidden(input_ids, num_tokens)
+        if self.pooling == "cls":
+            return tf.cast(hidden[:, 0], tf.float32)
+        hidden = tf.cast(hidden, tf.float32)
+        if self.pooling == "none":
+            return hidden
+        is_token = tf.range(tf.shape(hidden)[1]) < num_tokens[:, None]
+        share = tf.cast(is_token, tf.float32) / tf.cast(num_tokens, tf.float32)[:, None]
+        return tf.reduce_sum(hidden * share[:, :, None], 1)
+
+
+def embed_file(config, console=None):
+    """Embeds the lines of a file as EmbedConfig says; see the package's `embed`."""
+    outputs = check_outputs(config)
+    embedder = Embedder(config)
+    num_texts = num_tokens = num_truncated = 0
+    with contextlib.ExitStack() as stack:
+        array = stack.enter_context(GrowingArray(config.output, (embedder.width,)))
+        offsets = None
+        if config.pooling == "none":
+            offsets = stack.enter_context(GrowingArray(config.offsets_file, (), np.int64))
+            offsets.write(np.zeros(1))
+        for texts in windows(config.input, console):
+            rows = embedder.frame(texts)
+            base = array.num_rows
+            for index, values in in_order(embedder, rows, len(texts)):
+                array.write(values, base + index)
+            if offsets is not None:
+                offsets.write(num_tokens + rows.splits[1:])
+            num_texts, num_tokens = num_texts + len(texts), num_tokens + len(rows.ids)
+            num_truncated += rows.num_truncated
+        if not num_texts:
+            raise UserError(f"--input={config.input}: is empty; it needs a text a line"[:300])
+        # The first file is published last: where it is, all are whole.
+        written = [file for file in (offsets, array) if file is not None]
+        for file in written:
+            file.finish()
+        for file in written:
+            file.publish()
+    return Embedded(outputs, num_texts, num_tokens, num_truncated, embedder.width)
+
+
+def in_order(embedder, rows, num_texts):
+    """The `parts` of a window; pooled ones as one array, so that they are written at once."""
+    if embedder.pooling == "none":
+        yield from embedder.parts(rows)
+        return
+    result = np.zeros((num_texts, embedder.width), np.float32)
+    for index, values in embedder.parts(rows):
+        result[index] = values
+    yield 0, result
+
+
+def check_outputs(config):
+    """The paths that an EmbedConfig writes. UserError when they cannot or must not be written."""
+    if config.output is None:
+        raise UserError("--output: a file for the results is needed, such as --output=texts.npy")
+    check_local(config.output, "--output")
+    outputs = (config.output,) + ((config.offsets_file,) if config.pooling == "none" else ())
+    for path in outputs:
+        check_output(path, config.overwrite)
+    return outputs
+
+
+def check_output(path, overwrite):
+    """UserError when a file cannot be written there, or exists and must not be replaced."""
+    if os.path.isdir(path):
+        raise UserError(f"--output={path}: is a folder; name a file"[:300])
+    if os.path.exists(path) and not overwrite:
+        raise UserError(
+            f"--output={path}: exists; name another file, or give --overwrite to replace it"[:300]
+        )

@@ -1,0 +1,152 @@
+"""Texts with [MASK] -> the words that a pretrained model predicts there.
+
+Scores of the whole vocabulary are computed at the masked positions alone, and only the best few
+leave the device.
+
+Legend: N texts, B batch, S sequence, M masked positions, K words for each, V vocabulary.
+"""
+
+import contextlib
+import json
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.inference.arrays import PartialFile
+from bert_gpu.inference.embed import check_output
+from bert_gpu.inference.lines import windows
+from bert_gpu.inference.opened import ROWS, open_model
+from bert_gpu.model.heads import mlm_logits, mlm_weights
+from bert_gpu.settings import UserError
+from bert_gpu.text.framing import ranges
+
+MASK = "[MASK]"
+# Positions that are scored at once, (M, V) float32; they are padded to the next power of 2.
+MOST_POSITIONS = 256
+
+
+class MaskFiller:
+    """A model that guesses words; config: FillMaskConfig, whose input and output are not used.
+
+    Calling it with a list of N str gives, for each text, for each [MASK] of it, [(probability,
+    piece), ...], the best first. A text without [MASK] gets an empty list.
+    """
+
+    def __init__(self, config):
+        self.top_k = config.top_k
+        self.opened = open_model(
+            config,
+            "model",
+            needs=mlm_weights,
+            lacks=", so it cannot guess words; name a pretrained model, not a classifier",
+        )
+        hidden = tf.TensorSpec([None, None, self.opened.config.hidden_size], self.opened.dtype)
+        self.encode = self.opened.compile(self.opened.hidden, *ROWS)
+        self.score = self.opened.compile(self._score, hidden, tf.TensorSpec([None], tf.int32))
+
+    def __call__(self, texts, where="the text"):
+        tokenizer, limit = self.opened.tokenizer, self.opened.config.max_position_embeddings
+        ids, splits = frame_masked(tokenizer, texts)
+        lengths = np.diff(splits)
+        if (longest := int(lengths.max(initial=0))) > limit:
+            raise UserError(
+                f"{where}{f' {int(lengths.argmax()) + 1}' if len(texts) > 1 else ''} has {longest} "
+                f"tokens, the model {limit} positions; shorten it"
+            )
+        found = [[] for _ in texts]
+        asked = np.flatnonzero(mask_counts(ids, splits, tokenizer.mask_id))
+        for chosen, length, num_rows in self.opened.batches(lengths[asked], limit):
+            rows = asked[chosen]
+            input_ids, num_tokens = self.opened.pad(ids, splits, rows, length, num_rows)
+            positions = np.flatnonzero(input_ids == tokenizer.mask_id)  # in order of rows
+            hidden = self.encode(input_ids, num_tokens)
+            answers = self._best(hidden, positions)
+            for row, answer in zip(rows[positions // length], answers, strict=True):
+                found[row].append(answer)
+        return found
+
+    def _best(self, hidden, positions):
+        """[(probability, piece), ...] for each of the flat positions (M,) in hidden (B, S, H)."""
+        vocab = self.opened.tokenizer.vocab
+        for first in range(0, len(positions), MOST_POSITIONS):
+            part = positions[first : first + MOST_POSITIONS]
+            size = 1 << (len(part) - 1).bit_length()
+            scored = self.score(hidden, np.pad(part, (0, size - len(part))).astype(np.int32))
+            for shares, pieces in zip(
+                *(values.numpy()[: len(part)] for values in scored), strict=True
+            ):
+                yield [
+                    (float(share), vocab[piece])
+                    for share, piece in zip(shares, pieces, strict=True)
+                ]
+
+    def _score(self, hidden, positions):
+        """The best words at flat positions: (B, S, H), (M,) -> float32 (M, K), int32 (M, K)."""
+        opened = self.opened
+        flat = tf.reshape(hidden, [1, -1, opened.config.hidden_size])
+        logits = mlm_logits(opened.weights, flat, positions[None], opened.config, opened.dtype)[0]
+        probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
+        return tf.math.top_k(probabilities, min(self.top_k, opened.config.vocab_size))
+
+
+def check_masks(texts):
+    """UserError for the first text without [MASK]."""
+    for text in texts:
+        if MASK not in text:
+            raise UserError(
+                f"{text[:100]!r}: has no {MASK}; write {MASK}, in capitals, for each word to guess"
+            )
+
+
+def frame_masked(tokenizer, texts):
+    """[CLS] text [SEP] of each text: (ids int32 (T,), splits int64 (N + 1,)). The literal [MASK],
+    which a tokenizer would split, is the special piece.
+    """
+    parts = [text.split(MASK) for text in texts]
+    piece_ids, piece_splits = tokenizer.tokenize([part for row in parts for part in row])
+    # every part is followed by one more piece, [MASK] or [SEP]
+    part_lengths = np.diff(piece_splits) + 1
+    row_ends = np.cumsum([len(row) for row in parts])
+    splits = np.concatenate([[0], np.cumsum(part_lengths)])[[0, *row_ends]]
+    splits += np.arange(len(splits))  # and every row begins with [CLS]
+    ids = np.full(splits[-1], tokenizer.mask_id, np.int32)
+    ids[splits[:-1]], ids[splits[1:] - 1] = tokenizer.cls_id, tokenizer.sep_id
+    rows = np.repeat(np.arange(len(parts)), [len(row) for row in parts])
+    begins = np.cumsum(part_lengths) - part_lengths + rows + 1
+    ids[ranges(begins, part_lengths - 1)] = piece_ids
+    return ids, splits
+
+
+def mask_counts(ids, splits, mask_id):
+    """Number of masks in each row, (N,)."""
+    before = np.concatenate([[0], np.cumsum(ids == mask_id)])
+    return np.diff(before[splits])
+
+
+def fill_file(config, console=None, say=print):
+    """Answers each line of --input, to --output or by `say` (text, words of its masks); returns the
+    number of texts.
+    """
+    if config.output is not None:
+        check_output(config.output, config.overwrite)
+    filler, num_texts = MaskFiller(config), 0
+    with contextlib.ExitStack() as stack:
+        file = config.output and stack.enter_context(PartialFile(config.output))
+        for window in windows(config.input, console):
+            texts = [line.decode("utf-8", "replace") for line in window]
+            where = f"--input={config.input}: after line {num_texts:,}, text"
+            for text, masks in zip(texts, filler(texts, where), strict=True):
+                file.append(as_json(text, masks)) if file else say(text, masks)
+            num_texts += len(texts)
+        if file:
+            file.finish()
+            file.publish()
+    return num_texts
+
+
+def as_json(text, masks):
+    """A line of JSON, bytes."""
+    words = [
+        [dict(word=word, probability=round(share, 6)) for share, word in mask] for mask in masks
+    ]
+    return json.dumps(dict(text=text, masks=words), ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,108 @@
+"""Lines of a text file or of standard input in windows of bounded size, with progress."""
+
+import contextlib
+import os
+import sys
+import time
+
+from bert_gpu.console import LogConsole
+from bert_gpu.files import check_regular
+from bert_gpu.inference.config import STANDARD_INPUT
+from bert_gpu.settings import UserError
+from bert_gpu.text import archives, corpus
+
+WINDOW_LINES, WINDOW_BYTES = 8192, 4 << 20
+
+
+def windows(path, console=None, what="texts"):
+    """Yields lists of lines (bytes, without their ends) of a text file: at most WINDOW_LINES, of
+    about WINDOW_BYTES unless one line alone is longer. Shows progress.
+
+    Raises:
+      UserError: the file is missing, not a file, or a broken archive.
+    """
+    console = console or LogConsole()
+    if path == STANDARD_INPUT:
+        yield from counted(in_windows(standard_input()), console, what)
+        return
+    check_regular(path)
+    with corpus.readable(path), readable_archive(path):
+        if os.path.isdir(path):
+            raise UserError(f"--input={path}: is a folder; name a text file"[:300])
+        size, done = file_size(path), 0
+
+        def report(num_bytes):
+            nonlocal done
+            done += num_bytes
+
+        bar = console.progress(round(size / 1e6, 1), 0, what, "MB")
+        started, num_lines = time.monotonic(), 0
+        try:
+            for window in in_windows(archives.plain_pieces(path, report)):
+                yield window
+                num_lines += len(window)
+                speed = num_lines / max(time.monotonic() - started, 1e-3)
+                bar.update(round(done / 1e6, 1), f"{num_lines:,} texts  {speed:,.0f} texts/s")
+        finally:
+            bar.close()
+
+
+def file_size(path):
+    import tensorflow as tf
+
+    return tf.io.gfile.stat(path).length
+
+
+@contextlib.contextmanager
+def readable_archive(path):
+    try:
+        yield
+    except archives.BROKEN as error:
+        problem = "truncated" if isinstance(error, EOFError) else "corrupt"
+        raise UserError(f"{path}: the archive is {problem}; copy it again"[:300]) from None
+
+
+def standard_input():
+    """Yields the bytes of standard input as they come."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError(
+            "--input=-: standard input is a terminal; pipe text into the command, or name a file"
+        )
+    while piece := sys.stdin.buffer.read1(archives.READ_BYTES):
+        yield piece
+
+
+def in_windows(pieces):
+    """Pieces of bytes -> windows of lines. The last line may lack its end; \\r\\n is one, too."""
+    window, num_bytes, rest = [], 0, []
+    for piece in pieces:
+        *lines, last = piece.split(b"\n")
+        for line in lines:
+            line = b"".join([*rest, line]).removesuffix(b"\r")
+            rest = []
+            window.append(line)
+            num_bytes += len(line)
+            if len(window) == WINDOW_LINES or num_bytes >= WINDOW_BYTES:
+                yield window
+                window, num_bytes = [], 0
+        rest.append(last)
+    last = b"".join(rest)
+    if last:
+        window.append(last.removesuffix(b"\r"))
+    if window:
+        yield window
+
+
+def counted(found, console, what, seconds=10.0):
+    """Passes windows on and says every few seconds how many lines were done: the length of
+    standard input is not known.
+    """
+    started = shown = time.monotonic()
+    num_lines = 0
+    for window in found:
+        yield window
+        num_lines += len(window)
+        now = time.monotonic()
+        if now - shown >= seconds:
+            console.say(f"{what}: {num_lines:,}  {num_lines / (now - started):,.0f} texts/s")
+            shown = now

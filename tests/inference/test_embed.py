@@ -1,0 +1,211 @@
+"""embed writes what the encoder computes for each line alone, in the lines' order, whatever the
+batches; a file appears when it is whole.
+"""
+
+import gzip
+import io
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_gpu import inference
+from bert_gpu.cli import embed, flags
+from bert_gpu.inference import arrays, lines
+from bert_gpu.interop import huggingface
+from bert_gpu.interop.models import tokenizer_files
+from bert_gpu.model import encoder, heads
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.weights import initialize
+from bert_gpu.text.tokenizer import WordPieceTokenizer
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b", "."]
+MODEL = ModelConfig(
+    vocab_size=len(VOCAB),
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=40,
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(model folder, its weights, its tokenizer)."""
+    folder = tmp_path_factory.mktemp("embed")
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    tokenizer = WordPieceTokenizer(str(folder / "vocab.txt"))
+    weights = {
+        name: value * 10 if value.ndim == 2 else value
+        for name, value in initialize(heads.pretraining_weights(BertEncoder(MODEL)), 1).items()
+    }
+    huggingface.write_model(str(folder / "model"), MODEL, weights, files=tokenizer_files(tokenizer))
+    return str(folder / "model"), weights, tokenizer
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """40 lines of different lengths, empty ones and one that is cut among them."""
+    generator = np.random.default_rng(3)
+    found = [" ".join(generator.choice(list("abcdefgh"), n)) for n in generator.integers(0, 30, 38)]
+    return [*found, "", "a" * 3 + " b" * 90]
+
+
+@pytest.fixture(scope="module")
+def alone(trained, texts):
+    """[hidden states (S, H) of each text, computed by itself]."""
+    _, weights, tokenizer = trained
+
+    @tf.function(autograph=False)
+    def run(ids, mask):
+        batch = dict(input_ids=ids, input_mask=mask, segment_ids=tf.zeros_like(ids))
+        return encoder.encode(weights, batch, MODEL)
+
+    rows = []
+    for text in texts:
+        ids = [tokenizer.cls_id, *tokenizer.tokenize([text])[0][:38], tokenizer.sep_id]
+        row = np.zeros((2, 1, 40), np.int32)  # one shape, so that one program serves all
+        row[:, 0, : len(ids)] = ids, np.ones(len(ids))
+        rows.append(run(*map(tf.constant, row))[0, : len(ids)].numpy())
+    return rows
+
+
+def call(capsys, *arguments):
+    code = flags.exit_code(embed.main, ["embed", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "none"])
+def test_each_line_gets_what_the_encoder_gives_it_alone(
+    trained, texts, alone, tmp_path, capsys, pooling, monkeypatch
+):
+    monkeypatch.setattr(lines, "WINDOW_LINES", 16)  # three windows
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    output = tmp_path / "new" / "texts.npy"
+    code, out, err = call(
+        capsys,
+        f"--model={trained[0]}",
+        f"--input={tmp_path / 'texts.txt'}",
+        f"--output={output}",
+        f"--pooling={pooling}",
+        "--batch_tokens=160",
+    )
+    assert code == 0 and "40 texts" in out and "1 texts were cut" in out, err
+    found = np.load(output, mmap_mode="r")
+    assert found.dtype == np.float32
+    close = lambda ours, expected: np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)  # noqa: E731
+    if pooling == "cls":
+        close(found, [row[0] for row in alone])
+    elif pooling == "mean":
+        close(found, [row.mean(0) for row in alone])
+    else:
+        offsets = np.load(output.with_name("texts.offsets.npy"))
+        assert np.diff(offsets).tolist() == [len(row) for row in alone]
+        close(found, np.concatenate(alone))
+    expected = ["texts.npy"] + ["texts.offsets.npy"] * (pooling == "none")
+    assert sorted(os.listdir(output.parent)) == sorted(expected)
+
+
+def test_the_library_gives_the_same_arrays(trained, texts, alone):
+    embedder = inference.Embedder(inference.EmbedConfig(model=trained[0], pooling="none"))
+    hidden, offsets = embedder(texts)
+    assert hidden.shape == (offsets[-1], 16) and len(offsets) == 41
+    np.testing.assert_allclose(hidden, np.concatenate(alone), rtol=0, atol=1e-5)
+    assert embedder([])[0].shape == (0, 16)
+
+
+class Stdin(io.BytesIO):
+    @property
+    def buffer(self):
+        return self
+
+    def isatty(self):
+        return False
+
+
+@pytest.mark.parametrize("kind", ["gzip", "stdin"])
+def test_text_comes_compressed_and_by_standard_input(trained, tmp_path, capsys, monkeypatch, kind):
+    text = b"a b\r\n\nc"
+    (tmp_path / "x.gz").write_bytes(gzip.compress(text))
+    monkeypatch.setattr("sys.stdin", Stdin(text))
+    source = f"--input={tmp_path / 'x.gz'}" if kind == "gzip" else "--input=-"
+    code, _, err = call(
+        capsys, f"--model={trained[0]}", source, f"--output={tmp_path}/x.npy", "--quiet"
+    )
+    assert code == 0, err
+    expected = inference.Embedder(inference.EmbedConfig(model=trained[0]))(["a b", "", "c"])
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, rtol=0, atol=1e-6)
+
+
+def test_batches_hold_rows_of_like_length_once_each(trained):
+    embedder = inference.Embedder(
+        inference.EmbedConfig(model=trained[0], batch_tokens=64, max_seq_length=20)
+    )
+    lengths = np.array([3, 20, 8, 9, 17, 2, 2, 16])
+    found = list(embedder.opened.batches(lengths, 20))
+    assert [(length, size) for _, length, size in found] == [(20, 3), (16, 4), (8, 8)]
+    assert sorted(np.concatenate([rows for rows, _, _ in found])) == list(range(8))
+    assert all(lengths[rows].max() <= length for rows, length, _ in found)
+
+
+def test_bfloat16_agrees_to_two_digits(trained):
+    texts = ["a b c", "d"]
+    exact, rough = (
+        inference.Embedder(inference.EmbedConfig(model=trained[0], precision=precision))(texts)
+        for precision in ("float32", "bfloat16")
+    )
+    assert rough.dtype == np.float32
+    assert 0 < np.abs(exact - rough).max() < 0.1
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    [
+        (["--output=x.txt"], "--output=x.txt: must be named NAME.npy"),
+        (["--output=x.offsets.npy"], "must be named NAME.npy"),
+        ([], "--output: a file for the results is needed"),
+        (["--output=old.npy"], "--output=old.npy: exists; name another file, or give --overwrite"),
+        (["--output=x.npy", "--input=nowhere.txt"], "nowhere.txt: no such file"),
+        (["--output=x.npy", "--input=empty.txt"], "--input=empty.txt: is empty"),
+        (["--output=x.npy", "--input=broken.gz"], "broken.gz: the archive is corrupt"),
+        (["--output=x.npy", "--input=short.gz"], "short.gz: the archive is truncated"),
+        (["--output=x.npy", "--input=."], "a folder"),
+        (["--output=x.npy", "--max_seq_length=41"], "40 positions"),
+        (["--output=old.npy/x.npy"], "--output=old.npy/x.npy: cannot be written"),
+        (["--output=x.npy", "--pooling=max"], "--pooling=max"),
+        (["--output=gs://x/x.npy"], "mounted file system"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    trained, tmp_path, capsys, monkeypatch, arguments, part
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("a b\nc\n")
+    (tmp_path / "old.npy").write_text("old")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "broken.gz").write_bytes(b"no archive")
+    (tmp_path / "short.gz").write_bytes(gzip.compress(b"a b c" * 99)[:-9])
+    before = sorted(os.listdir())
+    code, _, err = call(capsys, f"--model={trained[0]}", "--input=text.txt", *arguments)
+    assert code == 2 and part in err and err.count("\n") == 1 and len(err) <= 301, err
+    assert sorted(os.listdir()) == before and (tmp_path / "old.npy").read_text() == "old"
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(trained, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(arrays.os, "fsync", full)
+    (tmp_path / "text.txt").write_text("a b\n")
+    code, _, err = call(
+        capsys,
+        f"--model={trained[0]}",
+        f"--input={tmp_path}/text.txt",
+        f"--output={tmp_path}/x.npy",
+    )
+    assert code == 2 and "x.npy: cannot be written (No space left on device)" in err
+    assert os.listdir(tmp_path) == ["text.txt"]
