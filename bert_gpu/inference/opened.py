@@ -20,7 +20,7 @@ from bert_gpu.settings import UserError
 from bert_gpu.text.framing import padded
 from bert_gpu.text.tokenizer import Tokenizer
 
-# Measured on two cores: from 512 to 4096 tokens a batch equally fast, and smaller ones leave less
+# Measured on two cores: from 1024 to 4096 tokens a batch equally fast, and smaller ones leave less
 # padding in the last batch of a window.
 BATCH_TOKENS = dict(CPU=2048, GPU=65536)
 # the arguments of `hidden`: input_ids (B, S), num_tokens (B,)

@@ -55,6 +55,7 @@ class ExportConfig(TransferConfig):
 
     format: str = setting(
         "huggingface",
-        "What to write: a folder that Hugging Face's transformers opens (huggingface).",
+        "What to write: huggingface = a folder that Hugging Face's transformers opens; google = "
+        "bert_model.ckpt of Google's BERT (TensorFlow 1).",
         choices=format_names(writes=True),
     )

@@ -47,7 +47,7 @@ class FormatModule(typing.Protocol):
 
     def recognises(self, path: str) -> bool:
         """Whether a path (a folder, a file, or the prefix of a checkpoint's files) is a model in
-        this format; looks at names of files alone.
+        this format; looks at names of files, and at most at their first bytes.
         """
 
     def read_config(self, path: str) -> ModelConfig:
@@ -75,7 +75,7 @@ class Format(typing.NamedTuple):
 
 
 OURS = "huggingface"  # what trainings write; has_model recognises it
-FORMATS = (Format(OURS, "huggingface"),)
+FORMATS = (Format(OURS, "huggingface"), Format("google", "google"))
 
 
 def format_names(*, writes):

@@ -50,14 +50,6 @@ def find_model(path, flag):
                 f"--{flag}={path}: a write of {folder} was killed, "
                 f"its content is in {old}; rename that to {folder}"
             )
-    if (checkpoint := tensorflow_checkpoint(path)) is not None:
-        raise UserError(
-            f"--{flag}={path if len(path) < 40 else f'...{path[-36:]}'}: a TensorFlow checkpoint, "
-            "which is not read; convert it with transformers 4 and TensorFlow: "
-            f'BertForPreTraining.from_pretrained("{os.path.basename(checkpoint)[:24]}.index", '
-            'from_tf=True, config=BertConfig.from_json_file("bert_config.json"))'
-            '.save_pretrained("NEW")'
-        )
     problem = "has no config.json" if os.path.exists(path) else "no such folder"
     raise UserError(
         f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, "
@@ -76,18 +68,6 @@ def read_config(path):
 def folder_of(path):
     """The folder that a model lies in: the model itself, or that of its files."""
     return path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
-
-
-def tensorflow_checkpoint(path):
-    """The prefix of the TensorFlow checkpoint that a path names, such as Google's bert_model.ckpt:
-    as a prefix, as one of its files, or as a folder that holds one. None without one.
-    """
-    prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
-    if os.path.isfile(f"{prefix}.index"):
-        return prefix
-    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    found = [name for name in names if re.search(r"\.ckpt(-\d+)?\.index$", name)]
-    return os.path.join(path, found[-1].removesuffix(".index")) if found else None
 
 
 def find_vocabulary(path):
@@ -110,7 +90,19 @@ def tokenizer_notes(path):
             notes |= dict(do_lower_case=theirs["lowercase"])
             notes.setdefault("strip_accents", theirs.get("strip_accents"))
             notes.setdefault("tokenize_chinese_chars", theirs.get("handle_chinese_chars", True))
+    if "do_lower_case" not in notes and not has_model(folder):
+        notes["do_lower_case"] = not has_capitals(os.path.join(folder, "vocab.txt"))
     return {name: value for name, value in notes.items() if name in fields}
+
+
+def has_capitals(path):
+    """Whether a vocabulary has pieces with capital letters: that of a cased model, where no file
+    says so, as beside Google's checkpoints.
+    """
+    if not os.path.isfile(path):
+        return False
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return any(line[0] != "[" and re.search("[A-Z]", line) for line in file)
 
 
 def check_casing(folder):

@@ -361,7 +361,7 @@ IGNORED_KEYS = frozenset(
     attention_implementation _name_or_path name_or_path name _commit_hash _num_labels language
     task_specific_params tokenizer_class prefix xla_device use_bfloat16 tf_legacy_loss pad_token_id
     bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id decoder_start_token_id
-    cross_attention_hidden_size quantization_config auto_map
+    cross_attention_hidden_size quantization_config auto_map gelu_form
     """.split()
 )
 

@@ -122,21 +122,3 @@ def test_paths_with_a_scheme_are_refused():
         replace_folder("gs://models/one", NEW)
     with pytest.raises(UserError, match="--init_checkpoint=gs://models/one"):
         find_model("gs://models/one", "init_checkpoint")
-
-
-@pytest.mark.parametrize("name", ["bert_model.ckpt", "model.ckpt-500"])
-def test_a_tensorflow_checkpoint_is_called_what_it_is(tmp_path, name):
-    folder = tmp_path / "google"
-    folder.mkdir()
-    for end in (".index", ".meta", ".data-00000-of-00001"):
-        (folder / f"{name}{end}").touch()
-    (folder / "bert_config.json").write_text("{}")
-    data = folder / f"{name}.data-00000-of-00001"
-    for path in (folder / name, folder / f"{name}.index", data, folder):
-        with pytest.raises(UserError) as error:
-            find_model(str(path), "init_checkpoint")
-        assert ": a TensorFlow checkpoint, which is not read; convert it with" in str(error.value)
-        assert f'from_pretrained("{name}.index", from_tf=True' in str(error.value)
-        assert len(str(error.value)) <= 300 and str(error.value).endswith('.save_pretrained("NEW")')
-    with pytest.raises(UserError, match="no such folder"):
-        find_model(str(folder / "other.ckpt"), "init_checkpoint")

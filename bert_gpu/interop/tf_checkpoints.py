@@ -1,0 +1,138 @@
+"""TensorFlow checkpoints with a bert_config.json beside them, as Google's BERT and TF Model Garden
+publish theirs: finding one, its two kinds, its config, and writing its files.
+
+Both projects compute gelu by its tanh approximation, our gelu_new, and call it gelu. So a model
+comes in as gelu_new. One of ours with the exact gelu goes out with a note, GELU_FORM, which only we
+read.
+
+Importing this module imports no TensorFlow.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import tempfile
+
+import numpy as np
+
+from bert_gpu.files import read_json
+from bert_gpu.interop.folders import replace_folder
+from bert_gpu.model import config as model_config
+from bert_gpu.settings import UserError
+
+CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"  # file names in Google's releases
+GELU_FORM = "gelu_form"  # in bert_config.json: "erf" = the exact one
+EPSILON = 1e-12  # of all their layer norms
+OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, near the top
+HEAD_BYTES = 1 << 13
+
+
+def find_checkpoint(path):
+    """The prefix of the checkpoint that a path names: as a prefix, as one of its files, or as a
+    folder that holds one, of several the one of most steps. None without one.
+    """
+    prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
+    if os.path.isfile(f"{prefix}.index"):
+        return prefix
+    names = os.listdir(path) if os.path.isdir(path) else []
+    found = [re.fullmatch(r"(.*\bckpt(?:-(\d+))?)\.index", name) for name in names]
+    steps = [(int(match[2] or 0), match[1]) for match in found if match]
+    return os.path.join(path, max(steps)[1]) if steps else None
+
+
+def has_objects(prefix):
+    """Whether a checkpoint is object-based (TensorFlow 2), not a list of named variables."""
+    with open(f"{prefix}.index", "rb") as file:
+        return OBJECTS in file.read(HEAD_BYTES)
+
+
+def read_config(path):
+    """The ModelConfig of the checkpoint at a path. Raises UserError."""
+    prefix = find_checkpoint(path)
+    file = os.path.join(os.path.dirname(prefix), CONFIG)
+    if not os.path.exists(file):
+        raise UserError(
+            f"{path}: a TensorFlow checkpoint without {CONFIG}; put the model's beside it"[:300]
+        )
+    config = model_config.read_config(file)
+    form = read_json(file, model_config.A_CONFIG, model_config.CONFIG_FIELDS).get(GELU_FORM)
+    if config.hidden_act == "gelu" and form != "erf":
+        config = dataclasses.replace(config, hidden_act="gelu_new")
+    return config
+
+
+@contextlib.contextmanager
+def reading(prefix):
+    """Turns errors of TensorFlow's reader, which has many kinds, into a UserError."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (tf.errors.OpError, RuntimeError, ValueError, LookupError, TypeError, OSError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise UserError(
+            f"{prefix}: the checkpoint cannot be read ({reason}); copy all of its files again"[:300]
+        ) from None
+
+
+def check_finite(prefix, name, array):
+    if not np.isfinite(array).all():
+        raise UserError(
+            f"{prefix}: {name} has values that are not finite; "
+            "the checkpoint is damaged, so copy or write it again"[:300]
+        )
+
+
+def check_classic(config, whose):
+    """UserError when a checkpoint of theirs cannot hold a model: names the switches."""
+    odd = [f"{name}={getattr(config, name)}" for name in config.departures()]
+    if config.layer_norm_eps != EPSILON:
+        odd.append(f"layer_norm_eps={config.layer_norm_eps}")
+    if odd:
+        raise UserError(
+            f"--format={whose}: its BERT has no {', '.join(odd)}; give --format=huggingface"[:300]
+        )
+
+
+def config_bytes(config):
+    """The text of a bert_config.json, which their code and `read_config` read."""
+    fields = dataclasses.fields(config)
+    known = [field.name for field in fields if field.metadata["role"] == "bert"]
+    values = {name: getattr(config, name) for name in known if name != "layer_norm_eps"}
+    values["hidden_act"] = config.hidden_act.removesuffix("_new")
+    if config.hidden_act == "gelu":
+        values[GELU_FORM] = "erf"
+    return (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
+
+
+def gelu_warning(config):
+    """What to say of an exact gelu, which their code does not compute; else nothing."""
+    if config.hidden_act != "gelu":
+        return ""
+    return "; their gelu is the tanh approximation, ours is exact: hidden states differ by 1e-3"
+
+
+def write_folder(model, folder, save, files=()):
+    """Writes a Model's folder as a whole: the checkpoint, bert_config.json and the vocabulary.
+
+    save: function of a prefix that writes the checkpoint's files. files: {name: bytes} of more.
+    """
+    import tensorflow as tf
+
+    from bert_gpu.interop.tokenizers import tokenizer_files
+
+    contents = dict(files) | {CONFIG: config_bytes(model.config)} | tokenizer_files(model.tokenizer)
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            save(os.path.join(temporary, PREFIX))
+        except (tf.errors.OpError, OSError) as error:
+            reason = " ".join(str(error).split())[:100]
+            raise UserError(
+                f"{temporary}: cannot be written ({reason}); make room there"[:300]
+            ) from None
+        for name in os.listdir(temporary):
+            with open(os.path.join(temporary, name), "rb") as file:
+                contents[name] = file.read()
+    replace_folder(folder.rstrip("/"), contents)
