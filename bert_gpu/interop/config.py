@@ -56,6 +56,7 @@ class ExportConfig(TransferConfig):
     format: str = setting(
         "huggingface",
         "What to write: huggingface = a folder that Hugging Face's transformers opens; google = "
-        "bert_model.ckpt of Google's BERT (TensorFlow 1).",
+        "bert_model.ckpt of Google's BERT (TensorFlow 1); garden = a checkpoint of TF Model "
+        "Garden's BertEncoderV2 and BertPretrainerV2.",
         choices=format_names(writes=True),
     )

@@ -75,7 +75,7 @@ class Format(typing.NamedTuple):
 
 
 OURS = "huggingface"  # what trainings write; has_model recognises it
-FORMATS = (Format(OURS, "huggingface"), Format("google", "google"))
+FORMATS = (Format(OURS, "huggingface"), Format("google", "google"), Format("garden", "garden"))
 
 
 def format_names(*, writes):

@@ -4,8 +4,6 @@ and every fault named.
 
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -168,29 +166,3 @@ def test_broken_files_are_one_line(theirs, tmp_path, capsys, damage):
     code, _, err = export(capsys, tmp_path / "in", tmp_path / "out")
     assert code == 2 and str(tmp_path / "in") in err and err.count("\n") == 1, err
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.long
-def test_model_gardens_own_converter_accepts_our_export(theirs, tmp_path, capsys):
-    """Their command turns it into a checkpoint of BertEncoder and masked-word head, which has our
-    weights.
-    """
-    assert export(capsys, theirs[0], tmp_path / "out", "--format=google")[0] == 0
-    command = [
-        sys.executable,
-        "-m",
-        "official.nlp.tools.tf2_bert_encoder_checkpoint_converter",
-        f"--bert_config_file={tmp_path}/out/bert_config.json",
-        f"--checkpoint_to_convert={tmp_path}/out/bert_model.ckpt",
-        f"--converted_checkpoint_path={tmp_path}/converted/ckpt",
-        "--converted_model=pretrainer",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    reader = tf.train.load_checkpoint(str(tmp_path / "converted"))
-    arrays = [reader.get_tensor(name) for name in reader.get_variable_to_shape_map()]
-    floats = [array for array in arrays if getattr(array, "dtype", None) == np.float32]
-    for name, value in theirs[1].items():
-        if "seq_relationship" not in name:  # their masked-word pretrainer has no such head
-            shapes = [x for x in floats if x.size == value.size]
-            assert any(np.array_equal(x.reshape(-1), value.reshape(-1)) for x in shapes), name

@@ -1,0 +1,221 @@
+"""TF Model Garden's BERT: weights into and out of its BertEncoderV2 and BertPretrainerV2.
+
+A checkpoint of theirs is a graph of objects. So we build the objects, set or read their variables,
+and let tf.train.Checkpoint do the rest, with the items that their tasks save and load: `model`,
+`encoder`, `masked_lm` and `next_sentence.pooler_dense`. Their attention keeps a head apart: kernels
+are (H, N, D), ours (H, N x D).
+"""
+
+import warnings
+
+import numpy as np
+
+from bert_gpu.interop.formats import Model, Notes
+from bert_gpu.interop.tf_checkpoints import (
+    PREFIX,
+    check_classic,
+    check_finite,
+    find_checkpoint,
+    gelu_warning,
+    has_objects,
+    read_config,
+    reading,
+    write_folder,
+)
+from bert_gpu.settings import UserError
+
+NEXT_SENTENCE = "next_sentence"  # their name of that head
+POOLER, HEAD_POOLER = "encoder/pooler_transform", f"{NEXT_SENTENCE}/pooler_dense"
+
+
+def recognises(path):
+    """Whether a path names a checkpoint of objects."""
+    prefix = find_checkpoint(path)
+    return prefix is not None and has_objects(prefix)
+
+
+def dense(ours, theirs, *parts):
+    """Names of a dense layer, or of several that are one of ours."""
+    names = [f"{theirs}/{part}" for part in parts] or [theirs]
+    return {f"{ours}/{kind}": [f"{name}/{kind}" for name in names] for kind in ("kernel", "bias")}
+
+
+def norm(ours, theirs):
+    return {f"{ours}/scale": [f"{theirs}/gamma"], f"{ours}/bias": [f"{theirs}/beta"]}
+
+
+def variable_names(config):
+    """{our name: [their names]}: "encoder/" and the names in BertEncoderV2, then the heads'. The
+    pooler's are those of the next-sentence head, which the encoder's own repeat.
+    """
+    names = {
+        "embeddings/word": ["encoder/word_embeddings/embeddings"],
+        "embeddings/position": ["encoder/position_embedding/embeddings"],
+        "embeddings/segment": ["encoder/type_embeddings/embeddings"],
+        **norm("embeddings/norm", "encoder/embeddings/layer_norm"),
+    }
+    for index in range(config.num_hidden_layers):
+        ours, theirs = f"layer_{index}", f"encoder/transformer/layer_{index}"
+        attention = f"{theirs}/self_attention"
+        names |= {
+            **dense(f"{ours}/attention/qkv", attention, "query", "key", "value"),
+            **dense(f"{ours}/attention/output", f"{attention}/attention_output"),
+            **norm(f"{ours}/attention/norm", f"{attention}_layer_norm"),
+            **dense(f"{ours}/feed_forward/in", f"{theirs}/intermediate"),
+            **dense(f"{ours}/feed_forward/output", f"{theirs}/output"),
+            **norm(f"{ours}/feed_forward/norm", f"{theirs}/output_layer_norm"),
+        }
+    return {
+        **names,
+        **dense("pooler", HEAD_POOLER),
+        **dense("mlm/transform", "cls/predictions/transform/dense"),
+        **norm("mlm/norm", "cls/predictions/transform/LayerNorm"),
+        "mlm/bias": ["cls/predictions/output_bias/bias"],
+        **dense("nsp", f"{NEXT_SENTENCE}/logits"),
+    }
+
+
+def build(config):
+    """(BertPretrainerV2, {name as in `variable_names`: variable}) of a classic ModelConfig."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from official.nlp.modeling import layers, models, networks
+    exact = config.hidden_act == "gelu"
+    settings = {} if exact else dict(inner_activation=config.hidden_act.removesuffix("_new"))
+    encoder = networks.BertEncoderV2(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        max_sequence_length=config.max_position_embeddings,
+        type_vocab_size=config.type_vocab_size,
+        inner_dim=config.intermediate_size,
+        initializer="zeros",
+        name="encoder",
+        **settings,
+    )
+    head = layers.ClassificationHead(config.hidden_size, 2, initializer="zeros", name=NEXT_SENTENCE)
+    pretrainer = models.BertPretrainerV2(
+        encoder, mlm_initializer="zeros", classification_heads=[head]
+    )
+    pretrainer(pretrainer.inputs)  # makes the variables
+    names = {
+        variable.name.removesuffix(":0").removeprefix("bert/"): variable
+        for variable in pretrainer.trainable_weights
+    }
+    return pretrainer, names
+
+
+def items(pretrainer):
+    """{name: object} that their trainer saves of a pretraining."""
+    return dict(pretrainer.checkpoint_items, model=pretrainer)
+
+
+def read(path):
+    """The formats.Model of a checkpoint; see formats.FormatModule."""
+    import tensorflow as tf
+
+    prefix, config = find_checkpoint(path), read_config(path)
+    check_classic(config, "garden")
+    with reading(prefix):
+        num_stored = len(tf.train.list_variables(prefix))
+    if config.num_hidden_layers > num_stored:  # before building that many layers
+        raise UserError(
+            f"{path}: bert_config.json says num_hidden_layers={config.num_hidden_layers}, "
+            f"the checkpoint has {num_stored} variables"[:300]
+        )
+    pretrainer, variables = build(config)
+    heads = restore(path, prefix, pretrainer)
+    names = variable_names(config)
+    if NEXT_SENTENCE not in heads:
+        names |= dense("pooler", POOLER)
+        names = {name: theirs for name, theirs in names.items() if not name.startswith("nsp/")}
+    if "masked_lm" not in heads:
+        names = {name: theirs for name, theirs in names.items() if not name.startswith("mlm/")}
+    weights = {}
+    for name, theirs in names.items():
+        arrays = [flat(config, name, variables[their].numpy()) for their in theirs]
+        weights[name] = np.ascontiguousarray(np.concatenate(arrays, -1))
+        check_finite(prefix, name, weights[name])
+    architecture = "BertForMaskedLM" if "masked_lm" in heads else "BertModel"
+    architecture = "BertForPreTraining" if len(heads) == 2 else architecture
+    return Model(config, weights, Notes([], [], architecture, ()))
+
+
+def restore(path, prefix, pretrainer):
+    """Fills the variables of the encoder and of the heads that a checkpoint has, whose names it
+    returns. UserError when it does not have the whole encoder.
+    """
+    import tensorflow as tf
+
+    encoder, masked_lm = pretrainer.encoder_network, pretrainer.masked_lm
+    both = tf.train.Checkpoint(encoder_network=encoder, masked_lm=masked_lm)
+    attempts = (
+        (items(pretrainer), {"masked_lm", NEXT_SENTENCE}),
+        (dict(model=pretrainer), {"masked_lm", NEXT_SENTENCE}),
+        (dict(encoder=encoder, masked_lm=masked_lm), {"masked_lm"}),
+        (dict(model=both), {"masked_lm"}),
+        (dict(encoder=both), {"masked_lm"}),  # of their converter
+        (dict(encoder=encoder), set()),
+        (dict(model=encoder), set()),
+    )
+    for objects, heads in attempts:
+        try:
+            status = tf.train.Checkpoint(**objects).read(prefix)
+            status.assert_existing_objects_matched().expect_partial()
+        except AssertionError:
+            status.expect_partial()
+            continue
+        except (tf.errors.OpError, RuntimeError, ValueError, LookupError, TypeError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise UserError(
+                f"{path}: does not fit bert_config.json, or is damaged: {reason}"[:300]
+            ) from None
+        return heads
+    raise UserError(
+        f"{path}: is no checkpoint of Model Garden's BERT with the layers of bert_config.json; "
+        "name one of its encoder or of its pretraining"[:300]
+    )
+
+
+def flat(config, name, array):
+    """One of their variables in our shape: heads side by side."""
+    if name.startswith("layer_") and "/attention/" in name and "norm" not in name:
+        if name.endswith("output/kernel"):
+            return array.reshape(-1, config.hidden_size)  # (N, D, H)
+        if "qkv" in name:
+            return array.reshape(*array.shape[:-2], -1)  # (..., N, D)
+    return array
+
+
+def write(model, folder, options):
+    """Writes a Model as a checkpoint of theirs; see formats.FormatModule."""
+    import tensorflow as tf
+
+    check_classic(model.config, "garden")
+    pretrainer, variables = build(model.config)
+    names = variable_names(model.config)
+    for name, theirs in names.items():
+        if name in model.weights:
+            array = np.asarray(model.weights[name], np.float32)
+            for their, part in zip(theirs, np.split(array, len(theirs), -1), strict=True):
+                variables[their].assign(part.reshape(variables[their].shape))
+    for kind in ("kernel", "bias"):
+        variables[f"{POOLER}/{kind}"].assign(variables[f"{HEAD_POOLER}/{kind}"])
+    saved = items(pretrainer)
+    if "nsp/kernel" not in model.weights:
+        saved = dict(encoder=pretrainer.encoder_network, masked_lm=pretrainer.masked_lm)
+    if "mlm/bias" not in model.weights:
+        saved = dict(encoder=pretrainer.encoder_network)
+    pointer = f'model_checkpoint_path: "{PREFIX}"\n'.encode()  # for tf.train.latest_checkpoint
+    write_folder(
+        model,
+        folder,
+        lambda path: tf.train.Checkpoint(**saved).write(path),
+        dict(checkpoint=pointer),
+    )
+    left = sorted({name.split("/")[0] for name in model.weights if name not in names})
+    return (
+        f"{folder}: {PREFIX} of Model Garden's BertEncoderV2, with {', '.join(sorted(saved))}"
+        f"{'; left out: ' + ', '.join(left) if left else ''}{gelu_warning(model.config)}"
+    )
