@@ -428,15 +428,16 @@ def test_accuracy(folder, predictions):
     """The share of right predictions, lines of "id, label, ..." under a header, for the test file
     of a folder of pairs; None when that has no labels or is not there.
     """
-    from bert_gpu.finetune import tasks
-    from bert_gpu.finetune.config import FinetuneConfig, resolve_task
+    from bert_gpu.finetune.config import FinetuneConfig, has_test_file, resolve_task
+    from bert_gpu.finetune.splits import read_splits
 
-    if tasks.find_split(folder, "test") is None:
+    config = FinetuneConfig(data_dir=str(folder))
+    if not has_test_file(config):
         return None
-    task = resolve_task(FinetuneConfig(data_dir=str(folder)))
-    labels = tasks.read_split(task, str(folder), "test").labels
-    if labels is None:
+    [test] = read_splits(resolve_task(config), config, ["predict"])["predict"]
+    if not test.has_labels:
         return None
+    labels = test.column("labels")
     found = [line.split("\t")[1] for line in predictions.read_text().splitlines()[1:]]
     return statistics.mean(
         float(a == " ".join(b.split())) for a, b in zip(found, labels, strict=True)

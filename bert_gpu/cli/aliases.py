@@ -206,6 +206,17 @@ ROWS = (
     ),
     *takes(
         (HUGGING_FACE,),
+        ("classify",),
+        ("validation_file", "dev_file"),
+        ("label_smoothing_factor", "label_smoothing"),
+    ),
+    *refuses(
+        (HUGGING_FACE,),
+        ("pretrain",),
+        {"label_smoothing_factor": "the words behind masks are not smoothed; drop the flag"},
+    ),
+    *takes(
+        (HUGGING_FACE,),
         ("data",),
         ("mlm_probability", "masked_lm_prob"),
         ("train_file", "input_file"),
@@ -266,9 +277,6 @@ ROWS = (
         (HUGGING_FACE,),
         ("classify",),
         {
-            "train_file validation_file test_file": (
-                "name the folder of train, dev and test (.tsv or .csv) with --data_dir"
-            ),
             "dataset_name": "nothing is downloaded; put train.tsv and dev.tsv into --data_dir",
             "tokenizer_name": "the model's folder has its tokenizer; or give --vocab_file",
         },
@@ -290,7 +298,6 @@ ROWS = (
             "gradient_checkpointing_kwargs": "see --recompute and --recompute_every",
             "torch_compile_backend torch_compile_mode": COMPILED,
             "neftune_noise_alpha": "no noise is added to the embeddings; drop the flag",
-            "label_smoothing_factor": "labels are not smoothed; drop the flag",
             "metric_for_best_model": BEST,
             "cache_dir model_revision": "nothing is downloaded; name a folder on this machine",
         },

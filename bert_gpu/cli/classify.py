@@ -4,12 +4,18 @@ from bert_gpu import console
 from bert_gpu.cli import flags, training
 from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.environment import quick_imports
-from bert_gpu.finetune.config import FinetuneSettings, resolve_defaults, resolve_phases
+from bert_gpu.finetune.config import (
+    STANDARD_OUTPUT,
+    FinetuneSettings,
+    resolve_defaults,
+    resolve_phases,
+)
 
 SUMMARY = (
-    "Fine-tunes a BERT to classify texts or pairs of texts, evaluates it (accuracy, F1, "
-    "ROC-AUC, loss) and predicts. Files are DATA_DIR/{train,dev,test}.tsv or .csv with "
-    "a header line. To resume a run that was stopped, repeat the same command."
+    "Fine-tunes a BERT to classify texts or pairs of texts, or to score them, evaluates it "
+    "(accuracy, F1, ROC-AUC and more) and predicts: GLUE's tasks or your own. Files are "
+    "DATA_DIR/{train,dev,test}.tsv, .csv, .jsonl or .parquet. To resume a run "
+    "that was stopped, repeat the same command."
 )
 EXAMPLE = (
     "python run_classifier.py",
@@ -21,7 +27,8 @@ EXAMPLE = (
         "python run_classifier.py --init_checkpoint=bert-base-uncased "
         "--learning_rate=3e-5 --num_train_epochs=4"
     ),
-    "python run_classifier.py --do_predict --output_dir=runs/classify",
+    "python run_classifier.py --task_name=mnli --data_dir=glue --output_dir=runs/mnli",
+    "python run_classifier.py --do_predict --output_dir=runs/classify --predict_file=new.csv",
 )
 
 CLASSES = training.classes_of(FinetuneSettings)
@@ -79,4 +86,5 @@ def run(parsed):
         return 0
     with quick_imports():
         from bert_gpu.finetune.run import finetune
-    return training.exit_code(finetune(settings, parsed.console(common.quiet)))
+    answers = settings.run.predictions_file == STANDARD_OUTPUT
+    return training.exit_code(finetune(settings, parsed.console(common.quiet or answers)))

@@ -1,8 +1,9 @@
-"""Text pairs -> batches -> a classifier's loss and probabilities.
+"""Texts or pairs of them -> batches -> a classifier's loss and outputs.
 
-All text is tokenized once, up front, into flat arrays. A batch is padded only to its longest row,
-unless the encoder has a fixed length. As in pretraining, the order of the examples is a function of
-(seed, epoch) alone and the position of a run is the number of examples consumed.
+All text is tokenized once, up front, into flat arrays, those of large files on the disk. A batch
+is padded only to its longest row, unless the encoder has a fixed length. As in pretraining, the
+order of the examples is a function of (seed, epoch) alone and the position of a run is the number
+of examples consumed.
 
 Legend: N examples, T tokens of all of them, B batch, S sequence, C classes.
 """
@@ -13,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data.pipeline import consume, epoch_order
-from bert_gpu.model.heads import classifier_logits, cross_entropy, sentence_vector
+from bert_gpu.finetune.growing import GrowingArray
+from bert_gpu.model.heads import classifier_logits, sentence_vector
 from bert_gpu.text.framing import frame, padded
 from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.step import Objective
@@ -28,8 +30,8 @@ class EncodedExamples:
     Attributes:
       ids: int32 (T,), all examples concatenated. splits: int64 (N + 1,), where each begins.
       first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0.
-      labels: int32 (N,), or None. max_seq_length: maximum tokens of an example. num_truncated:
-        examples that were cut to it.
+      labels: a kind's targets, (N,) or (N, C), or None. max_seq_length: maximum tokens of an
+        example. num_truncated: examples that were cut to it.
       length_multiple: the length of a batch is a multiple of it, or max_seq_length.
     """
 
@@ -46,23 +48,37 @@ class EncodedExamples:
 
 
 def encode_examples(
-    tokenizer, texts_a, texts_b, labels, max_seq_length, length_multiple=LENGTH_MULTIPLE
+    tokenizer,
+    chunks,
+    labels,
+    max_seq_length,
+    length_multiple=LENGTH_MULTIPLE,
+    folder=".",
 ):
     """Tokenizes, truncates and joins texts to EncodedExamples.
 
     Args:
-      tokenizer: text.tokenizer.Tokenizer. texts_a: list of N str. texts_b: the same, or None.
-      labels: N ints, or None. max_seq_length: S, at least 5, so that each text of a pair keeps a
-        token. length_multiple: as in EncodedExamples.
+      tokenizer: text.tokenizer.Tokenizer. chunks: iterable of (texts_a, texts_b): lists of str, the
+        second None for single texts.
+      labels: a kind's targets of all of them, or None. max_seq_length: S, at least 5, so that each
+        text of a pair keeps a token. length_multiple: as in EncodedExamples.
+      folder: as for GrowingArray.
     """
-    rows = frame(tokenizer, texts_a, texts_b, max_seq_length)
+    ids, num_truncated = GrowingArray(folder), 0
+    lengths, first_lengths = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
+    for texts_a, texts_b in chunks:
+        rows = frame(tokenizer, texts_a, texts_b, max_seq_length)
+        ids.append(rows.ids)
+        lengths.append(rows.lengths)
+        first_lengths.append(rows.first_lengths)
+        num_truncated += rows.num_truncated
     return EncodedExamples(
-        ids=rows.ids,
-        splits=rows.splits,
-        first_lengths=rows.first_lengths,
-        labels=None if labels is None else np.asarray(labels, np.int32),
+        ids=ids.finish(),
+        splits=np.cumsum(np.concatenate(lengths)),
+        first_lengths=np.concatenate(first_lengths),
+        labels=None if labels is None else np.asarray(labels),
         max_seq_length=max_seq_length,
-        num_truncated=rows.num_truncated,
+        num_truncated=num_truncated,
         length_multiple=length_multiple,
     )
 
@@ -72,9 +88,9 @@ def make_batch(examples, indices, row_weights=None):
 
     Returns:
       dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, if the
-        examples have labels, labels int32 (B,).
+        examples have labels, labels (B,) or (B, C).
     """
-    lengths = np.diff(examples.splits)[indices]
+    lengths = examples.splits[indices + 1] - examples.splits[indices]
     longest = min(
         examples.max_seq_length,
         -(-int(lengths.max()) // examples.length_multiple) * examples.length_multiple,
@@ -124,33 +140,31 @@ def class_logits(weights, batch, encoder, dtype, seed=None):
     )
 
 
-def classification_objective(encoder):
-    """The Objective of a classifier on an Encoder: cross-entropy of the labels, weighted by
-    row_weights.
+def task_objective(encoder, kind):
+    """The Objective of a kind of answers (kinds.py) on an Encoder: its losses, weighted by
+    row_weights and by the kind's own weights.
     """
 
     def losses(weights, batch, dtype, seed):
         logits = class_logits(weights, batch, encoder, dtype, seed)
-        return {
-            "classifier": tf.reduce_sum(
-                cross_entropy(logits, batch["labels"]) * batch["row_weights"]
-            )
-        }
+        losses = kind.losses(logits, batch["labels"])
+        return {"classifier": tf.reduce_sum(losses * batch["row_weights"])}
 
-    return Objective(
-        counts=lambda batch: {"classifier": tf.reduce_sum(batch["row_weights"])}, losses=losses
-    )
+    def counts(batch):
+        return {"classifier": tf.reduce_sum(kind.weights(batch["labels"]) * batch["row_weights"])}
+
+    return Objective(counts=counts, losses=losses)
 
 
 class Predictor:
-    """Callable (EncodedExamples, batch_size) -> probabilities float64 (N, C), in the same order.
-    batch_size is that of all replicas together.
+    """Callable (EncodedExamples, batch_size) -> the kind's outputs float64 (N, C), in the same
+    order. batch_size is that of all replicas together.
 
-    The softmax is taken in float64, so that even a very unlikely class has a probability above 0.
+    They are computed in float64, so that even a very unlikely class has a probability above 0.
     """
 
-    def __init__(self, devices, state, encoder):
-        self.num_replicas = devices.num_replicas
+    def __init__(self, devices, state, encoder, kind):
+        self.num_replicas, self.kind = devices.num_replicas, kind
         self.forward = ForwardPass(
             devices,
             state,
@@ -172,6 +186,4 @@ class Predictor:
             features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])
             logits.append(outputs[is_real])
-        wide = np.concatenate(logits).astype(np.float64)
-        exponentials = np.exp(wide - wide.max(-1, keepdims=True))
-        return exponentials / exponentials.sum(-1, keepdims=True)
+        return self.kind.outputs(np.concatenate(logits).astype(np.float64))

@@ -9,22 +9,64 @@ from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.train.config import CadenceConfig, RunSettings
 
 # of --init_checkpoint in a training, and of --max_seq_length
-DEFAULT_START, DEFAULT_LENGTH = "runs/pretrain/model", 128
-FILES = dict(train="train", eval="dev", predict="test")  # which file each phase reads
+DEFAULT_START, DEFAULT_LENGTH, DEFAULT_TASK = "runs/pretrain/model", 128, "pairs"
+STANDARD_INPUT = STANDARD_OUTPUT = "-"
+FILES = dict(train="train", eval="dev", predict="test")  # which split each phase reads
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(Settings):
     """The task and the run."""
 
-    task_name: str = setting(
-        "pairs",
-        "The task. pairs: classifies pairs of texts or single texts, with labels of any kind.",
-        choices=tuple(tasks.TASKS),
+    task_name: str | None = setting(
+        None,
+        "The task, in any case: pairs (of texts, or single ones, with labels of any kind), single, "
+        f"or one of GLUE: {', '.join(tasks.GLUE)}. Default: pairs, or without training that of the "
+        "model.",
+    )
+    task_kind: str | None = setting(
+        None,
+        "What is predicted. classification: one of the classes in the training file; regression: "
+        "a number; multilabel: any of several labels, in a cell with commas between them or as a "
+        "JSON list. Default: the task's.",
+        choices=tuple(tasks.KINDS),
     )
     data_dir: str = setting(
         "examples/pairs",
-        "Folder with train, dev and test files, .tsv or .csv; the test file may lack labels.",
+        "Folder with train, dev and test files, .tsv, .csv, .jsonl or .parquet; the test file may "
+        "lack labels. For a task of GLUE also the folder that holds CoLA, SST-2 and so on.",
+    )
+    train_file: str | None = setting(
+        None, "The training file, of any name. Default: the one in --data_dir."
+    )
+    dev_file: str | None = setting(None, "The file to evaluate on. Default: as for --train_file.")
+    test_file: str | None = setting(
+        None, "The file to predict, with labels or without. Default: as for --train_file."
+    )
+    predict_file: str | None = setting(
+        None,
+        "Instead of the test file: a file to predict, with any further columns, which "
+        "predictions.tsv repeats; - reads it from standard input.",
+    )
+    predictions_file: str | None = setting(
+        None,
+        "File for the rows of what is predicted, with the predicted label; - is standard output. "
+        "Default: predictions.tsv in --output_dir.",
+    )
+    dev_share: float = setting(
+        0.0,
+        "Share of the training file that is evaluated on instead of trained on, chosen by a hash "
+        "of the texts.",
+        low=0.0,
+        below=1.0,
+    )
+    test_share: float = setting(
+        0.0, "Share of the training file that is the test file, likewise.", low=0.0, below=1.0
+    )
+    columns: tuple[str, ...] | None = setting(
+        None,
+        "Names of the columns of .tsv and .csv files that have no header line, in order: "
+        "text_a,text_b,label.",
     )
     text_a: str | None = setting(
         None, "Column with the first text. Default: the task's (pairs: text_a)."
@@ -74,6 +116,17 @@ class FinetuneConfig(Settings):
     )
     eval_batch_size: int = setting(32, "Examples that one GPU evaluates at once.", low=1)
     predict_batch_size: int = setting(32, "Examples that one GPU predicts at once.", low=1)
+    label_smoothing: float = setting(
+        0.0,
+        "Share of the target that all classes have alike in training, of a classification.",
+        low=0.0,
+        below=1.0,
+    )
+    class_weights: str | None = setting(
+        None,
+        "Weights of the classes in the training loss: balanced (inverse to their frequency), or a "
+        "number for each class in the order of its name, such as 1,2.5.",
+    )
     seed: int = setting(
         12345, "Seed of fresh weights, the order of the examples and dropout.", low=0, high=2**62
     )
@@ -135,13 +188,22 @@ def resolve_phases(config):
     phases = [phase for phase in FILES if asked[phase]]
     if not phases:
         phases = [phase for phase in FILES if asked[phase] is None]
-        if "predict" in phases and tasks.find_split(config.data_dir, FILES["predict"]) is None:
+        if "predict" in phases and not has_test_file(config):
             phases.remove("predict")
     if not phases:
         raise UserError(
             "--nodo_train --nodo_eval --nodo_predict: leave nothing to do; drop one of them"
         )
     return phases
+
+
+def has_test_file(config):
+    """Whether a FinetuneConfig has something to predict."""
+    if config.predict_file or config.test_file or config.test_share:
+        return True
+    task = tasks.find_task(config.task_name or DEFAULT_TASK)
+    folder = tasks.find_folder(task, config.data_dir)
+    return any(tasks.find_table(folder, stem) for stem in task.stems("test"))
 
 
 def resolve_defaults(settings, phases):
@@ -151,7 +213,11 @@ def resolve_defaults(settings, phases):
     run = dataclasses.replace(settings.run, **{f"do_{phase}": phase in phases for phase in FILES})
     start = settings.start
     if "train" in phases:
-        run = dataclasses.replace(run, max_seq_length=run.max_seq_length or DEFAULT_LENGTH)
+        run = dataclasses.replace(
+            run,
+            max_seq_length=run.max_seq_length or DEFAULT_LENGTH,
+            task_name=run.task_name or DEFAULT_TASK,
+        )
         start = dataclasses.replace(
             start,
             init_checkpoint=DEFAULT_START
@@ -161,13 +227,35 @@ def resolve_defaults(settings, phases):
     return dataclasses.replace(settings, run=run, start=start)
 
 
-def resolve_task(config):
-    """The TaskSpec of a FinetuneConfig, with the columns that it names."""
-    named = {
-        name: getattr(config, name)
-        for name in ("text_a", "text_b", "label")
-        if getattr(config, name) is not None
-    }
-    if "text_b" in named:
-        named |= dict(text_b=named["text_b"] or None, requires_text_b=bool(named["text_b"]))
-    return dataclasses.replace(tasks.TASKS[config.task_name], **named)
+def resolve_task(config, notes=None):
+    """The TaskSpec of a FinetuneConfig, with the columns and the kind that it names.
+
+    notes: start.TaskNotes of the model that is evaluated, which hold where the config is silent.
+    """
+    name = config.task_name
+    if notes and (name is None or tasks.bare(name) == tasks.bare(notes.task_name or name)):
+        return settled(tasks.find_task(name or notes.task_name or DEFAULT_TASK), notes, config)
+    return settled(tasks.find_task(name or DEFAULT_TASK), config)
+
+
+def settled(task, *tellers):
+    """A TaskSpec with the columns and the kind that objects tell, the last one first."""
+
+    def told(field):
+        return next(
+            (
+                value
+                for teller in reversed(tellers)
+                if (value := getattr(teller, field)) is not None
+            ),
+            None,
+        )
+
+    named = {field: told(field) for field in ("text_a", "label") if told(field) is not None}
+    if (text_b := told("text_b")) is not None:
+        named |= dict(text_b=text_b or None, requires_text_b=bool(text_b))
+    if told("task_kind") not in (None, task.kind):
+        named |= dict(kind=told("task_kind"), metrics=(), labels=None)
+    if columns := tellers[-1].columns:
+        named |= dict(columns=dict.fromkeys(tasks.SPLITS, columns))
+    return dataclasses.replace(task, **named)

@@ -1,7 +1,8 @@
-"""Accuracy, F1, ROC-AUC and loss of predictions, from probabilities and labels.
+"""Metrics of predictions, from a kind's outputs and targets (kinds.py).
 
-Legend: N examples, C classes. A metric that the data do not define (ROC-AUC when all labels are
-equal, F1 when a class does not occur) is None, not 0 or 1.
+Legend: N examples, C classes or labels. A metric that the data do not define (ROC-AUC when all
+labels are equal, F1 when a class does not occur, a correlation with a constant) is None, not 0 or
+1. Pearson, Spearman, Matthews and the rest are SciPy's and scikit-learn's.
 """
 
 import numpy as np
@@ -20,45 +21,137 @@ def f1(probabilities, labels):
 
     None when no example has the label of a class that it averages.
     """
+    wanted = [1] if probabilities.shape[1] == 2 else list(range(probabilities.shape[1]))
+    return _f1(probabilities, labels, wanted)
+
+
+def f1_of_classes(probabilities, labels):
+    """The unweighted mean of the F1 of every class ("macro"), also for two. None as for `f1`."""
+    return _f1(probabilities, labels, list(range(probabilities.shape[1])))
+
+
+def _f1(probabilities, labels, wanted):
     from sklearn.metrics import f1_score
 
-    num_classes = probabilities.shape[1]
-    predictions = np.argmax(probabilities, -1)
-    wanted = [1] if num_classes == 2 else list(range(num_classes))
     if not np.isin(wanted, labels).all():
         return None
+    predictions = np.argmax(probabilities, -1)
     return float(f1_score(labels, predictions, labels=wanted, average="macro", zero_division=0.0))
 
 
 def auc(probabilities, labels):
-    """Area under the ROC curve of class 1. None unless there are two classes and both occur."""
+    """Area under the ROC curve: of class 1 for two classes, the unweighted mean over each class
+    against the rest for more. None unless every class occurs.
+    """
     from sklearn.metrics import roc_auc_score
 
-    if probabilities.shape[1] != 2 or len(np.unique(labels)) != 2:
+    num_classes = probabilities.shape[1]
+    if len(np.unique(labels)) != num_classes:
         return None
-    return float(roc_auc_score(labels, probabilities[:, 1]))
+    if num_classes == 2:
+        return float(roc_auc_score(labels, probabilities[:, 1]))
+    areas = [
+        roc_auc_score(labels == index, probabilities[:, index]) for index in range(num_classes)
+    ]
+    return float(np.mean(areas))
 
 
-def loss(probabilities, labels):
-    """Mean cross-entropy in nats. Not scikit-learn's log_loss, which clips it at 36 and so differs
-    from the training loss.
+def matthews(probabilities, labels):
+    """Matthews correlation of predicted and true classes. None when all labels are equal; 0 for a
+    constant prediction, as scikit-learn and GLUE have it.
     """
-    chosen = np.take_along_axis(probabilities, np.asarray(labels)[:, None], -1)[:, 0].astype(
-        np.float64
-    )
+    from sklearn.metrics import matthews_corrcoef
+
+    if len(np.unique(labels)) < 2:
+        return None
+    return float(matthews_corrcoef(labels, np.argmax(probabilities, -1)))
+
+
+def loss(outputs, targets):
+    """The mean of the kind's loss: the cross-entropy in nats of classes, or of several labels an
+    example; the squared error of numbers. Not scikit-learn's log_loss, which clips it at 36 and so
+    differs from the training loss.
+    """
+    targets = np.asarray(targets)
+    if targets.ndim == 1 and np.issubdtype(targets.dtype, np.floating):
+        return float(np.mean(np.square(outputs[:, 0] - targets.astype(np.float64))))
+    if targets.ndim == 1:
+        chosen = np.take_along_axis(outputs, targets[:, None], -1)[:, 0]
+    else:
+        chosen = np.where(targets > 0, outputs, 1 - outputs)
+    chosen = np.asarray(chosen, np.float64)
     return float(np.mean(-np.log(np.maximum(chosen, np.finfo(np.float64).tiny))))
 
 
-METRICS = dict(accuracy=accuracy, f1=f1, auc=auc, loss=loss)
+def pearson(values, targets):
+    """Pearson's correlation of predicted and true numbers; None when either are all equal."""
+    from scipy.stats import pearsonr
+
+    return _correlation(pearsonr, values, targets)
 
 
-def compute_metrics(probabilities, labels, names=tuple(METRICS)):
+def spearman(values, targets):
+    """Spearman's rank correlation, ties at their mean rank; None when either are all equal."""
+    from scipy.stats import spearmanr
+
+    return _correlation(spearmanr, values, targets)
+
+
+def _correlation(function, values, targets):
+    values, targets = np.asarray(values[:, 0], np.float64), np.asarray(targets, np.float64)
+    if len(values) < 2 or np.ptp(values) == 0 or np.ptp(targets) == 0:
+        return None
+    found = float(function(values, targets)[0])
+    return found if np.isfinite(found) else None
+
+
+def exact_match(probabilities, labels):
+    """Share of examples all of whose labels are right."""
+    return float(np.mean(np.all((probabilities > 0.5) == (np.asarray(labels) > 0), -1)))
+
+
+def f1_micro(probabilities, labels):
+    """F1 over all decisions together; None when no example has any label."""
+    return _f1_of_labels(probabilities, labels, "micro")
+
+
+def f1_macro(probabilities, labels):
+    """The unweighted mean of the F1 of every label; None when a label does not occur."""
+    return _f1_of_labels(probabilities, labels, "macro")
+
+
+def _f1_of_labels(probabilities, labels, average):
+    from sklearn.metrics import f1_score
+
+    labels = np.asarray(labels) > 0
+    if not (labels.any() if average == "micro" else labels.any(0).all()):
+        return None
+    return float(f1_score(labels, probabilities > 0.5, average=average, zero_division=0.0))
+
+
+METRICS = dict(
+    accuracy=accuracy,
+    f1=f1,
+    f1_of_classes=f1_of_classes,
+    auc=auc,
+    matthews=matthews,
+    loss=loss,
+    pearson=pearson,
+    spearman=spearman,
+    exact_match=exact_match,
+    f1_micro=f1_micro,
+    f1_macro=f1_macro,
+)
+
+
+def compute_metrics(outputs, targets, names=("accuracy", "f1", "auc", "loss")):
     """{name: float or None} of the metrics `names`.
 
     Args:
-      probabilities: float (N, C), rows that sum to 1. labels: int (N,), from 0 to C - 1.
+      outputs: of a kind's `outputs`: float (N, C); rows of a classifier's sum to 1.
+      targets: of its `targets`: int (N,), float (N,), or 0 and 1 (N, C).
     """
-    probabilities, labels = np.asarray(probabilities), np.asarray(labels)
-    if not np.isfinite(probabilities).all():  # a model that has overflowed predicts nothing
+    outputs, targets = np.asarray(outputs), np.asarray(targets)
+    if not np.isfinite(outputs).all():  # a model that has overflowed predicts nothing
         return dict.fromkeys(names)
-    return {name: METRICS[name](probabilities, labels) for name in names}
+    return {name: METRICS[name](outputs, targets) for name in names}

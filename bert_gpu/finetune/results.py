@@ -1,20 +1,34 @@
-"""Writes eval_results.json and test_results.tsv, and checks that the folder may receive them.
+"""Writes eval_results.json and .txt, test_results.tsv, predictions.tsv and what GLUE's server
+takes, and checks that the folder may receive them.
 
 A training owns its folder. Without training, results may go into the folder of a finished run or a
 folder of their own, but must never overwrite foreign files of the same names.
 """
 
+import contextlib
+import itertools
 import json
 import os
 import re
 
 import numpy as np
 
-from bert_gpu.files import check_writable, write_text
+from bert_gpu import console
+from bert_gpu.files import check_writable
+from bert_gpu.finetune.config import STANDARD_OUTPUT
 from bert_gpu.settings import UserError
 from bert_gpu.train import checkpoint, loop
 
-RESULTS, PREDICTIONS = "eval_results.json", "test_results.tsv"
+RESULTS, RESULTS_TEXT = "eval_results.json", "eval_results.txt"
+PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", "submission"
+FILES = re.compile(r"eval_results\.(json|txt)|(test_results|predictions)(_\w+)?\.tsv|submission")
+
+
+def names_of(task):
+    """The files and folders that a run of a TaskSpec may leave."""
+    suffixes = [stem.removeprefix("test") for stem in task.stems("test")]
+    tables = [with_suffix(name, end) for name in (PROBABILITIES, PREDICTIONS) for end in suffixes]
+    return (RESULTS, RESULTS_TEXT, *tables, SUBMISSION)
 
 
 def open_results(folder, fields):
@@ -49,65 +63,172 @@ def open_results(folder, fields):
 
 
 def is_result(path, name):
-    """Whether `write_results` or `write_predictions` wrote a file, judged by its content, or left
-    it when killed.
-    """
-    if re.fullmatch(rf"\.({re.escape(RESULTS)}|{re.escape(PREDICTIONS)})\.\d+\.partial", name):
+    """Whether this module wrote a file, judged by its content, or left it when killed."""
+    partial = re.fullmatch(r"\.(.+)\.\d+\.partial", name)
+    if not FILES.fullmatch(partial[1] if partial else name):
+        return False
+    if partial or name == SUBMISSION:
         return True
     try:
         with open(os.path.join(path, name), encoding="utf-8") as file:
             if name == RESULTS:
                 values = json.load(file)
                 return isinstance(values, dict) and {"num_examples", "checkpoint"} <= set(values)
-            return name == PREDICTIONS and file.readline().startswith(
-                "id\tprediction\tprobability_"
-            )
+            first = file.readline().rstrip("\n")
     except (OSError, ValueError, RecursionError):
         return False
+    if name == RESULTS_TEXT:
+        return " = " in first
+    if name.startswith("test_results"):
+        return first.startswith("id\tprediction\t")
+    return "prediction" in first.split("\t")
 
 
-def write_results(output_dir, results):
-    write(output_dir, RESULTS, json.dumps(results, indent=1) + "\n")
+def write_results(output_dir, metrics, numbers, checkpoint):
+    """Writes eval_results.json and, as lines "name = value", eval_results.txt.
+
+    Args:
+      metrics: {stem of a dev file: {name: value}}: those of the first stand at the top level and,
+        where there are more, each under its stem. numbers: {stem: number of examples}.
+      checkpoint: path of the model.
+    """
+    values = dict(next(iter(metrics.values())))
+    if len(metrics) > 1:
+        values |= {stem: part | dict(num_examples=numbers[stem]) for stem, part in metrics.items()}
+    values |= dict(num_examples=sum(numbers.values()), checkpoint=checkpoint)
+    write(output_dir, RESULTS, [json.dumps(values, indent=1), "\n"])
+    lines = [
+        f"{name if len(metrics) == 1 else f'{stem}_{name}'} = {value}\n"
+        for stem, part in metrics.items()
+        for name, value in part.items()
+    ]
+    write(output_dir, RESULTS_TEXT, sorted(lines))
 
 
-def write_predictions(output_dir, ids, labels, probabilities):
-    """Writes test_results.tsv: id, the most probable label, the probability of each label."""
+def write_predictions(output_dir, examples, labels, kind, outputs, predictions_file=None):
+    """Writes what was predicted for Examples: test_results.tsv, with the outputs; predictions.tsv,
+    with the columns of the file as they are and the prediction; of a task of GLUE, the file in
+    submission/ that its server takes. Returns the path of predictions.tsv.
 
-    def cell(text):  # tabs separate columns, so no cell may contain one
-        return " ".join(text.split())
+    Those of another file than test.* have its name, such as predictions_matched.tsv.
 
-    lines = ["\t".join(["id", "prediction", *(f"probability_{cell(label)}" for label in labels)])]
-    for example, row in zip(ids, probabilities, strict=True):
-        lines.append(
-            "\t".join(
-                [
-                    cell(example),
-                    cell(labels[int(np.argmax(row))]),
-                    *(f"{value:.6g}" for value in row),
-                ]
-            )
+    Args:
+      examples: Examples. labels: names of the classes. kind: of kinds.KINDS. outputs: the kind's,
+        float64 (N, C).
+      predictions_file: takes the place of predictions.tsv; "-" is standard output.
+    """
+    stem, task = examples.source.stem, examples.task
+    suffix = stem.removeprefix("test")
+    answers = kind.answers(outputs, labels)
+    titles = ["value"] if outputs.shape[1] == 1 else [f"probability_{label}" for label in labels]
+    heading = ["id", "prediction", *titles]
+
+    def rows():
+        first = 0
+        for chunk in examples.chunks():
+            for offset, cells in enumerate(chunk.cells):
+                yield first + offset, chunk.ids[offset], cells
+            first += len(chunk.cells)
+
+    write_table(
+        output_dir,
+        with_suffix(PROBABILITIES, suffix),
+        heading,
+        (
+            [example, answers[index], *(f"{value:.6g}" for value in outputs[index])]
+            for index, example, _ in rows()
+        ),
+    )
+    has_id = examples.id is not None
+    title = "prediction"
+    while title in examples.header:
+        title += "_"
+    where, name = predictions_path(output_dir, suffix, predictions_file)
+    write_table(
+        where,
+        name,
+        [*([] if has_id else ["id"]), *examples.header, title],
+        ([*([] if has_id else [name]), *cells, answers[index]] for index, name, cells in rows()),
+    )
+    if stem in task.submission:
+        submitted = submission_of(task, labels, outputs, answers)
+        write_table(
+            os.path.join(output_dir, SUBMISSION),
+            task.submission[stem],
+            ["index", "prediction"],
+            ([name, submitted[index]] for index, name, _ in rows()),
         )
-    write(output_dir, PREDICTIONS, "\n".join(lines) + "\n")
+    return os.path.join(where, name)
 
 
-def write(output_dir, name, text):
+def predictions_path(output_dir, suffix, predictions_file):
+    """(folder, name) of predictions.tsv or, with the same suffix, of the file in its place."""
+    if predictions_file in (None, STANDARD_OUTPUT):
+        return output_dir, predictions_file or with_suffix(PREDICTIONS, suffix)
+    folder, name = os.path.split(predictions_file)
+    return folder or ".", with_suffix(name, suffix)
+
+
+def submission_of(task, labels, outputs, answers):
+    """The predictions of a task of GLUE as its server takes them: list of N str. Scores of STS-B
+    lie between 0 and 5.
+    """
+    if task.submitted == "number":
+        return [f"{value:.3f}" for value in np.clip(outputs[:, 0], 0, 5)]
+    if task.submitted == "index":
+        return [str(labels.index(answer)) for answer in answers]
+    return answers
+
+
+def with_suffix(name, suffix):
+    stem, ending = os.path.splitext(name)
+    return f"{stem}{suffix}{ending}"
+
+
+def write_table(output_dir, name, heading, rows):
+    """Writes lines of cells with tabs between them. Tabs and line breaks inside become spaces."""
+    lines = (
+        "\t".join(" ".join(cell.split()) if not cell.isalnum() else cell for cell in row) + "\n"
+        for row in itertools.chain([heading], rows)
+    )
+    write(output_dir, name, lines)
+
+
+def write(output_dir, name, lines):
+    """Writes lines of text to a file, which is there as a whole or not at all; "-" is standard
+    output.
+    """
+    if name == STANDARD_OUTPUT:
+        for line in lines:
+            console.answer(line.removesuffix("\n"))
+        return
+    path = os.path.join(output_dir, name)
+    partial = os.path.join(output_dir, f".{name}.{os.getpid()}.partial")
     try:
         os.makedirs(output_dir, exist_ok=True)
-        write_text(os.path.join(output_dir, name), text)
+        try:
+            with open(partial, "w", encoding="utf-8", errors="replace") as file:
+                file.writelines(lines)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(partial)
     except OSError as error:
         raise UserError(
-            f"--output_dir={output_dir}: {name} cannot be "
-            f"written ({error.strerror}); name another folder"
+            f"{path}: cannot be written ({error.strerror}); name another folder"
         ) from None
 
 
 def table(lines):
-    """Lines of (split, number of examples, metrics...), aligned; the first is the heading."""
+    """Lines of (file, number of examples, metrics...), aligned; the first is the heading."""
     shown = [
         [text if isinstance(text, str) else show_number(text) for text in line] for line in lines
     ]
+    width = max(len(line[0]) for line in shown)
     return "\n".join(
-        "  " + f"{line[0]:<5}" + "".join(f"{text:>10}" for text in line[1:]) for line in shown
+        "  " + f"{line[0]:<{width}}" + "".join(f"{text:>10}" for text in line[1:]) for line in shown
     )
 
 

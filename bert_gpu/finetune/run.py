@@ -9,18 +9,26 @@ import typing
 import numpy as np
 
 from bert_gpu.console import LogConsole
-from bert_gpu.finetune import classifier, results, tasks
+from bert_gpu.finetune import classifier, kinds, results
 from bert_gpu.finetune.config import (
     DEFAULT_LENGTH,
     DEFAULT_START,
-    FILES,
     FinetuneConfig,
     FinetuneSettings,
     resolve_phases,
     resolve_task,
 )
 from bert_gpu.finetune.metrics import compute_metrics
-from bert_gpu.finetune.start import check_fits, start_trained, start_training
+from bert_gpu.finetune.splits import read_splits, standard_input_spooled
+from bert_gpu.finetune.start import (
+    check_fits,
+    find_trained,
+    read_notes,
+    start_trained,
+    start_training,
+    write_notes,
+)
+from bert_gpu.finetune.tables import Part
 from bert_gpu.interop import models
 from bert_gpu.interop.sources import NONE
 from bert_gpu.model.config import ModelConfig
@@ -50,8 +58,8 @@ class Resolved(Settings):
 class Result(typing.NamedTuple):
     """How a fine-tuning ended.
 
-    path: of the model that was evaluated. metrics: {split: {name: value}} of the dev file, and of a
-    test file with labels.
+    path: of the model that was evaluated. metrics: {stem of a file, such as "dev": {name: value}},
+    of a test file without labels {}.
     outcome: train.run.Outcome of the training, None without one.
     """
 
@@ -69,33 +77,52 @@ def finetune(settings, console=None, clock=time.monotonic):
     """Fine-tunes, evaluates and predicts as FinetuneSettings say; see the package's `finetune`."""
     console = console or LogConsole()
     check_monitoring(settings.monitor)
-    phases, task = resolve_phases(settings.run), resolve_task(settings.run)
-    splits = tasks.read_splits(task, settings.run.data_dir, [FILES[phase] for phase in phases])
-    init_checkpoint, trains = settings.start.init_checkpoint or DEFAULT_START, "train" in phases
-    start = None if init_checkpoint == NONE else init_checkpoint
-    with open_folder(settings.run.output_dir, settings.overwrite, trains, start) as opened:
-        return run_phases(settings, phases, task, splits, *opened, console, clock)
-
-
-def run_phases(settings, phases, task, splits, folder, stored, console, clock):
-    """Runs `phases` on the Examples of each split; returns a Result. folder, stored: of
-    `open_folder`.
-    """
+    phases = resolve_phases(settings.run)
     trains = "train" in phases
+    trained = None if trains else find_trained(settings.start, settings.run.output_dir)
+    notes = None if trains else read_notes(trained.path)
+    task = resolve_task(settings.run, notes)
+    init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
+    start = None if init_checkpoint == NONE else init_checkpoint
+    with standard_input_spooled(settings.run) as run:
+        settings = dataclasses.replace(settings, run=run)
+        examples = read_splits(task, run, phases)
+        with open_folder(run.output_dir, settings.overwrite, trains, start) as opened:
+            return run_phases(settings, task, examples, trained, notes, *opened, console, clock)
+
+
+def run_phases(settings, task, examples, trained, notes, folder, stored, console, clock):
+    """Runs the phases of `examples`, {phase: list of Examples}; returns a Result.
+
+    trained, notes: of the model to evaluate (start.py), None for a training.
+    folder, stored: of `open_folder`.
+    """
+    trains = trained is None
     devices = set_up(settings.devices)
     settings = dataclasses.replace(
         settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
     )
-    start = choose_start(settings, task, splits, folder, stored, devices, trains)
-    length = choose_length(settings, start, folder, stored, trains)
-    check_fits(start, splits.values(), length, devices.precision)
-    encoded = {split: encode_split(start, examples, length) for split, examples in splits.items()}
+    start = (
+        choose_start(settings, task, examples["train"][0], stored, devices)
+        if trains
+        else start_trained(settings.start, trained)
+    )
+    kind = make_kind(settings.run, task, start.labels, examples["train"][0] if trains else None)
+    length = choose_length(settings, start, notes)
+    every = [part for parts in examples.values() for part in parts]
+    check_fits(start, every, length, devices.precision)
+    encoded = {
+        phase: [encode(start, kind, part, length, folder.path) for part in parts]
+        for phase, parts in examples.items()
+    }
     fixed = (
-        fixed_settings(settings, task, devices, start, splits["train"], length) if trains else None
+        fixed_settings(settings, task, devices, start, examples["train"][0], length)
+        if trains
+        else None
     )
     if trains:
         engine.check_settings(folder, stored, fixed, RUN_FIELDS)
-    announce(console, devices, start, encoded, splits)
+    announce(console, devices, start, task, examples, encoded)
 
     memory, optimizer = (settings.memory, settings.optimizer) if trains else (MemoryConfig(), None)
     state = TrainState(
@@ -105,14 +132,16 @@ def run_phases(settings, phases, task, splits, folder, stored, console, clock):
         frozen_names(start.weights, memory.freeze),
         column_blocks(start.encoder.weights()),
     )
-    predict = classifier.Predictor(devices, state, start.encoder)
+    predict = classifier.Predictor(devices, state, start.encoder, kind)
+    names = task.metrics or kind.metrics
 
     def evaluate():
-        return compute_metrics(
-            predict(encoded["dev"], settings.run.eval_batch_size * devices.num_replicas),
-            encoded["dev"].labels,
-            task.metrics,
-        )
+        """{stem of a dev file: {name: value}}."""
+        size = settings.run.eval_batch_size * devices.num_replicas
+        return {
+            part.source.stem: compute_metrics(predict(rows, size), rows.labels, names)
+            for part, rows in zip(examples["eval"], encoded["eval"], strict=True)
+        }
 
     path, outcome = start.path, None
     if trains:
@@ -121,8 +150,11 @@ def run_phases(settings, phases, task, splits, folder, stored, console, clock):
             fixed,
             devices,
             start,
-            encoded["train"],
-            evaluate if "eval" in phases else None,
+            kind,
+            encoded["train"][0],
+            (lambda: joined(evaluate())) if "eval" in examples else None,
+            task,
+            write_notes(task, examples["train"][0].has_pairs, length),
         )
         outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
         if outcome.signal is not None:
@@ -130,32 +162,82 @@ def run_phases(settings, phases, task, splits, folder, stored, console, clock):
         # Evaluates the exported model, not the one in memory: a finished run is not trained again.
         path = folder.model
         state.assign_weights(models.read_model(path).weights)
-    metrics = {}
-    if "eval" in phases:
-        metrics["dev"] = evaluate()
-        results.write_results(
-            folder.path, metrics["dev"] | dict(num_examples=len(encoded["dev"]), checkpoint=path)
+    metrics, predicted = {}, []
+    if "eval" in examples:
+        metrics = evaluate()
+        numbers = {part.source.stem: len(part) for part in examples["eval"]}
+        results.write_results(folder.path, metrics, numbers, path)
+    for part, rows in zip(examples.get("predict", ()), encoded.get("predict", ()), strict=True):
+        outputs = predict(rows, settings.run.predict_batch_size * devices.num_replicas)
+        metrics[part.source.stem] = (
+            compute_metrics(outputs, rows.labels, names) if part.has_labels else {}
         )
-    if "predict" in phases:
-        probabilities = predict(
-            encoded["test"], settings.run.predict_batch_size * devices.num_replicas
+        predicted.append(
+            results.write_predictions(
+                folder.path, part, start.labels, kind, outputs, settings.run.predictions_file
+            )
         )
-        has_labels = encoded["test"].labels is not None
-        metrics["test"] = (
-            compute_metrics(probabilities, encoded["test"].labels, task.metrics)
-            if has_labels
-            else {}
-        )
-        results.write_predictions(folder.path, splits["test"].ids, start.labels, probabilities)
-    lines = [(split, len(encoded[split]), *values.values()) for split, values in metrics.items()]
-    console.say(results.table([("", "examples", *task.metrics), *lines]))
-    predictions = (
-        f"; predictions: {os.path.join(folder.path, results.PREDICTIONS)}"
-        if "predict" in phases
-        else ""
-    )
-    console.say(f"model: {path}{predictions}")
+    sizes = {part.source.stem: len(part) for part in every}
+    lines = [(stem, sizes[stem], *values.values()) for stem, values in metrics.items()]
+    console.say(results.table([("", "examples", *names), *lines]))
+    console.say(f"model: {path}" + "".join(f"; predictions: {where}" for where in predicted))
     return Result(path, metrics, outcome)
+
+
+def joined(metrics):
+    """The metrics of several dev files as one: those of the first, and those of the others under
+    the ending of their name (dev_mismatched: mismatched_accuracy).
+    """
+    first, *others = metrics
+    more = {
+        f"{stem.removeprefix('dev_')}_{name}": value
+        for stem in others
+        for name, value in metrics[stem].items()
+    }
+    return metrics[first] | more
+
+
+def make_kind(config, task, labels, examples):
+    """The kind of answers (kinds.py) of a TaskSpec, with the losses that a FinetuneConfig wants.
+
+    examples: those of the training, None without one.
+    """
+    if task.kind != "classification":
+        for flag in ("label_smoothing", "class_weights"):
+            if getattr(config, flag):
+                raise UserError(
+                    f"--{flag}={getattr(config, flag)}: is for classes, and this task is a "
+                    f"{task.kind}; drop it"
+                )
+        return kinds.KINDS[task.kind]()
+    if examples is None:
+        return kinds.Classification()
+    weights = config.class_weights and class_weights(config.class_weights, labels, examples)
+    return kinds.Classification(config.label_smoothing, weights)
+
+
+def class_weights(text, labels, examples):
+    """The weights that --class_weights gives, one for each of the labels; UserError when it does
+    not.
+    """
+    if text == "balanced":
+        numbers = np.bincount(
+            kinds.Classification().targets(examples, labels), minlength=len(labels)
+        )
+        absent = [label for label, number in zip(labels, numbers, strict=True) if not number]
+        if absent:
+            raise UserError(
+                f"--class_weights=balanced: {examples.path} has no example of {absent[0][:40]!r}; "
+                "give the weights as numbers"
+            )
+        return tuple(len(examples) / (len(labels) * int(number)) for number in numbers)
+    weights = [kinds.number_in(part) for part in text.split(",")]
+    if len(weights) != len(labels) or any(weight is None or weight <= 0 for weight in weights):
+        raise UserError(
+            f"--class_weights={text[:60]}: must be balanced, or {len(labels)} numbers above 0, of "
+            f"the classes {', '.join(labels)}"[:300]
+        )
+    return tuple(weights)
 
 
 # of the settings in a run.json
@@ -182,15 +264,13 @@ def open_folder(output_dir, overwrite, trains, start):
     yield folder, stored
 
 
-def choose_start(settings, task, splits, folder, stored, devices, trains):
-    """The Start of a training, or of an evaluation of a trained model."""
-    if not trains:
-        return start_trained(settings.start, folder.path)
+def choose_start(settings, task, examples, stored, devices):
+    """The Start of a training on Examples."""
 
     def check(model, specs_of):
         check_size(settings, model, specs_of, devices, 1, settings.run.eval_batch_size, stored)
 
-    labels = task.labels or tasks.find_labels(splits["train"])
+    labels = task.labels or kinds.KINDS[task.kind]().find_labels(examples)
     start = start_training(settings.start, labels, settings.run.seed, check)
     dropout = {
         name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None
@@ -198,45 +278,55 @@ def choose_start(settings, task, splits, folder, stored, devices, trains):
     return dataclasses.replace(start, model=dataclasses.replace(start.model, **dropout))
 
 
-def choose_length(settings, start, folder, stored, trains):
-    """Maximum tokens per example: as set, else the length that this folder's model was trained
-    with, else DEFAULT_LENGTH.
+def choose_length(settings, start, notes):
+    """Maximum tokens per example: as set, else the length that a model to evaluate was trained
+    with, else DEFAULT_LENGTH, or the model's positions where it has fewer.
 
-    Without training, the model's own length wins over a recipe's.
+    notes: TaskNotes of the model to evaluate, None for a training. The model's own length wins over
+    a recipe's.
     """
     told = settings.run.max_seq_length
-    yields = told is None or "max_seq_length" in settings.flexible
-    if trains or not yields or not stored or start.path != folder.model:
+    if notes is None:
         return told or DEFAULT_LENGTH
-    return stored["settings"].get("max_seq_length", told or DEFAULT_LENGTH)
+    if told is not None and "max_seq_length" not in settings.flexible:
+        return told
+    return notes.max_seq_length or told or min(DEFAULT_LENGTH, start.model.max_position_embeddings)
 
 
-def encode_split(start, examples, max_seq_length):
-    """The classifier.EncodedExamples of Examples, with labels as indices."""
-    labels = None if examples.labels is None else tasks.index_labels(examples, start.labels)
-    multiple = max_seq_length if start.encoder.fixed_length else classifier.LENGTH_MULTIPLE
+def encode(start, kind, examples, max_seq_length, folder):
+    """The classifier.EncodedExamples of Examples, with the kind's targets."""
     return classifier.encode_examples(
-        start.tokenizer, examples.texts_a, examples.texts_b, labels, max_seq_length, multiple
+        start.tokenizer,
+        ((chunk.texts_a, chunk.texts_b) for chunk in examples.chunks()),
+        kind.targets(examples, start.labels) if examples.has_labels else None,
+        max_seq_length,
+        max_seq_length if start.encoder.fixed_length else classifier.LENGTH_MULTIPLE,
+        folder,
     )
 
 
-def announce(console, devices, start, encoded, splits):
+def announce(console, devices, start, task, examples, encoded):
     """Logs the devices, the model and the data."""
     console.say(devices.describe())
-    console.say(f"model: {start.path}; labels: {', '.join(start.labels)}"[:300])
+    labels = "" if task.kind == "regression" else f"; labels: {', '.join(start.labels)}"
+    console.say(f"model: {start.path}{labels}"[:300])
     if start.fresh:
         console.say(f"fresh weights: {', '.join(start.fresh) if len(start.fresh) < 10 else 'all'}")
-    for split, part in encoded.items():
-        kind = "texts" if splits[split].texts_b is None else "pairs"
-        cut = (
-            f"; {part.num_truncated:,} cut to {part.max_seq_length} tokens"
-            if part.num_truncated
-            else ""
-        )
-        tokens = np.mean(np.diff(part.splits))
-        console.say(
-            f"data: {splits[split].path}: {len(part):,} {kind}, {tokens:.1f} tokens each{cut}"
-        )
+    for phase, parts in examples.items():
+        for part, rows in zip(parts, encoded[phase], strict=True):
+            kind = "pairs" if part.has_pairs else "texts"
+            cut = (
+                f"; {rows.num_truncated:,} cut to {rows.max_seq_length} tokens"
+                if rows.num_truncated
+                else ""
+            )
+            tokens = len(rows.ids) / len(rows)
+            console.say(f"data: {part.path}: {len(part):,} {kind}, {tokens:.1f} tokens each{cut}")
+            if part.num_skipped:
+                console.warn(
+                    f"{part.path}: {part.num_skipped:,} lines with another number of columns than "
+                    "the first are left out"
+                )
 
 
 def fixed_settings(settings, task, devices, start, examples, max_seq_length):
@@ -248,11 +338,14 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
         | engine.fixed_settings(settings, devices.precision)
         | dict(
             task_name=task.name,
+            task_kind=task.kind,
             text_a=task.text_a,
-            text_b=None if examples.texts_b is None else task.text_b,
+            text_b=task.text_b if examples.has_pairs else None,
             label=task.label,
             labels=list(start.labels),
-            training_data=f"{os.path.basename(examples.path)} {examples.digest[:12]}",
+            label_smoothing=settings.run.label_smoothing,
+            class_weights=settings.run.class_weights,
+            training_data=describe_source(examples),
             init_checkpoint=weights_hash(start.weights),  # its content, wherever it is
             vocabulary=start.tokenizer.identity[:12],
             max_seq_length=max_seq_length,
@@ -261,8 +354,18 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
     )
 
 
-def make_training(settings, fixed, devices, start, encoded, validate):
-    """The engine's Training of a classifier on the classifier.EncodedExamples of the train file."""
+def describe_source(examples):
+    """Which rows of which content Examples are, wherever the file lies."""
+    name, part = os.path.basename(examples.path), examples.source.part
+    rows = "" if part == Part() else f", share {part.low:g} to {part.high:g}"
+    return f"{name} {examples.digest[:12]}{rows}"
+
+
+def make_training(settings, fixed, devices, start, kind, encoded, validate, task, notes):
+    """The engine's Training of a classifier on the classifier.EncodedExamples of the train file.
+
+    notes: {name: bytes} of further files in the model's folder.
+    """
 
     def batches_at(position, batch_size):
         return classifier.training_batches(
@@ -270,14 +373,14 @@ def make_training(settings, fixed, devices, start, encoded, validate):
         )
 
     def export(path, weights):
-        files = models.tokenizer_files(start.tokenizer)
+        files = models.tokenizer_files(start.tokenizer) | notes
         models.write_model(
             path, start.model, weights, "BertForSequenceClassification", start.labels, files
         )
 
     return engine.Training(
-        objective=classifier.classification_objective(
-            training_encoder(start.encoder, settings.memory, devices)
+        objective=classifier.task_objective(
+            training_encoder(start.encoder, settings.memory, devices), kind
         ),
         seed=settings.run.seed,
         batches_at=batches_at,
@@ -288,5 +391,5 @@ def make_training(settings, fixed, devices, start, encoded, validate):
         export=export,
         fixed=fixed,
         hashes=dict(init_checkpoint=fixed["init_checkpoint"], vocabulary=start.tokenizer.identity),
-        results=(results.RESULTS, results.PREDICTIONS),
+        results=results.names_of(task),
     )

@@ -1,17 +1,22 @@
 """The model that a fine-tuning or an evaluation starts from: shape, tokenizer, weights, classes."""
 
 import dataclasses
+import json
 import os
+import typing
 
-from bert_gpu.finetune.config import DEFAULT_START
+from bert_gpu.files import CHECKSUM, json_checksum, read_json
+from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig
 from bert_gpu.interop import models
 from bert_gpu.interop.sources import NONE
-from bert_gpu.model.config import ModelConfig, preset, read_config
+from bert_gpu.model.config import ModelConfig, preset, read_config, read_labels
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import classifier_weights, pooling_of
 from bert_gpu.model.weights import initialize
-from bert_gpu.settings import UserError
+from bert_gpu.settings import Settings, UserError, fields_of, like
 from bert_gpu.text.tokenizer import Tokenizer
+
+NOTES = "task.json"  # in a model's folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +79,18 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
     )
 
 
-def start_trained(config, output_dir):
-    """The Start of an evaluation: --init_checkpoint if it has a classifier, else the model in
-    --output_dir.
+class Trained(typing.NamedTuple):
+    """A fine-tuned model as read: its folder, shape, weights and names of its classes."""
+
+    path: str
+    model: ModelConfig
+    weights: dict
+    labels: tuple[str, ...]
+
+
+def find_trained(config, output_dir):
+    """The Trained model of an evaluation: --init_checkpoint if it has a classifier, else the model
+    in --output_dir.
     """
     trained = os.path.join(output_dir, "model")
     candidates = [trained] if models.has_model(trained) else []
@@ -85,16 +99,9 @@ def start_trained(config, output_dir):
     for path in candidates:
         model, weights, notes, *_ = models.read_model(path)
         labels = class_names(weights, notes.labels)
-        specs = classifier_weights(open_encoder(model), len(labels))
-        if len(labels) > 1 and set(specs) <= set(weights):
-            return Start(
-                path,
-                model,
-                checked_tokenizer(config, path, model),
-                labels,
-                {name: weights[name] for name in specs},
-                [],
-            )
+        specs = classifier_weights(open_encoder(model), len(labels)) if labels else {"": None}
+        if set(specs) <= set(weights):
+            return Trained(path, model, {name: weights[name] for name in specs}, labels)
     where = (
         f"--init_checkpoint={config.init_checkpoint} and {trained}"
         if config.init_checkpoint
@@ -104,6 +111,51 @@ def start_trained(config, output_dir):
         f"{where}: no fine-tuned classifier there; "
         "train one first (--do_train), or name one with --init_checkpoint"
     )
+
+
+def start_trained(config, trained):
+    """The Start of an evaluation of a Trained model."""
+    path, model, weights, labels = trained
+    return Start(path, model, checked_tokenizer(config, path, model), labels, weights, [])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskNotes(Settings):
+    """What task.json in a model's folder says of the task that it was trained for. The labels are
+    in its config.json.
+    """
+
+    task_name: str | None = like(FinetuneConfig, "task_name")
+    task_kind: str | None = like(FinetuneConfig, "task_kind")
+    text_a: str | None = like(FinetuneConfig, "text_a")
+    text_b: str | None = like(FinetuneConfig, "text_b")
+    label: str | None = like(FinetuneConfig, "label")
+    max_seq_length: int | None = like(FinetuneConfig, "max_seq_length")
+
+
+def write_notes(task, has_pairs, max_seq_length):
+    """{name: bytes} of the file that `read_notes` reads."""
+    values = dict(
+        task_name=task.name,
+        task_kind=task.kind,
+        text_a=task.text_a,
+        text_b=task.text_b if has_pairs else "",
+        label=task.label,
+        max_seq_length=max_seq_length,
+    )
+    values[CHECKSUM] = json_checksum(values)
+    return {NOTES: (json.dumps(values, indent=1) + "\n").encode()}
+
+
+def read_notes(path):
+    """TaskNotes of a model's folder; of one without them, only what its classifier tells."""
+    file = os.path.join(path, NOTES)
+    if os.path.exists(file):
+        fields = fields_of(TaskNotes)
+        notes = read_json(file, "the task of a fine-tuned model", fields, keys=tuple(fields))
+        return TaskNotes(**{name: notes[name] for name in fields})
+    kind = "regression" if len(read_labels(os.path.join(path, "config.json"))) == 1 else None
+    return TaskNotes(task_kind=kind)
 
 
 def with_head(model, config):
@@ -199,7 +251,7 @@ def check_fits(start, examples, max_seq_length, precision):
             f"give --max_seq_length={encoder.fixed_length}"
         )
     encoder.check(max_seq_length, precision)
-    pairs = [part.path for part in examples if part.texts_b is not None]
+    pairs = [part.path for part in examples if part.has_pairs]
     if pairs and model.type_vocab_size == 1:
         raise UserError(
             f"{pairs[0]}: has pairs, but {where} knows one segment "

@@ -1,17 +1,12 @@
-"""The table of downstream tasks, and the reader of their files: DATA_DIR/{train,dev,test}.{tsv,csv}
--> examples.
+"""The table of downstream tasks, and where their files are.
 
-A file has a header line that names its columns. Columns of .tsv are separated by tabs, and quotes
-mean nothing; .csv has commas and quotes (RFC 4180). Texts are kept as they are, labels are
-stripped. Errors name the file, the line and the remedy, before any training.
+A task is a row: which columns of which files it reads, what kind of answer it wants (kinds.py) and
+by which metrics it is judged. Those of GLUE read the files that GLUE distributes.
 """
 
-import csv
 import dataclasses
-import hashlib
-import io
-import math
 import os
+import re
 
 from bert_gpu import files
 from bert_gpu.environment import Later
@@ -19,232 +14,166 @@ from bert_gpu.settings import UserError
 
 tf = Later("tensorflow")
 
-CSV_FORMATS = {
-    "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
-    "csv": dict(delimiter=",", strict=True),
-}
-# some documents exceed the csv module's limit of 131,072
-MAX_CELL_CHARACTERS = 1 << 27
+KINDS = ("classification", "regression", "multilabel")  # of answers; kinds.py has them
+ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of the files of a task
+SPLITS = ("train", "dev", "test")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskSpec:
     """One task: the columns of its files, its labels and its metrics.
 
     Attributes:
-      name: as --task_name gives it.
-      text_a, text_b, label: names of the columns; text_b None means single sentences.
+      name: as --task_name gives it, in any case, with or without hyphens.
+      kind: one of KINDS.
+      text_a, text_b, label: names of the columns; text_b None means single texts.
       requires_text_b: whether a file must have the column text_b; otherwise one without it holds
-        single sentences.
+        single texts.
       labels: the labels in the order of the logits; None = those of the training file (see
         `find_labels`).
-      metrics: names from metrics.METRICS, the most important first.
+      metrics: names from metrics.METRICS, the most important first; () = the kind's.
+      folder: of the task in a folder with all of GLUE.
+      parts: {split: stems of its files} where they are others than the split's name.
+      columns: {split: names of the columns} of files without a header line.
+      submission: {stem of a test file: name of the file that GLUE takes}.
+      submitted: whether GLUE takes labels as they are ("name"), as class indices ("index"), or
+        numbers ("number").
+      skips_broken: whether rows with a wrong number of cells are left out.
     """
 
     name: str
+    kind: str = "classification"
     text_a: str = "text_a"
     text_b: str | None = "text_b"
     label: str = "label"
     requires_text_b: bool = False
     labels: tuple[str, ...] | None = None
-    metrics: tuple[str, ...] = ("accuracy", "f1", "auc", "loss")
+    metrics: tuple[str, ...] = ()
+    folder: str | None = None
+    parts: dict = dataclasses.field(default_factory=dict)
+    columns: dict = dataclasses.field(default_factory=dict)
+    submission: dict = dataclasses.field(default_factory=dict)
+    submitted: str = "index"
+    skips_broken: bool = False
+
+    def stems(self, split):
+        """The names of a split's files, without their ending."""
+        return self.parts.get(split, (split,))
 
 
-TASKS = {task.name: task for task in [TaskSpec("pairs")]}
+BINARY, ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
 
 
-@dataclasses.dataclass(frozen=True)
-class Examples:
-    """One file. All lists have one entry per example; texts_b is None for single sentences, labels
-    when the file has none.
+def _glue(folder, metrics, text_a="sentence", text_b=None, **more):
+    """A row of GLUE: its files as GLUE distributes them (gluebenchmark.com/tasks)."""
+    more = dict(labels=BINARY, submission={"test": f"{folder}.tsv"}) | more
+    return TaskSpec(
+        name=folder.lower(),
+        folder=folder,
+        metrics=(*metrics, "loss"),
+        text_a=text_a,
+        text_b=text_b,
+        requires_text_b=text_b is not None,
+        **more,
+    )
 
-    lines: the line of the file on which each example begins, from 1. digest: SHA-256 of the file.
+
+_SENTENCES = ("sentence1", "sentence2")
+_COLA = ("source", "label", "star", "sentence")
+TASKS = {
+    task.name: task
+    for task in [
+        TaskSpec(name="pairs"),
+        TaskSpec(name="single", text_a="text", text_b=None),
+        _glue("CoLA", ("matthews", "accuracy"), columns={"train": _COLA, "dev": _COLA}),
+        _glue("SST-2", ("accuracy",)),
+        _glue(
+            "MRPC",
+            ("f1", "accuracy"),
+            "#1 String",
+            "#2 String",
+            label="Quality",
+            skips_broken=True,
+        ),
+        _glue(
+            "STS-B",
+            ("pearson", "spearman"),
+            *_SENTENCES,
+            label="score",
+            kind="regression",
+            labels=None,
+            submitted="number",
+        ),
+        _glue(
+            "QQP",
+            ("f1", "accuracy", "auc"),
+            "question1",
+            "question2",
+            label="is_duplicate",
+            skips_broken=True,
+        ),
+        _glue(
+            "MNLI",
+            ("accuracy",),
+            *_SENTENCES,
+            label="gold_label",
+            labels=("contradiction", "entailment", "neutral"),
+            parts={
+                "dev": ("dev_matched", "dev_mismatched"),
+                "test": ("test_matched", "test_mismatched"),
+            },
+            submission={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
+            submitted="name",
+        ),
+        _glue(
+            "QNLI",
+            ("accuracy",),
+            "question",
+            "sentence",
+            labels=ENTAILMENT,
+            submitted="name",
+        ),
+        _glue("RTE", ("accuracy",), *_SENTENCES, labels=ENTAILMENT, submitted="name"),
+        _glue("WNLI", ("accuracy",), *_SENTENCES),
+    ]
+}
+GLUE = tuple(name for name, task in TASKS.items() if task.folder)
+
+
+def bare(name):
+    """A name of a task or its folder without case and hyphens: stsb of STS-B."""
+    return re.sub(r"[-_ ]", "", name).lower()
+
+
+def find_task(name):
+    """The TaskSpec of a name; UserError for an unknown one."""
+    for known, task in TASKS.items():
+        if bare(known) == bare(name):
+            return task
+    raise UserError(f"--task_name={name[:60]}: no such task; known are {', '.join(TASKS)}, all")
+
+
+def find_folder(task, data_dir):
+    """The folder of a task's files: `data_dir`, or the task's folder in it (CoLA in a folder with
+    all of GLUE).
     """
-
-    path: str
-    digest: str
-    lines: list[int]
-    ids: list[str]
-    texts_a: list[str]
-    texts_b: list[str] | None
-    labels: list[str] | None
-
-    def __len__(self):
-        return len(self.ids)
+    if task.folder is None or any(
+        find_table(data_dir, stem) for split in SPLITS for stem in task.stems(split)
+    ):
+        return data_dir
+    if files.exists(data_dir) and tf.io.gfile.isdir(data_dir):
+        for name in sorted(tf.io.gfile.listdir(data_dir)):
+            if bare(name.rstrip("/")) == bare(task.folder):
+                return os.path.join(data_dir, name.rstrip("/"))
+    return data_dir
 
 
-def find_split(data_dir, split):
-    """The path of a split's file, None when there is none; UserError when there are two."""
-    paths = [os.path.join(data_dir, f"{split}.{extension}") for extension in CSV_FORMATS]
+def find_table(folder, stem):
+    """The path of a table in a folder by its name without ending, None when there is none;
+    UserError when there are two.
+    """
+    paths = [os.path.join(folder, f"{stem}.{kind}") for kind in ENDINGS]
     found = [path for path in paths if files.exists(path)]
     if len(found) > 1:
         raise UserError(f"{found[0]} and {found[1]}: both exist; delete one of them")
     return found[0] if found else None
-
-
-def read_splits(task, data_dir, splits):
-    """{split: Examples} of several splits, checked to be all pairs or all single sentences."""
-    examples = {split: read_split(task, data_dir, split) for split in splits}
-    pairs = [split for split in splits if examples[split].texts_b is not None]
-    for split in splits:
-        if pairs and split not in pairs:
-            raise UserError(
-                f"{examples[split].path}: line 1 has no column {task.text_b!r}, "
-                f"but {examples[pairs[0]].path} has; add it, or name the "
-                "column with --text_b (--text_b= for single sentences)"
-            )
-    return examples
-
-
-def read_split(task, data_dir, split):
-    """The Examples of DATA_DIR/SPLIT.tsv or .csv.
-
-    Args:
-      task: TaskSpec. data_dir: folder. split: "train", "dev" or "test"; only test may lack the
-        column of labels.
-
-    Raises:
-      UserError: a missing folder, file or column, a row with the wrong number of columns, an empty
-        label, no UTF-8, no rows.
-    """
-    if not tf.io.gfile.isdir(data_dir):
-        problem = "is a file, not a folder" if tf.io.gfile.exists(data_dir) else "no such folder"
-        raise UserError(
-            f"--data_dir={data_dir}: {problem}; "
-            "name the one that holds train.tsv, dev.tsv and test.tsv"
-        )
-    path = find_split(data_dir, split)
-    if path is None:
-        raise UserError(
-            f"--data_dir={data_dir}: has neither {split}.tsv "
-            f"nor {split}.csv; add one, or name another folder"
-        )
-    header, rows, digest = read_table(path)
-    a = find_column(path, header, task.text_a, "text_a")
-    has_b = task.text_b is not None and (task.requires_text_b or task.text_b in header)
-    has_label = split != "test" or task.label in header
-    labels = None
-    if has_label:
-        column = find_column(path, header, task.label, "label")
-        labels = [cells[column].strip() for _, cells in rows]
-        if "" in labels:
-            line = rows[labels.index("")][0]
-            raise UserError(
-                f"{path}: line {line} has an empty {task.label!r}; every example needs a label"
-            )
-    return Examples(
-        path=path,
-        digest=digest,
-        lines=[line for line, _ in rows],
-        ids=column_texts(rows, header.index("id"))
-        if "id" in header
-        else [str(index) for index in range(len(rows))],
-        texts_a=column_texts(rows, a),
-        texts_b=column_texts(rows, find_column(path, header, task.text_b, "text_b"))
-        if has_b
-        else None,
-        labels=labels,
-    )
-
-
-def column_texts(rows, column):
-    return [cells[column] for _, cells in rows]
-
-
-def find_column(path, header, name, flag):
-    """The index of the column called `name`; UserError unless there is exactly one."""
-    if header.count(name) == 1:
-        return header.index(name)
-    if name in header:
-        raise UserError(
-            f"{path}: line 1 has {header.count(name)} columns called {name!r}; rename all but one"
-        )
-    shown = ", ".join(header)
-    shown = shown if len(shown) <= 120 else shown[:117] + "..."
-    raise UserError(
-        f"{path}: line 1 has no column {name!r} (it has {shown}); name yours with --{flag}"
-    )
-
-
-def read_table(path):
-    """(header, [(line, cells)], SHA-256) of a .tsv or .csv file: UTF-8 with or without a byte order
-    mark, lines ending in LF or CRLF.
-    """
-    files.check_regular(path)
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            content = file.read()
-    except (tf.errors.OpError, OSError) as error:
-        reason = "it is a folder" if tf.io.gfile.isdir(path) else getattr(error, "message", error)
-        raise UserError(
-            (
-                f"{path}: cannot be read ({reason}); "
-                f"a {path.rsplit('.', 1)[1].upper()} file is needed"
-            )[:300]
-        ) from None
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from None
-    kind = path.rsplit(".", 1)[1]
-    csv.field_size_limit(MAX_CELL_CHARACTERS)
-    reader = csv.reader(io.StringIO(text.rstrip("\r\n"), newline=""), **CSV_FORMATS[kind])
-    rows, line = [], 1
-    try:
-        for cells in reader:
-            rows.append((line, cells))
-            line = reader.line_num + 1  # a quoted cell may span several lines
-    except csv.Error as error:
-        raise UserError(
-            f"{path}: line {line} is not valid {kind.upper()} ({error}); check its quotes"
-        ) from None
-    if len(rows) < 2:
-        raise UserError(f"{path}: has no examples; a header line and at least one row are needed")
-    header = [title.strip() for title in rows[0][1]]
-    for line, cells in rows[1:]:
-        if len(cells) != len(header):
-            remedy = (
-                "a text with a tab needs .csv"
-                if kind == "tsv"
-                else "a text with a comma needs quotes"
-            )
-            raise UserError(
-                f"{path}: line {line} has {len(cells)} columns, the header {len(header)}; {remedy}"
-            )
-    return header, rows[1:], hashlib.sha256(content).hexdigest()
-
-
-def find_labels(examples):
-    """The distinct labels of the training examples, sorted: as numbers where all are numbers,
-    else as text.
-    """
-    distinct = sorted(set(examples.labels))
-    if len(distinct) < 2:
-        raise UserError(
-            f"{examples.path}: all {len(examples)} examples have the "
-            f"label {distinct[0]!r}; a classifier needs two or more"
-        )
-    try:
-        numbers = {label: float(label) for label in distinct}
-    except ValueError:
-        return tuple(distinct)
-    return tuple(
-        sorted(distinct, key=numbers.get) if all(map(math.isfinite, numbers.values())) else distinct
-    )
-
-
-def index_labels(examples, labels):
-    """The labels of the examples as indices into `labels`, a list of int; UserError for an unknown
-    label.
-    """
-    indices = {label: index for index, label in enumerate(labels)}
-    for line, label in zip(examples.lines, examples.labels, strict=True):
-        if label not in indices:
-            shown = ", ".join(labels)
-            shown = shown if len(shown) <= 100 else shown[:97] + "..."
-            raise UserError(
-                f"{examples.path}: line {line} has the label {label[:40]!r}, "
-                f"which the classifier does not have (it has {shown})"
-            )
-    return [indices[label] for label in examples.labels]

@@ -181,14 +181,16 @@ class RunFolder:
         os.makedirs(self.checkpoints, exist_ok=True)
 
     def clear(self, results=()):
-        """Removes the files of a run and nothing else. results: names of further files that the
-        run's owner writes.
+        """Removes the files of a run and nothing else. results: names of further files and folders
+        that the run's owner writes.
         """
         for name in ("checkpoints", "tensorboard", "model", "marks", "wandb"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
         for name in (METRICS, *results, RUN):  # run.json last: it marks the folder as a run's
             path = os.path.join(self.path, name)
-            if os.path.exists(path):
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            elif os.path.exists(path):
                 os.remove(path)
 
     def steps(self):

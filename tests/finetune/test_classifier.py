@@ -11,6 +11,8 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.finetune import classifier
+from bert_gpu.finetune.growing import GrowingArray
+from bert_gpu.finetune.kinds import Classification
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.heads import classifier_weights
@@ -69,8 +71,15 @@ def test_rows_equal_the_naive_reference(max_seq_length, has_pairs):
     lengths = list(itertools.product(range(0, 25, 2), range(0, 26, 3)))
     texts_a = [" ".join(str(5 + i) for i in range(a)) for a, _ in lengths]
     texts_b = [" ".join(str(39 - i) for i in range(b)) for _, b in lengths]
+
+    def part_b(first, end):
+        return texts_b[first:end] if has_pairs else None
+
     rows = classifier.encode_examples(
-        Numbers(), texts_a, texts_b if has_pairs else None, range(len(lengths)), max_seq_length
+        Numbers(),
+        [(texts_a[:50], part_b(0, 50)), (texts_a[50:], part_b(50, None))],
+        np.arange(len(lengths), dtype=np.int32),
+        max_seq_length,
     )
     batch = classifier.make_batch(rows, np.arange(len(lengths)))
     num_truncated = 0
@@ -93,7 +102,7 @@ def test_rows_equal_the_naive_reference(max_seq_length, has_pairs):
 
 
 def test_a_batch_is_padded_to_its_longest_row_rounded_up():
-    rows = classifier.encode_examples(Numbers(), ["5", "5 " * 9, "5 " * 90], None, None, 30)
+    rows = classifier.encode_examples(Numbers(), [(["5", "5 " * 9, "5 " * 90], None)], None, 30)
     widths = [
         classifier.make_batch(rows, np.array(numbers))["input_ids"].shape[1]
         for numbers in ([0], [0, 1], [2, 0])
@@ -101,15 +110,29 @@ def test_a_batch_is_padded_to_its_longest_row_rounded_up():
     assert widths == [8, 16, 30] and "labels" not in classifier.make_batch(rows, np.array([0]))
 
 
+def test_what_outgrows_memory_is_the_same_in_a_file(tmp_path):
+    parts = [np.arange(number, dtype=np.int32) for number in (3, 0, 700, 1)]
+    small, large = GrowingArray(tmp_path), GrowingArray(tmp_path / "not" / "made", 1024)
+    for part in parts:
+        small.append(part)
+        large.append(part)
+    small, large = small.finish(), large.finish()
+    assert isinstance(large, np.memmap) and not isinstance(small, np.memmap)
+    assert small.tolist() == large.tolist() == np.concatenate(parts).tolist()
+    assert not list(tmp_path.iterdir()) and not len(GrowingArray(tmp_path).finish())
+
+
 def test_rows_of_an_encoder_made_for_one_length_are_all_full():
     rows = classifier.encode_examples(
-        Numbers(), ["5", "5 " * 9], None, None, 30, length_multiple=30
+        Numbers(), [(["5", "5 " * 9], None)], None, 30, length_multiple=30
     )
     assert classifier.make_batch(rows, np.array([0]))["input_mask"].tolist() == [[1] * 3 + [0] * 27]
 
 
 def test_every_epoch_has_each_row_once_and_the_position_is_all_there_is_to_resume():
-    rows = classifier.encode_examples(Numbers(), [str(5 + i) for i in range(7)], None, range(7), 8)
+    rows = classifier.encode_examples(
+        Numbers(), [([str(5 + i) for i in range(7)], None)], range(7), 8
+    )
 
     def stream(position, batch_size, count, seed=1):
         batches = classifier.training_batches(
@@ -126,7 +149,9 @@ def test_every_epoch_has_each_row_once_and_the_position_is_all_there_is_to_resum
 
 
 def test_evaluation_has_each_row_once_in_order():
-    rows = classifier.encode_examples(Numbers(), [str(5 + i) for i in range(7)], None, range(7), 8)
+    rows = classifier.encode_examples(
+        Numbers(), [([str(5 + i) for i in range(7)], None)], range(7), 8
+    )
     batches = list(classifier.evaluation_batches(rows, batch_size=3))
     assert [batch["row_weights"].tolist() for batch in batches] == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
     labels = [batch["labels"][batch["row_weights"] > 0] for batch in batches]
@@ -135,7 +160,7 @@ def test_evaluation_has_each_row_once_in_order():
 
 def thirteen_rows():
     texts = random_texts(13, 20), random_texts(13, 15, seed=1)
-    return classifier.encode_examples(Numbers(), *texts, np.arange(13) % 3, 40)
+    return classifier.encode_examples(Numbers(), [texts], np.arange(13, dtype=np.int32) % 3, 40)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +183,9 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
     results = []
     for replicas, batch_sizes in {1: (1, 4, 32), 2: (2, 8)}.items():
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
-        predict = classifier.Predictor(devices, random_state(devices), BertEncoder(MODEL))
+        predict = classifier.Predictor(
+            devices, random_state(devices), BertEncoder(MODEL), Classification()
+        )
         results += [predict(rows, batch_size) for batch_size in batch_sizes]
     assert results[0].shape == (13, 3) and results[0].dtype == np.float64
     np.testing.assert_allclose(results[0].sum(-1), 1, rtol=1e-12)
@@ -225,7 +252,7 @@ def one_step(replicas, micro_batches, weights_of_rows):
     )
     devices = set_up(DeviceConfig(virtual_replicas=replicas))
     state = random_state(devices, model=model)
-    objective = classifier.classification_objective(BertEncoder(model))
+    objective = classifier.task_objective(BertEncoder(model), Classification())
     step = TrainStep(
         devices, state, objective, OptimizerConfig(), num_micro_batches=micro_batches, seed=1
     )
@@ -252,9 +279,9 @@ def test_the_loss_is_the_cross_entropy_of_the_rows_that_count(rows):
     weights_of_rows = (1, 0) * 6
     metrics, _ = one_step(1, 1, weights_of_rows)
     devices = set_up(DeviceConfig())
-    probabilities = classifier.Predictor(devices, random_state(devices), BertEncoder(MODEL))(
-        rows, 13
-    )[:12]
+    probabilities = classifier.Predictor(
+        devices, random_state(devices), BertEncoder(MODEL), Classification()
+    )(rows, 13)[:12]
     losses = -np.log(probabilities[np.arange(12), rows.labels[:12]])
     assert (
         metrics["loss"]
@@ -271,11 +298,11 @@ def test_a_tiny_bert_learns_an_easy_task():
         random_texts(256, 6, words=(6, 40)),
         random_texts(256, 6, seed=1, words=(6, 40)),
     )
-    labels = np.arange(256) % 2
+    labels = np.arange(256, dtype=np.int32) % 2
     texts_b = [
         text + " 5" if label else text + " 6" for text, label in zip(texts_b, labels, strict=True)
     ]
-    rows = classifier.encode_examples(Numbers(), texts_a, texts_b, labels, 24)
+    rows = classifier.encode_examples(Numbers(), [(texts_a, texts_b)], labels, 24)
     devices = set_up(DeviceConfig())
     state = TrainState(
         devices.strategy,
@@ -283,10 +310,12 @@ def test_a_tiny_bert_learns_an_easy_task():
         OptimizerConfig(),
         column_blocks={},
     )
-    objective = classifier.classification_objective(BertEncoder(MODEL))
+    objective = classifier.task_objective(BertEncoder(MODEL), Classification())
     step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=1, seed=1)
     batches = classifier.training_batches(rows, batch_size=32, position=0, seed=1)
     for number, batch in enumerate(itertools.islice(batches, 80)):
         step([batch], [2e-3 * (1 - number / 80)], number)
-    probabilities = classifier.Predictor(devices, state, BertEncoder(MODEL))(rows, 64)
+    probabilities = classifier.Predictor(devices, state, BertEncoder(MODEL), Classification())(
+        rows, 64
+    )
     assert np.mean(np.argmax(probabilities, -1) == labels) > 0.95

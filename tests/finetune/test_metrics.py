@@ -22,11 +22,61 @@ def test_two_classes():
     assert values["loss"] == pytest.approx(-np.mean(np.log([0.9, 0.6, 0.3, 0.2, 0.55])))
 
 
-def test_three_classes_take_the_mean_of_f1_and_have_no_auc():
+def test_three_classes_take_the_mean_over_the_classes():
     probabilities = np.eye(3)[[0, 1, 1, 2]] * 0.7 + 0.1
     values = compute_metrics(probabilities, [0, 1, 2, 2])
     assert values["f1"] == pytest.approx((1 + 2 / 3 + 2 / 3) / 3)
-    assert values["auc"] is None and values["accuracy"] == 0.75
+    # class 0: 1 > the three others; 1: one of three others ties with it; 2: one of two is lowest
+    assert values["auc"] == pytest.approx((1 + (2 + 0.5) / 3 + (1 + 0.5) / 2) / 3)
+    assert values["accuracy"] == 0.75
+    assert compute_metrics(probabilities, [0, 1, 1, 1])["auc"] is None  # no example of class 2
+
+
+def test_two_classes_and_the_mean_of_their_f1():
+    # of class 0: one of two predictions right, and one of its two examples found
+    values = compute_metrics(BINARY, [0, 1, 0, 1, 1], ["f1_of_classes", "matthews"])
+    assert values["f1_of_classes"] == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert values["matthews"] == pytest.approx((2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2))
+
+
+def test_matthews_of_constants():
+    constant = np.tile([0.9, 0.1], (4, 1))
+    assert compute_metrics(constant, [0, 1, 0, 1], ["matthews"]) == dict(matthews=0.0)
+    assert compute_metrics(constant, [0, 0, 0, 0], ["matthews"]) == dict(matthews=None)
+
+
+def test_numbers():
+    values, targets = np.array([[1.0], [2.0], [2.0], [5.0]]), np.float32([0, 3, 1, 4])
+    found = compute_metrics(values, targets, ["pearson", "spearman", "loss"])
+    centred = values[:, 0] - 2.5, targets - 2.0
+    product = np.sum(centred[0] * centred[1])
+    assert found["pearson"] == pytest.approx(
+        product / np.sqrt(np.sum(centred[0] ** 2) * np.sum(centred[1] ** 2))
+    )
+    ranks = np.array([1, 2.5, 2.5, 4]), np.array([1, 3, 2, 4])  # ties share their mean rank
+    assert found["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
+    assert found["loss"] == pytest.approx((1 + 1 + 1 + 1) / 4)
+
+
+@pytest.mark.parametrize("values, targets", [([1, 1], [0, 1]), ([0, 1], [2, 2]), ([1], [1])])
+def test_no_correlation_with_a_constant(values, targets):
+    found = compute_metrics(np.array(values)[:, None], np.float32(targets), ["pearson", "spearman"])
+    assert found == dict(pearson=None, spearman=None)
+
+
+def test_several_labels_an_example():
+    probabilities = np.array([[0.9, 0.8, 0.1], [0.2, 0.7, 0.1], [0.6, 0.5, 0.9]])
+    targets = np.float32([[1, 0, 0], [0, 1, 0], [1, 0, 1]])
+    values = compute_metrics(
+        probabilities, targets, ["f1_micro", "f1_macro", "exact_match", "loss"]
+    )
+    assert values["f1_micro"] == pytest.approx(2 * 4 / (2 * 4 + 1 + 0))
+    assert values["f1_macro"] == pytest.approx((1 + 2 / 3 + 1) / 3)
+    assert values["exact_match"] == pytest.approx(2 / 3)
+    chosen = np.where(targets > 0, probabilities, 1 - probabilities)
+    assert values["loss"] == pytest.approx(-np.mean(np.log(chosen)))
+    nothing = compute_metrics(probabilities, 0 * targets, ["f1_micro", "f1_macro"])
+    assert nothing == dict(f1_micro=None, f1_macro=None)
 
 
 @pytest.mark.parametrize("label, f1", [(0, None), (1, 2 * 3 / (2 * 3 + 2))])

@@ -1,0 +1,161 @@
+"""The examples of a task's files: read from their file as often as they are needed, in chunks, so
+that of a large file only the labels stay in memory. Errors name the file, the line and the remedy,
+before any training.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from bert_gpu.finetune.tables import Part, Table
+from bert_gpu.finetune.tasks import SPLITS
+from bert_gpu.settings import UserError
+
+CHUNK_ROWS = 8192
+IDS = ("id", "index")  # columns that number the examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where the examples of a split are: the rows of a file that belong to a Part.
+
+    stem: the split's name, or that of one of its files (dev_matched); it names results.
+    """
+
+    stem: str
+    path: str
+    part: Part = Part()
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """Consecutive examples. All lists have one entry each; cells: all cells of their rows."""
+
+    lines: list[int]
+    ids: list[str]
+    texts_a: list[str]
+    texts_b: list[str] | None
+    labels: list[str] | None
+    cells: list[list[str]]
+
+
+class Examples:
+    """The examples of one Source.
+
+    Attributes:
+      source: Source. path: of the file. header: names of its columns. digest: SHA-256 of the file.
+      has_pairs: whether they are pairs of texts. has_labels: whether there are labels.
+      label_names: the distinct labels, in the order of their first row. label_lines: that row's
+        line of each. label_codes: int32 (N,), indices into label_names; None without labels.
+      num_skipped: broken rows of the file that were left out.
+
+    Raises:
+      UserError: a missing file or column, a row with the wrong number of columns, an empty label,
+        no UTF-8, no rows.
+    """
+
+    def __init__(self, task, source, needs_label=True):
+        split = next((split for split in SPLITS if source.stem in task.stems(split)), source.stem)
+        wanted = (task.text_a, task.label) if needs_label else (task.text_a,)
+        self.source, self.path, self.task = source, source.path, task
+        self.table = Table(source.path, task.columns.get(split), wanted, task.skips_broken)
+        header = self.header = self.table.header
+        self.a = find_column(self.path, header, task.text_a, "text_a")
+        self.b = self.label = None
+        if task.text_b is not None and (task.requires_text_b or task.text_b in header):
+            self.b = find_column(self.path, header, task.text_b, "text_b")
+        if needs_label or task.label in header:
+            self.label = find_column(self.path, header, task.label, "label")
+        self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
+        self.has_pairs, self.has_labels = self.b is not None, self.label is not None
+        self._scan()
+
+    def _scan(self):
+        """Reads the file once: counts examples, collects labels."""
+        codes, found, count = [], {}, 0
+        for chunk in self.chunks():
+            count += len(chunk.lines)
+            if not self.has_labels:
+                continue
+            for line, label in zip(chunk.lines, chunk.labels, strict=True):
+                if not label:
+                    raise UserError(
+                        f"{self.path}: line {line} has an empty {self.task.label!r}; "
+                        "every example needs a label"
+                    )
+                code = found.setdefault(label, (len(found), line))[0]
+                codes.append(code)
+        if not count:
+            raise UserError(
+                f"{self.path}: no row of it belongs to the {self.source.stem} examples; "
+                "give them a larger share, or a file of their own"
+            )
+        self.num_examples, self.num_skipped = count, self.table.num_skipped
+        self.digest = self.table.digest
+        self.label_names = tuple(found)
+        self.label_lines = tuple(line for _, line in found.values())
+        self.label_codes = np.array(codes, np.int32) if self.has_labels else None
+
+    def __len__(self):
+        return self.num_examples
+
+    def chunks(self):
+        """Reads the file again: yields Chunks of up to CHUNK_ROWS examples, in order."""
+        rows, number = [], 0
+        for line, cells in self.table.rows():
+            if self.source.part.takes([cells[self.a], "" if self.b is None else cells[self.b]]):
+                rows.append((line, number, cells))
+            number += 1
+            if len(rows) == CHUNK_ROWS:
+                yield self._chunk(rows)
+                rows = []
+        if rows:
+            yield self._chunk(rows)
+
+    def _chunk(self, rows):
+        def column(index):
+            return None if index is None else [cells[index] for _, _, cells in rows]
+
+        labels = column(self.label)
+        return Chunk(
+            lines=[line for line, _, _ in rows],
+            ids=column(self.id) or [str(number) for _, number, _ in rows],
+            texts_a=column(self.a),
+            texts_b=column(self.b),
+            labels=None if labels is None else [label.strip() for label in labels],
+            cells=[cells for _, _, cells in rows],
+        )
+
+    def column(self, name):
+        """A whole column, read anew: the list of all `name` (lines, ids, texts_a, texts_b, labels)
+        of the Chunks, None where these have None.
+        """
+        parts = [getattr(chunk, name) for chunk in self.chunks()]
+        return None if parts[0] is None else [value for part in parts for value in part]
+
+
+def check_alike(task, examples):
+    """UserError unless all Examples are pairs, or all are single texts."""
+    pairs = [part for part in examples if part.has_pairs]
+    for part in examples:
+        if pairs and not part.has_pairs:
+            raise UserError(
+                f"{part.path}: line 1 has no column {task.text_b!r}, "
+                f"but {pairs[0].path} has; add it, or name the "
+                "column with --text_b (--text_b= for single sentences)"
+            )
+
+
+def find_column(path, header, name, flag):
+    """The index of the column called `name`; UserError unless there is exactly one."""
+    if header.count(name) == 1:
+        return header.index(name)
+    if name in header:
+        raise UserError(
+            f"{path}: line 1 has {header.count(name)} columns called {name!r}; rename all but one"
+        )
+    shown = ", ".join(header)
+    shown = shown if len(shown) <= 120 else shown[:117] + "..."
+    raise UserError(
+        f"{path}: line 1 has no column {name!r} (it has {shown}); name yours with --{flag}"[:300]
+    )

@@ -1,0 +1,205 @@
+"""What kinds of answer a task may want: a class, a number, several labels at once.
+
+A kind says how the labels of a file become targets, what the model's scores mean, and what its loss
+is. Legend: N examples, B batch, C scores for an example (classes, labels, or 1).
+"""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+
+from bert_gpu.environment import Later
+from bert_gpu.settings import UserError
+
+tf = Later("tensorflow")
+
+SEPARATOR = ","  # of the labels in a cell
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification:
+    """One of C classes; the loss is the cross-entropy, in nats.
+
+    label_smoothing: share of the target that all classes have alike (Szegedy et al. 2016,
+    arXiv 1512.00567, section 7). class_weights: C factors of the losses, or None.
+    """
+
+    label_smoothing: float = 0.0
+    class_weights: tuple[float, ...] | None = None
+    problem_type = "single_label_classification"  # as in config.json of Hugging Face
+    metrics = ("accuracy", "f1", "auc", "loss")
+
+    def find_labels(self, examples):
+        """The labels of the training Examples, in order; UserError for a single one."""
+        return find_classes(examples, examples.label_names)
+
+    def targets(self, examples, labels):
+        """int32 (N,): the index of each label."""
+        indices = {label: index for index, label in enumerate(labels)}
+        for label, line in zip(examples.label_names, examples.label_lines, strict=True):
+            if label not in indices:
+                raise unknown_label(examples, line, label, labels)
+        codes = [indices[label] for label in examples.label_names]
+        return np.array(codes, np.int32)[examples.label_codes]
+
+    def losses(self, logits, targets):
+        """(B, C) and int32 (B,) -> float32 (B,), times the weight of the target's class."""
+        from bert_gpu.model.heads import cross_entropy
+
+        losses = cross_entropy(logits, targets)
+        if self.label_smoothing:
+            wide = tf.cast(logits, tf.float32)
+            uniform = tf.reduce_logsumexp(wide, -1) - tf.reduce_mean(wide, -1)
+            losses += self.label_smoothing * (uniform - losses)
+        return losses if self.class_weights is None else losses * self.weights(targets)
+
+    def weights(self, targets):
+        """float32 (B,): what an example counts for in the mean loss."""
+        if self.class_weights is None:
+            return tf.ones_like(targets, tf.float32)
+        return tf.gather(tf.constant(self.class_weights, tf.float32), targets)
+
+    def outputs(self, logits):
+        """float64 (N, C) -> probabilities of the classes, which are never 0."""
+        exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+        return exponentials / exponentials.sum(-1, keepdims=True)
+
+    def answers(self, outputs, labels):
+        """The predicted label of each example, a list of str."""
+        return [labels[index] for index in np.argmax(outputs, -1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Regression:
+    """A number; the loss is the squared error. C = 1."""
+
+    problem_type = "regression"
+    metrics = ("pearson", "spearman", "loss")
+
+    def find_labels(self, examples):
+        return ("score",)
+
+    def targets(self, examples, labels):
+        """float32 (N,)."""
+        values = []
+        for label, line in zip(examples.label_names, examples.label_lines, strict=True):
+            value = number_in(label)
+            if value is None or abs(value) > float(np.finfo(np.float32).max):
+                raise UserError(
+                    f"{examples.path}: line {line} has the label {label[:40]!r}, which is no "
+                    "number, as a regression needs; correct it, or drop --task_kind=regression"
+                )
+            values.append(value)
+        return np.array(values, np.float32)[examples.label_codes]
+
+    def losses(self, logits, targets):
+        """(B, 1) and float32 (B,) -> float32 (B,)."""
+        return tf.square(tf.cast(logits[:, 0], tf.float32) - targets)
+
+    def weights(self, targets):
+        return tf.ones_like(targets)
+
+    def outputs(self, logits):
+        """float64 (N, 1): the predicted numbers."""
+        return logits
+
+    def answers(self, outputs, labels):
+        return [f"{value:.6g}" for value in outputs[:, 0]]
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabel:
+    """Any number of C labels, in one cell: separated by commas, or a JSON list. The loss is the
+    mean binary cross-entropy over the labels, in nats.
+    """
+
+    problem_type = "multi_label_classification"
+    metrics = ("f1_micro", "f1_macro", "exact_match", "loss")
+
+    def find_labels(self, examples):
+        lines = {}
+        for cell, line in zip(examples.label_names, examples.label_lines, strict=True):
+            for label in labels_in(cell):
+                lines.setdefault(label, line)
+        return find_classes(examples, tuple(lines))
+
+    def targets(self, examples, labels):
+        """float32 (N, C), 0 or 1."""
+        indices = {label: index for index, label in enumerate(labels)}
+        rows = np.zeros((len(examples.label_names), len(labels)), np.float32)
+        for row, cell, line in zip(rows, examples.label_names, examples.label_lines, strict=True):
+            for label in labels_in(cell):
+                if label not in indices:
+                    raise unknown_label(examples, line, label, labels)
+                row[indices[label]] = 1
+        return rows[examples.label_codes]
+
+    def losses(self, logits, targets):
+        """(B, C) and float32 (B, C) -> float32 (B,)."""
+        wide = tf.cast(logits, tf.float32)
+        return tf.reduce_mean(
+            tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=wide), -1
+        )
+
+    def weights(self, targets):
+        return tf.ones_like(targets[:, 0])
+
+    def outputs(self, logits):
+        """float64 (N, C) -> the probability of each label."""
+        return np.exp(-np.logaddexp(0, -logits))
+
+    def answers(self, outputs, labels):
+        """The labels that are more probable than not, separated by commas."""
+        return [
+            SEPARATOR.join(label for label, value in zip(labels, row, strict=True) if value > 0.5)
+            for row in outputs
+        ]
+
+
+KINDS = dict(classification=Classification, regression=Regression, multilabel=MultiLabel)
+
+
+def find_classes(examples, names):
+    """Distinct labels, sorted: as numbers where all are numbers, else as text."""
+    if len(names) < 2:
+        raise UserError(
+            f"{examples.path}: all {len(examples)} examples have the "
+            f"label {names[0]!r}; a classifier needs two or more"
+            if names
+            else f"{examples.path}: no example has a label; a classifier needs two or more"
+        )
+    numbers = {name: number_in(name) for name in names}
+    are_numbers = all(value is not None for value in numbers.values())
+    return tuple(sorted(sorted(names), key=numbers.get) if are_numbers else sorted(names))
+
+
+def number_in(text):
+    """The finite number that a text is, or None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def labels_in(cell):
+    """The labels in a cell: those of a JSON list, or those between commas; without repetitions."""
+    if cell.startswith("["):
+        try:
+            found = [str(label) for label in json.loads(cell)]
+        except (ValueError, RecursionError):
+            found = cell.split(SEPARATOR)
+    else:
+        found = cell.split(SEPARATOR)
+    return list(dict.fromkeys(label for part in found if (label := part.strip())))
+
+
+def unknown_label(examples, line, label, labels):
+    shown = ", ".join(labels)
+    shown = shown if len(shown) <= 100 else shown[:97] + "..."
+    return UserError(
+        f"{examples.path}: line {line} has the label {label[:40]!r}, "
+        f"which the classifier does not have (it has {shown})"
+    )

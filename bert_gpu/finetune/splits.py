@@ -1,0 +1,111 @@
+"""Which rows of which files a fine-tuning trains on, evaluates and predicts."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+import tempfile
+
+from bert_gpu import files
+from bert_gpu.environment import Later
+from bert_gpu.finetune.config import FILES, STANDARD_INPUT
+from bert_gpu.finetune.examples import Examples, Source, check_alike
+from bert_gpu.finetune.tables import Part
+from bert_gpu.finetune.tasks import ENDINGS, find_folder, find_table
+from bert_gpu.settings import UserError
+
+tf = Later("tensorflow")
+
+
+def read_splits(task, config, phases):
+    """{phase: list of Examples}: one for each file of the phase, such as MNLI's two dev files.
+
+    Args:
+      task: TaskSpec. config: FinetuneConfig. phases: of config.resolve_phases.
+
+    Raises:
+      UserError: a file is missing, or as for Examples.
+    """
+    check_shares(config)
+    found = {}
+    for phase in phases:
+        needs_label = phase != "predict"
+        found[phase] = [
+            Examples(task, source, needs_label)
+            for source in find_sources(task, config, FILES[phase])
+        ]
+    check_alike(task, [part for parts in found.values() for part in parts])
+    return found
+
+
+def find_sources(task, config, split):
+    """The Sources of a split ("train", "dev" or "test"); UserError when there are none."""
+    shares = dict(dev=config.dev_share, test=config.test_share)
+    parts = dict(
+        test=Part(0.0, config.test_share),
+        dev=Part(config.test_share, config.test_share + config.dev_share),
+        train=Part(config.test_share + config.dev_share, 1.0),
+    )
+    if split == "test" and config.predict_file:
+        return [Source(split, check_file(config.predict_file, "predict_file"))]
+    if shares.get(split):
+        whole = find_sources(task, config, "train")
+        return [Source(split, source.path, parts[split]) for source in whole]
+    part = parts["train"] if split == "train" else Part()
+    if file := getattr(config, f"{split}_file"):
+        return [Source(split, check_file(file, f"{split}_file"), part)]
+    check_folder(config.data_dir)
+    folder, stems = find_folder(task, config.data_dir), task.stems(split)
+    found = [Source(stem, path, part) for stem in stems if (path := find_table(folder, stem))]
+    if not found:
+        raise UserError(
+            f"--data_dir={config.data_dir}: has no {stems[0]}.{' or .'.join(ENDINGS)}; add one, "
+            f"name another folder, or name the file with --{split}_file"
+        )
+    return found
+
+
+def check_folder(path):
+    if not tf.io.gfile.isdir(path):
+        problem = "is a file, not a folder" if tf.io.gfile.exists(path) else "no such folder"
+        raise UserError(
+            f"--data_dir={path}: {problem}; name the one that holds train.tsv, dev.tsv and "
+            "test.tsv, or name files (--train_file)"
+        )
+
+
+def check_file(path, flag):
+    if not files.exists(path):
+        raise UserError(f"--{flag}={path}: no such file; name one")
+    return path
+
+
+def check_shares(config):
+    """UserError for shares that leave nothing, or that compete with a file."""
+    if config.dev_share + config.test_share >= 1:
+        raise UserError(
+            f"--dev_share={config.dev_share:g} --test_share={config.test_share:g}: leave nothing "
+            "to train on; give smaller ones"
+        )
+    for split in ("dev", "test"):
+        share, file = getattr(config, f"{split}_share"), getattr(config, f"{split}_file")
+        if share and file:
+            raise UserError(
+                f"--{split}_file={file}: there is --{split}_share={share:g}, too; give one of them"
+            )
+
+
+@contextlib.contextmanager
+def standard_input_spooled(config):
+    """Yields a FinetuneConfig whose --predict_file is a file, also where it was "-": standard input
+    is written to a temporary file first, because it is read more than once.
+    """
+    if config.predict_file != STANDARD_INPUT:
+        yield config
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "standard-input")
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        yield dataclasses.replace(config, predict_file=path)

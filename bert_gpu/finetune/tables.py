@@ -1,0 +1,224 @@
+"""Reads the tables of tasks, .tsv, .csv, .jsonl and .parquet, row by row, as often as needed.
+
+A row is its cells as text. Columns of .tsv are separated by tabs, and quotes mean nothing; .csv has
+commas and quotes (RFC 4180); a line of .jsonl is an object, whose keys are the columns. A table is
+read in pieces, so that its size does not matter, and again for what is written of it; a digest
+shows that it was the same each time.
+"""
+
+import csv
+import dataclasses
+import hashlib
+import json
+
+from bert_gpu import files
+from bert_gpu.environment import Later
+from bert_gpu.finetune.tasks import ENDINGS
+from bert_gpu.settings import UserError
+from bert_gpu.text.containers import decoded_lines
+
+tf = Later("tensorflow")
+
+DIALECTS = {
+    "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
+    "csv": dict(delimiter=",", strict=True),
+}
+REMEDIES = {"tsv": "a text with a tab needs .csv", "csv": "a text with a comma needs quotes"}
+# some documents exceed the csv module's limit of 131,072
+MAX_CELL_CHARACTERS = 1 << 27
+READ_BYTES, ROWS_PER_BATCH = 1 << 20, 1024
+
+
+class Table:
+    """A table in a file.
+
+    Args of the constructor:
+      path: of the file, whose format is that of `kind_of`.
+      names: of the columns of a .tsv or .csv whose first line may not name them; that line is a
+        header if it has the names `expected`.
+      expected: names of columns. skips_broken: leaves out rows with another number of cells than
+        there are columns, instead of refusing them.
+
+    Attributes:
+      header: names of the columns. digest: SHA-256 of the file and num_skipped: broken rows, both
+        known when `rows` has been read to its end.
+
+    Raises:
+      UserError: no such file, not in its format, no row at all.
+    """
+
+    def __init__(self, path, names=None, expected=(), skips_broken=False):
+        self.path, self.names, self.skips_broken = path, names, skips_broken
+        self.kind, self.expected = kind_of(path), set(expected)
+        self.header, self.digest, self.num_skipped = None, None, 0
+        self.is_headed = True
+        if next(self.rows(), None) is None:
+            raise UserError(
+                f"{path}: has no examples; a header line and at least one row are needed"
+            )
+
+    def rows(self):
+        """Yields (line, cells) of each row: the line on which it begins (of parquet: its number),
+        from 1, and its cells, one for each name of `header`.
+        """
+        self.num_skipped = 0
+        if self.kind in DIALECTS:
+            return self._separated_rows()
+        return self._json_rows() if self.kind == "jsonl" else self._parquet_rows()
+
+    def _separated_rows(self):
+        csv.field_size_limit(MAX_CELL_CHARACTERS)
+        digest = hashlib.sha256()
+        reader = csv.reader(
+            decoded_lines(read_pieces(self.path, digest), self.path), **DIALECTS[self.kind]
+        )
+        header, line, blank = None, 1, None
+        try:
+            for cells in reader:
+                if header is None:
+                    header = self._header_of(cells)
+                    self.header = header
+                    if self.is_headed:
+                        line = reader.line_num + 1
+                        continue
+                if not cells and blank is None:  # at the end of the file it is no row
+                    blank = line
+                elif cells and blank is not None:
+                    yield from self._broken(blank, 0)
+                    blank = None
+                if cells and len(cells) == len(header):
+                    yield line, cells
+                elif cells:
+                    yield from self._broken(line, len(cells))
+                line = reader.line_num + 1  # a quoted cell may span several lines
+        except csv.Error as error:
+            raise UserError(
+                f"{self.path}: line {line} is not valid {self.kind.upper()} ({error}); check its "
+                "quotes"
+            ) from None
+        self._finish(digest)
+
+    def _header_of(self, cells):
+        titles = [title.strip() for title in cells]
+        self.is_headed = self.names is None or self.expected <= set(titles)
+        return titles if self.is_headed else list(self.names)
+
+    def _broken(self, line, num_cells):
+        """Counts a row with a wrong number of cells, or refuses it."""
+        if not self.skips_broken:
+            where = "the header" if self.is_headed else "its first line"
+            raise UserError(
+                f"{self.path}: line {line} has {num_cells} columns, {where} {len(self.header)}; "
+                f"{REMEDIES[self.kind]}"
+            )
+        self.num_skipped += 1
+        return ()
+
+    def _json_rows(self):
+        digest = hashlib.sha256()
+        for line, text in enumerate(decoded_lines(read_pieces(self.path, digest), self.path), 1):
+            if not text.strip():
+                continue
+            try:
+                record = files.parse_json(text)
+            except (ValueError, RecursionError) as error:
+                raise self._refused(line, f"is not valid JSON ({str(error)[:80]})") from None
+            if not isinstance(record, dict):
+                raise self._refused(line, "is not an object")
+            self.header = self.header or list(record)
+            missing = [name for name in self.header if name not in record]
+            if missing:
+                raise self._refused(line, f"has no {missing[0][:60]!r}")
+            yield line, [as_text(record[name]) for name in self.header]
+        self._finish(digest)
+
+    def _refused(self, line, problem):
+        return UserError(
+            f"{self.path}: line {line} {problem}; each line is an object such as "
+            '{"text_a": "...", "label": "1"}, with the keys of the first'
+        )
+
+    def _parquet_rows(self):
+        import pyarrow
+        from pyarrow import parquet
+
+        row = 0
+        try:
+            with parquet.ParquetFile(self.path, memory_map=True) as file:
+                self.header = list(file.schema_arrow.names)
+                for batch in file.iter_batches(ROWS_PER_BATCH):
+                    columns = [column.to_pylist() for column in batch.columns]
+                    for cells in zip(*columns, strict=True):
+                        row += 1
+                        yield row, [as_text(cell) for cell in cells]
+        except (pyarrow.ArrowException, OSError) as error:
+            problem = " ".join(str(error).split())[:100]
+            raise UserError(f"{self.path}: cannot be read ({problem}); copy it again") from None
+        digest = hashlib.sha256()
+        for _ in read_pieces(self.path, digest):
+            pass
+        self._finish(digest)
+
+    def _finish(self, digest):
+        """Keeps the digest of the whole file. UserError when it has changed since it was read."""
+        found = digest.hexdigest()
+        if self.digest not in (None, found):
+            raise UserError(f"{self.path}: has changed while it was read; repeat the command")
+        self.digest = found
+
+
+def kind_of(path):
+    """One of ENDINGS: the ending of a path or, where that is another, what the first line looks
+    like.
+    """
+    ending = str(path).rpartition(".")[2].lower()
+    if ending in ENDINGS:
+        return ending
+    begin = next(read_pieces(path, hashlib.sha256()), b"")
+    if begin.startswith(b"PAR1"):
+        return "parquet"
+    line = begin.partition(b"\n")[0]
+    return "jsonl" if line.lstrip().startswith(b"{") else "tsv" if b"\t" in line else "csv"
+
+
+def as_text(value):
+    """A value of JSON or parquet as the text of a cell; null is empty."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def read_pieces(path, digest):
+    """Yields the bytes of a file in pieces, which also go into a hash. UserError when it cannot be
+    read.
+    """
+    files.check_regular(path)
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            while piece := file.read(READ_BYTES):
+                digest.update(piece)
+                yield piece
+    except (tf.errors.OpError, OSError) as error:
+        reason = "it is a folder" if tf.io.gfile.isdir(path) else getattr(error, "message", error)
+        raise UserError(f"{path}: cannot be read ({reason}); a table is needed"[:300]) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Which rows of a table belong to a split: those whose `share_of` lies in [low, high)."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+    def takes(self, texts):
+        return (self.low, self.high) == (0.0, 1.0) or self.low <= share_of(texts) < self.high
+
+
+def share_of(texts):
+    """A number in [0, 1) that depends on the texts of an example alone, not on their order, so
+    that equal examples stay in one split whenever and wherever a table is split.
+    """
+    joined = "\0".join(sorted(text or "" for text in texts)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(joined).digest()[:8], "big") / 2**64

@@ -1,0 +1,267 @@
+"""Files of a task read back as they were written, whatever their line ends and quotes; each bad
+file is refused in one line.
+"""
+
+import csv
+import json
+
+import pytest
+
+from bert_gpu.finetune import examples, tables, tasks
+from bert_gpu.finetune.config import FinetuneConfig
+from bert_gpu.finetune.kinds import Classification
+from bert_gpu.finetune.splits import read_splits
+from bert_gpu.settings import UserError
+
+PAIRS = tasks.TASKS["pairs"]
+ROWS = [
+    ("x-1", 'She said "no".', "naïve, 中国", "1"),
+    ("x-2", "a 'quoted", "", "0"),
+    ("x-3", "  spaces kept ", "b\u2028c", "10"),
+]
+
+
+def write(folder, text, split="train", kind="tsv", encoding="utf-8"):
+    path = folder / f"{split}.{kind}"
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def read(folder, phase="train", task=PAIRS, **settings):
+    """The Examples of a phase's only file."""
+    config = FinetuneConfig(data_dir=str(folder), **settings)
+    [found] = read_splits(task, config, [phase])[phase]
+    return found
+
+
+def columns(found):
+    """[(id, first text, second text, label)] of Examples."""
+    names = ("ids", "texts_a", "texts_b", "labels")
+    return list(zip(*(found.column(name) for name in names), strict=True))
+
+
+def tsv(rows=ROWS, header=("id", "text_a", "text_b", "label"), end="\n"):
+    return "".join("\t".join(row) + end for row in [header, *rows])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("last", ["", "\n", "\n\n"])
+def test_tsv_reads_back(tmp_path, end, encoding, last):
+    write(tmp_path, tsv(end=end) + last, encoding=encoding)
+    found = read(tmp_path)
+    assert columns(found) == ROWS
+    assert found.column("lines") == [2, 3, 4] and len(found) == 3
+
+
+def test_csv_reads_back_with_quotes_and_line_breaks(tmp_path):
+    rows = [
+        ("1", 'a, "b"', "two\nlines", "yes"),
+        ("2", "tab\there", "c", "no"),
+        ("3", "x" * 200_000, "d", "no"),
+    ]
+    with open(tmp_path / "train.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("id", "text_a", "text_b", "label"), *rows])
+    found = read(tmp_path)
+    assert columns(found) == rows and found.column("lines") == [2, 4, 5]
+
+
+def test_columns_have_any_order_and_name_and_ids_default_to_row_numbers(tmp_path):
+    write(tmp_path, "gold\tq2\tnoise\tq1\n1\tb\t?\ta\n0\td\t?\tc\n")
+    task = tasks.TaskSpec(name="mine", text_a="q1", text_b="q2", label="gold")
+    assert columns(read(tmp_path, task=task)) == [("0", "a", "b", "1"), ("1", "c", "d", "0")]
+
+
+def test_single_sentences_and_a_test_file_without_labels(tmp_path):
+    write(tmp_path, "text_a\tlabel\na\t1\n")
+    write(tmp_path, "text_a\nb\n\nc\n".replace("\n\n", "\n"), split="test")
+    assert not read(tmp_path).has_pairs
+    test = read(tmp_path, "predict")
+    assert test.column("labels") is None and test.column("texts_a") == ["b", "c"]
+
+
+def test_every_format_holds_the_same(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [("1", "a", "b", "yes"), ("2", "", "c\td", "no")]
+    names = ("id", "text_a", "text_b", "label")
+    objects = [dict(zip(names, row, strict=True)) | dict(more=[1]) for row in rows]
+    lines = "\n".join(json.dumps(one) for one in objects) + "\n\n"
+    parquet.write_table(pyarrow.Table.from_pylist(objects), tmp_path / "p.parquet")
+    (tmp_path / "j.jsonl").write_text(lines)
+    (tmp_path / "j.txt").write_text(lines)  # known by its first line
+    with open(tmp_path / "c.csv", "w", newline="") as file:
+        csv.writer(file).writerows([names, *rows])
+    for name in ("p.parquet", "j.jsonl", "j.txt", "c.csv"):
+        assert columns(read(tmp_path, train_file=str(tmp_path / name))) == rows, name
+
+
+def test_numbers_of_json_are_the_text_of_cells(tmp_path):
+    objects = [dict(text_a="a", label=1), dict(text_a="b", label=0), dict(text_a=None, label=0.5)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, objects)))
+    found = read(tmp_path)
+    assert found.column("labels") == ["1", "0", "0.5"] and found.column("texts_a")[2] == ""
+
+
+def test_chunks_join_to_the_whole(tmp_path, monkeypatch):
+    rows = [(str(i), f"a{i}", f"b{i}", str(i % 3)) for i in range(10)]
+    write(tmp_path, tsv(rows))
+    monkeypatch.setattr(examples, "CHUNK_ROWS", 4)
+    found = read(tmp_path)
+    assert [len(chunk.lines) for chunk in found.chunks()] == [4, 4, 2] and columns(found) == rows
+    assert found.label_names == ("0", "1", "2") and found.label_lines == (2, 3, 4)
+    assert found.label_codes.tolist() == [i % 3 for i in range(10)]
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
+    path = write(tmp_path, tsv())
+    found = read(tmp_path)
+    path.write_text(tsv(ROWS[:2]))
+    with pytest.raises(UserError, match="has changed while it was read"):
+        found.column("ids")
+
+
+def test_shares_split_a_file_by_the_texts_alone(tmp_path):
+    rows = [(str(i), f"text {i}", f"other {i}", "1") for i in range(400)]
+    path = write(tmp_path, tsv(rows), split="quora")
+    shares = dict(train_file=str(path), dev_share=0.2, test_share=0.1)
+    parts = {
+        phase: columns(read(tmp_path, phase, **shares)) for phase in ("train", "eval", "predict")
+    }
+    assert sorted(sum(parts.values(), [])) == sorted(rows)
+    assert 50 < len(parts["eval"]) < 110 and 20 < len(parts["predict"]) < 60
+    # in another order, with the texts exchanged, and among others: each in the part it was in
+    turned = [(i, b, a, label) for i, a, b, label in reversed(rows)]
+    write(tmp_path, tsv([("x", "new", "newer", "0"), *turned]), split="quora")
+    dev = {(row[0]) for row in columns(read(tmp_path, "eval", **shares)) if row[0] != "x"}
+    assert dev == {row[0] for row in parts["eval"]}
+    assert tables.share_of(["a", "b"]) == tables.share_of(["b", "a"]) != tables.share_of(["ab"])
+
+
+@pytest.mark.parametrize(
+    "settings, parts",
+    [
+        (dict(dev_share=0.6, test_share=0.4), ["--dev_share=0.6", "leave nothing"]),
+        (dict(dev_share=0.1, dev_file="d.tsv"), ["--dev_file=d.tsv", "--dev_share=0.1"]),
+        (dict(dev_file="none.tsv"), ["--dev_file=none.tsv", "no such file"]),
+        (dict(dev_share=0.5, predict_file="none.tsv"), ["--predict_file=none.tsv", "no such file"]),
+        (dict(dev_share=1e-9), ["no row of it belongs to the dev examples"]),
+    ],
+)
+def test_bad_parts_are_refused(tmp_path, settings, parts):
+    write(tmp_path, tsv())
+    config = FinetuneConfig(data_dir=str(tmp_path), **settings)
+    with pytest.raises(UserError) as caught:
+        read_splits(PAIRS, config, ["train", "eval", "predict"])
+    assert all(part in str(caught.value) for part in parts), caught.value
+
+
+@pytest.mark.parametrize(
+    "name, content, parts",
+    [
+        ("train.jsonl", '{"text_a": "a", "label": 1}\n[1]\n', ["line 2 is not an object"]),
+        (
+            "train.jsonl",
+            '{"text_a": "a", "label": 1}\n{"text_a": "b"}\n',
+            ["line 2 has no 'label'"],
+        ),
+        ("train.jsonl", '{"text_a": NaN}\n', ["line 1 is not valid JSON"]),
+        ("train.parquet", "PAR1 but not really", ["cannot be read", "copy it again"]),
+        ("train.parquet", "", ["cannot be read"]),
+    ],
+)
+def test_bad_json_and_parquet_are_refused(tmp_path, name, content, parts):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError) as caught:
+        read(tmp_path)
+    message = str(caught.value)
+    assert all(part in message for part in [name, *parts]) and len(message) <= 300, message
+
+
+@pytest.mark.parametrize(
+    "labels, order",
+    [
+        (["1", "0", "1"], ("0", "1")),
+        (["10", "9", "-1"], ("-1", "9", "10")),
+        (["b", "a", "10"], ("10", "a", "b")),
+        (["no", "yes"], ("no", "yes")),
+        (["nan", "1"], ("1", "nan")),
+        (["1", "1.0"], ("1", "1.0")),
+    ],
+)
+def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path, labels, order):
+    write(tmp_path, tsv([("i", "a", "b", label) for label in labels]))
+    found = read(tmp_path)
+    assert Classification().find_labels(found) == order
+    targets = Classification().targets(found, order)
+    assert targets.tolist() == [order.index(label) for label in labels]
+
+
+@pytest.mark.parametrize(
+    "text, parts",
+    [
+        (tsv(header=("id", "text_a", "text_b", "gold")), ["line 1", "'label'", "gold", "--label"]),
+        (
+            tsv(header=("id", "first", "text_b", "label")),
+            ["line 1", "'text_a'", "first, text_b", "--text_a"],
+        ),
+        (
+            tsv(header=("text_a", "text_a", "text_b", "label")),
+            ["line 1", "2 columns called 'text_a'"],
+        ),
+        (tsv([("1", "a", "b", "1"), ("2", "a", "b", " ")]), ["line 3", "empty 'label'"]),
+        (
+            tsv([("1", "a", "b", "1"), ("2", "a", "b")]),
+            ["line 3 has 3 columns, the header 4", ".csv"],
+        ),
+        (
+            tsv([("1", "a", "b", "1"), ("2", "a", "b", "1", "?")]),
+            ["line 3 has 5 columns, the header 4"],
+        ),
+        (tsv([("1", "a", "b", "1"), (), ("2", "a", "b", "0")]), ["line 3 has 0 columns"]),
+        (tsv([]), ["no examples"]),
+        ("", ["no examples"]),
+    ],
+)
+def test_bad_tables_are_refused(tmp_path, text, parts):
+    path = write(tmp_path, text)
+    with pytest.raises(UserError) as caught:
+        read(tmp_path)
+    message = str(caught.value)
+    assert "\n" not in message and all(part in message for part in [str(path), *parts]), message
+
+
+def test_bad_files_are_refused(tmp_path):
+    def refused(phase="train", task=PAIRS, folder=tmp_path):
+        with pytest.raises(UserError) as caught:
+            config = FinetuneConfig(data_dir=str(folder))
+            read_splits(task, config, list(dict.fromkeys(["train", phase])))
+        return str(caught.value)
+
+    assert "no such folder" in refused(folder=tmp_path / "none")
+    assert "has no train.tsv or .csv or .jsonl or .parquet" in refused()
+    (tmp_path / "train.tsv").mkdir()
+    assert "train.tsv: cannot be read (it is a folder)" in refused()
+    (tmp_path / "train.tsv").rmdir()
+    write(tmp_path, tsv([("1", "a", "b", "1")]) + "2\tcaf\xe9\tb\t0\n", encoding="latin-1")
+    assert "train.tsv: line 3 is not UTF-8" in refused()
+    write(tmp_path, tsv())
+    write(tmp_path, "text_a\tlabel\na\t1\n", split="dev")
+    assert "dev.tsv: line 1 has no column 'text_b'" in refused("eval")
+    write(tmp_path, 'text_a,text_b,label\n"a,b,1\n', kind="csv", split="test")
+    assert "test.csv: line 2 is not valid CSV" in refused("predict")
+    write(tmp_path, tsv(), split="dev", kind="csv")
+    assert "both exist" in refused("eval")
+    required = tasks.TaskSpec(name="pairs", text_b="second", requires_text_b=True)
+    assert "no column 'second'" in refused(task=required)
+
+
+def test_labels_unknown_or_alone_are_refused(tmp_path):
+    write(tmp_path, tsv([("1", "a", "b", "1"), ("2", "a", "b", "2")]), split="dev")
+    dev = read(tmp_path, "eval")
+    with pytest.raises(UserError, match=r"dev.tsv: line 3 has the label '2'.*\(it has 0, 1\)"):
+        Classification().targets(dev, ("0", "1"))
+    write(tmp_path, tsv([("1", "a", "b", "1"), ("2", "a", "b", "1")]))
+    with pytest.raises(UserError, match=r"train.tsv: all 2 examples have the label '1'"):
+        Classification().find_labels(read(tmp_path))

@@ -1,0 +1,100 @@
+"""Each kind of answer: labels become the right targets, losses equal NumPy's, answers are names."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_gpu.finetune.config import FinetuneConfig, resolve_task
+from bert_gpu.finetune.kinds import Classification, MultiLabel, Regression
+from bert_gpu.finetune.run import make_kind
+from bert_gpu.finetune.splits import read_splits
+from bert_gpu.settings import UserError
+
+LOGITS = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32) * 2
+
+
+def labelled(folder, labels, **settings):
+    """(FinetuneConfig, TaskSpec, Examples) of a training file with these labels."""
+    rows = "".join(f"text\t{label}\n" for label in labels)
+    (folder / "train.tsv").write_text(f"text_a\tlabel\n{rows}")
+    config = FinetuneConfig(data_dir=str(folder), **settings)
+    task = resolve_task(config)
+    return config, task, read_splits(task, config, ["train"])["train"][0]
+
+
+def log_softmax(logits):
+    return logits - np.log(np.sum(np.exp(logits), -1, keepdims=True))
+
+
+def test_smoothed_and_weighted_cross_entropy():
+    targets, weights = np.array([0, 1, 2, 2, 1, 0], np.int32), (1.0, 2.0, 0.5)
+    kind = Classification(0.1, weights)
+    wanted = np.eye(3)[targets] * 0.9 + 0.1 / 3
+    losses = -np.sum(wanted * log_softmax(LOGITS.astype(np.float64)), -1)
+    factors = np.array(weights)[targets]
+    np.testing.assert_allclose(
+        kind.losses(tf.constant(LOGITS), targets), losses * factors, rtol=1e-5
+    )
+    np.testing.assert_allclose(kind.weights(tf.constant(targets)), factors)
+    outputs = kind.outputs(LOGITS.astype(np.float64))
+    np.testing.assert_allclose(outputs, np.exp(log_softmax(LOGITS.astype(np.float64))))
+    assert kind.answers(outputs, "abc") == ["abc"[index] for index in np.argmax(LOGITS, -1)]
+
+
+def test_a_number(tmp_path):
+    config, task, examples = labelled(tmp_path, ["0", "2.5", "-1e3", "2.5"], task_kind="regression")
+    kind = make_kind(config, task, ("score",), examples)
+    assert isinstance(kind, Regression) and kind.find_labels(examples) == ("score",)
+    targets = kind.targets(examples, ("score",))
+    assert targets.tolist() == [0, 2.5, -1000, 2.5] and targets.dtype == np.float32
+    found = kind.losses(tf.constant(LOGITS[:4, :1]), targets)
+    np.testing.assert_allclose(found, (LOGITS[:4, 0] - targets) ** 2, rtol=1e-6)
+    assert kind.answers(np.array([[0.25], [-3.0]]), ()) == ["0.25", "-3"]
+
+
+@pytest.mark.parametrize("label", ["much", "nan", "1e999", "1e39"])
+def test_what_is_no_number_is_refused(tmp_path, label):
+    _, _, examples = labelled(tmp_path, ["1", label], task_kind="regression")
+    with pytest.raises(UserError, match=f"line 3 has the label '{label}', which is no number"):
+        Regression().targets(examples, ())
+
+
+def test_several_labels(tmp_path):
+    cells = ["b", "a, b", '["c", "a,x"]', "b,,b"]
+    _, _, examples = labelled(tmp_path, cells, task_kind="multilabel")
+    kind = MultiLabel()
+    labels = kind.find_labels(examples)
+    assert labels == ("a", "a,x", "b", "c")
+    targets = kind.targets(examples, labels)
+    assert targets.tolist() == [[0, 0, 1, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]
+    logits = np.array([[1.0, -2.0, 30.0, -30.0]] * 4)
+    outputs = kind.outputs(logits)
+    np.testing.assert_allclose(outputs, 1 / (1 + np.exp(-logits)), rtol=1e-12)
+    assert kind.answers(outputs, labels) == ["a,b"] * 4
+    losses = np.mean(np.where(targets > 0, np.log1p(np.exp(-logits)), np.log1p(np.exp(logits))), -1)
+    np.testing.assert_allclose(
+        kind.losses(tf.constant(logits, tf.float32), targets), losses, rtol=1e-5
+    )
+    with pytest.raises(UserError, match=r"line 4 has the label 'a,x'.*\(it has a, b, c\)"):
+        kind.targets(examples, ("a", "b", "c"))
+
+
+def test_weights_of_classes(tmp_path):
+    labels = ["x"] * 6 + ["y"] * 2
+
+    def weights(text):
+        config, task, examples = labelled(tmp_path, labels, class_weights=text)
+        return make_kind(config, task, ("x", "y"), examples).class_weights
+
+    assert weights(None) is None and weights("1,2.5") == (1, 2.5)
+    assert weights("balanced") == pytest.approx((8 / 12, 8 / 4))
+    for text in ("1", "1,0", "1,x", "1,2,3", "even"):
+        with pytest.raises(UserError, match=f"--class_weights={text}: must be balanced, or 2"):
+            weights(text)
+
+
+@pytest.mark.parametrize("flags", [dict(label_smoothing=0.1), dict(class_weights="balanced")])
+def test_what_is_for_classes_is_refused_elsewhere(tmp_path, flags):
+    config, task, examples = labelled(tmp_path, ["1", "2"], task_kind="regression", **flags)
+    with pytest.raises(UserError, match=r"is for classes, and this task is a regression"):
+        make_kind(config, task, ("score",), examples)
