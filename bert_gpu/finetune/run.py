@@ -373,7 +373,7 @@ def make_training(settings, fixed, devices, start, kind, encoded, validate, task
         )
 
     def export(path, weights):
-        files = models.tokenizer_files(start.tokenizer) | notes
+        files = models.tokenizer_files(start.tokenizer, start.model) | notes
         models.write_model(
             path, start.model, weights, "BertForSequenceClassification", start.labels, files
         )

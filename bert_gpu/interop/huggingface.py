@@ -219,6 +219,7 @@ def write(model, folder, options):
             "transformers has no class for; --init_checkpoint and fill-mask take its folder"[:300]
         )
     relative = relative_of(config, architecture)
+    files = tokenizer_files(model.tokenizer, config, must_open=True)
     if relative is None:
         write_own(model, folder)
         name = family_of(config).class_of(architecture)
@@ -231,7 +232,7 @@ def write(model, folder, options):
     family, held = relative.family, relative.architecture_for(architecture)
     labels = _checked_labels(folder, model.weights, held, model.notes.labels)
     tensors = _their_tensors(folder, family, config, model.weights, held)
-    contents = tokenizer_files(model.tokenizer) | {
+    contents = files | {
         "model.safetensors": tensor_files.save(tensors),
         "config.json": relative.config_bytes(config, held, labels),
     }
@@ -250,7 +251,7 @@ def _opened(folder, architecture, more=""):
 
 def write_own(model, folder):
     """Writes a Model as a folder of ours."""
-    files, notes = tokenizer_files(model.tokenizer), model.notes
+    files, notes = tokenizer_files(model.tokenizer, model.config), model.notes
     write_model(folder, model.config, model.weights, notes.architecture, notes.labels, files)
     return f"{folder}: {family_of(model.config).class_of(notes.architecture)}"
 

@@ -4,6 +4,7 @@ import json
 
 from bert_gpu.files import CHECKSUM, json_checksum
 from bert_gpu.interop.sources import check_casing, find_vocabulary, tokenizer_notes
+from bert_gpu.interop.tokenizer_json import special_tokens, tokenizer_json
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizers import open_tokenizer
 
@@ -43,21 +44,48 @@ def describe_tokenizer(tokenizer):
     return f"{tokenizer.vocab_size:,} pieces, {casing}"
 
 
-def tokenizer_files(tokenizer):
-    """{name: bytes} of the tokenizer's files in a model's folder: the vocabulary, and its settings
-    for `transformers` and us.
+def tokenizer_files(tokenizer, config, must_open=False):
+    """{name: bytes} of the tokenizer's files in the folder of a model of a ModelConfig: the
+    vocabulary, and what `transformers` and we read beside it.
+
+    Where `transformers` cannot give the same ids, its file is missing and it refuses the folder's
+    tokenizer; with must_open, UserError.
     """
     if tokenizer is None:
         return {}
+    try:
+        theirs = {"tokenizer.json": tokenizer_json(tokenizer, config.type_vocab_size)}
+    except UserError as error:
+        if must_open:
+            raise UserError(f"--format=huggingface: {error}; import the folder here only") from None
+        theirs = {}
+    names = {
+        f"{piece[1:-1].lower()}_token": name
+        for piece, (name, _) in special_tokens(tokenizer).items()
+    }
     settings = dict(
-        tokenizer_class="BertTokenizer",
+        # takes tokenizer.json as it is; the other does not exist there
+        tokenizer_class="PreTrainedTokenizerFast" if theirs else "SentencePieceTokenizer",
         do_lower_case=tokenizer.do_lower_case,
         vocabulary=tokenizer.identity,
+        model_max_length=config.max_position_embeddings,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        clean_up_tokenization_spaces=True,
+        **names,
     )
     settings[CHECKSUM] = json_checksum(settings)
-    return tokenizer.files() | {
-        "tokenizer_config.json": (json.dumps(settings, indent=1) + "\n").encode()
-    }
+    return (
+        tokenizer.files()
+        | theirs
+        | {
+            "tokenizer_config.json": as_json(settings),
+            "special_tokens_map.json": as_json(names),
+        }
+    )
+
+
+def as_json(content):
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def check_vocabulary(tokenizer, model, source):

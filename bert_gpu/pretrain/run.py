@@ -101,7 +101,7 @@ def train(settings, dataset, folder, stored, console, clock):
         kind = (
             "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM"
         )
-        models.write_model(path, model, values, kind, files=models.tokenizer_files(vocab))
+        models.write_model(path, model, values, kind, files=models.tokenizer_files(vocab, model))
 
     validate = None
     if dataset.validation is not None:

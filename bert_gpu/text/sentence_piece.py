@@ -87,8 +87,8 @@ class SentencePieceTokenizer:
                 "this model lower-cases the text; leave --do_lower_case on, or learn a cased model"
             )
         self.do_lower_case = folds if do_lower_case is None else bool(do_lower_case)
-        self._lowers_first = self.do_lower_case and not folds
-        casing = b"lowered first" if self._lowers_first else b"as it is"
+        self.lowers_first = self.do_lower_case and not folds
+        casing = b"lowered first" if self.lowers_first else b"as it is"
         self.identity = hashlib.sha256(content + casing).hexdigest()
         self._is_special = np.zeros(self.vocab_size, bool)
         self._is_special[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = True
@@ -103,7 +103,7 @@ class SentencePieceTokenizer:
         rows = []
         for first in range(0, len(sentences), LINES_PER_CALL):
             batch = as_bytes(sentences[first : first + LINES_PER_CALL])
-            if self._lowers_first:
+            if self.lowers_first:
                 batch = [
                     line.lower()
                     if line.isascii()

@@ -65,7 +65,11 @@ def workplace(tmp_path_factory):
     weights = initialize(pretraining_weights(BertEncoder(MODEL)), 1)
     vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
     huggingface.write_model(
-        str(folder / "model"), MODEL, weights, "BertForPreTraining", files=tokenizer_files(vocab)
+        str(folder / "model"),
+        MODEL,
+        weights,
+        "BertForPreTraining",
+        files=tokenizer_files(vocab, MODEL),
     )
     (folder / "data").mkdir()
     for seed, (split, count) in enumerate(dict(train=128, dev=30, test=21).items()):
@@ -182,7 +186,7 @@ def test_other_settings_other_data_and_another_start_are_refused(
         MODEL,
         initialize(pretraining_weights(BertEncoder(MODEL)), 2),
         "BertForPreTraining",
-        files=tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt"))),
+        files=tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt")), MODEL),
     )
     code, _, err = call(
         capsys, *inputs(workplace, trained), f"--init_checkpoint={tmp_path / 'model'}"
@@ -454,7 +458,7 @@ def test_a_head_of_its_own_and_dropout_are_stored_and_fixed(workplace, capsys, t
 
 
 def test_pairs_need_segments_only_where_there_are_some(workplace, capsys, tmp_path):
-    vocab = tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt")))
+    vocab = tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt")), MODEL)
     for num_types in (0, 1):
         model = ModelConfig(**MODEL.to_dict() | dict(type_vocab_size=num_types))
         huggingface.write_model(

@@ -159,7 +159,7 @@ def test_records_of_others_get_the_models_vocabulary(world, tmp_path, capsys):
     config, values, _ = huggingface.read_model(str(world / "run" / "model"))
     tokenizer = models.load_tokenizer(str(world / "run" / "model"))
     bare = tmp_path / "bare"
-    files = models.tokenizer_files(tokenizer)
+    files = models.tokenizer_files(tokenizer, config)
     huggingface.write_model(bare, config, values, "BertModel", files=files)
     theirs = f"{tmp_path}/theirs/*.tfrecord"
     assert train(theirs, tmp_path / "run", f"--init_checkpoint={bare}") == 0

@@ -55,7 +55,11 @@ def pretrained(tmp_path_factory):
     }
     vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
     huggingface.write_model(
-        str(folder / "model"), MODEL, weights, "BertForPreTraining", files=tokenizer_files(vocab)
+        str(folder / "model"),
+        MODEL,
+        weights,
+        "BertForPreTraining",
+        files=tokenizer_files(vocab, MODEL),
     )
     return folder, weights
 
@@ -192,7 +196,7 @@ def test_a_classifier_cannot_guess_words(pretrained, capsys, tmp_path):
         weights,
         "BertForSequenceClassification",
         ("no", "yes"),
-        tokenizer_files(vocab),
+        tokenizer_files(vocab, MODEL),
     )
     code, _, err = call(capsys, f"--model={tmp_path}", "[MASK]")
     assert code == 2 and "cannot guess words" in err

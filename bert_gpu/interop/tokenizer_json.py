@@ -1,0 +1,164 @@
+"""tokenizer.json: a tokenizer of ours as Hugging Face's `tokenizers` reads it, which gives the same
+ids.
+
+One thing differs there on purpose: a special piece written out in a text, such as [MASK], is that
+piece, where ours reads three words. And where a SentencePiece model finds two ways to cut a word
+equally probable (a run of dots), it rounds in float32 and `tokenizers` does not, so that either may
+be chosen.
+"""
+
+import base64
+import json
+
+from bert_gpu.settings import UserError
+from bert_gpu.text.sentence_piece import OTHER_NAMES, SPACE, SentencePieceTokenizer
+from bert_gpu.text.tokenizer import MAX_WORD_CHARACTERS
+from bert_gpu.text.vocab_file import SPECIAL_PIECES
+
+# of sentencepiece_model.proto
+UNIGRAM = 1
+PLAIN_KINDS = {1, 2, 3}  # of pieces: normal, unknown, control
+NORMAL_FORMS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
+
+
+def replace(pattern, content):
+    return dict(type="Replace", pattern=pattern, content=content)
+
+
+# A capital sigma that ends a word, as Python lower-cases it; there, characters have no neighbours.
+FINAL_SIGMA = replace(dict(Regex=r"(?<=\p{L})Σ(?![\p{M}'’.:·]*\p{L})"), "ς")
+# NFKC, but for a tilde that SentencePiece keeps wide. It comes before SentencePiece's own table
+# because `tokenizers` looks only at the beginning of a letter with several marks there.
+NFKC = (
+    replace(dict(String="～"), "\ue000"),
+    dict(type="NFKC"),
+    replace(dict(String="\ue000"), "～"),
+)
+
+
+def special_tokens(tokenizer):
+    """{"[PAD]": (its name in the vocabulary, id), ...}."""
+    ids = (getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask"))
+    return {
+        piece: (tokenizer.vocab[index], index)
+        for piece, index in zip(SPECIAL_PIECES, ids, strict=True)
+    }
+
+
+def tokenizer_json(tokenizer, num_segments):
+    """The bytes of a tokenizer.json. UserError when `tokenizers` cannot give the same ids.
+
+    num_segments: of the model; with fewer than 2 both texts of a pair are in segment 0.
+    """
+    is_sentence_piece = isinstance(tokenizer, SentencePieceTokenizer)
+    parts = sentence_piece_parts(tokenizer) if is_sentence_piece else word_piece_parts(tokenizer)
+    specials = special_tokens(tokenizer)
+    flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+    content = dict(
+        version="1.0",
+        truncation=None,
+        padding=None,
+        added_tokens=[
+            dict(id=index, content=name) | flags
+            for name, index in sorted(specials.values(), key=lambda token: token[1])
+        ],
+        post_processor=template(specials, min(1, max(0, num_segments - 1))),
+        **parts,
+    )
+    return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+
+
+def template(specials, second):
+    """[CLS] A [SEP], and [CLS] A [SEP] B [SEP] with B in the segment `second`."""
+    (first, first_id), (last, last_id) = specials["[CLS]"], specials["[SEP]"]
+
+    def piece(name, segment):
+        return dict(SpecialToken=dict(id=name, type_id=segment))
+
+    def text(name, segment):
+        return dict(Sequence=dict(id=name, type_id=segment))
+
+    single = [piece(first, 0), text("A", 0), piece(last, 0)]
+    return dict(
+        type="TemplateProcessing",
+        single=single,
+        pair=[*single, text("B", second), piece(last, second)],
+        special_tokens={
+            name: dict(id=name, ids=[index], tokens=[name])
+            for name, index in ((first, first_id), (last, last_id))
+        },
+    )
+
+
+def word_piece_parts(tokenizer):
+    """BERT's own rules."""
+    rules = dict(
+        type="BertNormalizer",
+        clean_text=True,
+        handle_chinese_chars=True,
+        strip_accents=None,
+        lowercase=tokenizer.do_lower_case,
+    )
+    lowered = dict(type="Sequence", normalizers=[FINAL_SIGMA, rules])
+    return dict(
+        normalizer=lowered if tokenizer.do_lower_case else rules,
+        pre_tokenizer=dict(type="BertPreTokenizer"),
+        decoder=dict(type="WordPiece", prefix="##", cleanup=True),
+        model=dict(
+            type="WordPiece",
+            unk_token="[UNK]",
+            continuing_subword_prefix="##",
+            max_input_chars_per_word=MAX_WORD_CHARACTERS,
+            vocab={piece: index for index, piece in enumerate(tokenizer.vocab)},
+        ),
+    )
+
+
+def sentence_piece_parts(tokenizer):
+    """A unigram model behind the model's own table of characters: spaces are joined and removed at
+    both ends, and the text begins with one.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    (content,) = tokenizer.files().values()
+    model = sentencepiece_model_pb2.ModelProto.FromString(content)
+    if problem := obstacle(tokenizer, model):
+        raise UserError(f"the SentencePiece model {problem}, which tokenizer.json cannot express")
+    spec = model.normalizer_spec
+    steps = [FINAL_SIGMA, dict(type="Lowercase")] if tokenizer.lowers_first else []
+    if spec.precompiled_charsmap:
+        table = base64.b64encode(spec.precompiled_charsmap).decode()
+        steps += [*NFKC, dict(type="Precompiled", precompiled_charsmap=table)]
+    steps.append(replace(dict(Regex=" {2,}"), " "))
+    steps.append(dict(type="Strip", strip_left=True, strip_right=True))
+    spaces = dict(type="Metaspace", replacement=SPACE, prepend_scheme="always", split=False)
+    return dict(
+        normalizer=dict(type="Sequence", normalizers=steps),
+        pre_tokenizer=spaces,
+        decoder=spaces,
+        model=dict(
+            type="Unigram",
+            unk_id=tokenizer.unk_id,
+            vocab=[[piece.piece, piece.score] for piece in model.pieces],
+            byte_fallback=False,
+        ),
+    )
+
+
+def obstacle(tokenizer, model):
+    """What of a SentencePiece model has no equal there, as the end of a sentence; None if all
+    has.
+    """
+    specials = {name for name, _ in special_tokens(tokenizer).values()} | {*OTHER_NAMES.values()}
+    kinds = {piece.type for piece in model.pieces if piece.piece not in specials}
+    if model.trainer_spec.model_type != UNIGRAM:
+        return "is not a unigram model"
+    if kinds - PLAIN_KINDS:
+        return "has user-defined, unused or byte pieces"
+    spec = model.normalizer_spec
+    if spec.precompiled_charsmap and spec.name not in NORMAL_FORMS:
+        return "has rules of its own for characters"
+    wanted = (spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.escape_whitespaces)
+    if not all(wanted) or model.trainer_spec.treat_whitespace_as_suffix:
+        return "treats spaces in a way of its own"
+    return None
