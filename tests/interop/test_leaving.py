@@ -2,6 +2,7 @@
 export names, and the folder comes in again the same.
 """
 
+import json
 import pathlib
 import subprocess
 
@@ -17,6 +18,8 @@ from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
+from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.vocab_file import SPECIAL_PIECES
 from tests.interop.test_huggingface import (
     CONFIG,
     file_tensors,
@@ -36,9 +39,10 @@ OF_RELATIVES = {
         **SMALL, position_embedding_type="rotary", hidden_act="swiglu", use_bias=False
     ),
 }
+QUICK = dict(norm_first=True, position_embedding_type="rotary")
 # the model of the recipe `quick`, and one with each other head of a classifier
 OF_OURS = {name: config for name, config in VARIANTS.items() if not config.is_classic} | {
-    "quick": ModelConfig(**SMALL, norm_first=True, position_embedding_type="rotary"),
+    "quick": ModelConfig(**SMALL, **QUICK),
     "mean": ModelConfig(**SMALL, norm_first=True, pooling="mean", pooler_size=10),
 }
 HERE = pathlib.Path(__file__).parent
@@ -210,3 +214,59 @@ def test_a_folder_of_ours_carries_its_code(tmp_path):
     ours = (tmp_path / "there" / "modeling_bert_gpu.py").read_bytes()
     assert ours == huggingface.CODE.read_bytes()
     assert set(file_tensors(tmp_path / "there")) == set(kept(model, "BertForMaskedLM"))
+
+
+@needs_oracle
+def test_pipelines_open_exported_folders(tmp_path):
+    """A BERT and a model that has its code with it, with texts of a thousand words."""
+    pieces = [*SPECIAL_PIECES, "the", "a", "city", "king", "of", "river", "##s", "?", "is", "where"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    tokenizer = open_tokenizer(str(tmp_path / "vocab.txt"), True)
+    words, tasks, expected = "the kings of a city river " * 170, [], []
+    for name, switches in (("bert", {}), ("quick", dict(QUICK))):
+        config = ModelConfig(**SMALL | dict(vocab_size=len(pieces)) | switches)
+        for task, architecture in (
+            ("fill-mask", "BertForMaskedLM"),
+            ("text-classification", "BertForSequenceClassification"),
+            ("ner", "BertForTokenClassification"),
+            ("question-answering", "BertForQuestionAnswering"),
+        ):
+            model = model_of(config, architecture)._replace(tokenizer=tokenizer)
+            folder = str(tmp_path / f"{name}-{task}")
+            export(model, folder)
+            text = f"the [MASK] of {words}" if task == "fill-mask" else words
+            text = ["where is the king ?", words] if task == "question-answering" else text
+            tasks.append([task, folder, text])
+            expected.append((model, tokenizer))
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    script = [HERE / "pipelines_oracle.py", tmp_path / "tasks.json", tmp_path / "found.json"]
+    done = subprocess.run(
+        [oracle_python(), *map(str, script)],
+        env=oracle_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads((tmp_path / "found.json").read_text())
+    for (task, folder, text), (model, _), theirs in zip(tasks, expected, found, strict=True):
+        if task == "fill-mask":
+            before, after = (tokenizer.tokenize([part])[0] for part in text.split("[MASK]"))
+            ids = np.concatenate([[2], before, [4], after])[None, :23]  # [CLS] ... [MASK] ...
+            ids = np.append(ids, [[3]], axis=1)
+            batch = dict(input_ids=ids, input_mask=ids > 0, segment_ids=0 * ids)
+            logits = expected_outputs(model, batch)["logits"][0, 1 + len(before)]
+            row = tf.nn.softmax(logits).numpy()
+            best = np.argsort(-row)[:5]
+            assert [one["token"] for one in theirs] == best.tolist(), folder
+            np.testing.assert_allclose([one["score"] for one in theirs], row[best], atol=1e-4)
+        elif task == "text-classification":
+            assert {one["label"] for one in theirs} == {"no", "yes", "perhaps"}
+            np.testing.assert_allclose(sum(one["score"] for one in theirs), 1, atol=1e-5)
+        elif task == "ner":
+            assert theirs and {one["entity"] for one in theirs} <= {"no", "yes", "perhaps"}
+            assert len(theirs) <= model.config.max_position_embeddings - 2
+        elif "starts" in theirs:
+            assert theirs["length"] == len(theirs["starts"]) == 24
+        else:
+            assert theirs["answer"] in text[1]
