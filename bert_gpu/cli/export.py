@@ -17,5 +17,6 @@ def main(argv):
     config.check_paths()
     with quick_imports():
         from bert_gpu.interop.models import transfer
-    console.answer(transfer(config, config.format))
+        from bert_gpu.train.facts import facts_beside
+    console.answer(transfer(config, config.format, describe=facts_beside))
     return 0

@@ -38,6 +38,7 @@ from bert_gpu.train import run as engine
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MemoryConfig, fit_sizes
 from bert_gpu.train.devices import set_up
+from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
@@ -154,7 +155,11 @@ def run_phases(settings, task, examples, trained, notes, folder, stored, console
             encoded["train"][0],
             (lambda: joined(evaluate())) if "eval" in examples else None,
             task,
-            write_notes(task, examples["train"][0].has_pairs, length),
+            exporter(
+                start,
+                write_notes(task, examples["train"][0].has_pairs, length),
+                lambda step: facts_while_training(folder.path, step, console.warn),
+            ),
         )
         outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
         if outcome.signal is not None:
@@ -361,21 +366,29 @@ def describe_source(examples):
     return f"{name} {examples.digest[:12]}{rows}"
 
 
-def make_training(settings, fixed, devices, start, kind, encoded, validate, task, notes):
+def exporter(start, notes, describe):
+    """The function of (folder, weights, step) that writes a Start's model.
+
+    notes: {name: bytes} of further files. describe: function of the step -> facts for its card.
+    """
+
+    def export(path, weights, step):
+        said = models.Notes([], [], "BertForSequenceClassification", start.labels)
+        model = models.Model(start.model, weights, said, start.tokenizer, describe(step))
+        models.write_own(model, path, notes)
+
+    return export
+
+
+def make_training(settings, fixed, devices, start, kind, encoded, validate, task, export):
     """The engine's Training of a classifier on the classifier.EncodedExamples of the train file.
 
-    notes: {name: bytes} of further files in the model's folder.
+    export: of the engine's Training.
     """
 
     def batches_at(position, batch_size):
         return classifier.training_batches(
             encoded, batch_size=batch_size, position=position, seed=settings.run.seed
-        )
-
-    def export(path, weights):
-        files = models.tokenizer_files(start.tokenizer, start.model) | notes
-        models.write_model(
-            path, start.model, weights, "BertForSequenceClassification", start.labels, files
         )
 
     return engine.Training(

@@ -15,6 +15,7 @@ import numpy as np
 
 from bert_gpu import tensor_files
 from bert_gpu.files import read_json
+from bert_gpu.interop import card
 from bert_gpu.interop.families import ARCHITECTURES, HEADS, LABELLED, OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import Model, Notes
@@ -232,7 +233,9 @@ def write(model, folder, options):
     family, held = relative.family, relative.architecture_for(architecture)
     labels = _checked_labels(folder, model.weights, held, model.notes.labels)
     tensors = _their_tensors(folder, family, config, model.weights, held)
+    usage = card.own_usage(held) | card.transformers_usage(held, remote=False)
     contents = files | {
+        "README.md": card.readme(_with_heads(model, held), usage, library="transformers"),
         "model.safetensors": tensor_files.save(tensors),
         "config.json": relative.config_bytes(config, held, labels),
     }
@@ -244,16 +247,27 @@ def write(model, folder, options):
     )
 
 
+def _with_heads(model, architecture):
+    return model._replace(notes=model.notes._replace(architecture=architecture))
+
+
 def _opened(folder, architecture, more=""):
     """The call that opens a folder there."""
     return f'{auto_class(architecture)}.from_pretrained("{folder}"{more})'
 
 
-def write_own(model, folder):
-    """Writes a Model as a folder of ours."""
-    files, notes = tokenizer_files(model.tokenizer, model.config), model.notes
-    write_model(folder, model.config, model.weights, notes.architecture, notes.labels, files)
-    return f"{folder}: {family_of(model.config).class_of(notes.architecture)}"
+def write_own(model, folder, more=None):
+    """Writes a Model as a folder of ours, with its tokenizer, its card and further files {name:
+    bytes}; returns the line for the log.
+    """
+    config, notes = model.config, model.notes
+    files = tokenizer_files(model.tokenizer, config) | (more or {})
+    usage = card.own_usage(notes.architecture)
+    if config.encoder is None:
+        usage |= card.transformers_usage(notes.architecture, remote=not config.is_classic)
+    files["README.md"] = card.readme(model, usage, library="transformers")
+    write_model(folder, config, model.weights, notes.architecture, notes.labels, files)
+    return f"{folder}: {family_of(config).class_of(notes.architecture)}"
 
 
 def write_model(folder, config, weights, architecture="BertForPreTraining", labels=(), files=None):

@@ -6,7 +6,7 @@ trainings write. formats.py has the others, sources.py finds a model.
 
 import os
 
-from bert_gpu.interop.formats import OURS, has_model, open_format, recognise  # noqa: F401
+from bert_gpu.interop.formats import OURS, Model, Notes, has_model, open_format, recognise  # noqa: F401
 from bert_gpu.interop.huggingface import write_model, write_own  # noqa: F401
 from bert_gpu.interop.sources import (  # noqa: F401
     find_model,

@@ -17,6 +17,7 @@ from bert_gpu.train import provenance
 from bert_gpu.train import run as engine
 from bert_gpu.train.config import fit_sizes
 from bert_gpu.train.devices import set_up
+from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.loop import format_metric
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import check_monitoring
@@ -97,11 +98,13 @@ def train(settings, dataset, folder, stored, console, clock):
             shuffle=settings.inputs.shuffle,
         )
 
-    def export(path, values):
+    def export(path, values, step):
         kind = (
             "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM"
         )
-        models.write_model(path, model, values, kind, files=models.tokenizer_files(vocab, model))
+        card = facts_while_training(folder.path, step, console.warn)
+        notes = models.Notes([], [], kind, ())
+        models.write_own(models.Model(model, values, notes, vocab, card), path)
 
     validate = None
     if dataset.validation is not None:

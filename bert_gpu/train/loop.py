@@ -29,9 +29,9 @@ class Job:
     put_on_devices(batches, num_micro_batches): puts the batches of a call on the devices; None
     leaves them as they are.
     validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is
-    its inverse. export(share): exports the model at a mark of progress. flops(batch) -> Flops;
-    peak_flops of all devices, None = unknown. A unit is a global batch; with a batch ramp it is one
-    micro-batch of every replica, and a step takes several.
+    its inverse. export(share, step): exports the model at a mark of progress, returns its folder.
+    flops(batch) -> Flops; peak_flops of all devices, None = unknown. A unit is a global batch; with
+    a batch ramp it is one micro-batch of every replica, and a step takes several.
     """
 
     step: Callable
@@ -298,7 +298,9 @@ class Loop:
         """
         try:
             with self.watch.paused():
-                self.console.say(f"model at {mark:g} of the run: {self.job.export(mark)}")
+                self.console.say(
+                    f"model at {mark:g} of the run: {self.job.export(mark, self.progress.step)}"
+                )
         except (OSError, UserError) as error:
             self.console.warn(f"the model at {mark:g} of the run could not be exported: {error}")
             if self.ending.on_save_error == "stop":

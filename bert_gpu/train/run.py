@@ -38,8 +38,8 @@ class Training:
         batches.
       num_records: of an epoch. max_seq_length: of the longest row. has_lengths: whether row lengths
         may differ between calls.
-      validate: () -> {name: value}, or None. export: function of (folder, weights), which
-        writes the model.
+      validate: () -> {name: value}, or None. export: function of (folder, weights, step),
+        which writes the model of a step.
       fixed: {setting: value} of the task and the model that a run in progress may not change.
         hashes: {name: hash} for run.json.
       results: names of files that the owner of the run writes into its folder.
@@ -181,7 +181,7 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
         num_records=training.num_records,
         plan=plan,
         schedule=settings.schedule,
-        export=lambda mark: export_mark(folder, mark, training.export, state),
+        export=lambda mark, step: export_mark(folder, mark, step, training.export, state),
         flops=training.flops and with_update(training.flops, step, settings.optimizer),
         peak_flops=training.peak_flops,
     )
@@ -269,7 +269,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
                 )
                 loop.run()
             if not caught or loop.is_finished():
-                export_end(settings.ending, training.export, folder, state, console)
+                export_end(settings.ending, training.export, folder, state, progress.step, console)
                 folder.create(content | dict(exported_step=progress.step))
         except OSError as error:
             problem = (
@@ -286,24 +286,27 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     return Outcome(folder, progress)
 
 
-def export_end(ending, export, folder, state, console):
-    """Writes model/ at the end of a run: the last weights, or the best ones with --export_best."""
+def export_end(ending, export, folder, state, step, console):
+    """Writes model/ at the end of a run, after `step` steps: the last weights, or the best ones
+    with --export_best.
+    """
     if ending.export_best and folder.best_step() is not None:
+        step = folder.best_step()
         try:
-            state.assign(folder.restore(folder.best_step()))
+            state.assign(folder.restore(step))
         except UserError as error:
             remedy = "remove its folder, and repeat the command to export the last one"
             raise UserError(f"{error}, which is the best checkpoint; {remedy}") from error
-        console.say(
-            f"model/ is that of step {folder.best_step()}, which has the lowest validation loss"
-        )
-    export(folder.model, state.read_weights())
+        console.say(f"model/ is that of step {step}, which has the lowest validation loss")
+    export(folder.model, state.read_weights(), step)
 
 
-def export_mark(folder, mark, export, state):
-    """Exports the model as it is now to OUTPUT_DIR/marks/SHARE; returns that folder."""
+def export_mark(folder, mark, step, export, state):
+    """Exports the model as it is now, after `step` steps, to OUTPUT_DIR/marks/SHARE; returns that
+    folder.
+    """
     path = os.path.join(folder.path, "marks", f"{mark:g}")
-    export(path, state.read_weights())
+    export(path, state.read_weights(), step)
     return path
 
 

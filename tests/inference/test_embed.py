@@ -42,7 +42,8 @@ def trained(tmp_path_factory):
         name: value * 10 if value.ndim == 2 else value
         for name, value in initialize(heads.pretraining_weights(BertEncoder(MODEL)), 1).items()
     }
-    huggingface.write_model(str(folder / "model"), MODEL, weights, files=tokenizer_files(tokenizer))
+    files = tokenizer_files(tokenizer, MODEL)
+    huggingface.write_model(str(folder / "model"), MODEL, weights, files=files)
     return str(folder / "model"), weights, tokenizer
 
 

@@ -108,7 +108,7 @@ def test_a_diverged_run_given_again_diverges_again(tmp_path):
 
 
 def test_an_export_that_fails_costs_no_checkpoint(tmp_path, capsys):
-    def export(mark):
+    def export(mark, step):
         raise OSError(28, "No space left on device", "marks/0.5")
 
     for policy in ("continue", "stop"):

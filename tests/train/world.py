@@ -69,7 +69,7 @@ class World:
             num_records=100,
             plan=plan,
             schedule=self.schedule,
-            export=lambda mark: self.exports.append((mark, self.progress.step)),
+            export=lambda mark, step: self.exports.append((mark, self.progress.step)),
         )
         self.folder.create({})
 

@@ -1,0 +1,126 @@
+"""The model card, README.md in a model's folder: what the model is, what it was trained on and how,
+and how each world opens it.
+
+It is made from the model's own configuration and from facts that the caller has read in run.json
+and dataset.json (train/facts.py), so it says nothing that they do not; where there are none, it
+says so.
+"""
+
+import json
+
+import numpy as np
+
+import bert_gpu
+from bert_gpu.interop.families import ARCHITECTURES, HEADS, auto_class
+from bert_gpu.interop.formats import OURS, format_names
+
+TITLES = {
+    "BertModel": "A text encoder",
+    "BertForPreTraining": "A language model, pretrained on masked words and next sentences",
+    "BertForMaskedLM": "A language model, pretrained on masked words",
+    "BertForSequenceClassification": "A classifier of texts",
+    "BertForTokenClassification": "A classifier of words",
+    "BertForQuestionAnswering": "A model that finds answers in texts",
+}
+TASKS = {
+    "BertModel": "feature-extraction",
+    "BertForPreTraining": "fill-mask",
+    "BertForMaskedLM": "fill-mask",
+    "BertForSequenceClassification": "text-classification",
+    "BertForTokenClassification": "token-classification",
+    "BertForQuestionAnswering": "question-answering",
+}
+
+
+def readme(model, usage, library=None):
+    """The bytes of README.md.
+
+    Args:
+      model: formats.Model. usage: {world: lines of code that open the folder there}. library: that
+        of Hugging Face's which opens the folder, for its index; None = none.
+    """
+    sections = {"The model": architecture(model)}
+    sections |= model.card or {"Training": "Nothing beside the model says how it was trained."}
+    parts = [front_matter(model, library), f"# {TITLES[model.notes.architecture]}"]
+    parts.append(f"Written by bert-gpu {bert_gpu.__version__}.")
+    for title, content in sections.items():
+        parts += [f"## {title}", content if isinstance(content, str) else table(content)]
+    parts.append("## How to open it")
+    for world, code in usage.items():
+        parts.append(f"{world}:")
+        parts.append("\n".join(f"    {line}" for line in code))
+    return ("\n\n".join(parts) + "\n").encode()
+
+
+def front_matter(model, library):
+    """What Hugging Face's index reads."""
+    lines = [f"library_name: {library}"] if library else []
+    lines += [f"pipeline_tag: {TASKS[model.notes.architecture]}", "tags:", "- bert", "- bert-gpu"]
+    return "\n".join(["---", *lines, "---"])
+
+
+def table(facts):
+    """A Markdown table of {name: text}."""
+
+    def cell(text):
+        return " ".join(str(text).split()).replace("|", "\\|")
+
+    rows = [f"| {cell(name)} | {cell(text)} |" for name, text in facts.items()]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def architecture(model):
+    """{name: text} of what the configuration and the tokenizer say."""
+    config, own = model.config, ARCHITECTURES[model.notes.architecture]
+    num_weights = sum(
+        np.size(value)
+        for name, value in model.weights.items()
+        if not name.startswith(HEADS) or name.startswith(own)
+    )
+    facts = {
+        "Architecture": "BERT" if config.is_classic else "BERT with other switches",
+        "Weights": f"{num_weights:,}",
+        "Layers": f"{config.num_hidden_layers} of width {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}",
+        "Longest text": f"{config.max_position_embeddings} tokens",
+    }
+    if not config.is_classic:
+        values = config.to_dict()
+        facts["Differs from BERT in"] = ", ".join(
+            f"{name}={json.dumps(values[name])}" for name in config.departures()
+        )
+    if model.tokenizer is None:
+        facts["Vocabulary"] = f"{config.vocab_size:,} pieces, which are not in the folder"
+    else:
+        casing = "lower-cased" if model.tokenizer.do_lower_case else "cased"
+        kind = "SentencePiece" if hasattr(model.tokenizer, "lowers_first") else "WordPiece"
+        facts["Vocabulary"] = f"{kind}, {config.vocab_size:,} pieces, {casing}"
+    if model.notes.labels:
+        labels = model.notes.labels
+        more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
+        facts["Classes"] = ", ".join(labels[:20]) + more
+    return facts
+
+
+def transformers_usage(architecture, remote):
+    """{world: lines of Python} that open a folder of an architecture in transformers. remote:
+    whether with the code in it.
+    """
+    auto, more = auto_class(architecture), ", trust_remote_code=True" if remote else ""
+    lines = (
+        f"from transformers import {auto}, AutoTokenizer",
+        f'model = {auto}.from_pretrained("FOLDER"{more})',
+        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
+    )
+    return {"In Hugging Face's transformers": lines}
+
+
+def own_usage(architecture):
+    """{world: lines of a shell} that use a folder of ours or write it in another format."""
+    train = "python run_classifier.py --init_checkpoint=FOLDER --data_dir=DATA"
+    mask = 'python -m bert_gpu fill-mask --model=FOLDER "the capital of france is [MASK] ."'
+    export = "python -m bert_gpu export --from=FOLDER --to=NEW --format"
+    lines = [mask] if "mlm/" in ARCHITECTURES[architecture] else []
+    lines.append(f"{train} --do_predict" if "Sequence" in architecture else train)
+    lines += [f"{export}={name}" for name in format_names(writes=True) if name != OURS]
+    return {"With bert-gpu": tuple(lines)}
