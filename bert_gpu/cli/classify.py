@@ -1,5 +1,7 @@
 """run_classifier.py: BERT -> a classifier of texts or pairs of texts."""
 
+import itertools
+
 from bert_gpu import console
 from bert_gpu.cli import flags, training
 from bert_gpu.cli.quick import implied_recipe
@@ -7,9 +9,11 @@ from bert_gpu.environment import quick_imports
 from bert_gpu.finetune.config import (
     STANDARD_OUTPUT,
     FinetuneSettings,
+    SweepConfig,
     resolve_defaults,
     resolve_phases,
 )
+from bert_gpu.settings import UserError
 
 SUMMARY = (
     "Fine-tunes a BERT to classify texts or pairs of texts, or to score them, evaluates it "
@@ -31,7 +35,8 @@ EXAMPLE = (
     "python run_classifier.py --do_predict --output_dir=runs/classify --predict_file=new.csv",
 )
 
-CLASSES = training.classes_of(FinetuneSettings)
+CLASSES = training.classes_of(FinetuneSettings, SweepConfig)
+NOT_IN_A_GRID = ("output_dir", "grid", "num_trials", "task_name", "overwrite", "seed")
 MAIN = {
     "The task": ("data_dir", "task_name", "text_a", "text_b", "label"),
     "Model in, results out": ("init_checkpoint", "output_dir"),
@@ -53,21 +58,45 @@ def main(argv):
     defaults = training.defaults_of(FinetuneSettings) | dict(
         data_dir=flags.bundled("examples/pairs")
     )
-    parsed = flags.parse(
-        argv,
-        SUMMARY,
-        EXAMPLE,
-        CLASSES,
-        defaults=defaults,
-        script="classify",
-        main=MAIN,
-        implied=implied_recipe,
-    )
+
+    def parse(argv):
+        return flags.parse(
+            argv,
+            SUMMARY,
+            EXAMPLE,
+            CLASSES,
+            defaults=defaults,
+            script="classify",
+            main=MAIN,
+            implied=implied_recipe,
+        )
+
+    parsed = parse(argv)
     with parsed.blaming_source():
-        return run(parsed)
+        sweep = parsed.make(SweepConfig)
+        cells = {} if sweep.grid is None else read_grid(sweep.grid)
+        variants = {cell: parse([*argv, *given]) for cell, given in cells.items()}
+        return run(parsed, sweep, variants or {"": parsed})
 
 
-def run(parsed):
+def read_grid(text):
+    """{cell: its flags} of --grid, such as {"learning_rate=2e-5": ["--learning_rate=2e-5"]}."""
+    axes = []
+    for part in text.split():
+        name, is_set, values = part.removeprefix("--").partition("=")
+        if not is_set or not all(values.split(",")) or name in NOT_IN_A_GRID:
+            raise UserError(
+                f"--grid={text[:100]}: {part[:40]} is no setting with values; write "
+                '--grid="learning_rate=2e-5,5e-5 num_train_epochs=2,3"'
+            )
+        axes.append([f"{name}={value}" for value in values.split(",")])
+    if not axes:
+        raise UserError('--grid: is empty; write --grid="learning_rate=2e-5,5e-5"')
+    cells = [" ".join(cell) for cell in itertools.product(*axes)]
+    return {cell: [f"--{part}" for part in cell.split()] for cell in cells}
+
+
+def run(parsed, sweep, variants):
     common, settings = (
         parsed.make(flags.CommonConfig),
         training.read_settings(parsed, FinetuneSettings),
@@ -86,5 +115,11 @@ def run(parsed):
         return 0
     with quick_imports():
         from bert_gpu.finetune.run import finetune
+        from bert_gpu.finetune.sweep import is_sweep, run_sweep
+    if is_sweep(settings, sweep):
+        chosen = {
+            cell: training.read_settings(one, FinetuneSettings) for cell, one in variants.items()
+        }
+        return training.exit_code(run_sweep(chosen, sweep, parsed.console(common.quiet)))
     answers = settings.run.predictions_file == STANDARD_OUTPUT
     return training.exit_code(finetune(settings, parsed.console(common.quiet or answers)))

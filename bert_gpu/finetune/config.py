@@ -21,8 +21,8 @@ class FinetuneConfig(Settings):
     task_name: str | None = setting(
         None,
         "The task, in any case: pairs (of texts, or single ones, with labels of any kind), single, "
-        f"or one of GLUE: {', '.join(tasks.GLUE)}. Default: pairs, or without training that of the "
-        "model.",
+        f"or one of GLUE: {', '.join(tasks.GLUE)}; all: each of these that --data_dir holds. "
+        "Default: pairs, or without training that of the model.",
     )
     task_kind: str | None = setting(
         None,
@@ -139,7 +139,8 @@ class StartConfig(Settings):
     init_checkpoint: str | None = setting(
         None,
         "Start from this model: a model/ folder, a run's folder or a Hugging Face "
-        "BERT folder; none = random weights. Default: runs/pretrain/model, or "
+        "BERT folder; none = random weights. RUN/marks, the models that a pretraining "
+        "exported on its way, is a fine-tuning of each. Default: runs/pretrain/model, or "
         "without training the model in --output_dir.",
     )
     model: str | None = setting(
@@ -167,6 +168,25 @@ class StartConfig(Settings):
         "Width of the tanh layer between the sentence vector and the class scores "
         "in training. Default: as in the model's config.json, else hidden_size.",
         low=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepConfig(Settings):
+    """Several fine-tunings in one call, each a run in a folder below --output_dir."""
+
+    num_trials: int = setting(
+        1, "Trials, each with the next --seed; the median is what counts.", low=1, high=1000
+    )
+    grid: str | None = setting(
+        None,
+        "Settings to try in every combination, the best by the dev file: "
+        '"learning_rate=2e-5,5e-5 num_train_epochs=2,3".',
+    )
+    mnli_first: bool = setting(
+        False,
+        "With --task_name=all: train RTE, MRPC and STS-B from the model that MNLI has left, "
+        "instead of --init_checkpoint.",
     )
 
 
@@ -200,6 +220,8 @@ def resolve_phases(config):
 def has_test_file(config):
     """Whether a FinetuneConfig has something to predict."""
     if config.predict_file or config.test_file or config.test_share:
+        return True
+    if config.task_name == tasks.ALL:
         return True
     task = tasks.find_task(config.task_name or DEFAULT_TASK)
     folder = tasks.find_folder(task, config.data_dir)

@@ -4,6 +4,7 @@ before any training.
 """
 
 import dataclasses
+import os
 
 import numpy as np
 
@@ -125,6 +126,12 @@ class Examples:
             labels=None if labels is None else [label.strip() for label in labels],
             cells=[cells for _, _, cells in rows],
         )
+
+    def describe(self):
+        """Which rows of which content they are, wherever the file lies."""
+        part = self.source.part
+        rows = "" if part == Part() else f", share {part.low:g} to {part.high:g}"
+        return f"{os.path.basename(self.path)} {self.digest[:12]}{rows}"
 
     def column(self, name):
         """A whole column, read anew: the list of all `name` (lines, ids, texts_a, texts_b, labels)

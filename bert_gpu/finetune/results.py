@@ -84,25 +84,65 @@ def is_result(path, name):
     return "prediction" in first.split("\t")
 
 
-def write_results(output_dir, metrics, numbers, checkpoint):
+def write_results(output_dir, metrics, examples, checkpoint, step):
     """Writes eval_results.json and, as lines "name = value", eval_results.txt.
 
     Args:
-      metrics: {stem of a dev file: {name: value}}: those of the first stand at the top level and,
-        where there are more, each under its stem. numbers: {stem: number of examples}.
-      checkpoint: path of the model.
+      metrics: {stem of a file: {name: value}}: those of the first dev file stand at the top level;
+        where there are several files with labels, each has its own under its stem, too.
+      examples: {phase: list of Examples}. checkpoint: path of the model. step: of its training,
+        None without one.
     """
-    values = dict(next(iter(metrics.values())))
-    if len(metrics) > 1:
-        values |= {stem: part | dict(num_examples=numbers[stem]) for stem, part in metrics.items()}
-    values |= dict(num_examples=sum(numbers.values()), checkpoint=checkpoint)
+    dev = [part.source.stem for part in examples["eval"]]
+    sizes = {part.source.stem: len(part) for parts in examples.values() for part in parts}
+    parts = {stem: metrics[stem] for stem in metrics if metrics[stem]}
+    values = dict(parts[dev[0]])
+    if len(parts) > 1:
+        values |= {stem: part | dict(num_examples=sizes[stem]) for stem, part in parts.items()}
+    values |= dict(
+        num_examples=sum(sizes[stem] for stem in dev),
+        checkpoint=checkpoint,
+        step=step,
+        data=describe_data(examples),
+    )
     write(output_dir, RESULTS, [json.dumps(values, indent=1), "\n"])
     lines = [
-        f"{name if len(metrics) == 1 else f'{stem}_{name}'} = {value}\n"
-        for stem, part in metrics.items()
-        for name, value in part.items()
+        f"{name if len(dev) == 1 else f'{stem}_{name}'} = {parts[stem][name]}\n"
+        for stem in dev
+        for name in parts[stem]
     ]
     write(output_dir, RESULTS_TEXT, sorted(lines))
+
+
+def describe_data(examples):
+    """{stem: which rows of which content} of the files that results depend on."""
+    return {
+        part.source.stem: part.describe()
+        for phase in ("eval", "predict")
+        for part in examples.get(phase, ())
+    }
+
+
+def read_results(output_dir, examples, checkpoint, step):
+    """The metrics, as for `write_results`, that were written for the same model and the same files;
+    None without such.
+    """
+    try:
+        with open(os.path.join(output_dir, RESULTS), encoding="utf-8") as file:
+            values = json.load(file)
+        stated = [values[name] for name in ("checkpoint", "step", "data")]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    stems = [part.source.stem for phase in ("eval", "predict") for part in examples.get(phase, ())]
+    if stated != [checkpoint, step, describe_data(examples)] or not stems:
+        return None
+    about = ("num_examples", "checkpoint", "step", "data", *stems)
+    first = {name: value for name, value in values.items() if name not in about}
+    found = {stem: values.get(stem, {}) for stem in stems} | {stems[0]: first}
+    return {
+        stem: {name: value for name, value in part.items() if name != "num_examples"}
+        for stem, part in found.items()
+    }
 
 
 def write_predictions(output_dir, examples, labels, kind, outputs, predictions_file=None):

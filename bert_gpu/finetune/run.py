@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import time
 import typing
 
@@ -28,7 +27,6 @@ from bert_gpu.finetune.start import (
     start_training,
     write_notes,
 )
-from bert_gpu.finetune.tables import Part
 from bert_gpu.interop import models
 from bert_gpu.interop.sources import NONE
 from bert_gpu.model.config import ModelConfig
@@ -74,8 +72,12 @@ class Result(typing.NamedTuple):
         return self.outcome and self.outcome.signal
 
 
-def finetune(settings, console=None, clock=time.monotonic):
-    """Fine-tunes, evaluates and predicts as FinetuneSettings say; see the package's `finetune`."""
+def finetune(settings, console=None, clock=time.monotonic, reuses_results=False):
+    """Fine-tunes, evaluates and predicts as FinetuneSettings say; see the package's `finetune`.
+
+    reuses_results: of a finished training takes the results that it has left for the same data,
+      instead of evaluating and predicting again.
+    """
     console = console or LogConsole()
     check_monitoring(settings.monitor)
     phases = resolve_phases(settings.run)
@@ -89,10 +91,14 @@ def finetune(settings, console=None, clock=time.monotonic):
         settings = dataclasses.replace(settings, run=run)
         examples = read_splits(task, run, phases)
         with open_folder(run.output_dir, settings.overwrite, trains, start) as opened:
-            return run_phases(settings, task, examples, trained, notes, *opened, console, clock)
+            return run_phases(
+                settings, task, examples, trained, notes, *opened, console, clock, reuses_results
+            )
 
 
-def run_phases(settings, task, examples, trained, notes, folder, stored, console, clock):
+def run_phases(
+    settings, task, examples, trained, notes, folder, stored, console, clock, reuses_results
+):
     """Runs the phases of `examples`, {phase: list of Examples}; returns a Result.
 
     trained, notes: of the model to evaluate (start.py), None for a training.
@@ -166,12 +172,13 @@ def run_phases(settings, task, examples, trained, notes, folder, stored, console
             return Result(folder.model, {}, outcome)
         # Evaluates the exported model, not the one in memory: a finished run is not trained again.
         path = folder.model
+        step = outcome.progress.step
+        if reuses_results and (found := results.read_results(folder.path, examples, path, step)):
+            return Result(path, found, outcome)
         state.assign_weights(models.read_model(path).weights)
     metrics, predicted = {}, []
     if "eval" in examples:
         metrics = evaluate()
-        numbers = {part.source.stem: len(part) for part in examples["eval"]}
-        results.write_results(folder.path, metrics, numbers, path)
     for part, rows in zip(examples.get("predict", ()), encoded.get("predict", ()), strict=True):
         outputs = predict(rows, settings.run.predict_batch_size * devices.num_replicas)
         metrics[part.source.stem] = (
@@ -182,6 +189,9 @@ def run_phases(settings, task, examples, trained, notes, folder, stored, console
                 folder.path, part, start.labels, kind, outputs, settings.run.predictions_file
             )
         )
+    if "eval" in examples:
+        step = None if outcome is None else outcome.progress.step
+        results.write_results(folder.path, metrics, examples, path, step)
     sizes = {part.source.stem: len(part) for part in every}
     lines = [(stem, sizes[stem], *values.values()) for stem, values in metrics.items()]
     console.say(results.table([("", "examples", *names), *lines]))
@@ -350,20 +360,13 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
             labels=list(start.labels),
             label_smoothing=settings.run.label_smoothing,
             class_weights=settings.run.class_weights,
-            training_data=describe_source(examples),
+            training_data=examples.describe(),
             init_checkpoint=weights_hash(start.weights),  # its content, wherever it is
             vocabulary=start.tokenizer.identity[:12],
             max_seq_length=max_seq_length,
             seed=settings.run.seed,
         )
     )
-
-
-def describe_source(examples):
-    """Which rows of which content Examples are, wherever the file lies."""
-    name, part = os.path.basename(examples.path), examples.source.part
-    rows = "" if part == Part() else f", share {part.low:g} to {part.high:g}"
-    return f"{name} {examples.digest[:12]}{rows}"
 
 
 def exporter(start, notes, describe):

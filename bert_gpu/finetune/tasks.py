@@ -32,6 +32,7 @@ class TaskSpec:
       labels: the labels in the order of the logits; None = those of the training file (see
         `find_labels`).
       metrics: names from metrics.METRICS, the most important first; () = the kind's.
+      reported: those of the metrics whose mean is the task's score, as GLUE counts.
       folder: of the task in a folder with all of GLUE.
       parts: {split: stems of its files} where they are others than the split's name.
       columns: {split: names of the columns} of files without a header line.
@@ -49,6 +50,7 @@ class TaskSpec:
     requires_text_b: bool = False
     labels: tuple[str, ...] | None = None
     metrics: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
     folder: str | None = None
     parts: dict = dataclasses.field(default_factory=dict)
     columns: dict = dataclasses.field(default_factory=dict)
@@ -66,7 +68,7 @@ BINARY, ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
 
 def _glue(folder, metrics, text_a="sentence", text_b=None, **more):
     """A row of GLUE: its files as GLUE distributes them (gluebenchmark.com/tasks)."""
-    more = dict(labels=BINARY, submission={"test": f"{folder}.tsv"}) | more
+    more = dict(labels=BINARY, submission={"test": f"{folder}.tsv"}, reported=metrics) | more
     return TaskSpec(
         name=folder.lower(),
         folder=folder,
@@ -83,9 +85,14 @@ _COLA = ("source", "label", "star", "sentence")
 TASKS = {
     task.name: task
     for task in [
-        TaskSpec(name="pairs"),
-        TaskSpec(name="single", text_a="text", text_b=None),
-        _glue("CoLA", ("matthews", "accuracy"), columns={"train": _COLA, "dev": _COLA}),
+        TaskSpec(name="pairs", reported=("accuracy",)),
+        TaskSpec(name="single", text_a="text", text_b=None, reported=("accuracy",)),
+        _glue(
+            "CoLA",
+            ("matthews", "accuracy"),
+            reported=("matthews",),
+            columns={"train": _COLA, "dev": _COLA},
+        ),
         _glue("SST-2", ("accuracy",)),
         _glue(
             "MRPC",
@@ -110,6 +117,7 @@ TASKS = {
             "question1",
             "question2",
             label="is_duplicate",
+            reported=("f1", "accuracy"),
             skips_broken=True,
         ),
         _glue(
@@ -137,6 +145,7 @@ TASKS = {
         _glue("WNLI", ("accuracy",), *_SENTENCES),
     ]
 }
+ALL = "all"  # those of them that a folder holds
 GLUE = tuple(name for name, task in TASKS.items() if task.folder)
 
 

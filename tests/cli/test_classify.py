@@ -21,9 +21,11 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.model.weights import initialize
 from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.train import run as engine
 from tests.interop.test_huggingface import needs_oracle, oracle_python
 
 ORACLE = pathlib.Path(__file__).parent.parent / "interop" / "classifier_oracle.py"
+ABOUT = ("num_examples", "checkpoint", "step", "data")  # what eval_results.json says of metrics
 WORDS = "red green blue cat dog bird runs sits the a".split()
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 MODEL = ModelConfig(
@@ -110,7 +112,9 @@ def predictions(output):
 
 def test_a_run_writes_its_files_and_learns(trained):
     results = json.loads((trained / "eval_results.json").read_text())
-    assert set(results) == {"accuracy", "f1", "auc", "loss", "num_examples", "checkpoint"}
+    assert set(results) == {"accuracy", "f1", "auc", "loss", "dev", "test", *ABOUT}
+    assert results["dev"]["num_examples"] == 30 and results["step"] == 48
+    assert set(results["data"]) == {"dev", "test"}
     assert (
         results["num_examples"] == 30
         and results["accuracy"] > 0.95
@@ -333,7 +337,7 @@ def test_kinds_of_tasks(workplace, capsys, tmp_path, kind, cells, metrics, flags
     code, out, err = call(capsys, *asked)
     assert code == 0, err
     values = json.loads((tmp_path / "run" / "eval_results.json").read_text())
-    assert set(values) == metrics | {"num_examples", "checkpoint"} and values["num_examples"] > 9
+    assert set(values) == metrics | {"dev", "test", *ABOUT} and values["num_examples"] > 9
     assert min(values[name] for name in metrics - {"loss", "spearman"}) > 0.9, values
     alone = ["--do_predict", f"--init_checkpoint={tmp_path / 'run'}", FLAGS[0]]
     alone += [f"--output_dir={tmp_path / 'alone'}", f"--predict_file={tmp_path / 'all.tsv'}"]
@@ -377,6 +381,42 @@ def test_two_dev_files_and_two_test_files(workplace, capsys, tmp_path):
     code, _, err = call(capsys, *asked, "--overwrite", "--do_train")
     left = os.listdir(tmp_path / "run")
     assert code == 0 and not any("results" in name or "submission" in name for name in left), err
+
+
+def test_trials_of_a_grid_resume_trial_by_trial(workplace, capsys, tmp_path, monkeypatch):
+    """Stopped after two of four trials, the same command trains the others and no more."""
+    asked = inputs(workplace, tmp_path / "out", "--grid=learning_rate=1e-3,2e-3", "--num_trials=2")
+    asked += ["--num_train_steps=2", "--nodo_predict"]
+    trained = []
+    real = engine.train
+
+    def train(training, settings, folder, *rest):
+        found = real(training, settings, folder, *rest)
+        trained.append(os.path.relpath(folder.path, tmp_path / "out"))
+        if len(trained) == 2 and not (tmp_path / "out" / "scores.json").exists():
+            return found._replace(signal=15)
+        return found
+
+    monkeypatch.setattr(engine, "train", train)
+    assert call(capsys, *asked)[0] == 128 + 15
+    rates = ("learning_rate=1e-3", "learning_rate=2e-3")
+    folders = [f"{rate}/trial-{number}" for rate in rates for number in (1, 2)]
+    assert trained == folders[:2]
+    code, out, err = call(capsys, *asked)
+    assert code == 0 and trained[2:] == folders, err
+    assert out.count("this run is finished") == 2 and out.count("validation at step 2") == 2
+    content = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert [(row["cell"], row["trial"]) for row in content["trials"]] == [
+        (rate, number) for rate in rates for number in (1, 2)
+    ]
+    for row, folder in zip(content["trials"], folders, strict=True):
+        own = json.loads((tmp_path / "out" / folder / "eval_results.json").read_text())
+        assert row["score"] == own["accuracy"] and row["metrics"]["dev"]["loss"] == own["loss"]
+    seeds = [row["seed"] for row in content["trials"]]
+    assert (
+        seeds[0] == seeds[2] == seeds[1] - 1
+        and len({row["metrics"]["dev"]["loss"] for row in content["trials"]}) == 4
+    )
 
 
 def test_random_weights_single_sentences_three_labels_and_no_test_file(workplace, capsys, tmp_path):

@@ -1,0 +1,202 @@
+"""Several fine-tunings as one job: tasks, cells of a grid, models at marks of a pretraining, trials
+with other seeds.
+
+Each is a run of its own in a folder below OUTPUT_DIR, which resumes as any run does; what is
+finished is not run again. scores.json has every trial's metrics and what they come to, scores.md
+the same as tables.
+"""
+
+import dataclasses
+import itertools
+import os
+import re
+import typing
+
+from bert_gpu.console import LogConsole
+from bert_gpu.files import check_writable, only_writer
+from bert_gpu.finetune import scores, tasks
+from bert_gpu.finetune.config import DEFAULT_TASK
+from bert_gpu.finetune.run import finetune
+from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.train import sinks
+
+MARKS = "marks"
+# trained from MNLI's model where that is asked for: Liu et al. 2019 (arXiv 1907.11692, section 5.1)
+AFTER_MNLI = ("rte", "mrpc", "sts-b")
+
+
+class Trial(typing.NamedTuple):
+    """One fine-tuning of a sweep: what tells it apart, and its settings.
+
+    task: name of the task. cell: its cell of the grid, such as "learning_rate=2e-05", "" without a
+    grid. mark: share of the pretraining at which its model was exported, None without marks.
+    """
+
+    task: str
+    cell: str
+    mark: float | None
+    number: int
+    folder: str
+    settings: typing.Any
+
+
+class Outcome(typing.NamedTuple):
+    """How a sweep ended. path: of scores.json. signal: that stopped it, or None."""
+
+    path: str
+    signal: int | None
+
+
+def is_sweep(settings, sweep):
+    """Whether the settings ask for more than one fine-tuning."""
+    return (
+        sweep.num_trials > 1
+        or sweep.grid is not None
+        or settings.run.task_name == tasks.ALL
+        or is_marks(settings.start.init_checkpoint)
+    )
+
+
+def is_marks(path):
+    """Whether a path is the folder of models that a pretraining exported on its way."""
+    return (
+        path is not None
+        and os.path.basename(os.path.normpath(path)) == MARKS
+        and bool(find_marks(path))
+    )
+
+
+def find_marks(path):
+    """{share of the pretraining: the model's folder} in a folder marks/, in rising order."""
+    names = os.listdir(path) if os.path.isdir(path) else []
+    found = {
+        float(name): os.path.join(path, name)
+        for name in names
+        if re.fullmatch(r"\d*\.?\d+(e-\d+)?", name)
+    }
+    return dict(sorted(found.items()))
+
+
+def hours_at(path, shares):
+    """{share: hours} of training until each mark, from the metrics of the pretraining that the
+    folder marks/ belongs to; {} where these are missing.
+    """
+    lines = sinks.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), "metrics.jsonl"))
+    values = [sinks.parse_json(line) for _, line in lines]
+    times = [(line["progress"], line["seconds"]) for line in values if line.get("progress")]
+    found = {}
+    for share in shares:
+        reached = [seconds for progress, seconds in times if progress >= share - 1e-9]
+        if reached:
+            found[share] = reached[0] / 3600
+    return found
+
+
+def plan_trials(variants, sweep):
+    """The Trials of a sweep, in the order in which they run: MNLI before what starts from it.
+
+    Args:
+      variants: {cell of the grid, or "": FinetuneSettings}. sweep: SweepConfig.
+
+    Raises:
+      UserError: no task is there.
+    """
+    settings = next(iter(variants.values()))
+    names = find_tasks(settings.run) if settings.run.task_name == tasks.ALL else [None]
+    start = settings.start.init_checkpoint
+    marks = find_marks(start) if is_marks(start) else {None: None}
+    found = []
+    for name, (mark, model), (cell, chosen), number in itertools.product(
+        names, marks.items(), variants.items(), range(sweep.num_trials)
+    ):
+        task = name or chosen.run.task_name or DEFAULT_TASK
+        parts = [task if name else "", f"mark-{mark:g}" if model else "", cell.replace(" ", ",")]
+        folder = os.path.join(settings.run.output_dir, *filter(None, parts), f"trial-{number + 1}")
+        run = dataclasses.replace(
+            chosen.run, task_name=task, output_dir=folder, seed=chosen.run.seed + number
+        )
+        first = chosen.start
+        if model:
+            first = dataclasses.replace(first, init_checkpoint=model)
+        if sweep.mnli_first and name in AFTER_MNLI and "mnli" in names:
+            source = folder.replace(os.sep + name + os.sep, os.sep + "mnli" + os.sep)
+            first = dataclasses.replace(first, init_checkpoint=os.path.join(source, "model"))
+        trial = dataclasses.replace(chosen, run=run, start=first)
+        found.append(Trial(task, cell, mark, number + 1, folder, trial))
+    return found
+
+
+def find_tasks(run):
+    """Names of GLUE's tasks that a FinetuneConfig's data_dir holds, MNLI first; UserError when
+    there are none.
+    """
+    found = [
+        name
+        for name in sorted(tasks.GLUE, key=lambda name: name != "mnli")
+        if tasks.find_folder(tasks.TASKS[name], run.data_dir) != run.data_dir
+    ]
+    if not found:
+        folders = ", ".join(tasks.TASKS[name].folder for name in tasks.GLUE)
+        raise UserError(
+            f"--data_dir={run.data_dir}: has no folder of a task of GLUE ({folders}); name the "
+            "folder that holds them"
+        )
+    return found
+
+
+def run_sweep(variants, sweep, console=None):
+    """Runs what is missing of a sweep and writes its scores; returns an Outcome.
+
+    Args: those of `plan_trials`. console: console.Console; by default messages go to Python's
+      logger "bert_gpu".
+
+    Raises:
+      UserError: as for a fine-tuning; OUTPUT_DIR holds other files.
+    """
+    console = console or LogConsole()
+    settings = next(iter(variants.values()))
+    trials, output_dir = plan_trials(variants, sweep), settings.run.output_dir
+    check_folder(output_dir, {os.path.relpath(trial.folder, output_dir) for trial in trials})
+    start, rows, stopped = settings.start.init_checkpoint, [], None
+    hours = hours_at(start, find_marks(start)) if is_marks(start) else {}
+    with only_writer(output_dir, "scores", f"--output_dir={output_dir}"):
+        for index, trial in enumerate(trials, 1):
+            name = os.path.relpath(trial.folder, output_dir)
+            console.say(f"--- {index} of {len(trials)}: {name}, seed {trial.settings.run.seed}")
+            try:
+                result = finetune(trial.settings, console, reuses_results=True)
+            except GaveUp as error:
+                console.warn(f"{name}: {error}; the others go on")
+                rows.append(row_of(trial, hours, error=str(error)))
+                continue
+            if result.signal is not None:
+                stopped = result.signal
+                break
+            rows.append(row_of(trial, hours, metrics=result.metrics))
+        path = scores.write(output_dir, rows)
+    console.say(scores.describe(rows))
+    console.say(f"scores: {path}")
+    return Outcome(path, stopped)
+
+
+def row_of(trial, hours, metrics=None, error=None):
+    """A finished trial as an entry of scores.json."""
+    row = dict(task=trial.task, cell=trial.cell, trial=trial.number, seed=trial.settings.run.seed)
+    if trial.mark is not None:
+        row |= dict(mark=trial.mark, hours=hours.get(trial.mark))
+    if error is not None:
+        return row | dict(error=error)
+    return row | dict(metrics=metrics, score=scores.score(trial.task, metrics))
+
+
+def check_folder(output_dir, names):
+    """UserError unless a folder is new, empty or a sweep's. names: of the trials' folders in it."""
+    check_writable(output_dir, f"--output_dir={output_dir}")
+    ours = {name.split(os.sep)[0] for name in names} | {scores.JSON, scores.MARKDOWN}
+    present = os.listdir(output_dir) if os.path.isdir(output_dir) else []
+    others = [name for name in sorted(present) if name not in ours and not name.startswith(".")]
+    if others and scores.JSON not in present:
+        raise UserError(
+            f"--output_dir={output_dir}: holds no trials, but {others[0][:60]}; several runs go "
+            "into a folder of their own, so name another"
+        )

@@ -1,0 +1,176 @@
+"""What trials come to equals values worked out by hand; the trials of a sweep are those that were
+asked for, and one that fails does not stop the others.
+"""
+
+import json
+import os
+
+import pytest
+
+from bert_gpu.cli import classify, flags
+from bert_gpu.finetune import scores, sweep
+from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig
+from bert_gpu.settings import GaveUp, UserError
+
+
+def row(task, value, cell="", trial=1, **more):
+    return dict(task=task, cell=cell, trial=trial, seed=trial, score=value, metrics={}) | more
+
+
+ROWS = [
+    row("rte", 0.5, "a=1"),
+    row("rte", 0.9, "a=1", 2),
+    row("rte", 0.7, "a=1", 3),
+    row("rte", 0.8, "a=2"),
+    row("rte", 0.6, "a=2", 2),
+    dict(task="rte", cell="a=2", trial=3, seed=3, error="diverged"),
+    row("cola", 0.3, "a=1"),
+    row("cola", 0.4, "a=2"),
+]
+
+
+def test_scores_are_what_glue_counts():
+    def score(task, **dev):
+        return scores.score(task, dict(dev=dev, test=dict(accuracy=0.0)))
+
+    assert score("mrpc", f1=0.8, accuracy=0.6, loss=3.0) == pytest.approx(0.7)
+    assert score("cola", matthews=0.2, accuracy=0.9) == 0.2
+    assert score("sts-b", pearson=0.5, spearman=0.7, loss=1.0) == pytest.approx(0.6)
+    assert score("qqp", f1=0.5, accuracy=0.7, auc=0.99) == pytest.approx(0.6)
+    assert score("sts-b", pearson=None, spearman=None) is None
+    assert score("pairs", pearson=0.4, loss=2.0) == 0.4  # of another kind: its first metric
+    two = dict(dev_matched=dict(accuracy=0.8), dev_mismatched=dict(accuracy=0.6))
+    assert scores.score("mnli", two) == pytest.approx(0.7)
+
+
+def test_cells_and_the_best_of_each_task():
+    found = scores.content(ROWS)
+    first, second, *_ = found["cells"]
+    assert first["median"] == 0.7 and first["mean"] == pytest.approx(0.7)
+    assert first["deviation"] == pytest.approx(0.2) and (first["lowest"], first["highest"]) == (
+        0.5,
+        0.9,
+    )
+    assert (second["trials"], second["diverged"]) == (3, 1) and second["median"] == 0.7
+    best = {one["task"]: (one["cell"], one["median"]) for one in found["best"]}
+    assert best == dict(rte=("a=1", 0.7), cola=("a=2", 0.4))
+    assert found["glue"] == dict(RTE=0.7, CoLA=0.4, mean=pytest.approx(0.55))
+    text = scores.describe(ROWS)
+    assert "| rte  | a=2      | 3      | 70.00  | 70.00 | 14.14     | 80.00 60.00 -     |" in text
+    assert "mean of 2 of 9 tasks" in text and "55.00" in text
+
+
+def test_a_curve_over_marks():
+    rows = [
+        row("pairs", value, mark=mark, hours=hours)
+        for mark, hours, value in ((0.1, 0.5, 0.6), (0.5, None, 0.7))
+    ]
+    lines = scores.describe(rows).splitlines()
+    assert [line.split() for line in lines[-2:]] == [
+        ["|", "0.1", "|", "0.5", "|", "60.00", "|"],
+        ["|", "0.5", "|", "-", "|", "70.00", "|"],
+    ]
+
+
+@pytest.fixture
+def glue(tmp_path):
+    """A folder with three tasks of GLUE."""
+    for name in ("RTE", "CoLA", "MNLI"):
+        (tmp_path / "glue" / name).mkdir(parents=True)
+        stem = "dev_matched" if name == "MNLI" else "dev"
+        (tmp_path / "glue" / name / f"{stem}.tsv").write_text("")
+    return tmp_path / "glue"
+
+
+def settings_for(folder, **run):
+    return FinetuneSettings(run=FinetuneConfig(output_dir=str(folder), **run))
+
+
+def test_the_order_of_all_tasks_and_what_starts_from_mnli(glue, tmp_path):
+    settings = settings_for(tmp_path / "out", task_name="all", data_dir=str(glue), seed=7)
+    variants = {"learning_rate=1": settings, "learning_rate=2 a=3": settings}
+    trials = sweep.plan_trials(variants, SweepConfig(num_trials=2, mnli_first=True))
+    names = [os.path.relpath(trial.folder, tmp_path / "out") for trial in trials]
+    assert names[:4] == [
+        "mnli/learning_rate=1/trial-1",
+        "mnli/learning_rate=1/trial-2",
+        "mnli/learning_rate=2,a=3/trial-1",
+        "mnli/learning_rate=2,a=3/trial-2",
+    ]
+    assert [name.split("/")[0] for name in names[4:]] == ["cola"] * 4 + ["rte"] * 4
+    by_name = {name: trial.settings for name, trial in zip(names, trials, strict=True)}
+    rte = by_name["rte/learning_rate=2,a=3/trial-2"]
+    assert rte.run.seed == 8 and rte.run.task_name == "rte"
+    assert rte.start.init_checkpoint.endswith("out/mnli/learning_rate=2,a=3/trial-2/model")
+    assert by_name["cola/learning_rate=1/trial-1"].start.init_checkpoint is None
+
+
+def test_marks_of_a_pretraining(tmp_path):
+    for share in ("0.1", "1", "0.05"):
+        (tmp_path / "marks" / share).mkdir(parents=True)
+    lines = [dict(step=step, progress=step / 100, seconds=36.0 * step) for step in (5, 50, 100)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = str(tmp_path / "marks")
+    assert list(sweep.find_marks(path)) == [0.05, 0.1, 1.0]
+    assert sweep.hours_at(path, (0.05, 0.1, 1.0)) == {0.05: 0.05, 0.1: 0.5, 1.0: 1.0}
+    settings = settings_for(tmp_path / "out")
+    assert not sweep.is_sweep(settings, SweepConfig())
+    start = StartConfig(init_checkpoint=path)
+    trials = sweep.plan_trials({"": FinetuneSettings(start=start)}, SweepConfig())
+    assert sweep.is_sweep(FinetuneSettings(start=start), SweepConfig())
+    assert [trial.mark for trial in trials] == [0.05, 0.1, 1.0]
+    assert trials[0].settings.start.init_checkpoint == os.path.join(path, "0.05")
+
+
+def test_no_task_of_glue(tmp_path):
+    with pytest.raises(UserError, match="has no folder of a task of GLUE"):
+        sweep.find_tasks(FinetuneConfig(data_dir=str(tmp_path)))
+
+
+def test_a_sweep_stops_with_its_trial_and_a_trial_that_diverges_does_not_stop_it(
+    tmp_path, monkeypatch
+):
+    called = []
+
+    class Result:
+        metrics, signal = dict(dev=dict(accuracy=0.5)), None
+
+    def finetune(settings, console, reuses_results):
+        called.append(settings.run.seed)
+        result = Result()
+        if settings.run.seed == 12:
+            raise GaveUp("diverged at step 3")
+        result.signal = 15 if settings.run.seed == 14 else None
+        return result
+
+    monkeypatch.setattr(sweep, "finetune", finetune)
+    settings = settings_for(tmp_path / "out", seed=11)
+    outcome = sweep.run_sweep({"": settings}, SweepConfig(num_trials=5))
+    assert called == [11, 12, 13, 14] and outcome.signal == 15
+    content = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert [trial.get("error") for trial in content["trials"]] == [None, "diverged at step 3", None]
+    assert (tmp_path / "out" / "scores.md").read_text().startswith("| task ")
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds no trials, but notes.txt"):
+        sweep.run_sweep({"": settings_for(tmp_path)}, SweepConfig(num_trials=2))
+
+
+@pytest.mark.parametrize(
+    "grid, part",
+    [
+        ("learning_rate", "learning_rate is no setting with values"),
+        ("learning_rate=", "is no setting with values"),
+        ("seed=1,2", "seed=1,2 is no setting"),
+        ("", "is empty"),
+        ("nonsense=1", "--nonsense"),
+        ("learning_rate=1,x", "--learning_rate=x"),
+    ],
+)
+def test_bad_grids_are_refused(tmp_path, capsys, grid, part):
+    asked = ["classify", f"--grid={grid}", f"--output_dir={tmp_path / 'out'}"]
+    assert flags.exit_code(classify.main, asked) == 2
+    err = capsys.readouterr().err
+    assert part in err and err.count("\n") == 1 and not (tmp_path / "out").exists()
