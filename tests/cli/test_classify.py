@@ -229,7 +229,8 @@ def test_predicting_alone_takes_the_fine_tuned_model(trained, workplace, capsys,
     first, second = (
         json.loads((folder / "eval_results.json").read_text()) for folder in (trained, output)
     )
-    assert first == second
+    for name in ("accuracy", "auc", "f1", "loss", "num_examples", "checkpoint"):
+        assert first[name] == second[name]
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(
