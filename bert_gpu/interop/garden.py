@@ -212,6 +212,11 @@ def write(model, folder, options):
         model,
         folder,
         lambda path: tf.train.Checkpoint(**saved).write(path),
+        {
+            "In Model Garden, as a task's init_checkpoint, or by its objects": (
+                f'tf.train.Checkpoint({", ".join(sorted(saved))}).read("FOLDER/{PREFIX}")',
+            )
+        },
         dict(checkpoint=pointer),
     )
     left = sorted({name.split("/")[0] for name in model.weights if name not in names})

@@ -148,7 +148,13 @@ def write(model, folder, options):
             array = np.asarray(model.weights[name], np.float32)
             array = array.T if name in TRANSPOSED else array
             tensors.update(zip(theirs, np.split(array, len(theirs), -1), strict=True))
-    write_folder(model, folder, lambda prefix: save(prefix, tensors))
+    usage = {
+        "With Google's BERT": (
+            "python run_classifier.py --init_checkpoint=FOLDER/bert_model.ckpt "
+            "--bert_config_file=FOLDER/bert_config.json --vocab_file=FOLDER/vocab.txt",
+        )
+    }
+    write_folder(model, folder, lambda prefix: save(prefix, tensors), usage)
     return (
         f"{folder}: bert_model.ckpt, bert_config.json and the vocabulary of a Google BERT, "
         f"{len(tensors)} variables{gelu_warning(model.config)}"

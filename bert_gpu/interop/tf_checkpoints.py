@@ -114,16 +114,20 @@ def gelu_warning(config):
     return "; their gelu is the tanh approximation, ours is exact: hidden states differ by 1e-3"
 
 
-def write_folder(model, folder, save, files=()):
-    """Writes a Model's folder as a whole: the checkpoint, bert_config.json and the vocabulary.
+def write_folder(model, folder, save, usage, files=()):
+    """Writes a Model's folder as a whole: the checkpoint, bert_config.json, the vocabulary and the
+    model card.
 
-    save: function of a prefix that writes the checkpoint's files. files: {name: bytes} of more.
+    save: function of a prefix that writes the checkpoint's files. usage: {world: lines of code}
+    that open it. files: {name: bytes} of more.
     """
     import tensorflow as tf
 
+    from bert_gpu.interop import card
     from bert_gpu.interop.tokenizers import tokenizer_files
 
     contents = dict(files) | {CONFIG: config_bytes(model.config)} | tokenizer_files(model.tokenizer)
+    contents["README.md"] = card.readme(model, card.own_usage(model.notes.architecture) | usage)
     with tempfile.TemporaryDirectory() as temporary:
         try:
             save(os.path.join(temporary, PREFIX))

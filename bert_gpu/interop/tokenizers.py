@@ -44,15 +44,18 @@ def describe_tokenizer(tokenizer):
     return f"{tokenizer.vocab_size:,} pieces, {casing}"
 
 
-def tokenizer_files(tokenizer, config, must_open=False):
-    """{name: bytes} of the tokenizer's files in the folder of a model of a ModelConfig: the
-    vocabulary, and what `transformers` and we read beside it.
+def tokenizer_files(tokenizer, config=None, must_open=False):
+    """{name: bytes} of the tokenizer's files in a model's folder: the vocabulary, our settings, and
+    in a folder of a ModelConfig that `transformers` opens, what it reads.
 
     Where `transformers` cannot give the same ids, its file is missing and it refuses the folder's
     tokenizer; with must_open, UserError.
     """
     if tokenizer is None:
         return {}
+    own = dict(do_lower_case=tokenizer.do_lower_case, vocabulary=tokenizer.identity)
+    if config is None:
+        return tokenizer.files() | {"tokenizer_config.json": with_checksum(own)}
     try:
         theirs = {"tokenizer.json": tokenizer_json(tokenizer, config.type_vocab_size)}
     except UserError as error:
@@ -66,22 +69,24 @@ def tokenizer_files(tokenizer, config, must_open=False):
     settings = dict(
         # takes tokenizer.json as it is; the other does not exist there
         tokenizer_class="PreTrainedTokenizerFast" if theirs else "SentencePieceTokenizer",
-        do_lower_case=tokenizer.do_lower_case,
-        vocabulary=tokenizer.identity,
+        **own,
         model_max_length=config.max_position_embeddings,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         clean_up_tokenization_spaces=True,
         **names,
     )
-    settings[CHECKSUM] = json_checksum(settings)
     return (
         tokenizer.files()
         | theirs
         | {
-            "tokenizer_config.json": as_json(settings),
+            "tokenizer_config.json": with_checksum(settings),
             "special_tokens_map.json": as_json(names),
         }
     )
+
+
+def with_checksum(content):
+    return as_json(content | {CHECKSUM: json_checksum(content)})
 
 
 def as_json(content):

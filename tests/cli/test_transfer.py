@@ -82,3 +82,17 @@ def test_paths_are_looked_at_without_tensorflow(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
     assert all(row.reads or row.writes for row in formats.FORMATS)
+
+
+@pytest.mark.parametrize("name", formats.format_names(writes=False))
+def test_every_format_has_a_card_and_comes_in_again(name, finished, tmp_path):
+    """Of those that come in again."""
+    if name in formats.format_names(writes=True):
+        there, back = tmp_path / "there", tmp_path / "back"
+        assert transfer("export", f"--from={finished}", f"--to={there}", f"--format={name}") == 0
+        card = (there / "README.md").read_text()
+        assert "| steps | 12 of 12 |" in card and "## How to open it" in card
+        assert transfer("import", f"--from={there}", f"--to={back}") == 0
+        first, second = (models.read_model(str(path)) for path in (finished / "model", back))
+        assert first.weights.keys() == second.weights.keys()
+        assert all((first.weights[key] == value).all() for key, value in second.weights.items())
