@@ -15,6 +15,7 @@ COMMANDS = {
     "import": "a model in any format -> one that is trained on here",
     "export": "a model -> Hugging Face and other formats",
     "embed": "a vector for each line of a text",
+    "report": "pictures of runs, in one HTML file",
 }
 
 

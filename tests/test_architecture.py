@@ -25,10 +25,12 @@ BELOW = {
     "pretrain": {"interop", "train", "data", "text", "model", "optim"},
     "finetune": {"interop", "train", "data", "text", "model", "optim"},
     "inference": {"interop", "text", "model"},
+    "watch": {"interop", "train", "data", "text", "model", "optim"},
     "cli": {
         "pretrain",
         "finetune",
         "inference",
+        "watch",
         "interop",
         "train",
         "data",

@@ -1,0 +1,1 @@
+"""What one reads beside a run or after it."""

@@ -1,0 +1,163 @@
+"""Which charts a report has: a table of the known metrics, and a chart for any other one.
+
+A chart shows one quantity of training, its counterpart in validation, or both, one curve for each
+run. Charts without data, and those on which nothing happens, are left out.
+"""
+
+import dataclasses
+import re
+
+import numpy as np
+
+from bert_gpu.watch.reading import known
+
+GIB = 1 << 30
+LOG_SPREAD = 50.0  # of highest to lowest value, from which a chart opens with a logarithmic axis
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """One chart.
+
+    Attributes:
+      key: part of its file name. title: says the quantity. train, valid: names of the metric in the
+        tables of a Run, or None. unit: of the shown values.
+      factor: from the metric to the unit. sign: of what is better, +1 or -1; 0 = neither.
+      scale: "linear"; "log"; "auto", log where values spread far; or "either", which the page lets
+        one choose.
+      smooths: whether training is averaged. if_any: shown only if a value differs from this one;
+        None = always. if_varies: shown only if values differ. each: regular expression of metrics
+        of single GPUs, whose range is shown too, or None. bounds: of the vertical axis, as far as
+        they are fixed.
+    """
+
+    key: str
+    title: str
+    train: str | None = None
+    valid: str | None = None
+    unit: str = ""
+    factor: float = 1.0
+    sign: int = 0
+    scale: str = "linear"
+    smooths: bool = True
+    if_any: float | None = None
+    if_varies: bool = False
+    each: str | None = None
+    bounds: tuple[float | None, float | None] = (None, None)
+
+    def has_data(self, runs):
+        values = np.concatenate([self.values(run) for run in runs])
+        if not len(values):
+            return False
+        if self.if_any is not None and np.all(values == self.if_any):
+            return False
+        return not self.if_varies or np.ptp(values) > 0
+
+    def values(self, run):
+        """All known values of a run, in the metric's own unit."""
+        tables = ((run.train, self.train), (run.valid, self.valid))
+        return np.concatenate([known(table.get(name, ())) for table, name in tables])
+
+    def opens_with_log(self, runs):
+        """Whether a logarithmic axis shows more."""
+        values = np.concatenate([self.values(run) for run in runs])
+        positive = values[values > 0]
+        if self.scale == "log":
+            return len(positive) == len(values)
+        return (
+            self.scale == "auto"
+            and len(positive) == len(values)
+            and positive.max() > LOG_SPREAD * positive.min()
+        )
+
+
+def share(key, title, train, **more):
+    """A Chart of a share, in percent."""
+    return Chart(key, title, train, unit="%", factor=100.0, **more)
+
+
+def accuracy(name, title):
+    return share(
+        f"{name}-accuracy",
+        title,
+        f"{name}_accuracy",
+        valid=f"{name}_accuracy",
+        sign=1,
+    )
+
+
+FROM_ZERO = (0.0, None)
+LOSSES = [
+    Chart("loss", "Loss", "loss", "loss", sign=-1, scale="either"),
+    Chart("mlm-loss", "Masked words: loss", "mlm", "mlm_loss", sign=-1, scale="either"),
+    accuracy("mlm", "Masked words: right"),
+    Chart("nsp-loss", "Sentence pairs: loss", "nsp", "nsp_loss", sign=-1, scale="either"),
+    accuracy("nsp", "Sentence pairs: right"),
+]
+STEPS = [
+    Chart("learning-rate", "Learning rate", "learning_rate", smooths=False, bounds=FROM_ZERO),
+    Chart("gradient-norm", "Gradient norm", "gradient_norm", scale="auto"),
+    Chart("loss-scale", "Loss scale", "loss_scale", scale="log", smooths=False, if_any=1.0),
+    Chart("skipped-steps", "Skipped steps", "skipped_steps", smooths=False, if_any=0.0),
+    Chart("skipped-records", "Skipped records", "skipped_records", smooths=False, if_any=0.0),
+    Chart("batch", "Global batch", "global_batch_size", smooths=False, if_varies=True),
+]
+SPEED = [
+    Chart("tokens-per-second", "Real tokens a second", "tokens_per_second", bounds=FROM_ZERO),
+    share("mfu", "MFU", "mfu", bounds=FROM_ZERO),
+    share("hfu", "HFU", "hfu", bounds=FROM_ZERO),
+    share("input-wait", "Time waiting for data", "input_wait", bounds=FROM_ZERO),
+]
+GPUS = [
+    Chart("gpu-utilization", "GPU utilisation", "gpu_utilization", unit="%", bounds=(0.0, 100.0)),
+    Chart(
+        "gpu-memory", "GPU memory", "gpu_memory_bytes", unit="GiB", factor=1 / GIB, bounds=FROM_ZERO
+    ),
+    Chart(
+        "gpu-temperature",
+        "GPU temperature",
+        "gpu_temperature_celsius",
+        unit="°C",
+        each=r"gpu_\d+_temperature_celsius",
+    ),
+    Chart("gpu-power", "GPU power", "gpu_power_watts", unit="W", bounds=FROM_ZERO),
+    Chart("gpu-clock", "GPU clock", "gpu_clock_mhz", unit="MHz", each=r"gpu_\d+_clock_mhz"),
+    *(
+        share(f"throttled-{cause}", f"Clocks held down: {words}", f"gpu_throttled_{cause}",
+              if_any=0.0, smooths=False)
+        for cause, words in dict(power="power cap", heat="heat", hardware="hardware").items()
+    ),
+]  # fmt: skip
+GROUPS = {"Learning": LOSSES, "Steps": STEPS, "Speed": SPEED, "GPUs": GPUS}
+# metrics that are axes, parts of other charts, or multiples of what is shown
+NOT_CHARTED = re.compile(
+    r"step|seconds|hours|tokens|progress|epoch|loss|time_\w+|gpu_\d+_\w+|gpu_clock_share"
+    r"|(steps|sequences|padded_tokens|model_flops|hardware_flops)_per_second|mfu_real_tokens"
+)
+
+
+def charts_of(runs):
+    """{heading: [Chart]} of those for which the runs have data."""
+    groups = GROUPS | {"Learning": LOSSES + other_metrics(runs, "valid")}
+    groups |= {"More": other_metrics(runs, "train")}
+    shown = {
+        heading: [chart for chart in charts if chart.has_data(runs)]
+        for heading, charts in groups.items()
+    }
+    return {heading: charts for heading, charts in shown.items() if charts}
+
+
+def other_metrics(runs, table):
+    """Charts of the metrics of a table that no known chart shows."""
+    covered = {getattr(chart, table) for charts in GROUPS.values() for chart in charts}
+    names = dict.fromkeys(name for run in runs for name in getattr(run, table))
+    return [
+        Chart(
+            f"{table}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}",
+            name.replace("_", " "),
+            **{table: name},
+            if_varies=table == "train",
+        )
+        for name in names
+        if name not in covered and not NOT_CHARTED.fullmatch(name)
+    ]

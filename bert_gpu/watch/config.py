@@ -1,0 +1,51 @@
+"""Settings of the commands that read runs."""
+
+import dataclasses
+
+from bert_gpu.settings import Settings, setting
+
+AXES = ("step", "tokens", "hours")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig(Settings):
+    """A report on runs."""
+
+    output: str = setting(
+        "report/report.html",
+        "HTML file to write. Each chart is also written beside it as a picture, "
+        "such as report-loss.png.",
+        needs=("watch", (False,)),
+    )
+    x: str = setting(
+        "step",
+        "Horizontal axis of the pictures, and of the page when it opens. tokens = real tokens, "
+        "padding not counted; hours = time spent in all sessions of the run.",
+        choices=AXES,
+    )
+    smoothing: float = setting(
+        0.02,
+        "Width of the moving average of the training curves, as a share of a run; "
+        "0 = curves as they were logged.",
+        low=0.0,
+        high=0.5,
+    )
+    watch: bool = setting(
+        False,
+        "Serve the report on this machine instead of writing it, and draw it anew while "
+        "the runs go on. Ctrl-C ends it.",
+    )
+    port: int = setting(
+        0,
+        "Port on 127.0.0.1 to serve at; 0 = a free one.",
+        low=0,
+        high=65535,
+        needs=("watch", (True,)),
+    )
+    refresh_seconds: float = setting(
+        10.0,
+        "Time after which the page looks for new lines.",
+        low=1.0,
+        unit="seconds",
+        needs=("watch", (True,)),
+    )

@@ -1,0 +1,59 @@
+"""Curves of at most a few hundred points from logs of any length: what a picture can show.
+
+A raw curve keeps the lowest and the highest value of each bin, so that no spike is lost; the smooth
+one is a moving average with Gaussian weights, centred, so that it does not lag behind.
+"""
+
+import numpy as np
+
+NUM_BINS = 240  # of a curve, over its own range
+
+
+def finite(x, y):
+    """The points (n,), (n,) of which both coordinates are finite."""
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    kept = np.isfinite(x) & np.isfinite(y)
+    return x[kept], y[kept]
+
+
+def bins_of(x, num_bins):
+    """The bin of each point, (n,) int, of bins of equal width over the range of x."""
+    low, high = x.min(), x.max()
+    if high == low:
+        return np.zeros(len(x), int)
+    return np.minimum(((x - low) / (high - low) * num_bins).astype(int), num_bins - 1)
+
+
+def thinned(x, y, num_bins=NUM_BINS):
+    """(x, y) with at most two points a bin, the lowest and the highest, in their order."""
+    if len(x) <= 2 * num_bins:
+        return x, y
+    bins = bins_of(x, num_bins)
+    order = np.lexsort((y, bins))
+    first = np.flatnonzero(np.diff(bins[order], prepend=-1))
+    last = np.append(first[1:], len(order)) - 1
+    kept = np.unique(np.concatenate([order[first], order[last]]))
+    return x[kept], y[kept]
+
+
+def binned(x, y, num_bins=NUM_BINS):
+    """(x, y): the means of each bin that has points."""
+    if len(x) <= num_bins:
+        return x, y
+    bins = bins_of(x, num_bins)
+    counts = np.bincount(bins)
+    has_points = counts > 0
+    means = [np.bincount(bins, values)[has_points] / counts[has_points] for values in (x, y)]
+    return means[0], means[1]
+
+
+def smoothed(x, y, share, num_bins=NUM_BINS):
+    """(x, y) of a moving average. share: standard deviation of its weights, as a share of the
+    range of x; 0 = the means of bins alone.
+    """
+    x, y = binned(x, y, num_bins)
+    if share == 0 or len(x) < 3 or x[-1] == x[0]:
+        return x, y
+    distances = (x[:, None] - x[None, :]) / (share * (x[-1] - x[0]))
+    weights = np.exp(-0.5 * distances**2)
+    return x, weights @ y / weights.sum(axis=1)

@@ -1,0 +1,280 @@
+"""Draws charts with matplotlib: as SVG whose colours are the page's, and as PNG.
+
+The same figure serves both. In the SVG every colour of the palette becomes a CSS variable, so that
+the page has a light and a dark form, and the elements of a run get its class, so that the page can
+hide it.
+"""
+
+import contextlib
+import io
+import json
+import re
+import warnings
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from bert_gpu.watch.curves import finite, smoothed, thinned
+from bert_gpu.watch.look import (
+    ACTIVITIES,
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    VARIABLES,
+    short_number,
+    style_of,
+)
+from bert_gpu.watch.reading import known
+
+INCHES, DOTS = (4.6, 2.75), 200  # of a picture; dots an inch of a PNG
+AXIS_TITLES = dict(step="steps", tokens="real tokens", hours="hours")
+MARGINS = dict(left=0.115, right=0.975, bottom=0.17, top=0.91)  # shares of a picture
+MINUTES_BELOW = 2.0  # hours, below which all of a chart is shown in minutes
+NAME_CHARACTERS = 28  # of a run beside its bar
+MAX_DECADES_WITHOUT_POWERS = 1.5  # of a logarithmic axis whose ticks are not powers of ten
+STYLE = {
+    "font.size": 9.5,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.linewidth": 0.8,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "lines.solid_capstyle": "round",
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # names of runs may have a $
+    "path.simplify_threshold": 0.3,
+}
+
+
+def new_figure(height=None):
+    """(Figure, Axes). height: in inches, of a figure with names beside its axis, for which room is
+    made; None = of one with numbers, for which there is room, so that charts are aligned.
+    """
+    size, layout = (INCHES[0], height or INCHES[1]), "constrained" if height else None
+    figure = Figure(figsize=size, layout=layout, facecolor="none")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    if height is None:
+        figure.subplots_adjust(**MARGINS)
+    axes.set_facecolor("none")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def draw(chart, runs, axis, is_log, smoothing):
+    """The Figure of a chart.
+
+    Args:
+      chart: charts.Chart. runs: [(index of its style, Run)]. axis: "step", "tokens" or "hours".
+      is_log: whether the vertical axis is logarithmic. smoothing: share of a run.
+
+    Returns: None when no run has a point.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_figure()
+        title, factor = horizontal(runs, axis)
+        has_points = [
+            draw_run(axes, chart, run, index, (axis, factor), is_log, smoothing)
+            for index, run in runs
+        ]
+        if not any(has_points):
+            return None
+        axes.set_xlabel(title)
+        axes.grid(axis="y")
+        axes.margins(x=0.01)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=axis == "step"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+        scale_axis(axes, chart, is_log)
+        return figure
+
+
+def horizontal(runs, axis):
+    """(title, factor to the unit that it names) of a horizontal axis of runs, as for `draw`."""
+    longest = max((known(run.train[axis]).max(initial=0.0) for _, run in runs), default=0.0)
+    if axis == "hours" and longest < MINUTES_BELOW:
+        return "minutes", 60.0
+    return AXIS_TITLES[axis], 1.0
+
+
+def draw_run(axes, chart, run, index, axis, is_log, smoothing):
+    """Draws the curves of one run; returns whether there are any. axis: (name, factor)."""
+    color, dashes = style_of(index)
+    has_points, (axis, factor) = False, axis
+
+    def points(table, name):
+        x, y = finite(table[axis], table[name]) if name in table else (np.empty(0), np.empty(0))
+        if is_log:
+            x, y = x[y > 0], y[y > 0]
+        return x * factor, y * chart.factor
+
+    def line(x, y, role, **style):
+        axes.plot(x, y, color=color, gid=f"run-{index}.{role}", **style)
+
+    x, y = points(run.train, chart.train)
+    if len(x):
+        has_points = True
+        is_noisy = chart.smooths and smoothing > 0 and len(x) >= 10
+        if is_noisy:
+            line(*thinned(x, y), "raw", linewidth=0.8, alpha=0.3)
+        mean = smoothed(x, y, smoothing) if is_noisy else thinned(x, y)
+        line(*mean, "mean", linewidth=1.7, linestyle=dashes, marker="o" if len(x) == 1 else None)
+        draw_range(axes, chart, run, index, run.train[axis] * factor, color)
+    x, y = points(run.valid, chart.valid)
+    if len(x):
+        has_points = True
+        x, y = thinned(x, y)
+        marks = dict(marker="o", markersize=4, markerfacecolor=PAPER, markeredgewidth=1.2)
+        line(x, y, "valid", linewidth=0.9, linestyle=(0, (3, 2)), **marks)
+    return has_points
+
+
+def draw_range(axes, chart, run, index, x, color):
+    """Shades what lies between the lowest and the highest GPU, at x (n,)."""
+    names = [name for name in run.train if chart.each and re.fullmatch(chart.each, name)]
+    if len(names) > 1:
+        values = np.stack([run.train[name] for name in names])
+        kept = np.isfinite(values).all(axis=0) & np.isfinite(x)
+        x, values = x[kept], values[:, kept] * chart.factor
+        low, high = (thinned(x, edge(axis=0)) for edge in (values.min, values.max))
+        x = np.union1d(low[0], high[0])
+        area = axes.fill_between(
+            x, np.interp(x, *low), np.interp(x, *high), color=color, alpha=0.15, linewidth=0
+        )
+        area.set_gid(f"run-{index}.range")
+
+
+def scale_axis(axes, chart, is_log):
+    """Ticks and limits of the vertical axis."""
+    if is_log:
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        is_long = np.log10(high / low) > MAX_DECADES_WITHOUT_POWERS
+        axes.yaxis.set_major_locator(LogLocator(numticks=6) if is_long else MaxNLocator(5))
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        low, high = chart.bounds
+        if low is not None:
+            top = axes.get_ylim()[1]
+            axes.set_ylim(low, high if high is not None else top if top > low else low + 1)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+
+
+def draw_shares(runs):
+    """The Figure of where the time went, a bar a run. runs: {name: {activity: share}}."""
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_figure(height=0.75 + 0.33 * len(runs))
+        left = np.zeros(len(runs))
+        for activity, color in ACTIVITIES.items():
+            widths = np.array([100 * shares.get(activity, 0.0) for shares in runs.values()])
+            axes.barh(range(len(runs)), widths, left=left, color=color, height=0.62, linewidth=0)
+            left += widths
+        axes.set_yticks(range(len(runs)), map(short_name, runs))
+        axes.invert_yaxis()
+        axes.set_xlim(0, 100)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+        axes.tick_params(axis="y", labelcolor=INK)
+        return figure
+
+
+def draw_trials(groups, factor):
+    """The Figure of one metric of several trials: points, their mean and standard deviation.
+
+    groups: {name: (index of its style, [value of each trial])}.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_figure(height=0.75 + 0.42 * len(groups))
+        for row, (index, values) in enumerate(groups.values()):
+            values, color = np.array(values) * factor, style_of(index)[0]
+            mean, spread = values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
+            axes.plot([mean - spread, mean + spread], [row, row], color=color, linewidth=5,
+                      alpha=0.3)  # fmt: skip
+            axes.plot([mean], [row], marker="|", markersize=15, markeredgewidth=2, color=color)
+            rows = row + 0.14 * np.resize([1, -1], len(values)) * (len(values) > 1)
+            axes.plot(values, rows, "o", markersize=4.5, markerfacecolor=PAPER, color=color)
+        axes.set_yticks(range(len(groups)), map(short_name, groups))
+        axes.set_ylim(len(groups) - 0.5, -0.5)
+        axes.tick_params(axis="y", labelcolor=INK)
+        axes.grid(axis="x")
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+        axes.margins(x=0.06)
+        return figure
+
+
+@contextlib.contextmanager
+def any_script():
+    """A name in a script that matplotlib's font lacks is shown by the page, and boxes in a PNG."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        yield
+
+
+def short_name(name):
+    return name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…"
+
+
+def as_svg(figure, key):
+    """The SVG element of a figure, for inlining. key: tells it apart from others on the page."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": key}), any_script():
+        none = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(buffer, format="svg", metadata=none)
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    parts = r"<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style.*?</style>\s*</defs>"
+    svg = re.sub(parts, "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\s(width|height)="[\d.]+pt"', "", svg, count=2)
+    svg = re.sub(r'id="(run-\d+)\.(\w+)"', r'class="\1 \2"', svg)
+    svg = re.sub(r'\sid="[a-zA-Z.]+_\d+"', "", svg)
+    svg = re.sub(r'(\sid="|href="#|url\(#)', rf"\1{key}-", svg)
+    svg = re.sub(r"((?:font|font-family): ?[^;\"]*?)'DejaVu Sans'[^;\"]*", r"\1inherit", svg)
+    for color, name in VARIABLES.items():
+        svg = svg.replace(color, f"var(--{name})")
+    svg = re.sub(r'\s(?:d|x|y|transform)="[^"]*"', lambda part: rounded(part[0]), svg)
+    svg = svg.replace("<svg", f"<svg data-plot='{json.dumps(geometry(figure))}'", 1)
+    return re.sub(r"\s*\n\s*", " ", svg).strip()
+
+
+def rounded(attribute):
+    """An attribute whose coordinates have two digits behind the point."""
+    return re.sub(r"(\d+\.\d\d)\d+", r"\1", attribute)
+
+
+def geometry(figure):
+    """Where the axes lie in the SVG of a figure and what they span, for the page's read-out."""
+    axes = figure.axes[0]
+    width, height = 72 * figure.get_size_inches()
+    box = axes.get_position()
+    left, top = width * box.x0, height * (1 - box.y1)
+    return dict(
+        box=[round(float(v), 2) for v in (left, top, width * box.width, height * box.height)],
+        unit=axes.get_xlabel(),
+        x=[float(v) for v in axes.get_xlim()],
+        y=[float(v) for v in axes.get_ylim()],
+        log=axes.get_yscale() == "log",
+    )
+
+
+def write_png(figure, path, title, names):
+    """Writes a figure as PNG with a title and, for several runs, a legend. names: {index: name}."""
+    with matplotlib.rc_context(STYLE), any_script():
+        axes = figure.axes[0]
+        axes.set_title(title, loc="left", fontsize=10.5, color=INK)
+        if len(names) > 1:
+            lines = []
+            for index in names:
+                color, dashes = style_of(index)
+                lines += axes.plot([], [], color=color, linestyle=dashes, linewidth=1.7)
+            # matplotlib would leave out a name that begins with _
+            axes.legend(lines, [f" {name}" for name in names.values()], fontsize=8, frameon=False)
+        figure.savefig(path, dpi=DOTS, facecolor=PAPER, metadata={"Software": "bert-gpu"})

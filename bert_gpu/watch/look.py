@@ -1,0 +1,36 @@
+"""How runs and numbers look in a report: colours, dashes, short numbers."""
+
+INK, MUTED, GRID, PAPER = "#1b2430", "#5b6776", "#e2e6eb", "#ffffff"
+# Okabe & Ito (2008), which colour-blind readers tell apart; their yellow is too faint on white
+SERIES = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6b6b6b",
+)  # fmt: skip
+DASHES = ("-", (0, (5, 1.5)), (0, (2, 1)), (0, (5, 1, 1, 1)))
+# what the time of a run is spent on, and its colour
+ACTIVITIES = {
+    "training": SERIES[0],
+    "input": SERIES[1],
+    "compiling": SERIES[3],
+    "validation": SERIES[2],
+    "saving": SERIES[4],
+}
+VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"} | {
+    color: f"series-{index}" for index, color in enumerate(SERIES)
+}
+
+
+def style_of(index):
+    """(colour, dashes) of the run with an index."""
+    return SERIES[index % len(SERIES)], DASHES[index // len(SERIES) % len(DASHES)]
+
+
+def short_number(value):
+    """A number as on an axis: 20k, 1.5M, 0.25, 1e-4."""
+    size = abs(value)
+    for limit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if size >= limit:
+            return f"{value / (1e3 if letter == 'k' else limit):.4g}{letter}"
+    if 0 < size < 1e-3:
+        digits, exponent = f"{value:.2e}".split("e")
+        return f"{float(digits):g}e{int(exponent)}"
+    return f"{value:.4g}"

@@ -1,0 +1,343 @@
+"""Reads what a run has left in its folder, also while it goes on, and never writes there.
+
+The lines of metrics.jsonl become two tables, training and validation, in which every step stands
+once: a run that was killed and resumed, or rolled back, may have written a step a second time, and
+then the later line counts. Tokens are summed from what each line says of its interval.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+
+import numpy as np
+import psutil
+import safetensors
+
+from bert_gpu.files import check_regular, parse_json, read_json
+from bert_gpu.settings import UserError, fields_of, shortened
+from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, VARIABLES, RunFolder, RunRecord
+from bert_gpu.train.sinks import read_lines
+
+SAMPLES, RESULTS = "samples.jsonl", "eval_results.json"
+EVAL = "eval_"  # which names of validation begin with
+WEIGHTS = "weights/"  # which names of weights in a checkpoint begin with
+CLOCK_SECONDS = 2.0  # by which the clock of a file system may be off
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A sentence with a masked word, and what the model took it for at a step: guesses are
+    (probability, piece), likeliest first.
+    """
+
+    step: int
+    seconds: float
+    text: str
+    guesses: tuple[tuple[float, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """What a run's folder holds.
+
+    Attributes:
+      path: of the folder. name: its last part, or more where runs would have the same name.
+      record: content of run.json. train, valid: {name: (n,) float64} of the lines of training and
+        of validation, NaN where a line has no value; both have "step", "hours" and "tokens" (NaN
+        when not known). Names of `valid` have no "eval_".
+      results: {name: number} of eval_results.json. samples: [Sample] in order of step.
+      state: "finished", "running" or "stopped". num_parameters: None = not known.
+    """
+
+    path: str
+    name: str
+    record: dict
+    train: dict
+    valid: dict
+    results: dict
+    samples: tuple[Sample, ...]
+    state: str
+    num_parameters: int | None
+
+    @property
+    def kind(self):
+        """ "pretrain" or "finetune"."""
+        return "finetune" if "task_name" in self.record["settings"] else "pretrain"
+
+    @functools.cached_property
+    def settings(self):
+        """{name: text} of all settings, nested ones as a.b."""
+        free = self.record.get("free") or {}
+        plan = {
+            name: self.record[name]
+            for name in ("global_batch_size", "num_replicas", "device_kind")
+            if name in self.record
+        }
+        about = dict(versions=self.record.get("versions"), git_commit=self.record.get("git_commit"))
+        return flat(free | self.record["settings"] | plan) | flat(about)
+
+    def last(self, name, table="train"):
+        """The last known value of a metric, None without one."""
+        values = known(getattr(self, table).get(name, ()))
+        return float(values[-1]) if len(values) else None
+
+    @property
+    def last_step(self):
+        steps = [table["step"][-1] for table in (self.train, self.valid) if len(table["step"])]
+        return int(max(steps)) if steps else 0
+
+
+def known(values):
+    """The finite ones of an array."""
+    values = np.asarray(values, np.float64)
+    return values[np.isfinite(values)]
+
+
+def flat(content, prefix=""):
+    """{"a.b": text} of a dict of dicts; lists as JSON."""
+    found = {}
+    for name, value in content.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = as_text(value)
+    return found
+
+
+def as_text(value):
+    if value is None:
+        return "–"
+    if isinstance(value, bool | list):
+        return shortened(json.dumps(value))
+    return f"{value:g}" if isinstance(value, float) else shortened(value)
+
+
+def find_runs(paths):
+    """Folders of runs: each path is one, or a folder of such. UserError for what is neither."""
+    found = []
+    for path in paths:
+        if os.path.isfile(os.path.join(path, RUN)):
+            found.append(path)
+            continue
+        if not os.path.isdir(path):
+            problem = "is not a folder" if os.path.exists(path) else "no such folder"
+            raise UserError(f"{path[:150]}: {problem}; name the --output_dir of a run")
+        inside = sorted(
+            entry.path
+            for entry in os.scandir(path)
+            if os.path.isfile(os.path.join(entry.path, RUN))
+        )
+        if not inside:
+            raise UserError(
+                f"{path[:150]}: holds no run (no {RUN}), nor do the folders in it; "
+                "name the --output_dir of a run"
+            )
+        found += inside
+    return list({os.path.realpath(path): path for path in found}.values())
+
+
+def names_of(paths):
+    """A name for each path: its last parts, as few as tell all apart."""
+    parts = [os.path.realpath(path).split(os.sep) for path in paths]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def read_runs(paths):
+    """[Run] of folders. UserError for what is damaged."""
+    return [read_run(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
+
+
+def read_run(path, name):
+    record = read_json(
+        os.path.join(path, RUN),
+        "a run's settings",
+        fields_of(RunRecord) | dict(settings={}, free={}, versions={}),
+        ("settings",),
+    )
+    train, valid = read_metrics(os.path.join(path, METRICS))
+    return Run(
+        path=path,
+        name=name,
+        record=record,
+        train=train,
+        valid=valid,
+        results=read_results(os.path.join(path, RESULTS)),
+        samples=tuple(read_samples(os.path.join(path, SAMPLES))),
+        state=state_of(path, record),
+        num_parameters=count_parameters(path),
+    )
+
+
+def state_of(path, record):
+    if record.get("exported_step") is not None:
+        return "finished"
+    return "running" if is_held(os.path.join(path, LOCK)) else "stopped"
+
+
+def is_held(path):
+    """Whether the process that reserved a run's folder is alive on this machine: one with the
+    number in the lock, which was there before it was written. Taking the lock would answer this,
+    too, but refuse the folder to a run that begins in that moment.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            process = psutil.Process(int(file.read()))
+        written = os.stat(path).st_mtime
+        return process.is_running() and process.create_time() <= written + CLOCK_SECONDS
+    except (OSError, ValueError, psutil.Error):
+        return False
+
+
+def read_metrics(path):
+    """(training, validation) of a metrics.jsonl: {name: (n,) float64} each, empty without a file.
+    UserError for a damaged line; a last line without an end is being written, and left out.
+    """
+    check_regular(path)
+    train, valid = once_each([parse_json(line) for _, line in read_lines(path)])
+    train, valid = (
+        columns(train),
+        columns(
+            [{name.removeprefix(EVAL): value for name, value in line.items()} for line in valid]
+        ),
+    )
+    add_axes(train, valid)
+    return train, valid
+
+
+def is_validation(line):
+    return any(name.startswith(EVAL) for name in line)
+
+
+def once_each(lines):
+    """(lines of training, lines of validation), in each of which steps rise. A line whose step is
+    not above those of its kind replaces what was written since: the run went back.
+    """
+    kept = {False: [], True: []}
+    for line in lines:
+        kind, step = is_validation(line), line["step"]
+        if kept[kind] and step <= kept[kind][-1]["step"]:
+            kept[kind] = [other for other in kept[kind] if other["step"] < step]
+            kept[not kind] = [other for other in kept[not kind] if other["step"] <= step]
+        kept[kind].append(line)
+    return kept[False], kept[True]
+
+
+def columns(lines):
+    """{name: (n,) float64} of objects of numbers and nulls; "step" is always there."""
+    names = dict.fromkeys(["step", *(name for line in lines for name in line)])
+    return {
+        name: np.array(
+            [math.nan if line.get(name) is None else line[name] for line in lines], np.float64
+        )
+        for name in names
+    }
+
+
+def add_axes(train, valid):
+    """Adds "hours" and "tokens" to both tables."""
+    for table in (train, valid):
+        table["hours"] = table.get("seconds", np.full(len(table["step"]), np.nan)) / 3600
+    train["tokens"] = cumulative_tokens(train)
+    if len(train["step"]) and np.isfinite(train["tokens"]).all():
+        steps, tokens = (np.concatenate([[0], train[name]]) for name in ("step", "tokens"))
+        valid["tokens"] = np.interp(valid["step"], steps, tokens)
+    else:
+        valid["tokens"] = np.full(len(valid["step"]), np.nan)
+
+
+def cumulative_tokens(train):
+    """Real tokens (padding not counted) consumed until each line, (n,); NaN when not known.
+
+    A line gives tokens a sequence, as a ratio of two rates, and sequences of a step. The first line
+    of a session has no rates; that of the nearest line stands in.
+    """
+    steps, batch = train["step"], train.get("global_batch_size")
+    rates = [train.get(f"{name}_per_second") for name in ("tokens", "sequences")]
+    if batch is None or any(rate is None for rate in rates):
+        return np.full(len(steps), np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        length = rates[0] / rates[1]
+    is_known = np.isfinite(length)
+    if not is_known.any():
+        return np.full(len(steps), np.nan)
+    length = np.interp(steps, steps[is_known], length[is_known])
+    return np.cumsum(np.diff(steps, prepend=0) * batch * length)
+
+
+def read_results(path):
+    """{name: number} of an eval_results.json, {} without one."""
+    if not os.path.exists(path):
+        return {}
+    content = read_json(path, "the results of a fine-tuning")
+    return {
+        name: float(value)
+        for name, value in content.items()
+        if type(value) in (int, float) and name != "num_examples"
+    }
+
+
+def read_samples(path):
+    """Yields the Samples of a samples.jsonl, whose lines are {"step", "seconds", "text", "guesses":
+    [[probability, piece], ...]}. UserError for a damaged line; an unfinished last one is left out.
+    """
+    if not os.path.exists(path):
+        return
+    check_regular(path)
+    with open(path, encoding="utf-8", errors="replace") as file:
+        lines = [line for line in file if line.endswith("\n")]
+    samples = []
+    for number, line in enumerate(lines, 1):
+        try:
+            sample = as_sample(parse_json(line))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise UserError(
+                f"{path}, line {number}: not a masked sentence ({str(error)[:80]}); it should be "
+                '{"step", "seconds", "text", "guesses": [[probability, piece], ...]}; correct or '
+                "remove it"
+            ) from None
+        if samples and sample.step < samples[-1].step:
+            samples = [other for other in samples if other.step < sample.step]
+        samples.append(sample)
+    yield from samples
+
+
+def as_sample(content):
+    if not isinstance(content, dict):
+        raise ValueError("not a JSON object")
+    step, text = content["step"], content["text"]
+    if type(step) is not int or step < 0:
+        raise ValueError(f"step={shortened(step)}: must be a whole number of at least 0")
+    if not isinstance(text, str):
+        raise ValueError("text: must be a text")
+    guesses = tuple((float(share), piece) for share, piece in content["guesses"])
+    if not all(0 <= share <= 1 and isinstance(piece, str) for share, piece in guesses):
+        raise ValueError("guesses: must be [probability, piece] each")
+    return Sample(step, float(content["seconds"]), text, guesses)
+
+
+def count_parameters(path):
+    """Weights of the newest checkpoint or, without one, of model/; None when neither can be read.
+    Only headers are read.
+    """
+    folder = RunFolder(path)
+    candidates = [
+        (os.path.join(folder.checkpoints, f"step-{step:08d}", VARIABLES), WEIGHTS)
+        for step in folder.steps()[-1:]
+    ]
+    for file_path, prefix in [*candidates, (os.path.join(folder.model, "model.safetensors"), "")]:
+        try:
+            with safetensors.safe_open(file_path, "np") as file:
+                return sum(
+                    math.prod(file.get_slice(name).get_shape())
+                    for name in file.keys()
+                    if name.startswith(prefix)
+                )
+        except (OSError, safetensors.SafetensorError):
+            continue
+    return None

@@ -1,0 +1,190 @@
+"""Writes a report on runs: one HTML file, and a picture of each chart beside it."""
+
+import contextlib
+import datetime
+import os
+import typing
+
+import numpy as np
+
+from bert_gpu.files import check_writable, exists, write_text
+from bert_gpu.settings import UserError
+from bert_gpu.watch import charts, page, reading, sections
+from bert_gpu.watch.config import AXES
+
+MARK_BYTES = 2000  # in which a file of ours says what it is
+DRAWER = "matplotlib"
+
+
+class Report(typing.NamedTuple):
+    """A page, as text, and {name: function of a path, which writes that picture}."""
+
+    html: str
+    pictures: dict
+
+
+def import_drawing():
+    """The module drawing. UserError when matplotlib is missing."""
+    try:
+        from bert_gpu.watch import drawing
+    except ImportError as error:
+        raise UserError(
+            f"report: needs the package {DRAWER}; pip install 'bert-gpu[report]'"
+        ) from error
+    return drawing
+
+
+def make_report(paths, config, made, **served):
+    """The Report on the runs in folders.
+
+    Args:
+      paths: of runs. config: ReportConfig. made: datetime.datetime. served: further arguments of
+        page.page, for a page that is served.
+
+    Raises:
+      UserError: a run is damaged.
+    """
+    runs = reading.read_runs(paths)
+    found = sections.sections_of(runs)
+    axes = [axis for axis in AXES if any(np.isfinite(run.train[axis]).any() for run in runs)]
+    pictures, parts = {}, []
+    for section in found:
+        plots = {} if not axes else draw_section(section, axes, config, pictures)
+        parts.append(page.section_html(section, plots))
+    title = ", ".join(run.name for run in runs) if len(runs) <= 3 else f"{len(runs)} runs"
+    made = f"{made:%Y-%m-%d %H:%M}"
+    html = page.page(
+        title,
+        made,
+        "\n".join(parts),
+        axes=axes,
+        axis=config.x,
+        rules=page.run_rules(found),
+        **served,
+    )
+    return Report(html, pictures)
+
+
+def draw_section(section, axes, config, pictures):
+    """{heading: [HTML of a figure]} of a section; adds its pictures to those of the report."""
+    drawing = import_drawing()
+    plots, prefix = {}, "" if section.kind == "pretrain" else f"{section.kind}-"
+    names = {entry.index: entry.name for entry in section.entries}
+
+    def add_picture(key, figure, title, legend=names):
+        pictures[f"{prefix}{key}"] = lambda path: drawing.write_png(figure, path, title, legend)
+
+    metrics = trial_metric_figures(section, drawing)
+    for metric, figure in metrics.items():
+        svg = drawing.as_svg(figure, f"{section.kind}-trials-{metric}")
+        plots.setdefault("Trials", []).append(
+            page.figure_html(metric.replace("_", " "), "each trial, mean, deviation", [svg])
+        )
+        add_picture(f"trials-{metric}", figure, metric, {})
+    for heading, group in charts.charts_of(section.runs).items():
+        for chart in group:
+            svgs, figures = draw_forms(chart, section, axes, config, drawing)
+            unit = f" ({chart.unit})" if chart.unit else ""
+            if config.x in figures:
+                add_picture(chart.key, figures[config.x], chart.title + unit)
+            plots.setdefault(heading, []).append(
+                page.figure_html(chart.title, chart.unit, svgs, page.values_html(section, chart))
+            )
+    shares = {run.name: shares for run in section.runs if (shares := sections.time_shares(run))}
+    if shares:
+        figure = drawing.draw_shares(shares)
+        svg = drawing.as_svg(figure, f"{section.kind}-time")
+        names_of_parts = {name for parts in shares.values() for name in parts}
+        plots.setdefault("Speed", []).append(page.shares_figure(svg, names_of_parts))
+        add_picture("time", figure, "Where the time went", {})
+    return plots
+
+
+def trial_metric_figures(section, drawing):
+    """{metric: Figure} of the results of fine-tunings, where there is more than one to compare."""
+    if len(section.runs) < 2:
+        return {}
+    return {
+        metric: drawing.draw_trials(
+            {entry.name: (entry.index, values) for entry, values in found.items()}, 1.0
+        )
+        for metric, found in sections.trial_metrics(section).items()
+    }
+
+
+def draw_forms(chart, section, axes, config, drawing):
+    """([SVG of a chart by each axis and scale], {axis: its first Figure})."""
+    opens_with_log = chart.opens_with_log(section.runs)
+    values = np.concatenate([chart.values(run) for run in section.runs])
+    scales = {"any": opens_with_log}
+    if chart.scale == "either" and values.min() > 0:
+        scales = dict(linear=False, log=True)
+    svgs, figures = [], {}
+    for axis in axes:
+        for scale, is_log in scales.items():
+            figure = drawing.draw(chart, section.styled_runs, axis, is_log, config.smoothing)
+            if figure is None:
+                continue
+            svg = drawing.as_svg(figure, f"{section.kind}-{chart.key}-{axis}-{scale}")
+            svgs.append(svg.replace("<svg", f'<svg data-axis="{axis}" data-scale="{scale}"', 1))
+            figures.setdefault(axis, figure)
+    return svgs, figures
+
+
+def write_report(paths, config, made):
+    """Writes the report on the runs in folders to config.output, and the pictures beside it.
+    Returns the number of pictures.
+
+    Raises:
+      UserError: a run is damaged, or the output is another file.
+    """
+    check_output(config.output)
+    report = make_report(paths, config, made)
+    folder, name = os.path.split(os.path.abspath(config.output))
+    stem = os.path.splitext(name)[0]
+    targets = {
+        os.path.join(folder, f"{stem}-{key}.png"): write for key, write in report.pictures.items()
+    }
+    for path in targets:
+        check_ours(path)
+    os.makedirs(folder, exist_ok=True)
+    for path, write in targets.items():
+        write_picture(path, write)
+    write_text(config.output, report.html)
+    return len(targets)
+
+
+def write_picture(path, write):
+    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial.png")
+    try:
+        write(partial)
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
+
+
+def check_output(path):
+    """UserError for an output that cannot be written, or is a file of somebody else."""
+    flag = f"--output={path}"
+    if not path.endswith((".html", ".htm")):
+        raise UserError(f"{flag}: must end in .html; pictures are written beside it")
+    if os.path.isdir(path):
+        raise UserError(f"{flag}: is a folder; name a file in it, such as report.html")
+    check_writable(os.path.dirname(os.path.abspath(path)), flag)
+    check_ours(path)
+
+
+def check_ours(path):
+    """UserError for a file that no report has written."""
+    if exists(path):
+        with open(path, "rb") as file:
+            start = file.read(MARK_BYTES)
+        if b"bert-gpu" not in start:
+            raise UserError(
+                f"{path}: is there and was not written by `report`; name another --output"
+            )
+
+
+def now():
+    return datetime.datetime.now().astimezone()

@@ -1,0 +1,194 @@
+"""What a run's folder says is read once, also of runs that were killed, and never changed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bert_gpu.settings import UserError
+from bert_gpu.watch import reading
+from bert_gpu.watch.curves import NUM_BINS, binned, finite, smoothed, thinned
+from tests.watch.runs import line, make_run, noisy, validation, write_lines
+
+
+def read(folder):
+    (run,) = reading.read_runs([str(folder)])
+    return run
+
+
+def test_a_run_that_was_resumed_has_no_step_twice(tmp_path):
+    """It wrote until step 5, was killed, and went on from a checkpoint of step 3."""
+    first = [line(1), line(2), line(3), validation(3), line(4), line(5), validation(5)]
+    again = [line(4, loss=0.4), line(5, loss=0.5), validation(5, eval_loss=0.25), line(6)]
+    run = read(make_run(tmp_path / "run", [*first, *again]))
+    assert run.train["step"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert run.train["loss"].tolist() == [8, 4, 8 / 3, 0.4, 0.5, 8 / 6]
+    assert run.valid["step"].tolist() == [3, 5] and run.valid["loss"].tolist() == [3, 0.25]
+
+
+def test_a_rollback_drops_what_came_after(tmp_path):
+    lines = [line(10), line(20), validation(20), line(30), validation(30), line(15), line(25)]
+    run = read(make_run(tmp_path / "run", lines))
+    assert run.train["step"].tolist() == [10, 15, 25] and run.valid["step"].tolist() == []
+
+
+def test_a_validation_that_is_repeated_keeps_the_line_of_its_step(tmp_path):
+    run = read(make_run(tmp_path / "run", [line(10), validation(10), validation(10), line(20)]))
+    assert run.train["step"].tolist() == [10, 20] and run.valid["step"].tolist() == [10]
+
+
+def test_a_line_that_is_being_written_is_left_out(tmp_path):
+    run = read(make_run(tmp_path / "run", [line(1), line(2), '{"step": 3, "lo']))
+    assert run.train["step"].tolist() == [1, 2]
+    folder = make_run(tmp_path / "empty", [])
+    (folder / "metrics.jsonl").unlink()
+    assert len(read(folder).train["step"]) == 0 and read(folder).last_step == 0
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ('{"step": 2, "loss": \n', "line 2: not valid JSON"),
+        ('{"loss": 1}\n', "line 2: has no 'step'"),
+        ('{"step": 2, "loss": "low"}\n', "line 2: loss=low: must be a number or null"),
+        ('{"step": -1}\n', "line 2: step=-1: must be at least 0"),
+        ("[]\n", "line 2: not a JSON object"),
+        ("\x00\x00\x00\n", "line 2: not valid JSON"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path, text, problem):
+    folder = make_run(tmp_path / "run", [line(1), text, line(3)])
+    with pytest.raises(UserError) as error:
+        read(folder)
+    assert f"metrics.jsonl, {problem}" in str(error.value) and len(str(error.value)) <= 300
+
+
+def test_tokens_are_summed_over_changing_batches(tmp_path):
+    """First lines of a session have no rates: those of the nearest line count."""
+    nothing = dict(tokens_per_second=None, sequences_per_second=None)
+    lines = [line(2, **nothing), line(4), line(6, global_batch_size=8, tokens_per_second=80.0)]
+    run = read(make_run(tmp_path / "run", [*lines, validation(5)]))
+    assert run.train["tokens"].tolist() == [80, 160, 160 + 2 * 8 * 20]
+    assert run.valid["tokens"].tolist() == [320]
+    assert run.valid["hours"].tolist() == [5.5 / 3600]
+    folder = make_run(tmp_path / "other", [dict(step=1, loss=1.0), dict(step=2, eval_loss=1.0)])
+    assert np.isnan(read(folder).train["tokens"]).all()
+    assert np.isnan(read(folder).valid["tokens"]).all()
+
+
+def test_missing_values_are_not_numbers(tmp_path):
+    run = read(make_run(tmp_path / "run", [line(1, loss=None), line(2), line(3, loss=None)]))
+    assert np.isnan(run.train["loss"]).tolist() == [True, False, True]
+    assert run.last("loss") == 4.0 and run.last("nothing") is None
+
+
+def test_samples(tmp_path):
+    def sample(step, word):
+        return dict(step=step, seconds=1.0, text="a [MASK].", guesses=[[0.5, word], [0.25, "x"]])
+
+    rows = [sample(1, "the"), sample(2, "old"), sample(3, "old"), sample(2, "new")]
+    folder = make_run(tmp_path / "run", [line(1)], samples=[*rows, '{"step": 9'])
+    samples = read(folder).samples
+    assert [(found.step, found.guesses[0]) for found in samples] == [
+        (1, (0.5, "the")),
+        (2, (0.5, "new")),
+    ]
+    damaged = (dict(sample(1, "a"), guesses=[[2, "a"]]), dict(step=1), "7\n", "{\n")
+    for row in (*damaged, dict(sample(1, "a"), guesses=[["a", 0.5]])):
+        write_lines(folder / "samples.jsonl", [sample(1, "a"), row])
+        with pytest.raises(UserError, match="samples.jsonl, line 2: not a masked sentence"):
+            read(folder)
+
+
+def test_the_state_of_a_run(tmp_path):
+    stopped = make_run(tmp_path / "stopped", [line(1)])
+    (stopped / ".run.lock").write_text("1234567890\n")
+    assert read(stopped).state == "stopped"
+    assert read(make_run(tmp_path / "done", [line(1)], exported_step=1)).state == "finished"
+    running = make_run(tmp_path / "running", [line(1)])
+    (running / ".run.lock").write_text(f"{os.getpid()}\n")
+    assert read(running).state == "running"
+    # a process that got the number of the one that wrote the lock
+    os.utime(running / ".run.lock", (1e9, 1e9))
+    assert read(running).state == "stopped"
+
+
+def test_parameters_are_those_of_the_newest_checkpoint(tmp_path):
+    folder = make_run(tmp_path / "run", [line(1)])
+    assert read(folder).num_parameters is None
+    (folder / "model").mkdir()
+    save_file({"a": np.zeros((2, 3), np.float32)}, folder / "model" / "model.safetensors")
+    assert read(folder).num_parameters == 6
+    newest = folder / "checkpoints" / "step-00000005"
+    newest.mkdir(parents=True)
+    values = {"weights/a": np.zeros((4, 5)), "slots/mean/a": np.zeros((4, 5))}
+    save_file(values, newest / "variables.safetensors")
+    assert read(folder).num_parameters == 20
+    (newest / "variables.safetensors").write_bytes(b"\xff" * 20)
+    assert read(folder).num_parameters == 6
+
+
+def test_runs_are_found_and_named(tmp_path):
+    for name in ("a/run", "b/run", "b/other"):
+        make_run(tmp_path / name, [line(1)])
+    found = reading.find_runs([f"{tmp_path}/a/run", f"{tmp_path}/b", f"{tmp_path}/a/run/"])
+    assert reading.names_of(found) == ["a/run", "b/other", "b/run"]
+    assert reading.names_of([f"{tmp_path}/a/run"]) == ["run"]
+    (tmp_path / "c").mkdir()
+    for path, problem in (("c", "holds no run"), ("d", "no such folder")):
+        with pytest.raises(UserError, match=f"{path}: {problem}"):
+            reading.find_runs([f"{tmp_path}/{path}"])
+    with pytest.raises(UserError, match="is not a folder; name the --output_dir"):
+        reading.find_runs([f"{tmp_path}/a/run/run.json"])
+
+
+def test_garbage_is_refused_by_name(tmp_path):
+    folder = make_run(tmp_path / "run", [line(1)], results=dict(accuracy=0.5))
+    for name, content in (
+        ("run.json", "{}"),
+        ("run.json", "\x00"),
+        ("run.json", json.dumps(dict(settings=[], global_batch_size=1, learning_rate=1))),
+        ("eval_results.json", "[1]"),
+    ):
+        old = (folder / name).read_text()
+        (folder / name).write_text(content)
+        with pytest.raises(UserError, match=name):
+            read(folder)
+        (folder / name).write_text(old)
+    assert read(folder).results == dict(accuracy=0.5)
+
+
+def test_reading_needs_nothing_heavy():
+    code = "import sys, bert_gpu.watch.reading, bert_gpu.watch.sections; print('tensorflow' in "
+    call = [sys.executable, "-c", f"{code} sys.modules, 'matplotlib' in sys.modules)"]
+    assert subprocess.run(call, capture_output=True, text=True).stdout == "False False\n"
+
+
+def test_thin_curves_keep_every_spike():
+    x, y = np.arange(10000.0), np.zeros(10000)
+    y[[1234, 8000]] = 5.0, -5.0
+    thin_x, thin_y = thinned(x, y)
+    assert len(thin_x) <= 2 * NUM_BINS and (np.diff(thin_x) > 0).all()
+    assert thin_y[thin_x == 1234] == 5 and thin_y[thin_x == 8000] == -5
+    assert all(len(part) == 10 for part in thinned(x[:10], y[:10]))
+
+
+def test_the_average_neither_lags_nor_bends_a_line():
+    x = np.linspace(0, 1, 5000)
+    mean_x, mean_y = smoothed(x, 3 * x + 1, 0.02)
+    inner = (mean_x > 0.1) & (mean_x < 0.9)
+    np.testing.assert_allclose(mean_y[inner], 3 * mean_x[inner] + 1, atol=1e-3)
+    np.testing.assert_array_equal(smoothed(x, x, 0), binned(x, x))
+    assert len(finite([1, 2, np.nan], [1, np.nan, 3])[0]) == 1
+    single = smoothed(np.array([3.0]), np.array([4.0]), 0.1)
+    assert [part.tolist() for part in single] == [[3.0], [4.0]]
+
+
+def test_a_long_log_is_drawn_with_few_points(tmp_path):
+    run = read(make_run(tmp_path / "run", noisy(3000)))
+    assert len(run.train["step"]) == 3000
+    assert len(smoothed(run.train["step"], run.train["loss"], 0.02)[0]) == NUM_BINS

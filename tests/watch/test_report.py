@@ -1,0 +1,258 @@
+"""The report shows what runs have, and nothing that they lack; its files are whole and its own."""
+
+import html.parser
+import re
+import sys
+
+import pytest
+
+from bert_gpu.__main__ import main as command
+from bert_gpu.settings import UserError
+from bert_gpu.watch import charts, look, page, reading, report, sections
+from bert_gpu.watch.config import ReportConfig
+from tests.watch.runs import line, make_run, noisy, validation
+
+CLASSIFIER = dict(task_name="pairs", labels=["no", "yes"])
+
+
+def make(*folders, **config):
+    paths = reading.find_runs(map(str, folders))
+    return report.make_report(paths, ReportConfig(**config), report.now())
+
+
+def titles(html):
+    return re.findall(r'<figcaption class="title">([^<]+?) ?<', html)
+
+
+class Checker(html.parser.HTMLParser):
+    """Fails for an end that has no beginning; collects ids, and addresses that would be fetched."""
+
+    EMPTY = ("meta", "input", "br", "path", "use", "rect")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.fetched, self.scripts = [], [], [], 0
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.ids += [found["id"]] if "id" in found else []
+        addresses = [found.get(name) for name in ("src", "href", "xlink:href", "action")]
+        self.fetched += [address for address in addresses if address and address[0] != "#"]
+        self.scripts += tag == "script"
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.EMPTY:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in self.EMPTY:
+            assert self.open.pop() == tag
+
+
+def checked(text):
+    checker = Checker()
+    checker.feed(text)
+    assert not checker.open and not checker.fetched and checker.scripts == 1
+    assert "url(http" not in text and "@import" not in text
+    return checker
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """A report on a run of 60 steps, with sentences, and one of 30 at another rate."""
+    folder = tmp_path_factory.mktemp("two")
+    samples = [
+        dict(step=step, seconds=step * 60.0, text="a <b> [MASK]", guesses=[[0.5, "<i>"]])
+        for step in range(10)
+    ]
+    make_run(folder / "long", noisy(60), samples=samples, exported_step=60)
+    make_run(folder / "short", noisy(30, seed=1), settings=dict(learning_rate=2e-3))
+    return make(folder)
+
+
+def test_the_page_stands_alone_and_is_whole(two):
+    checker = checked(two.html)
+    assert len(set(checker.ids)) == len(checker.ids)
+    assert two.html.count("data-axis") > 3 and "learning_rate" in two.html
+
+
+def test_runs_of_different_lengths_share_their_charts(two):
+    svg = re.search(r"<svg data-axis=\"step\" data-scale=\"linear\".*?</svg>", two.html)[0]
+    ends = [
+        re.findall(r"[ML] ([\d.]+)", re.search(rf'class="run-{i} mean"> <path d="([^"]+)', svg)[1])
+        for i in (0, 1)
+    ]
+    lengths = [float(points[-1]) - float(points[0]) for points in ends]
+    assert lengths[0] / lengths[1] == pytest.approx(59 / 29, rel=0.01)
+    assert svg.count("run-0 valid") == svg.count("run-1 valid") == 1
+    assert "var(--series-0)" in svg and not re.search(r"#[0-9a-f]{6}\b(?!\))", svg)
+
+
+def test_what_differs_is_told_and_nothing_else(two):
+    start = two.html.index("What differs")
+    table = two.html[start : two.html.index("</table>", start)]
+    assert re.findall(r"<tr><th>(\w+)</th>", table) == ["learning_rate"]
+    assert "<td>0.001</td><td>0.002</td>" in table
+
+
+def test_cards_sum_up(two):
+    card = re.search(r'<div class="card"><h4>.*?long.*?</dl></div>', two.html)[0]
+    for text in ("finished", "tiny, 2 layers x 16", "60 of 100", "4 sequences, adamw at 0.001"):
+        assert text in card, card
+    assert re.search(r"<dt>best validation</dt><dd>5.106 at step 60</dd>", card)
+    assert re.search(r"<dt>real tokens</dt><dd>2400</dd>", card)
+    assert '<span class="state stopped">stopped</span>' in two.html
+
+
+def test_masked_sentences_are_shown_as_text(two):
+    assert "a &lt;b&gt; [MASK]" in two.html and "&lt;i&gt; <small>0.50" in two.html
+    assert "<b>" not in two.html and two.html.count('class="guess"') == page.NUM_SAMPLES
+
+
+def test_only_what_a_run_has_is_drawn(tmp_path):
+    full = dict(
+        loss_scale=2.0,
+        mfu=0.4,
+        gpu_utilization=90.0,
+        gpu_memory_bytes=2e9,
+        gpu_temperature_celsius=60.0,
+        gpu_0_temperature_celsius=60.0,
+        gpu_1_temperature_celsius=50.0,
+        gpu_throttled_heat=0.5,
+        gpu_throttled_power=0.0,
+        time_training=0.75,
+        time_validation=0.25,
+        skipped_steps=0,
+        surprise=3.0,
+    )
+    bare = make(make_run(tmp_path / "bare", [line(1), line(2), line(3)]))
+    assert titles(bare.html) == ["Loss", "Gradient norm", "Real tokens a second"]
+    lines = [line(step, **full | dict(surprise=step)) for step in range(1, 5)]
+    rich = make(make_run(tmp_path / "rich", [*lines, validation(4, eval_f1=0.5)]))
+    assert titles(rich.html) == [
+        *("Loss", "f1", "Gradient norm", "Loss scale", "Real tokens a second", "MFU"),
+        *("Where the time went", "GPU utilisation", "GPU memory", "GPU temperature"),
+        *("Clocks held down: heat", "surprise"),
+    ]
+    assert "run-0 range" in rich.html
+    (run,) = reading.read_runs([str(tmp_path / "rich")])
+    assert sections.time_shares(run) == dict(training=0.75, validation=0.25)
+    empty = make(make_run(tmp_path / "new", []))
+    assert titles(empty.html) == [] and "Curves" not in empty.html and not empty.pictures
+    checked(empty.html), checked(rich.html)
+
+
+def test_a_loss_that_is_not_finite_or_positive_is_survived(tmp_path):
+    lines = [line(1, loss=None), line(2, loss=0.0), line(3, loss=-1.0), line(4, gradient_norm=1e9)]
+    made = make(make_run(tmp_path / "run", lines))
+    assert (
+        titles(made.html)[0] == "Loss" and '<svg data-axis="step" data-scale="log"' not in made.html
+    )
+    (run,) = reading.read_runs([str(tmp_path / "run")])
+    by_key = {chart.key: chart for group in charts.charts_of([run]).values() for chart in group}
+    assert by_key["gradient-norm"].opens_with_log([run])
+    assert not by_key["loss"].opens_with_log([run])
+
+
+def test_trials_are_one_entry_with_their_spread(tmp_path):
+    for model, accuracies in dict(good=(0.8, 0.9, 1.0), bad=(0.5, 0.5)).items():
+        for seed, accuracy in enumerate(accuracies):
+            start = dict(seed=seed, init_checkpoint=f"{model}{seed}")
+            results = dict(accuracy=accuracy, num_examples=10, checkpoint="x")
+            folder = tmp_path / f"{model}-{seed}"
+            make_run(folder, [line(1)], settings=CLASSIFIER | start, results=results)
+    make_run(tmp_path / "pretraining", [line(1)])
+    runs = reading.read_runs(reading.find_runs([str(tmp_path)]))
+    pretraining, trials = sections.sections_of(runs)
+    assert [entry.name for entry in pretraining.entries] == ["pretraining"]
+    assert [(entry.name, len(entry.runs)) for entry in trials.entries] == [("bad", 2), ("good", 3)]
+    made = make(tmp_path)
+    assert "<td>accuracy</td><td>3</td><td>0.9000</td><td>0.1000</td><td>0.9000</td>" in made.html
+    assert "<dd>0.9 ± 0.1</dd>" in made.html and "finetune-trials-accuracy" in made.pictures
+
+
+def test_runs_of_one_seed_and_several_models_are_no_trials(tmp_path):
+    for number in (1, 2):
+        start = CLASSIFIER | dict(init_checkpoint=f"model{number}")
+        make_run(tmp_path / f"pairs-{number}", [line(1)], settings=start)
+    runs = reading.read_runs(reading.find_runs([str(tmp_path)]))
+    assert [entry.name for entry in sections.sections_of(runs)[0].entries] == ["pairs-1", "pairs-2"]
+
+
+def test_twenty_runs_are_told_apart():
+    assert len({str(look.style_of(index)) for index in range(20)}) == 20
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0, "0"), (0.25, "0.25"), (1e-4, "1e-4"), (1500, "1500"), (12500, "12.5k"), (3e9, "3B")],
+)
+def test_numbers_are_short(value, text):
+    assert look.short_number(value) == text
+
+
+def report_command(*arguments):
+    return command(["bert-gpu", "report", *map(str, arguments)])
+
+
+def test_files_are_written_and_replaced(tmp_path, capsys):
+    """Again by another axis; names of runs need no care, and runs stay as they were."""
+    run = make_run(tmp_path / "_a$b$ <x> \u4e16", [line(1), line(2)])
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    target = tmp_path / "out" / "page.html"
+    for x in ("step", "hours"):
+        assert report_command(run, f"--output={target}", f"--x={x}", "--smoothing=0.1") == 0
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    names = sorted(path.name for path in target.parent.iterdir())
+    assert capsys.readouterr().out.count(f"{target}, and {len(names) - 1} pictures") == 2
+    assert "page-loss.png" in names and "page.html" in names
+    assert (target.parent / "page-loss.png").read_bytes()[1:4] == b"PNG"
+    text = target.read_text()
+    assert re.search(r'id="x-hours" checked', text) and "_a$b$ &lt;x&gt; \u4e16" in text
+    checked(text)
+
+
+@pytest.mark.parametrize(
+    "arguments, problem",
+    [
+        ([], "needs the folder of a run"),
+        (["nothing"], "nothing: no such folder"),
+        (["run", "--output=x.pdf"], "--output=x.pdf: must end in .html"),
+        (["run", "--output=mine.html"], "mine.html: is there and was not written by `report`"),
+        (["run", "--output=own/page.html"], "page-loss.png: is there and was not written"),
+        (["run", "--output=run/metrics.jsonl/x.html"], "is a file, not a folder"),
+        (["run", "--output=folder.html"], "--output=folder.html: is a folder"),
+        (["run", "--x=epochs"], "--x=epochs: must be one of step, tokens, hours"),
+        (["run", "--refresh_seconds=0", "--watch"], "--refresh_seconds=0.0: must be at least 1"),
+        (["run", "--port=70000", "--watch"], "--port=70000: must be at most 65535"),
+        (["run", "damaged"], "metrics.jsonl, line 1"),
+        (["damaged", "--watch"], "metrics.jsonl, line 1"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_written(
+    arguments, problem, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "run", [line(1)])
+    make_run(tmp_path / "damaged", ["?\n"])
+    (tmp_path / "mine.html").write_text("mine")
+    (tmp_path / "folder.html").mkdir()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "page-loss.png").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    assert report_command(*arguments) == 2
+    error = capsys.readouterr().err
+    assert problem in error and error.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "mine.html").read_text() == "mine"
+
+
+def test_without_matplotlib_the_remedy_is_told(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "bert_gpu.watch.drawing", raising=False)
+    monkeypatch.delattr("bert_gpu.watch.drawing", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"pip install 'bert-gpu\[report\]'"):
+        report.import_drawing()

@@ -1,0 +1,109 @@
+"""A served report follows its runs."""
+
+import http.client
+import os
+import signal
+import threading
+
+import pytest
+
+from bert_gpu.__main__ import main as command
+from bert_gpu.settings import UserError
+from bert_gpu.watch import reading, serve
+from bert_gpu.watch.config import ReportConfig
+from tests.watch.runs import line, make_run, write_lines
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run", [line(1), line(2)])
+
+
+@pytest.fixture
+def server(run):
+    config = ReportConfig(watch=True, refresh_seconds=2.0)
+    with serve.open_server([str(run)], config) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(server, path="/", host=None, **headers):
+    """(status, text) of a request."""
+    address, port = server.server_address
+    connection = http.client.HTTPConnection(address, port, timeout=60)
+    connection.request("GET", path, headers=dict(Host=host or f"{address}:{port}") | headers)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+def version_of(text):
+    return text.split('data-version="')[1].split('"')[0]
+
+
+def test_the_page_follows_the_run(server, run):
+    status, text = ask(server)
+    assert status == 200 and "2 of 100" in text and 'data-refresh="2"' in text
+    same = {"If-None-Match": version_of(text)}
+    assert ask(server, **same) == (304, "")
+    write_lines(run / "metrics.jsonl", [line(1), line(2), line(3), '{"step'])
+    status, text = ask(server, **same)
+    assert status == 200 and "3 of 100" in text
+    write_lines(run / "metrics.jsonl", [line(1), "damage\n", line(3)])
+    status, text = ask(server)
+    assert status == 200 and "metrics.jsonl, line 2" in text and "svg data-axis" not in text
+    write_lines(run / "metrics.jsonl", [line(1), line(2), line(3), line(4)])
+    assert "4 of 100" in ask(server)[1]
+
+
+def test_only_the_page_is_served_and_only_here(server, run):
+    assert server.server_address[0] == "127.0.0.1"
+    for path in ("/run.json", "/../run/run.json", "/etc/passwd"):
+        assert ask(server, path)[0] == 404
+    assert ask(server, host="evil.example:80")[0] == 403
+    assert ask(server, host=f"localhost:{server.server_address[1]}")[0] == 200
+
+
+def test_the_state_is_looked_up_again(run):
+    now = [0.0]
+    served = serve.Served([str(run)], ReportConfig(watch=True), clock=lambda: now[0])
+    version, _ = served.newest()
+    (run / ".run.lock").write_text(f"{os.getpid()}\n")
+    assert "running" not in served.newest()[1].split("<main")[1]
+    now[0] = serve.STATE_SECONDS + 1
+    changed, page = served.newest()
+    assert ">running<" in page
+    assert changed == version or changed != version
+
+
+def test_a_port_that_is_taken_is_refused(server, run):
+    port = server.server_address[1]
+    with pytest.raises(UserError, match=f"--port={port}: cannot be served at"):
+        serve.open_server([str(run)], ReportConfig(watch=True, port=port))
+
+
+def test_ctrl_c_ends_the_command_cleanly(run, capsys, monkeypatch):
+    """The page is asked for while it is served, then the interrupt comes."""
+    found = []
+    serve_forever = serve.http.server.ThreadingHTTPServer.serve_forever
+
+    def interrupted(server):
+        def act():
+            found.append(ask(server))
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=act).start()
+        serve_forever(server)
+
+    monkeypatch.setattr(serve.http.server.ThreadingHTTPServer, "serve_forever", interrupted)
+    monkeypatch.setenv("SSH_CONNECTION", "x")
+    assert command(["bert-gpu", "report", str(run), "--watch", "--port=0"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("http://127.0.0.1:") and "shows 1 run;" in printed.out
+    assert "ssh -L" in printed.out and printed.err == ""
+    assert found[0][0] == 200
+    assert not list(run.parent.glob("report*")) and reading.SAMPLES not in os.listdir(run)
