@@ -1,5 +1,6 @@
 """A headless Chromium that tests drive by its DevTools protocol over a pipe; needs no driver."""
 
+import base64
 import json
 import os
 import shutil
@@ -78,6 +79,19 @@ class Page:
         )
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
+
+    def show_as(self, width, scheme, height=1400):
+        """Gives the page a width in pixels (below 600: as a phone) and the scheme "light" or
+        "dark".
+        """
+        size = dict(width=width, height=height, deviceScaleFactor=2 if width < 600 else 1)
+        self.ask("Emulation.setDeviceMetricsOverride", mobile=width < 600, **size)
+        feature = dict(name="prefers-color-scheme", value=scheme)
+        self.ask("Emulation.setEmulatedMedia", features=[feature])
+
+    def screenshot(self):
+        """The bytes of a PNG of what is shown."""
+        return base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"])
 
     def __enter__(self):
         return self

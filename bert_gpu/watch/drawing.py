@@ -32,7 +32,8 @@ from bert_gpu.watch.reading import known
 
 INCHES, DOTS = (4.6, 2.75), 200  # of a picture; dots an inch of a PNG
 AXIS_TITLES = dict(step="steps", tokens="real tokens", hours="hours")
-MARGINS = dict(left=0.115, right=0.975, bottom=0.17, top=0.91)  # shares of a picture
+MARGINS = dict(left=0.115, right=0.975, bottom=0.17, top=0.97)  # shares of a picture
+TITLED_TOP = 0.9  # of one with a title
 MINUTES_BELOW = 2.0  # hours, below which all of a chart is shown in minutes
 NAME_CHARACTERS = 28  # of a run beside its bar
 MAX_DECADES_WITHOUT_POWERS = 1.5  # of a logarithmic axis whose ticks are not powers of ten
@@ -269,6 +270,8 @@ def write_png(figure, path, title, names):
     """Writes a figure as PNG with a title and, for several runs, a legend. names: {index: name}."""
     with matplotlib.rc_context(STYLE), any_script():
         axes = figure.axes[0]
+        if figure.get_layout_engine() is None:
+            figure.subplots_adjust(top=TITLED_TOP)
         axes.set_title(title, loc="left", fontsize=10.5, color=INK)
         if len(names) > 1:
             lines = []

@@ -33,7 +33,9 @@ function read(event) {
   const x = (event.clientX - frame.left) / frame.width * svg.viewBox.baseVal.width;
   const rows = [], names = svg.closest("section").querySelectorAll(".legend [data-run]");
   for (const name of names) {
-    for (const path of svg.querySelectorAll(`.run-${name.dataset.run}.mean path`)) {
+    const curves = [".mean path", ".valid > path"]
+      .map(part => svg.querySelectorAll(`.run-${name.dataset.run}${part}`));
+    for (const path of curves[0].length ? curves[0] : curves[1]) {
       const points = pointsOf(path);
       if (!path.getClientRects().length || x < points[0][0] - 6 || x > points.at(-1)[0] + 6)
         continue;
@@ -48,7 +50,8 @@ function read(event) {
   if (!rows.length) return;
   const [left, , width] = plot.box;
   const at = plot.x[0] + (x - left) / width * (plot.x[1] - plot.x[0]);
-  readOut.replaceChildren(`${shown(at)} ${plot.unit}`, ...rows.slice(0, 12));
+  const place = plot.unit === "steps" ? Math.round(at) : at;
+  readOut.replaceChildren(`${shown(place)} ${plot.unit}`, ...rows.slice(0, 12));
   readOut.hidden = false;
   const room = document.documentElement.clientWidth - readOut.offsetWidth - 8;
   readOut.style.left = `${scrollX + Math.max(8, Math.min(event.clientX + 14, room))}px`;
