@@ -25,7 +25,7 @@ class Chart:
       factor: from the metric to the unit. sign: of what is better, +1 or -1; 0 = neither.
       scale: "linear"; "log"; "auto", log where values spread far; or "either", which the page lets
         one choose.
-      smooths: whether training is averaged. if_any: shown only if a value differs from this one;
+      smooths: whether training is smoothed. if_any: shown only if a value differs from this one;
         None = always. if_varies: shown only if values differ. each: regular expression of metrics
         of single GPUs, whose range is shown too, or None. bounds: of the vertical axis, as far as
         they are fixed.
@@ -131,7 +131,7 @@ GPUS = [
 GROUPS = {"Learning": LOSSES, "Steps": STEPS, "Speed": SPEED, "GPUs": GPUS}
 # metrics that are axes, parts of other charts, or multiples of what is shown
 NOT_CHARTED = re.compile(
-    r"step|seconds|hours|tokens|progress|epoch|loss|time_\w+|gpu_\d+_\w+|gpu_clock_share"
+    r"step|seconds|remaining_seconds|hours|tokens|progress|epoch|loss|time_\w+|gpu_\d+_\w+|gpu_clock_share"
     r"|(steps|sequences|padded_tokens|model_flops|hardware_flops)_per_second|mfu_real_tokens"
 )
 

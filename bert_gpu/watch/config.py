@@ -25,8 +25,8 @@ class ReportConfig(Settings):
     )
     smoothing: float = setting(
         0.02,
-        "Width of the moving average of the training curves, as a share of a run; "
-        "0 = curves as they were logged.",
+        "Width over which training curves are smoothed, as a share of a run; "
+        "0 = as they were logged.",
         low=0.0,
         high=0.5,
     )

@@ -1,7 +1,8 @@
 """Curves of at most a few hundred points from logs of any length: what a picture can show.
 
-A raw curve keeps the lowest and the highest value of each bin, so that no spike is lost; the smooth
-one is a moving average with Gaussian weights, centred, so that it does not lag behind.
+A raw curve keeps the lowest and the highest value of each bin, so that no spike is lost. The smooth
+one is a line fitted around each point with Gaussian weights (local linear regression, Cleveland
+1979): unlike a running mean it does not lag behind, nor bend at the ends.
 """
 
 import numpy as np
@@ -48,12 +49,17 @@ def binned(x, y, num_bins=NUM_BINS):
 
 
 def smoothed(x, y, share, num_bins=NUM_BINS):
-    """(x, y) of a moving average. share: standard deviation of its weights, as a share of the
+    """(x, y) of a local linear fit. share: standard deviation of its weights, as a share of the
     range of x; 0 = the means of bins alone.
     """
     x, y = binned(x, y, num_bins)
     if share == 0 or len(x) < 3 or x[-1] == x[0]:
         return x, y
-    distances = (x[:, None] - x[None, :]) / (share * (x[-1] - x[0]))
-    weights = np.exp(-0.5 * distances**2)
-    return x, weights @ y / weights.sum(axis=1)
+    apart = (x[None, :] - x[:, None]) / (share * (x[-1] - x[0]))  # (N, N)
+    weights = np.exp(-0.5 * apart**2)
+    moments = [(weights * apart**power).sum(axis=1) for power in range(3)]
+    sums = [weights @ y, (weights * apart) @ y]
+    spread = moments[0] * moments[2] - moments[1] ** 2
+    is_alone = spread <= 1e-9 * moments[0] ** 2  # no other point within reach
+    fitted = (moments[2] * sums[0] - moments[1] * sums[1]) / np.where(is_alone, 1.0, spread)
+    return x, np.where(is_alone, sums[0] / moments[0], fitted)

@@ -194,7 +194,7 @@ def differences_html(section):
     rows = differences(section.runs)
     shown = {name: texts for name, texts in rows.items() if not is_provenance(name)}
     others = [name for name in rows if name not in shown]
-    note = f'<p class="meta">Also: {text(", ".join(others))}.</p>' if others else ""
+    note = f'<p class="meta">Also differ: {text(", ".join(others))}.</p>' if others else ""
     if not shown:
         return f"<h3>What differs</h3><p>No setting.</p>{note}"
     return f"<h3>What differs</h3>{settings_table(section, shown)}{note}"

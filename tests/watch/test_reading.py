@@ -177,11 +177,14 @@ def test_thin_curves_keep_every_spike():
     assert all(len(part) == 10 for part in thinned(x[:10], y[:10]))
 
 
-def test_the_average_neither_lags_nor_bends_a_line():
+def test_smoothing_neither_lags_nor_bends_a_line_and_takes_noise_away():
     x = np.linspace(0, 1, 5000)
-    mean_x, mean_y = smoothed(x, 3 * x + 1, 0.02)
-    inner = (mean_x > 0.1) & (mean_x < 0.9)
-    np.testing.assert_allclose(mean_y[inner], 3 * mean_x[inner] + 1, atol=1e-3)
+    fit_x, fit_y = smoothed(x, 3 * x + 1, 0.02)
+    np.testing.assert_allclose(fit_y, 3 * fit_x + 1, atol=1e-9)
+    noise = np.random.default_rng(0).normal(size=200)
+    assert smoothed(x[::25], noise, 0.02)[1].std() < 0.5 * noise.std()
+    gap = np.array([0.0, 1.0, 1000.0]), np.array([5.0, 7.0, 1.0])
+    np.testing.assert_allclose(smoothed(*gap, 0.0001)[1], gap[1])
     np.testing.assert_array_equal(smoothed(x, x, 0), binned(x, x))
     assert len(finite([1, 2, np.nan], [1, np.nan, 3])[0]) == 1
     single = smoothed(np.array([3.0]), np.array([4.0]), 0.1)
