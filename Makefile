@@ -6,7 +6,7 @@ EXTRAS ?= test
 TEXT ?=
 PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install oracle browser strace demo test test-long check bench faults clean
+.PHONY: install oracle browser strace demo test test-long check bench faults docs docs-check clean
 
 install: .venv/.installed
 
@@ -39,9 +39,23 @@ test: install
 
 # Oracles, benchmarks in their smallest form, the documents' commands, terminal, browser, scale, long faults.
 # A test that is skipped there fails.
-test-long: install oracle browser strace
+test-long: install oracle browser strace .venv/.docs-installed
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python BERT_GPU_JAX_PYTHON=$(CURDIR)/$(ORACLE)/python \
 		$(BIN)/python -m pytest -m long --durations=10 --no-skips
+
+# The documents as a site, build/docs/index.html; a link that leads nowhere fails it.
+docs: install .venv/.docs-installed
+	$(BIN)/python docs/make_reference.py
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet docs build/docs
+	@echo build/docs/index.html
+
+.venv/.docs-installed: .venv/.installed
+	$(BIN)/python $(PIP_QUIETLY) --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+# Every command, flag, path and message in the documents: run where it can be, else held against what there is.
+docs-check: docs oracle
+	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python $(BIN)/python -m pytest tests/test_documents.py --durations=5
 
 # What may go wrong, tried on the commands as processes, within half an hour; prints a table of what they survived.
 faults: install strace

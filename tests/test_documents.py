@@ -1,5 +1,8 @@
-"""What documents name is what the commands take; README's walk with one's own text runs."""
+"""What documents name is what the commands take and what the repository has; commands that can run
+here are run; the site is built without a broken link.
+"""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -25,7 +28,10 @@ SCRIPTS = {
 NAMES = "|".join(map(re.escape, SCRIPTS))
 COMMAND = rf"(?:python ({NAMES})|(?:python -m bert_gpu|bert-gpu) ([\w-]+)) (.*)"
 NEEDS = {"--lr_schedule=time": ["--total_training_time=1"]}
-GUIDE_NAMES = ("first-day", "flags", "recipes", "running")
+GUIDE_NAMES = (
+    *("first-day", "flags", "recipes", "running", "report", "batch-and-rate", "memory"),
+    *("time-budgets", "troubleshooting", "file-formats", "extending"),
+)
 GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDE_NAMES)]
 
 
@@ -118,8 +124,8 @@ def test_what_no_script_takes_is_noticed(takes, capsys):
         for span in flags(path)
     ],
 )
-def test_documented_flags_are_some_scripts(words, takes):
-    assert any(takes(command, words) for command in SCRIPTS.values())
+def test_documented_flags_are_some_commands(words, takes):
+    assert any(takes(command, words) for command in COMMANDS)
 
 
 def rows_of_flags():
@@ -135,6 +141,119 @@ def rows_of_flags():
 @pytest.mark.parametrize("script, words", rows_of_flags())
 def test_the_table_of_flags_names_the_right_script(script, words, takes):
     assert takes(script, words)
+
+
+def imported(path):
+    """A module that is a file of the repository."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_of_all_flags_is_up_to_date():
+    """Otherwise: python docs/make_reference.py."""
+    make_reference = imported(ROOT / "docs" / "make_reference.py")
+    text = make_reference.reference()
+    assert make_reference.TARGET.read_text() == text
+    named = set(re.findall(r"`--(\w+)`", text))
+    for name in COMMANDS:
+        for kind in make_reference.classes_of(name)[0]:
+            assert fields_of(kind).keys() <= named
+
+
+PATH = r"\b(?:bert_gpu|tests|benchmarks|examples|docs)/[\w/.-]*\.(?:py|md|json|png|tsv)\b"
+
+
+def test_files_that_documents_name_exist():
+    """But for what a command in them writes; what is decided there may be of former times."""
+    written = {"docs/data/gpu.json"}
+    for path in DOCUMENTS:
+        if path.name != "decisions.md":
+            named = set(re.findall(PATH, path.read_text())) - written
+            assert not [name for name in named if not (ROOT / name).exists()], path
+
+
+def test_what_is_said_to_be_in_a_module_is_in_it():
+    text = " ".join((ROOT / "docs" / "extending.md").read_text().split())
+    found = re.findall(r"(\w*[A-Z_]\w*) (?:of|in) ((?:bert_gpu|tests)/[\w/]+\.py)", text)
+    assert len(found) >= 6
+    for name, path in found:
+        assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), (name, path)
+
+
+def test_targets_of_make_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    spans = [span for path in DOCUMENTS for span in code(path.read_text())]
+    targets = {match[1] for span in spans if (match := re.match(r"make ([\w-]+)", span))}
+    assert targets >= {"test", "demo", "faults"}
+    assert not [name for name in targets if not re.search(rf"^{name}:", makefile, re.MULTILINE)]
+
+
+def test_messages_in_troubleshooting_are_ours():
+    """Words of a message, between what differs from case to case, stand in the code so."""
+    source = "\n".join(path.read_text() for path in sorted((ROOT / "bert_gpu").rglob("*.py")))
+    source = re.sub(r'"\s*\n\s*f?"', "", source)
+    table = re.findall(r"^\| (`[^|]+`[^|]*) \|", troubleshooting().read_text(), re.MULTILINE)
+    messages = [span for cell in table for span in code(cell) if " " in span]
+    assert len(messages) >= 8
+    for message in messages:
+        parts = re.split(r"\.\.\.|--\w+=\w+: |\d+|\bTensorFlow\b|\bnone\b|\w+\.jsonl", message)
+        for words in (part.strip(" :,") for part in parts):
+            assert words in source, (message, words)
+
+
+def troubleshooting():
+    return ROOT / "docs" / "troubleshooting.md"
+
+
+@pytest.mark.long
+def test_the_site_is_built_without_a_broken_link(tmp_path):
+    """And needs no other site; a link that leads nowhere fails it."""
+    build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--nitpicky", "--quiet"]
+    result = subprocess.run([*build, "docs", tmp_path / "site"], cwd=ROOT, capture_output=True)
+    assert result.returncode == 0, result.stderr.decode()
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert pages <= {path.stem for path in (tmp_path / "site").glob("*.html")}
+    for path in (tmp_path / "site").glob("*.html"):
+        assert not re.search(r'<(script|link|img)[^>]+(src|href)="https?:', path.read_text()), path
+    broken = tmp_path / "docs"
+    broken.mkdir()
+    (broken / "conf.py").write_text((ROOT / "docs" / "conf.py").read_text())
+    (broken / "index.md").write_text("# Start\n\n[nowhere](nothing.md)\n")
+    result = subprocess.run([*build, broken, tmp_path / "other"], capture_output=True)
+    assert result.returncode == 1 and b"nothing.md" in result.stderr
+
+
+# Pages whose commands are run, and what makes them small.
+RUN = ("memory", "batch-and-rate", "time-budgets", "report")
+SMALL_FLAGS = dict(
+    data=["--vocab_size=500", "--dupe_factor=1", "--overwrite", "--quiet"],
+    pretrain=["--num_gpus=0", *SMALL, "--num_train_steps=1", "--overwrite", "--quiet"],
+    classify=["--num_gpus=0", "--num_train_epochs=1", "--max_seq_length=32", "--quiet"],
+    report=[],
+)
+
+
+@pytest.mark.long
+def test_commands_of_the_guides_run(tmp_path, sample_text, monkeypatch, capsys):
+    """As they are written, with flags behind them that make them small; --watch, which would serve
+    for ever, is run in tests/watch/test_serve.py.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "one.txt").write_text(pathlib.Path(sample_text).read_text())
+    ran = 0
+    for name in RUN:
+        for command, arguments in commands(ROOT / "docs" / f"{name}.md"):
+            if "runs/other" in arguments and not (tmp_path / "runs" / "other").exists():
+                made = ["--output_dir=runs/other", *SMALL_FLAGS["pretrain"]]
+                assert main(["bert-gpu", "pretrain", *made]) == 0
+            if "--watch" not in arguments:
+                code = main(["bert-gpu", command, *arguments, *SMALL_FLAGS[command]])
+                assert code == 0, (command, arguments, capsys.readouterr().err)
+                ran += 1
+    assert ran >= 10 and (tmp_path / "compared.html").exists()
 
 
 @pytest.mark.long
@@ -174,7 +293,7 @@ def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys)
 # The command as it is, with Ctrl-C in its 20th step.
 INTERRUPTED = """
 import os, signal, sys
-from bert_gpu.__main__ import COMMANDS, main
+from bert_gpu.__main__ import main
 from bert_gpu.train.step import TrainStep
 call = TrainStep.__call__
 
