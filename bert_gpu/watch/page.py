@@ -120,16 +120,22 @@ def axis_rules():
 def run_rules(sections):
     """Style sheet that hides the curves whose name is not ticked."""
     return "".join(
-        f"#{section.kind}:has(#{section.kind}-{entry.index}:not(:checked)) .run-{entry.index} "
+        f"#{id_of(section)}:has(#{id_of(section)}-{entry.index}:not(:checked)) "
+        f".run-{entry.index} "
         "{ display: none; }\n"
         for section in sections
         for entry in section.entries
     )
 
 
+def id_of(section):
+    """Of its element."""
+    return f"runs-{section.key}" if section.key else "runs"
+
+
 def section_html(section, plots):
     """A section. plots: {heading: [HTML of a figure]}."""
-    parts = [f'<section id="{section.kind}"><h2>{section.title}</h2>', cards(section)]
+    parts = [f'<section id="{id_of(section)}"><h2>{text(section.title)}</h2>', cards(section)]
     if len(section.runs) > 1:
         parts.append(differences_html(section))
     parts.append(trials_html(section))
@@ -150,7 +156,7 @@ def swatch(index):
 def legend(section):
     """Names with their colours, each of which can be switched off."""
     entries = "".join(
-        f'<label><input type="checkbox" id="{section.kind}-{entry.index}" checked '
+        f'<label><input type="checkbox" id="{id_of(section)}-{entry.index}" checked '
         f'data-run="{entry.index}" data-color="{entry.index % len(SERIES)}" '
         f'data-name="{text(entry.name)}">{swatch(entry.index)}{text(entry.name)}</label>'
         for entry in section.entries
@@ -204,7 +210,7 @@ def settings_html(section):
     names = dict.fromkeys(name for run in section.runs for name in run.settings)
     rows = {name: [run.settings.get(name, "") for run in section.runs] for name in names}
     return (
-        f'<details id="settings-{section.kind}"><summary>All settings</summary>'
+        f'<details id="settings-{id_of(section)}"><summary>All settings</summary>'
         f"{settings_table(section, rows)}</details>"
     )
 

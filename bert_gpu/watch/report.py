@@ -68,7 +68,7 @@ def make_report(paths, config, made, **served):
 def draw_section(section, axes, config, pictures):
     """{heading: [HTML of a figure]} of a section; adds its pictures to those of the report."""
     drawing = import_drawing()
-    plots, prefix = {}, "" if section.kind == "pretrain" else f"{section.kind}-"
+    plots, prefix = {}, f"{section.key}-" if section.key else ""
     names = {entry.index: entry.name for entry in section.entries}
 
     def add_picture(key, figure, title, legend=names):
@@ -76,7 +76,7 @@ def draw_section(section, axes, config, pictures):
 
     metrics = trial_metric_figures(section, drawing)
     for metric, figure in metrics.items():
-        svg = drawing.as_svg(figure, f"{section.kind}-trials-{metric}")
+        svg = drawing.as_svg(figure, f"{page.id_of(section)}-trials-{metric}")
         plots.setdefault("Trials", []).append(
             page.figure_html(metric.replace("_", " "), "each trial, mean, deviation", [svg])
         )
@@ -93,7 +93,7 @@ def draw_section(section, axes, config, pictures):
     shares = {run.name: shares for run in section.runs if (shares := sections.time_shares(run))}
     if shares:
         figure = drawing.draw_shares(shares)
-        svg = drawing.as_svg(figure, f"{section.kind}-time")
+        svg = drawing.as_svg(figure, f"{page.id_of(section)}-time")
         names_of_parts = {name for parts in shares.values() for name in parts}
         plots.setdefault("Speed", []).append(page.shares_figure(svg, names_of_parts))
         add_picture("time", figure, "Where the time went", {})
@@ -125,7 +125,7 @@ def draw_forms(chart, section, axes, config, drawing):
             figure = drawing.draw(chart, section.styled_runs, axis, is_log, config.smoothing)
             if figure is None:
                 continue
-            svg = drawing.as_svg(figure, f"{section.kind}-{chart.key}-{axis}-{scale}")
+            svg = drawing.as_svg(figure, f"{page.id_of(section)}-{chart.key}-{axis}-{scale}")
             svgs.append(svg.replace("<svg", f'<svg data-axis="{axis}" data-scale="{scale}"', 1))
             figures.setdefault(axis, figure)
     return svgs, figures

@@ -1,10 +1,11 @@
 """What a report says of several runs: sections, trials that belong together, what differs, sums.
 
-Runs of pretraining and of fine-tuning stand in sections of their own, because their metrics are not
+Pretraining and each task of fine-tuning have sections of their own, because their metrics are not
 comparable. Fine-tunings that differ in nothing but the seed are trials, and one entry.
 """
 
 import dataclasses
+import re
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from bert_gpu.settings import shortened
 from bert_gpu.watch.look import ACTIVITIES, short_number
 from bert_gpu.watch.reading import Run
 
-TITLES = dict(pretrain="Pretraining", finetune="Fine-tuning")
 OF_TRIALS = ("seed", "output_dir", "init_checkpoint")  # settings in which trials may differ
 NOT_TOLD = ("output_dir", "training_data.made.tokenizer")  # of which no difference is told
 
@@ -28,14 +28,13 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Section:
-    """Runs of one kind ("pretrain" or "finetune")."""
+    """Runs whose metrics are comparable. key: tells it apart, also in an HTML id; "" = pretraining.
+    title: its heading.
+    """
 
-    kind: str
+    key: str
+    title: str
     entries: tuple[Entry, ...]
-
-    @property
-    def title(self):
-        return TITLES[self.kind]
 
     @property
     def runs(self):
@@ -48,18 +47,26 @@ class Section:
 
 
 def sections_of(runs):
-    """[Section] of those that have runs."""
-    found = []
-    for kind in TITLES:
-        own = [run for run in runs if run.kind == kind]
-        groups = trials_of(own) if kind == "finetune" else [[run] for run in own]
-        entries = tuple(
-            Entry(index, name, tuple(group))
-            for index, (name, group) in enumerate(zip(group_names(groups), groups, strict=True))
-        )
-        if entries:
-            found.append(Section(kind, entries))
+    """[Section] of those that have runs: pretraining, then each task."""
+    pretraining = [[run] for run in runs if run.kind == "pretrain"]
+    found = [make_section("", "Pretraining", pretraining)] if pretraining else []
+    tasks = {}
+    for run in runs:
+        if run.kind == "finetune":
+            tasks.setdefault(str(run.record["settings"]["task_name"]), []).append(run)
+    for number, (task, own) in enumerate(tasks.items()):
+        key = re.sub("[^a-z0-9]+", "-", task.lower()).strip("-")
+        is_taken = key in ("", *(section.key for section in found))
+        key = f"task-{number}" if is_taken else key
+        found.append(make_section(key, f"Fine-tuning: {task}", trials_of(own)))
     return found
+
+
+def make_section(key, title, groups):
+    """A Section of [[Run]], an entry each."""
+    named = enumerate(zip(group_names(groups), groups, strict=True))
+    entries = (Entry(index, name, tuple(group)) for index, (name, group) in named)
+    return Section(key, title, tuple(entries))
 
 
 def trials_of(runs):

@@ -101,7 +101,7 @@ def test_the_report_fits_and_its_choices_work(resumed, tmp_path, browser, width)
     browser.evaluate('document.getElementById("y-log").click()')
     assert set(browser.evaluate(SHOWN)) == {1}
     assert "resumed" in browser.evaluate(READ) and "other" in browser.evaluate(READ)
-    browser.evaluate('document.getElementById("pretrain-0").click()')
+    browser.evaluate('document.getElementById("runs-0").click()')
     assert "resumed" not in browser.evaluate(READ) and "other" in browser.evaluate(READ)
     assert not browser.errors, browser.errors
 
@@ -138,14 +138,14 @@ def test_a_served_page_follows_the_run_and_keeps_what_was_chosen(tmp_path, brows
         browser.open(f"http://{host}:{port}/")
         assert browser.evaluate(LOADED)
         browser.evaluate('document.getElementById("x-tokens").click()')
-        browser.evaluate('document.getElementById("pretrain-0").click()')
+        browser.evaluate('document.getElementById("runs-0").click()')
         write_lines(folder / "metrics.jsonl", noisy(40))
         text = 'document.getElementById("content").innerText.includes("40 of 100")'
         arrived = f"""
         new Promise(resolve => setInterval(() => {{ if ({text}) resolve(true); }}, 50))
         """
         assert browser.evaluate(arrived)
-        kept = ["x-tokens", "pretrain-0"]
+        kept = ["x-tokens", "runs-0"]
         found = browser.evaluate(
             f"{json.dumps(kept)}.map(id => document.getElementById(id).checked)"
         )

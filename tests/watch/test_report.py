@@ -171,7 +171,18 @@ def test_trials_are_one_entry_with_their_spread(tmp_path):
     assert [(entry.name, len(entry.runs)) for entry in trials.entries] == [("bad", 2), ("good", 3)]
     made = make(tmp_path)
     assert "<td>accuracy</td><td>3</td><td>0.9000</td><td>0.1000</td><td>0.9000</td>" in made.html
-    assert "<dd>0.9 ± 0.1</dd>" in made.html and "finetune-trials-accuracy" in made.pictures
+    assert "<dd>0.9 ± 0.1</dd>" in made.html and "pairs-trials-accuracy" in made.pictures
+
+
+def test_each_task_has_a_section(tmp_path):
+    for task in ("pairs", "CoLA", "c.o.l.a", "<>"):
+        make_run(tmp_path / task.strip("<>") / "run", [line(1)], settings=dict(task_name=task))
+    runs = reading.read_runs([str(path.parent) for path in tmp_path.rglob("run.json")])
+    found = sections.sections_of(runs)
+    assert len({section.key for section in found}) == 4 and {"pairs", "cola"} <= {
+        section.key for section in found
+    }
+    assert {section.title for section in found} >= {"Fine-tuning: pairs", "Fine-tuning: <>"}
 
 
 def test_runs_of_one_seed_and_several_models_are_no_trials(tmp_path):
