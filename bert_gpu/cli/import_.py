@@ -23,5 +23,5 @@ def main(argv):
     with quick_imports():
         from bert_gpu.interop.models import transfer
         from bert_gpu.train.facts import facts_beside
-    console.answer(transfer(config, describe=facts_beside))
+    console.answer(transfer(config, console.warn, describe=facts_beside))
     return 0

@@ -163,6 +163,7 @@ def run_phases(
             task,
             exporter(
                 start,
+                kind,
                 write_notes(task, examples["train"][0].has_pairs, length),
                 lambda step: facts_while_training(folder.path, step, console.warn),
             ),
@@ -325,6 +326,8 @@ def announce(console, devices, start, task, examples, encoded):
     console.say(devices.describe())
     labels = "" if task.kind == "regression" else f"; labels: {', '.join(start.labels)}"
     console.say(f"model: {start.path}{labels}"[:300])
+    if start.unused:
+        console.say(start.unused)
     if start.fresh:
         console.say(f"fresh weights: {', '.join(start.fresh) if len(start.fresh) < 10 else 'all'}")
     for phase, parts in examples.items():
@@ -369,14 +372,16 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
     )
 
 
-def exporter(start, notes, describe):
+def exporter(start, kind, notes, describe):
     """The function of (folder, weights, step) that writes a Start's model.
 
-    notes: {name: bytes} of further files. describe: function of the step -> facts for its card.
+    kind: of answers (kinds.py). notes: {name: bytes} of further files. describe: function of the
+    step -> facts for its card.
     """
 
     def export(path, weights, step):
-        said = models.Notes([], [], "BertForSequenceClassification", start.labels)
+        task = ("BertForSequenceClassification", start.labels, kind.problem_type)
+        said = models.Notes([], [], *task)
         model = models.Model(start.model, weights, said, start.tokenizer, describe(step))
         models.write_own(model, path, notes)
 

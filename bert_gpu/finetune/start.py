@@ -9,7 +9,7 @@ from bert_gpu.files import CHECKSUM, json_checksum, read_json
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig
 from bert_gpu.interop import models
 from bert_gpu.interop.sources import NONE
-from bert_gpu.model.config import ModelConfig, preset, read_config, read_labels
+from bert_gpu.model.config import ModelConfig, preset, read_config, read_labels, read_problem_type
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import classifier_weights, pooling_of
 from bert_gpu.model.weights import initialize
@@ -25,7 +25,7 @@ class Start:
 
     path: the model's folder, or "none". labels: names of the classes, in the order of the logits.
     weights: {name: float32 array}, all of a classifier's. fresh: names of the randomly initialised
-    ones.
+    ones. unused: what the model's files have and no model here, for the log.
     """
 
     path: str
@@ -34,6 +34,7 @@ class Start:
     labels: tuple[str, ...]
     weights: dict
     fresh: list[str]
+    unused: str = ""
 
     @property
     def encoder(self):
@@ -51,11 +52,12 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
     """
     init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
     if init_checkpoint == NONE:
-        path, stored = NONE, {}
+        path, stored, unused = NONE, {}, ""
         model, tokenizer = fresh_model(config)
         model = with_head(model, config)
     else:
         path, (model, stored, notes, *_) = models.read_start(init_checkpoint)
+        unused = models.describe_unused(notes)
         tokenizer = checked_tokenizer(config, path, model)
         pooled_by, model = pooling_of(model, stored), with_head(model, config)
         left = () if class_names(stored, notes.labels) == labels else ("classifier/",)
@@ -76,6 +78,7 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
         labels,
         {name: stored.get(name, value) for name, value in weights.items()},
         fresh,
+        unused,
     )
 
 
@@ -154,8 +157,12 @@ def read_notes(path):
         fields = fields_of(TaskNotes)
         notes = read_json(file, "the task of a fine-tuned model", fields, keys=tuple(fields))
         return TaskNotes(**{name: notes[name] for name in fields})
-    kind = "regression" if len(read_labels(os.path.join(path, "config.json"))) == 1 else None
-    return TaskNotes(task_kind=kind)
+    said = os.path.join(path, "config.json")
+    if not os.path.exists(said):  # in another format
+        return TaskNotes()
+    means = read_problem_type(said) or ("regression" if len(read_labels(said)) == 1 else None)
+    kinds = {"regression": "regression", "multi_label_classification": "multilabel"}
+    return TaskNotes(task_kind=kinds.get(means))
 
 
 def with_head(model, config):

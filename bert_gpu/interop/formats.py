@@ -15,13 +15,15 @@ from bert_gpu.model.config import ModelConfig
 class Notes(typing.NamedTuple):
     """What else a model's files contain: our weights that they lack, their tensors that we do not
     use, the architecture (a class of `transformers` such as BertForMaskedLM, which says what heads
-    there are) and the names of a classifier's classes.
+    there are), the names of a classifier's classes, and what its scores mean, in the words of
+    `transformers` (None = one of the classes).
     """
 
     missing: list[str]
     unused: list[str]
     architecture: str
     labels: tuple[str, ...]
+    problem_type: str | None = None
 
 
 class Model(typing.NamedTuple):

@@ -191,7 +191,8 @@ def read_model(folder):
         )
     has_labels = any(f"{head}/kernel" in weights for head in LABELLED.values())
     labels = _read_labels(config_path) if has_labels else ()
-    return config, weights, Notes(missing, unused, architecture, labels)
+    means = model_config.read_problem_type(config_path) if has_labels else None
+    return config, weights, Notes(missing, unused, architecture, labels, means)
 
 
 def _check_tensor(folder, name, tensor, shape):
@@ -237,7 +238,9 @@ def write(model, folder, options):
     contents = files | {
         "README.md": card.readme(_with_heads(model, held), usage, library="transformers"),
         "model.safetensors": tensor_files.save(tensors),
-        "config.json": relative.config_bytes(config, held, labels),
+        "config.json": relative.config_bytes(
+            config, held, labels, _meaning(held, model.notes.problem_type)
+        ),
     }
     replace_folder(str(folder).rstrip("/"), contents)
     lost = "" if held == architecture else ", without next sentences"
@@ -266,11 +269,20 @@ def write_own(model, folder, more=None):
     if config.encoder is None:
         usage |= card.transformers_usage(notes.architecture, remote=not config.is_classic)
     files["README.md"] = card.readme(model, usage, library="transformers")
-    write_model(folder, config, model.weights, notes.architecture, notes.labels, files)
+    said = (notes.architecture, notes.labels, files, notes.problem_type)
+    write_model(folder, config, model.weights, *said)
     return f"{folder}: {family_of(config).class_of(notes.architecture)}"
 
 
-def write_model(folder, config, weights, architecture="BertForPreTraining", labels=(), files=None):
+def write_model(
+    folder,
+    config,
+    weights,
+    architecture="BertForPreTraining",
+    labels=(),
+    files=None,
+    problem_type=None,
+):
     """Writes a model folder of ours, which `read_model` reads back and `transformers` opens with
     `architecture`.from_pretrained.
 
@@ -284,6 +296,7 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
       architecture: a key of ARCHITECTURES.
       labels: names of a classifier's classes; by default LABEL_0, LABEL_1 and so on.
       files: {name: bytes} of further files, such as vocab.txt.
+      problem_type: of formats.Notes.
 
     Raises:
       UserError: a weight of the architecture is missing.
@@ -293,6 +306,7 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
     labels = _checked_labels(folder, weights, architecture, labels)
     tensors = _their_tensors(folder, family_of(config), config, weights, architecture)
     code, more = _code_for(config)
+    more |= _meaning(architecture, problem_type)
     contents = {
         **(files or {}),
         **code,
@@ -313,6 +327,12 @@ def _code_for(config):
     classes |= {auto_class(name): OWN.class_of(name) for name in ARCHITECTURES}
     auto_map = {auto: f"{CODE.stem}.{name}" for auto, name in classes.items()}
     return {CODE.name: CODE.read_bytes()}, {"auto_map": auto_map}
+
+
+def _meaning(architecture, problem_type):
+    """The entry of a config.json for what a classifier's scores mean."""
+    said = architecture in LABELLED and problem_type is not None
+    return {"problem_type": problem_type} if said else {}
 
 
 def _checked_labels(folder, weights, architecture, labels):

@@ -402,7 +402,12 @@ class BertGpuForSequenceClassification(BertGpuPreTrainedModel):
             share = mask.float() / mask.sum(-1, keepdim=True).clamp(min=1)
             vectors = (hidden.float() * share[:, :, None]).sum(1).to(hidden.dtype)
         logits = self._dense("classifier", self._drop(self._pool(vectors)))
-        if labels is not None and self.config.num_labels == 1:
+        kind = self.config.problem_type
+        if labels is None:
+            loss = None
+        elif kind == "multi_label_classification":
+            loss = functional.binary_cross_entropy_with_logits(logits.float(), labels.float())
+        elif kind == "regression" or (kind is None and self.config.num_labels == 1):
             loss = functional.mse_loss(logits.squeeze(-1).float(), labels.float())
         else:
             loss = cross_entropy(logits, labels)

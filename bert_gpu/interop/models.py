@@ -56,12 +56,20 @@ def open_model(path, flag, vocab_file=None, do_lower_case=None):
     return found, model._replace(tokenizer=tokenizer)
 
 
-def transfer(config, format_name=None, describe=None):
+def describe_unused(notes):
+    """What a model's files have and no model here, for the log; "" for nothing."""
+    names = notes.unused
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"left out, for no model here has it: {', '.join(names[:3])}{more}" if names else ""
+
+
+def transfer(config, warn, format_name=None, describe=None):
     """Reads a model in any format and writes it in another.
 
     Args:
-      config: ImportConfig or ExportConfig, after its check_paths. format_name: of formats.FORMATS;
-        None = a folder of ours. describe: function of the model's path -> Model.card.
+      config: ImportConfig or ExportConfig, after its check_paths. warn: is told what the model has
+        and no model here. format_name: of formats.FORMATS; None = a folder of ours. describe:
+        function of the model's path -> Model.card.
 
     Returns:
       The last line for the log.
@@ -73,6 +81,8 @@ def transfer(config, format_name=None, describe=None):
     path, model = open_model(config.source, "from", config.vocab_file, config.do_lower_case)
     if os.path.realpath(path) == os.path.realpath(config.to):
         raise UserError(f"--to={config.to}: is the model itself; name another folder")
+    if unused := describe_unused(model.notes):
+        warn(f"{path}: {unused}")
     card = None if describe is None else describe(path)
     model = model._replace(card=card)
     if format_name is None:

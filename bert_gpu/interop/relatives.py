@@ -60,9 +60,10 @@ class Relative(typing.NamedTuple):
         found = (name for name in (architecture, fewer) if name in self.family.architectures)
         return next(found, None)
 
-    def config_bytes(self, config, architecture, labels):
-        """The text of its config.json for a ModelConfig that fits."""
-        values = {name: getattr(config, name) for name in (*SHARED, *self.free)} | self.said
+    def config_bytes(self, config, architecture, labels, more):
+        """The text of its config.json for a ModelConfig that fits; more: further {key: value}."""
+        values = {name: getattr(config, name) for name in (*SHARED, *self.free)}
+        values |= self.said | more
         values["hidden_act"] = self.activations[config.hidden_act]
         values["max_position_embeddings"] += self.family.unused_positions
         values["intermediate_size"] = config.inner_size
@@ -187,22 +188,21 @@ _ALBERT = Family(
     "predictions.decoder",
 )
 
-_NOMIC_LAYER = "nomic_bert.layers.{}"
+_NOMIC_LAYER = "nomic_bert.encoder.layers.{}"
 _NOMIC = Family(
     "nomic_bert",
     "NomicBert",
     "nomic_bert.",
-    _parts(
+    _parts(  # the names in its files, which transformers changes when it loads them
         "nomic_bert.",
         {
-            "layer/attention/qkv": " ".join(
-                f"{_NOMIC_LAYER}.self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj")
-            ),
-            "layer/attention/output": f"{_NOMIC_LAYER}.self_attn.o_proj",
-            "layer/attention/norm": f"{_NOMIC_LAYER}.post_attention_layernorm",
-            "layer/feed_forward/in": f"{_NOMIC_LAYER}.mlp.up_proj {_NOMIC_LAYER}.mlp.gate_proj",
-            "layer/feed_forward/output": f"{_NOMIC_LAYER}.mlp.down_proj",
-            "layer/feed_forward/norm": f"{_NOMIC_LAYER}.post_mlp_layernorm",
+            "embeddings/norm": "nomic_bert.emb_ln",
+            "layer/attention/qkv": f"{_NOMIC_LAYER}.attn.Wqkv",
+            "layer/attention/output": f"{_NOMIC_LAYER}.attn.out_proj",
+            "layer/attention/norm": f"{_NOMIC_LAYER}.norm1",
+            "layer/feed_forward/in": f"{_NOMIC_LAYER}.mlp.fc11 {_NOMIC_LAYER}.mlp.fc12",
+            "layer/feed_forward/output": f"{_NOMIC_LAYER}.mlp.fc2",
+            "layer/feed_forward/norm": f"{_NOMIC_LAYER}.norm2",
             "mlm/norm": "cls.predictions.transform.layer_norm",
         },
     ),

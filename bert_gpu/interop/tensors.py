@@ -71,9 +71,12 @@ def read_tensors(folder):
     if os.path.exists(index):
         weight_map = read_json(index, "the index of a model's files").get("weight_map")
         if not isinstance(weight_map, dict) or not all(
-            isinstance(shard, str) for shard in weight_map.values()
+            isinstance(shard, str) and shard == os.path.basename(shard)
+            for shard in weight_map.values()
         ):
-            raise UserError(f"{index}: has no weight_map from tensors to files; download it again")
+            raise UserError(
+                f"{index}: has no weight_map from tensors to files beside it; download it again"
+            )
         tensors = {}
         for shard in sorted(set(weight_map.values())):
             tensors.update(read_safetensors(join(folder, shard)))

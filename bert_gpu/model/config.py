@@ -366,6 +366,9 @@ IGNORED_KEYS = frozenset(
 )
 
 
+PROBLEM_TYPES = ("single_label_classification", "regression", "multi_label_classification")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfigNotes(Settings):
     """What else we read in a config.json. position_embedding_type: also null, transformers' way to
@@ -374,6 +377,9 @@ class ConfigNotes(Settings):
 
     architectures: tuple[str, ...] | None = setting(None, "Classes of transformers.")
     id2label: dict | None = setting(None, "{index: name} of a classifier's classes.")
+    problem_type: str | None = setting(
+        None, "What its scores mean; None = one of the classes.", choices=PROBLEM_TYPES
+    )
     position_embedding_type: str | None = setting(None, "How the model learns word order.")
 
 
@@ -461,6 +467,11 @@ def config_bytes(config, architecture, labels=(), more=None):
     name = architecture if config.is_classic else architecture.replace("Bert", "BertGpu", 1)
     model_type = "bert" if config.is_classic else OWN_TYPE
     return json_bytes({"model_type": model_type, **fields, **(more or {})}, name, labels)
+
+
+def read_problem_type(path):
+    """What the scores of a classifier mean, from a config.json; None = one of the classes."""
+    return read_json(path, A_CONFIG, NOTES_FIELDS).get("problem_type")
 
 
 def json_bytes(values, class_name, labels):

@@ -133,7 +133,7 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
     if start is None or goes_on:
         return initialize(specs, settings.run.seed)
     flag = f"--init_checkpoint={start}"
-    source, (stored_config, stored, *_) = models.read_start(start)
+    source, (stored_config, stored, notes, *_) = models.read_start(start)
     values = model.to_dict()
     check_continues(
         {name: (value, f"--{name}={value}") for name, value in values.items()},
@@ -168,6 +168,7 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
     console.say(
         f"starting from {source}: {taken}; {vocabulary}"
         + (f"; fresh: {', '.join(fresh)}" if fresh else "")
+        + (f"; {unused}" if (unused := models.describe_unused(notes)) else "")
     )
     return weights
 

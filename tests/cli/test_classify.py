@@ -14,6 +14,7 @@ import pytest
 import safetensors.numpy
 
 from bert_gpu.cli import classify, flags
+from bert_gpu.finetune import kinds
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
 from bert_gpu.model.config import ModelConfig, read_labels
@@ -340,6 +341,9 @@ def test_kinds_of_tasks(workplace, capsys, tmp_path, kind, cells, metrics, flags
     values = json.loads((tmp_path / "run" / "eval_results.json").read_text())
     assert set(values) == metrics | {"dev", "test", *ABOUT} and values["num_examples"] > 9
     assert min(values[name] for name in metrics - {"loss", "spearman"}) > 0.9, values
+    said = json.loads((tmp_path / "run" / "model" / "config.json").read_text())["problem_type"]
+    assert said == kinds.KINDS[kind].problem_type
+    (tmp_path / "run" / "model" / "task.json").unlink()  # config.json tells the kind, too
     alone = ["--do_predict", f"--init_checkpoint={tmp_path / 'run'}", FLAGS[0]]
     alone += [f"--output_dir={tmp_path / 'alone'}", f"--predict_file={tmp_path / 'all.tsv'}"]
     code, _, err = call(capsys, *alone)

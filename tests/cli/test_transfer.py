@@ -3,10 +3,13 @@ anything is written.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.interop import formats, models
@@ -84,7 +87,22 @@ def test_paths_are_looked_at_without_tensorflow(tmp_path):
     assert all(row.reads or row.writes for row in formats.FORMATS)
 
 
-@pytest.mark.parametrize("name", formats.format_names(writes=False))
+def test_what_is_left_over_is_named(exported, tmp_path, capsys):
+    shutil.copytree(exported, tmp_path / "more")
+    path = tmp_path / "more" / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path) | {f"odd.{n}": np.zeros(2) for n in range(5)}
+    safetensors.numpy.save_file(tensors, path)
+    assert transfer("import", f"--from={tmp_path}/more", f"--to={tmp_path}/back") == 0
+    assert "it: odd.0, odd.1, odd.2 and 2 more\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name == "garden" else ())
+        for name in formats.format_names(writes=False)
+    ],
+)
 def test_every_format_has_a_card_and_comes_in_again(name, finished, tmp_path):
     """Of those that come in again."""
     if name in formats.format_names(writes=True):

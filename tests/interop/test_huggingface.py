@@ -485,6 +485,17 @@ def classify_with(labels):
     return damage
 
 
+def claim(size, entry):
+    """A header of `size` bytes, by its own account, with one tensor in it."""
+
+    def damage(folder):
+        header = json.dumps({"bert.pooler.dense.bias": dict(dtype="F32") | entry}).encode()
+        begin = (len(header) if size is None else size).to_bytes(8, "little")
+        (folder / "model.safetensors").write_bytes(begin + header + bytes(8))
+
+    return damage
+
+
 def break_index(weight_map):
     def damage(folder):
         (folder / "model.safetensors").unlink()
@@ -517,7 +528,21 @@ def break_index(weight_map):
             (classify_with(labels), "id2label")
             for labels in (5, [5], ["a", "b"], {"a": "b"}, {"0": "\ud800", "1": "b"})
         ],
-        *[(break_index(weight_map), "weight_map") for weight_map in (5, {"a": 5}, {"a": ["b"]})],
+        *[
+            (break_index(weight_map), "weight_map")
+            for weight_map in (5, {"a": 5}, {"a": ["b"]}, {"a": "../b.safetensors"})
+        ],
+        (break_index({"a": "b.safetensors"}), "b.safetensors: cannot be read"),
+        *[
+            (claim(size, entry), "not a complete safetensors file")
+            for size, entry in (
+                (2**63, {}),
+                (10**9, {}),
+                (None, dict(shape=[2**32, 2**32], data_offsets=[0, 4])),
+                (None, dict(shape=[2], data_offsets=[0, 10**12])),
+                (None, dict(shape=[-2], data_offsets=[0, 8])),
+            )
+        ],
         (spoil_number, "bert.pooler.dense.bias has values that are not finite"),
         (scalar_classifier, r"classifier.weight has shape \(\)"),
     ],

@@ -1,8 +1,8 @@
 """BERT's relatives in transformers compute the same here, from switches of ModelConfig: an
-independent check of each switch.
+independent check of each switch, and of the folders that come in.
 
-MegatronBERT is pre-LN without an embedding norm, RoFormer rotary and factorised, ALBERT factorised
-with shared layers, Nomic BERT rotary with SwiGLU and no biases.
+MegatronBERT is pre-LN without an embedding norm, RoBERTa-PreLayerNorm pre-LN, RoFormer rotary and
+factorised, ALBERT factorised with shared layers, Nomic BERT rotary with SwiGLU and no biases.
 """
 
 import os
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.interop import huggingface, sources
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
@@ -63,26 +64,6 @@ def projections(theirs, names):
     return [f"{theirs}.{name}" for name in names]
 
 
-def megatron():
-    names = embeddings("bert.embeddings") | norm("final_norm", "bert.encoder.ln")
-    for index in range(2):
-        ours, theirs = f"layer_{index}", f"bert.encoder.layer.{index}"
-        names |= dense(
-            f"{ours}/attention/qkv",
-            *projections(f"{theirs}.attention.self", ("query", "key", "value")),
-        )
-        names |= dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense") | norm(
-            f"{ours}/attention/norm", f"{theirs}.attention.ln"
-        )
-        names |= dense(f"{ours}/feed_forward/in", f"{theirs}.intermediate.dense")
-        names |= dense(f"{ours}/feed_forward/output", f"{theirs}.output.dense") | norm(
-            f"{ours}/feed_forward/norm", f"{theirs}.ln"
-        )
-    head = "cls.predictions"
-    names |= mlm_head(f"{head}.transform.dense", f"{head}.transform.LayerNorm", f"{head}.decoder")
-    return ModelConfig(**SIZES, norm_first=True, embedding_norm=False), names
-
-
 def roformer():
     names = embeddings("roformer.embeddings", has_positions=False) | norm(
         "embeddings/norm", "roformer.embeddings.LayerNorm"
@@ -105,68 +86,22 @@ def roformer():
     return ModelConfig(**SIZES, position_embedding_type="rotary", embedding_size=10), names
 
 
-def albert():
-    names = embeddings("albert.embeddings") | norm("embeddings/norm", "albert.embeddings.LayerNorm")
-    names |= dense("embeddings/projection", "albert.encoder.embedding_hidden_mapping_in")
-    for index in range(2):
-        ours, theirs = (
-            f"layer_{index}",
-            f"albert.encoder.albert_layer_groups.{index}.albert_layers.0",
-        )
-        names |= dense(
-            f"{ours}/attention/qkv", *projections(f"{theirs}.attention", ("query", "key", "value"))
-        )
-        names |= dense(f"{ours}/attention/output", f"{theirs}.attention.dense")
-        names |= norm(f"{ours}/attention/norm", f"{theirs}.attention.LayerNorm")
-        names |= dense(f"{ours}/feed_forward/in", f"{theirs}.ffn") | dense(
-            f"{ours}/feed_forward/output", f"{theirs}.ffn_output"
-        )
-        names |= norm(f"{ours}/feed_forward/norm", f"{theirs}.full_layer_layer_norm")
-    names |= mlm_head("predictions.dense", "predictions.LayerNorm", "predictions.decoder")
-    sizes = SIZES | dict(num_hidden_layers=4)
-    return ModelConfig(
-        **sizes, hidden_act="gelu_new", embedding_size=10, num_hidden_groups=2
-    ), names
-
-
-def nomic():
-    names = embeddings("embeddings", has_positions=False) | norm(
-        "embeddings/norm", "embeddings.LayerNorm"
-    )
-    for index in range(2):
-        ours, theirs = f"layer_{index}", f"layers.{index}"
-        names |= dense(
-            f"{ours}/attention/qkv",
-            *projections(f"{theirs}.self_attn", ("q_proj", "k_proj", "v_proj")),
-            has_bias=False,
-        )
-        names |= dense(f"{ours}/attention/output", f"{theirs}.self_attn.o_proj", has_bias=False)
-        names |= norm(f"{ours}/attention/norm", f"{theirs}.post_attention_layernorm")
-        names |= dense(
-            f"{ours}/feed_forward/in",
-            *projections(f"{theirs}.mlp", ("up_proj", "gate_proj")),
-            has_bias=False,
-        )
-        names |= dense(f"{ours}/feed_forward/output", f"{theirs}.mlp.down_proj", has_bias=False)
-        names |= norm(f"{ours}/feed_forward/norm", f"{theirs}.post_mlp_layernorm")
-    # theirs counts the gated half
-    sizes = SIZES | dict(intermediate_size=2 * SIZES["intermediate_size"])
-    return ModelConfig(
-        **sizes, position_embedding_type="rotary", hidden_act="swiglu", use_bias=False
-    ), names
-
-
-RELATIVES = {
-    "MegatronBertForMaskedLM": megatron,
-    "RoFormerForMaskedLM": roformer,
-    "AlbertForMaskedLM": albert,
-    "NomicBertModel": nomic,
+# of the models that come in as folders, what they are here
+COMING_IN = {
+    "MegatronBertForMaskedLM": dict(norm_first=True, embedding_norm=False),
+    "RobertaPreLayerNormForMaskedLM": dict(norm_first=True),
+    "AlbertForMaskedLM": dict(
+        hidden_act="gelu_new", num_hidden_layers=4, embedding_size=10, num_hidden_groups=2
+    ),
+    "NomicBertForMaskedLM": dict(
+        position_embedding_type="rotary", hidden_act="swiglu", use_bias=False, intermediate_size=80
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory):
-    """{class: {"weights/NAME" or "outputs/NAME": array}}."""
+    """(folder of saved models, {class: {"weights/NAME" or "outputs/NAME": array}})."""
     folder = tmp_path_factory.mktemp("relatives")
     batch = dict(
         input_ids=BATCH["input_ids"],
@@ -182,7 +117,7 @@ def oracle(tmp_path_factory):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return {name: dict(np.load(folder / f"{name}.npz")) for name in RELATIVES}
+    return folder, {path.stem: dict(np.load(path)) for path in folder.glob("*LM.npz")}
 
 
 def neighbours_to_halves(kernel, num_heads):
@@ -193,35 +128,40 @@ def neighbours_to_halves(kernel, num_heads):
     return kernel[..., columns]
 
 
+def assert_same_scores(weights, config, expected):
+    batch = {key: tf.constant(values, tf.int32) for key, values in BATCH.items()}
+    weights = {name: tf.constant(value) for name, value in weights.items()}
+    positions, real = tf.tile(tf.range(11)[None], [3, 1]), BATCH["input_mask"] > 0
+    hidden = encoder.encode(weights, batch, config)
+    ours = heads.mlm_logits(weights, hidden, positions, config)
+    np.testing.assert_allclose(ours.numpy()[real], expected[real], rtol=0, atol=2e-5)
+
+
 @needs_oracle
-@pytest.mark.parametrize("name", RELATIVES)
-def test_relatives_compute_the_same_here(oracle, name):
-    config, names = RELATIVES[name]()
-    tensors = {
-        key.removeprefix("weights/"): value
-        for key, value in oracle[name].items()
-        if key.startswith("weights/")
-    }
+@pytest.mark.parametrize("name", COMING_IN)
+def test_relatives_come_in_and_compute_the_same(oracle, name):
+    folder, outputs = oracle
+    path = str(folder / name)
+    config, weights, notes = huggingface.read_model(path)
+    assert config == ModelConfig(**SIZES | COMING_IN[name])
+    assert (notes.missing, notes.unused, notes.architecture) == ([], [], "BertForMaskedLM")
+    assert sources.read_config(path) == config
+    assert_same_scores(weights, config, outputs[name]["outputs/logits"])
+
+
+@needs_oracle
+def test_roformer_computes_the_same_here(oracle):
+    """Which comes in by hand: its heads turn neighbours."""
+    config, names = roformer()
+    outputs = oracle[1]["RoFormerForMaskedLM"]
     weights = {}
     for ours, theirs in names.items():
-        parts = [tensors[key].T if ours.endswith("/kernel") else tensors[key] for key in theirs]
-        if name.startswith("RoFormer") and "/qkv/" in ours:
+        parts = [outputs[f"weights/{key}"] for key in theirs]
+        parts = [part.T for part in parts] if ours.endswith("/kernel") else parts
+        if "/qkv/" in ours:
             parts[:2] = [
                 neighbours_to_halves(part, config.num_attention_heads) for part in parts[:2]
             ]
-        weights[ours] = tf.constant(np.concatenate(parts, -1) if len(parts) > 1 else parts[0])
-    batch = {key: tf.constant(values, tf.int32) for key, values in BATCH.items()}
-    hidden = encoder.encode(weights, batch, config)
-    real = BATCH["input_mask"] > 0
-    if "outputs/last_hidden_state" in oracle[name]:
-        ours, theirs = hidden, oracle[name]["outputs/last_hidden_state"]
-        assert set(weights) == set(encoder.encoder_weights(config))
-    else:
-        ours, theirs = (
-            heads.mlm_logits(weights, hidden, tf.tile(tf.range(11)[None], [3, 1]), config),
-            oracle[name]["outputs/logits"],
-        )
-        assert set(weights) == set(
-            heads.pretraining_weights(BertEncoder(config), next_sentence=False)
-        )
-    np.testing.assert_allclose(ours.numpy()[real], theirs[real], rtol=0, atol=2e-5)
+        weights[ours] = np.concatenate(parts, -1) if len(parts) > 1 else parts[0]
+    assert set(weights) == set(heads.pretraining_weights(BertEncoder(config), next_sentence=False))
+    assert_same_scores(weights, config, outputs["outputs/logits"])
