@@ -7,6 +7,8 @@ slower than TensorFlow's. So only the ops between the products are compiled. In 
 compiles as a whole, these functions become part of it.
 """
 
+import contextlib
+import contextvars
 import functools
 import os
 import sys
@@ -22,9 +24,43 @@ def fused(function, reduce_retracing=True):
     Pass an optional tensor as a sequence that may be empty: TensorFlow 2.20 fails on calls with
     different numbers of arguments.
     """
-    return tf.function(
+    compiled = tf.function(
         function, jit_compile=True, autograph=False, reduce_retracing=reduce_retracing
     )
+
+    @functools.wraps(function)
+    def call(*arguments):
+        return (function if _inlined.get() else compiled)(*arguments)
+
+    return call
+
+
+_inlined = contextvars.ContextVar("inlined", default=False)
+
+
+def custom_gradient(function):
+    """tf.custom_gradient: function(*tensors) -> (results, function of their gradients). Inside
+    `inlined` it gives the results alone.
+    """
+    with_gradient = tf.custom_gradient(function)
+
+    @functools.wraps(function)
+    def call(*arguments):
+        return function(*arguments)[0] if _inlined.get() else with_gradient(*arguments)
+
+    return call
+
+
+@contextlib.contextmanager
+def inlined():
+    """What is traced inside gets the plain ops of fused functions, and no gradients of our own: for
+    graphs that leave for programs which have neither XLA nor our code.
+    """
+    token = _inlined.set(True)
+    try:
+        yield
+    finally:
+        _inlined.reset(token)
 
 
 def widened(x, bias=()):
@@ -56,7 +92,7 @@ def elementwise(function):
             y = function(wide)
         return tf.cast(tape.gradient(y, wide, tf.cast(upstream, tf.float32)), x.dtype)
 
-    @tf.custom_gradient
+    @custom_gradient
     def call(x, *bias):
         def gradient(upstream):
             dx = backward(x, upstream, bias)

@@ -57,6 +57,13 @@ class ExportConfig(TransferConfig):
         "huggingface",
         "What to write: huggingface = a folder that Hugging Face's transformers opens; google = "
         "bert_model.ckpt of Google's BERT (TensorFlow 1); garden = a checkpoint of TF Model "
-        "Garden's BertEncoderV2 and BertPretrainerV2.",
+        "Garden's BertEncoderV2 and BertPretrainerV2; savedmodel = raw strings in, for TensorFlow "
+        "with tensorflow_text; onnx = token ids in, for onnxruntime.",
         choices=format_names(writes=True),
+    )
+    precision: str = setting(
+        "float32",
+        "Number format of matrices and of products in a SavedModel. Results are float32.",
+        choices=("float32", "bfloat16"),
+        needs=("format", ("savedmodel",)),
     )

@@ -15,7 +15,8 @@ from bert_gpu.settings import UserError
 
 
 def replace_folder(folder, contents):
-    """Writes the files `contents` {name: bytes} to `folder`; files of other names stay.
+    """Writes the files `contents` {name: bytes} to `folder`; files of other names stay. A name may
+    be in a folder: variables/variables.index.
 
     Raises:
       UserError: `folder` is a file or the current folder, or writing failed; then nothing has
@@ -86,6 +87,7 @@ def beside(folder, suffix):
 
 def write_files(folder, contents):
     for name, data in contents.items():
+        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
         with open(os.path.join(folder, name), "wb") as file:
             file.write(data)
             file.flush()
@@ -93,10 +95,13 @@ def write_files(folder, contents):
 
 
 def copy_others(source, target, contents):
-    """Copies the files of `source` that `contents` does not replace; links stay links."""
+    """Copies the files of `source` that `contents` does not replace; links stay links. A folder
+    with new files is replaced as a whole.
+    """
+    replaced = {name.split("/")[0] for name in contents}
     for entry in os.scandir(source):
         path = os.path.join(target, entry.name)
-        if entry.name in contents:
+        if entry.name in replaced:
             continue
         if entry.is_dir(follow_symlinks=False):
             shutil.copytree(entry.path, path, symlinks=True)

@@ -77,7 +77,13 @@ class Format(typing.NamedTuple):
 
 
 OURS = "huggingface"  # what trainings write; has_model recognises it
-FORMATS = (Format(OURS, "huggingface"), Format("google", "google"), Format("garden", "garden"))
+FORMATS = (
+    Format(OURS, "huggingface"),
+    Format("google", "google"),
+    Format("garden", "garden"),
+    Format("savedmodel", "savedmodel", reads=False),
+    Format("onnx", "onnx", reads=False),
+)
 
 
 def format_names(*, writes):

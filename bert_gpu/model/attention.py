@@ -7,7 +7,7 @@ Legend: B batch, S sequence, N heads, D dimensions per head.
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import column_sums, fused, has_gpu, widened
+from bert_gpu.fused import column_sums, custom_gradient, fused, has_gpu, widened
 from bert_gpu.model import cudnn_attention
 from bert_gpu.model.layers import draw_bits, drop_threshold, hide_from_xla, plus_bias, sizes
 
@@ -50,7 +50,7 @@ def _split_heads(qkv, bias):
     return tf.unstack(tf.transpose(tf.cast(widened(qkv, bias), qkv.dtype), [2, 0, 3, 1, 4]))
 
 
-@tf.custom_gradient
+@custom_gradient
 def split_heads(qkv, *bias):
     """Queries, keys and values, (B, N, S, D) each, from (B, S, 3, N, D) and an optional bias (3, N,
     D).
@@ -147,7 +147,7 @@ def attention(q, k, v, bias, rate=0.0, seed=None, site="attention"):
     scale = q.shape[-1] ** -0.5
     drop = bool(rate) and seed is not None
 
-    @tf.custom_gradient
+    @custom_gradient
     def attend(q, k, v):
         scores = _masked(tf.matmul(q, k, transpose_b=True), scale, bias)
         # TensorFlow warns of a softmax whose rank it has lost

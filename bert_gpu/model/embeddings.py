@@ -8,6 +8,7 @@ vocabulary, R = B x S rows.
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.fused import custom_gradient
 from bert_gpu.model.layers import dense, dropout, norm, sizes
 from bert_gpu.model.packed import restarted_positions
 from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
@@ -47,7 +48,7 @@ def embedding_products(config):
     return dense_products(embedding_weights(config))
 
 
-@tf.custom_gradient
+@custom_gradient
 def look_up(table, ids):
     """Rows of an embedding table: (V, E), (R,) -> (R, E).
 

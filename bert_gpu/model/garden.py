@@ -20,6 +20,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.fused import custom_gradient
 from bert_gpu.model.config import ENCODER_PREFIX, ModelConfig
 from bert_gpu.model.encoder import token_products
 from bert_gpu.model.garden_settings import activation_name, read_options, transfer
@@ -233,7 +234,7 @@ class _SeededDropout:
         return dropout(inputs, rate, self.seed, f"{self.site}/{self.num_calls}")
 
 
-@tf.custom_gradient
+@custom_gradient
 def dense_gradient(table):
     """The identity on an embedding table. Turns gradients of lookups, which arrive as slices, into
     dense ones, summed in float32.

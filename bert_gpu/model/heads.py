@@ -13,7 +13,7 @@ first backward pass.
 
 import tensorflow as tf
 
-from bert_gpu.fused import column_sums, fused, widened
+from bert_gpu.fused import column_sums, custom_gradient, fused, widened
 from bert_gpu.model.layers import dense, dropout, norm, project, sizes, ungated
 from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 
@@ -93,7 +93,7 @@ def select(hidden, positions):
     """
     chosen = tf.one_hot(positions, sizes(hidden)[1], dtype=hidden.dtype)  # (B, P, S)
 
-    @tf.custom_gradient
+    @custom_gradient
     def choose(hidden):
         return tf.matmul(chosen, hidden), lambda upstream: tf.matmul(
             chosen, upstream, transpose_a=True
@@ -136,7 +136,7 @@ def _added(first, second):
     return tf.cast(tf.cast(first, tf.float32) + tf.cast(second, tf.float32), first.dtype)
 
 
-@tf.custom_gradient
+@custom_gradient
 def for_two_uses(table):
     """Returns a table (V, E) once for each of its two uses, as embeddings and as output kernel, so
     that their gradients are added in one pass.
@@ -235,7 +235,7 @@ def _cross_entropy_gradient(logits, labels, logarithms, upstream, classes, bias)
     )
 
 
-@tf.custom_gradient
+@custom_gradient
 def cross_entropy(logits, labels, *bias):
     """-log softmax(logits + bias)[label] in float32: (R, C), int32 (R,) and optionally (C,) ->
     (R,).

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from bert_gpu.fused import column_sums, elementwise, fused, has_gpu, widened
+from bert_gpu.fused import column_sums, custom_gradient, elementwise, fused, has_gpu, widened
 
 
 def sizes(x):
@@ -81,7 +81,7 @@ def layer_norm(weights, name, x, eps):
     float32, result in x's dtype.
     """
 
-    @tf.custom_gradient
+    @custom_gradient
     def normalise(x, scale, bias):
         y, mean, inverse = _normalise(x, scale, bias, tf.constant(eps, tf.float32))
         return y, lambda upstream: _normalise_gradient(x, scale, mean, inverse, upstream)
@@ -117,7 +117,7 @@ def rms_norm(weights, name, x, eps):
     result in x's dtype. It neither subtracts the mean nor adds a bias.
     """
 
-    @tf.custom_gradient
+    @custom_gradient
     def normalise(x, scale):
         y, inverse = _scale_to_unit(x, scale, tf.constant(eps, tf.float32))
         return y, lambda upstream: _scale_to_unit_gradient(x, scale, inverse, upstream)
@@ -271,7 +271,7 @@ def dropout(x, rate, seed, site):
         return x
     bits, (threshold, share) = draw_bits(sizes(x), seed, site), drop_threshold(rate)
 
-    @tf.custom_gradient
+    @custom_gradient
     def drop(x):
         return _drop(x, bits, threshold, share), lambda upstream: _drop(
             upstream, bits, threshold, share
@@ -288,7 +288,7 @@ def add_dropped(x, change, bias, rate, seed, site):
     if drop:
         bits, (threshold, share) = draw_bits(sizes(change), seed, site), drop_threshold(rate)
 
-    @tf.custom_gradient
+    @custom_gradient
     def add(x, change, *bias):
         def gradient(upstream):
             dchange = _drop(upstream, bits, threshold, share) if drop else upstream

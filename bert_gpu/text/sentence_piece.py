@@ -90,11 +90,9 @@ class SentencePieceTokenizer:
         self.lowers_first = self.do_lower_case and not folds
         casing = b"lowered first" if self.lowers_first else b"as it is"
         self.identity = hashlib.sha256(content + casing).hexdigest()
-        self._is_special = np.zeros(self.vocab_size, bool)
-        self._is_special[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = True
-        self._starts_word = (
-            np.array([begins_word(piece) for piece in self.vocab]) | self._is_special
-        )
+        self.is_special = np.zeros(self.vocab_size, bool)
+        self.is_special[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = True
+        self._starts_word = np.array([begins_word(piece) for piece in self.vocab]) | self.is_special
 
     def tokenize(self, sentences):
         """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
@@ -116,7 +114,7 @@ class SentencePieceTokenizer:
         row_splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         ids = np.concatenate(rows) if rows else np.zeros(0, np.int32)
         # Models from other tools may find "[MASK]" in the text.
-        return np.where(self._is_special[ids], np.int32(self.unk_id), ids), row_splits
+        return np.where(self.is_special[ids], np.int32(self.unk_id), ids), row_splits
 
     def word_starts(self, ids):
         """Bool, of the shape of ids: True where a piece begins a word."""
@@ -132,7 +130,7 @@ class SentencePieceTokenizer:
         """
         spaced = (
             f" {self.vocab[index]} "
-            if self._is_special[index]
+            if self.is_special[index]
             else self.vocab[index].replace(SPACE, " ")
             for index in ids
         )

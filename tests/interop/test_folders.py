@@ -99,7 +99,7 @@ def test_a_link_to_a_folder_stays_a_link(folder, tmp_path):
 def test_what_cannot_be_written_changes_nothing(folder, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     for target, files in [
-        (folder, {"a": b"", "no/such": b""}),
+        (folder, {"a": b"", "x" * 300: b""}),  # the name is too long
         (tmp_path / "file", NEW),
         (tmp_path / "file" / "model", NEW),
     ]:
@@ -122,3 +122,9 @@ def test_paths_with_a_scheme_are_refused():
         replace_folder("gs://models/one", NEW)
     with pytest.raises(UserError, match="--init_checkpoint=gs://models/one"):
         find_model("gs://models/one", "init_checkpoint")
+
+
+def test_a_folder_inside_is_replaced_as_a_whole(folder):
+    replace_folder(str(folder), {"parts/old": b"1", "parts/deep/x": b"2"})
+    replace_folder(str(folder), {"parts/new": b"3"})
+    assert os.listdir(folder / "parts") == ["new"] and (folder / "parts/new").read_bytes() == b"3"

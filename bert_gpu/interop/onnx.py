@@ -1,0 +1,105 @@
+"""ONNX for CPUs and other runtimes: token ids in, model.onnx; the names are those of Hugging Face's
+optimum.
+
+tf2onnx translates our own graph, so every switch of the encoder leaves. Batch and length are free.
+The inputs are int64 (B, S); the tokenizer's files lie beside the model.
+
+Legend: B batch, S sequence, H hidden, V vocabulary, C classes.
+"""
+
+import logging
+import os
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.fused import inlined
+from bert_gpu.interop.folders import replace_folder
+from bert_gpu.interop.tokenizers import tokenizer_files
+from bert_gpu.model import config as model_config
+from bert_gpu.model import heads
+from bert_gpu.model.encoders import open_encoder
+from bert_gpu.settings import UserError
+
+OPSET = 17
+MODEL = "model.onnx"
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+MOST_BYTES = 2_000_000_000  # of weights: an ONNX file is one message of at most 2 GiB
+
+
+def outputs(architecture, weights, hidden, mask, config):
+    """{name: tensor} of a class of transformers: last_hidden_state and what its heads compute."""
+    found = dict(last_hidden_state=hidden)
+    if architecture in ("BertModel", "BertForPreTraining") and "pooler/kernel" in weights:
+        found["pooler_output"] = heads.pool(weights, hidden)
+    if architecture in ("BertForMaskedLM", "BertForPreTraining"):
+        name = "logits" if architecture == "BertForMaskedLM" else "prediction_logits"
+        everywhere = tf.broadcast_to(tf.range(tf.shape(mask)[1]), tf.shape(mask))  # (B, S)
+        found[name] = heads.mlm_logits(weights, hidden, everywhere, config)
+    if architecture == "BertForPreTraining":
+        pooled = found["pooler_output"]
+        found["seq_relationship_logits"] = heads.nsp_logits(weights, pooled)
+    if architecture == "BertForSequenceClassification":
+        vectors = heads.sentence_vector(weights, hidden, mask, config)
+        found["logits"] = heads.classifier_logits(weights, vectors)
+    if architecture == "BertForTokenClassification":
+        found["logits"] = heads.token_logits(weights, hidden)
+    if architecture == "BertForQuestionAnswering":
+        found["start_logits"], found["end_logits"] = heads.span_logits(weights, hidden)
+    return found
+
+
+def write(model, folder, options):
+    """Writes a Model as ONNX; see formats.FormatModule."""
+    tf2onnx = import_tf2onnx()
+    config, architecture = model.config, model.notes.architecture
+    encoder = open_encoder(config)
+    if encoder.fixed_length:
+        raise UserError(
+            f"--format=onnx: the encoder ({config.encoder}) takes rows of {encoder.fixed_length} "
+            "tokens alone; give --format=savedmodel"
+        )
+    num_bytes = sum(np.size(value) for value in model.weights.values()) * 4
+    if num_bytes > MOST_BYTES:
+        raise UserError(
+            f"--format=onnx: {num_bytes / 1e9:.1f} GB of weights, but one file of ONNX holds 2 GB; "
+            "give --format=savedmodel"
+        )
+    # As constants they would be taken for inputs.
+    weights = {name: tf.Variable(value) for name, value in model.weights.items()}
+
+    def compute(*values):
+        ids, mask, segments = (tf.cast(value, tf.int32) for value in values)
+        given = {name: tf.convert_to_tensor(weight) for name, weight in weights.items()}
+        batch = dict(input_ids=ids, input_mask=mask, segment_ids=segments)
+        return outputs(architecture, given, encoder.encode(given, batch), mask, config)
+
+    signature = [tf.TensorSpec([None, None], tf.int64, name=name) for name in INPUTS]
+    with inlined(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        function = tf.function(compute, autograph=False, input_signature=signature)
+        proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
+    contents = tokenizer_files(model.tokenizer) | {
+        MODEL: proto.SerializeToString(),
+        "config.json": model_config.config_bytes(config, architecture, model.notes.labels),
+    }
+    replace_folder(folder.rstrip("/"), contents)
+    names = ", ".join(output.name for output in proto.graph.output)
+    return f"{os.path.join(folder, MODEL)}: {', '.join(INPUTS)} (int64) -> {names}"
+
+
+def import_tf2onnx():
+    """The converter, which is not installed by default."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import tf2onnx
+            import tf2onnx.convert
+    except ImportError:
+        raise UserError(
+            "--format=onnx: needs tf2onnx; install it with pip install 'bert-gpu[onnx]', or "
+            "pip install tf2onnx"
+        ) from None
+    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    return tf2onnx

@@ -1,0 +1,149 @@
+"""A SavedModel gives raw strings what our own code gives them: in a process without ours, for text
+that our tokenizer sends another way, and for [MASK].
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_gpu import inference
+from bert_gpu.finetune import classifier
+from bert_gpu.interop import models, savedmodel
+from bert_gpu.interop.config import ExportConfig
+from bert_gpu.interop.formats import Model, Notes
+from bert_gpu.model import heads
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.settings import UserError
+from bert_gpu.text.tokenizer import WordPieceTokenizer
+from tests.text.test_tokenizer_ops import ODD
+
+HERE = pathlib.Path(__file__).parent
+LABELS = ("no", "yes", "ß")
+
+
+@pytest.fixture(scope="module")
+def texts(sample_text):
+    """1,000 pairs: lines of the sample, odd ones among them, some with [MASK], some too long, some
+    without a second text.
+    """
+    lines = [line for line in pathlib.Path(sample_text).read_text().splitlines() if line]
+    firsts = [*ODD[:-1], "un[MASK] [MASK].", "[MASK]", "x [MASK] " * 3, *lines]
+    seconds = ["", *lines[::-1]]
+    pairs = [[firsts[i % len(firsts)], seconds[i % len(seconds)]] for i in range(1000)]
+    pairs[40] = [" ".join(lines[:9]), " ".join(lines[9:18])]
+    return pairs
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, texts):
+    """A Model with masked-word head and classifier, uncased."""
+    folder = tmp_path_factory.mktemp("served")
+    characters = sorted({c for pair in texts for text in pair for c in text.lower() if c.strip()})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters]
+    pieces += [f"##{character}" for character in characters if character.isprintable()]
+    (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(pieces)) + "\n")
+    tokenizer = WordPieceTokenizer(str(folder / "vocab.txt"))
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=128,
+    )
+    generator = np.random.default_rng(3)
+    encoder = BertEncoder(config)
+    specs = heads.pretraining_weights(encoder) | heads.classifier_weights(encoder, 3)
+    weights = {
+        name: (0.3 * generator.standard_normal(spec.shape)).astype(np.float32)
+        for name, spec in specs.items()
+    }
+    weights["classifier/kernel"] *= 10  # so that probabilities differ
+    notes = Notes([], [], "BertForPreTraining", LABELS)
+    return Model(config, weights, notes, tokenizer)
+
+
+def probabilities(model, texts_a, texts_b):
+    """Those of the classifier as fine-tuning computes them."""
+    rows = classifier.encode_examples(model.tokenizer, texts_a, texts_b, None, 128)
+    encoder = BertEncoder(model.config)
+    weights = {name: tf.constant(value) for name, value in model.weights.items()}
+    run = tf.function(
+        lambda batch: tf.nn.softmax(classifier.class_logits(weights, batch, encoder, tf.float32)),
+        autograph=False,
+        reduce_retracing=True,
+    )
+    found = []
+    for batch in classifier.evaluation_batches(rows, batch_size=100):
+        names = ("input_ids", "input_mask", "segment_ids")
+        found.append(run({name: tf.constant(batch[name]) for name in names}).numpy())
+    return np.concatenate(found)[: len(texts_a)]
+
+
+@pytest.mark.long
+def test_a_fresh_process_gives_our_results(served, texts, tmp_path):
+    line = savedmodel.write(served, str(tmp_path / "model"), ExportConfig(format="savedmodel"))
+    assert "embed, fill_mask, classify, classify_pairs" in line
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    command = [sys.executable, str(HERE / "saved_model_process.py"), str(tmp_path / "model")]
+    command += [str(tmp_path / "texts.json"), str(tmp_path / "found.npz")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = dict(np.load(tmp_path / "found.npz"))
+    close = lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)  # noqa: E731
+    texts_a, texts_b = zip(*texts, strict=True)
+    single, pairs = probabilities(served, texts_a, None), probabilities(served, texts_a, texts_b)
+    assert np.ptp(single, 0).max() > 0.05  # not a constant
+    close(found["classify/probabilities"], single)
+    close(found["serving_default/probabilities"], single)
+    close(found["classify_pairs/probabilities"], pairs)
+    labels = [LABELS[index] for index in pairs.argmax(-1)]
+    assert found["classify_pairs/label"].tolist() == labels
+
+    models.write_model(
+        str(tmp_path / "ours"),
+        served.config,
+        served.weights,
+        files=models.tokenizer_files(served.tokenizer),
+    )
+    for pooling in ("cls", "mean"):
+        config = inference.EmbedConfig(
+            model=str(tmp_path / "ours"), pooling=pooling, max_seq_length=128
+        )
+        close(found[f"embed/{pooling}"], inference.Embedder(config)(list(texts_a)))
+    asked = [index for index, text in enumerate(texts_a) if "[MASK]" in text]
+    config = inference.FillMaskConfig(model=str(tmp_path / "ours"))
+    answers = inference.fill_mask(config, [texts_a[index] for index in asked])
+    rows = [index for index, masks in zip(asked, answers, strict=True) for _ in masks]
+    assert found["fill_mask/text"].tolist() == rows and len(rows) > 50
+    words = [mask for masks in answers for mask in masks]
+    close(found["fill_mask/probabilities"], [[share for share, _ in mask] for mask in words])
+    assert found["fill_mask/words"].tolist() == [[word for _, word in mask] for mask in words]
+
+
+@pytest.mark.long
+def test_bfloat16_agrees_to_two_digits_and_nothing_is_warned_of(served, tmp_path, caplog):
+    config = ExportConfig(format="savedmodel", precision="bfloat16")
+    model = served._replace(
+        weights={name: v for name, v in served.weights.items() if not name.startswith("mlm/")}
+    )
+    line = savedmodel.write(model, str(tmp_path / "model"), config)
+    assert "bfloat16, with embed, classify, classify_pairs;" in line
+    signature = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    texts = ["a line of text", "another"]
+    found = signature(text=tf.constant(texts))["probabilities"]
+    assert found.dtype == tf.float32 and not caplog.records
+    np.testing.assert_allclose(found, probabilities(served, texts, None), rtol=0, atol=0.05)
+
+
+def test_it_needs_a_vocabulary_and_leaves_nothing(served, tmp_path):
+    with pytest.raises(UserError, match="the model has no vocabulary; give --vocab_file"):
+        savedmodel.write(served._replace(tokenizer=None), str(tmp_path / "x"), ExportConfig())
+    assert os.listdir(tmp_path) == []
