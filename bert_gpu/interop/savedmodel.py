@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from bert_gpu.fused import inlined
 from bert_gpu.interop.folders import replace_folder
+from bert_gpu.interop.sources import find_model, task_kind
 from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
@@ -30,11 +31,13 @@ PAIRS = [tf.TensorSpec([None], tf.string, name=name) for name in ("text_a", "tex
 class Served(tf.Module):
     """A formats.Model as functions of strings; those of `signatures` are what is saved.
 
-    dtype: of the weights' matrices and of what is computed; results are float32.
+    dtype: of the weights' matrices and of what is computed; results are float32. kind: what its
+    classifier predicts, as of sources.task_kind.
     """
 
-    def __init__(self, model, dtype=tf.float32):
+    def __init__(self, model, dtype=tf.float32, kind=None):
         super().__init__()
+        self.kind = kind
         self.encoder, self.dtype, self.config = open_encoder(model.config), dtype, model.config
         self.tokenizer, self.ops = model.tokenizer, open_ops(model.tokenizer)
         weights = {name: value for name, value in model.weights.items()}
@@ -94,7 +97,9 @@ class Served(tf.Module):
         )
 
     def classify(self, text):
-        """(N,) -> "probabilities" (N, C) and, where classes have names, "label" (N,)."""
+        """(N,) -> "probabilities" (N, C) and the names of the classes: "label" (N,), the likeliest,
+        or of a model of any number of labels "labels" (C,). A regression gives "score" (N,).
+        """
         return self.classified(self.frame(self.ops.tokenize(text)))
 
     def classify_pairs(self, text_a, text_b):
@@ -105,9 +110,14 @@ class Served(tf.Module):
         weights, config = self.weights(), self.config
         vectors = heads.sentence_vector(weights, self.hidden(batch), batch["input_mask"], config)
         logits = tf.cast(heads.classifier_logits(weights, vectors), tf.float32)
-        shares = tf.nn.softmax(logits)
+        if logits.shape[-1] == 1:
+            return dict(score=logits[:, 0])
+        is_multilabel = self.kind == "multilabel"
+        shares = tf.sigmoid(logits) if is_multilabel else tf.nn.softmax(logits)
         if self.labels is None:
             return dict(probabilities=shares)
+        if is_multilabel:
+            return dict(probabilities=shares, labels=tf.identity(self.labels))
         return dict(probabilities=shares, label=tf.gather(self.labels, tf.argmax(shares, -1)))
 
     def hidden(self, batch):
@@ -190,7 +200,8 @@ def write(model, folder, options):
     dtype = tf.as_dtype(options.precision)
     encoder = open_encoder(model.config)
     encoder.check(encoder.fixed_length, options.precision)
-    served = Served(model, dtype)
+    path = options.source and find_model(options.source, "from")
+    served = Served(model, dtype, path and task_kind(path))
     signatures = served.signatures()
     with tempfile.TemporaryDirectory() as temporary:
         try:

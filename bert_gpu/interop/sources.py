@@ -95,6 +95,15 @@ def tokenizer_notes(path):
     return {name: value for name, value in notes.items() if name in fields}
 
 
+def task_kind(path):
+    """What a classifier predicts, classification, regression or multilabel: as task.json beside
+    its weights says, else None.
+    """
+    file = os.path.join(folder_of(path), "task.json")
+    kind = read_json(file, "the task of a fine-tuned model") if os.path.exists(file) else {}
+    return kind.get("task_kind")
+
+
 def has_capitals(path):
     """Whether a vocabulary has pieces with capital letters: that of a cased model, where no file
     says so, as beside Google's checkpoints.

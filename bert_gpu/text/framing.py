@@ -74,10 +74,10 @@ def ranges(starts, lengths):
 
 
 def padded(ids, splits, rows, length):
-    """Some rows as a batch: (input_ids, is_token), int32 and bool (len(rows), length), padded with
-    0. ids, splits: of Framed.
+    """Some rows (B,) as a batch: (input_ids, is_token), int32 and bool (B, length), padded with 0.
+    ids, splits: of Framed.
     """
-    starts, lengths = splits[rows], np.diff(splits)[rows]
+    starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
     is_token = np.arange(length) < lengths[:, None]
     input_ids = np.zeros(is_token.shape, np.int32)
     input_ids[is_token] = ids[ranges(starts, lengths)]

@@ -37,6 +37,9 @@ def texts(sample_text):
     firsts = [*ODD[:-1], "un[MASK] [MASK].", "[MASK]", "x [MASK] " * 3, *lines]
     seconds = ["", *lines[::-1]]
     pairs = [[firsts[i % len(firsts)], seconds[i % len(seconds)]] for i in range(1000)]
+    for index in range(15, 1000, 10):
+        first, _, rest = pairs[index][0].partition(" ")
+        pairs[index][0] = f"{first} [MASK] {rest}"
     pairs[40] = [" ".join(lines[:9]), " ".join(lines[9:18])]
     return pairs
 
@@ -72,7 +75,7 @@ def served(tmp_path_factory, texts):
 
 def probabilities(model, texts_a, texts_b):
     """Those of the classifier as fine-tuning computes them."""
-    rows = classifier.encode_examples(model.tokenizer, texts_a, texts_b, None, 128)
+    rows = classifier.encode_examples(model.tokenizer, [(texts_a, texts_b)], None, 128)
     encoder = BertEncoder(model.config)
     weights = {name: tf.constant(value) for name, value in model.weights.items()}
     run = tf.function(
@@ -141,6 +144,24 @@ def test_bfloat16_agrees_to_two_digits_and_nothing_is_warned_of(served, tmp_path
     found = signature(text=tf.constant(texts))["probabilities"]
     assert found.dtype == tf.float32 and not caplog.records
     np.testing.assert_allclose(found, probabilities(served, texts, None), rtol=0, atol=0.05)
+
+
+@pytest.mark.long
+def test_other_tasks_have_their_own_results(served):
+    """Any number of labels, and numbers: the functions that are saved, without saving them."""
+    texts = ["a line", "another"]
+    model = savedmodel.Served(served, kind="multilabel")
+    found = model.classify(tf.constant(texts))
+    assert [name.decode() for name in found["labels"].numpy()] == list(LABELS)
+    shares, logits = found["probabilities"].numpy(), np.log(probabilities(served, texts, None))
+    theirs = np.log(shares / (1 - shares))  # the logits, which softmax gives but for a constant
+    np.testing.assert_allclose(theirs - theirs[:, :1], logits - logits[:, :1], rtol=1e-3, atol=1e-3)
+    for name in ("classifier/kernel", "classifier/bias"):
+        first = tf.Variable(served.weights[name][..., :1])
+        model.variables_[model.names.index(name)] = first
+    found = model.classify(tf.constant(texts))
+    assert found.keys() == {"score"}
+    np.testing.assert_allclose(found["score"], theirs[:, 0], rtol=1e-3, atol=1e-3)
 
 
 def test_it_needs_a_vocabulary_and_leaves_nothing(served, tmp_path):

@@ -1,0 +1,45 @@
+"""Our embeddings and words behind [MASK] as a process for benchmarks: texts in, seconds out."""
+
+import time
+
+import numpy as np
+from serve import serve
+
+
+class Ours:
+    """model: folder. lines, masked: JSON-able lists of texts."""
+
+    def __init__(self, model, lines, masked, max_length=128):
+        from bert_gpu import inference
+
+        self.inference, self.model, self.max_length = inference, model, max_length
+        self.texts = dict(embed=lines, fill_mask=masked)
+
+    def open(self, task, batch):
+        """batch: tokens that are computed at once."""
+        if task == "embed":
+            config = self.inference.EmbedConfig(
+                model=self.model, batch_tokens=batch, max_seq_length=self.max_length
+            )
+            self.call = self.inference.Embedder(config)
+        else:
+            from bert_gpu.inference.fill_mask import MaskFiller
+
+            config = self.inference.FillMaskConfig(model=self.model, batch_tokens=batch)
+            self.call = MaskFiller(config)
+        self.call(self.texts[task])  # compiles
+        return True
+
+    def run(self, task, count, output=None):
+        """Seconds for the first texts; output: file for their results."""
+        texts = self.texts[task][:count]
+        started = time.perf_counter()
+        results = self.call(texts)
+        seconds = time.perf_counter() - started
+        if output:
+            np.save(output, results if task == "embed" else [masks[0][0][0] for masks in results])
+        return seconds
+
+
+if __name__ == "__main__":
+    serve(Ours)
