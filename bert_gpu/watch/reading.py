@@ -23,6 +23,8 @@ from bert_gpu.train.sinks import read_lines
 SAMPLES, RESULTS = "samples.jsonl", "eval_results.json"
 EVAL = "eval_"  # which names of validation begin with
 WEIGHTS = "weights/"  # which names of weights in a checkpoint begin with
+HUGE = 1e100  # from which a value counts as not finite: charts could not be scaled to it
+MAX_STEP = 1 << 53  # above which floats skip whole numbers
 CLOCK_SECONDS = 2.0  # by which the clock of a file system may be off
 
 
@@ -199,7 +201,14 @@ def read_metrics(path):
     UserError for a damaged line; a last line without an end is being written, and left out.
     """
     check_regular(path)
-    train, valid = once_each([parse_json(line) for _, line in read_lines(path)])
+    lines = [parse_json(line) for _, line in read_lines(path)]
+    for number, line in enumerate(lines, 1):
+        if line["step"] > MAX_STEP:
+            raise UserError(
+                f"{path}, line {number}: step={shortened(line['step'])}: no run is so long; "
+                "correct or remove the line"
+            )
+    train, valid = once_each(lines)
     train, valid = (
         columns(train),
         columns(
@@ -232,11 +241,13 @@ def columns(lines):
     """{name: (n,) float64} of objects of numbers and nulls; "step" is always there."""
     names = dict.fromkeys(["step", *(name for line in lines for name in line)])
     return {
-        name: np.array(
-            [math.nan if line.get(name) is None else line[name] for line in lines], np.float64
-        )
-        for name in names
+        name: np.array([as_float(line.get(name)) for line in lines], np.float64) for name in names
     }
+
+
+def as_float(value):
+    """A number or None as a float; NaN when it is not known, or as good as infinite."""
+    return math.nan if value is None or abs(value) > HUGE else float(value)
 
 
 def add_axes(train, valid):

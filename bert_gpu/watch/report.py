@@ -46,7 +46,8 @@ def make_report(paths, config, made, **served):
     """
     runs = reading.read_runs(paths)
     found = sections.sections_of(runs)
-    axes = [axis for axis in AXES if any(np.isfinite(run.train[axis]).any() for run in runs)]
+    tables = [table for run in runs for table in (run.train, run.valid)]
+    axes = [axis for axis in AXES if any(np.isfinite(table[axis]).any() for table in tables)]
     pictures, parts = {}, []
     for section in found:
         plots = {} if not axes else draw_section(section, axes, config, pictures)

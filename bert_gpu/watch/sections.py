@@ -121,7 +121,9 @@ def summary(run):
     settings, plan = run.record["settings"], run.record
     facts = {"model": describe_model(run)}
     if run.kind == "finetune":
-        facts["task"] = f"{settings['task_name']}, {len(settings.get('labels') or ())} labels"
+        labels = settings.get("labels")
+        classes = f", {len(labels)} labels" if isinstance(labels, list) and labels else ""
+        facts["task"] = f"{settings['task_name']}{classes}"
     facts["data"] = describe_data(run)
     total = "" if plan.get("num_steps") is None else f" of {plan['num_steps']:,}"
     epochs = run.last("epoch")

@@ -24,7 +24,7 @@ def line(step, **more):
 
 
 def validation(step, **more):
-    return dict(step=step, eval_loss=9 / step, seconds=step + 0.5) | more
+    return dict(step=step, eval_loss=9 / max(step, 1), seconds=step + 0.5) | more
 
 
 def make_run(folder, lines, *, settings=None, free=None, samples=None, results=None, **record):

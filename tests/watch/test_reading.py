@@ -58,6 +58,7 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
         ('{"step": -1}\n', "line 2: step=-1: must be at least 0"),
         ("[]\n", "line 2: not a JSON object"),
         ("\x00\x00\x00\n", "line 2: not valid JSON"),
+        (f'{{"step": {10**400}}}\n', "line 2: step=1000"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path, text, problem):

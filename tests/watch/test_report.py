@@ -147,6 +147,7 @@ def test_only_what_a_run_has_is_drawn(tmp_path):
 
 def test_a_loss_that_is_not_finite_or_positive_is_survived(tmp_path):
     lines = [line(1, loss=None), line(2, loss=0.0), line(3, loss=-1.0), line(4, gradient_norm=1e9)]
+    lines += [line(5, loss=1e308, gradient_norm=10**400)]
     made = make(make_run(tmp_path / "run", lines))
     assert (
         titles(made.html)[0] == "Loss" and '<svg data-axis="step" data-scale="log"' not in made.html
@@ -155,6 +156,13 @@ def test_a_loss_that_is_not_finite_or_positive_is_survived(tmp_path):
     by_key = {chart.key: chart for group in charts.charts_of([run]).values() for chart in group}
     assert by_key["gradient-norm"].opens_with_log([run])
     assert not by_key["loss"].opens_with_log([run])
+
+
+def test_a_run_that_has_only_validated_is_drawn(tmp_path):
+    settings = dict(task_name="sts-b", labels=[])
+    folder = make_run(tmp_path / "run", [validation(0), validation(9)], settings=settings)
+    made = make(folder)
+    assert titles(made.html) == ["Loss"] and "<dd>sts-b</dd>" in made.html
 
 
 def test_trials_are_one_entry_with_their_spread(tmp_path):
