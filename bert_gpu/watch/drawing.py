@@ -33,6 +33,7 @@ from bert_gpu.watch.reading import known
 INCHES, DOTS = (4.6, 2.75), 200  # of a picture; dots an inch of a PNG
 AXIS_TITLES = dict(step="steps", tokens="real tokens", hours="hours")
 MARGINS = dict(left=0.115, right=0.975, bottom=0.17, top=0.97)  # shares of a picture
+HEADROOM = 1.05  # of an axis that begins at 0, above the highest value
 TITLED_TOP = 0.9  # of one with a title
 MINUTES_BELOW = 2.0  # hours, below which all of a chart is shown in minutes
 NAME_CHARACTERS = 28  # of a run beside its bar
@@ -126,7 +127,7 @@ def draw_run(axes, chart, run, index, axis, is_log, smoothing):
         is_noisy = chart.smooths and smoothing > 0 and len(x) >= 10
         if is_noisy:
             line(*thinned(x, y), "raw", linewidth=0.8, alpha=0.3)
-        mean = smoothed(x, y, smoothing) if is_noisy else thinned(x, y)
+        mean = smoothed(x, y, smoothing, is_log) if is_noisy else thinned(x, y)
         line(*mean, "mean", linewidth=1.7, linestyle=dashes, marker="o" if len(x) == 1 else None)
         draw_range(axes, chart, run, index, run.train[axis] * factor, color)
     x, y = points(run.valid, chart.valid)
@@ -165,7 +166,7 @@ def scale_axis(axes, chart, is_log):
         axes.yaxis.set_major_locator(MaxNLocator(5))
         low, high = chart.bounds
         if low is not None:
-            top = axes.get_ylim()[1]
+            top = HEADROOM * axes.get_ylim()[1]
             axes.set_ylim(low, high if high is not None else top if top > low else low + 1)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
 

@@ -184,6 +184,7 @@ def test_smoothing_neither_lags_nor_bends_a_line_and_takes_noise_away():
     np.testing.assert_allclose(fit_y, 3 * fit_x + 1, atol=1e-9)
     noise = np.random.default_rng(0).normal(size=200)
     assert smoothed(x[::25], noise, 0.02)[1].std() < 0.5 * noise.std()
+    np.testing.assert_allclose(smoothed(x, np.exp(3 * x), 0.02, True)[1], np.exp(3 * fit_x))
     gap = np.array([0.0, 1.0, 1000.0]), np.array([5.0, 7.0, 1.0])
     np.testing.assert_allclose(smoothed(*gap, 0.0001)[1], gap[1])
     np.testing.assert_array_equal(smoothed(x, x, 0), binned(x, x))
