@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import os
+import re
 
 import numpy as np
 import psutil
@@ -23,6 +24,8 @@ from bert_gpu.train.sinks import read_lines
 SAMPLES, RESULTS = "samples.jsonl", "eval_results.json"
 EVAL = "eval_"  # which names of validation begin with
 WEIGHTS = "weights/"  # which names of weights in a checkpoint begin with
+DEPTH = 4  # of folders that are looked through
+TRIAL = re.compile(r"trial-\d+")  # folders of finetune/sweep.py
 HUGE = 1e100  # from which a value counts as not finite: charts could not be scaled to it
 MAX_STEP = 1 << 53  # above which floats skip whole numbers
 CLOCK_SECONDS = 2.0  # by which the clock of a file system may be off
@@ -117,33 +120,44 @@ def as_text(value):
 
 
 def find_runs(paths):
-    """Folders of runs: each path is one, or a folder of such. UserError for what is neither."""
+    """Folders of runs: each path is one, or a folder with runs below it. UserError for what is
+    neither.
+    """
     found = []
     for path in paths:
-        if os.path.isfile(os.path.join(path, RUN)):
-            found.append(path)
-            continue
         if not os.path.isdir(path):
             problem = "is not a folder" if os.path.exists(path) else "no such folder"
             raise UserError(f"{path[:150]}: {problem}; name the --output_dir of a run")
-        inside = sorted(
-            entry.path
-            for entry in os.scandir(path)
-            if os.path.isfile(os.path.join(entry.path, RUN))
-        )
-        if not inside:
+        below = find_below(path, DEPTH)
+        if not below:
             raise UserError(
                 f"{path[:150]}: holds no run (no {RUN}), nor do the folders in it; "
                 "name the --output_dir of a run"
             )
-        found += inside
+        found += below
     return list({os.path.realpath(path): path for path in found}.values())
 
 
+def find_below(path, depth):
+    """Folders of runs, sorted: the folder itself, or those at most `depth` levels below it."""
+    if os.path.isfile(os.path.join(path, RUN)):
+        return [path]
+    if depth == 0:
+        return []
+    try:
+        inside = sorted(entry.path for entry in os.scandir(path) if entry.is_dir())
+    except PermissionError:
+        return []
+    return [run for folder in inside for run in find_below(folder, depth - 1)]
+
+
 def names_of(paths):
-    """A name for each path: its last parts, as few as tell all apart."""
+    """A name for each path: its last parts, as few as tell all apart; of the trials of a
+    fine-tuning also the part before, which says of what.
+    """
     parts = [os.path.realpath(path).split(os.sep) for path in paths]
-    for count in range(1, max(map(len, parts)) + 1):
+    least = 1 + any(TRIAL.fullmatch(part[-1]) for part in parts)
+    for count in range(least, max(map(len, parts)) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(names):
             break

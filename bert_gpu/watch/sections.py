@@ -92,7 +92,8 @@ def trials_of(runs):
 
 def stem(name):
     """A name without the number at its end."""
-    return name.rstrip("0123456789").rstrip("-_. /") or name
+    start = name.rstrip("0123456789").rstrip("-_. /")
+    return start.removesuffix("/trial") or name
 
 
 def is_provenance(name):

@@ -139,7 +139,11 @@ def test_runs_are_found_and_named(tmp_path):
     found = reading.find_runs([f"{tmp_path}/a/run", f"{tmp_path}/b", f"{tmp_path}/a/run/"])
     assert reading.names_of(found) == ["a/run", "b/other", "b/run"]
     assert reading.names_of([f"{tmp_path}/a/run"]) == ["run"]
-    (tmp_path / "c").mkdir()
+    for name in ("sweep/mnli/rate=1/trial-1", "sweep/mnli/rate=1/trial-2", "sweep/rte/trial-1"):
+        make_run(tmp_path / name, [line(1)])
+    found = reading.find_runs([f"{tmp_path}/sweep"])
+    assert reading.names_of(found) == ["rate=1/trial-1", "rate=1/trial-2", "rte/trial-1"]
+    (tmp_path / "c" / "d").mkdir(parents=True)
     for path, problem in (("c", "holds no run"), ("d", "no such folder")):
         with pytest.raises(UserError, match=f"{path}: {problem}"):
             reading.find_runs([f"{tmp_path}/{path}"])

@@ -193,6 +193,19 @@ def test_each_task_has_a_section(tmp_path):
     assert {section.title for section in found} >= {"Fine-tuning: pairs", "Fine-tuning: <>"}
 
 
+def test_a_folder_of_trials_has_an_entry_for_each_cell(tmp_path):
+    """As finetune/sweep.py makes it: OUTPUT_DIR/CELL/trial-N."""
+    for rate in (1e-5, 2e-5):
+        for seed in (1, 2):
+            settings = CLASSIFIER | dict(seed=seed, learning_rate=rate, init_checkpoint=f"x{seed}")
+            folder = tmp_path / "sweep" / f"learning_rate={rate}" / f"trial-{seed}"
+            make_run(folder, [line(1)], settings=settings, results=dict(accuracy=seed / 2))
+    runs = reading.read_runs(reading.find_runs([str(tmp_path / "sweep")]))
+    (section,) = sections.sections_of(runs)
+    found = [(entry.name, len(entry.runs)) for entry in section.entries]
+    assert found == [("learning_rate=1e-05", 2), ("learning_rate=2e-05", 2)]
+
+
 def test_runs_of_one_seed_and_several_models_are_no_trials(tmp_path):
     for number in (1, 2):
         start = CLASSIFIER | dict(init_checkpoint=f"model{number}")
