@@ -23,7 +23,8 @@ from helpers.process import HERE, tensorflow_environment
 from helpers.report import origin, print_origin
 
 MOMENTS = ("writing", "training", "writing", "training", "start")
-TIMES = ("_per_second", "seconds", "input_wait")  # what may differ in metrics.jsonl
+# what may differ in metrics.jsonl: ends and starts of names
+TIMES, SHARES = ("_per_second", "seconds", "input_wait"), "time_"
 
 
 def command(folder, data, steps, optimizer):
@@ -104,7 +105,12 @@ def state(folder, signum):
         if signum == signal.SIGKILL or ("eval_loss" in line and line["step"] % 6 == 0)
     ]
     kept = [
-        {name: value for name, value in line.items() if not name.endswith(TIMES)} for line in lines
+        {
+            name: value
+            for name, value in line.items()
+            if not name.endswith(TIMES) and not name.startswith(SHARES)
+        }
+        for line in lines
     ]
     last = folder / "checkpoints" / newest(folder)
     return {

@@ -1,7 +1,9 @@
-"""Utilisation, memory, temperature and power of a run's GPUs, from NVML (the source of nvidia-smi).
+"""Utilisation, memory, temperature, power, clocks and throttling of a run's GPUs, from NVML (the
+source of nvidia-smi).
 
 A thread samples every few seconds; `read` reduces each reading over all GPUs and all samples since
-the last `read` to one value. A reading that NVML does not give is absent; one warning says so.
+the last `read` to one value, and some readings to one for each GPU as well. A reading that NVML
+does not give is absent; one warning says so.
 """
 
 import contextlib
@@ -9,6 +11,24 @@ import os
 import threading
 
 import pynvml
+
+# bits of NVML's mask of what holds the clocks down
+POWER_CAP, HARDWARE, HEAT = 0x4, 0x8 | 0x80, 0x20 | 0x40
+
+
+def clock_mhz(gpu):
+    return pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)
+
+
+def clock_share(gpu):
+    return clock_mhz(gpu) / pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)
+
+
+def is_throttled(reasons):
+    """Function of a GPU -> whether its clocks are held down for one of these reasons."""
+    # the newer name of this call is missing in older drivers
+    return lambda gpu: bool(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & reasons)
+
 
 # name: (function of a GPU, reduction over GPUs and samples). Memory and temperature have limits, so
 # their maximum counts.
@@ -22,7 +42,17 @@ READINGS = {
     ),
     # NVML: milliwatts
     "gpu_power_watts": (lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000, "mean"),
+    # of the multiprocessors, and its share of the highest that the GPU has
+    "gpu_clock_mhz": (clock_mhz, "mean"),
+    "gpu_clock_share": (clock_share, "mean"),
+    # share of the samples in which the clocks were held down, by cause
+    "gpu_throttled_power": (is_throttled(POWER_CAP), "mean"),
+    "gpu_throttled_heat": (is_throttled(HEAT), "mean"),
+    "gpu_throttled_hardware": (is_throttled(HARDWARE), "mean"),
 }
+# given for each GPU too where there are several: gpu_0_clock_mhz and so on
+PER_GPU = ("gpu_clock_mhz", "gpu_temperature_celsius")
+COVERED = "GPU utilisation, memory, temperature, power or clocks"
 
 
 class HardwareSampler:
@@ -36,7 +66,7 @@ class HardwareSampler:
 
     def __init__(self, gpus, seconds, warn):
         self.seconds, self.warn, self.has_warned = seconds, warn, False
-        self.handles, self.samples = [], {name: [] for name in READINGS}
+        self.handles, self.samples = [], {name: [] for name in READINGS}  # a list a sample
         self.lock, self.ends, self.thread = threading.Lock(), threading.Event(), None
         if gpus:
             self.handles = self._open(gpus)
@@ -45,15 +75,21 @@ class HardwareSampler:
             self.thread.start()
 
     def read(self):
-        """{name: value} since the last call, for the READINGS that have samples."""
+        """{name: value} since the last call, for the READINGS that have samples. GPUs count from 0
+        in the order of the run's.
+        """
         with self.lock:
             samples, self.samples = self.samples, {name: [] for name in READINGS}
-        reduce = dict(mean=lambda values: sum(values) / len(values), highest=max)
-        return {
-            name: float(reduce[READINGS[name][1]](values))
-            for name, values in samples.items()
-            if values
+        values = {
+            name: reduced(name, [value for sample in rows for value in sample])
+            for name, rows in samples.items()
+            if rows
         }
+        if len(self.handles) > 1:
+            for name in PER_GPU:
+                for gpu, column in enumerate(zip(*samples[name], strict=True)):
+                    values[name.replace("gpu", f"gpu_{gpu}", 1)] = reduced(name, column)
+        return values
 
     def close(self):
         self.ends.set()
@@ -72,26 +108,20 @@ class HardwareSampler:
                 self._complain(f"NVML does not report {name} for every GPU ({error})")
                 continue
             with self.lock:
-                self.samples[name] += values
+                self.samples[name].append(values)
 
     def _open(self, gpus):
         """The handles of the GPUs, [] when NVML is missing or does not know one of them."""
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._complain(
-                "no GPU utilisation, memory, temperature or "
-                f"power in the log: NVML does not start ({error})"
-            )
+            self._complain(f"no {COVERED} in the log: NVML does not start ({error})")
             return []
         try:
             by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
             return [by_index(gpu) if isinstance(gpu, int) else by_uuid(gpu) for gpu in gpus]
         except pynvml.NVMLError as error:
-            self._complain(
-                "no GPU utilisation, memory, temperature or power "
-                f"in the log: NVML does not know {gpus} ({error})"
-            )
+            self._complain(f"no {COVERED} in the log: NVML does not know {gpus} ({error})")
             pynvml.nvmlShutdown()
             return []
 
@@ -104,6 +134,13 @@ class HardwareSampler:
         if not self.has_warned:
             self.warn(text)
         self.has_warned = True
+
+
+def reduced(name, values):
+    """Values of a reading as one float."""
+    values = list(values)
+    mean = sum(values) / len(values)
+    return float(mean if READINGS[name][1] == "mean" else max(values))
 
 
 def visible_gpus(indices, environ=os.environ):

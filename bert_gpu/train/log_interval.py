@@ -11,16 +11,20 @@ import numpy as np
 
 from bert_gpu.train.throughput import utilization
 
+# What the time of a session is spent on: steps; waiting for data; the first call of steps, which
+# compiles; validation; saving, which is checkpoints and exports.
+ACTIVITIES = ("training", "input", "compiling", "validation", "saving")
+
 
 class Stopwatch:
-    """Seconds that a run has spent over all sessions, and those spent training, not validating or
-    saving.
+    """Seconds that a run has spent over all sessions, and what those of this session were spent on.
 
     clock: () -> seconds, of any origin. spent: seconds of earlier sessions.
     """
 
     def __init__(self, spent=0.0, clock=time.monotonic):
-        self.spent, self.clock, self.started, self.idle = spent, clock, clock(), 0.0
+        self.spent, self.clock, self.started = spent, clock, clock()
+        self.others = dict.fromkeys(ACTIVITIES[1:], 0.0)
 
     @property
     def seconds(self):
@@ -28,16 +32,38 @@ class Stopwatch:
 
     @property
     def training_seconds(self):
-        return self.seconds - self.idle
+        """Without validation and saving; waiting and compiling count."""
+        return self.seconds - self.others["validation"] - self.others["saving"]
+
+    @property
+    def activities(self):
+        """{activity: seconds of this session}; what is nothing else is training."""
+        training = self.seconds - self.spent - sum(self.others.values())
+        return dict(training=max(0.0, training)) | self.others
 
     @contextlib.contextmanager
-    def paused(self):
-        """Counts the time inside as spent, but not as training."""
+    def paused(self, activity):
+        """Counts the time inside as "validation" or "saving", not as training."""
         since = self.clock()
         try:
             yield
         finally:
-            self.idle += self.clock() - since
+            self.count(activity, self.clock() - since)
+
+    def count(self, activity, seconds):
+        """Counts seconds that have passed as one of ACTIVITIES other than training."""
+        self.others[activity] += seconds
+
+
+def shares_of(activities, before=None):
+    """{"time_ACTIVITY": share of the seconds}, 0 to 1, of Stopwatch.activities since an earlier
+    state of them; {} when no time has passed.
+    """
+    seconds = {name: now - (before or {}).get(name, 0.0) for name, now in activities.items()}
+    total = sum(seconds.values())
+    if total <= 0:
+        return {}
+    return {f"time_{name}": max(0.0, part) / total for name, part in seconds.items()}
 
 
 class LogInterval:
@@ -46,7 +72,7 @@ class LogInterval:
     The first call of a session traces and compiles: its metrics count, its time does not.
     Throughput is that of all GPUs together: steps, sequences, tokens (real ones) and padded_tokens
     (all positions of the rows) per second, and input_wait, the share of time in which the loop
-    waited for data.
+    waited for data. Where the time went, validation and saving included, is in "time_" names.
 
     Args of the constructor: watch: Stopwatch. flops: function of a host batch -> model.flops.Flops
       of its step, None = not counted. peak_flops: of all GPUs a second, None = unknown, without
@@ -66,14 +92,17 @@ class LogInterval:
             *(("model_flops", "hardware_flops") if self.flops else ()),
         )
         self.metrics, self.totals, self.waited = [], dict.fromkeys(names, 0), 0.0
-        self.opened = self.watch.training_seconds
+        self.opened, self.activities = self.watch.training_seconds, self.watch.activities
 
     def add(self, metrics, batches, waited):
         """One call's step.Metrics, its host batches, and the seconds it waited for them."""
         self.metrics.append(metrics)
+        self.watch.count("input", waited)
         if not self.is_warm:
             metrics.read()
-            self.is_warm, self.opened = True, self.watch.training_seconds
+            now = self.watch.training_seconds
+            self.watch.count("compiling", max(0.0, now - self.opened - waited))
+            self.is_warm, self.opened = True, now
             return
         self.waited += waited
         self.totals["steps"] += len(batches)
@@ -117,6 +146,7 @@ class LogInterval:
                 self.peak_flops,
             )
             rates |= {name: value for name, value in used.items() if value is not None}
+        rates |= shares_of(self.watch.activities, self.activities)
         self.clear()
         return steps, means | dict(
             skipped_steps=int(np.sum(~is_finite)), seconds=self.watch.seconds

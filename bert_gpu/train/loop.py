@@ -297,7 +297,7 @@ class Loop:
         decides whether the run goes on.
         """
         try:
-            with self.watch.paused():
+            with self.watch.paused("saving"):
                 self.console.say(
                     f"model at {mark:g} of the run: {self.job.export(mark, self.progress.step)}"
                 )
@@ -334,7 +334,7 @@ class Loop:
         """Validates; returns the loss, None when there is none."""
         if self.job.validate is None:
             return None
-        with self.watch.paused():
+        with self.watch.paused("validation"):
             values = self.job.validate()
         step = self.progress.step
         self.log.write(
@@ -351,7 +351,7 @@ class Loop:
     def _save(self):
         if self.saved_step == self.progress.step and self.progress.step:
             return
-        with self.watch.paused():
+        with self.watch.paused("saving"):
             self.writer.wait()
             self.progress.seconds, self.progress.health = (
                 self.watch.seconds,
@@ -367,7 +367,7 @@ class Loop:
         progress = self.progress
         if self.ending.on_divergence == "rollback":
             self.writer.wait()
-        with self.watch.paused():
+        with self.watch.paused("saving"):
             roll_back(
                 problem,
                 self.ending,

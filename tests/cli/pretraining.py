@@ -24,8 +24,8 @@ SMALL = [
     "--learning_rate=1e-3",
 ]
 HANG_SECONDS = 600  # after which what is waited for does not come any more
-# ends of the names of what differs from run to run
-TIMES = ("_per_second", "seconds", "input_wait")
+# ends and starts of the names of what differs from run to run
+TIMES, SHARES = ("_per_second", "seconds", "input_wait"), "time_"
 
 
 def pretrain(data, output, *flags, steps=12):
@@ -46,7 +46,11 @@ def weights(output):
 def lines(output):
     text = (output / "metrics.jsonl").read_text()
     return [
-        {k: v for k, v in json.loads(line).items() if not k.endswith(TIMES)}
+        {
+            name: value
+            for name, value in json.loads(line).items()
+            if not name.endswith(TIMES) and not name.startswith(SHARES)
+        }
         for line in text.splitlines()
     ]
 

@@ -6,10 +6,13 @@ import threading
 import time
 import types
 
+import pynvml
 import pytest
 
 from bert_gpu.train import hardware, monitor
 from bert_gpu.train.hardware import HardwareSampler, visible_gpus
+
+HOT = pynvml.nvmlClocksThrottleReasonHwSlowdown | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
 
 
 class NVMLError(Exception):
@@ -19,7 +22,7 @@ class NVMLError(Exception):
 class FakeNvml:
     """The calls of pynvml that are used, for two GPUs whose readings a test sets."""
 
-    NVMLError, NVML_TEMPERATURE_GPU = NVMLError, 0
+    NVMLError, NVML_TEMPERATURE_GPU, NVML_CLOCK_SM = NVMLError, 0, 1
 
     def __init__(
         self,
@@ -27,6 +30,8 @@ class FakeNvml:
         used=(1 << 30, 3 << 30),
         celsius=(60, 71),
         milliwatts=(200_000, 300_500),
+        clocks=(1980, 1485),
+        reasons=(0, pynvml.nvmlClocksThrottleReasonSwPowerCap),
     ):
         self.utilization, self.used, self.celsius, self.milliwatts = (
             utilization,
@@ -34,6 +39,7 @@ class FakeNvml:
             celsius,
             milliwatts,
         )
+        self.clocks, self.reasons = clocks, reasons
         self.fails, self.num_open, self.asked = set(), 0, []
 
     def nvmlInit(self):
@@ -69,6 +75,19 @@ class FakeNvml:
         self.check("power")
         return self.milliwatts[gpu]
 
+    def nvmlDeviceGetClockInfo(self, gpu, kind):
+        assert kind == self.NVML_CLOCK_SM
+        self.check("clock")
+        return self.clocks[gpu]
+
+    def nvmlDeviceGetMaxClockInfo(self, gpu, kind):
+        assert kind == self.NVML_CLOCK_SM
+        return 1980
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu):
+        self.check("reasons")
+        return self.reasons[gpu]
+
     def check(self, what):
         if what in self.fails:
             raise NVMLError("GPU is lost")
@@ -90,17 +109,15 @@ def sampler_of(gpus, warn=pytest.fail):
 
 def wait_for_sample(sampler):
     for _ in range(60_000):  # ten minutes, which only end a hang
-        if sampler.samples["gpu_power_watts"]:  # the last of the four
+        if sampler.samples["gpu_throttled_hardware"]:  # the last of them
             return
         time.sleep(0.01)
     pytest.fail("no sample")
 
 
 def test_the_binding_has_what_is_used():
-    import pynvml
-
     names = [name for name in vars(FakeNvml) if name.startswith(("nvml", "NVML"))]
-    assert len(names) == 10 and all(hasattr(pynvml, name) for name in names)
+    assert len(names) == 14 and all(hasattr(pynvml, name) for name in names)
 
 
 def test_numbers_over_gpus_and_samples(nvml):
@@ -111,12 +128,27 @@ def test_numbers_over_gpus_and_samples(nvml):
         (80, 50),
         (100_000, 100_000),
     )
+    nvml.clocks = (990, 1485)
+    nvml.reasons = (
+        pynvml.nvmlClocksThrottleReasonHwSlowdown
+        | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
+        pynvml.nvmlClocksThrottleReasonGpuIdle,
+    )
     sampler.sample()
     assert sampler.read() == dict(
         gpu_utilization=(50 + 100 + 0 + 10) / 4,
         gpu_memory_bytes=3 << 30,
         gpu_temperature_celsius=80,
         gpu_power_watts=(200 + 300.5 + 100 + 100) / 4,
+        gpu_clock_mhz=(1980 + 1485 + 990 + 1485) / 4,
+        gpu_clock_share=(1 + 0.75 + 0.5 + 0.75) / 4,
+        gpu_throttled_power=1 / 4,
+        gpu_throttled_heat=1 / 4,
+        gpu_throttled_hardware=1 / 4,
+        gpu_0_clock_mhz=(1980 + 990) / 2,
+        gpu_1_clock_mhz=1485,
+        gpu_0_temperature_celsius=80,
+        gpu_1_temperature_celsius=71,
     )
     assert sampler.read() == {}  # nothing new since
     sampler.sample()
@@ -133,6 +165,11 @@ def test_only_the_gpus_of_the_run(nvml):
         gpu_memory_bytes=float(3 << 30),
         gpu_temperature_celsius=71.0,
         gpu_power_watts=300.5,
+        gpu_clock_mhz=1485.0,
+        gpu_clock_share=0.75,
+        gpu_throttled_power=1.0,
+        gpu_throttled_heat=0.0,
+        gpu_throttled_hardware=0.0,
     )
     sampler.close()
 
@@ -152,21 +189,27 @@ def test_what_nvml_stops_giving_is_absent_and_told_once(nvml):
     told = []
     sampler = sampler_of([0, 1], told.append)
     sampler.read()
-    nvml.fails = {"power"}
+    nvml.fails = {"power", "reasons"}
     for _ in range(3):
         sampler.sample()
     assert sampler.read().keys() == {
         "gpu_utilization",
         "gpu_memory_bytes",
         "gpu_temperature_celsius",
+        "gpu_clock_mhz",
+        "gpu_clock_share",
+        "gpu_0_clock_mhz",
+        "gpu_1_clock_mhz",
+        "gpu_0_temperature_celsius",
+        "gpu_1_temperature_celsius",
     }
-    nvml.fails = {"power", "utilization", "memory", "temperature"}
+    nvml.fails = {"power", "utilization", "memory", "temperature", "clock", "reasons"}
     sampler.sample()
     assert sampler.read() == {}
     assert len(told) == 1 and "gpu_power_watts" in told[0] and "GPU is lost" in told[0]
     nvml.fails = set()
     sampler.sample()
-    assert len(sampler.read()) == 4
+    assert len(sampler.read()) == 9 + 2 * 2
     sampler.close()
 
 
