@@ -17,6 +17,9 @@ from bert_gpu.fused import column_sums, custom_gradient, fused, widened
 from bert_gpu.model.layers import dense, dropout, norm, project, sizes, ungated
 from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 
+# what a training step reports beside its losses: {name: the count that its sum is divided by}
+MEASURES = {"mlm_accuracy": "mlm"}
+
 
 def mlm_weights(config):
     """Transform and output bias of the masked-word head; its output kernel is the word
@@ -235,10 +238,17 @@ def _cross_entropy_gradient(logits, labels, logarithms, upstream, classes, bias)
     )
 
 
-@custom_gradient
 def cross_entropy(logits, labels, *bias):
     """-log softmax(logits + bias)[label] in float32: (R, C), int32 (R,) and optionally (C,) ->
     (R,).
+    """
+    return cross_entropy_and_correct(logits, labels, *bias)[0]
+
+
+@custom_gradient
+def cross_entropy_and_correct(logits, labels, *bias):
+    """(`cross_entropy`, whether no class scores higher than the label: float32 (R,) of 0 and 1,
+    which costs nothing beside it).
 
     Of arrays as large as the logits, only the logits are kept. For the width of a vocabulary,
     TensorFlow's own op takes twice as long on a CPU, gradient included, and it is slower still with
@@ -248,24 +258,33 @@ def cross_entropy(logits, labels, *bias):
     largest, chosen = tf.reduce_max(wide, -1), tf.gather(wide, labels, batch_dims=1)
     logarithms = largest + tf.math.log(_sum_of_exponentials(logits, largest, bias))
 
-    def gradient(upstream):
+    def gradient(upstream, _):
         classes = tf.range(sizes(logits)[1])
         dlogits = _cross_entropy_gradient(logits, labels, logarithms, upstream, classes, bias)
         return dlogits, None, *(column_sums(dlogits, b.dtype) for b in bias)
 
-    return logarithms - chosen, gradient
+    return (logarithms - chosen, tf.cast(chosen >= largest, tf.float32)), gradient
 
 
-def summed_loss(logits, labels, weights, bias=()):
-    """Summed cross-entropy and the sum of the weights: (..., C), (...), (...), [(C,)] or [] -> two
-    float32 scalars.
+def summed_loss_and_correct(logits, labels, weights, bias=()):
+    """Weighted sums of the cross-entropy and of what is correct: (..., C), (...), (...), [(C,)] or
+    [] -> two float32 scalars.
     """
     logits = tf.reshape(logits, [-1, logits.shape[-1]])
     labels, weights = (
         tf.reshape(tf.cast(labels, tf.int32), [-1]),
         tf.reshape(tf.cast(weights, tf.float32), [-1]),
     )
-    return tf.reduce_sum(cross_entropy(logits, labels, *bias) * weights), tf.reduce_sum(weights)
+    losses, correct = cross_entropy_and_correct(logits, labels, *bias)
+    return tf.reduce_sum(losses * weights), tf.reduce_sum(correct * weights)
+
+
+def summed_loss(logits, labels, weights):
+    """Summed cross-entropy and the sum of the weights: (..., C), (...), (...) -> two float32
+    scalars.
+    """
+    loss, _ = summed_loss_and_correct(logits, labels, weights)
+    return loss, tf.reduce_sum(tf.cast(weights, tf.float32))
 
 
 def summed_correct(logits, labels, weights):
@@ -306,7 +325,13 @@ def pretraining_counts(batch):
 
 
 def pretraining_losses(weights, batch, encoder, *, dtype=tf.float32, seed=None):
-    """Summed losses of a batch: {"mlm": scalar, "nsp": scalar}, float32.
+    """The losses among `pretraining_sums`: {"mlm": scalar, "nsp": scalar}."""
+    sums = pretraining_sums(weights, batch, encoder, dtype=dtype, seed=seed)
+    return {name: value for name, value in sums.items() if name not in MEASURES}
+
+
+def pretraining_sums(weights, batch, encoder, *, dtype=tf.float32, seed=None):
+    """Summed losses and measures of a batch: {"mlm", "nsp", "mlm_accuracy": float32 scalar}.
 
     Args:
       weights: {name: tensor} with the names of `pretraining_weights`.
@@ -326,12 +351,13 @@ def pretraining_losses(weights, batch, encoder, *, dtype=tf.float32, seed=None):
         encoder.config,
         dtype,
     )
-    losses = {"mlm": summed_loss(logits, batch["masked_lm_ids"], words, bias)[0]}
+    loss, correct = summed_loss_and_correct(logits, batch["masked_lm_ids"], words, bias)
+    sums = {"mlm": loss, "mlm_accuracy": correct}
     if "next_sentence_labels" in batch:
-        losses["nsp"] = summed_loss(
+        sums["nsp"] = summed_loss(
             nsp_logits(weights, pool(weights, hidden)), batch["next_sentence_labels"], rows
         )[0]
-    return losses
+    return sums
 
 
 def pretraining_metrics(weights, batch, encoder, dtype=tf.float32):

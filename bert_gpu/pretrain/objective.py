@@ -14,9 +14,10 @@ def pretraining_objective(encoder):
     """The pretraining Objective of an Encoder."""
     return Objective(
         counts=heads.pretraining_counts,
-        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(
+        losses=lambda weights, batch, dtype, seed: heads.pretraining_sums(
             weights, batch, encoder, dtype=dtype, seed=seed
         ),
+        measures=heads.MEASURES,
     )
 
 

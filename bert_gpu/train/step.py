@@ -14,7 +14,7 @@ micro-batch. A global batch has R * A * B rows.
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -31,10 +31,17 @@ class Objective:
     counts(batch) -> {name: float32 scalar}: what each loss is divided by; needs no forward pass.
     losses(weights, batch, dtype, seed) -> {name: float32 scalar}: sums, of the same names. `seed`
     is a (2,) int32 tensor for dropout.
+    measures: {name: the count that it is divided by} of further sums that `losses` returns, which
+    are reported beside the losses and not part of what is trained for.
     """
 
     counts: Callable
     losses: Callable
+    measures: Mapping = dataclasses.field(default_factory=dict)
+
+    def only_losses(self, values):
+        """The values {name: value} of the losses, without those of the measures."""
+        return {name: value for name, value in values.items() if name not in self.measures}
 
 
 def fold_seed(seed, *parts):
@@ -89,8 +96,8 @@ class DeviceBatches(typing.NamedTuple):
 class TrainStep:
     """Callable (batches, learning_rates, step) -> Metrics of K steps.
 
-    Their names: "loss" and one mean for each loss, "gradient_norm", "skipped" (1.0 when the step
-    was not finite), "loss_scale".
+    Their names: "loss" and one mean for each loss and measure, "gradient_norm", "skipped" (1.0
+    when the step was not finite), "loss_scale".
 
     Args of the constructor:
       devices: devices.Devices. state: state.TrainState. objective: Objective. optimizer:
@@ -251,7 +258,7 @@ class TrainStep:
         norm, skipped = self.update(gradients, scale, learning_rate, clip, joint_results)
         metrics = dict(
             losses,
-            loss=tf.add_n(list(losses.values())),
+            loss=tf.add_n(list(self.objective.only_losses(losses).values())),
             gradient_norm=norm,
             skipped=skipped,
             loss_scale=scale,
@@ -302,6 +309,7 @@ class TrainStep:
         """
         cast = cast_weights(weights, self.devices.dtype)
         trained = {name: cast[name] for name in self.state.trained}
+        measures = self.objective.measures
 
         def micro_batch(index):
             rows = {name: value[index] for name, value in batch.items()}
@@ -309,9 +317,10 @@ class TrainStep:
                 tape.watch(trained)
                 sums = self.objective.losses(cast, rows, self.devices.dtype, fold_seed(seed, index))
                 losses = {
-                    name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()
+                    name: value / tf.maximum(counts[measures.get(name, name)], 1.0)
+                    for name, value in sums.items()
                 }
-                target = scale * tf.add_n(list(losses.values()))
+                target = scale * tf.add_n(list(self.objective.only_losses(losses).values()))
             gradients = tape.gradient(
                 target, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO
             )
@@ -338,7 +347,7 @@ class TrainStep:
 
         end = num_micro_batches if self.is_ramped else self.num_micro_batches
         zeros = {name: tf.zeros(weights[name].shape) for name in trained}
-        start = (tf.constant(0), zeros, {name: tf.constant(0.0) for name in counts})
+        start = (tf.constant(0), zeros, {name: tf.constant(0.0) for name in [*counts, *measures]})
         _, gradients, losses = tf.while_loop(
             lambda index, *_: index < end, accumulate, start, parallel_iterations=1
         )

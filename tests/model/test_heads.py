@@ -118,7 +118,10 @@ def test_counts_need_no_weights_and_equal_those_of_the_metrics(weights, batch):
     metrics = heads.pretraining_metrics(weights, full, ENCODER)
     assert {name: float(count) for name, count in counts.items()} == {"mlm": 8, "nsp": 3}
     assert set(metrics) == {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
+    sums = heads.pretraining_sums(weights, full, ENCODER)
+    assert sums["mlm_accuracy"] == metrics["mlm_accuracy"][0], "without dropout they are the same"
     losses = heads.pretraining_losses(weights, full, ENCODER)
+    assert losses.keys() == counts.keys()
     for name in ("mlm", "nsp"):
         assert metrics[f"{name}_loss"][1] == metrics[f"{name}_accuracy"][1] == counts[name]
         np.testing.assert_allclose(metrics[f"{name}_loss"][0], losses[name], rtol=1e-6)

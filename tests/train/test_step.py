@@ -20,7 +20,9 @@ def losses(metrics):
 @pytest.fixture(scope="module")
 def one():
     trainer = fresh()
-    return losses(trainer.run(batches(20))), trainer.state.read_weights()
+    metrics = trainer.run(batches(20))
+    shares = [step["mlm_accuracy"] for step in metrics]
+    return losses(metrics), trainer.state.read_weights(), shares
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,9 @@ def test_division_of_the_batch_changes_nothing(one, num_replicas, accumulation):
     Rows have unequal numbers of masked tokens, and so have replicas and micro-batches.
     """
     trainer = fresh(num_replicas, accumulation)
-    np.testing.assert_allclose(losses(trainer.run(batches(20))), one[0], rtol=1e-5)
+    metrics = trainer.run(batches(20))
+    np.testing.assert_allclose(losses(metrics), one[0], rtol=1e-5)
+    np.testing.assert_allclose([step["mlm_accuracy"] for step in metrics], one[2], rtol=1e-5)
     assert distance(one[1], trainer.state.read_weights()) < 1e-5
 
 
@@ -48,6 +52,10 @@ def test_training_lowers_the_loss(one):
     batch = list(batches(1)) * 30
     metrics = fresh().run(batch)
     assert metrics[-1]["loss"] < 0.7 * metrics[0]["loss"]
+    first, last = (metrics[index]["mlm_accuracy"] for index in (0, -1))
+    assert first < 0.2 and first + 0.3 < last <= 1.0
+    for step in metrics:  # what is measured is no part of the loss
+        assert step["loss"] == pytest.approx(step["mlm"] + step["nsp"], rel=1e-6)
 
 
 def test_replicas_stay_equal():
