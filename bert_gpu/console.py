@@ -7,8 +7,11 @@ stops the job. What is printed for a person goes through `tell`, which drops wha
 import contextlib
 import errno
 import logging
+import math
 import os
+import shutil
 import sys
+import textwrap
 import time
 import warnings
 
@@ -32,6 +35,11 @@ class Console:
     def warn(self, text):
         warn(text)
 
+    def block(self, rows):
+        """Says rows of (label, text) in two columns; a terminal's width breaks long texts."""
+        for line in aligned(rows, columns_of(self.stream)):
+            self.say(line)
+
     def progress(self, total, start, what, unit="step"):
         if self.quiet:
             return NoProgress()
@@ -40,6 +48,14 @@ class Console:
             if is_terminal(sys.stderr)
             else Lines(self, total, start, what, unit)
         )
+
+    def share_bar(self, what):
+        """A ShareBar on a terminal; None elsewhere, where lines with `stamp` serve."""
+        return ShareBar(what) if is_terminal(sys.stderr) and not self.quiet else None
+
+    def stamp(self):
+        """What a line about progress begins with where there is no bar: the time."""
+        return time.strftime("%Y-%m-%d %H:%M:%S  ")
 
 
 class LogConsole(Console):
@@ -56,6 +72,9 @@ class LogConsole(Console):
 
     def warn(self, text):
         self.logger.warning(text)
+
+    def stamp(self):
+        return ""  # loggers have their own
 
 
 class NoProgress:
@@ -81,6 +100,47 @@ class Bar:
             self.bar.set_postfix_str(text, refresh=False)
         with lasting(sys.stderr):
             self.bar.update(done - self.bar.n)
+
+    def close(self):
+        with lasting(sys.stderr):
+            self.bar.close()
+
+
+class ShareBar:
+    """A bar over the share that is done, with fields of text: as many as the terminal has room for.
+
+    It is drawn at most every SECONDS, so that it is calm, and whenever its fields change.
+    """
+
+    SECONDS, LEAST_BAR = 0.5, 4  # columns
+
+    def __init__(self, what):
+        import tqdm
+
+        self.bar = tqdm.tqdm(total=1.0, desc=what, dynamic_ncols=True, miniters=1, delay=1e9)
+        self.drawn = -math.inf
+
+    def show(self, share, count, left, fields=None):
+        """Draws it anew.
+
+        Args:
+          share: 0 to 1. count: text, such as "20/120". left: the time left, as text.
+          fields: [(importance, text)] in their order; those of the lowest importance give way on a
+            narrow terminal. None: those shown before, and it may wait.
+        """
+        now = time.monotonic()
+        if fields is None and now - self.drawn < self.SECONDS:
+            return
+        self.drawn, self.fields = now, getattr(self, "fields", []) if fields is None else fields
+        self.bar.delay = 0  # of tqdm, which would draw an empty bar first
+        self.bar.n = min(1.0, share)
+        start = f"{count} [{{elapsed}}<{left}"
+        taken = len(self.bar.desc) + len(f": 100%||  [00:00:00<]{count}{left}") + self.LEAST_BAR
+        fields = fitting(self.fields, columns_of(sys.stderr) - taken)
+        text = "".join(f", {field}" for field in fields)
+        self.bar.bar_format = f"{{l_bar}}{{bar}}| {start}{escaped(text)}]"
+        with lasting(sys.stderr):
+            self.bar.refresh()
 
     def close(self):
         with lasting(sys.stderr):
@@ -116,6 +176,42 @@ class Lines:
 
     def close(self):
         pass
+
+
+def fitting(fields, room):
+    """The texts of (importance, text) that fit into `room` columns with two more each, in their
+    order; the least important ones are left out first.
+    """
+    kept = list(fields)
+    while kept and sum(len(text) + 2 for _, text in kept) > room:
+        kept.remove(min(kept, key=lambda field: field[0]))
+    return [text for _, text in kept]
+
+
+def escaped(text):
+    """A text as it stands in a format string."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def aligned(rows, columns=None):
+    """Lines of (label, text) rows with the texts below each other, broken at `columns` if given."""
+    rows = [(f"{label}:", text) for label, text in rows]
+    width = 2 + max(len(label) for label, _ in rows)
+    lines = []
+    for label, text in rows:
+        room = 10_000 if columns is None else max(20, columns - width)
+        first, *more = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+        lines += [f"{label:<{width}}{first}".rstrip(), *(" " * width + part for part in more)]
+    return lines
+
+
+def columns_of(stream):
+    """The width of a stream's terminal, None when it is none."""
+    if not is_terminal(stream):
+        return None
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    return shutil.get_terminal_size().columns
 
 
 def tell(stream, text):
@@ -245,3 +341,7 @@ def format_seconds(seconds):
         if seconds >= 3600
         else f"{seconds // 60}:{seconds % 60:02d}"
     )
+
+
+def format_metric(value):
+    return "none" if value is None or not math.isfinite(value) else f"{value:.4f}"

@@ -106,3 +106,24 @@ def test_a_message_gets_a_line_of_its_own_and_the_bar_is_drawn_again(monkeypatch
         "training",
         "training",
     ]
+
+
+def test_a_block_is_aligned_and_broken_at_the_width_of_a_terminal():
+    rows = [("batch", "one two three four five"), ("learning rate", "1e-4"), ("x", "")]
+    assert console.aligned(rows) == [
+        "batch:          one two three four five",
+        "learning rate:  1e-4",
+        "x:",
+    ]
+    assert console.aligned(rows[:2], 36) == [
+        "batch:          one two three four",
+        "                five",
+        "learning rate:  1e-4",
+    ]
+
+
+def test_what_matters_least_gives_way():
+    fields = [(9, "loss 1.0"), (1, "rate 2"), (5, "fast")]
+    assert console.fitting(fields, 100) == ["loss 1.0", "rate 2", "fast"]
+    assert console.fitting(fields, 16) == ["loss 1.0", "fast"]
+    assert console.fitting(fields, 9) == []

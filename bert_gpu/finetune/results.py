@@ -14,10 +14,11 @@ import re
 import numpy as np
 
 from bert_gpu import console
+from bert_gpu.console import format_metric
 from bert_gpu.files import check_writable
 from bert_gpu.finetune.config import STANDARD_OUTPUT
 from bert_gpu.settings import UserError
-from bert_gpu.train import checkpoint, loop
+from bert_gpu.train import checkpoint
 
 RESULTS, RESULTS_TEXT = "eval_results.json", "eval_results.txt"
 PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", "submission"
@@ -273,4 +274,4 @@ def table(lines):
 
 
 def show_number(value):
-    return f"{value:,}" if isinstance(value, int) else loop.format_metric(value)
+    return f"{value:,}" if isinstance(value, int) else format_metric(value)

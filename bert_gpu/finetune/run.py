@@ -41,6 +41,7 @@ from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
 from bert_gpu.train.sizes import check_size
+from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import TrainState, frozen_names
 
 # settings of the model that fine-tuning may change
@@ -129,7 +130,10 @@ def run_phases(
     )
     if trains:
         engine.check_settings(folder, stored, fixed, RUN_FIELDS)
-    announce(console, devices, start, task, examples, encoded)
+    warn_of_skipped(examples, console)
+    about = describe(start, task, examples, encoded)
+    if not trains:
+        console.block([*device_rows(devices), *about])
 
     memory, optimizer = (settings.memory, settings.optimizer) if trains else (MemoryConfig(), None)
     state = TrainState(
@@ -167,6 +171,7 @@ def run_phases(
                 write_notes(task, examples["train"][0].has_pairs, length),
                 lambda step: facts_while_training(folder.path, step, console.warn),
             ),
+            about,
         )
         outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
         if outcome.signal is not None:
@@ -321,30 +326,37 @@ def encode(start, kind, examples, max_seq_length, folder):
     )
 
 
-def announce(console, devices, start, task, examples, encoded):
-    """Logs the devices, the model and the data."""
-    console.say(devices.describe())
+def describe(start, task, examples, encoded):
+    """Rows on the model and the data, for the log."""
     labels = "" if task.kind == "regression" else f"; labels: {', '.join(start.labels)}"
-    console.say(f"model: {start.path}{labels}"[:300])
+    rows = [("model", f"{start.path}{labels}"[:300])]
     if start.unused:
-        console.say(start.unused)
+        rows.append(("left over", start.unused))
     if start.fresh:
-        console.say(f"fresh weights: {', '.join(start.fresh) if len(start.fresh) < 10 else 'all'}")
+        names = ", ".join(start.fresh) if len(start.fresh) < 10 else "all"
+        rows.append(("fresh weights", names))
     for phase, parts in examples.items():
-        for part, rows in zip(parts, encoded[phase], strict=True):
+        for part, found in zip(parts, encoded[phase], strict=True):
             kind = "pairs" if part.has_pairs else "texts"
             cut = (
-                f"; {rows.num_truncated:,} cut to {rows.max_seq_length} tokens"
-                if rows.num_truncated
+                f"; {found.num_truncated:,} cut to {found.max_seq_length} tokens"
+                if found.num_truncated
                 else ""
             )
-            tokens = len(rows.ids) / len(rows)
-            console.say(f"data: {part.path}: {len(part):,} {kind}, {tokens:.1f} tokens each{cut}")
-            if part.num_skipped:
-                console.warn(
-                    f"{part.path}: {part.num_skipped:,} lines with another number of columns than "
-                    "the first are left out"
-                )
+            tokens = len(found.ids) / len(found)
+            text = f"{part.path}: {len(part):,} {kind}, {tokens:.1f} tokens each{cut}"
+            rows.append(("data", text))
+    return tuple(rows)
+
+
+def warn_of_skipped(examples, console):
+    """Warns of lines that are no examples."""
+    for part in [part for parts in examples.values() for part in parts]:
+        if part.num_skipped:
+            console.warn(
+                f"{part.path}: {part.num_skipped:,} lines with another number of columns than "
+                "the first are left out"
+            )
 
 
 def fixed_settings(settings, task, devices, start, examples, max_seq_length):
@@ -388,10 +400,10 @@ def exporter(start, kind, notes, describe):
     return export
 
 
-def make_training(settings, fixed, devices, start, kind, encoded, validate, task, export):
+def make_training(settings, fixed, devices, start, kind, encoded, validate, task, export, about):
     """The engine's Training of a classifier on the classifier.EncodedExamples of the train file.
 
-    export: of the engine's Training.
+    export, about: of the engine's Training.
     """
 
     def batches_at(position, batch_size):
@@ -413,4 +425,5 @@ def make_training(settings, fixed, devices, start, kind, encoded, validate, task
         fixed=fixed,
         hashes=dict(init_checkpoint=fixed["init_checkpoint"], vocabulary=start.tokenizer.identity),
         results=results.names_of(task),
+        about=about,
     )

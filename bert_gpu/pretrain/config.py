@@ -111,6 +111,15 @@ def recipe_problem(recipe, info):
     )
 
 
+def model_name(run, kind):
+    """The preset that a PretrainConfig names, or that devices of a kind get; None when the shape
+    comes from elsewhere.
+    """
+    if run.start is not None or run.bert_config_file is not None:
+        return None
+    return run.model or ("base" if kind == "GPU" else "tiny")
+
+
 def resolve_model(settings, max_seq_length, vocab_size, kind, stored=None):
     """The ModelConfig of PretrainSettings: a preset, a file or the model to continue from, changed
     by the data and by single fields.
@@ -132,7 +141,7 @@ def resolve_model(settings, max_seq_length, vocab_size, kind, stored=None):
         source = run.bert_config_file
         model = dataclasses.replace(read_config(source), **architecture)
     else:
-        name = run.model or ("base" if kind == "GPU" else "tiny")
+        name = model_name(run, kind)
         source = f"--model={name}"
         sizes = {} if vocab_size is None else dict(vocab_size=vocab_size)
         if max_seq_length > ModelConfig().max_position_embeddings:

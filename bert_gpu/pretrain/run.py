@@ -4,13 +4,13 @@ import dataclasses
 import os
 import time
 
-from bert_gpu.console import LogConsole
+from bert_gpu.console import LogConsole, format_metric
 from bert_gpu.data import pipeline
 from bert_gpu.files import write_json
 from bert_gpu.interop import models
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.pretrain import start
-from bert_gpu.pretrain.config import RUN_FIELDS, resolve_model
+from bert_gpu.pretrain.config import RUN_FIELDS, model_name, resolve_model
 from bert_gpu.pretrain.objective import LOSSES, pretraining_objective, pretraining_validation
 from bert_gpu.settings import UserError
 from bert_gpu.train import provenance
@@ -18,7 +18,6 @@ from bert_gpu.train import run as engine
 from bert_gpu.train.config import fit_sizes
 from bert_gpu.train.devices import set_up
 from bert_gpu.train.facts import facts_while_training
-from bert_gpu.train.loop import format_metric
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.sizes import check_size
@@ -73,7 +72,7 @@ def train(settings, dataset, folder, stored, console, clock):
             folder, stored, fixed | dict(training_data=dataset.identity(like=like)), RUN_FIELDS
         )
     start.check_validation(settings, dataset, console)
-    check_size(
+    least_bytes = check_size(
         settings,
         model,
         None if model.encoder else lambda few: start.weight_specs(few, dataset),
@@ -128,12 +127,12 @@ def train(settings, dataset, folder, stored, console, clock):
             vocabulary=None if vocab is None else vocab.identity,
         ),
         results=(RESULTS,),
-        summary=describe(model, weights, frozen, dataset),
+        about=describe(settings, model, devices.kind, weights, frozen, dataset),
+        least_bytes=least_bytes,
         losses=LOSSES,
         flops=start.flops_counter(trained, dataset, frozen),
         peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
-    console.say(devices.describe())
     outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
     if outcome.signal is None:
         skipped = outcome.progress.num_skipped_records
@@ -158,16 +157,23 @@ def fixed_settings(settings, model, devices, dataset):
     )
 
 
-def describe(model, weights, frozen, dataset):
-    """The model and the data, for the log."""
+def describe(settings, model, kind, weights, frozen, dataset):
+    """Rows on the model and the data, for the log; kind as for `resolve_model`."""
     num_frozen = sum(weights[name].size for name in frozen)
     num_validation = 0 if dataset.validation is None else len(dataset.validation)
+    name = f"{named}: " if (named := model_name(settings.run, kind)) else ""
     return (
-        f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
-        f"{sum(w.size for w in weights.values()) / 1e6:.1f} M "
-        f"parameters{f' ({num_frozen / 1e6:.1f} M frozen)' if frozen else ''}; "
-        f"data: {len(dataset.train):,} training and {num_validation:,} "
-        f"validation records of {dataset.max_seq_length} tokens"
+        (
+            "model",
+            f"{name}{model.num_hidden_layers} layers x {model.hidden_size}, "
+            f"{sum(w.size for w in weights.values()) / 1e6:.1f} M parameters"
+            + (f" ({num_frozen / 1e6:.1f} M frozen)" if frozen else ""),
+        ),
+        (
+            "data",
+            f"{len(dataset.train):,} training and {num_validation:,} validation records "
+            f"of {dataset.max_seq_length} tokens",
+        ),
     )
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from bert_gpu.data.pipeline import WIDE
-from bert_gpu.optim.schedules import scale_learning_rate
+from bert_gpu.optim.schedules import mean_batch_share, scale_learning_rate
 from bert_gpu.settings import UserError
 
 
@@ -33,13 +33,21 @@ class BatchPlan:
     def global_batch_size(self):
         return self.micro_batch_size * self.num_micro_batches * self.num_replicas
 
+    def records_of_step(self, schedule):
+        """Mean records per step of a run: the global batch, or fewer with a batch ramp. schedule:
+        ScheduleConfig.
+        """
+        if not self.is_ramped:
+            return self.global_batch_size
+        return self.global_batch_size * mean_batch_share(self.num_micro_batches, schedule)
+
     def describe(self, kind):
         replicas = f"{self.num_replicas} {kind}{'s' if self.num_replicas > 1 else ''}"
         ramp = "1 to " if self.is_ramped else ""
         return (
-            f"batch: micro-batch {self.micro_batch_size} x accumulation "
-            f"{ramp}{self.num_micro_batches} x {replicas} = global batch {self.global_batch_size} "
-            f"sequences; learning rate {self.learning_rate:g} (--lr_scaling={self.scaling})"
+            f"micro-batch {self.micro_batch_size} x accumulation "
+            f"{ramp}{self.num_micro_batches} x {replicas} = global batch "
+            f"{self.global_batch_size} sequences"
         )
 
 

@@ -42,12 +42,6 @@ class Devices:
         """What a replica is called in messages."""
         return "GPU" if self.kind == "GPU" else "replica"
 
-    def describe(self):
-        return (
-            f"devices: {self.summary}; precision {self.precision}; "
-            f"XLA {'on' if self.xla else 'off'}"
-        )
-
 
 def set_up(config):
     """Chooses the devices and configures TensorFlow for them. UserError when they are not

@@ -16,11 +16,13 @@ import tensorflow as tf
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
+from bert_gpu.train.sinks import Sink
+
 TRAIN, VALIDATION = "train", "validation"  # runs of TensorBoard, a folder each
 EVAL = "eval_"  # which names of validation begin with in metrics.jsonl
 
 
-class TensorBoard:
+class TensorBoard(Sink):
     """A sink for two runs below a folder, train/ and validation/: scalars of one name share a
     chart, so eval_loss is the run validation's "loss".
 

@@ -2,22 +2,23 @@
 
 import contextlib
 import dataclasses
-import math
 import time
 import typing
 from collections.abc import Callable
 
 import numpy as np
 
+from bert_gpu.console import format_seconds
 from bert_gpu.data.pipeline import prefetch
 from bert_gpu.optim.config import ScheduleConfig
-from bert_gpu.optim.schedules import learning_rate_factor, mean_batch_share, num_micro_batches_at
+from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
 from bert_gpu.settings import UserError
 from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
 from bert_gpu.train.checkpoint import CheckpointWriter, SaveFailed
 from bert_gpu.train.divergence import Diverged, Judge, roll_back
 from bert_gpu.train.log_interval import LogInterval, Stopwatch
+from bert_gpu.train.pace import Pace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +31,10 @@ class Job:
     leaves them as they are.
     validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is
     its inverse. export(share, step): exports the model at a mark of progress, returns its folder.
-    flops(batch) -> Flops; peak_flops of all devices, None = unknown. A unit is a global batch; with
-    a batch ramp it is one micro-batch of every replica, and a step takes several.
+    flops(batch) -> Flops; peak_flops of all devices, None = unknown. memory() -> a text on the
+    memory in use, "" = not known.
+    A unit is a global batch; with a batch ramp it is one micro-batch of every replica, and a step
+    takes several.
     """
 
     step: Callable
@@ -47,6 +50,7 @@ class Job:
     export: Callable | None = None
     flops: Callable | None = None
     peak_flops: float | None = None
+    memory: Callable = lambda: ""
 
     @property
     def budget_seconds(self):
@@ -104,15 +108,11 @@ class Loop:
         )
         self.console, self.caught = console, caught
         self.steps_per_loop = cadence.steps_per_loop
-        share = (
-            mean_batch_share(job.plan.num_micro_batches, job.schedule)
-            if job.plan.is_ramped
-            else 1.0
-        )
         self.cadence = Cadence(
-            cadence, job.num_steps, job.num_records / (job.plan.global_batch_size * share)
+            cadence, job.num_steps, job.num_records / job.plan.records_of_step(job.schedule)
         )
         self.watch = Stopwatch(progress.seconds, clock)
+        self.pace = Pace(job, progress, self.watch)
         self.interval, self.judge = (
             LogInterval(self.watch, job.flops, job.peak_flops),
             Judge(ending, progress.health),
@@ -131,14 +131,7 @@ class Loop:
 
     def run(self):
         """Trains to the end, and saves there. Raises GaveUp."""
-        job = self.job
-        self.bar = self.console.progress(
-            job.num_steps or job.budget_seconds,
-            self._done(),
-            "training",
-            "step" if job.num_steps else "second",
-        )
-        with self.writer, contextlib.closing(self.bar):
+        with self.writer:
             if self.progress.step == 0:
                 self._validate()
             while not self.is_last:
@@ -153,6 +146,7 @@ class Loop:
         """One call of steps, and what is due after it."""
         before = self.position
         self._train(calls)
+        self.log.advance(self.progress.step, self.pace.share(), self.pace.remaining_seconds())
         due = self._due(before)
         if due.log:
             self._log()
@@ -247,6 +241,7 @@ class Loop:
             * learning_rate_factor(step, job.num_steps, job.schedule, share if by_time else None)
             for step, share in zip(steps, shares or now, strict=True)
         ]
+        is_first = not self.interval.is_warm
         self.interval.add(job.step(on_devices, learning_rates, first), batches, waited)
         progress.step = steps.stop
         progress.records += sum(len(batch["input_mask"]) for batch in batches)
@@ -257,9 +252,22 @@ class Loop:
             len(batches[-1]["input_mask"]),
             learning_rates[-1],
         )
+        if is_first:
+            self._tell_of_first_call(len(steps))
         # checked once a call, so that the last save always follows
         self.is_last = self.is_over()
         self.position = Position(progress.step, self.share(progress.step, self.watch.seconds))
+
+    def _tell_of_first_call(self, num_steps):
+        """Says how long it took, since compiling may take minutes, and what memory it needed."""
+        self.pace.begin()
+        what = "the first step" if num_steps == 1 else f"the first {num_steps} steps"
+        seconds = self.watch.activities["compiling"]
+        taken = format_seconds(seconds) if seconds >= 60 else f"{seconds:.1f} s"
+        memory = self.job.memory()
+        self.console.say(
+            f"{what} took {taken}, compiling included" + (f"; {memory}" if memory else "")
+        )
 
     def _due(self, before):
         """What is due after the call that began at the Position `before`."""
@@ -306,9 +314,6 @@ class Loop:
             if self.ending.on_save_error == "stop":
                 raise SaveFailed(str(error)) from error
 
-    def _done(self):
-        return self.progress.step if self.job.num_steps else int(self.watch.seconds)
-
     def _log(self):
         """Writes the metrics of the steps since the last line, if any, and counts the bad ones."""
         if self.logged_step >= self.progress.step:
@@ -321,14 +326,11 @@ class Loop:
             global_batch_size=self.records_of_step,
             progress=self.position.share,
             epoch=self.progress.records / self.job.num_records,
+            remaining_seconds=self.pace.remaining_seconds(),
         )
         if self.progress.num_skipped_records:
             values |= dict(skipped_records=self.progress.num_skipped_records)
         self.log.write(self.progress.step, values | self.log.hardware())
-        speed = values["tokens_per_second"] or 0
-        self.bar.update(
-            self._done(), f"loss {format_metric(values['loss'])}  {speed:,.0f} tokens/s"
-        )
 
     def _validate(self):
         """Validates; returns the loss, None when there is none."""
@@ -341,10 +343,6 @@ class Loop:
             step,
             {f"eval_{name}": value for name, value in values.items()}
             | dict(seconds=self.watch.seconds),
-        )
-        self.console.say(
-            f"validation at step {step}: "
-            + "  ".join(f"{k} {format_metric(v)}" for k, v in values.items())
         )
         return values.get("loss")
 
@@ -386,7 +384,3 @@ class Loop:
         self.position = self.position._replace(step=progress.step)
         self.judge, self.is_last = Judge(self.ending), self.is_over()
         self.interval.clear()
-
-
-def format_metric(value):
-    return "none" if value is None or not math.isfinite(value) else f"{value:.4f}"

@@ -1,41 +1,123 @@
-"""Logs a run's metrics to all its sinks (metrics.jsonl, TensorBoard, W&B) at once."""
+"""Logs a run's metrics to all its sinks at once: the table SINKS, to which a new one adds a row."""
 
 import contextlib
+import dataclasses
 import math
+import os
+import re
+import typing
+from collections.abc import Callable
 
+from bert_gpu.console import Console
+from bert_gpu.settings import UserError
+from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.config import MonitorConfig
+from bert_gpu.train.console_sink import ConsoleSink
 from bert_gpu.train.events import TensorBoard
 from bert_gpu.train.hardware import HardwareSampler
-from bert_gpu.train.sinks import JsonLines, WeightsAndBiases, check_wandb, cut_lines
+from bert_gpu.train.sinks import JsonLines, cut_lines
+from bert_gpu.train.weights_and_biases import WeightsAndBiases, check_wandb
+
+SECRETS = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")  # ends of names in the environment
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What a sink is opened with.
+
+    Attributes:
+      folder: checkpoint.RunFolder, created. config: MonitorConfig. settings: dict that services
+        show with the run; no key or password is among them.
+      step: the restored step, None for a new run; what was written after it is to be dropped.
+      console: console.Console, None = nobody watches. num_steps: of the run, None = by time.
+        losses: names of the parts of "loss" that validation calls NAME_loss.
+    """
+
+    folder: RunFolder
+    config: MonitorConfig
+    settings: dict
+    step: int | None = None
+    console: Console | None = None
+    num_steps: int | None = None
+    losses: tuple[str, ...] = ()
+
+
+class Row(typing.NamedTuple):
+    """A sink in the table.
+
+    is_wanted: function of an Opening. open: function of an Opening -> Sink. check: function of a
+    MonitorConfig that asks for it, called before anything is written: raises UserError when
+    it lacks a package or an account.
+    """
+
+    is_wanted: Callable
+    open: Callable
+    check: Callable = lambda config: None
+
+
+def open_lines(opening):
+    cut_lines(opening.folder.metrics, opening.step)
+    return JsonLines(opening.folder.metrics)
+
+
+SINKS = {
+    "metrics.jsonl": Row(lambda opening: True, open_lines),
+    "TensorBoard": Row(
+        lambda opening: opening.config.tensorboard,
+        lambda opening: TensorBoard(opening.folder.tensorboard, opening.step, opening.losses),
+    ),
+    "Weights & Biases": Row(
+        lambda opening: opening.config.wandb_project is not None,
+        lambda opening: WeightsAndBiases(
+            opening.folder.path,
+            opening.config.wandb_project,
+            opening.config.wandb_mode,
+            opening.settings,
+        ),
+        lambda config: (
+            config.wandb_project is None or check_wandb(config.wandb_project, config.wandb_mode)
+        ),
+    ),
+    # last, so that what the others warn of stands before the bar
+    "console": Row(
+        lambda opening: opening.console is not None,
+        lambda opening: ConsoleSink(opening.console, opening.num_steps, opening.losses),
+    ),
+}
+NEEDED = "metrics.jsonl"  # without which a run does not begin
 
 
 def check_monitoring(config):
-    """UserError when a MonitorConfig needs a package that is not installed, or W&B has no API key.
-    Writes nothing.
+    """UserError when a MonitorConfig needs a package that is not installed, or a service has no
+    account here. Writes nothing.
     """
-    if config.wandb_project is not None:
-        check_wandb(config.wandb_project, config.wandb_mode)
+    for row in SINKS.values():
+        row.check(config)
 
 
-def open_log(folder, config, *, step, settings, gpus, warn, losses=()):
+def open_log(opening, *, gpus, warn):
     """The Log of a run.
 
     Args:
-      folder: checkpoint.RunFolder, created. config: MonitorConfig. settings: dict that Weights &
-        Biases shows with the run.
-      step: the restored step, None for a new run. Later lines are dropped.
-      gpus: of hardware.visible_gpus, [] on the CPU. warn: takes the text of a problem that does not
-        end the run. losses: as for TensorBoard.
+      opening: Opening. gpus: of hardware.visible_gpus, [] on the CPU. warn: takes the text of a
+        problem that does not end the run.
     """
-    cut_lines(folder.metrics, step)
-    # when one sink cannot be opened, the others are closed again
+    config = opening.config
+    # when metrics.jsonl, or what the user has to correct, cannot be opened, all are closed again
     with contextlib.ExitStack() as opened:
-        sinks = [opened.enter_context(contextlib.closing(JsonLines(folder.metrics)))]
-        if config.tensorboard:
-            sink = TensorBoard(folder.tensorboard, step, losses)
-            sinks.append(opened.enter_context(contextlib.closing(sink)))
-        if config.wandb_project is not None:
-            sink = WeightsAndBiases(folder.path, config.wandb_project, config.wandb_mode, settings)
-            sinks.append(opened.enter_context(contextlib.closing(sink)))
+        sinks = {}
+        for name, row in SINKS.items():
+            if row.is_wanted(opening):
+                try:
+                    sink = row.open(opening)
+                except UserError:
+                    raise
+                except Exception as error:  # each library has errors of its own
+                    if name == NEEDED:
+                        raise
+                    warn(f"{name}: cannot be opened ({reason(error)}); the run goes on without it")
+                    continue
+                sinks[name] = opened.enter_context(contextlib.closing(sink))
         sampler = HardwareSampler(
             gpus if config.hardware_seconds else [], config.hardware_seconds, warn
         )
@@ -44,12 +126,12 @@ def open_log(folder, config, *, step, settings, gpus, warn, losses=()):
 
 
 class Log:
-    """All sinks of a run as one. A sink that fails does not end the training: the failure is
-    reported once, and a sink that cannot recover is dropped.
+    """All sinks of a run, {name: Sink}, as one. A sink that fails does not end the training: the
+    failure is reported once, and a sink that cannot recover is dropped.
     """
 
     def __init__(self, sinks, sampler, warn):
-        self.sinks, self.sampler, self.warn, self.troubled = list(sinks), sampler, warn, set()
+        self.sinks, self.sampler, self.warn, self.troubled = dict(sinks), sampler, warn, set()
 
     def write(self, step, values):
         """Writes {name: value} of a step; values are Python numbers, or None when missing or not
@@ -60,6 +142,10 @@ class Log:
             for name, value in values.items()
         }
         self._each(lambda sink: sink.write(step, values))
+
+    def advance(self, step, share, left):
+        """Tells those who watch how far the run is; as for Sink."""
+        self._each(lambda sink: sink.advance(step, share, left), heals=False)
 
     def hardware(self):
         """{name: value} of hardware.READINGS since the last call, {} without GPUs."""
@@ -73,9 +159,11 @@ class Log:
         self.sampler.close()
         self._each(lambda sink: sink.close(), "lines not written yet are lost")
 
-    def _each(self, act, outcome=None):
-        for sink in list(self.sinks):
-            name = type(sink).__name__
+    def _each(self, act, outcome=None, heals=True):
+        """Calls act(sink) for each. outcome: of a failure. heals: whether what succeeds shows that
+        a sink is well again.
+        """
+        for name, sink in list(self.sinks.items()):
             try:
                 act(sink)
             except Exception as error:  # each library has errors of its own
@@ -85,11 +173,19 @@ class Log:
                         if sink.recovers
                         else "the run goes on without it"
                     )
-                    self.warn(
-                        f"{name}: cannot be written ({' '.join(str(error).split())[:120]}); {rest}"
-                    )
+                    self.warn(f"{name}: cannot be written ({reason(error)}); {rest}")
                 self.troubled.add(name)
                 if not sink.recovers:
-                    self.sinks.remove(sink)
+                    del self.sinks[name]
             else:
-                self.troubled.discard(name)
+                if heals:
+                    self.troubled.discard(name)
+
+
+def reason(error, environ=os.environ):
+    """What a sink's error says, on one line, without keys and passwords."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    for name, value in environ.items():
+        if SECRETS.search(name) and len(value) >= 6:
+            text = text.replace(value, "***")
+    return re.sub(r"(?<=://)[^/@\s]+@", "***@", text)[:120]

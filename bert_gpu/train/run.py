@@ -13,9 +13,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_gpu.optim.schedules import mean_batch_share
 from bert_gpu.settings import GaveUp, UserError
-from bert_gpu.train import checkpoint, memory, monitor, provenance, shared_update, sinks
+from bert_gpu.train import (
+    checkpoint,
+    memory,
+    monitor,
+    provenance,
+    shared_update,
+    sinks,
+    start_block,
+)
 from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.changes import describe_changes
@@ -43,8 +50,9 @@ class Training:
       fixed: {setting: value} of the task and the model that a run in progress may not change.
         hashes: {name: hash} for run.json.
       results: names of files that the owner of the run writes into its folder.
-      summary: what is trained, for the log; "" when it has been logged. flops: function of a batch
-        -> Flops without those of the update, None = not counted.
+      about: rows (label, text) on the model and the data, for the log. least_bytes: what the run
+        needs on a device at least, None = unknown. flops: function of a batch -> Flops without
+        those of the update, None = not counted.
       losses: names in the metrics of the parts of "loss" that validation calls NAME_loss.
       peak_flops: of all GPUs a second, None = unknown.
     """
@@ -60,7 +68,8 @@ class Training:
     fixed: dict
     hashes: dict
     results: tuple[str, ...] = ()
-    summary: str = ""
+    about: tuple[tuple[str, str], ...] = ()
+    least_bytes: int | None = None
     losses: tuple[str, ...] = ()
     flops: Callable | None = None
     peak_flops: float | None = None
@@ -163,11 +172,9 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
     plan = plan_run(training, settings, folder, stored, devices, state, make_step, console)
     has_budget = settings.schedule.lr_schedule == "time"
     num_steps = num_steps_of(
-        settings.cadence, training.num_records, records_of_step(plan, settings.schedule), has_budget
+        settings.cadence, training.num_records, plan.records_of_step(settings.schedule), has_budget
     )
-    length = describe_length(num_steps, plan, training.num_records, settings.schedule)
-    console.say(plan.describe(devices.unit))
-    console.say("; ".join(filter(None, [training.summary, length])))
+    console.block(start_block.rows(training, settings, plan, devices, num_steps, folder, stored))
     step = make_step(plan)
     shared_update.announce(devices, state.joint_parts, step.is_shared, console)
     job = Job(
@@ -184,6 +191,7 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
         export=lambda mark, step: export_mark(folder, mark, step, training.export, state),
         flops=training.flops and with_update(training.flops, step, settings.optimizer),
         peak_flops=training.peak_flops,
+        memory=lambda: start_block.peak_memory(devices),
     )
     return run_job(job, training, settings, folder, stored, devices, state, console, clock)
 
@@ -246,15 +254,16 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
         try:
             folder.create(content)
             shown = content["settings"] | content["free"]
-            log = monitor.open_log(
-                folder,
-                settings.monitor,
-                step=step,
+            opening = monitor.Opening(
+                folder=folder,
+                config=settings.monitor,
                 settings=shown,
-                gpus=devices.nvml,
-                warn=console.warn,
+                step=step,
+                console=console,
+                num_steps=job.num_steps,
                 losses=training.losses,
             )
+            log = monitor.open_log(opening, gpus=devices.nvml, warn=console.warn)
             with contextlib.closing(log):
                 loop = Loop(
                     job,
@@ -415,28 +424,3 @@ def fill_memory(batch, devices, state, make_step, rows, length, wanted, console)
         + (f", {trial.peak_bytes / 2**30:.2f} GB at most" if trial.peak_bytes else "")
     )
     return size
-
-
-def describe_length(num_steps, plan, num_records, schedule):
-    """How long a run is, for the log."""
-    hours = schedule.total_training_time
-    limit = (
-        ""
-        if hours is None
-        else f"{hours:g} hours"
-        if num_steps is None
-        else f", at most {hours:g} hours"
-    )
-    if num_steps is None:
-        return limit
-    return (
-        f"{num_steps:,} steps = "
-        f"{num_steps * records_of_step(plan, schedule) / num_records:.1f} epochs{limit}"
-    )
-
-
-def records_of_step(plan, schedule):
-    """Mean records per step of a run: the global batch, or fewer with a batch ramp."""
-    return plan.global_batch_size * (
-        mean_batch_share(plan.num_micro_batches, schedule) if plan.is_ramped else 1.0
-    )

@@ -1,13 +1,10 @@
-"""The sinks of a run's metrics besides TensorBoard (events.py): metrics.jsonl and Weights & Biases.
-
-A sink has write(step, values), cut(step), which drops everything after a step, and close().
-`recovers` says whether it can be written to after an error.
+"""What a sink of a run's metrics is, and the one that every run has: metrics.jsonl. monitor.py has
+the table of all sinks.
 """
 
 import dataclasses
 import json
 import os
-import secrets
 
 from bert_gpu.files import parse_json, write_text
 from bert_gpu.settings import (
@@ -20,7 +17,33 @@ from bert_gpu.settings import (
 )
 
 
-class JsonLines:
+class Sink:
+    """Takes the metrics of a run. What it raises ends neither the run nor the other sinks.
+
+    recovers: whether it can be written to after an error; otherwise it is dropped.
+    """
+
+    recovers = False
+
+    def write(self, step, values):
+        """Takes {name: value} of a step; values are Python numbers, or None when missing or not
+        finite. Names that begin with "eval_" are of a validation.
+        """
+        raise NotImplementedError
+
+    def advance(self, step, share, left):
+        """Called after each call of steps, between those that are written, which it may not delay.
+        share: of the run that is done. left: seconds, None = not known.
+        """
+
+    def cut(self, step):
+        """Drops what was written after `step`, where that is possible, for a rollback."""
+
+    def close(self):
+        """Writes what waits. Called once, last."""
+
+
+class JsonLines(Sink):
     """metrics.jsonl: flushed lines {"step": step, name: value, ...}. A value that is missing or not
     finite is null.
 
@@ -124,98 +147,3 @@ class MetricsLine(Settings):
     """What a line of metrics.jsonl holds besides metrics, which are numbers or null."""
 
     step: int = setting(0, "Finished steps.", low=0)
-
-
-class WeightsAndBiases:
-    """A run of Weights & Biases (--wandb_project). OUTPUT_DIR/wandb/run_id.txt holds its id, so
-    that a resumed run keeps it.
-
-    Weights & Biases deletes nothing, and its own step never decreases. So the x-axis is a metric,
-    "step": after a resume or a rollback the steps since that checkpoint appear a second time, and
-    none is lost. Offline runs stay in OUTPUT_DIR/wandb until `wandb sync`; a resumed one has
-    several folders with one id.
-
-    Args:
-      path: OUTPUT_DIR. project: name of the project. mode: "online" | "offline". settings: dict
-        that is shown with the run.
-    """
-
-    recovers = False
-
-    def __init__(self, path, project, mode, settings):
-        wandb = check_wandb(project, mode)
-        folder = os.path.join(path, "wandb")
-        os.makedirs(folder, exist_ok=True)
-        self.id = stored_id(os.path.join(folder, "run_id.txt"))
-        try:
-            self.run = wandb.init(
-                project=project,
-                id=self.id,
-                name=os.path.basename(os.path.abspath(path)),
-                dir=path,
-                mode=mode,
-                resume="allow" if mode == "online" else None,
-                config=settings,
-                allow_val_change=True,
-                settings=wandb.Settings(console="off", silent=True),
-            )
-        except (wandb.Error, ValueError) as error:
-            raise cannot_start(project, error) from error
-        # the last row written, and the step of ours that it belongs to
-        self.row, self.step = self.run.step - 1, None
-        self.run.define_metric("step")
-        self.run.define_metric("*", step_metric="step")
-
-    def write(self, step, values):
-        if step != self.step:
-            self.row, self.step = max(step, self.row + 1), step
-        self.run.log(
-            {"step": step} | {name: value for name, value in values.items() if value is not None},
-            step=self.row,
-        )
-
-    def cut(self, step):
-        """Keeps what was sent; later steps get new rows."""
-        self.step = None
-
-    def close(self):
-        self.run.finish()
-
-
-def check_wandb(project, mode):
-    """The module wandb, logged in when mode is online (on a terminal it asks for the key).
-    UserError when the package or the key is missing.
-    """
-    if mode == "offline":  # otherwise it sends usage statistics
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    try:
-        import wandb
-    except ImportError as error:
-        raise UserError(
-            f"--wandb_project={project}: needs the package wandb; "
-            "pip install 'bert-gpu[wandb]', or leave it out"
-        ) from error
-    if mode == "online":
-        try:
-            wandb.login()
-        except wandb.Error as error:
-            raise cannot_start(project, error) from error
-    return wandb
-
-
-def cannot_start(project, error):
-    reason = " ".join(str(error).split())[:120]
-    return UserError(
-        (
-            f"--wandb_project={project}: Weights & Biases cannot start "
-            f"({reason}); run `wandb login`, or use --wandb_mode=offline"
-        )[:300]
-    )
-
-
-def stored_id(path):
-    """The id in a file, which is created when missing."""
-    if not os.path.exists(path):
-        write_text(path, secrets.token_hex(4) + "\n")
-    with open(path, encoding="utf-8") as file:
-        return file.read().strip()

@@ -33,7 +33,8 @@ class Need(typing.NamedTuple):
 
 
 def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size, stored=None):
-    """UserError when a training is certain not to fit.
+    """Bytes that a training needs at least on a device, None when the number of its weights or its
+    micro-batch is not known yet. UserError when it is certain not to fit.
 
     Args:
       settings: RunSettings. config: ModelConfig. specs_of: function of a ModelConfig -> {name:
@@ -54,6 +55,9 @@ def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size,
     else:
         compare(on_device, "a GPU", gpu_bytes(devices.nvml, settings.devices.gpu_memory_limit))
         compare([rows], "this machine", machine_bytes())
+    if specs_of is None or settings.batch.train_batch_size == "auto":
+        return None
+    return sum(need.num_bytes for need in on_device)
 
 
 def compare(needs, where, available):

@@ -22,6 +22,7 @@ from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
 from bert_gpu.train.sinks import JsonLines
 
+LOSSES = ("mlm",)
 QUIET = MonitorConfig(hardware_seconds=0.0)
 
 
@@ -33,7 +34,8 @@ def folder(tmp_path):
 
 
 def open_log(folder, step, config=QUIET, warn=pytest.fail):
-    return monitor.open_log(folder, config, step=step, settings={}, gpus=[], warn=warn)
+    opening = monitor.Opening(folder=folder, config=config, settings={}, step=step, losses=LOSSES)
+    return monitor.open_log(opening, gpus=[], warn=warn)
 
 
 def lines(folder):
@@ -157,9 +159,7 @@ def test_events_of_an_older_version_are_divided(folder, monkeypatch, killed):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(events.os, "remove", ends)
             events.divide_older(folder.tensorboard, ("mlm",))
-    log = monitor.open_log(
-        folder, QUIET, step=3, settings={}, gpus=[], warn=pytest.fail, losses=("mlm",)
-    )
+    log = open_log(folder, 3)
     log.write(4, dict(mlm=40.0))
     log.write(4, dict(eval_mlm_loss=50.0))
     log.close()
@@ -216,7 +216,7 @@ def test_on_a_full_disk_lines_wait_and_are_whole(folder):
         folder, None, MonitorConfig(tensorboard=False, hardware_seconds=0.0), told.append
     )
     log.write(1, dict(loss=1.0))
-    (sink,) = log.sinks
+    (sink,) = log.sinks.values()
     real, sink.file = sink.file, FullDisk(sink.file, 10)
     for step in (2, 3):
         log.write(step, dict(loss=1.0))
@@ -240,9 +240,9 @@ from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
-log = monitor.open_log(
-    folder, MonitorConfig(hardware_seconds=0.0), step=None, settings={}, gpus=[], warn=print
-)
+config = MonitorConfig(hardware_seconds=0.0)
+opening = monitor.Opening(folder=folder, config=config, settings={})
+log = monitor.open_log(opening, gpus=[], warn=print)
 for step in range(200):
     if step == 100:
         resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
@@ -269,7 +269,9 @@ def test_the_kernel_refuses_to_write(folder):
     assert [line["step"] for line in lines(folder)] == list(range(200))
     told = sorted(result.stdout.splitlines())
     assert (
-        len(told) == 2 and told[0].startswith("JsonLines: ") and told[1].startswith("TensorBoard: ")
+        len(told) == 2
+        and told[0].startswith("TensorBoard: ")
+        and told[1].startswith("metrics.jsonl: ")
     ), told
     assert len(scalars(tensorboard(folder), "metric_4")) > 20
 
@@ -284,7 +286,7 @@ def test_a_rollback_on_a_full_disk(folder, monkeypatch):
     )
     for step in (1, 2, 3):
         log.write(step, dict(loss=1.0))
-    (sink,) = log.sinks
+    (sink,) = log.sinks.values()
     real, sink.file = sink.file, FullDisk(sink.file, 0)
     for step in (4, 5):
         log.write(step, dict(loss=1.0))
@@ -312,8 +314,7 @@ def test_a_rollback_on_a_full_disk(folder, monkeypatch):
 
 
 def test_a_broken_sink_is_left_out_and_told_once(folder):
-    class Broken:
-        recovers = False
+    class Broken(sinks.Sink):
         num_calls = 0
 
         def write(self, step, values):
@@ -322,7 +323,7 @@ def test_a_broken_sink_is_left_out_and_told_once(folder):
 
     told, broken = [], Broken()
     log = open_log(folder, None, warn=told.append)
-    log.sinks.insert(0, broken)
+    log.sinks["Broken"] = broken
     for step in (1, 2):
         log.write(step, dict(loss=1.0))
     log.close()

@@ -239,7 +239,7 @@ def test_on_the_cpu_nvml_is_not_even_asked(nvml):
 
 
 def test_the_log_gives_them(nvml, tmp_path):
-    log = monitor.Log([], sampler_of([0]), pytest.fail)
+    log = monitor.Log({}, sampler_of([0]), pytest.fail)
     assert log.hardware()["gpu_power_watts"] == 200.0
     log.close()
     assert nvml.num_open == 0

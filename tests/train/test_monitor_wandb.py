@@ -87,9 +87,14 @@ def session(found):
     return run.run_id, {item.key: item.value_json for item in run.config.update}, rows
 
 
+def open_log(folder, step, settings):
+    opening = monitor.Opening(folder=folder, config=OFFLINE, settings=settings, step=step)
+    return monitor.open_log(opening, gpus=[], warn=pytest.fail)
+
+
 def test_offline_and_on_again(folder):
     settings = dict(hidden_size=16, data=dict(seed=1))
-    log = monitor.open_log(folder, OFFLINE, step=None, settings=settings, gpus=[], warn=pytest.fail)
+    log = open_log(folder, None, settings)
     for step in (1, 2):
         log.write(step, dict(loss=1.0 / step, none=None, nan=float("nan")))
     log.write(2, dict(eval_loss=3.0))
@@ -97,7 +102,7 @@ def test_offline_and_on_again(folder):
     second = int(time.time())
     while int(time.time()) == second:  # sessions of one second would share a folder
         time.sleep(0.05)
-    log = monitor.open_log(folder, OFFLINE, step=2, settings=settings, gpus=[], warn=pytest.fail)
+    log = open_log(folder, 2, settings)
     log.write(3, dict(loss=9.0))
     log.close()
     first, second = sessions(folder, 2)
@@ -115,7 +120,7 @@ def test_offline_and_on_again(folder):
 
 
 def test_a_rollback_loses_no_row(folder):
-    log = monitor.open_log(folder, OFFLINE, step=None, settings={}, gpus=[], warn=pytest.fail)
+    log = open_log(folder, None, {})
     for step in (10, 20, 30):
         log.write(step, dict(loss=float(step)))
     for step in (30, 31, 20, 21, 60):

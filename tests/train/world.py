@@ -17,10 +17,13 @@ SECONDS = 10.0  # that a step takes
 
 class Log:
     def __init__(self):
-        self.lines, self.cuts = [], []
+        self.lines, self.cuts, self.moments = [], [], []
 
     def write(self, step, values):
         self.lines.append(dict(values, step=step))
+
+    def advance(self, step, share, left):
+        self.moments.append((step, share, left))
 
     def hardware(self):
         return {}

@@ -1,0 +1,124 @@
+"""What a run says of itself before its first step: rows (label, text) for the console.
+
+Nothing is guessed: how long the run takes is told where a session before has measured it, and
+otherwise with the first log line.
+"""
+
+import math
+import os
+
+import tensorflow as tf
+
+from bert_gpu.console import format_seconds
+from bert_gpu.files import parse_json
+from bert_gpu.settings import UserError
+from bert_gpu.train import sinks
+from bert_gpu.train.sizes import gpu_bytes, in_words, machine_bytes
+
+
+def rows(training, settings, plan, devices, num_steps, folder, stored):
+    """The rows of a run; arguments are those of run.train, plan: BatchPlan, num_steps: of the whole
+    run, None = by time.
+    """
+    tokens = plan.global_batch_size * training.max_seq_length
+    at_most = "up to " if plan.is_ramped or training.has_lengths else ""
+    return [
+        *device_rows(devices, settings.devices.gpu_memory_limit),
+        *training.about,
+        ("batch", plan.describe(devices.unit)),
+        ("tokens", f"{at_most}{tokens:,} a step, padding included"),
+        ("learning rate", describe_rate(settings, plan)),
+        ("length", describe_length(num_steps, plan, training.num_records, settings.schedule)),
+        ("time", describe_time(num_steps, settings.schedule, folder, stored)),
+        ("memory", describe_memory(training.least_bytes, devices)),
+        ("first step", describe_first_step(devices)),
+    ]
+
+
+def device_rows(devices, memory_limit=None):
+    """Rows on devices.Devices. memory_limit: megabytes of a GPU that may be used, or None."""
+    if devices.kind == "GPU":
+        memory = gpu_bytes(devices.nvml, memory_limit)
+        more = "" if memory is None else f", {in_words(memory)} each"
+    else:
+        more = f"; {os.cpu_count()} cores, {in_words(machine_bytes())}"
+    compiled = "on" if devices.xla else "off"
+    return [
+        ("devices", devices.summary + more),
+        ("precision", f"{devices.precision}; XLA {compiled}"),
+    ]
+
+
+def describe_rate(settings, plan):
+    schedule, config = settings.schedule, settings.optimizer
+    factor = plan.learning_rate / config.learning_rate if config.learning_rate else 1.0
+    scaled = ""
+    if not math.isclose(factor, 1.0):
+        scaled = f" = {config.learning_rate:g} x {factor:.4g} (--lr_scaling={plan.scaling})"
+    clock = "by the clock" if schedule.lr_schedule == "time" else "by steps"
+    return (
+        f"{plan.learning_rate:g} at its peak{scaled}; {schedule.curve}, {clock}; {config.optimizer}"
+    )
+
+
+def describe_length(num_steps, plan, num_records, schedule):
+    hours = schedule.total_training_time
+    limit = "" if hours is None else f"{hours:g} hours"
+    if num_steps is None:
+        return limit
+    epochs = num_steps * plan.records_of_step(schedule) / num_records
+    return f"{num_steps:,} steps = {epochs:.1f} epochs" + (limit and f", at most {limit}")
+
+
+def describe_time(num_steps, schedule, folder, stored):
+    """How long it will take, where the run has been measured before."""
+    hours = schedule.total_training_time
+    limit = "" if hours is None else f"at most {format_seconds(3600 * hours)} in all; "
+    if num_steps is None:
+        return limit.removesuffix("; ")
+    pace = stored and last_pace(folder)
+    if not pace:
+        return f"{limit}measured from the first step on, and told with the log lines"
+    step, steps_per_second = pace
+    left = format_seconds(max(0, num_steps - step) / steps_per_second)
+    return f"{limit}{left} left at the {steps_per_second:.3g} steps/s of step {step}"
+
+
+def last_pace(folder):
+    """(step, steps per second) of the last line of metrics.jsonl that says it, or None."""
+    try:
+        lines = sinks.read_lines(folder.metrics)
+    except UserError:  # told when the run is resumed
+        return None
+    for step, line in reversed(lines):
+        if speed := parse_json(line).get("steps_per_second"):
+            return step, speed
+    return None
+
+
+def describe_memory(least_bytes, devices):
+    if least_bytes is None:
+        return "what fits is found by trial" if devices.kind == "GPU" else "not known before"
+    where = "on each GPU" if devices.kind == "GPU" else "in all"
+    return f"at least {in_words(least_bytes)} {where}: weights, gradients, optimizer, activations"
+
+
+def describe_first_step(devices):
+    if devices.xla:
+        return "XLA compiles it, which takes from seconds to minutes; how long is told after it"
+    return "TensorFlow traces it, which takes some seconds; how long is told after it"
+
+
+def peak_memory(devices):
+    """The most memory that TensorFlow has used on one of the GPUs so far, as text; "" on CPUs."""
+    if devices.kind != "GPU":
+        return ""
+    names = [device.name for device in tf.config.list_logical_devices("GPU")]
+    peaks = [
+        tf.config.experimental.get_memory_info(name.partition("device:")[2])["peak"]
+        for name in names
+    ]
+    total = gpu_bytes(devices.nvml, None)
+    return f"{in_words(max(peaks))} of a GPU's memory in use" + (
+        f", which has {in_words(total)}" if total else ""
+    )
