@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import time
 import typing
 from collections.abc import Callable
@@ -13,12 +14,14 @@ from bert_gpu.data.pipeline import prefetch
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
 from bert_gpu.settings import UserError
+from bert_gpu.train.advice import Advice
 from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
 from bert_gpu.train.checkpoint import CheckpointWriter, SaveFailed
 from bert_gpu.train.divergence import Diverged, Judge, roll_back
 from bert_gpu.train.log_interval import LogInterval, Stopwatch
 from bert_gpu.train.pace import Pace
+from bert_gpu.train.profile import Profiler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Job:
     validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is
     its inverse. export(share, step): exports the model at a mark of progress, returns its folder.
     flops(batch) -> Flops; peak_flops of all devices, None = unknown. memory() -> a text on the
-    memory in use, "" = not known.
+    memory in use, "" = not known. kind: of the devices, "GPU" or "CPU".
     A unit is a global batch; with a batch ramp it is one micro-batch of every replica, and a step
     takes several.
     """
@@ -51,6 +54,7 @@ class Job:
     flops: Callable | None = None
     peak_flops: float | None = None
     memory: Callable = lambda: ""
+    kind: str = "CPU"
 
     @property
     def budget_seconds(self):
@@ -113,6 +117,10 @@ class Loop:
         )
         self.watch = Stopwatch(progress.seconds, clock)
         self.pace = Pace(job, progress, self.watch)
+        self.advice = Advice(console.warn, job.kind)
+        self.profiler = Profiler(
+            cadence.profiled, os.path.join(folder.tensorboard, "train"), console
+        )
         self.interval, self.judge = (
             LogInterval(self.watch, job.flops, job.peak_flops),
             Judge(ending, progress.health),
@@ -131,7 +139,7 @@ class Loop:
 
     def run(self):
         """Trains to the end, and saves there. Raises GaveUp."""
-        with self.writer:
+        with self.writer, contextlib.closing(self.profiler):
             if self.progress.step == 0:
                 self._validate()
             while not self.is_last:
@@ -145,7 +153,9 @@ class Loop:
     def _turn(self, calls):
         """One call of steps, and what is due after it."""
         before = self.position
+        self.profiler.before(self.progress.step)
         self._train(calls)
+        self.profiler.after(self.progress.step, self.interval.wait)
         self.log.advance(self.progress.step, self.pace.share(), self.pace.remaining_seconds())
         due = self._due(before)
         if due.log:
@@ -330,7 +340,9 @@ class Loop:
         )
         if self.progress.num_skipped_records:
             values |= dict(skipped_records=self.progress.num_skipped_records)
-        self.log.write(self.progress.step, values | self.log.hardware())
+        values |= self.log.hardware()
+        self.log.write(self.progress.step, values)
+        self.advice.look(values)
 
     def _validate(self):
         """Validates; returns the loss, None when there is none."""

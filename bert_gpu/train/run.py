@@ -192,6 +192,7 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
         flops=training.flops and with_update(training.flops, step, settings.optimizer),
         peak_flops=training.peak_flops,
         memory=lambda: start_block.peak_memory(devices),
+        kind=devices.kind,
     )
     return run_job(job, training, settings, folder, stored, devices, state, console, clock)
 
