@@ -4,6 +4,7 @@ and functions of them.
 
 import dataclasses
 import math
+import re
 
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.settings import Settings, UserError, setting
@@ -347,13 +348,33 @@ class MonitorConfig(Settings):
         choices=("online", "offline"),
         needs=("wandb_project", None),
     )
+    mlflow_experiment: str | None = setting(
+        None,
+        "MLflow experiment to log to as well. Needs pip install 'bert-gpu[mlflow]'.",
+    )
+    mlflow_tracking_uri: str | None = setting(
+        None,
+        "Where MLflow's runs go: http://HOST:PORT, or a folder as file:mlruns. Default: the "
+        "environment's MLFLOW_TRACKING_URI. Passwords and tokens stand in MLflow's environment "
+        "variables alone.",
+        needs=("mlflow_experiment", None),
+    )
     hardware_seconds: float = setting(
         5.0,
-        "Time between samples of the GPUs' utilisation, memory, temperature "
-        "and power. 0 = no samples.",
+        "Time between samples of the GPUs' utilisation, memory, temperature, "
+        "power and clocks. 0 = no samples.",
         low=0.0,
         unit="seconds",
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if re.search(r"://[^/]*@", self.mlflow_tracking_uri or ""):
+            # settings are logged and stored, so that no secret may be among them
+            raise UserError(
+                "--mlflow_tracking_uri: holds a name or a password before the @; leave them out "
+                "and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

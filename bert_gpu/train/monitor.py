@@ -15,6 +15,7 @@ from bert_gpu.train.config import MonitorConfig
 from bert_gpu.train.console_sink import ConsoleSink
 from bert_gpu.train.events import TensorBoard
 from bert_gpu.train.hardware import HardwareSampler
+from bert_gpu.train.mlflow_runs import MLflow, check_mlflow, tracking_uri
 from bert_gpu.train.sinks import JsonLines, cut_lines
 from bert_gpu.train.weights_and_biases import WeightsAndBiases, check_wandb
 
@@ -76,6 +77,19 @@ SINKS = {
         ),
         lambda config: (
             config.wandb_project is None or check_wandb(config.wandb_project, config.wandb_mode)
+        ),
+    ),
+    "MLflow": Row(
+        lambda opening: opening.config.mlflow_experiment is not None,
+        lambda opening: MLflow(
+            opening.folder.path,
+            opening.config.mlflow_experiment,
+            tracking_uri(opening.config.mlflow_tracking_uri),
+            opening.settings,
+        ),
+        lambda config: (
+            config.mlflow_experiment is None
+            or check_mlflow(config.mlflow_experiment, config.mlflow_tracking_uri)
         ),
     ),
     # last, so that what the others warn of stands before the bar

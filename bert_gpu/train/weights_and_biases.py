@@ -42,6 +42,8 @@ class WeightsAndBiases(Sink):
                 settings=wandb.Settings(console="off", silent=True),
             )
         except (wandb.Error, ValueError) as error:
+            if is_network(error):  # the run goes on without it
+                raise
             raise cannot_start(project, error) from error
         # the last row written, and the step of ours that it belongs to
         self.row, self.step = self.run.step - 1, None
@@ -83,6 +85,13 @@ def check_wandb(project, mode):
         except wandb.Error as error:
             raise cannot_start(project, error) from error
     return wandb
+
+
+def is_network(error):
+    """Whether Weights & Biases cannot be reached, rather than asked for in a wrong way."""
+    from wandb import errors
+
+    return isinstance(error, errors.CommError) and not isinstance(error, errors.AuthenticationError)
 
 
 def cannot_start(project, error):

@@ -4,6 +4,7 @@ what is said without it.
 
 import glob
 import os
+import pathlib
 import struct
 import sys
 import threading
@@ -141,6 +142,38 @@ def test_online_without_a_key_is_refused(folder):
     ) as caught:
         monitor.check_monitoring(config)
     assert len(str(caught.value)) <= 300 and not os.path.exists(os.path.join(folder.path, "wandb"))
+
+
+def test_a_network_that_is_gone_does_not_stop_a_run(folder, monkeypatch):
+    import wandb
+
+    def init(**_):
+        raise wandb.errors.CommError("timed out: https://api.wandb.ai")
+
+    told = []
+    monkeypatch.setattr(wandb, "init", init)
+    opening = monitor.Opening(folder=folder, config=OFFLINE, settings={})
+    log = monitor.open_log(opening, gpus=[], warn=told.append)
+    log.write(1, dict(loss=1.0))
+    log.close()
+    assert told == [
+        "Weights & Biases: cannot be opened (timed out: https://api.wandb.ai); "
+        "the run goes on without it"
+    ]
+    assert len(pathlib.Path(folder.metrics).read_text().splitlines()) == 1
+
+
+def test_no_key_is_in_what_it_leaves(folder, monkeypatch):
+    key = "0123456789" * 4
+    monkeypatch.setenv("WANDB_API_KEY", key)
+    log = open_log(folder, None, dict(hidden_size=16))
+    log.write(1, dict(loss=1.0))
+    log.close()
+    sessions(folder, 1)
+    for path in glob.glob(os.path.join(folder.path, "**"), recursive=True):
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                assert key.encode() not in file.read(), path
 
 
 def test_without_the_package(monkeypatch):

@@ -1,0 +1,113 @@
+"""MLflow, for real and in a local folder: what its own client reads back, that a resume keeps the
+run, and that a server which is gone delays nothing and is told of once.
+"""
+
+import pathlib
+import sys
+import time
+
+import pytest
+
+from bert_gpu.settings import UserError
+from bert_gpu.train import mlflow_runs, monitor
+from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.config import MonitorConfig
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    folder = RunFolder(str(tmp_path / "run"))
+    folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
+    return folder
+
+
+def config(uri):
+    return MonitorConfig(
+        mlflow_experiment="words",
+        mlflow_tracking_uri=uri,
+        tensorboard=False,
+        hardware_seconds=0.0,
+    )
+
+
+def open_log(folder, uri, step=None, warn=pytest.fail, **settings):
+    opening = monitor.Opening(folder=folder, config=config(uri), settings=settings, step=step)
+    return monitor.open_log(opening, gpus=[], warn=warn)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # of MLflow's own imports
+def test_a_run_and_its_resume(folder, tmp_path):
+    uri = f"file:{tmp_path / 'mlruns'}"
+    monitor.check_monitoring(config(uri))
+    settings = {f"setting_{number}": number for number in range(150)} | dict(long="x" * 900)
+    log = open_log(folder, uri, **settings)
+    for step in (1, 2):
+        log.write(step, dict(loss=1.0 / step, none=None, nan=float("nan")))
+    log.write(2, dict(eval_loss=3.0))
+    log.close()
+    log = open_log(folder, uri, step=2, **settings)
+    log.write(3, dict(loss=9.0))
+    log.close()
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("words")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.run_name == "run" and run.info.status == "FINISHED"
+    assert len(run.data.params) == 151 and run.data.params["setting_7"] == "7"
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(metric.step, metric.value) for metric in history] == [(1, 1.0), (2, 0.5), (3, 9.0)]
+    assert run.data.metrics == dict(loss=9.0, eval_loss=3.0)
+    folder.clear()
+    assert RunFolder(folder.path).stored() is None
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_a_server_that_is_gone(folder, monkeypatch):
+    told = []
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    log = open_log(folder, "http://127.0.0.1:9", warn=told.append)
+    log.write(0, dict(loss=0.0))
+    log.sinks["MLflow"].thread.join(60)
+    for step in (1, 2):
+        log.write(step, dict(loss=1.0))
+    log.close()
+    assert len(told) == 1 and told[0].startswith("MLflow: cannot be written (")
+    assert told[0].endswith("; the run goes on without it")
+
+
+def test_a_server_that_does_not_answer(folder, monkeypatch):
+    """The thread is stuck; writes and the end are not."""
+    told = []
+    monkeypatch.setattr(mlflow_runs.MLflow, "_send", lambda self: time.sleep(5))
+    monkeypatch.setattr(mlflow_runs, "CLOSING_SECONDS", 0.05)
+    monkeypatch.setattr(mlflow_runs, "WAITING", 2)
+    log = open_log(folder, "http://127.0.0.1:9", warn=told.append)
+    since = time.monotonic()
+    for step in range(5):
+        log.write(step, dict(loss=1.0))
+    log.close()
+    assert told == [
+        "MLflow: cannot be written (http://127.0.0.1:9 does not answer); the run goes on without it"
+    ]
+    assert time.monotonic() - since < 5, "it has waited for the server"
+    assert len(pathlib.Path(folder.metrics).read_text().splitlines()) == 5
+
+
+def test_what_is_missing_is_named(folder, monkeypatch):
+    with pytest.raises(UserError, match="--mlflow_experiment=words: name the server"):
+        monitor.check_monitoring(config(None))
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(UserError, match=r"pip install 'bert-gpu\[mlflow\]'"):
+        monitor.check_monitoring(config("file:mlruns"))
+
+
+def test_no_password_is_among_the_settings():
+    with pytest.raises(UserError, match="MLFLOW_TRACKING_PASSWORD") as caught:
+        config("https://me:sesame@host:5000/path")
+    assert "sesame" not in str(caught.value)
+    assert config("http://host:5000/a@b").mlflow_tracking_uri == "http://host:5000/a@b"
