@@ -6,7 +6,7 @@ EXTRAS ?= test
 TEXT ?=
 PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install oracle browser strace demo test test-long check bench faults docs docs-check clean
+.PHONY: install oracle browser strace tmux demo test test-long check bench faults docs docs-check clean
 
 install: .venv/.installed
 
@@ -39,7 +39,7 @@ test: install
 
 # Oracles, benchmarks in their smallest form, the documents' commands, terminal, browser, scale, long faults.
 # A test that is skipped there fails.
-test-long: install oracle browser strace .venv/.docs-installed
+test-long: install oracle browser strace tmux .venv/.docs-installed
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python BERT_GPU_JAX_PYTHON=$(CURDIR)/$(ORACLE)/python \
 		$(BIN)/python -m pytest -m long --durations=10 --no-skips
 
@@ -64,6 +64,10 @@ faults: install strace
 # Faults at system calls need it.
 strace:
 	@command -v strace > /dev/null || apt-get install --yes --quiet=2 strace
+
+# What the console is looked at in.
+tmux:
+	@command -v tmux > /dev/null || apt-get install --yes --quiet=2 tmux
 
 check: install
 	$(BIN)/ruff check .

@@ -112,13 +112,14 @@ class ShareBar:
     It is drawn at most every SECONDS, so that it is calm, and whenever its fields change.
     """
 
-    SECONDS, LEAST_BAR = 0.5, 4  # columns
+    SECONDS, LEAST_BAR = 0.5, 2  # columns
 
     def __init__(self, what):
         import tqdm
 
-        self.bar = tqdm.tqdm(total=1.0, desc=what, dynamic_ncols=True, miniters=1, delay=1e9)
-        self.drawn = -math.inf
+        self.bar = tqdm.tqdm(total=1.0, desc=what, miniters=1, delay=1e9)
+        self.bar.dynamic_ncols = lambda stream: (columns_of(stream) - len("^C"), None)
+        self.started, self.drawn = time.monotonic(), -math.inf
 
     def show(self, share, count, left, fields=None):
         """Draws it anew.
@@ -134,8 +135,8 @@ class ShareBar:
         self.drawn, self.fields = now, getattr(self, "fields", []) if fields is None else fields
         self.bar.delay = 0  # of tqdm, which would draw an empty bar first
         self.bar.n = min(1.0, share)
-        start = f"{count} [{{elapsed}}<{left}"
-        taken = len(self.bar.desc) + len(f": 100%||  [00:00:00<]{count}{left}") + self.LEAST_BAR
+        start = f"{count} [{self.bar.format_interval(now - self.started)}<{left}"
+        taken = len(self.bar.desc) + len(f": 100%|| {start}]^C") + self.LEAST_BAR
         fields = fitting(self.fields, columns_of(sys.stderr) - taken)
         text = "".join(f", {field}" for field in fields)
         self.bar.bar_format = f"{{l_bar}}{{bar}}| {start}{escaped(text)}]"
@@ -180,11 +181,12 @@ class Lines:
 
 def fitting(fields, room):
     """The texts of (importance, text) that fit into `room` columns with two more each, in their
-    order; the least important ones are left out first.
+    order; the least important ones, of these the last, are left out first.
     """
     kept = list(fields)
     while kept and sum(len(text) + 2 for _, text in kept) > room:
-        kept.remove(min(kept, key=lambda field: field[0]))
+        least = min(field[0] for field in kept)
+        del kept[max(index for index, field in enumerate(kept) if field[0] == least)]
     return [text for _, text in kept]
 
 

@@ -186,12 +186,8 @@ class RunFolder:
         """
         for name in ("checkpoints", "tensorboard", "model", "marks", "wandb"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
-        for name in (
-            METRICS,
-            "mlflow_run_id.txt",
-            *results,
-            RUN,
-        ):  # run.json last: it marks the folder as a run's
+        # run.json last: it marks the folder as a run's
+        for name in (METRICS, "mlflow_run_id.txt", *results, RUN):
             path = os.path.join(self.path, name)
             if os.path.isdir(path):
                 shutil.rmtree(path)

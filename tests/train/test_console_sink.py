@@ -73,7 +73,6 @@ def test_the_bar_keeps_to_its_terminal(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     sink = ConsoleSink(Console(), 1_000_000, ("mlm", "nsp"))
     shown(sink, VALUES, step=20)
-    sink.bar.bar.dynamic_ncols = lambda file: (columns, 24)
     shown(sink, VALUES | dict(loss=8.0), step=40)
     sink.close()
     drawn = [part for part in re.split(r"[\r\n]+", screen.getvalue()) if "loss 8.0000" in part]
