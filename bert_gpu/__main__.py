@@ -16,6 +16,7 @@ COMMANDS = {
     "export": "a model -> Hugging Face and other formats",
     "embed": "a vector for each line of a text",
     "report": "pictures of runs, in one HTML file",
+    "runs": "a table of the runs under a folder",
 }
 
 

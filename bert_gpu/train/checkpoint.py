@@ -54,6 +54,9 @@ class RunRecord(Settings):
     num_steps: int | None = setting(None, "Steps of the whole run; None = by time.", low=1)
     exported_step: int | None = setting(None, "The step whose model is in model/.", low=0)
     git_commit: str | None = setting(None, "Of the code.")
+    ended: str | None = setting(
+        None, "How it ended, when not by itself or a signal.", choices=("diverged",)
+    )
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -19,6 +19,10 @@ class Diverged(Exception):
         self.good_until = good_until
 
 
+class DivergedForGood(GaveUp):
+    """A run has diverged and does not go back."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HealthState(Settings):
     """What a checkpoint keeps of a Health."""
@@ -120,10 +124,12 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds, warn):
       log: monitor.Log. assign: puts the values of a checkpoint into the variables. seconds:
         spent so far. warn: takes the text of what is wrong with a newer checkpoint.
 
-    Raises GaveUp when the settings or a missing checkpoint allow no rollback.
+    Raises DivergedForGood when the settings or a missing checkpoint allow no rollback.
     """
     if ending.on_divergence == "stop":
-        raise GaveUp(f"diverged: {problem}; lower --learning_rate, or use --on_divergence=rollback")
+        raise DivergedForGood(
+            f"diverged: {problem}; lower --learning_rate, or use --on_divergence=rollback"
+        )
     good = [step for step in folder.steps() if step <= problem.good_until]
     if not good or progress.num_rollbacks >= ending.max_rollbacks:
         limit = (
@@ -131,11 +137,11 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds, warn):
             if not good
             else f"--max_rollbacks={ending.max_rollbacks} is reached"
         )
-        raise GaveUp(f"diverged: {problem}; {limit}; lower --learning_rate")
+        raise DivergedForGood(f"diverged: {problem}; {limit}; lower --learning_rate")
     try:
         restored, values = folder.newest_whole(warn, good[-1])
     except UserError as error:
-        raise GaveUp(f"diverged: {problem}; {error}") from error
+        raise DivergedForGood(f"diverged: {problem}; {error}") from error
     assign(values)
     folder.remove_after(restored.step)
     log.cut(restored.step)

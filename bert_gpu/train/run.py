@@ -28,6 +28,7 @@ from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.changes import describe_changes
 from bert_gpu.train.checkpoint import Progress, RunFolder
 from bert_gpu.train.config import BatchConfig
+from bert_gpu.train.divergence import DivergedForGood
 from bert_gpu.train.loop import Job, Loop
 from bert_gpu.train.signals import watch_signals
 from bert_gpu.train.step import Objective, TrainStep
@@ -281,6 +282,10 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             if not caught or loop.is_finished():
                 export_end(settings.ending, training.export, folder, state, progress.step, console)
                 folder.create(content | dict(exported_step=progress.step))
+        except DivergedForGood:
+            with contextlib.suppress(OSError):  # what it raises matters more
+                folder.create(content | dict(ended="diverged"))  # until it is resumed
+            raise
         except OSError as error:
             problem = (
                 f"{error.filename or folder.path}: {error.strerror or error}; "

@@ -49,3 +49,10 @@ class ReportConfig(Settings):
         unit="seconds",
         needs=("watch", (True,)),
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunsConfig(Settings):
+    """A table of runs."""
+
+    json: bool = setting(False, "Print JSON: a list of objects, one for each run.")

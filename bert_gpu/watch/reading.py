@@ -53,7 +53,7 @@ class Run:
         of validation, NaN where a line has no value; both have "step", "hours" and "tokens" (NaN
         when not known). Names of `valid` have no "eval_".
       results: {name: number} of eval_results.json. samples: [Sample] in order of step.
-      state: "finished", "running" or "stopped". num_parameters: None = not known.
+      state: "finished", "running", "diverged" or "stopped". num_parameters: None = not known.
     """
 
     path: str
@@ -193,7 +193,9 @@ def read_run(path, name):
 def state_of(path, record):
     if record.get("exported_step") is not None:
         return "finished"
-    return "running" if is_held(os.path.join(path, LOCK)) else "stopped"
+    if is_held(os.path.join(path, LOCK)):
+        return "running"
+    return record.get("ended") or "stopped"
 
 
 def is_held(path):

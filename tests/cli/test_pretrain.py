@@ -235,6 +235,7 @@ def test_a_diverged_run_exits_3(data, tmp_path, capsys):
     error = capsys.readouterr().err
     assert "diverged" in error and "--learning_rate" in error and error.count("\n") == 1
     assert not (output / "model").exists()
+    assert json.loads((output / "run.json").read_text())["ended"] == "diverged"
     assert "NaN" not in (output / "metrics.jsonl").read_text()
 
 

@@ -1,0 +1,35 @@
+"""python -m bert_gpu runs: a table of the runs under a folder."""
+
+import json
+
+from bert_gpu import console
+from bert_gpu.cli import flags
+from bert_gpu.settings import UserError
+from bert_gpu.watch.config import RunsConfig
+
+SUMMARY = (
+    "Lists the runs under a folder, by default runs: whether each is running, stopped, finished or "
+    "diverged, its step, losses, speed, hours and when it last gave a sign of life."
+)
+EXAMPLE = (
+    "python -m bert_gpu runs",
+    "python -m bert_gpu runs runs/sweep --json",
+)
+
+
+def main(argv):
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [RunsConfig], positionals="[FOLDER]")
+    config = parsed.make(RunsConfig)
+    if len(parsed.positionals) > 1:
+        raise UserError(f"runs: takes one folder, not {len(parsed.positionals)}; name one above")
+    from bert_gpu.watch import runs
+
+    folder = parsed.positionals[0] if parsed.positionals else "runs"
+    found = [runs.look(path) for path in runs.find(folder)]
+    if config.json:
+        console.answer(json.dumps(found, indent=1))
+    elif found:
+        console.answer("\n".join(runs.table(found)))
+    else:
+        console.answer(f"{folder}: no runs in it")
+    return 0

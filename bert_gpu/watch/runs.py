@@ -1,0 +1,181 @@
+"""A table of the runs under a folder: how far each is, and whether it still goes on.
+
+Only run.json and the end of metrics.jsonl are read, so that long runs answer at once. A run that
+cannot be read is a row that says why.
+"""
+
+import os
+import time
+
+from bert_gpu.console import format_metric, format_seconds
+from bert_gpu.files import check_regular, parse_json, read_json
+from bert_gpu.settings import UserError, fields_of
+from bert_gpu.train.checkpoint import METRICS, RUN, RunRecord
+from bert_gpu.train.sinks import metrics_complaint
+from bert_gpu.watch.reading import is_validation, state_of
+
+DEPTH = 4  # of folders that are looked through
+TAIL_BYTES = 1 << 16  # of metrics.jsonl that are read first; more where they do not suffice
+DAMAGED = "damaged"
+HEADINGS = ("run", "state", "step", "loss", "validation", "tokens/s", "hours", "last sign")
+
+
+def find(path):
+    """Folders of runs in a folder and the folders below it, none inside another; the folder itself
+    may be one. UserError when there is no such folder.
+    """
+    if not os.path.isdir(path):
+        problem = "is not a folder" if os.path.exists(path) else "no such folder"
+        raise UserError(f"{path[:150]}: {problem}; name one that holds runs")
+    if os.path.isfile(os.path.join(path, RUN)):
+        return [path]
+    found, level = [], [path]
+    for _ in range(DEPTH):
+        below = [
+            entry.path
+            for folder in level
+            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name)
+            if entry.is_dir() and not entry.name.startswith(".") and os.access(entry.path, os.R_OK)
+        ]
+        is_run = {folder: os.path.isfile(os.path.join(folder, RUN)) for folder in below}
+        found += [folder for folder in below if is_run[folder]]
+        level = [folder for folder in below if not is_run[folder]]
+    return found
+
+
+def look(path, now=None):
+    """What one run is up to: a dict of JSON values, None where something is not known.
+
+    Keys: path, kind ("pretrain" or "finetune"), state ("running", "stopped", "finished", "diverged"
+    or "damaged"), problem (of a damaged one), step, num_steps, loss, eval_loss, eval_step,
+    tokens_per_second, hours, remaining_seconds (of a running one), silent_seconds (since the last
+    sign of life). now: time.time().
+    """
+    names = ("problem", "step", "num_steps", "loss", "eval_loss", "eval_step")
+    names += ("tokens_per_second", "hours", "remaining_seconds")
+    run = dict(path=path, kind=None, state=DAMAGED) | dict.fromkeys(names)
+    run["silent_seconds"] = silence(path, time.time() if now is None else now)
+    try:
+        record = read_json(
+            os.path.join(path, RUN),
+            "a run's settings",
+            fields_of(RunRecord) | dict(settings={}),
+            ("settings",),
+        )
+        training, validation = last_lines(os.path.join(path, METRICS))
+    except UserError as error:
+        return run | dict(problem=str(error))
+    latest = max((training, validation), key=lambda line: line.get("step", -1))
+    run |= dict(
+        kind="finetune" if "task_name" in record["settings"] else "pretrain",
+        state=state_of(path, record),
+        num_steps=record.get("num_steps"),
+        step=latest.get("step", 0),
+        loss=training.get("loss"),
+        eval_loss=validation.get("eval_loss"),
+        eval_step=validation.get("step"),
+        tokens_per_second=training.get("tokens_per_second"),
+    )
+    if latest.get("seconds") is not None:
+        run["hours"] = latest["seconds"] / 3600
+    if run["state"] == "running":
+        run["remaining_seconds"] = training.get("remaining_seconds")
+    return run
+
+
+def silence(path, now):
+    """Seconds since something was written to a run's files, None when that is not known."""
+    times = []
+    for name in (RUN, METRICS, "checkpoints", "model"):
+        try:
+            times.append(os.stat(os.path.join(path, name)).st_mtime)
+        except OSError:
+            continue
+    return max(0.0, now - max(times)) if times else None
+
+
+def last_lines(path):
+    """(last line of training, last line of validation) of a metrics.jsonl, {} each where there is
+    none. UserError when one of its last lines is damaged; one without an end is being written.
+    """
+    if not os.path.exists(path):
+        return {}, {}
+    check_regular(path)
+    size, num_bytes = os.path.getsize(path), TAIL_BYTES
+    while True:
+        found = {False: {}, True: {}}
+        for line in tail(path, num_bytes):
+            found[is_validation(line)] = line
+        if all(found.values()) or num_bytes >= size:
+            return found[False], found[True]
+        num_bytes *= 8
+
+
+def tail(path, num_bytes):
+    """The whole lines among the last bytes of a metrics.jsonl, as dicts."""
+    with open(path, "rb") as file:
+        start = max(0, os.fstat(file.fileno()).st_size - num_bytes)
+        file.seek(start)
+        lines = file.read().decode("utf-8", "replace").split("\n")
+    lines = lines[1:-1] if start else lines[:-1]
+    values = []
+    for number, line in enumerate(lines, 1 - len(lines)):
+        try:
+            content = parse_json(line)
+            problem = None if isinstance(content, dict) else "not a JSON object"
+            problem = problem or metrics_complaint(content)
+        except (ValueError, RecursionError) as error:
+            problem = f"not valid JSON ({error})"
+        if problem:
+            where = "the last line" if number == 0 else f"{-number} lines before the last"
+            raise UserError(f"{path}, {where}: {problem}; correct or remove it"[:300])
+        values.append(content)
+    return values
+
+
+def table(runs):
+    """The lines of a table of `look`'s results, columns aligned."""
+    rows = [HEADINGS, *(cells(run) for run in runs)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    lines = [
+        "  ".join(
+            text.ljust(width) if column < 2 else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    problems = [f"{run['path']}: {run['problem']}" for run in runs if run["problem"]]
+    return lines + ([""] + problems if problems else [])
+
+
+def cells(run):
+    """The texts of a row of the table."""
+
+    def shown(name, form):
+        return "" if run[name] is None else form(run[name])
+
+    step = shown("step", "{:,}".format)
+    if run["num_steps"] is not None:
+        step += f" of {run['num_steps']:,}"
+    ago = shown("silent_seconds", lambda seconds: f"{in_words(seconds)} ago")
+    return (
+        run["path"],
+        run["state"],
+        step,
+        shown("loss", format_metric),
+        shown("eval_loss", format_metric),
+        shown("tokens_per_second", "{:,.0f}".format),
+        shown("hours", "{:.1f}".format),
+        ago,
+    )
+
+
+def in_words(seconds):
+    """A time as one is told it: 40 s, 12 min, 5:10 h, 3 days."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{format_seconds(seconds).rpartition(':')[0]} h"
+    return f"{seconds / 86400:.0f} days"
