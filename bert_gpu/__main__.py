@@ -17,6 +17,7 @@ COMMANDS = {
     "embed": "a vector for each line of a text",
     "report": "pictures of runs, in one HTML file",
     "runs": "a table of the runs under a folder",
+    "doctor": "would a training work on this machine?",
 }
 
 

@@ -14,8 +14,10 @@ import typing
 import psutil
 import pynvml
 
-from bert_gpu.optim import optimizers
+from bert_gpu.environment import Later
 from bert_gpu.settings import UserError
+
+optimizers = Later("bert_gpu.optim.optimizers")  # which needs TensorFlow
 
 ROW_BYTES = 12  # a token of a row: input_ids, input_mask and segment_ids as int32
 CGROUP_LIMITS = (

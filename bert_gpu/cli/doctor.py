@@ -1,0 +1,40 @@
+"""python -m bert_gpu doctor: whether a training would work here, and what to install if not."""
+
+import json
+import sys
+
+from bert_gpu import console
+from bert_gpu.cli import flags
+from bert_gpu.settings import UserError
+from bert_gpu.watch.config import DoctorConfig
+
+SUMMARY = (
+    "Examines this machine: versions, processor, memory, disks, GPUs, driver, CUDA libraries and "
+    "NCCL, the rate of matrix products, one training step on every device, and two replicas "
+    "where there are two GPUs. Exit code 0: training would work; 2: it would not, and what to do. "
+    "Put its output into a bug report."
+)
+EXAMPLE = (
+    "python -m bert_gpu doctor",
+    "python -m bert_gpu doctor --json",
+    "python -m bert_gpu doctor --notrials   # only looks",
+)
+
+
+def main(argv):
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DoctorConfig], positionals="")
+    config = parsed.make(DoctorConfig)
+    if parsed.positionals:
+        raise UserError(f"doctor: {parsed.positionals[0][:60]!r}: takes flags only; drop it")
+    from bert_gpu.watch import doctor
+
+    def say(text):
+        if console.is_terminal(sys.stderr):
+            console.tell(sys.stderr, f"{text} ...")
+
+    findings = doctor.examine(config, say=say)
+    if config.json:
+        console.answer(json.dumps(doctor.as_json(findings), indent=1))
+    else:
+        console.answer("\n".join(doctor.report(findings, console.columns_of(sys.stdout))))
+    return 0 if doctor.works(findings) else 2

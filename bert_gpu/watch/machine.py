@@ -1,0 +1,175 @@
+"""What a machine has that a training needs: processor, memory, disks, GPUs as their driver sees
+them, and the CUDA libraries that TensorFlow loads. Nothing here needs TensorFlow.
+"""
+
+import contextlib
+import ctypes
+import glob
+import os
+import platform
+import shutil
+import sysconfig
+import tempfile
+
+import psutil
+import pynvml
+
+from bert_gpu.environment import cache_folder
+from bert_gpu.train.sizes import machine_bytes
+
+# what matrix products are quick with, as /proc/cpuinfo names it
+FEATURES = dict(
+    avx2="AVX2",
+    avx512f="AVX512",
+    avx512_bf16="AVX512-bfloat16",
+    amx_tile="AMX",
+    amx_bf16="AMX-bf16",
+)
+# {CUDA's major version: {library that TensorFlow opens: pip package that has it}}
+LIBRARIES = {
+    "12": {
+        "libcudart.so.12": "nvidia-cuda-runtime-cu12",
+        "libcublas.so.12": "nvidia-cublas-cu12",
+        "libcublasLt.so.12": "nvidia-cublas-cu12",
+        "libcufft.so.11": "nvidia-cufft-cu12",
+        "libcusolver.so.11": "nvidia-cusolver-cu12",
+        "libcusparse.so.12": "nvidia-cusparse-cu12",
+        "libcupti.so.12": "nvidia-cuda-cupti-cu12",
+        "libnvrtc.so.12": "nvidia-cuda-nvrtc-cu12",
+        "libcudnn.so.9": "nvidia-cudnn-cu12",
+        "libnccl.so.2": "nvidia-nccl-cu12",
+    }
+}
+DRIVER_LIBRARY = "libcuda.so.1"
+
+
+def processor(path="/proc/cpuinfo"):
+    """{name, cores, features}: the features among FEATURES, None where it is not known."""
+    name, flags = platform.processor() or platform.machine(), None
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            key, _, value = (part.strip() for part in line.partition(":"))
+            if key == "model name":
+                name = value
+            elif key == "flags":
+                flags = set(value.split())
+                break
+    found = None if flags is None else [name for flag, name in FEATURES.items() if flag in flags]
+    return dict(name=name, cores=usable_cores(), features=found)
+
+
+def usable_cores():
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def memory():
+    """{total_bytes, available_bytes}, within the limit of a container."""
+    total = machine_bytes()
+    return dict(total_bytes=total, available_bytes=min(total, psutil.virtual_memory().available))
+
+
+def disks():
+    """[{what, path, free_bytes}] of the folders that the commands write to."""
+    folders = {
+        "current folder": os.getcwd(),
+        "cache": cache_folder("numba"),
+        "temporary": tempfile.gettempdir(),
+    }
+    found = []
+    for what, path in folders.items():
+        with contextlib.suppress(OSError):
+            there = path
+            while not os.path.exists(there):
+                there = os.path.dirname(there)
+            found.append(dict(what=what, path=path, free_bytes=shutil.disk_usage(there).free))
+    return found
+
+
+def gpus():
+    """What the driver says: {driver, cuda, gpus: [{index, name, memory_bytes, used_bytes,
+    capability, celsius, power_limit_watts}], problem}; problem: why there is nothing, or None.
+    A reading that NVML does not give is None.
+    """
+    found = dict(driver=None, cuda=None, gpus=[], problem=None)
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return found | dict(problem=str(error))
+    try:
+        found["driver"] = as_text(pynvml.nvmlSystemGetDriverVersion())
+        version = reading(pynvml.nvmlSystemGetCudaDriverVersion)
+        found["cuda"] = version and f"{version // 1000}.{version % 1000 // 10}"
+        found["gpus"] = [gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError as error:
+        found["problem"] = str(error)
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+    return found
+
+
+def gpu(index):
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = reading(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    capability = reading(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    power = reading(pynvml.nvmlDeviceGetPowerManagementLimit, handle)
+    return dict(
+        index=index,
+        name=as_text(pynvml.nvmlDeviceGetName(handle)),
+        memory_bytes=memory and memory.total,
+        used_bytes=memory and memory.used,
+        capability=capability and ".".join(map(str, capability)),
+        celsius=reading(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        power_limit_watts=power and power / 1000,
+    )
+
+
+def reading(ask, *arguments):
+    """What NVML answers, None where it does not."""
+    try:
+        return ask(*arguments)
+    except pynvml.NVMLError:
+        return None
+
+
+def as_text(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def libraries(cuda_version, folders=None, load=ctypes.CDLL):
+    """[{name, path, package}] of the libraries that a TensorFlow for a CUDA version opens; path:
+    where it is, None = missing. None for a version that is not in the table.
+
+    folders: that may hold pip's NVIDIA packages. load: opens a library by its name, or raises
+    OSError.
+    """
+    names = LIBRARIES.get(str(cuda_version).partition(".")[0])
+    if names is None:
+        return None
+    folders = nvidia_folders() if folders is None else folders
+    return [
+        dict(name=name, path=find_library(name, folders, load), package=package)
+        for name, package in names.items()
+    ]
+
+
+def find_library(name, folders, load=ctypes.CDLL):
+    """The path of a library in one of the folders, its name where the system finds it, or None."""
+    for folder in folders:
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            return path
+    try:
+        load(name)
+    except OSError:
+        return None
+    return name
+
+
+def nvidia_folders():
+    """Where pip puts the libraries of its NVIDIA packages, where TensorFlow looks first."""
+    root = os.path.join(sysconfig.get_paths()["purelib"], "nvidia")
+    return sorted(glob.glob(os.path.join(glob.escape(root), "*", "lib")))
