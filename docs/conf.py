@@ -23,7 +23,16 @@ html_theme_options = dict(
 )
 
 PAGES = {
-    "Begin": ("first-day", "text", "running", "report", "finetuning", "recipes", "migration"),
+    "Begin": (
+        "first-day",
+        "text",
+        "running",
+        "watching",
+        "report",
+        "finetuning",
+        "recipes",
+        "migration",
+    ),
     "Use": ("models", "serving"),
     "Choose": ("batch-and-rate", "memory", "time-budgets", "flags", "reference"),
     "Mend": ("troubleshooting",),
