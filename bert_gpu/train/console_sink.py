@@ -2,7 +2,7 @@
 step elsewhere, and a line for each validation.
 """
 
-from bert_gpu.console import format_metric, format_seconds
+from bert_gpu.console import format_metric, format_seconds, is_terminal
 from bert_gpu.train.events import EVAL
 from bert_gpu.train.sinks import Sink
 
@@ -31,6 +31,8 @@ class ConsoleSink(Sink):
     def __init__(self, console, num_steps, losses=()):
         self.console, self.num_steps, self.losses = console, num_steps, losses
         self.bar = console.share_bar("training")
+        # with a bar on the terminal and messages in a file, the file gets the lines
+        self.has_lines = self.bar is None or not is_terminal(console.stream)
         self.share, self.left = 0.0, None
 
     def write(self, step, values):
@@ -46,9 +48,9 @@ class ConsoleSink(Sink):
         fields = list(fields_of(values, self.losses))
         if self.bar is not None:
             self.bar.show(self.share, self._count(step), self._left(), fields)
-            return
-        texts = [f"step {self._count(step)}", *(text for _, text in fields)]
-        self._say("  ".join([*texts, f"{self._left()} left"]))
+        if self.has_lines:
+            texts = [f"step {self._count(step)}", *(text for _, text in fields)]
+            self._say("  ".join([*texts, f"{self._left()} left"]))
 
     def advance(self, step, share, left):
         self.share, self.left = share, left
@@ -60,7 +62,7 @@ class ConsoleSink(Sink):
             self.bar.close()
 
     def _say(self, text):
-        self.console.say(text if self.bar is not None else self.console.stamp() + text)
+        self.console.say(self.console.stamp() + text if self.has_lines else text)
 
     def _count(self, step):
         return str(step) if self.num_steps is None else f"{step}/{self.num_steps}"

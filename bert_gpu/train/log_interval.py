@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 
+from bert_gpu.console import format_seconds
 from bert_gpu.train.throughput import utilization
 
 # What the time of a session is spent on: steps; waiting for data; the first call of steps, which
@@ -64,6 +65,17 @@ def shares_of(activities, before=None):
     if total <= 0:
         return {}
     return {f"time_{name}": max(0.0, part) / total for name, part in seconds.items()}
+
+
+def describe_activities(activities):
+    """Stopwatch.activities in words: all of the time, and the shares that do not round to 0 %."""
+    words = dict(training="steps", input="waiting for data")
+    shares = [
+        f"{share:.0%} {words.get(name, name)}"
+        for name, share in zip(activities, shares_of(activities).values(), strict=False)
+        if share >= 0.005
+    ]
+    return "; ".join([format_seconds(sum(activities.values())), ", ".join(shares)])
 
 
 class LogInterval:

@@ -19,7 +19,7 @@ from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
 from bert_gpu.train.checkpoint import CheckpointWriter, SaveFailed
 from bert_gpu.train.divergence import Diverged, Judge, roll_back
-from bert_gpu.train.log_interval import LogInterval, Stopwatch
+from bert_gpu.train.log_interval import LogInterval, Stopwatch, describe_activities
 from bert_gpu.train.pace import Pace
 from bert_gpu.train.profile import Profiler
 
@@ -149,6 +149,7 @@ class Loop:
                             self._turn(calls)
                     except Diverged as problem:
                         self._go_back(problem)
+        self.console.say(f"time: {describe_activities(self.watch.activities)}")
 
     def _turn(self, calls):
         """One call of steps, and what is due after it."""

@@ -446,7 +446,7 @@ def test_random_weights_single_sentences_three_labels_and_no_test_file(workplace
         f"--vocab_file={workplace / 'vocab.txt'}",
     ]
     code, out, err = call(capsys, *columns, *start, *FLAGS, "--num_train_steps=3")
-    assert code == 0 and "fresh weights: all" in out and "auc" in out, err
+    assert code == 0 and "fresh weights:  all" in out and "auc" in out, err
     results = json.loads((tmp_path / "run" / "eval_results.json").read_text())
     assert 0 <= results["auc"] <= 1 and results["num_examples"] == 30
     assert not (tmp_path / "run" / "test_results.tsv").exists()
@@ -456,7 +456,7 @@ def test_what_the_checkpoint_lacks_is_named(workplace, capsys, tmp_path):
     code, out, _ = call(
         capsys, *inputs(workplace, tmp_path / "run", "--num_train_steps=1", "--do_train")
     )
-    assert code == 0 and "fresh weights: classifier/bias, classifier/kernel" in out
+    assert code == 0 and "fresh weights:  classifier/bias, classifier/kernel" in out
     assert sorted(os.listdir(tmp_path / "run")) == [
         ".run.lock",
         "checkpoints",
@@ -478,7 +478,7 @@ def test_a_head_of_its_own_and_dropout_are_stored_and_fixed(workplace, capsys, t
     code, out, _ = call(capsys, *inputs(workplace, tmp_path / "mean", *head, *short))
     assert (
         code == 0
-        and "fresh weights: classifier/bias, classifier/kernel, pooler/bias, pooler/kernel" in out
+        and "fresh weights:  classifier/bias, classifier/kernel, pooler/bias, pooler/kernel" in out
     )
     config = json.loads((tmp_path / "mean" / "model" / "config.json").read_text())
     stored = [

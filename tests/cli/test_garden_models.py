@@ -100,7 +100,7 @@ def test_it_is_fine_tuned_killed_resumed_evaluated_and_predicts(
     code, out, err = call(capsys, classify.main, *arguments(tmp_path / "whole"))
     assert (
         code == 0
-        and "fresh weights: classifier/bias, classifier/kernel, pooler/bias, pooler/kernel" in out
+        and "fresh weights:  classifier/bias, classifier/kernel, pooler/bias, pooler/kernel" in out
     ), err
     kill_after_save(monkeypatch, lambda: call(capsys, classify.main, *arguments(tmp_path / "run")))
     code, out, err = call(capsys, classify.main, *arguments(tmp_path / "run"))

@@ -13,6 +13,7 @@ import pytest
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.hardware import PER_GPU, READINGS
 from tests.cli.pretraining import (
     HANG_SECONDS,
     ROOT,
@@ -227,6 +228,23 @@ def test_show_config_refuses_what_the_run_would(data, capsys, flag):
         assert pretrain(data, "nowhere", flag, *more) == 2
         assert flag in capsys.readouterr().err
     assert not os.path.exists("nowhere")
+
+
+def test_the_fields_of_metrics_are_those_of_the_document(finished):
+    text = (ROOT / "docs" / "running.md").read_text().partition("## metrics.jsonl")[2]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
+    documented = {name.strip() for row in rows[1:] for name in row.split(",")}
+    found = (finished / "metrics.jsonl").read_text().splitlines()
+    written = {name for line in found for name in json.loads(line)}
+    assert written <= documented
+    assert {*READINGS, *(name.replace("gpu", "gpu_0", 1) for name in PER_GPU)} <= documented
+    # absent without GPUs, and without bad records
+    rest = {name for name in documented - written if not name.startswith("gpu_")}
+    assert rest == {"mfu", "mfu_real_tokens", "hfu", "skipped_records"}
+    training = next(json.loads(line) for line in found if '"loss"' in line)
+    shares = [value for name, value in training.items() if name.startswith("time_")]
+    assert len(shares) == 5 and abs(sum(shares) - 1) < 1e-9
+    assert not any(name.startswith(("gpu_", "mfu")) for name in written), "nothing is pretended"
 
 
 def test_a_diverged_run_exits_3(data, tmp_path, capsys):

@@ -82,6 +82,17 @@ def test_the_bar_keeps_to_its_terminal(monkeypatch, columns):
     assert ("MFU 41.2%" in drawn[0]) == (columns > 120)
 
 
+def test_a_bar_on_the_terminal_and_messages_in_a_file(monkeypatch):
+    """As with `run_pretraining_gpu.py > log`."""
+    screen, file = Screen(), io.StringIO()
+    monkeypatch.setattr(console.sys, "stderr", screen)
+    sink = ConsoleSink(Console(stream=file), 120)
+    shown(sink, VALUES)
+    sink.close()
+    assert re.match(r"\d{4}-.*  step 20/120  loss 8.1912", file.getvalue())
+    assert "20/120 [00:00<1:23, loss 8.1912" in screen.getvalue()
+
+
 def test_every_log_step_is_a_line(tmp_path):
     world = World(tmp_path, num_train_steps=190, log_steps=20, save_checkpoints_steps=1000)
     stream = io.StringIO()

@@ -5,7 +5,12 @@ import types
 import numpy as np
 import pytest
 
-from bert_gpu.train.log_interval import ACTIVITIES, LogInterval, Stopwatch
+from bert_gpu.train.log_interval import (
+    ACTIVITIES,
+    LogInterval,
+    Stopwatch,
+    describe_activities,
+)
 
 
 class Clock:
@@ -48,4 +53,8 @@ def test_every_second_is_spent_on_one_activity():
     values = interval.close()[1]
     assert values["time_saving"] == pytest.approx(0.6) and values["time_training"] == 0.4
     assert values["time_compiling"] == 0.0, "a session compiles once"
+    assert describe_activities(watch.activities) == (
+        "0:50; 14% steps, 14% waiting for data, 40% compiling, 20% validation, 12% saving"
+    )
+    assert describe_activities(dict(training=120.0, saving=0.1)) == "2:00; 100% steps"
     assert sum(watch.activities.values()) == pytest.approx(clock.now - 100)
