@@ -117,7 +117,8 @@ class ShareBar:
     def __init__(self, what):
         import tqdm
 
-        self.bar = tqdm.tqdm(total=1.0, desc=what, miniters=1, delay=1e9)
+        first = "{l_bar}{bar}| the first step compiles"
+        self.bar = tqdm.tqdm(total=1.0, desc=what, miniters=1, delay=1e9, bar_format=first)
         self.bar.dynamic_ncols = lambda stream: (columns_of(stream) - len("^C"), None)
         self.started, self.drawn = time.monotonic(), -math.inf
 
@@ -205,6 +206,13 @@ def aligned(rows, columns=None):
         first, *more = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
         lines += [f"{label:<{width}}{first}".rstrip(), *(" " * width + part for part in more)]
     return lines
+
+
+def broken(text, columns):
+    """A text as lines of at most so many columns, the later ones indented; as it is for None."""
+    if columns is None:
+        return text
+    return textwrap.fill(text, columns, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def columns_of(stream):

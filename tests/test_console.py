@@ -127,3 +127,10 @@ def test_what_matters_least_gives_way():
     assert console.fitting(fields, 100) == ["loss 1.0", "rate 2", "fast"]
     assert console.fitting(fields, 16) == ["loss 1.0", "fast"]
     assert console.fitting(fields, 9) == []
+
+
+def test_a_long_line_is_broken_at_its_words():
+    assert console.broken("validation at step 0: loss 8.2558  mlm 7.5", 28) == (
+        "validation at step 0: loss\n  8.2558  mlm 7.5"
+    )
+    assert console.broken("as  it is", None) == "as  it is"

@@ -2,7 +2,7 @@
 step elsewhere, and a line for each validation.
 """
 
-from bert_gpu.console import format_metric, format_seconds, is_terminal
+from bert_gpu.console import broken, columns_of, format_metric, format_seconds, is_terminal
 from bert_gpu.train.events import EVAL
 from bert_gpu.train.sinks import Sink
 
@@ -62,7 +62,10 @@ class ConsoleSink(Sink):
             self.bar.close()
 
     def _say(self, text):
-        self.console.say(self.console.stamp() + text if self.has_lines else text)
+        if self.has_lines:
+            self.console.say(self.console.stamp() + text)
+        else:
+            self.console.say(broken(text, columns_of(self.console.stream)))
 
     def _count(self, step):
         return str(step) if self.num_steps is None else f"{step}/{self.num_steps}"

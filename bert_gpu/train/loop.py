@@ -149,7 +149,7 @@ class Loop:
                             self._turn(calls)
                     except Diverged as problem:
                         self._go_back(problem)
-        self.console.say(f"time: {describe_activities(self.watch.activities)}")
+        self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
 
     def _turn(self, calls):
         """One call of steps, and what is due after it."""

@@ -62,26 +62,28 @@ def describe_rate(settings, plan):
 
 
 def describe_length(num_steps, plan, num_records, schedule):
-    hours = schedule.total_training_time
-    limit = "" if hours is None else f"{hours:g} hours"
     if num_steps is None:
-        return limit
+        return "as many steps as the time allows"
     epochs = num_steps * plan.records_of_step(schedule) / num_records
-    return f"{num_steps:,} steps = {epochs:.1f} epochs" + (limit and f", at most {limit}")
+    return f"{num_steps:,} steps = {epochs:.1f} epochs"
 
 
 def describe_time(num_steps, schedule, folder, stored):
-    """How long it will take, where the run has been measured before."""
-    hours = schedule.total_training_time
-    limit = "" if hours is None else f"at most {format_seconds(3600 * hours)} in all; "
+    """How long it may take, and how long it will where the run has been measured before."""
+    hours, limit = schedule.total_training_time, ""
+    if hours is not None:
+        limit = f"at most {hours:g} hours" if hours >= 1 else f"at most {60 * hours:g} min"
+        limit += " (--total_training_time)"
     if num_steps is None:
-        return limit.removesuffix("; ")
+        return limit
     pace = stored and last_pace(folder)
     if not pace:
-        return f"{limit}measured from the first step on, and told with the log lines"
-    step, steps_per_second = pace
-    left = format_seconds(max(0, num_steps - step) / steps_per_second)
-    return f"{limit}{left} left at the {steps_per_second:.3g} steps/s of step {step}"
+        known = "measured from the first step on, and told with the log lines"
+    else:
+        step, steps_per_second = pace
+        left = format_seconds(max(0, num_steps - step) / steps_per_second)
+        known = f"{left} left at the {steps_per_second:.3g} steps/s of step {step}"
+    return f"{limit}; {known}" if limit else known
 
 
 def last_pace(folder):
