@@ -17,12 +17,12 @@ from bert_gpu.train.sizes import gpu_bytes, in_words, machine_bytes
 
 
 def rows(training, settings, plan, devices, num_steps, folder, stored):
-    """The rows of a run; arguments are those of run.train, plan: BatchPlan, num_steps: of the whole
+    """The rows of a run, without those of which nothing is known; arguments are those of run.train, plan: BatchPlan, num_steps: of the whole
     run, None = by time.
     """
     tokens = plan.global_batch_size * training.max_seq_length
     at_most = "up to " if plan.is_ramped or training.has_lengths else ""
-    return [
+    found = [
         *device_rows(devices, settings.devices.gpu_memory_limit),
         *training.about,
         ("batch", plan.describe(devices.unit)),
@@ -33,6 +33,7 @@ def rows(training, settings, plan, devices, num_steps, folder, stored):
         ("memory", describe_memory(training.least_bytes, devices)),
         ("first step", describe_first_step(devices)),
     ]
+    return [(label, text) for label, text in found if text]
 
 
 def device_rows(devices, memory_limit=None):
@@ -100,7 +101,7 @@ def last_pace(folder):
 
 def describe_memory(least_bytes, devices):
     if least_bytes is None:
-        return "what fits is found by trial" if devices.kind == "GPU" else "not known before"
+        return ""
     where = "on each GPU" if devices.kind == "GPU" else "in all"
     return f"at least {in_words(least_bytes)} {where}: weights, gradients, optimizer, activations"
 
@@ -116,11 +117,13 @@ def peak_memory(devices):
     if devices.kind != "GPU":
         return ""
     names = [device.name for device in tf.config.list_logical_devices("GPU")]
-    peaks = [
-        tf.config.experimental.get_memory_info(name.partition("device:")[2])["peak"]
-        for name in names
-    ]
+    try:
+        peaks = [
+            tf.config.experimental.get_memory_info(name.partition("device:")[2])["peak"]
+            for name in names
+        ]
+    except (ValueError, KeyError, tf.errors.OpError):  # an allocator that keeps no account
+        return ""
     total = gpu_bytes(devices.nvml, None)
-    return f"{in_words(max(peaks))} of a GPU's memory in use" + (
-        f", which has {in_words(total)}" if total else ""
-    )
+    has = f", which has {in_words(total)}" if total else ""
+    return f"{in_words(max(peaks))} of a GPU's memory in use{has}"

@@ -10,6 +10,7 @@ import pynvml
 import pytest
 
 from bert_gpu.train import hardware, monitor
+from bert_gpu.train.advice import Advice
 from bert_gpu.train.hardware import HardwareSampler, visible_gpus
 
 HOT = pynvml.nvmlClocksThrottleReasonHwSlowdown | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
@@ -243,6 +244,20 @@ def test_the_log_gives_them(nvml, tmp_path):
     assert log.hardware()["gpu_power_watts"] == 200.0
     log.close()
     assert nvml.num_open == 0
+
+
+def test_throttling_that_lasts_is_warned_of(nvml):
+    """From the binding to the warning; a GPU at its power limit that keeps its clocks is fine."""
+    told, nvml.clocks = [], (1980, 1800)
+    sampler, advice = sampler_of([0, 1]), Advice(told.append)
+    for minute in range(4):
+        if minute == 2:
+            assert told == []
+            nvml.reasons, nvml.celsius = (0, HOT), (70, 92)
+        sampler.sample()
+        advice.look(dict(seconds=60.0 * minute) | sampler.read())
+    sampler.close()
+    assert len(told) == 1 and told[0].startswith("heat holds the GPUs' clocks down at 92 degrees")
 
 
 def test_which_gpus_those_of_tensorflow_are(nvml):

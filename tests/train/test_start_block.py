@@ -1,0 +1,124 @@
+"""What a run says before its first step: everything that decides it, and no number that has not
+been measured or computed.
+"""
+
+import dataclasses
+import json
+import types
+
+import pytest
+
+from bert_gpu.optim.config import ScheduleConfig
+from bert_gpu.train import start_block
+from bert_gpu.train.batching import plan_batch
+from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.config import BatchConfig, RunSettings
+
+CPU = types.SimpleNamespace(
+    kind="CPU",
+    unit="replica",
+    summary="no GPU: training on the CPU",
+    precision="float32",
+    xla=False,
+    nvml=(),
+)
+GPUS = types.SimpleNamespace(
+    kind="GPU", unit="GPU", summary="4 x NVIDIA H100", precision="bfloat16", xla=True, nvml=(0, 1)
+)
+TRAINING = types.SimpleNamespace(
+    about=(("model", "base: 12 layers x 768"), ("data", "1,000 rows")),
+    max_seq_length=128,
+    has_lengths=False,
+    num_records=64_000,
+    least_bytes=2_500_000_000,
+)
+
+
+def rows(folder, devices=CPU, num_steps=1000, stored=None, replicas=1, **schedule):
+    settings = RunSettings(
+        batch=BatchConfig(train_batch_size=32, gradient_accumulation_steps=2),
+        schedule=ScheduleConfig(**schedule),
+    )
+    plan = plan_batch(settings.batch, settings.optimizer.learning_rate, replicas)
+    found = start_block.rows(
+        TRAINING, settings, plan, devices, num_steps, RunFolder(str(folder)), stored
+    )
+    return dict(found)
+
+
+def test_a_run_on_four_gpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(start_block, "gpu_bytes", lambda gpus, limit: 85_000_000_000)
+    found = rows(tmp_path, GPUS, replicas=4)
+    assert found == dict(
+        found,
+        devices="4 x NVIDIA H100, 85 GB each",
+        precision="bfloat16; XLA on",
+        model="base: 12 layers x 768",
+        batch="micro-batch 32 x accumulation 2 x 4 GPUs = global batch 256 sequences",
+        tokens="32,768 a step, padding included",
+        length="1,000 steps = 4.0 epochs",
+        memory="at least 2.5 GB on each GPU: weights, gradients, optimizer, activations",
+    )
+    assert (
+        "0.0004 at its peak = 0.0001 x 4 (--lr_scaling=linear); linear, by steps"
+        in (found["learning rate"])
+    )
+    assert "XLA compiles it" in found["first step"]
+
+
+@pytest.mark.parametrize(
+    "num_steps, hours, text",
+    [
+        (1000, None, "measured from the first step on"),
+        (1000, 12.0, "at most 12 hours (--total_training_time); measured from the first step"),
+        (None, 0.5, "at most 30 min (--total_training_time)"),
+    ],
+)
+def test_the_time_of_a_new_run_is_not_guessed(tmp_path, num_steps, hours, text):
+    clock = "step" if num_steps else "time"
+    found = rows(tmp_path, num_steps=num_steps, total_training_time=hours, lr_schedule=clock)
+    assert found["time"].startswith(text)
+    assert ("epochs" in found["length"]) == (num_steps is not None)
+
+
+def test_a_resumed_run_has_the_pace_of_its_last_session(tmp_path):
+    lines = [
+        dict(step=100, loss=1.0, steps_per_second=9.0),
+        dict(step=200, loss=1.0, steps_per_second=4.0),
+        dict(step=210, loss=1.0, steps_per_second=None),
+        dict(step=210, eval_loss=1.0),
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    assert rows(tmp_path, stored={})["time"].startswith("measured"), "it is another run's"
+    found = rows(tmp_path, stored=dict(num_steps=1000))
+    assert found["time"] == "3:20 left at the 4 steps/s of step 200"
+    (tmp_path / "metrics.jsonl").write_text("damaged\n")
+    assert "measured" in rows(tmp_path, stored=dict(num_steps=1000))["time"]
+
+
+def test_what_is_not_known_is_left_out(tmp_path, monkeypatch):
+    unknown = types.SimpleNamespace(**vars(TRAINING) | dict(least_bytes=None))
+    monkeypatch.setitem(globals(), "TRAINING", unknown)
+    assert "memory" not in rows(tmp_path)
+
+
+def test_the_memory_that_was_used(monkeypatch):
+    assert start_block.peak_memory(CPU) == ""
+    device = dataclasses.make_dataclass("Device", ["name"])
+    experimental = types.SimpleNamespace(
+        get_memory_info=lambda name: dict(peak={"GPU:0": 3e9, "GPU:1": 4e9}[name])
+    )
+    config = types.SimpleNamespace(
+        list_logical_devices=lambda kind: [device(f"/device:GPU:{index}") for index in (0, 1)],
+        experimental=experimental,
+    )
+    monkeypatch.setattr(start_block.tf, "config", config)
+    monkeypatch.setattr(start_block, "gpu_bytes", lambda gpus, limit: 85e9)
+    assert start_block.peak_memory(GPUS) == "4 GB of a GPU's memory in use, which has 85 GB"
+
+    def refuses(name):
+        raise ValueError("allocator has no statistics")
+
+    experimental.get_memory_info = refuses
+    assert start_block.peak_memory(GPUS) == ""
