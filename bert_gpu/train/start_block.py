@@ -17,8 +17,9 @@ from bert_gpu.train.sizes import gpu_bytes, in_words, machine_bytes
 
 
 def rows(training, settings, plan, devices, num_steps, folder, stored):
-    """The rows of a run, without those of which nothing is known; arguments are those of run.train, plan: BatchPlan, num_steps: of the whole
-    run, None = by time.
+    """The rows of a run, without those of which nothing is known; arguments are those of run.train.
+
+    plan: BatchPlan. num_steps: of the whole run, None = by time.
     """
     tokens = plan.global_batch_size * training.max_seq_length
     at_most = "up to " if plan.is_ramped or training.has_lengths else ""
