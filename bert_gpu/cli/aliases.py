@@ -195,7 +195,7 @@ ROWS = (
     ),
     *reads(
         (HUGGING_FACE,),
-        ("pretrain",),
+        TRAINING,
         (
             "pad_to_max_length",
             switch({"padding": "fixed"}, {"padding": "dynamic"}),

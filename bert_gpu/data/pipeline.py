@@ -166,28 +166,7 @@ class Reader:
         if shuffle:
             order = epoch_order(len(self), self.seed, epoch)
         if self.padding == "uniform":
-            order = self._bucket(order, epoch, batch_size)
-        return order
-
-    def _bucket(self, order, epoch, batch_size):
-        """Sorts each window of an order by record size in bytes, then shuffles the batches in the
-        window.
-        """
-        generator = np.random.Generator(
-            np.random.Philox(key=derive_key(self.seed, "buckets", epoch))
-        )
-        sizes = self.records.sizes()
-        order = order.copy()
-        # start of the first batch that lies entirely in this epoch
-        first = -epoch * len(order) % batch_size
-        for start in range(first, len(order), WINDOW_BATCHES * batch_size):
-            window = order[start : start + WINDOW_BATCHES * batch_size]
-            window = window[np.argsort(sizes[window], kind="stable")]
-            whole = len(window) // batch_size * batch_size
-            window[:whole] = generator.permutation(window[:whole].reshape(-1, batch_size)).reshape(
-                -1
-            )
-            order[start : start + len(window)] = window
+            order = bucketed(order, self.records.sizes(), self.seed, epoch, batch_size)
         return order
 
     def _parse(self, serialized):
@@ -223,6 +202,23 @@ class Reader:
         except tf.errors.InvalidArgumentError:
             return False
         return True
+
+
+def bucketed(order, sizes, seed, epoch, batch_size):
+    """Sorts each window of an epoch's order (N,) by the records' sizes (N,), then shuffles the
+    batches in the window.
+    """
+    generator = np.random.Generator(np.random.Philox(key=derive_key(seed, "buckets", epoch)))
+    order = order.copy()
+    # start of the first batch that lies entirely in this epoch
+    first = -epoch * len(order) % batch_size
+    for start in range(first, len(order), WINDOW_BATCHES * batch_size):
+        window = order[start : start + WINDOW_BATCHES * batch_size]
+        window = window[np.argsort(sizes[window], kind="stable")]
+        whole = len(window) // batch_size * batch_size
+        window[:whole] = generator.permutation(window[:whole].reshape(-1, batch_size)).reshape(-1)
+        order[start : start + len(window)] = window
+    return order
 
 
 def epoch_order(num_records, seed, epoch):

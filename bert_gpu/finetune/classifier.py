@@ -13,7 +13,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.data.pipeline import consume, epoch_order
+from bert_gpu.data.pipeline import bucketed, consume, epoch_order
 from bert_gpu.finetune.growing import GrowingArray
 from bert_gpu.model.heads import classifier_logits, sentence_vector
 from bert_gpu.text.framing import frame, padded
@@ -32,7 +32,8 @@ class EncodedExamples:
       first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0.
       labels: a kind's targets, (N,) or (N, C), or None. max_seq_length: maximum tokens of an
         example. num_truncated: examples that were cut to it.
-      length_multiple: the length of a batch is a multiple of it, or max_seq_length.
+      padding: as --padding. length_multiple: the length of a batch is a multiple of it, or
+        max_seq_length.
     """
 
     ids: np.ndarray
@@ -41,6 +42,7 @@ class EncodedExamples:
     labels: np.ndarray | None
     max_seq_length: int
     num_truncated: int
+    padding: str = "dynamic"
     length_multiple: int = LENGTH_MULTIPLE
 
     def __len__(self):
@@ -52,6 +54,7 @@ def encode_examples(
     chunks,
     labels,
     max_seq_length,
+    padding="dynamic",
     length_multiple=LENGTH_MULTIPLE,
     folder=".",
 ):
@@ -61,7 +64,7 @@ def encode_examples(
       tokenizer: text.tokenizer.Tokenizer. chunks: iterable of (texts_a, texts_b): lists of str, the
         second None for single texts.
       labels: a kind's targets of all of them, or None. max_seq_length: S, at least 5, so that each
-        text of a pair keeps a token. length_multiple: as in EncodedExamples.
+        text of a pair keeps a token. padding, length_multiple: as in EncodedExamples.
       folder: as for GrowingArray.
     """
     ids, num_truncated = GrowingArray(folder), 0
@@ -79,7 +82,8 @@ def encode_examples(
         labels=None if labels is None else np.asarray(labels),
         max_seq_length=max_seq_length,
         num_truncated=num_truncated,
-        length_multiple=length_multiple,
+        padding=padding,
+        length_multiple=max_seq_length if padding == "fixed" else length_multiple,
     )
 
 
@@ -109,22 +113,38 @@ def make_batch(examples, indices, row_weights=None):
 
 def training_batches(examples, *, batch_size, position, seed):
     """Endless batches of `batch_size` examples from `position` (examples consumed) on, in a new
-    order each epoch.
+    order each epoch; with uniform padding, rows of similar length together.
     """
-    for indices, _ in consume(
-        len(examples), batch_size, position, lambda epoch: epoch_order(len(examples), seed, epoch)
-    ):
+
+    def order_of(epoch):
+        order = epoch_order(len(examples), seed, epoch)
+        if examples.padding != "uniform":
+            return order
+        return bucketed(order, np.diff(examples.splits), seed, epoch, batch_size)
+
+    for indices, _ in consume(len(examples), batch_size, position, order_of):
         yield make_batch(examples, indices)
 
 
-def evaluation_batches(examples, *, batch_size):
-    """All examples once, in order. The last batch is padded with rows whose "row_weights" (B,) are
-    0.
+def evaluation_order(examples):
+    """The order (N,) in which examples are evaluated: with uniform padding the longest first, which
+    shows at once whether they fit.
     """
+    if examples.padding != "uniform":
+        return np.arange(len(examples))
+    return np.argsort(-np.diff(examples.splits), kind="stable")
+
+
+def evaluation_batches(examples, *, batch_size):
+    """All examples once, in `evaluation_order`. The last batch is padded with rows whose
+    "row_weights" (B,) are 0.
+    """
+    order = evaluation_order(examples)
     for start in range(0, len(examples), batch_size):
-        indices = np.arange(start, start + batch_size)
-        is_real = indices < len(examples)
-        yield make_batch(examples, np.where(is_real, indices, start), is_real.astype(np.float32))
+        places = np.arange(start, start + batch_size)
+        is_real = places < len(examples)
+        indices = order[np.where(is_real, places, start)]
+        yield make_batch(examples, indices, is_real.astype(np.float32))
 
 
 def class_logits(weights, batch, encoder, dtype, seed=None):
@@ -186,4 +206,7 @@ class Predictor:
             features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])
             logits.append(outputs[is_real])
-        return self.kind.outputs(np.concatenate(logits).astype(np.float64))
+        found = np.concatenate(logits).astype(np.float64)
+        ordered = np.empty_like(found)
+        ordered[evaluation_order(examples)] = found
+        return self.kind.outputs(ordered)

@@ -100,6 +100,12 @@ class FinetuneConfig(Settings):
         "with.",
         low=8,
     )
+    padding: str = setting(
+        "dynamic",
+        "How rows are padded. fixed: to --max_seq_length; dynamic: to the longest row of a batch; "
+        "uniform: like dynamic, with rows of similar length in a batch (evaluated longest first).",
+        choices=("fixed", "dynamic", "uniform"),
+    )
     hidden_dropout_prob: float | None = setting(
         None,
         "Dropout probability of hidden values in training. Default: the one in "
@@ -162,6 +168,12 @@ class StartConfig(Settings):
         "token, mean = the mean of all tokens. Default: as in the model's "
         "config.json, else first.",
         choices=("first", "mean"),
+    )
+    reinit_layers: int = setting(
+        0,
+        "Start that many of the top layers, and the pooler, from random weights: what they learnt "
+        "may serve the pretraining alone.",
+        low=0,
     )
     pooler_size: int | None = setting(
         None,

@@ -120,7 +120,9 @@ def run_phases(
     every = [part for parts in examples.values() for part in parts]
     check_fits(start, every, length, devices.precision)
     encoded = {
-        phase: [encode(start, kind, part, length, folder.path) for part in parts]
+        phase: [
+            encode(start, kind, part, length, settings.run.padding, folder.path) for part in parts
+        ]
         for phase, parts in examples.items()
     }
     fixed = (
@@ -314,15 +316,15 @@ def choose_length(settings, start, notes):
     return notes.max_seq_length or told or min(DEFAULT_LENGTH, start.model.max_position_embeddings)
 
 
-def encode(start, kind, examples, max_seq_length, folder):
+def encode(start, kind, examples, max_seq_length, padding, folder):
     """The classifier.EncodedExamples of Examples, with the kind's targets."""
     return classifier.encode_examples(
         start.tokenizer,
         ((chunk.texts_a, chunk.texts_b) for chunk in examples.chunks()),
         kind.targets(examples, start.labels) if examples.has_labels else None,
         max_seq_length,
-        max_seq_length if start.encoder.fixed_length else classifier.LENGTH_MULTIPLE,
-        folder,
+        "fixed" if start.encoder.fixed_length else padding,
+        folder=folder,
     )
 
 
@@ -375,6 +377,7 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
             labels=list(start.labels),
             label_smoothing=settings.run.label_smoothing,
             class_weights=settings.run.class_weights,
+            padding=settings.run.padding,
             training_data=examples.describe(),
             init_checkpoint=weights_hash(start.weights),  # its content, wherever it is
             vocabulary=start.tokenizer.identity[:12],

@@ -64,6 +64,7 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
         left += (
             () if (model.pooling, model.pooled_size) == pooled_by else ("pooler/", "classifier/")
         )
+        left += reinitialised(model, config.reinit_layers)
         stored = {name: value for name, value in stored.items() if not name.startswith(left)}
     check_size(
         model,
@@ -80,6 +81,20 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
         fresh,
         unused,
     )
+
+
+def reinitialised(model, num_layers):
+    """Prefixes of the weights that --reinit_layers starts anew (Zhang et al. 2021, arXiv
+    2006.05987, section 5): those of the top layers, of the pooler and of the classifier.
+    """
+    if num_layers > model.num_groups or (num_layers and model.encoder):
+        raise UserError(
+            f"--reinit_layers={num_layers}: the model has "
+            f"{0 if model.encoder else model.num_groups} layers that can be started anew"
+        )
+    top = range(model.num_groups - num_layers, model.num_groups)
+    layers = tuple(f"layer_{index}/" for index in top)
+    return (*layers, "pooler/", "classifier/") if num_layers else ()
 
 
 class Trained(typing.NamedTuple):

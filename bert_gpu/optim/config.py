@@ -107,6 +107,13 @@ class CommonSettings(Settings):
         "in their names; empty = none. Default: biases and normalisation.",
         words=("",),
     )
+    layer_lr_decay: float = setting(
+        1.0,
+        "Learning rate of a layer as a share of that of the layer above it: the heads have the "
+        "whole rate, the top layer this share, the embeddings the lowest. 1 = all alike.",
+        above=0.0,
+        high=1.0,
+    )
     clip_norm: float = setting(
         1.0, "Clip gradients to this global norm after the all-reduce; 0 = never.", low=0.0
     )

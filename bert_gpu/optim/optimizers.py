@@ -8,6 +8,7 @@ updates each weight; this module knows only its interface (interface.py).
 import collections
 import functools
 import math
+import re
 import types
 from typing import NamedTuple
 
@@ -86,19 +87,34 @@ def update(
         inputs = joint_inputs(parts, gradients, slots, config, gradient_factor, dtype)
         joint_results = {key: config.module.joint_work(value) for key, value in inputs.items()}
     joint = divide_joint(joint_results, parts)
+    factors = layer_factors(weights, config.layer_lr_decay)
     new_weights, new_slots = {}, {}
     for name, weight in weights.items():
         shape = tuple(weight.shape)
         traits = config.module.traits(name, shape, config)
+        rate = scalars[0] if factors[name] == 1.0 else scalars[0] * factors[name]
         new_weights[name], state = compiled_step(traits, config)(
             weight,
             gradients[name],
             state_of(slots, name, traits, shape, config),
-            scalars,
+            [rate, *scalars[1:]],
             [joint[name]] if name in joint else [],
         )
         new_slots |= {f"{slot}/{name}": value for slot, value in state.items()}
     return new_weights, new_slots
+
+
+def layer_factors(names, decay):
+    """{name: factor of the learning rate} of --layer_lr_decay, which ULMFiT introduced (Howard and
+    Ruder 2018, arXiv 1801.06146, section 3.2): decay ** d for a weight d layers below the heads.
+    """
+    layers = {name: int(found[1]) for name in names if (found := re.match(r"layer_(\d+)/", name))}
+    top = max(layers.values(), default=-1)
+    depths = {name: top + 1 - layer for name, layer in layers.items()}
+    return {
+        name: decay ** (top + 2 if name.startswith("embeddings/") else depths.get(name, 0))
+        for name in names
+    }
 
 
 def state_of(slots, name, traits, shape, config):

@@ -170,6 +170,7 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
             devices, state, training.objective, settings.optimizer, seed=training.seed, **sizes
         )
 
+    check_layers(settings.optimizer, state)
     plan = plan_run(training, settings, folder, stored, devices, state, make_step, console)
     has_budget = settings.schedule.lr_schedule == "time"
     num_steps = num_steps_of(
@@ -196,6 +197,19 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
         kind=devices.kind,
     )
     return run_job(job, training, settings, folder, stored, devices, state, console, clock)
+
+
+def check_layers(optimizer, state):
+    """UserError when learning rates shall differ between layers that the weights' names do not
+    tell, as those of Model Garden's encoders.
+    """
+    if optimizer.layer_lr_decay < 1 and not any(
+        name.startswith("layer_") for name in state.weights
+    ):
+        raise UserError(
+            f"--layer_lr_decay={optimizer.layer_lr_decay:g}: the weights of this encoder are not "
+            "known by layers; drop the flag"
+        )
 
 
 def with_update(flops, step, optimizer):

@@ -123,9 +123,7 @@ def test_what_outgrows_memory_is_the_same_in_a_file(tmp_path):
 
 
 def test_rows_of_an_encoder_made_for_one_length_are_all_full():
-    rows = classifier.encode_examples(
-        Numbers(), [(["5", "5 " * 9], None)], None, 30, length_multiple=30
-    )
+    rows = classifier.encode_examples(Numbers(), [(["5", "5 " * 9], None)], None, 30, "fixed")
     assert classifier.make_batch(rows, np.array([0]))["input_mask"].tolist() == [[1] * 3 + [0] * 27]
 
 
@@ -192,6 +190,44 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
     assert np.ptp(results[0], axis=0).min() > 0.05
     for result in results[1:]:
         np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-7)
+
+
+def test_outputs_do_not_depend_on_how_rows_are_padded(rows):
+    devices = set_up(DeviceConfig())
+    predict = classifier.Predictor(
+        devices, random_state(devices), BertEncoder(MODEL), Classification()
+    )
+    dynamic, widths = predict(rows, 4), {}
+    for padding in ("fixed", "dynamic", "uniform"):
+        padded = dataclasses.replace(
+            rows, padding=padding, length_multiple=40 if padding == "fixed" else 8
+        )
+        np.testing.assert_allclose(predict(padded, 4), dynamic, rtol=1e-4, atol=1e-7)
+        batches = list(classifier.evaluation_batches(padded, batch_size=4))
+        widths[padding] = [batch["input_ids"].shape[1] for batch in batches]
+    assert widths["fixed"] == [40] * 4 and widths["uniform"] == sorted(widths["uniform"])[::-1]
+    assert sum(widths["uniform"]) < sum(widths["dynamic"]) < sum(widths["fixed"])
+
+
+def test_uniform_batches_have_each_example_once_an_epoch_and_resume_anywhere():
+    texts = random_texts(60, 30)
+    rows = classifier.encode_examples(
+        Numbers(), [(texts, None)], np.arange(60, dtype=np.int32), 40, "uniform"
+    )
+
+    def labels(position, count):
+        batches = classifier.training_batches(rows, batch_size=4, position=position, seed=3)
+        return [batch["labels"].tolist() for batch in itertools.islice(batches, count)]
+
+    found = labels(0, 30)
+    assert labels(44, 19) == found[11:]
+    epochs = [sum(found[:15], []), sum(found[15:], [])]
+    assert all(sorted(epoch) == list(range(60)) for epoch in epochs) and epochs[0] != epochs[1]
+    lengths = np.diff(rows.splits)
+    spread = [np.ptp(lengths[batch]) for batch in found]
+    assert np.mean(spread) < 4 < np.mean([np.ptp(lengths[i : i + 4]) for i in range(0, 60, 4)])
+    shortest = [lengths[batch].min() for batch in found[:15]]
+    assert shortest != sorted(shortest)  # the order of the batches is shuffled
 
 
 @pytest.mark.parametrize("pooling, pooler_size", [("first", None), ("mean", 12)])

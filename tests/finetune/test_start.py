@@ -13,6 +13,7 @@ from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
+from bert_gpu.settings import UserError
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green"]
 MODEL = dict(
@@ -113,3 +114,16 @@ def test_random_weights_get_the_head_asked_for(tmp_path):
         and start.model.pooling == "mean"
         and set(start.fresh) == set(start.weights)
     )
+
+
+def test_top_layers_start_anew(tmp_path):
+    saved = save(tmp_path / "model", is_classifier=True)
+    path = str(tmp_path / "model")
+    start = start_training(StartConfig(init_checkpoint=path, reinit_layers=1), LABELS, 1)
+    num_layers = start.model.num_hidden_layers
+    fresh = (f"layer_{num_layers - 1}/", "pooler/", "classifier/")
+    assert set(start.fresh) == {name for name in start.weights if name.startswith(fresh)}
+    kernel = f"layer_{num_layers - 1}/feed_forward/in/kernel"
+    assert not (start.weights[kernel] == saved[kernel]).any()
+    with pytest.raises(UserError, match=f"--reinit_layers=9: the model has {num_layers} layers"):
+        start_training(StartConfig(init_checkpoint=path, reinit_layers=9), LABELS, 1)

@@ -196,3 +196,44 @@ def test_bad_settings(settings):
     with pytest.raises(UserError, match=f"^--{next(iter(settings))}=") as caught:
         OptimizerConfig(**settings)
     assert len(str(caught.value)) <= 300
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_lower_layers_have_lower_rates(kind):
+    """A weight's update at its own rate equals that of a run in which all have this rate."""
+    shape = (128, 4)  # larger than what the 8-bit optimizer leaves in float32
+    generator = np.random.default_rng(5)
+    depths = {
+        "embeddings/word": 3,
+        "embeddings/norm/scale": 3,
+        "layer_0/feed_forward/in/kernel": 2,
+        "layer_1/attention/output/kernel": 1,
+        "layer_1/attention/output/bias": 1,
+        "mlm/transform/kernel": 0,
+        "classifier/bias": 0,
+    }
+    start = {
+        name: generator.normal(size=shape if "kernel" in name else (64,)).astype(np.float32)
+        for name in depths
+    }
+    gradients = {name: generator.normal(size=value.shape) for name, value in start.items()}
+
+    def updated(learning_rate, decay):
+        config = OptimizerConfig(optimizer=kind, layer_lr_decay=decay)
+        weights = {name: tf.constant(value) for name, value in start.items()}
+        slots = optimizers.initial_slots(weights, config)
+        slots = {name: tf.constant(value) for name, value in slots.items()}
+        parts = optimizers.joint_parts(weights, config, {})
+        values = {name: tf.constant(value, tf.float32) for name, value in gradients.items()}
+        found, _ = optimizers.update(
+            weights, values, slots, tf.constant(learning_rate), 1, config, parts=parts
+        )
+        return {name: value.numpy() for name, value in found.items()}
+
+    found = updated(0.02, 0.5)
+    for depth in range(4):
+        alone = updated(0.02 * 0.5**depth, 1.0)
+        for name, own in depths.items():
+            if own == depth:
+                np.testing.assert_allclose(found[name], alone[name], rtol=1e-6, err_msg=name)
+                assert not np.allclose(found[name], start[name], atol=1e-5), name
