@@ -21,6 +21,7 @@ from bert_gpu.cli.translations import (
     translate_evaluation,
     translate_folders,
     translate_max_steps,
+    translate_metric,
     translate_percentage,
     translate_report_to,
     translate_warmup_steps,
@@ -128,7 +129,7 @@ LOGS = "the loss and all else is in OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tens
 READERS = "records are read beside the training, by threads of its own"
 NO_DDP = "it is about torch's DistributedDataParallel; one process trains on all GPUs"
 COMPILED = "the step is compiled by XLA on GPUs; see --xla"
-BEST = "the best checkpoint has the lowest validation loss; drop it"
+BEST = "losses are best when low, other metrics when high; see --best_metric"
 NO_BAR = "there is a bar on terminals only; --quiet has none"
 ROWS = (
     # Google
@@ -203,6 +204,11 @@ ROWS = (
             True,
         ),
         ("group_by_length", switch({"padding": "uniform"}, {}), ("padding",), True),
+    ),
+    *reads(
+        (HUGGING_FACE,),
+        TRAINING,
+        ("metric_for_best_model", translate_metric, ("best_metric",)),
     ),
     *takes(
         (HUGGING_FACE,),
@@ -298,7 +304,6 @@ ROWS = (
             "gradient_checkpointing_kwargs": "see --recompute and --recompute_every",
             "torch_compile_backend torch_compile_mode": COMPILED,
             "neftune_noise_alpha": "no noise is added to the embeddings; drop the flag",
-            "metric_for_best_model": BEST,
             "cache_dir model_revision": "nothing is downloaded; name a folder on this machine",
         },
     ),

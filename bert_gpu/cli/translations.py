@@ -79,6 +79,11 @@ def translate_whole_steps(flag):
     return translate
 
 
+def translate_metric(text, names):
+    """--metric_for_best_model=eval_accuracy, or accuracy."""
+    return {"best_metric": text.removeprefix("eval_")}
+
+
 def translate_percentage(text, names):
     return {"validation_share": repr(number(text) / 100)}
 

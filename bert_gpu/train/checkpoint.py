@@ -70,8 +70,11 @@ class Progress:
     step: int = setting(0, "Updates tried.", low=0)
     records: int = setting(0, "Training records consumed.", low=0)
     seconds: float = setting(0.0, "Spent in training, all sessions.", low=0.0)
-    best_step: int | None = setting(None, "Of the lowest validation loss so far.", low=0)
-    best_metric: float | None = setting(None, "The lowest validation loss so far.")
+    best_step: int | None = setting(None, "Of the best validation so far.", low=0)
+    best_metric: float | None = setting(
+        None, "Of the best validation, the loss, or minus a metric whose highest is best."
+    )
+    num_worse: int = setting(0, "Validations since the best.", low=0)
     num_rollbacks: int = setting(0, "Times that the run returned to a checkpoint.", low=0)
     health: dict | None = setting(
         None, "The latest bad steps in a row.", inside=fields_of(HealthState)
@@ -79,8 +82,8 @@ class Progress:
     num_skipped_records: int = setting(0, "Of the records, those that were bad.", low=0)
 
     def improve(self, metric):
-        """Records a validation loss of the current step if it is finite and the lowest so far;
-        returns whether it was.
+        """Records the criterion of a validation of the current step if it is finite and the lowest
+        so far; returns whether it was.
         """
         is_best = (
             metric is not None
@@ -89,6 +92,7 @@ class Progress:
         )
         if is_best:
             self.best_step, self.best_metric = self.step, float(metric)
+        self.num_worse = 0 if is_best else self.num_worse + 1
         return is_best
 
 
@@ -302,7 +306,7 @@ class RunFolder:
         )
 
     def best_step(self):
-        """The step of the newest checkpoint that had the lowest validation loss when written, or
+        """The step of the newest checkpoint that had the best validation when written, or
         None.
         """
         for step in reversed(self.steps()):

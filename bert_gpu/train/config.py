@@ -318,7 +318,7 @@ class EndingConfig(Settings):
     keep_checkpoint_max: int = setting(
         5,
         "How many of the newest checkpoints to keep, besides the one with the "
-        "lowest validation loss.",
+        "best validation (--best_metric).",
         low=1,
     )
     on_save_error: str = setting(
@@ -327,10 +327,35 @@ class EndingConfig(Settings):
         "try again at the next save, or stop.",
         choices=SAVE_ERRORS,
     )
-    export_best: bool = setting(
-        False,
-        "Export the checkpoint with the lowest validation loss to model/ instead of the last one.",
+    best_metric: str = setting(
+        "loss",
+        "The validation metric that makes a checkpoint the best one, such as accuracy: the "
+        "highest, or of a loss the lowest.",
     )
+    early_stop_patience: int | None = setting(
+        None,
+        "Finish the run after that many validations in a row that were no better than the best.",
+        low=1,
+    )
+    export_best: bool = setting(
+        False, "Export the best checkpoint (--best_metric) to model/ instead of the last one."
+    )
+
+    def criterion(self, values):
+        """The value of a validation, {name: value}, by which the lowest is the best; None where it
+        is not defined. UserError when the validation does not report --best_metric.
+        """
+        if self.best_metric not in values:
+            raise UserError(
+                f"--best_metric={self.best_metric}: the validation reports "
+                f"{', '.join(values)}; name one of these"
+            )
+        value = values[self.best_metric]
+        return value if value is None or self.best_metric.endswith("loss") else -value
+
+    def is_stale(self, num_worse):
+        """Whether --early_stop_patience ends a run after `num_worse` validations since the best."""
+        return self.early_stop_patience is not None and num_worse >= self.early_stop_patience
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -140,8 +140,8 @@ class Loop:
     def run(self):
         """Trains to the end, and saves there. Raises GaveUp."""
         with self.writer, contextlib.closing(self.profiler):
-            if self.progress.step == 0:
-                self._validate()
+            if self.progress.step == 0 and (values := self._validate()) is not None:
+                self.ending.criterion(values)  # refuses a metric that there is not
             while not self.is_last:
                 with contextlib.closing(self._calls()) as calls:
                     try:
@@ -171,8 +171,10 @@ class Loop:
         return bool(self.caught) or self.is_finished()
 
     def is_finished(self):
-        """Whether all steps are done, or the time is spent."""
-        return self.job.is_finished(self.progress.step, self.watch.seconds)
+        """Whether all steps are done, the time is spent, or validations are no longer better."""
+        return self.job.is_finished(self.progress.step, self.watch.seconds) or self.ending.is_stale(
+            self.progress.num_worse
+        )
 
     def share(self, step, seconds):
         """Progress: the share of the run that is done, by steps or by time; at most 1."""
@@ -291,12 +293,23 @@ class Loop:
         exports = self.cadence.exports(before.share, self.position.share) if self.job.export else []
         return Due(log, validation, save, exports, is_end)
 
-    def _judge_validation(self, loss):
-        """Records a validation loss in progress; returns whether it is the lowest so far. Raises
-        Diverged when it is not finite, GaveUp when it is too high.
+    def _judge_validation(self, values):
+        """Records a validation in progress; returns whether it is the best so far. Raises Diverged
+        when its loss is not finite, GaveUp when it is too high.
+
+        values: {name: value} of the validation, None without one.
         """
+        if values is None:
+            return False
+        loss = values.get("loss")
         self.judge.check_validation(self.progress.step, loss)
-        is_best = self.progress.improve(loss)
+        is_best = self.progress.improve(self.ending.criterion(values))
+        if self.ending.is_stale(self.progress.num_worse) and not self.is_last:
+            self.is_last = True  # what follows is saved
+            self.console.say(
+                f"{self.progress.num_worse} validations since step {self.progress.best_step} were "
+                "no better: the run ends (--early_stop_patience)"
+            )
         problem = self.judge.gives_up(self.progress.step, self.watch.seconds, loss)
         if problem is not None:
             self._save()
@@ -346,7 +359,7 @@ class Loop:
         self.advice.look(values)
 
     def _validate(self):
-        """Validates; returns the loss, None when there is none."""
+        """Validates; returns {name: value}, None without validation."""
         if self.job.validate is None:
             return None
         with self.watch.paused("validation"):
@@ -357,7 +370,7 @@ class Loop:
             {f"eval_{name}": value for name, value in values.items()}
             | dict(seconds=self.watch.seconds),
         )
-        return values.get("loss")
+        return values
 
     def _save(self):
         if self.saved_step == self.progress.step and self.progress.step:

@@ -237,7 +237,10 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             f"--output_dir={folder.path}: its run has done {progress.step} "
             f"steps, more than the {job.num_steps} asked for"
         )
-    is_over = progress is not None and job.is_finished(progress.step, progress.seconds)
+    is_over = progress is not None and (
+        job.is_finished(progress.step, progress.seconds)
+        or settings.ending.is_stale(progress.num_worse)
+    )
     if is_over and stored.get("exported_step") == progress.step and os.path.isdir(folder.model):
         console.say(
             f"{folder.path}: this run is finished ({progress.step} steps); "
@@ -326,7 +329,9 @@ def export_end(ending, export, folder, state, step, console):
         except UserError as error:
             remedy = "remove its folder, and repeat the command to export the last one"
             raise UserError(f"{error}, which is the best checkpoint; {remedy}") from error
-        console.say(f"model/ is that of step {step}, which has the lowest validation loss")
+        console.say(
+            f"model/ is that of step {step}, which has the best validation {ending.best_metric}"
+        )
     export(folder.model, state.read_weights(), step)
 
 

@@ -314,7 +314,12 @@ def test_a_model_without_notes_still_predicts(trained, workplace, capsys, tmp_pa
             "classification",
             ["red", "none"],
             {"accuracy", "f1", "auc", "loss"},
-            ["--class_weights=balanced", "--label_smoothing=0.1"],
+            [
+                "--best_metric=f1",
+                "--export_best",
+                "--class_weights=balanced",
+                "--label_smoothing=0.1",
+            ],
         ),
     ],
 )

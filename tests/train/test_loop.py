@@ -200,6 +200,32 @@ def test_the_best_checkpoint_stays(tmp_path):
     assert (world.progress.best_step, world.progress.best_metric) == (8, 1.0)
 
 
+def test_the_best_by_another_metric_and_the_end_when_nothing_is_better(tmp_path):
+    """Losses fall all the time; the accuracy is best at step 8, and two validations later it ends,
+    also for whoever resumes it.
+    """
+    accuracies = {4: 0.5, 8: 0.9, 12: 0.9, 16: 0.7}
+    settings = dict(num_train_steps=40, save_checkpoints_steps=4, keep_checkpoint_max=1)
+    settings |= dict(best_metric="accuracy", early_stop_patience=2)
+    world = World(tmp_path, eval_losses=lambda step: 10.0 - step / 10, **settings)
+    validate = world.job.validate
+    world.job = dataclasses.replace(
+        world.job,
+        validate=lambda: validate() | dict(accuracy=accuracies.get(world.progress.step, 0.0)),
+    )
+    running = world.run()
+    assert world.progress.step == 16 and running.is_finished() and world.saved == [8, 16]
+    assert (world.progress.best_step, world.progress.best_metric) == (8, -0.9)
+    assert world.run().is_finished() and world.progress.step == 16
+
+
+def test_a_best_metric_that_is_not_reported(tmp_path):
+    world = World(tmp_path, eval_losses=lambda step: 1.0, best_metric="f1")
+    with pytest.raises(UserError, match="--best_metric=f1: the validation reports loss; name one"):
+        world.run()
+    assert world.progress.step == 0
+
+
 def test_early_stop(tmp_path):
     settings = dict(
         num_train_steps=30, save_checkpoints_steps=5, early_stop_time=1.5, early_stop_eval_loss=6.0
