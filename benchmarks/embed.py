@@ -13,6 +13,7 @@ lose more than TensorFlow's where one has no core. PYTHON is an environment with
 transformers.
 """
 
+import json
 import os
 import statistics
 import sys
@@ -21,7 +22,7 @@ import numpy as np
 from helpers.command import Failed, add_python, benchmark_parser, work_folder
 from helpers.process import Peer
 from helpers.report import origin, print_origin, print_table, read_results, write_results
-from helpers.shapes import shape_of
+from helpers.shapes import SHAPES, shape_of
 
 SYSTEMS = {
     "ours": ("inference_ours", {}, (1024, 2048, 4096)),  # batches in tokens
@@ -54,7 +55,6 @@ def make_model(folder, text, name):
     weights = initialize(heads.pretraining_weights(BertEncoder(config)), 1)
     files = models.tokenizer_files(tokenizer)
     models.write_model(str(folder / "model"), config, weights, files=files)
-    return str(folder / "model")
 
 
 def read_texts(path, count):
@@ -78,7 +78,7 @@ def best_batch(peer, task, batches, count):
     return min(seconds, key=seconds.get)
 
 
-def race(options, folder, task, lines, masked, model):
+def race(options, folder, task, num_lines):
     """{system: dict of batch, seconds of each turn, largest difference from ours}."""
     results, peers, python = {}, {}, options.oracle_python
     try:
@@ -88,9 +88,9 @@ def race(options, folder, task, lines, masked, model):
                 results[name] = dict(error="no environment with torch: give --oracle_python")
                 continue
             try:
-                given = dict(model=model, lines=lines, masked=masked) | settings
-                peers[name] = Peer(script, given, python if theirs else None)
-                batch = best_batch(peers[name], task, batches, min(len(lines), options.tuning))
+                given = dict(model=str(folder / "model"), texts=str(folder / "texts.json"))
+                peers[name] = Peer(script, given | settings, python if theirs else None)
+                batch = best_batch(peers[name], task, batches, min(num_lines, options.tuning))
                 peers[name].ask("open", task=task, batch=batch)
                 results[name] = dict(batch=batch, seconds=[])
             except Failed as problem:
@@ -100,7 +100,7 @@ def race(options, folder, task, lines, masked, model):
         for turn in range(options.turns):
             for name, peer in peers.items():
                 output = str(folder / f"{task}-{name}.npy") if turn == 0 else None
-                seconds = peer.ask("run", patience=3600, task=task, count=len(lines), output=output)
+                seconds = peer.ask("run", patience=3600, task=task, count=num_lines, output=output)
                 results[name]["seconds"].append(seconds)
                 print(f"  {task}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
     finally:
@@ -132,15 +132,19 @@ def rows_of(task, results, num_lines):
         ]
 
 
-def main():
+def make_parser():
     parser = benchmark_parser(__doc__, "text", "json")
-    parser.add_argument("--model", default="mini", help="shape; a preset")
+    parser.add_argument("--model", default="mini", choices=sorted(SHAPES), help="shape")
     parser.add_argument("--lines", type=int, default=10_000, help="texts")
     parser.add_argument("--tuning", type=int, default=500, help="texts that batches are chosen on")
     parser.add_argument("--turns", type=int, default=3, help="turns of each system")
     parser.add_argument("--threads", type=int, help="of each system; default: its own choice")
     add_python(parser, "--oracle_python", "torch and transformers")
-    options = parser.parse_args()
+    return parser
+
+
+def main():
+    options = make_parser().parse_args()
     if options.threads:
         names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         os.environ |= dict.fromkeys(names, str(options.threads))
@@ -148,8 +152,10 @@ def main():
     print_origin(found)
     lines, masked = read_texts(options.text, options.lines)
     with work_folder() as folder:
-        model = make_model(folder, options.text, options.model)
-        results = {task: race(options, folder, task, lines, masked, model) for task in TASKS}
+        make_model(folder, options.text, options.model)
+        texts = dict(embed=lines, fill_mask=masked)
+        (folder / "texts.json").write_text(json.dumps(texts))
+        results = {task: race(options, folder, task, len(lines)) for task in TASKS}
     print(f"{options.model}, {len(lines):,} lines, float32\n")
     print_table(
         ("task", "system", "batch", "lines/s", "time to ours", "largest difference"),

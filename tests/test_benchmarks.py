@@ -480,3 +480,17 @@ def test_checkpoints():
     rows = table(run(FOLDER / "checkpoints.py", "--model=tiny", "--repeats=1"))
     assert list(rows) == ["with a checksum", "without"]
     assert all(float(cell) > 0 for row in rows.values() for cell in row)
+
+
+@pytest.mark.long
+def test_embeddings_and_words_are_compared(oracle):
+    """Ours agree with Hugging Face's within 1e-4."""
+    found = run(FOLDER / "embed.py", "--model=tiny", "--lines=100", "--turns=1", "--tuning=20")
+    rows = [line.split("|")[1:-1] for line in found.splitlines() if line.startswith("|")][2:]
+    rows = [[cell.strip() for cell in row] for row in rows]
+    assert [row[:2] for row in rows] == [
+        [task, system]
+        for task in ("embed", "fill_mask")
+        for system in ("ours", "Hugging Face", "Hugging Face sorted")
+    ]
+    assert all(number(row[3]) > 0 and float(row[5]) < 1e-4 for row in rows)

@@ -2,6 +2,8 @@
 usual loop over batches of lines, padded to the longest, in the file's order or sorted by length.
 """
 
+import json
+import pathlib
 import time
 
 import numpy as np
@@ -11,11 +13,11 @@ from serve import serve
 
 
 class HuggingFace:
-    """model: folder. lines, masked: lists of texts. is_sorted: by length, as ours are."""
+    """model: folder. texts: a JSON file of {task: list of texts}. is_sorted: by length."""
 
-    def __init__(self, model, lines, masked, max_length=128, is_sorted=False):
+    def __init__(self, model, texts, max_length=128, is_sorted=False):
         self.folder, self.max_length, self.is_sorted = model, max_length, is_sorted
-        self.texts = dict(embed=lines, fill_mask=masked)
+        self.texts = json.loads(pathlib.Path(texts).read_text())
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(model)
 
     def open(self, task, batch):

@@ -1,5 +1,7 @@
 """Our embeddings and words behind [MASK] as a process for benchmarks: texts in, seconds out."""
 
+import json
+import pathlib
 import time
 
 import numpy as np
@@ -7,13 +9,13 @@ from serve import serve
 
 
 class Ours:
-    """model: folder. lines, masked: JSON-able lists of texts."""
+    """model: folder. texts: a JSON file of {task: list of texts}."""
 
-    def __init__(self, model, lines, masked, max_length=128):
+    def __init__(self, model, texts, max_length=128):
         from bert_gpu import inference
 
         self.inference, self.model, self.max_length = inference, model, max_length
-        self.texts = dict(embed=lines, fill_mask=masked)
+        self.texts = json.loads(pathlib.Path(texts).read_text())
 
     def open(self, task, batch):
         """batch: tokens that are computed at once."""
@@ -27,7 +29,7 @@ class Ours:
 
             config = self.inference.FillMaskConfig(model=self.model, batch_tokens=batch)
             self.call = MaskFiller(config)
-        self.call(self.texts[task])  # compiles
+        self.call(self.texts[task][::10])  # compiles for all lengths
         return True
 
     def run(self, task, count, output=None):

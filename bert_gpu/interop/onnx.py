@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.fused import inlined
+from bert_gpu.interop import card
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
@@ -25,6 +26,13 @@ from bert_gpu.settings import UserError
 OPSET = 17
 MODEL = "model.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+USAGE = {
+    "In onnxruntime": (
+        "import onnxruntime",
+        'session = onnxruntime.InferenceSession("FOLDER/model.onnx")',
+        'session.run(None, {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments})',
+    )
+}
 MOST_BYTES = 2_000_000_000  # of weights: an ONNX file is one message of at most 2 GiB
 
 
@@ -82,6 +90,7 @@ def write(model, folder, options):
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
     contents = tokenizer_files(model.tokenizer) | {
         MODEL: proto.SerializeToString(),
+        "README.md": card.readme(model, USAGE),
         "config.json": model_config.config_bytes(config, architecture, model.notes.labels),
     }
     replace_folder(folder.rstrip("/"), contents)

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.fused import inlined
+from bert_gpu.interop import card
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.sources import find_model, task_kind
 from bert_gpu.model import heads
@@ -31,13 +32,13 @@ PAIRS = [tf.TensorSpec([None], tf.string, name=name) for name in ("text_a", "tex
 class Served(tf.Module):
     """A formats.Model as functions of strings; those of `signatures` are what is saved.
 
-    dtype: of the weights' matrices and of what is computed; results are float32. kind: what its
-    classifier predicts, as of sources.task_kind.
+    dtype: of the weights' matrices and of what is computed; results are float32. is_multilabel:
+    whether its classifier gives any number of labels.
     """
 
-    def __init__(self, model, dtype=tf.float32, kind=None):
+    def __init__(self, model, dtype=tf.float32, is_multilabel=False):
         super().__init__()
-        self.kind = kind
+        self.is_multilabel = is_multilabel
         self.encoder, self.dtype, self.config = open_encoder(model.config), dtype, model.config
         self.tokenizer, self.ops = model.tokenizer, open_ops(model.tokenizer)
         weights = {name: value for name, value in model.weights.items()}
@@ -112,11 +113,10 @@ class Served(tf.Module):
         logits = tf.cast(heads.classifier_logits(weights, vectors), tf.float32)
         if logits.shape[-1] == 1:
             return dict(score=logits[:, 0])
-        is_multilabel = self.kind == "multilabel"
-        shares = tf.sigmoid(logits) if is_multilabel else tf.nn.softmax(logits)
+        shares = tf.sigmoid(logits) if self.is_multilabel else tf.nn.softmax(logits)
         if self.labels is None:
             return dict(probabilities=shares)
-        if is_multilabel:
+        if self.is_multilabel:
             return dict(probabilities=shares, labels=tf.identity(self.labels))
         return dict(probabilities=shares, label=tf.gather(self.labels, tf.argmax(shares, -1)))
 
@@ -200,8 +200,7 @@ def write(model, folder, options):
     dtype = tf.as_dtype(options.precision)
     encoder = open_encoder(model.config)
     encoder.check(encoder.fixed_length, options.precision)
-    path = options.source and find_model(options.source, "from")
-    served = Served(model, dtype, path and task_kind(path))
+    served = Served(model, dtype, has_many_labels(model, options.source))
     signatures = served.signatures()
     with tempfile.TemporaryDirectory() as temporary:
         try:
@@ -211,12 +210,34 @@ def write(model, folder, options):
             raise UserError(
                 f"{temporary}: cannot be written ({reason}); make room there"[:300]
             ) from None
-        replace_folder(folder.rstrip("/"), files_in(temporary))
+        contents = files_in(temporary) | {"README.md": card.readme(model, usage(signatures))}
+        replace_folder(folder.rstrip("/"), contents)
     names = ", ".join(name for name in signatures if name != "serving_default")
     return (
         f"{folder}: a SavedModel of raw strings, {options.precision}, with {names}; "
         "load it with tensorflow and tensorflow_text"
     )
+
+
+def usage(signatures):
+    """{world: lines of Python} that open the folder, for the model card."""
+    name = "classify_pairs" if "classify_pairs" in signatures else "serving_default"
+    arguments = "text_a=texts, text_b=texts" if name == "classify_pairs" else "text=texts"
+    lines = (
+        "import tensorflow as tf",
+        "import tensorflow_text  # the tokenizer's ops",
+        'signatures = tf.saved_model.load("FOLDER").signatures',
+        'texts = tf.constant(["a text"])',
+        f'signatures["{name}"]({arguments})',
+    )
+    return {"In TensorFlow": lines}
+
+
+def has_many_labels(model, source):
+    """Whether a classifier gives any number of labels: by its config.json, or by its task.json."""
+    path = source and find_model(source, "from")
+    kind = task_kind(path) if path else None
+    return "multilabel" == kind or model.notes.problem_type == "multi_label_classification"
 
 
 def files_in(folder):

@@ -117,7 +117,7 @@ def test_onnxruntime_computes_the_same(tmp_path, architecture, switches):
                 value, theirs = value[mask > 0], theirs[mask > 0]
             np.testing.assert_allclose(theirs, value, rtol=0, atol=1e-4)
     assert all(name in line for name in names)
-    assert sorted(os.listdir(tmp_path / "out")) == ["config.json", "model.onnx"]
+    assert sorted(os.listdir(tmp_path / "out")) == ["README.md", "config.json", "model.onnx"]
 
 
 def test_what_cannot_leave_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):

@@ -150,7 +150,7 @@ def test_bfloat16_agrees_to_two_digits_and_nothing_is_warned_of(served, tmp_path
 def test_other_tasks_have_their_own_results(served):
     """Any number of labels, and numbers: the functions that are saved, without saving them."""
     texts = ["a line", "another"]
-    model = savedmodel.Served(served, kind="multilabel")
+    model = savedmodel.Served(served, is_multilabel=True)
     found = model.classify(tf.constant(texts))
     assert [name.decode() for name in found["labels"].numpy()] == list(LABELS)
     shares, logits = found["probabilities"].numpy(), np.log(probabilities(served, texts, None))
