@@ -119,8 +119,9 @@ class ShareBar:
 
         first = "{l_bar}{bar}| the first step compiles"
         self.bar = tqdm.tqdm(total=1.0, desc=what, miniters=1, delay=1e9, bar_format=first)
-        self.bar.dynamic_ncols = lambda stream: (columns_of(stream) - len("^C"), None)
-        self.started, self.drawn = time.monotonic(), -math.inf
+        # a terminal may be gone by now, and then has no width
+        self.bar.dynamic_ncols = lambda stream: ((columns_of(stream) or 80) - len("^C"), None)
+        self.started, self.drawn, self.fields = time.monotonic(), -math.inf, []
 
     def show(self, share, count, left, fields=None):
         """Draws it anew.
@@ -133,12 +134,12 @@ class ShareBar:
         now = time.monotonic()
         if fields is None and now - self.drawn < self.SECONDS:
             return
-        self.drawn, self.fields = now, getattr(self, "fields", []) if fields is None else fields
+        self.drawn, self.fields = now, self.fields if fields is None else fields
         self.bar.delay = 0  # of tqdm, which would draw an empty bar first
         self.bar.n = min(1.0, share)
         start = f"{count} [{self.bar.format_interval(now - self.started)}<{left}"
         taken = len(self.bar.desc) + len(f": 100%|| {start}]^C") + self.LEAST_BAR
-        fields = fitting(self.fields, columns_of(sys.stderr) - taken)
+        fields = fitting(self.fields, (columns_of(sys.stderr) or 80) - taken)
         text = "".join(f", {field}" for field in fields)
         self.bar.bar_format = f"{{l_bar}}{{bar}}| {start}{escaped(text)}]"
         with lasting(sys.stderr):

@@ -82,6 +82,21 @@ def test_the_bar_keeps_to_its_terminal(monkeypatch, columns):
     assert ("MFU 41.2%" in drawn[0]) == (columns > 120)
 
 
+def test_a_terminal_that_is_closed_stops_nothing(monkeypatch):
+    screen = Screen()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(console.sys, name, screen)
+    shown_on = Console()
+    sink = ConsoleSink(shown_on, 120)
+    shown(sink, VALUES)
+    screen.isatty = lambda: False
+    monkeypatch.setattr(Screen, "write", lambda *_: (_ for _ in ()).throw(OSError(5, "gone")))
+    shown(sink, VALUES, step=40)
+    shown_on.say("validation")
+    sink.write(40, dict(eval_loss=1.0))
+    sink.close()
+
+
 def test_a_bar_on_the_terminal_and_messages_in_a_file(monkeypatch):
     """As with `run_pretraining_gpu.py > log`."""
     screen, file = Screen(), io.StringIO()
