@@ -226,12 +226,14 @@ def test_the_site_is_built_without_a_broken_link(tmp_path):
 
 
 # Pages whose commands are run, and what makes them small.
-RUN = ("memory", "batch-and-rate", "time-budgets", "report")
+RUN = ("memory", "batch-and-rate", "time-budgets", "report", "watching")
 SMALL_FLAGS = dict(
     data=["--vocab_size=500", "--dupe_factor=1", "--overwrite", "--quiet"],
     pretrain=["--num_gpus=0", *SMALL, "--num_train_steps=1", "--overwrite", "--quiet"],
     classify=["--num_gpus=0", "--num_train_epochs=1", "--max_seq_length=32", "--quiet"],
     report=[],
+    runs=[],
+    doctor=["--notrials"],
 )
 
 
