@@ -188,7 +188,7 @@ def draw_shares(runs):
         return figure
 
 
-def draw_trials(groups, factor):
+def draw_trials(groups):
     """The Figure of one metric of several trials: points, their mean and standard deviation.
 
     groups: {name: (index of its style, [value of each trial])}.
@@ -196,7 +196,7 @@ def draw_trials(groups, factor):
     with matplotlib.rc_context(STYLE):
         figure, axes = new_figure(height=0.75 + 0.42 * len(groups))
         for row, (index, values) in enumerate(groups.values()):
-            values, color = np.array(values) * factor, style_of(index)[0]
+            values, color = np.array(values), style_of(index)[0]
             mean, spread = values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
             axes.plot([mean - spread, mean + spread], [row, row], color=color, linewidth=5,
                       alpha=0.3)  # fmt: skip

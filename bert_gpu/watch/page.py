@@ -133,19 +133,23 @@ def id_of(section):
     return f"runs-{section.key}" if section.key else "runs"
 
 
-def section_html(section, plots):
-    """A section. plots: {heading: [HTML of a figure]}."""
+def section_html(section, plots, trials):
+    """A section. plots: {heading: [HTML of a figure]}. trials: [HTML of a figure] of results."""
     parts = [f'<section id="{id_of(section)}"><h2>{text(section.title)}</h2>', cards(section)]
-    if len(section.runs) > 1:
+    if len(section.entries) > 1:
         parts.append(differences_html(section))
-    parts.append(trials_html(section))
+    parts.append(trials_html(section) + charts_html(trials))
     if plots:
         parts.append(f"<h3>Curves</h3>{legend(section)}")
     for heading, figures in plots.items():
-        parts.append(f'<h3>{text(heading)}</h3><div class="charts">{"".join(figures)}</div>')
+        parts.append(f"<h3>{text(heading)}</h3>{charts_html(figures)}")
     parts += [samples_html(run) for run in section.runs if run.samples]
     parts.append(settings_html(section))
     return "\n".join([*filter(None, parts), "</section>"])
+
+
+def charts_html(figures):
+    return f'<div class="charts">{"".join(figures)}</div>' if figures else ""
 
 
 def swatch(index):
@@ -191,19 +195,19 @@ def table(head, rows):
     return f'<div class="scroll"><table>{top}{body}</table></div>'
 
 
-def settings_table(section, rows):
-    head = ["", *(text(run.name) for run in section.runs)]
-    return table(head, [[text(name), *map(text, texts)] for name, texts in rows.items()])
+def settings_table(names, rows):
+    """A table of settings. names: of the columns. rows: {setting: [text]}."""
+    return table(["", *map(text, names)], [[text(row), *map(text, rows[row])] for row in rows])
 
 
 def differences_html(section):
-    rows = differences(section.runs)
+    rows = differences(section)
     shown = {name: texts for name, texts in rows.items() if not is_provenance(name)}
     others = [name for name in rows if name not in shown]
     note = f'<p class="meta">Also differ: {text(", ".join(others))}.</p>' if others else ""
-    if not shown:
-        return f"<h3>What differs</h3><p>No setting.</p>{note}"
-    return f"<h3>What differs</h3>{settings_table(section, shown)}{note}"
+    names = [entry.name for entry in section.entries]
+    told = settings_table(names, shown) if shown else "<p>No setting.</p>"
+    return f"<h3>What differs</h3>{told}{note}"
 
 
 def settings_html(section):
@@ -211,7 +215,7 @@ def settings_html(section):
     rows = {name: [run.settings.get(name, "") for run in section.runs] for name in names}
     return (
         f'<details id="settings-{id_of(section)}"><summary>All settings</summary>'
-        f"{settings_table(section, rows)}</details>"
+        f"{settings_table([run.name for run in section.runs], rows)}</details>"
     )
 
 

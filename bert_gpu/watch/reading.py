@@ -20,27 +20,17 @@ from bert_gpu.files import check_regular, parse_json, read_json
 from bert_gpu.settings import UserError, fields_of, shortened
 from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, VARIABLES, RunFolder, RunRecord
 from bert_gpu.train.sinks import read_lines
+from bert_gpu.watch.samples import SAMPLES, Sample, read_samples
 
-SAMPLES, RESULTS = "samples.jsonl", "eval_results.json"
+RESULTS = "eval_results.json"
 EVAL = "eval_"  # which names of validation begin with
 WEIGHTS = "weights/"  # which names of weights in a checkpoint begin with
 DEPTH = 4  # of folders that are looked through
+NOT_METRICS = ("num_examples", "step")  # of eval_results.json
 TRIAL = re.compile(r"trial-\d+")  # folders of finetune/sweep.py
 HUGE = 1e100  # from which a value counts as not finite: charts could not be scaled to it
 MAX_STEP = 1 << 53  # above which floats skip whole numbers
 CLOCK_SECONDS = 2.0  # by which the clock of a file system may be off
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """A sentence with a masked word, and what the model took it for at a step: guesses are
-    (probability, piece), likeliest first.
-    """
-
-    step: int
-    seconds: float
-    text: str
-    guesses: tuple[tuple[float, str], ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -305,47 +295,8 @@ def read_results(path):
     return {
         name: float(value)
         for name, value in content.items()
-        if type(value) in (int, float) and name != "num_examples"
+        if type(value) in (int, float) and name not in NOT_METRICS
     }
-
-
-def read_samples(path):
-    """Yields the Samples of a samples.jsonl, whose lines are {"step", "seconds", "text", "guesses":
-    [[probability, piece], ...]}. UserError for a damaged line; an unfinished last one is left out.
-    """
-    if not os.path.exists(path):
-        return
-    check_regular(path)
-    with open(path, encoding="utf-8", errors="replace") as file:
-        lines = [line for line in file if line.endswith("\n")]
-    samples = []
-    for number, line in enumerate(lines, 1):
-        try:
-            sample = as_sample(parse_json(line))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise UserError(
-                f"{path}, line {number}: not a masked sentence ({str(error)[:80]}); it should be "
-                '{"step", "seconds", "text", "guesses": [[probability, piece], ...]}; correct or '
-                "remove it"
-            ) from None
-        if samples and sample.step < samples[-1].step:
-            samples = [other for other in samples if other.step < sample.step]
-        samples.append(sample)
-    yield from samples
-
-
-def as_sample(content):
-    if not isinstance(content, dict):
-        raise ValueError("not a JSON object")
-    step, text = content["step"], content["text"]
-    if type(step) is not int or step < 0:
-        raise ValueError(f"step={shortened(step)}: must be a whole number of at least 0")
-    if not isinstance(text, str):
-        raise ValueError("text: must be a text")
-    guesses = tuple((float(share), piece) for share, piece in content["guesses"])
-    if not all(0 <= share <= 1 and isinstance(piece, str) for share, piece in guesses):
-        raise ValueError("guesses: must be [probability, piece] each")
-    return Sample(step, float(content["seconds"]), text, guesses)
 
 
 def count_parameters(path):

@@ -50,8 +50,9 @@ def make_report(paths, config, made, **served):
     axes = [axis for axis in AXES if any(np.isfinite(table[axis]).any() for table in tables)]
     pictures, parts = {}, []
     for section in found:
-        plots = {} if not axes else draw_section(section, axes, config, pictures)
-        parts.append(page.section_html(section, plots))
+        trials = draw_results(section, pictures)
+        plots = draw_section(section, axes, config, pictures) if axes else {}
+        parts.append(page.section_html(section, plots, trials))
     title = ", ".join(run.name for run in runs) if len(runs) <= 3 else f"{len(runs)} runs"
     made = f"{made:%Y-%m-%d %H:%M}"
     html = page.page(
@@ -66,28 +67,31 @@ def make_report(paths, config, made, **served):
     return Report(html, pictures)
 
 
+def draw_results(section, pictures):
+    """[HTML of a figure] of the results of fine-tunings, where there are several to compare; adds
+    their pictures to those of the report.
+    """
+    drawing, figures = import_drawing(), []
+    for metric, found in sections.trial_metrics(section).items() if len(section.runs) > 1 else ():
+        groups = {entry.name: (entry.index, values) for entry, values in found.items()}
+        figure = drawing.draw_trials(groups)
+        svg = drawing.as_svg(figure, f"{page.id_of(section)}-trials-{metric}")
+        title = metric.replace("_", " ")
+        figures.append(page.figure_html(title, "each trial, mean, deviation", [svg]))
+        add_picture(pictures, section, f"trials-{metric}", figure, title, {})
+    return figures
+
+
 def draw_section(section, axes, config, pictures):
     """{heading: [HTML of a figure]} of a section; adds its pictures to those of the report."""
-    drawing = import_drawing()
-    plots, prefix = {}, f"{section.key}-" if section.key else ""
+    drawing, plots = import_drawing(), {}
     names = {entry.index: entry.name for entry in section.entries}
-
-    def add_picture(key, figure, title, legend=names):
-        pictures[f"{prefix}{key}"] = lambda path: drawing.write_png(figure, path, title, legend)
-
-    metrics = trial_metric_figures(section, drawing)
-    for metric, figure in metrics.items():
-        svg = drawing.as_svg(figure, f"{page.id_of(section)}-trials-{metric}")
-        plots.setdefault("Trials", []).append(
-            page.figure_html(metric.replace("_", " "), "each trial, mean, deviation", [svg])
-        )
-        add_picture(f"trials-{metric}", figure, metric, {})
     for heading, group in charts.charts_of(section.runs).items():
         for chart in group:
             svgs, figures = draw_forms(chart, section, axes, config, drawing)
-            unit = f" ({chart.unit})" if chart.unit else ""
             if config.x in figures:
-                add_picture(chart.key, figures[config.x], chart.title + unit)
+                title = f"{chart.title} ({chart.unit})" if chart.unit else chart.title
+                add_picture(pictures, section, chart.key, figures[config.x], title, names)
             plots.setdefault(heading, []).append(
                 page.figure_html(chart.title, chart.unit, svgs, page.values_html(section, chart))
             )
@@ -95,22 +99,16 @@ def draw_section(section, axes, config, pictures):
     if shares:
         figure = drawing.draw_shares(shares)
         svg = drawing.as_svg(figure, f"{page.id_of(section)}-time")
-        names_of_parts = {name for parts in shares.values() for name in parts}
-        plots.setdefault("Speed", []).append(page.shares_figure(svg, names_of_parts))
-        add_picture("time", figure, "Where the time went", {})
+        activities = {name for parts in shares.values() for name in parts}
+        plots.setdefault("Speed", []).append(page.shares_figure(svg, activities))
+        add_picture(pictures, section, "time", figure, "Where the time went", {})
     return plots
 
 
-def trial_metric_figures(section, drawing):
-    """{metric: Figure} of the results of fine-tunings, where there is more than one to compare."""
-    if len(section.runs) < 2:
-        return {}
-    return {
-        metric: drawing.draw_trials(
-            {entry.name: (entry.index, values) for entry, values in found.items()}, 1.0
-        )
-        for metric, found in sections.trial_metrics(section).items()
-    }
+def add_picture(pictures, section, key, figure, title, names):
+    """Adds to {name: function of a path, which writes that picture}. names: of the legend."""
+    name = f"{section.key}-{key}" if section.key else key
+    pictures[name] = lambda path: import_drawing().write_png(figure, path, title, names)
 
 
 def draw_forms(chart, section, axes, config, drawing):
@@ -127,7 +125,9 @@ def draw_forms(chart, section, axes, config, drawing):
             if figure is None:
                 continue
             svg = drawing.as_svg(figure, f"{page.id_of(section)}-{chart.key}-{axis}-{scale}")
-            svgs.append(svg.replace("<svg", f'<svg data-axis="{axis}" data-scale="{scale}"', 1))
+            told = f'role="img" aria-label="{page.text(chart.title)} by {axis}"'
+            begun = f'<svg data-axis="{axis}" data-scale="{scale}" {told}'
+            svgs.append(svg.replace("<svg", begun, 1))
             figures.setdefault(axis, figure)
     return svgs, figures
 

@@ -108,13 +108,20 @@ def group_names(groups):
     return [", ".join(run.name for run in group) for group in groups]
 
 
-def differences(runs):
-    """{setting: [its text in each run]} of what differs; "" where a run lacks it."""
-    names = dict.fromkeys(name for run in runs for name in run.settings)
-    rows = {name: [run.settings.get(name, "") for run in runs] for name in names}
-    return {
-        name: texts for name, texts in rows.items() if name not in NOT_TOLD and len(set(texts)) > 1
+def differences(section):
+    """{setting: [its text in each entry]} of what differs between entries; "" where it is lacking.
+    The text of trials has the values of all.
+    """
+    names = dict.fromkeys(name for run in section.runs for name in run.settings)
+    rows = {
+        name: [
+            ", ".join(dict.fromkeys(run.settings.get(name, "") for run in entry.runs))
+            for entry in section.entries
+        ]
+        for name in names
+        if name not in NOT_TOLD
     }
+    return {name: texts for name, texts in rows.items() if len(set(texts)) > 1}
 
 
 def summary(run):

@@ -12,10 +12,11 @@ from bert_gpu.settings import UserError
 from bert_gpu.train.checkpoint import METRICS, RUN
 from bert_gpu.watch import page, reading
 from bert_gpu.watch.report import make_report, now
+from bert_gpu.watch.samples import SAMPLES
 
 HOST = "127.0.0.1"
 HOST_NAMES = (HOST, "localhost")
-WATCHED = (RUN, METRICS, reading.SAMPLES, reading.RESULTS)
+WATCHED = (RUN, METRICS, SAMPLES, reading.RESULTS)
 STATE_SECONDS = 30  # after which the page is drawn again, because a run may have ended silently
 
 

@@ -204,6 +204,7 @@ def test_a_folder_of_trials_has_an_entry_for_each_cell(tmp_path):
     (section,) = sections.sections_of(runs)
     found = [(entry.name, len(entry.runs)) for entry in section.entries]
     assert found == [("learning_rate=1e-05", 2), ("learning_rate=2e-05", 2)]
+    assert sections.differences(section) == dict(learning_rate=["1e-05", "2e-05"])
 
 
 def test_runs_of_one_seed_and_several_models_are_no_trials(tmp_path):

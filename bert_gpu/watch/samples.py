@@ -1,0 +1,60 @@
+"""samples.jsonl: masked sentences, and what a model took the masked word for as it learnt."""
+
+import dataclasses
+import os
+
+from bert_gpu.files import check_regular, parse_json
+from bert_gpu.settings import UserError, shortened
+
+SAMPLES = "samples.jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A sentence with a masked word, and what the model took it for at a step: guesses are
+    (probability, piece), likeliest first.
+    """
+
+    step: int
+    seconds: float
+    text: str
+    guesses: tuple[tuple[float, str], ...]
+
+
+def read_samples(path):
+    """[Sample] of a samples.jsonl, whose lines are {"step", "seconds", "text", "guesses":
+    [[probability, piece], ...]}. UserError for a damaged line; an unfinished last one is left out.
+    """
+    if not os.path.exists(path):
+        return []
+    check_regular(path)
+    with open(path, encoding="utf-8", errors="replace") as file:
+        lines = [line for line in file if line.endswith("\n")]
+    samples = []
+    for number, line in enumerate(lines, 1):
+        try:
+            sample = as_sample(parse_json(line))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise UserError(
+                f"{path}, line {number}: not a masked sentence ({str(error)[:80]}); it should be "
+                '{"step", "seconds", "text", "guesses": [[probability, piece], ...]}; correct or '
+                "remove it"
+            ) from None
+        if samples and sample.step < samples[-1].step:
+            samples = [other for other in samples if other.step < sample.step]
+        samples.append(sample)
+    return samples
+
+
+def as_sample(content):
+    if not isinstance(content, dict):
+        raise ValueError("not a JSON object")
+    step, text = content["step"], content["text"]
+    if type(step) is not int or step < 0:
+        raise ValueError(f"step={shortened(step)}: must be a whole number of at least 0")
+    if not isinstance(text, str):
+        raise ValueError("text: must be a text")
+    guesses = tuple((float(share), piece) for share, piece in content["guesses"])
+    if not all(0 <= share <= 1 and isinstance(piece, str) for share, piece in guesses):
+        raise ValueError("guesses: must be [probability, piece] each")
+    return Sample(step, float(content["seconds"]), text, guesses)
