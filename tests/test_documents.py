@@ -30,7 +30,8 @@ COMMAND = rf"(?:python ({NAMES})|(?:python -m bert_gpu|bert-gpu) ([\w-]+)) (.*)"
 NEEDS = {"--lr_schedule=time": ["--total_training_time=1"]}
 GUIDE_NAMES = (
     *("first-day", "flags", "recipes", "running", "report", "batch-and-rate", "memory"),
-    *("time-budgets", "troubleshooting", "file-formats", "extending"),
+    *("time-budgets", "troubleshooting", "file-formats", "extending", "watching", "models"),
+    *("finetuning", "serving"),
 )
 GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDE_NAMES)]
 

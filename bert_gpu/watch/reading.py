@@ -118,7 +118,7 @@ def find_runs(paths):
         if not os.path.isdir(path):
             problem = "is not a folder" if os.path.exists(path) else "no such folder"
             raise UserError(f"{path[:150]}: {problem}; name the --output_dir of a run")
-        below = find_below(path, DEPTH)
+        below = find_below(path)
         if not below:
             raise UserError(
                 f"{path[:150]}: holds no run (no {RUN}), nor do the folders in it; "
@@ -128,16 +128,19 @@ def find_runs(paths):
     return list({os.path.realpath(path): path for path in found}.values())
 
 
-def find_below(path, depth):
-    """Folders of runs, sorted: the folder itself, or those at most `depth` levels below it."""
+def find_below(path, depth=DEPTH):
+    """Folders of runs, sorted: the folder itself, or those at most `depth` levels below it. Hidden
+    folders, and those that may not be read, are passed over.
+    """
     if os.path.isfile(os.path.join(path, RUN)):
         return [path]
-    if depth == 0:
+    if depth == 0 or not os.access(path, os.R_OK):
         return []
-    try:
-        inside = sorted(entry.path for entry in os.scandir(path) if entry.is_dir())
-    except PermissionError:
-        return []
+    inside = sorted(
+        entry.path
+        for entry in os.scandir(path)
+        if entry.is_dir() and not entry.name.startswith(".")
+    )
     return [run for folder in inside for run in find_below(folder, depth - 1)]
 
 

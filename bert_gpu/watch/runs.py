@@ -12,9 +12,8 @@ from bert_gpu.files import check_regular, parse_json, read_json
 from bert_gpu.settings import UserError, fields_of
 from bert_gpu.train.checkpoint import METRICS, RUN, RunRecord
 from bert_gpu.train.sinks import metrics_complaint
-from bert_gpu.watch.reading import is_validation, state_of
+from bert_gpu.watch.reading import find_below, is_validation, state_of
 
-DEPTH = 4  # of folders that are looked through
 TAIL_BYTES = 1 << 16  # of metrics.jsonl that are read first; more where they do not suffice
 DAMAGED = "damaged"
 HEADINGS = ("run", "state", "step", "loss", "validation", "tokens/s", "hours", "last sign")
@@ -27,20 +26,7 @@ def find(path):
     if not os.path.isdir(path):
         problem = "is not a folder" if os.path.exists(path) else "no such folder"
         raise UserError(f"{path[:150]}: {problem}; name one that holds runs")
-    if os.path.isfile(os.path.join(path, RUN)):
-        return [path]
-    found, level = [], [path]
-    for _ in range(DEPTH):
-        below = [
-            entry.path
-            for folder in level
-            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name)
-            if entry.is_dir() and not entry.name.startswith(".") and os.access(entry.path, os.R_OK)
-        ]
-        is_run = {folder: os.path.isfile(os.path.join(folder, RUN)) for folder in below}
-        found += [folder for folder in below if is_run[folder]]
-        level = [folder for folder in below if not is_run[folder]]
-    return found
+    return find_below(path)
 
 
 def look(path, now=None):

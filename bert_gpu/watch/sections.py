@@ -147,6 +147,8 @@ def summary(run):
     tokens, hours = run.last("tokens"), elapsed_hours(run)
     facts["real tokens"] = None if tokens is None else short_number(tokens)
     facts["time"] = None if hours is None else format_hours(hours)
+    left = run.last("remaining_seconds") if run.state == "running" else None
+    facts["left"] = None if left is None else format_hours(left / 3600)
     replicas = plan.get("num_replicas")
     if replicas is not None:
         facts["devices"] = f"{replicas} x {plan.get('device_kind') or 'device'}"

@@ -1,6 +1,7 @@
 """The report shows what runs have, and nothing that they lack; its files are whole and its own."""
 
 import html.parser
+import os
 import re
 import sys
 
@@ -105,6 +106,13 @@ def test_cards_sum_up(two):
     assert re.search(r"<dt>best validation</dt><dd>5.106 at step 60</dd>", card)
     assert re.search(r"<dt>real tokens</dt><dd>2400</dd>", card)
     assert '<span class="state stopped">stopped</span>' in two.html
+
+
+def test_a_running_run_tells_what_is_left(tmp_path):
+    folder = make_run(tmp_path / "run", [line(1, remaining_seconds=5400.0)])
+    assert "<dt>left</dt>" not in make(folder).html
+    (folder / ".run.lock").write_text(f"{os.getpid()}\n")
+    assert "<dt>left</dt><dd>1 h 30 min</dd>" in make(folder).html
 
 
 def test_masked_sentences_are_shown_as_text(two):
