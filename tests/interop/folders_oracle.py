@@ -3,7 +3,9 @@ writes what they compute.
 
     python folders_oracle.py FOLDER batch.npz
         FOLDER/NAME/ -> FOLDER/NAME.npz: outputs of the class that config.json names, through its
-        Auto class; refuses a folder whose tensors are not exactly those of the class
+        Auto class, which it saves anew in FOLDER/NAME-saved/; refuses a folder whose tensors are
+        not exactly those of the class. Masked-word models with code of their own are also trained
+        for a step
 
 Kept apart from the tests, because torch and TensorFlow need not live in one environment.
 """
@@ -38,16 +40,27 @@ def open_folder(folder):
 
 def main(folder, batch_path):
     batch = {name: torch.tensor(values) for name, values in np.load(batch_path).items()}
-    for path in sorted(pathlib.Path(folder).iterdir()):
-        if not path.is_dir():
-            continue
+    for path in [path for path in sorted(pathlib.Path(folder).iterdir()) if path.is_dir()]:
         model = open_folder(path)
         with torch.no_grad():
             outputs = model(**batch)
         values = {name: x.numpy() for name, x in outputs.items() if isinstance(x, torch.Tensor)}
         if "sop_logits" in values:  # ALBERT's name
             values["seq_relationship_logits"] = values.pop("sop_logits")
+        model.save_pretrained(f"{path}-saved")
+        if type(model).__name__ == "BertGpuForMaskedLM":
+            values |= train(model, batch)
         np.savez(f"{path}.npz", **values)
+
+
+def train(model, batch):
+    """Loss of the words at all tokens, and how many weights get a gradient that is not 0."""
+    labels = torch.where(batch["attention_mask"] > 0, batch["input_ids"], -100)
+    loss = model.train()(**batch, labels=labels).loss
+    loss.backward()
+    grads = [parameter.grad for parameter in model.parameters()]
+    learns = sum(bool(grad is not None and grad.isfinite().all() and grad.any()) for grad in grads)
+    return dict(loss=loss.item(), learns=learns, weights=len(grads))
 
 
 if __name__ == "__main__":

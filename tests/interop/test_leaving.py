@@ -168,8 +168,11 @@ def expected_outputs(model, batch):
 
 @needs_oracle
 def test_exported_models_compute_the_same_there(tmp_path):
-    """All relatives with all heads; all of ours as language models, and two with all heads."""
-    cases = [(config, head) for config in OF_RELATIVES.values() for head in ARCHITECTURES]
+    """BERT and all relatives with all heads; all of ours as language models, and two with all
+    heads. What transformers saves of them comes in again the same.
+    """
+    others = [ModelConfig(**SMALL), *OF_RELATIVES.values()]
+    cases = [(config, head) for config in others for head in ARCHITECTURES]
     for name, config in OF_OURS.items():
         every = name in ("quick", "mean")
         cases += [(config, head) for head in (ARCHITECTURES if every else ("BertForMaskedLM",))]
@@ -205,6 +208,15 @@ def test_exported_models_compute_the_same_there(tmp_path):
             pair = (ours[real], theirs[name][real]) if per_token else (ours, theirs[name])
             told = f"{name} of {model.config}"
             np.testing.assert_allclose(*pair, rtol=0, atol=1e-4, err_msg=told)
+        if "learns" in theirs:
+            assert theirs["learns"] == theirs["weights"], model.config
+            assert 0 < theirs["loss"] < 99
+        saved = huggingface.read(f"{path}-saved")
+        assert saved.config == model.config and saved.notes.architecture == model.notes.architecture
+        assert (saved.notes.missing, saved.notes.unused) == ([], [])
+        held = kept(model, model.notes.architecture)
+        assert saved.weights.keys() == held.keys()
+        assert all((saved.weights[key] == value).all() for key, value in held.items())
 
 
 def test_a_folder_of_ours_carries_its_code(tmp_path):

@@ -127,6 +127,19 @@ def test_a_folder_says_how_long_a_text_may_be(pieces, tmp_path):
         assert tokenizer_files(tokenizer, CONFIG) == tokenizer_files(tokenizer, CONFIG)
 
 
+def test_settings_that_transformers_has_saved_anew_are_read(pieces, tmp_path):
+    """It keeps our checksum, which is then of another file."""
+    folder = put(tmp_path / "model", pieces[0])
+    path = tmp_path / "model" / "tokenizer_config.json"
+    said = json.loads(path.read_text()) | dict(backend="tokenizers")
+    path.write_text(json.dumps(said))
+    with pytest.raises(UserError, match="does not match its checksum"):
+        load_tokenizer(folder)
+    path.write_text(json.dumps(said | dict(is_local=True)))
+    (tmp_path / "model" / "vocab.txt").unlink()
+    assert load_tokenizer(folder).identity == pieces[0].identity
+
+
 @pytest.mark.parametrize("num_segments, second", [(0, 0), (1, 0), (2, 1), (3, 1)])
 def test_pairs_stay_inside_the_models_segments(pieces, num_segments, second):
     content = json.loads(tokenizer_json(pieces[0], num_segments))
