@@ -48,6 +48,11 @@ class FinetuneConfig(Settings):
         "Instead of the test file: a file to predict, with any further columns, which "
         "predictions.tsv repeats; - reads it from standard input.",
     )
+    pictures: bool = setting(
+        False,
+        "Draw the confusion matrix, the ROC curve and the reliability of each file with labels, to "
+        "OUTPUT_DIR/pictures.",
+    )
     predictions_file: str | None = setting(
         None,
         "File for the rows of what is predicted, with the predicted label; - is standard output. "

@@ -16,20 +16,23 @@ import numpy as np
 from bert_gpu import console
 from bert_gpu.console import format_metric
 from bert_gpu.files import check_writable
+from bert_gpu.finetune import pictures
 from bert_gpu.finetune.config import STANDARD_OUTPUT
 from bert_gpu.settings import UserError
 from bert_gpu.train import checkpoint
 
 RESULTS, RESULTS_TEXT = "eval_results.json", "eval_results.txt"
 PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", "submission"
-FILES = re.compile(r"eval_results\.(json|txt)|(test_results|predictions)(_\w+)?\.tsv|submission")
+FILES = re.compile(
+    r"eval_results\.(json|txt)|(test_results|predictions)(_\w+)?\.tsv|submission|pictures"
+)
 
 
 def names_of(task):
     """The files and folders that a run of a TaskSpec may leave."""
     suffixes = [stem.removeprefix("test") for stem in task.stems("test")]
     tables = [with_suffix(name, end) for name in (PROBABILITIES, PREDICTIONS) for end in suffixes]
-    return (RESULTS, RESULTS_TEXT, *tables, SUBMISSION)
+    return (RESULTS, RESULTS_TEXT, *tables, SUBMISSION, pictures.FOLDER)
 
 
 def open_results(folder, fields):
@@ -68,7 +71,7 @@ def is_result(path, name):
     partial = re.fullmatch(r"\.(.+)\.\d+\.partial", name)
     if not FILES.fullmatch(partial[1] if partial else name):
         return False
-    if partial or name == SUBMISSION:
+    if partial or name in (SUBMISSION, pictures.FOLDER):
         return True
     try:
         with open(os.path.join(path, name), encoding="utf-8") as file:

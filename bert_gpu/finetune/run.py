@@ -8,7 +8,7 @@ import typing
 import numpy as np
 
 from bert_gpu.console import LogConsole
-from bert_gpu.finetune import classifier, kinds, results
+from bert_gpu.finetune import classifier, kinds, pictures, results
 from bert_gpu.finetune.config import (
     DEFAULT_LENGTH,
     DEFAULT_START,
@@ -81,6 +81,8 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     """
     console = console or LogConsole()
     check_monitoring(settings.monitor)
+    if settings.run.pictures:
+        pictures.check_pictures()
     phases = resolve_phases(settings.run)
     trains = "train" in phases
     trained = None if trains else find_trained(settings.start, settings.run.output_dir)
@@ -148,13 +150,18 @@ def run_phases(
     predict = classifier.Predictor(devices, state, start.encoder, kind)
     names = task.metrics or kind.metrics
 
-    def evaluate():
-        """{stem of a dev file: {name: value}}."""
-        size = settings.run.eval_batch_size * devices.num_replicas
-        return {
-            part.source.stem: compute_metrics(predict(rows, size), rows.labels, names)
-            for part, rows in zip(examples["eval"], encoded["eval"], strict=True)
-        }
+    def evaluate(draw=lambda *outputs: None):
+        """{stem of a dev file: {name: value}}. draw: of (stem, outputs, targets) of each."""
+        size, found = settings.run.eval_batch_size * devices.num_replicas, {}
+        for part, rows in zip(examples["eval"], encoded["eval"], strict=True):
+            outputs = predict(rows, size)
+            found[part.source.stem] = compute_metrics(outputs, rows.labels, names)
+            draw(part.source.stem, outputs, rows.labels)
+        return found
+
+    def draw(stem, outputs, targets):
+        if settings.run.pictures and np.isfinite(outputs).all():
+            pictures.draw(folder.path, stem, task, start.labels, outputs, targets)
 
     path, outcome = start.path, None
     if trains:
@@ -186,12 +193,14 @@ def run_phases(
         state.assign_weights(models.read_model(path).weights)
     metrics, predicted = {}, []
     if "eval" in examples:
-        metrics = evaluate()
+        metrics = evaluate(draw)
     for part, rows in zip(examples.get("predict", ()), encoded.get("predict", ()), strict=True):
         outputs = predict(rows, settings.run.predict_batch_size * devices.num_replicas)
         metrics[part.source.stem] = (
             compute_metrics(outputs, rows.labels, names) if part.has_labels else {}
         )
+        if part.has_labels:
+            draw(part.source.stem, outputs, rows.labels)
         predicted.append(
             results.write_predictions(
                 folder.path, part, start.labels, kind, outputs, settings.run.predictions_file
