@@ -26,7 +26,7 @@ SCRIPTS = {
     "run_classifier.py": "classify",
 }
 NAMES = "|".join(map(re.escape, SCRIPTS))
-COMMAND = rf"(?:python ({NAMES})|(?:python -m bert_gpu|bert-gpu) ([\w-]+)) (.*)"
+COMMAND = rf"(?:python ({NAMES}) (?=.)|(?:python -m bert_gpu|bert-gpu) ([a-z][\w-]*)(?: |$))(.*)"
 NEEDS = {"--lr_schedule=time": ["--total_training_time=1"]}
 GUIDE_NAMES = (
     *("first-day", "flags", "recipes", "running", "report", "batch-and-rate", "memory"),
