@@ -67,8 +67,8 @@ def transfer(config, warn, format_name=None, describe=None):
     """Reads a model in any format and writes it in another.
 
     Args:
-      config: ImportConfig or ExportConfig, after its check_paths. warn: is told what the model has
-        and no model here. format_name: of formats.FORMATS; None = a folder of ours. describe:
+      config: ImportConfig or ExportConfig, after its check_paths. warn: is told what the model
+        lacks or has in vain. format_name: of formats.FORMATS; None = a folder of ours. describe:
         function of the model's path -> Model.card.
 
     Returns:
@@ -81,6 +81,8 @@ def transfer(config, warn, format_name=None, describe=None):
     path, model = open_model(config.source, "from", config.vocab_file, config.do_lower_case)
     if os.path.realpath(path) == os.path.realpath(config.to):
         raise UserError(f"--to={config.to}: is the model itself; name another folder")
+    if model.tokenizer is None:
+        warn(f"{path}: has no vocabulary; name it with --vocab_file, or the copy has none either")
     if unused := describe_unused(model.notes):
         warn(f"{path}: {unused}")
     card = None if describe is None else describe(path)

@@ -12,8 +12,20 @@ import pytest
 import safetensors.numpy
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.finetune.config import StartConfig
+from bert_gpu.finetune.start import start_training
 from bert_gpu.interop import formats, models
+from bert_gpu.interop.config import ExportConfig
+from bert_gpu.interop.sources import find_model, read_config
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.settings import UserError
+from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.vocab_file import SPECIAL_PIECES
+from tests.interop.test_leaving import model_of
+from tests.model.variants import SMALL
 from tests.test_architecture import ROOT
+
+PIECES = [*SPECIAL_PIECES, "a", "b"]
 
 
 def transfer(name, *arguments):
@@ -85,6 +97,44 @@ def test_paths_are_looked_at_without_tensorflow(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
     assert all(row.reads or row.writes for row in formats.FORMATS)
+
+
+def test_a_missing_vocabulary_is_named(exported, tmp_path, capsys):
+    shutil.copytree(exported, tmp_path / "bare")
+    for name in ("vocab.txt", "tokenizer.json"):
+        (tmp_path / "bare" / name).unlink()
+    call = [f"--from={tmp_path}/bare", f"--to={tmp_path}/back"]
+    assert transfer("export", *call, f"--vocab_file={exported}/vocab.txt") == 0
+    assert capsys.readouterr().err == ""
+    assert transfer("export", *call, "--overwrite", "--nodo_lower_case") == 0
+    assert "bare: has no vocabulary; name it with --vocab_file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "switches", [{}, dict(norm_first=True), dict(norm_first=True, norm_type="rms_norm")]
+)
+@pytest.mark.parametrize("name", ["huggingface", "google"])
+def test_a_training_starts_from_what_was_exported(name, switches, tmp_path, capsys):
+    """From a BERT, a relative and a model with its code; Google's format has the first alone."""
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    config = ModelConfig(**SMALL | dict(vocab_size=len(PIECES)) | switches)
+    tokenizer = open_tokenizer(str(tmp_path / "vocab.txt"), True)
+    model = model_of(config, "BertForPreTraining")._replace(tokenizer=tokenizer)
+    folder = tmp_path / "there"
+    if name == "google" and switches:
+        with pytest.raises(UserError, match="norm_first"):
+            formats.open_format(name).write(model, str(folder), ExportConfig(format=name))
+        return
+    formats.open_format(name).write(model, str(folder), ExportConfig(format=name))
+    start = start_training(StartConfig(init_checkpoint=str(folder)), ("no", "yes"), 0)
+    hidden = "layer_1/attention/qkv/kernel"
+    assert (start.weights[hidden] == model.weights[hidden]).all()
+    assert (
+        start.tokenizer.identity == tokenizer.identity
+        and start.model.norm_first == config.norm_first
+    )
+    path = find_model(str(folder), "init_checkpoint")
+    assert read_config(path).hidden_size == config.hidden_size
 
 
 def test_what_is_left_over_is_named(exported, tmp_path, capsys):

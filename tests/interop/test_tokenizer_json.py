@@ -42,10 +42,10 @@ def text_lines(count):
     return [line for line in lines if line][:count]
 
 
-def make_vocabularies(folder, documents, size):
-    """[paths of WordPiece and SentencePiece vocabularies, uncased and cased], with their casing."""
+def make_vocabularies(folder, documents, size, casings=(True, False)):
+    """[(path, do_lower_case)] of WordPiece and SentencePiece vocabularies, uncased and cased."""
     made = []
-    for lowers in (True, False):
+    for lowers in casings:
         path = folder / f"{lowers}.txt"
         pieces = learn_wordpiece(count_pieces(documents, lowers), size)
         path.write_text("".join(f"{piece}\n" for piece in pieces))
@@ -53,8 +53,7 @@ def make_vocabularies(folder, documents, size):
         path = folder / f"{lowers}.model"
         path.write_bytes(learn_sentencepiece(count_words(documents), size, lowers))
         made.append((path, None))
-    # a cased model before which the text is lower-cased
-    return [*made, (folder / "False.model", True)]
+    return made
 
 
 def put(folder, tokenizer, config=CONFIG):
@@ -76,6 +75,7 @@ def test_ten_thousand_lines_get_the_same_ids_there(tmp_path):
     """
     lines = [*ODD, *text_lines(10_000)]
     vocabularies = make_vocabularies(tmp_path, [lines[:4000], *[ODD] * 9], 6000)
+    vocabularies.append((tmp_path / "False.model", True))  # lower-cases before a cased model
     tokenizers = {}
     for index, (path, lowers) in enumerate(vocabularies):
         tokenizer = open_tokenizer(str(path), lowers)
@@ -112,8 +112,8 @@ def test_ten_thousand_lines_get_the_same_ids_there(tmp_path):
 def pieces(tmp_path_factory):
     """A tokenizer of each kind."""
     folder = tmp_path_factory.mktemp("vocabularies")
-    vocabularies = make_vocabularies(folder, [text_lines(300)], 400)
-    return [open_tokenizer(str(path), lowers) for path, lowers in vocabularies[:2]]
+    vocabularies = make_vocabularies(folder, [text_lines(60)], 300, casings=(True,))
+    return [open_tokenizer(str(path), lowers) for path, lowers in vocabularies]
 
 
 def test_a_folder_says_how_long_a_text_may_be(pieces, tmp_path):
