@@ -219,6 +219,14 @@ def test_exported_models_compute_the_same_there(tmp_path):
         assert all((saved.weights[key] == value).all() for key, value in held.items())
 
 
+def test_encoders_of_model_garden_stay_here(tmp_path):
+    config = ModelConfig(**SMALL, encoder="garden:albert")
+    model = formats.Model(config, {}, formats.Notes([], [], "BertForMaskedLM", ()))
+    with pytest.raises(UserError, match="garden:albert is an encoder of Model Garden"):
+        export(model, tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+
+
 def test_a_folder_of_ours_carries_its_code(tmp_path):
     model = model_of(OF_OURS["quick"], "BertForMaskedLM")
     line = export(model, tmp_path / "there")
