@@ -110,7 +110,7 @@ def transformers_usage(architecture, remote):
     lines = (
         f"from transformers import {auto}, AutoTokenizer",
         f'model = {auto}.from_pretrained("FOLDER"{more})',
-        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
+        f'tokenizer = AutoTokenizer.from_pretrained("FOLDER"{more})',
     )
     return {"In Hugging Face's transformers": lines}
 

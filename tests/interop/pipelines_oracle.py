@@ -3,6 +3,7 @@ that is far too long for them.
 
     python pipelines_oracle.py TASKS.json OUTPUT.json
         TASKS.json: [[task, folder, text]] -> OUTPUT.json: [what the pipeline says]
+        It also runs the lines of each folder's model card.
 
 Kept apart from the tests, because torch and TensorFlow need not live in one environment.
 """
@@ -29,9 +30,20 @@ def answer(folder, text, remote):
     return dict(length=inputs["input_ids"].shape[1], starts=outputs.start_logits.tolist()[0])
 
 
+def run_card(folder):
+    """Opens a folder as its model card says."""
+    card = pathlib.Path(folder, "README.md").read_text()
+    lines = card.partition("In Hugging Face's transformers:\n\n")[2].splitlines()
+    code = "\n".join(line.strip() for line in lines if line.startswith("    "))
+    opened = {}
+    exec(code.replace("FOLDER", folder), opened)
+    assert opened["model"].config.vocab_size == len(opened["tokenizer"]), code
+
+
 def main(tasks, output):
     found = []
     for task, folder, text in json.loads(pathlib.Path(tasks).read_text()):
+        run_card(folder)
         said = json.loads(pathlib.Path(folder, "config.json").read_text())
         remote = dict(trust_remote_code=True) if "auto_map" in said else {}
         known = transformers.pipelines.get_supported_tasks()
