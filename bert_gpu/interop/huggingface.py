@@ -9,13 +9,12 @@ families.py has the tables of names.
 
 import contextlib
 import pathlib
-import re
 
 import numpy as np
 
 from bert_gpu import tensor_files
 from bert_gpu.files import read_json
-from bert_gpu.interop import card
+from bert_gpu.interop import card, stored
 from bert_gpu.interop.families import ARCHITECTURES, HEADS, LABELLED, OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import Model, Notes
@@ -29,56 +28,6 @@ from bert_gpu.settings import UserError
 
 # what transformers computes a model of ours with, copied into its folder
 CODE = pathlib.Path(__file__).with_name("modeling_bert_gpu.py")
-
-
-def _pop_decoder(folder, family, tensors):
-    """Removes the MLM decoder, which repeats the word embeddings and the output bias; keeps its
-    bias if that is the only copy.
-    """
-    words_name, (bias_name,) = family.names("embeddings/word")[0], family.names("mlm/bias")
-    decoder = tensors.pop(f"{family.decoder}.weight", None)
-    bias = tensors.pop(f"{family.decoder}.bias", None)
-    if bias is not None:
-        tensors.setdefault(bias_name, bias)
-    words = tensors.get(words_name)
-    if decoder is not None and words is not None and not np.array_equal(decoder, words):
-        raise UserError(
-            f"{folder}: {family.decoder}.weight differs from "
-            "the word embeddings; an untied decoder is not supported"
-        )
-
-
-def _pop_zeros(folder, family, tensors):
-    """Removes tensors that are 0 in models that ours can be."""
-    for name in family.zeros:
-        if np.any(tensors.pop(name, 0)):
-            raise UserError(f"{folder}: {name} is not 0; a model with it is not supported")
-
-
-def _canonical(name, family):
-    """Their name as in the family's table: old norms have gamma and beta, and names of a bare
-    encoder lack the prefix.
-    """
-    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-    return family.with_prefix(re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-
-
-def _guess_architecture(family, names):
-    """The architecture of a folder that does not name one that we know, by its tensors."""
-
-    def has(weight):
-        return set(family.names(weight)) <= names
-
-    if has("span/kernel"):
-        return "BertForQuestionAnswering"
-    if family.parts is None and has("token_classifier/kernel"):
-        return "BertForTokenClassification"
-    if has("classifier/kernel"):
-        is_of_tokens = family.parts is not None and not has("pooler/kernel")
-        return "BertForTokenClassification" if is_of_tokens else "BertForSequenceClassification"
-    if has("nsp/kernel"):
-        return "BertForPreTraining"
-    return "BertForMaskedLM" if has("mlm/bias") else "BertModel"
 
 
 def _stated_architecture(path, family):
@@ -154,10 +103,7 @@ def read_model(folder):
     }
     config_path = join(folder, "config.json")
     family, config = read_shape(config_path)
-    if family.parts is not None:
-        tensors = {_canonical(name, family): tensor for name, tensor in tensors.items()}
-        _pop_decoder(folder, family, tensors)
-        _pop_zeros(folder, family, tensors)
+    tensors = stored.named_by(family, tensors, folder)
     with _blaming(config_path):
         encoder = open_encoder(config)
     if encoder.num_groups > len(tensors):  # before building a table of that many layers
@@ -166,7 +112,7 @@ def read_model(folder):
             f"the file has {len(tensors)} tensors"
         )
     stated = _stated_architecture(config_path, family)
-    architecture = stated or _guess_architecture(family, set(tensors))
+    architecture = stated or stored.guess_architecture(family, set(tensors))
     family = family.of(architecture)
     with _blaming(config_path):
         specs = _specs(encoder, _num_classes(family, architecture, tensors), architecture)
@@ -180,7 +126,7 @@ def read_model(folder):
             continue
         shape = family.shape(name, spec.shape)
         for their in theirs:
-            _check_tensor(folder, their, tensors[their], shape)
+            stored.check_tensor(folder, their, tensors[their], shape)
         weights[name] = family.to_ours(name, [tensors[their] for their in theirs])
     unused = sorted(set(tensors) - {their for name in weights for their in family.names(name)})
     beyond = (family.layer_prefix(config.num_groups), "encoder/")
@@ -193,16 +139,6 @@ def read_model(folder):
     labels = _read_labels(config_path) if has_labels else ()
     means = model_config.read_problem_type(config_path) if has_labels else None
     return config, weights, Notes(missing, unused, architecture, labels, means)
-
-
-def _check_tensor(folder, name, tensor, shape):
-    if tensor.shape != shape:
-        raise UserError(f"{folder}: {name} has shape {tensor.shape}, config.json asks for {shape}")
-    if not np.isfinite(tensor).all():
-        raise UserError(
-            f"{folder}: {name} has values that are not finite; "
-            "the file is damaged, so download or write it again"
-        )
 
 
 def read(path):

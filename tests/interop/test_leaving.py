@@ -290,3 +290,15 @@ def test_pipelines_open_exported_folders(tmp_path):
             assert theirs["length"] == len(theirs["starts"]) == 24
         else:
             assert theirs["answer"] in text[1]
+
+
+@pytest.mark.parametrize("config", [ModelConfig(**SMALL), OF_OURS["quick"]], ids=["bert", "quick"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_heads_are_known_by_their_tensors(config, architecture, tmp_path):
+    """Where config.json names no class, or one that is not ours to know."""
+    model = model_of(config, architecture)
+    export(model, tmp_path / "there")
+    for said in (None, ["BertForMultipleChoice"]):
+        say_in_config(architectures=said)(tmp_path / "there")
+        back = huggingface.read(str(tmp_path / "there"))
+        assert back.notes == model.notes and back.weights.keys() == kept(model, architecture).keys()

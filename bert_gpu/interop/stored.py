@@ -1,0 +1,82 @@
+"""Tensors as they stand in a folder of transformers: under the names of a family, without what is
+stored twice, and checked.
+"""
+
+import re
+
+import numpy as np
+
+from bert_gpu.settings import UserError
+
+
+def named_by(family, tensors, folder):
+    """A folder's {name: tensor} under the names of a family's classes with heads, without what
+    repeats other tensors or is 0. UserError where it does not repeat them.
+    """
+    if family.parts is None:
+        return tensors
+    tensors = {canonical(name, family): tensor for name, tensor in tensors.items()}
+    pop_decoder(folder, family, tensors)
+    pop_zeros(folder, family, tensors)
+    return tensors
+
+
+def pop_decoder(folder, family, tensors):
+    """Removes the MLM decoder, which repeats the word embeddings and the output bias; keeps its
+    bias if that is the only copy.
+    """
+    words_name, (bias_name,) = family.names("embeddings/word")[0], family.names("mlm/bias")
+    decoder = tensors.pop(f"{family.decoder}.weight", None)
+    bias = tensors.pop(f"{family.decoder}.bias", None)
+    if bias is not None:
+        tensors.setdefault(bias_name, bias)
+    words = tensors.get(words_name)
+    if decoder is not None and words is not None and not np.array_equal(decoder, words):
+        raise UserError(
+            f"{folder}: {family.decoder}.weight differs from "
+            "the word embeddings; an untied decoder is not supported"
+        )
+
+
+def pop_zeros(folder, family, tensors):
+    """Removes tensors that are 0 in models that ours can be."""
+    for name in family.zeros:
+        if np.any(tensors.pop(name, 0)):
+            raise UserError(f"{folder}: {name} is not 0; a model with it is not supported")
+
+
+def canonical(name, family):
+    """Their name as in the family's table: old norms have gamma and beta, and names of a bare
+    encoder lack the prefix.
+    """
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    return family.with_prefix(re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+
+
+def guess_architecture(family, names):
+    """The architecture of a folder that does not name one that we know, by its tensors."""
+
+    def has(weight):
+        return set(family.names(weight)) <= names
+
+    if has("span/kernel"):
+        return "BertForQuestionAnswering"
+    if family.parts is None and has("token_classifier/kernel"):
+        return "BertForTokenClassification"
+    if has("classifier/kernel"):
+        is_of_tokens = family.parts is not None and not has("pooler/kernel")
+        return "BertForTokenClassification" if is_of_tokens else "BertForSequenceClassification"
+    if has("nsp/kernel"):
+        return "BertForPreTraining"
+    return "BertForMaskedLM" if has("mlm/bias") else "BertModel"
+
+
+def check_tensor(folder, name, tensor, shape):
+    """UserError for a tensor of another shape, or with values that are no numbers."""
+    if tensor.shape != shape:
+        raise UserError(f"{folder}: {name} has shape {tensor.shape}, config.json asks for {shape}")
+    if not np.isfinite(tensor).all():
+        raise UserError(
+            f"{folder}: {name} has values that are not finite; "
+            "the file is damaged, so download or write it again"
+        )
