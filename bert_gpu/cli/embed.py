@@ -25,7 +25,7 @@ def main(argv):
     console = Console(config.quiet)
     done = embed_file(config, console)
     if done.num_truncated:
-        console.say(f"{done.num_truncated:,} texts were cut (--max_seq_length)")
+        console.say(f"cut to --max_seq_length: {done.num_truncated:,} texts")
     rows = done.num_tokens if config.pooling == "none" else done.num_texts
     console.say(
         f"{' and '.join(done.files)}: {rows:,} x {done.width} of {done.num_texts:,} texts, "

@@ -88,7 +88,7 @@ def write(model, folder, options):
         warnings.simplefilter("ignore")
         function = tf.function(compute, autograph=False, input_signature=signature)
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
-    contents = tokenizer_files(model.tokenizer) | {
+    contents = tokenizer_files(model.tokenizer, config) | {
         MODEL: proto.SerializeToString(),
         "README.md": card.readme(model, USAGE),
         "config.json": model_config.config_bytes(config, architecture, model.notes.labels),

@@ -95,7 +95,7 @@ def test_each_line_gets_what_the_encoder_gives_it_alone(
         f"--pooling={pooling}",
         "--batch_tokens=160",
     )
-    assert code == 0 and "40 texts" in out and "1 texts were cut" in out, err
+    assert code == 0 and "40 texts" in out and "cut to --max_seq_length: 1 texts" in out, err
     found = np.load(output, mmap_mode="r")
     assert found.dtype == np.float32
     close = lambda ours, expected: np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)  # noqa: E731
