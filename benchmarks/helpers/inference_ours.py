@@ -25,7 +25,7 @@ class Ours:
             )
             self.call = self.inference.Embedder(config)
         else:
-            from bert_gpu.inference.fill_mask import MaskFiller
+            from bert_gpu.inference.masked_words import MaskFiller
 
             config = self.inference.FillMaskConfig(model=self.model, batch_tokens=batch)
             self.call = MaskFiller(config)

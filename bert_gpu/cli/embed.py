@@ -21,7 +21,7 @@ def main(argv):
     config = flags.parse(argv, SUMMARY, EXAMPLE, [EmbedConfig]).make(EmbedConfig)
     started = time.monotonic()
     with quick_imports():
-        from bert_gpu.inference.embed import embed_file
+        from bert_gpu.inference.embeddings import embed_file
     console = Console(config.quiet)
     done = embed_file(config, console)
     if done.num_truncated:

@@ -29,7 +29,7 @@ def main(argv):
     if texts and config.output is not None:
         raise UserError(f"--output={config.output}: has no effect without --input=FILE")
     with quick_imports():
-        from bert_gpu.inference.fill_mask import MASK, MaskFiller, check_masks, fill_file
+        from bert_gpu.inference.masked_words import MASK, MaskFiller, check_masks, fill_file
     if texts:
         check_masks(texts)
         answers = MaskFiller(config)(texts)

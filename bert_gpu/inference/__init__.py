@@ -17,12 +17,12 @@ def embed(config, console=None):
         "bert_gpu".
 
     Returns:
-      inference.embed.Embedded: the files and their sizes.
+      inference.embeddings.Embedded: the files and their sizes.
 
     Raises:
       settings.UserError: a setting or a file is wrong, or the disk is full; then no file is left.
     """
-    from bert_gpu.inference.embed import embed_file  # imports TensorFlow
+    from bert_gpu.inference.embeddings import embed_file  # imports TensorFlow
 
     return embed_file(config, console)
 
@@ -39,7 +39,7 @@ def fill_mask(config, texts):
     Raises:
       settings.UserError: the model cannot guess words, or a text has no [MASK] or is too long.
     """
-    from bert_gpu.inference.fill_mask import MaskFiller, check_masks
+    from bert_gpu.inference.masked_words import MaskFiller, check_masks
 
     check_masks(texts)
     return MaskFiller(config)(texts)
@@ -48,6 +48,6 @@ def fill_mask(config, texts):
 def __getattr__(name):
     if name != "Embedder":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from bert_gpu.inference.embed import Embedder
+    from bert_gpu.inference.embeddings import Embedder
 
     return Embedder

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.inference.arrays import PartialFile
-from bert_gpu.inference.embed import check_output
+from bert_gpu.inference.embeddings import check_output
 from bert_gpu.inference.lines import windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.model.heads import mlm_logits, mlm_weights

@@ -119,6 +119,21 @@ def test_the_library_gives_the_same_arrays(trained, texts, alone):
     assert embedder([])[0].shape == (0, 16)
 
 
+def test_the_librarys_functions_may_be_called_again(trained, tmp_path):
+    """Modules of the room do not take their names."""
+    (tmp_path / "x.txt").write_text("a b\n")
+    for turn in range(2):
+        output = str(tmp_path / f"{turn}.npy")
+        config = inference.EmbedConfig(
+            model=trained[0], input=str(tmp_path / "x.txt"), output=output
+        )
+        done = inference.embed(config)
+        assert done.files == (output,) and np.load(output).shape == (1, 16)
+        config = inference.FillMaskConfig(model=trained[0], top_k=2)
+        ((words,),) = inference.fill_mask(config, ["a [MASK]"])
+        assert len(words) == 2
+
+
 class Stdin(io.BytesIO):
     @property
     def buffer(self):
