@@ -85,3 +85,36 @@ def test_a_training_that_reads_it(folders, measure, tmp_path):
         command = [sys.executable, ROOT / "run_pretraining_gpu.py", *flags.split(), *files]
         peaks[megabytes] = measure([*command, "--max_eval_steps=2"])
     assert peaks[LARGE_MEGABYTES] - peaks[SMALL_MEGABYTES] < GROWTH / 2, peaks
+
+
+# reads and tokenizes a table of pairs as a fine-tuning does, its tokens on the disk
+TABLE = (
+    "import sys; from bert_gpu.finetune import classifier, growing; "
+    "from bert_gpu.finetune.config import FinetuneConfig, resolve_task; "
+    "from bert_gpu.finetune.splits import read_splits; "
+    "from bert_gpu.text.tokenizers import open_tokenizer; "
+    "growing.IN_MEMORY_BYTES = 1 << 20; config = FinetuneConfig(train_file=sys.argv[1]); "
+    "[found] = read_splits(resolve_task(config), config, ['train'])['train']; "
+    "chunks = ((chunk.texts_a, chunk.texts_b) for chunk in found.chunks()); "
+    "rows = classifier.encode_examples(open_tokenizer(sys.argv[2], True), chunks, "
+    "found.label_codes, 128); "
+    "assert len(rows) == len(found) > 5e4 and type(rows.ids).__name__ == 'memmap'"
+)
+
+
+def test_a_table_of_pairs(vocab_file, sample_text, measure, tmp_path):
+    """Neither the texts of a table nor their tokens are in memory."""
+    with open(sample_text) as file:
+        lines = [line.strip() for line in file if line.strip()]
+    peaks, sizes = {}, {}
+    for name, repeats in (("small", 60), ("large", 360)):
+        path = tmp_path / f"{name}.tsv"
+        with open(path, "w") as file:
+            file.write("text_a\ttext_b\tlabel\n")
+            for copy in range(repeats):
+                rows = zip(lines, reversed(lines), strict=True)
+                file.writelines(f"{a} {copy}\t{b}\t{copy % 2}\n" for a, b in rows)
+        peaks[name] = measure([sys.executable, "-c", TABLE, path, vocab_file])
+        sizes[name] = path.stat().st_size / 1e6
+    growth = sizes["large"] - sizes["small"]
+    assert growth > 60 and peaks["large"] - peaks["small"] < growth / 2, (peaks, sizes)

@@ -12,12 +12,14 @@ class GrowingArray:
     """Collects int32 arrays (n,) and gives them as one (T,).
 
     Args of the constructor:
-      folder: on whose disk the file is when they are more than `in_memory_bytes`; it, or its
-        nearest parent that exists. The file has no name and goes with the process.
+      folder: on whose disk the file is when they are more than `in_memory_bytes`, by default
+        IN_MEMORY_BYTES; it, or its nearest parent that exists. The file has no name and goes with
+        the process.
     """
 
-    def __init__(self, folder, in_memory_bytes=IN_MEMORY_BYTES):
-        self.folder, self.in_memory_bytes = os.path.abspath(folder), in_memory_bytes
+    def __init__(self, folder, in_memory_bytes=None):
+        self.folder = os.path.abspath(folder)
+        self.in_memory_bytes = in_memory_bytes or IN_MEMORY_BYTES
         self.parts, self.num_bytes, self.file = [], 0, None
         while not os.path.isdir(self.folder):
             self.folder = os.path.dirname(self.folder)
