@@ -41,7 +41,7 @@ test: install
 # A test that is skipped there fails.
 test-long: install oracle browser strace tmux .venv/.docs-installed
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python BERT_GPU_JAX_PYTHON=$(CURDIR)/$(ORACLE)/python \
-		$(BIN)/python -m pytest -m long --durations=10 --no-skips
+		$(BIN)/python -m pytest -m "long and not docs" --durations=10 --no-skips
 
 # The documents as a site, build/docs/index.html; a link that leads nowhere fails it.
 docs: install .venv/.docs-installed
@@ -55,7 +55,7 @@ docs: install .venv/.docs-installed
 
 # Every command, flag, path and message in the documents: run where it can be, else held against what there is.
 docs-check: docs oracle
-	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python $(BIN)/python -m pytest tests/test_documents.py --durations=5
+	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python $(BIN)/python -m pytest tests/test_documents.py tests/test_document_commands.py --durations=5 --no-skips
 
 # What may go wrong, tried on the commands as processes, within half an hour; prints a table of what they survived.
 faults: install strace

@@ -1,5 +1,5 @@
-"""What documents name is what the commands take and what the repository has; commands that can run
-here are run; the site is built without a broken link.
+"""What documents name is what the commands take and what the repository has; the README's walk and
+the first day run; the site is built without a broken link.
 """
 
 import importlib.util
@@ -224,39 +224,6 @@ def test_the_site_is_built_without_a_broken_link(tmp_path):
     (broken / "index.md").write_text("# Start\n\n[nowhere](nothing.md)\n")
     result = subprocess.run([*build, broken, tmp_path / "other"], capture_output=True)
     assert result.returncode == 1 and b"nothing.md" in result.stderr
-
-
-# Pages whose commands are run, and what makes them small.
-RUN = ("memory", "batch-and-rate", "time-budgets", "report", "watching")
-SMALL_FLAGS = dict(
-    data=["--vocab_size=500", "--dupe_factor=1", "--overwrite", "--quiet"],
-    pretrain=["--num_gpus=0", *SMALL, "--num_train_steps=1", "--overwrite", "--quiet"],
-    classify=["--num_gpus=0", "--num_train_epochs=1", "--max_seq_length=32", "--quiet"],
-    report=[],
-    runs=[],
-    doctor=["--notrials"],
-)
-
-
-@pytest.mark.long
-def test_commands_of_the_guides_run(tmp_path, sample_text, monkeypatch, capsys):
-    """As they are written, with flags behind them that make them small; --watch, which would serve
-    for ever, is run in tests/watch/test_serve.py.
-    """
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "one.txt").write_text(pathlib.Path(sample_text).read_text())
-    ran = 0
-    for name in RUN:
-        for command, arguments in commands(ROOT / "docs" / f"{name}.md"):
-            if "runs/other" in arguments and not (tmp_path / "runs" / "other").exists():
-                made = ["--output_dir=runs/other", *SMALL_FLAGS["pretrain"]]
-                assert main(["bert-gpu", "pretrain", *made]) == 0
-            if "--watch" not in arguments:
-                code = main(["bert-gpu", command, *arguments, *SMALL_FLAGS[command]])
-                assert code == 0, (command, arguments, capsys.readouterr().err)
-                ran += 1
-    assert ran >= 10 and (tmp_path / "compared.html").exists()
 
 
 @pytest.mark.long

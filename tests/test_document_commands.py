@@ -1,0 +1,116 @@
+"""`make docs-check`: every command of every document is run, as it is written, with flags behind it
+that make it small, in a folder that holds what it reads.
+
+Those of the README and docs/first-day.md run in tests/test_documents.py, and --watch, which would
+serve for ever, in tests/watch/test_serve.py.
+"""
+
+import os
+import pathlib
+import shutil
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from bert_gpu.__main__ import main
+from tests.cli.pretraining import SMALL
+from tests.documents import DOCUMENTS
+from tests.finetune.test_glue import FORMS
+from tests.test_architecture import ROOT
+from tests.test_documents import commands
+
+PAGES = {
+    path.stem: commands(path) for path in DOCUMENTS if path.stem not in ("README", "first-day")
+}
+PLACEHOLDERS = {"FOLDER": "runs", "--flagfile=FILE": "--flagfile=flags.txt"}
+PAIRS = ("text_a", "text_b", "label"), ("question1", "question2", "is_duplicate")
+TABLES = dict(my_pairs=PAIRS, mypairs=[("premise", "hypothesis", "gold_label")])
+
+
+def small(command, arguments):
+    """Flags behind those of a document, which win."""
+    given = {argument.partition("=")[0] for argument in arguments}
+    if command == "data":
+        learns = not given & {"--vocab_file", "--init_checkpoint"}
+        vocabulary = ["--vocab_size=500"] if learns else []
+        # with so small a vocabulary all text has many tokens, which crammed would drop
+        keeps = ["--max_tokens_per_character=2"] if "--recipe=crammed" in arguments else []
+        return [*vocabulary, *keeps, "--dupe_factor=1", "--overwrite", "--quiet"]
+    if command == "pretrain":
+        shape = [] if "--init_checkpoint" in given else [*SMALL, "--num_attention_heads=2"]
+        sizes = ["--train_batch_size=8", "--global_batch_size=8", "--num_train_steps=1"]
+        return ["--num_gpus=0", *shape, *sizes, "--overwrite", "--quiet"]
+    if command == "classify":
+        trains = [] if "--do_predict" in given else ["--num_train_epochs=1", "--overwrite"]
+        return ["--num_gpus=0", "--max_seq_length=32", *trains, "--quiet"]
+    return dict(doctor=["--notrials"]).get(command, [])
+
+
+def run(command, arguments):
+    return main(["bert-gpu", command, *(PLACEHOLDERS.get(part, part) for part in arguments)])
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, sample_text):
+    """A folder with all that the documents' commands read."""
+    folder = tmp_path_factory.mktemp("world") / "world"
+    text = pathlib.Path(sample_text).read_text()
+    for name in ("text", "mytext", "notes", "more", "glue/MNLI", *TABLES):
+        (folder / name).mkdir(parents=True)
+    for name in ("text", "mytext", "notes"):
+        (folder / name / "one.txt").write_text(text)
+    documents = [" ".join(part.split("\n")) for part in text.split("\n\n")[:40]]
+    table = pyarrow.table(dict(body=documents))
+    pyarrow.parquet.write_table(table, folder / "wiki.parquet")
+    pyarrow.parquet.write_table(table, folder / "more" / "more.parquet")
+    quoted = ['"' + part.replace('"', "'") + '"' for part in documents]
+    (folder / "notes.csv").write_text("\n".join(["body", *quoted]) + "\n")
+    (folder / "lines.txt").write_text("\n".join(documents[:5]) + "\n")
+    (folder / "flags.txt").write_text("--seed=3\n")
+    for name, lines in FORMS["MNLI"].items():
+        (folder / "glue" / "MNLI" / name).write_text("\n".join(lines) + "\n")
+    quora = [
+        FORMS["QQP"]["train.tsv"][0],
+        *(f"{i}\t1\t2\twho {i}\twhy {i}\t{i % 2}" for i in range(60)),
+    ]
+    (folder / "quora.tsv").write_text("\n".join(quora) + "\n")
+    (folder / "new.csv").write_text("sentence1,sentence2\nwho,why\n")
+    for name, heads in TABLES.items():
+        rows = [f"a {i}\tb {i}\t{i % 2}" for i in range(12)]
+        lines = [
+            "\t".join("\t".join(head) for head in heads),
+            *("\t".join([row] * len(heads)) for row in rows),
+        ]
+        for split in ("train", "dev", "test"):
+            (folder / name / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        for command in ("data", "pretrain", "classify"):
+            assert run(command, small(command, [])) == 0
+    finally:
+        os.chdir(before)
+    shutil.copytree(folder / "runs" / "pretrain" / "model", folder / "bert-base-uncased")
+    return folder
+
+
+@pytest.mark.docs
+@pytest.mark.long
+@pytest.mark.parametrize("page", [name for name, found in PAGES.items() if found])
+def test_commands_of_a_document_run(page, world, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "world"
+    shutil.copytree(world, folder)
+    monkeypatch.chdir(folder)
+    if page == "report":
+        shutil.copytree("runs/pretrain", "runs/other")
+    if page == "recipes":
+        shutil.rmtree("data")  # one data set a folder
+    for command, arguments in PAGES[page]:
+        if "--watch" not in arguments:
+            code = run(command, [*arguments, *small(command, arguments)])
+            assert code == 0, (command, arguments, capsys.readouterr().err)
+
+
+def test_there_are_commands_to_run():
+    assert sum(map(len, PAGES.values())) > 30 and ROOT / "docs" / "text.md" in DOCUMENTS
