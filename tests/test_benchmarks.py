@@ -449,7 +449,8 @@ def test_the_first_second_is_measured():
 def test_every_process_with_tensorflow_gets_what_bert_gpu_sets_for_itself():
     from helpers.process import SCRIPTS, WITHOUT_TENSORFLOW, environment_of
 
-    assert set(SCRIPTS) - set(WITHOUT_TENSORFLOW) == {"ours", "garden", "ahead_lowering"}
+    with_it = {"ours", "garden", "ahead_lowering", "inference_ours"}
+    assert set(SCRIPTS) - set(WITHOUT_TENSORFLOW) == with_it
     for system in SCRIPTS:
         found = environment_of(system, dict(PYTHONPATH="/mine", TF_CPP_MIN_LOG_LEVEL="0"))
         if system in WITHOUT_TENSORFLOW:
