@@ -9,12 +9,14 @@ import shutil
 import numpy as np
 import pytest
 
+from bert_gpu import tensor_files
 from bert_gpu.__main__ import main as command
 from bert_gpu.cli import data as data_command
 from bert_gpu.cli import flags as cli_flags
 from bert_gpu.cli import pretrain as pretrain_command
 from bert_gpu.data import build
 from bert_gpu.interop import huggingface, models
+from bert_gpu.interop.families import family_of
 from bert_gpu.model.config import read_config
 from tests.cli.pretraining import lines, weights
 
@@ -177,16 +179,10 @@ def test_an_encoder_with_a_hole_is_refused(world, tmp_path, capsys):
     shutil.copytree(world / "run" / "model", start)
     config, values, notes = huggingface.read_model(str(start))
     del values["layer_0/attention/qkv/kernel"]
-    tensors = {
-        their: part
-        for name, value in values.items()
-        for their, part in zip(
-            huggingface.weight_names(config, values)[name],
-            huggingface._to_theirs(name, huggingface.weight_names(config, values)[name], value),
-            strict=True,
-        )
-    }
-    (start / "model.safetensors").write_bytes(huggingface.tensor_files.save(tensors))
+    family, tensors = family_of(config), {}
+    for name, value in values.items():
+        tensors |= zip(family.names(name), family.to_theirs(name, value), strict=True)
+    (start / "model.safetensors").write_bytes(tensor_files.save(tensors))
     call = [f"{world}/more/*.tfrecord", tmp_path / "run", f"--init_checkpoint={start}"]
     assert train(*call) == 2
     assert "has no weights layer_0/attention/qkv/kernel" in capsys.readouterr().err
