@@ -53,8 +53,9 @@ class Advice:
             who = "the GPUs wait" if self.kind == "GPU" else "training waits"
             yield (
                 "input",
-                f"{who} for data {waits:.0%} of the time; put the records on a faster disk, give "
-                "the run more CPU cores, or build the data with --masking=static",
+                f"{who} for data {waits:.0%} of the time; put the records on a local disk, give "
+                "the run more CPU cores, or build the data without --gzip_compress and with "
+                "--masking=static",
             )
         heat, hardware = self._mean("gpu_throttled_heat"), self._mean("gpu_throttled_hardware")
         if heat is not None and heat >= THROTTLED:
