@@ -283,7 +283,8 @@ def test_a_tokenizer_that_ours_cannot_be_is_refused(world, tmp_path, capsys, not
 def test_a_folder_that_says_no_casing_is_said_to(world, tmp_path, capsys):
     start = tmp_path / "start"
     shutil.copytree(world / "run" / "model", start)
-    os.remove(start / "tokenizer_config.json")
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        os.remove(start / name)
     assert make_data(world / "more.txt", tmp_path / "data", f"--init_checkpoint={start}") == 0
     assert "lower case (the folder does not say" in capsys.readouterr().out.splitlines()[0]
     os.remove(start / "vocab.txt")
