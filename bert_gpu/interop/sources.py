@@ -86,6 +86,9 @@ def tokenizer_notes(path):
     path = os.path.join(folder, "tokenizer.json")
     if "do_lower_case" not in notes and os.path.exists(path):
         theirs = read_json(path, "a tokenizer of Hugging Face's").get("normalizer")
+        steps = theirs.get("normalizers") if isinstance(theirs, dict) else None
+        if isinstance(steps, list) and steps:
+            theirs = steps[-1]  # BERT's own rules; ours come after that for a sigma
         if isinstance(theirs, dict) and isinstance(theirs.get("lowercase"), bool):
             notes |= dict(do_lower_case=theirs["lowercase"])
             notes.setdefault("strip_accents", theirs.get("strip_accents"))

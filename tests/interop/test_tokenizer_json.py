@@ -12,6 +12,7 @@ import sentencepiece
 
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.config import ExportConfig
+from bert_gpu.interop.sources import tokenizer_notes
 from bert_gpu.interop.tokenizer_json import tokenizer_json
 from bert_gpu.interop.tokenizers import load_tokenizer, tokenizer_files
 from bert_gpu.model.config import ModelConfig
@@ -138,6 +139,8 @@ def test_settings_that_transformers_has_saved_anew_are_read(pieces, tmp_path):
     path.write_text(json.dumps(said | dict(is_local=True)))
     (tmp_path / "model" / "vocab.txt").unlink()
     assert load_tokenizer(folder).identity == pieces[0].identity
+    path.unlink()  # then tokenizer.json alone tells the casing
+    assert tokenizer_notes(folder)["do_lower_case"] is True
 
 
 @pytest.mark.parametrize("num_segments, second", [(0, 0), (1, 0), (2, 1), (3, 1)])
