@@ -181,7 +181,7 @@ def evaluation_facts(path, step, model_path):
         return {}
     values = read_json(results, "the results of an evaluation")
     written = os.path.getmtime(os.path.join(model_path, "config.json"))
-    if values.pop("step", step) != step or os.path.getmtime(results) < written:
+    if values.pop("step", None) not in (None, step) or os.path.getmtime(results) < written:
         return {}
     values = {name: v for name, v in values.items() if isinstance(v, int | float)}
     return {"evaluation": ", ".join(f"{name} {number(v)}" for name, v in values.items())}
