@@ -8,6 +8,9 @@ import numpy as np
 from serve import serve
 
 
+WARM_UP = 2000  # texts
+
+
 class Ours:
     """model: folder. texts: a JSON file of {task: list of texts}."""
 
@@ -29,7 +32,7 @@ class Ours:
 
             config = self.inference.FillMaskConfig(model=self.model, batch_tokens=batch)
             self.call = MaskFiller(config)
-        self.call(self.texts[task][::10])  # compiles for all lengths
+        self.call(self.texts[task][:WARM_UP])  # compiles for nearly all lengths
         return True
 
     def run(self, task, count, output=None):
