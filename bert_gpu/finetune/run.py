@@ -207,7 +207,10 @@ def run_phases(
             )
         )
     if "eval" in examples:
-        step = None if outcome is None else outcome.progress.step
+        if outcome is not None:
+            step = outcome.progress.step
+        else:  # of the run in this folder, if it is that one's model
+            step = (stored or {}).get("exported_step") if path == folder.model else None
         results.write_results(folder.path, metrics, examples, path, step)
     sizes = {part.source.stem: len(part) for part in every}
     lines = [(stem, sizes[stem], *values.values()) for stem, values in metrics.items()]
