@@ -7,7 +7,6 @@ import time
 import numpy as np
 from serve import serve
 
-
 WARM_UP = 2000  # texts
 
 
