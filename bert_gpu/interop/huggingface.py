@@ -151,7 +151,7 @@ def write(model, folder, options):
     with our code. Returns the line for the log, which says which.
     """
     config, architecture = model.config, model.notes.architecture
-    if config.encoder is not None:
+    if not config.has_own_encoder:
         raise UserError(
             f"--format=huggingface: {config.encoder} is an encoder of Model Garden, which "
             "transformers has no class for; --init_checkpoint and fill-mask take its folder"[:300]
@@ -202,7 +202,7 @@ def write_own(model, folder, more=None):
     config, notes = model.config, model.notes
     files = tokenizer_files(model.tokenizer, config) | (more or {})
     usage = card.own_usage(notes.architecture)
-    if config.encoder is None:
+    if config.has_own_encoder:
         usage |= card.transformers_usage(notes.architecture, remote=not config.is_classic)
     files["README.md"] = card.readme(model, usage, library="transformers")
     said = (notes.architecture, notes.labels, files, notes.problem_type)
@@ -257,7 +257,7 @@ def _code_for(config):
     config.json that name it); nothing where transformers has a class, or where ours does not
     compute it: an encoder of Model Garden.
     """
-    if config.is_classic or config.encoder is not None:
+    if config.is_classic or not config.has_own_encoder:
         return {}, {}
     classes = {"AutoConfig": f"{OWN.class_name}Config"}
     classes |= {auto_class(name): OWN.class_of(name) for name in ARCHITECTURES}

@@ -255,6 +255,11 @@ class ModelConfig(Settings):
         return self.intermediate_size // 2 if self.hidden_act in GATED else self.intermediate_size
 
     @property
+    def has_own_encoder(self):
+        """Whether the encoder is our own, not one of Model Garden's."""
+        return self.encoder is None
+
+    @property
     def is_classic(self):
         """Whether this is a BERT of Devlin et al., which `transformers` can open; sizes and rates
         may differ.

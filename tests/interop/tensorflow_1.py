@@ -74,6 +74,7 @@ def write(folder, num_classes=None, **settings):
         for name, shape in variables(num_classes).items()
     }
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.set_random_seed(1)  # deterministic ops, which other tests switch on, need it
         variable = tf.compat.v1.get_variable
         stored = {name: variable(name, initializer=value) for name, value in values.items()}
         for name in values:
