@@ -3,7 +3,7 @@
 BERTs on real text, and the time of a step.
 
     python benchmarks/optimizers.py --text=corpus.txt --folder=WORK --json=docs/data/optimizers.json
-        [--part=cost,race,pairs] [--models=tiny,mini] [--forms=pre-LN,post-LN] [--minutes=5]
+        [--part=cost,race,pairs] [--models=tiny,mini] [--forms=pre-LN,rotary,post-LN] [--minutes=5]
         [--search_minutes=5] [--seeds=3] [--plots=docs/data]
 
 `cost` measures the step of each optimizer, in turns. `race` turns the minutes into a number of
@@ -14,10 +14,11 @@ AdamW's and Muon's models of the race (not LAMB's) on labelled pairs, with both 
 file chooses the learning rate, the test file is reported. Each finished run is one row of the JSON
 file; what is there is not run again, and a file with rows of another text, vocabulary or pairs is
 refused. Another machine may go on with it: the numbers of steps are those of the machine that
-measured the steps, whose processor each cost names. The tables and plots are made from that file.
+measured the steps: the cost of a further form is measured beside the first one's and scaled by what
+that cost there. The tables and plots are made from that file.
 
-pre-LN: layer normalisation before each block, no dropout. post-LN: BERT's own form, with dropout
-0.1. All train on the next-sentence objective, rows of 64 tokens, 64 rows a step, 8,192 pieces.
+pre-LN: layer normalisation before each block, no dropout. rotary: the same with rotary positions.
+post-LN: BERT's own form, with dropout 0.1. All train on the next-sentence objective, rows of 64 tokens, 64 rows a step, 8,192 pieces.
 """
 
 import hashlib
@@ -42,6 +43,12 @@ PARTS = ("cost", "race", "pairs")
 OPTIMIZERS = ("adamw", "lamb", "muon")
 FORMS = {
     "pre-LN": dict(norm_first=True, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+    "rotary": dict(
+        norm_first=True,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        position_embedding_type="rotary",
+    ),
     "post-LN": dict(norm_first=False, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
 }
 ROWS, LENGTH, PREDICTIONS, VALIDATION_ROWS = 64, 64, 10, 1024
@@ -49,6 +56,7 @@ VALIDATIONS = 15  # in a run
 SERIES = (1, 2, 5)  # learning rates: these times powers of ten
 FIRST_RATES = dict(adamw=(5e-4, 1e-2), lamb=(2e-3, 5e-2), muon=(1e-3, 2e-2))  # lowest, highest
 FIRST_PAIR_RATES = (2e-4, 2e-3)
+REFERENCE = "AdamW's step of the first form"
 SEARCH_SEED = 1  # the final runs take those behind it
 DIVERGED = float("inf")
 
@@ -139,19 +147,29 @@ def check_same(where, stored, settings, flag):
         raise Failed(f"{where}: was made with another {', '.join(other)}; name another --{flag}")
 
 
+def start_peer(options, model, form, optimizer):
+    """A process that trains a model in a form, ready to be timed."""
+    shape = shape_of(model) | FORMS[form] | dict(max_position_embeddings=LENGTH)
+    settings = dict(shape=shape, length=LENGTH, data=options.data, optimizer=optimizer)
+    peer = Peer("ours", settings)
+    peer.ask("prepare", rows=ROWS)
+    return peer
+
+
 def step_seconds(options, record, model, form):
-    """{optimizer: seconds of a step, "cpu": where}: the fastest of turns, because others share the
-    machine.
+    """{optimizer: seconds of a step, "cpu": where, "scale": ...}: the fastest of turns, because
+    others share the machine. They are scaled to the machine on which the model's first form was
+    measured, by AdamW's step of that form, which is timed in the same turns.
     """
 
     def measure():
-        shape = shape_of(model) | FORMS[form] | dict(max_position_embeddings=LENGTH)
+        reference = record.values["costs"].get(f"{model} {next(iter(FORMS))}")
         peers = {}
         try:
             for name in OPTIMIZERS:
-                settings = dict(shape=shape, length=LENGTH, data=options.data, optimizer=name)
-                peers[name] = Peer("ours", settings)
-                peers[name].ask("prepare", rows=ROWS)
+                peers[name] = start_peer(options, model, form, name)
+            if reference:
+                peers[REFERENCE] = start_peer(options, model, next(iter(FORMS)), "adamw")
             turns = [
                 {name: peer.ask("turn", seconds=options.turn_seconds) for name, peer in order}
                 for index in range(options.turns)
@@ -161,7 +179,10 @@ def step_seconds(options, record, model, form):
             for peer in peers.values():
                 peer.close()
         fastest = {name: min(turn[name]["step_seconds"] for turn in turns) for name in peers}
-        return fastest | dict(cpu=hardware()["cpu"])
+        scale = reference["adamw"] / fastest.pop(REFERENCE) if reference else 1.0
+        return {name: scale * seconds for name, seconds in fastest.items()} | dict(
+            cpu=hardware()["cpu"], scale=scale
+        )
 
     return record.row("costs", f"{model} {form}", measure)
 
