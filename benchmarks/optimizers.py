@@ -18,7 +18,8 @@ measured the steps: the cost of a further form is measured beside the first one'
 that cost there. The tables and plots are made from that file.
 
 pre-LN: layer normalisation before each block, no dropout. rotary: the same with rotary positions.
-post-LN: BERT's own form, with dropout 0.1. All train on the next-sentence objective, rows of 64 tokens, 64 rows a step, 8,192 pieces.
+post-LN: BERT's own form, with dropout 0.1. All train on the next-sentence objective, rows of 64
+tokens, 64 rows a step, 8,192 pieces.
 """
 
 import hashlib
