@@ -124,13 +124,19 @@ def compile_silently_once():
     """Compiles a trivial function with stderr discarded. XLA logs its first compilation regardless
     of TensorFlow's log level, and this hides that line. Call it once the devices are set up.
     """
+    with stderr_discarded(), tf.device("CPU:0"):
+        fused(lambda x: x + 1.0)(tf.constant(0.0))
+
+
+@contextlib.contextmanager
+def stderr_discarded():
+    """Discards what is written to standard error inside, by libraries in C++ as well."""
     with lasting(sys.stderr):
         sys.stderr.flush()
     stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(devnull, 2)
-        with tf.device("CPU:0"):
-            fused(lambda x: x + 1.0)(tf.constant(0.0))
+        yield
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)

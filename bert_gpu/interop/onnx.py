@@ -14,7 +14,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import inlined
+from bert_gpu.fused import inlined, stderr_discarded
 from bert_gpu.interop import card
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.tokenizers import tokenizer_files
@@ -84,7 +84,7 @@ def write(model, folder, options):
         return outputs(architecture, given, encoder.encode(given, batch), mask, config)
 
     signature = [tf.TensorSpec([None, None], tf.int64, name=name) for name in INPUTS]
-    with inlined(), warnings.catch_warnings():
+    with inlined(), stderr_discarded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         function = tf.function(compute, autograph=False, input_signature=signature)
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
