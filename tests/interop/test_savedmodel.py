@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from bert_gpu import inference
 from bert_gpu.finetune import classifier
-from bert_gpu.interop import models, savedmodel
+from bert_gpu.interop import models, onnx, savedmodel
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model import heads
@@ -88,6 +88,26 @@ def probabilities(model, texts_a, texts_b):
         names = ("input_ids", "input_mask", "segment_ids")
         found.append(run({name: tf.constant(batch[name]) for name in names}).numpy())
     return np.concatenate(found)[: len(texts_a)]
+
+
+@pytest.mark.long
+def test_onnx_gives_the_same_for_the_same_strings(served, texts, tmp_path):
+    """Its inputs are token ids: those that our tokenizer makes of the strings."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("tf2onnx")
+    notes = Notes([], [], "BertForSequenceClassification", LABELS)
+    onnx.write(served._replace(notes=notes), str(tmp_path / "out"), None)
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"))
+    texts_a, texts_b = zip(*texts, strict=True)
+    rows = classifier.encode_examples(served.tokenizer, [(texts_a, texts_b)], None, 128)
+    found = []
+    for batch in classifier.evaluation_batches(rows, batch_size=100):
+        names = ("input_ids", "input_mask", "segment_ids")
+        inputs = [batch[name].astype(np.int64) for name in names]
+        feed = dict(zip(("input_ids", "attention_mask", "token_type_ids"), inputs, strict=True))
+        found.append(tf.nn.softmax(session.run(["logits"], feed)[0]).numpy())
+    found = np.concatenate(found)[: len(texts)]
+    np.testing.assert_allclose(found, probabilities(served, texts_a, texts_b), rtol=0, atol=1e-4)
 
 
 @pytest.mark.long
