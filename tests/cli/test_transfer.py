@@ -153,8 +153,8 @@ def test_what_is_left_over_is_named(exported, tmp_path, capsys):
         for name in formats.format_names(writes=False)
     ],
 )
-def test_every_format_has_a_card_and_comes_in_again(name, finished, tmp_path):
-    """Of those that come in again."""
+def test_every_format_has_a_card_and_comes_in_again(name, data, finished, tmp_path):
+    """Of those that come in again; a pretraining starts from the files as they are."""
     if name in formats.format_names(writes=True):
         there, back = tmp_path / "there", tmp_path / "back"
         assert transfer("export", f"--from={finished}", f"--to={there}", f"--format={name}") == 0
@@ -164,3 +164,9 @@ def test_every_format_has_a_card_and_comes_in_again(name, finished, tmp_path):
         first, second = (models.read_model(str(path)) for path in (finished / "model", back))
         assert first.weights.keys() == second.weights.keys()
         assert all((first.weights[key] == value).all() for key, value in second.weights.items())
+        run = [f"--input_file={data}/*.tfrecord", f"--output_dir={tmp_path}/run", "--quiet"]
+        run += [f"--init_checkpoint={there}", "--num_train_steps=1", "--train_batch_size=8"]
+        assert transfer("pretrain", *run, "--learning_rate=1e-12", "--max_eval_steps=1") == 0
+        third = models.read_model(str(tmp_path / "run" / "model")).weights
+        for key, value in first.weights.items():
+            np.testing.assert_allclose(third[key], value, rtol=0, atol=1e-9)
