@@ -236,8 +236,14 @@ def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys)
     (tmp_path / "books" / "one.txt").write_text(pathlib.Path(sample_text).read_text())
     (tmp_path / "my_pairs").mkdir()
     for split in ("train", "dev", "test"):
-        rows = (ROOT / "examples" / "pairs" / f"{split}.tsv").read_text().splitlines()[:11]
+        rows = (ROOT / "examples" / "pairs" / f"{split}.tsv").read_text().splitlines()[1:11]
+        rows.insert(0, "id\tquestion1\tquestion2\tis_duplicate")
         (tmp_path / "my_pairs" / f"{split}.tsv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "glue" / "MNLI").mkdir(parents=True)
+    for stem in ("train", "dev_matched", "dev_mismatched"):
+        labels = ("neutral", "entailment", "contradiction")
+        rows = ["sentence1\tsentence2\tgold_label", *(f"a\tb\t{label}" for label in labels)]
+        (tmp_path / "glue" / "MNLI" / f"{stem}.tsv").write_text("\n".join(rows) + "\n")
     running = [
         part
         for span in flags(ROOT / "docs" / "running.md")
@@ -251,13 +257,17 @@ def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys)
         classify=["--num_gpus=0", "--num_train_epochs=1", "--max_seq_length=32"],
     )
     walk = commands(ROOT / "README.md")
-    assert [name for name, _ in walk] == ["fill-mask", "data", "pretrain", "classify"]
-    for name, arguments in [*walk[1:], walk[0]]:
+    order = ("data", "pretrain", "classify", "export", "report")
+    assert sorted(name for name, _ in walk) == sorted([*order, "classify"])
+    for name, arguments in sorted(walk, key=lambda call: order.index(call[0])):
         assert main(["bert-gpu", name, *arguments, *small.get(name, [])]) == 0, capsys.readouterr()
     assert len(capsys.readouterr().out.splitlines()) > 10
     assert {path.name for path in (tmp_path / "data").glob("books-*-of-*.tfrecord")}
     assert (tmp_path / "runs" / "pretrain" / "model" / "model.safetensors").exists()
     assert (tmp_path / "runs" / "classify" / "test_results.tsv").exists()
+    assert (tmp_path / "runs" / "mnli" / "eval_results.json").exists()
+    assert (tmp_path / "exported" / "bert_model.ckpt.index").exists()
+    assert (tmp_path / "report" / "report.html").exists()
 
 
 # The command as it is, with Ctrl-C in its 20th step.

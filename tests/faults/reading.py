@@ -89,13 +89,19 @@ def parts(world, part=None):
     return {name: folder() for name, folder in folders.items() if part in (None, name)}
 
 
+# what a model's folder holds for transformers and for people; nothing here reads it
+FOR_OTHERS = ("tokenizer.json", "special_tokens_map.json", "modeling_bert_gpu.py", "README.md")
+
+
 def files(folder):
-    """The files of a folder, without those of a part inside it, a job's text, and locks."""
+    """The files of a folder that are read here, without those of a part inside it, a job's text,
+    and locks.
+    """
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(set(folders) - {"model"})
         found += [pathlib.Path(parent, name) for name in sorted(names)]
-    return [path for path in found if path.stat().st_size and path.name != TEXT]
+    return [path for path in found if path.stat().st_size and path.name not in (TEXT, *FOR_OTHERS)]
 
 
 def copy_with(folder, target, path, content):
