@@ -132,8 +132,12 @@ def run_phases(
         if trains
         else None
     )
+    names = task.metrics or kind.metrics
     if trains:
         engine.check_settings(folder, stored, fixed, RUN_FIELDS)
+        if "eval" in examples:
+            reported = {part.source.stem: dict.fromkeys(names, 0.0) for part in examples["eval"]}
+            settings.ending.criterion(joined(reported))  # refuses a --best_metric that there is not
     warn_of_skipped(examples, console)
     about = describe(start, task, examples, encoded)
     if not trains:
@@ -148,7 +152,6 @@ def run_phases(
         column_blocks(start.encoder.weights()),
     )
     predict = classifier.Predictor(devices, state, start.encoder, kind)
-    names = task.metrics or kind.metrics
 
     def evaluate(draw=lambda *outputs: None):
         """{stem of a dev file: {name: value}}. draw: of (stem, outputs, targets) of each."""

@@ -107,6 +107,9 @@ def train(settings, dataset, folder, stored, console, clock):
 
     validate = None
     if dataset.validation is not None:
+        parts = ("mlm", "nsp") if dataset.schema.has_next_sentence_labels else ("mlm",)
+        reported = [f"{part}_{name}" for part in parts for name in ("loss", "accuracy")]
+        settings.ending.criterion(dict.fromkeys(["loss", *reported], 0.0))  # refuses others
         validate = pretraining_validation(
             settings.run, readers["validation"], devices, state, encoder
         )

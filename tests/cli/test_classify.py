@@ -738,6 +738,14 @@ def test_an_unknown_label_names_file_and_line(workplace, capsys, tmp_path):
     )
 
 
+def test_a_best_metric_that_there_is_not_is_refused_before_anything_is_written(
+    workplace, capsys, tmp_path
+):
+    code, _, err = call(capsys, *inputs(workplace, tmp_path / "run", "--best_metric=bleu"))
+    assert code == 2 and "--best_metric=bleu: the validation reports accuracy, f1" in err
+    assert not (tmp_path / "run").exists()
+
+
 def test_help_shows_the_true_defaults(capsys):
     with pytest.raises(SystemExit) as caught:
         classify.main(["classify", "--help"])
