@@ -20,9 +20,10 @@ import sys
 
 import numpy as np
 from helpers.command import Failed, add_python, benchmark_parser, work_folder
+from helpers.models import make_model
 from helpers.process import Peer
 from helpers.report import origin, print_origin, print_table, read_results, write_results
-from helpers.shapes import SHAPES, shape_of
+from helpers.shapes import SHAPES
 
 SYSTEMS = {
     "ours": ("inference_ours", {}, (1024, 2048, 4096)),  # batches in tokens
@@ -30,31 +31,6 @@ SYSTEMS = {
     "Hugging Face sorted": ("inference_hugging_face", dict(is_sorted=True), (8, 32, 128)),
 }
 TASKS = ("embed", "fill_mask")
-
-
-def make_model(folder, text, name):
-    """A model of a named shape with random weights, and a vocabulary learnt from the text."""
-    from bert_gpu.console import Console
-    from bert_gpu.interop import models
-    from bert_gpu.model import heads
-    from bert_gpu.model.config import ModelConfig
-    from bert_gpu.model.encoder import BertEncoder
-    from bert_gpu.model.weights import initialize
-    from bert_gpu.text.config import TextFormat, VocabConfig
-    from bert_gpu.text.learning import learn_files
-    from bert_gpu.text.tokenizer import WordPieceTokenizer
-
-    vocab_file = str(folder / "vocab.txt")
-    learn_files(
-        VocabConfig(input_file=text, vocab_file=vocab_file, vocab_size=30522, overwrite=True),
-        TextFormat(),
-        Console(quiet=True),
-    )
-    tokenizer = WordPieceTokenizer(vocab_file)
-    config = ModelConfig(vocab_size=tokenizer.vocab_size, **shape_of(name))
-    weights = initialize(heads.pretraining_weights(BertEncoder(config)), 1)
-    files = models.tokenizer_files(tokenizer)
-    models.write_model(str(folder / "model"), config, weights, files=files)
 
 
 def read_texts(path, count):

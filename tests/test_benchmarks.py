@@ -484,6 +484,30 @@ def test_checkpoints():
 
 
 @pytest.mark.long
+def test_fine_tuning_is_compared_with_the_trainer_and_with_frozen_layers(small, oracle, tmp_path):
+    import finetuning
+    from helpers.models import make_model
+
+    call = (FOLDER / "finetuning.py", f"--pairs={small}/pairs")
+    sizes = "--model=tiny --paddings=dynamic --steps=2 --turns=1 --batch=2".split()
+    found = run(*call, *sizes, f"--oracle_python={oracle}", f"--text={small}/small.txt")
+    rows = table(found)
+    assert list(rows) == ["ours, dynamic", "Trainer, dynamic"]
+    for training, prediction, loss, difference in rows.values():
+        assert number(training) > 0 and number(prediction) > 0 and 0.5 < number(loss) < 1
+        assert number(difference) < 1e-5
+    assert found.count("each its best (goal 1.25: ") == 2
+
+    make_model(tmp_path, f"{small}/small.txt", "tiny", classifies=True)
+    more = ["--frozen=nothing,embeddings", "--seeds=1", "--epochs=1", "--batch=2"]
+    given = f"--init_checkpoint={tmp_path}/model"
+    rows = table(run(*call, "--part=freezing", given, *more))
+    assert list(rows) == ["nothing", "embeddings"] and len(finetuning.FROZEN) == 4
+    for seconds, _, peak, accuracy in rows.values():
+        assert number(seconds) > 0 and number(peak) > 100 and 0 <= number(accuracy) <= 1
+
+
+@pytest.mark.long
 def test_embeddings_and_words_are_compared(oracle):
     """Ours agree with Hugging Face's within 1e-4."""
     found = run(FOLDER / "embed.py", "--model=tiny", "--lines=100", "--turns=1", "--tuning=20")

@@ -27,10 +27,17 @@ SCRIPTS = dict(
     hugging_face="hugging_face.py",
     inference_ours="inference_ours.py",
     inference_hugging_face="inference_hugging_face.py",
+    finetuning_ours="finetuning_ours.py",
+    finetuning_hugging_face="finetuning_hugging_face.py",
     ahead_lowering="ahead_lowering.py",
     ahead_compiler="ahead_compiler.py",
 )
-WITHOUT_TENSORFLOW = ("hugging_face", "inference_hugging_face", "ahead_compiler")
+WITHOUT_TENSORFLOW = (
+    "hugging_face",
+    "inference_hugging_face",
+    "finetuning_hugging_face",
+    "ahead_compiler",
+)
 
 
 def tensorflow_environment(environ=os.environ):

@@ -9,7 +9,10 @@ from .serve import VOCAB_SIZE, make_batch, num_predictions
 SHAPES = PRESETS | {
     "6x512": dict(
         num_hidden_layers=6, hidden_size=512, num_attention_heads=8, intermediate_size=2048
-    )
+    ),
+    "6x384": dict(
+        num_hidden_layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536
+    ),
 }
 DROPOUT = 0.1
 

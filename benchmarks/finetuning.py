@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Compares fine-tuning on pairs with Hugging Face's Trainer on PyTorch, in one run on the CPU: real
+tokens a second of training and of prediction, with each way to pad; and what frozen layers save.
+
+    BERT_GPU_ORACLE_PYTHON=PYTHON python benchmarks/finetuning.py --pairs=PAIRS
+        [--model=6x384] [--precision=float32,bfloat16] [--json=docs/data/finetuning.json]
+    python benchmarks/finetuning.py --part=freezing --pairs=PAIRS --init_checkpoint=MODEL
+
+`padding`: the same random weights, batch, dropout, clipping and AdamW; every variant has its own
+process, and they take turns. The first half of each training, in which programs are traced and
+compiled, is not counted. Values are medians of the turns. The probabilities that the start model
+predicts are compared with ours at the first padding. `freezing`: a pretrained model is fine-tuned
+with parts of it frozen: seconds of a step, peak memory of the process, accuracy. PYTHON is an
+environment with torch, transformers and accelerate.
+"""
+
+import argparse
+import statistics
+import sys
+
+import numpy as np
+from helpers.command import (
+    Failed,
+    add_python,
+    benchmark_parser,
+    load_json,
+    names_among,
+    read_metrics,
+    script_command,
+    work_folder,
+)
+from helpers.models import make_model
+from helpers.process import Peer
+from helpers.report import origin, print_origin, print_table, read_results, write_results
+from helpers.shapes import SHAPES
+
+PARTS = ("padding", "freezing")
+PRECISIONS = ("float32", "bfloat16")
+PADDINGS = ("fixed", "dynamic", "uniform")
+TARGETS = dict(float32=1.25, bfloat16=1.5)  # tokens/s of our best to their best
+PHASES = ("train", "predict")
+FROZEN = {  # {name: --freeze}
+    "nothing": "",
+    "embeddings": "embeddings",
+    "embeddings and half of the layers": "embeddings,layers:HALF",
+    "all but the pooler and the classifier": "embeddings,layers:ALL",
+}
+
+
+def variants(paddings):
+    """{name: (system, settings)}."""
+    ours = {f"ours, {name}": ("finetuning_ours", dict(padding=name)) for name in paddings}
+    theirs = {
+        f"Trainer, {name}": ("finetuning_hugging_face", dict(padding=name)) for name in paddings
+    }
+    if "fixed" in paddings:
+        compiled = dict(padding="fixed", compiled=True)
+        theirs["Trainer, fixed, compiled"] = ("finetuning_hugging_face", compiled)
+    return ours | theirs
+
+
+def race(options, folder, precision):
+    """{variant: {"train", "predict": tokens/s of each turn, "difference": of probabilities} or
+    {"error"}}.
+    """
+    results, peers = {}, {}
+    try:
+        for name, (system, settings) in variants(options.paddings).items():
+            python = None if system == "finetuning_ours" else options.oracle_python
+            if system != "finetuning_ours" and python is None:
+                results[name] = dict(error="no environment with torch: give --oracle_python")
+                continue
+            given = dict(model=str(folder / "model"), pairs=str(options.pairs), batch=options.batch)
+            try:
+                peers[name] = Peer(system, given | settings | dict(precision=precision), python)
+                results[name] = {phase: [] for phase in PHASES}
+            except Failed as problem:
+                results[name] = dict(error=str(problem))
+        for turn in range(options.turns):
+            for name in list(peers):
+                try:
+                    take_turn(options, folder, name, peers[name], results[name], turn)
+                except Failed as problem:
+                    results[name] = dict(error=str(problem))
+                    peers.pop(name).close()
+                print(f"  {precision}, {name}: {results[name]}", file=sys.stderr, flush=True)
+    finally:
+        for peer in peers.values():
+            peer.close()
+    ours = np.load(folder / f"ours, {options.paddings[0]}.npy")
+    for name in peers:
+        results[name]["difference"] = float(np.abs(np.load(folder / f"{name}.npy") - ours).max())
+    return results
+
+
+def take_turn(options, folder, name, peer, result, turn):
+    """Adds tokens/s of one training and one prediction to a result."""
+    output = str(folder / f"{name}.npy") if turn == 0 else None
+    trained = peer.ask("train", patience=3600, num_steps=options.steps)
+    predicted = peer.ask("predict", patience=3600, output=output)
+    result["train"].append(trained["tokens_per_second"])
+    result["predict"].append(predicted["tokens_per_second"])
+    result["loss"] = trained["loss"]
+
+
+def best_of(results, system, phase):
+    """(median tokens/s, name) of a system's fastest variant; None when none was measured."""
+    found = [
+        (statistics.median(result[phase]), name)
+        for name, result in results.items()
+        if name.startswith(system) and "error" not in result
+    ]
+    return max(found, default=None)
+
+
+def print_race(precision, results):
+    rows = []
+    for name, result in results.items():
+        if "error" in result:
+            rows.append([name, "", "", "", result["error"]])
+            continue
+        speeds = [f"{statistics.median(result[phase]):,.0f}" for phase in PHASES]
+        rows.append([name, *speeds, f"{result['loss']:.3f}", f"{result['difference']:.0e}"])
+    print(f"\n{precision}: real tokens a second\n")
+    print_table(("variant", "training", "prediction", "loss", "largest difference"), rows)
+    print()
+    for phase, called in zip(PHASES, ("training", "prediction"), strict=True):
+        ours, theirs = (best_of(results, system, phase) for system in ("ours", "Trainer"))
+        if ours is None or theirs is None:
+            print(f"{called}: no comparison")
+            continue
+        ratio, goal = ours[0] / theirs[0], TARGETS[precision]
+        verdict = "reached" if ratio >= goal else "missed"
+        print(
+            f"{called}: {ours[1]} is {ratio:.2f} x {theirs[1]}, each its best "
+            f"(goal {goal}: {verdict})"
+        )
+
+
+def freeze(options, folder, name, seed):
+    """Fine-tunes once with parts frozen. {"seconds": of a step, "peak_bytes", "accuracy"}."""
+    from helpers import measure
+
+    layers = load_json(f"{options.init_checkpoint}/config.json")["num_hidden_layers"]
+    frozen = FROZEN[name].replace("HALF", str(layers // 2)).replace("ALL", str(layers))
+    output = folder / f"{name}-{seed}"
+    command = script_command(
+        "run_classifier.py",
+        data_dir=options.pairs,
+        output_dir=output,
+        init_checkpoint=options.init_checkpoint,
+        do_train=True,
+        do_eval=True,
+        num_gpus=0,
+        seed=seed,
+        train_batch_size=options.batch,
+        num_train_epochs=options.epochs,
+        learning_rate=options.learning_rate,
+        **(dict(freeze=frozen) if frozen else {}),
+    )
+    try:
+        found = measure.run(command)
+    except RuntimeError as error:
+        raise Failed(str(error)[:300]) from None
+    lines, _ = read_metrics(output)
+    speeds = [line["steps_per_second"] for line in lines if line["steps_per_second"]]
+    if not speeds:
+        raise Failed("too few steps to time: more --epochs, or a smaller --batch")
+    return dict(
+        seconds=1 / statistics.median(speeds),
+        peak_bytes=found.peak_bytes,
+        accuracy=load_json(output / "eval_results.json")["accuracy"],
+    )
+
+
+def print_freezing(rows):
+    """rows: {name: list of results of `freeze`}."""
+    first = statistics.median(row["seconds"] for row in next(iter(rows.values())))
+    table = []
+    for name, found in rows.items():
+        seconds = statistics.median(row["seconds"] for row in found)
+        scores = [row["accuracy"] for row in found]
+        table.append(
+            [
+                name,
+                f"{seconds:.3f}",
+                f"{seconds / first:.2f}",
+                f"{statistics.median(row['peak_bytes'] for row in found) / 2**20:,.0f}",
+                f"{statistics.mean(scores):.3f} ({min(scores):.3f} to {max(scores):.3f})",
+            ]
+        )
+    print_table(("frozen", "seconds a step", "share", "peak memory, MB", "accuracy"), table)
+
+
+def even(text):
+    """A type for argparse: a positive even number."""
+    value = int(text)
+    if value < 2 or value % 2:
+        raise argparse.ArgumentTypeError(f"{text}: must be an even number from 2 on")
+    return value
+
+
+def make_parser():
+    parser = benchmark_parser(__doc__, "text", "pairs", "json")
+    parser.add_argument("--part", type=names_among(PARTS), default=["padding"])
+    parser.add_argument("--model", default="6x384", choices=sorted(SHAPES), help="shape")
+    parser.add_argument("--precision", type=names_among(PRECISIONS), default=["float32"])
+    parser.add_argument("--paddings", type=names_among(PADDINGS), default=list(PADDINGS))
+    parser.add_argument("--batch", type=int, default=32, help="pairs")
+    parser.add_argument("--steps", type=even, default=40, help="of a turn's training; even")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--init_checkpoint", help="of `freezing`: a pretrained model")
+    parser.add_argument("--frozen", type=names_among(FROZEN), default=list(FROZEN))
+    parser.add_argument("--seeds", type=int, default=3, help="of `freezing`")
+    parser.add_argument("--epochs", type=float, default=3.0, help="of `freezing`")
+    parser.add_argument("--learning_rate", type=float, default=5e-5, help="of `freezing`")
+    add_python(parser, "--oracle_python", "torch, transformers and accelerate")
+    return parser
+
+
+def main():
+    parser = make_parser()
+    options = parser.parse_args()
+    if "freezing" in options.part and not options.init_checkpoint:
+        parser.error("--part=freezing: needs a pretrained model, --init_checkpoint")
+    found, stored = origin(), read_results(options.json)
+    print_origin(found)
+    try:
+        with work_folder() as folder:
+            if "padding" in options.part:
+                make_model(folder, options.text, options.model, classifies=True)
+                print(f"{options.model}, {options.batch} pairs a step, at most 128 tokens each")
+                for precision in options.precision:
+                    results = race(options, folder, precision)
+                    print_race(precision, results)
+                    stored[f"padding, {options.model}, {precision}"] = found | dict(results=results)
+                    write_results(options.json, stored)
+            if "freezing" in options.part:
+                rows = {
+                    name: [freeze(options, folder, name, seed) for seed in range(options.seeds)]
+                    for name in options.frozen
+                }
+                print_freezing(rows)
+                stored["freezing"] = found | dict(results=rows)
+                write_results(options.json, stored)
+    except Failed as failed:
+        sys.exit(f"error: {failed}")
+
+
+if __name__ == "__main__":
+    main()

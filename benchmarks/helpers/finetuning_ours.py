@@ -1,0 +1,97 @@
+"""Our fine-tuning on pairs as a process for benchmarks: the run that run_classifier.py starts, and
+the Predictor that it predicts with.
+"""
+
+import json
+import pathlib
+import tempfile
+import time
+
+import numpy as np
+from serve import serve
+
+
+class Ours:
+    """model: folder of a classifier. pairs: folder. padding: as --padding. precision: of
+    DeviceConfig. batch: pairs. max_length: tokens of a pair.
+    """
+
+    def __init__(self, model, pairs, padding, precision, batch, max_length=128):
+        from bert_gpu.finetune import FinetuneConfig, FinetuneSettings, StartConfig
+        from bert_gpu.train.config import DeviceConfig
+
+        self.batch = batch
+        self.settings = FinetuneSettings(
+            run=FinetuneConfig(
+                data_dir=pairs,
+                padding=padding,
+                max_seq_length=max_length,
+                predict_batch_size=batch,
+                do_train=True,
+                do_eval=False,
+                do_predict=False,
+            ),
+            start=StartConfig(init_checkpoint=model),
+            devices=DeviceConfig(num_gpus=0, precision=precision),
+        )
+        self.predictor = None
+
+    def train(self, num_steps):
+        """Trains from the model. {"tokens_per_second": real tokens in the second half of the
+        steps, "loss": mean of all steps}.
+        """
+        import dataclasses
+
+        from bert_gpu.console import Console
+        from bert_gpu.finetune import finetune
+        from bert_gpu.train.config import BatchConfig, CadenceConfig
+
+        with tempfile.TemporaryDirectory() as folder:
+            settings = dataclasses.replace(
+                self.settings,
+                run=dataclasses.replace(self.settings.run, output_dir=f"{folder}/run"),
+                batch=BatchConfig(train_batch_size=self.batch),
+                cadence=CadenceConfig(num_train_steps=num_steps, log_steps=num_steps // 2),
+            )
+            finetune(settings, Console(quiet=True))
+            lines = (pathlib.Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
+        first, second = [json.loads(line) for line in lines if '"tokens_per_second"' in line]
+        loss = (first["loss"] + second["loss"]) / 2
+        return dict(tokens_per_second=second["tokens_per_second"], loss=loss)
+
+    def open_predictor(self):
+        from bert_gpu.finetune import classifier, kinds
+        from bert_gpu.finetune.config import resolve_task
+        from bert_gpu.finetune.run import encode
+        from bert_gpu.finetune.splits import read_splits
+        from bert_gpu.finetune.start import find_trained, start_trained
+        from bert_gpu.train.devices import set_up
+        from bert_gpu.train.state import TrainState
+
+        run = self.settings.run
+        task, devices = resolve_task(run), set_up(self.settings.devices)
+        start = start_trained(self.settings.start, find_trained(self.settings.start, "."))
+        kind = kinds.KINDS[task.kind]()
+        (examples,) = read_splits(task, run, ["eval"])["eval"]
+        length = run.max_seq_length
+        self.encoded = encode(start, kind, examples, length, run.padding, tempfile.gettempdir())
+        state = TrainState(devices.strategy, start.weights)
+        self.predictor = classifier.Predictor(devices, state, start.encoder, kind)
+        self.predict()  # compiles
+
+    def predict(self, output=None):
+        """Predicts the dev file. {"tokens_per_second": real tokens}; output: file for the
+        probabilities.
+        """
+        if self.predictor is None:
+            self.open_predictor()
+        started = time.perf_counter()
+        found = self.predictor(self.encoded, self.batch)
+        seconds = time.perf_counter() - started
+        if output:
+            np.save(output, found)
+        return dict(tokens_per_second=len(self.encoded.ids) / seconds)
+
+
+if __name__ == "__main__":
+    serve(Ours)

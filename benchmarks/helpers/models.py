@@ -1,0 +1,38 @@
+"""Models with random weights and a vocabulary learnt from a text, for benchmarks of speed."""
+
+from .shapes import shape_of
+
+LABELS = ("0", "1")  # of a classifier
+
+
+def make_model(folder, text, name, classifies=False):
+    """Writes a model of a named shape to folder/model: for pretraining, or a classifier of LABELS.
+
+    text: a file. It has up to 30,522 pieces.
+    """
+    from bert_gpu.console import Console
+    from bert_gpu.interop import models
+    from bert_gpu.model import heads
+    from bert_gpu.model.config import ModelConfig
+    from bert_gpu.model.encoder import BertEncoder
+    from bert_gpu.model.weights import initialize
+    from bert_gpu.text.config import TextFormat, VocabConfig
+    from bert_gpu.text.learning import learn_files
+    from bert_gpu.text.tokenizer import WordPieceTokenizer
+
+    vocab_file = str(folder / "vocab.txt")
+    learn_files(
+        VocabConfig(input_file=text, vocab_file=vocab_file, vocab_size=30522, overwrite=True),
+        TextFormat(),
+        Console(quiet=True),
+    )
+    tokenizer = WordPieceTokenizer(vocab_file)
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, **shape_of(name))
+    encoder, path = BertEncoder(config), str(folder / "model")
+    if classifies:
+        weights = initialize(heads.classifier_weights(encoder, len(LABELS)), 1)
+        notes = models.Notes([], [], "BertForSequenceClassification", LABELS)
+        models.write_own(models.Model(config, weights, notes, tokenizer, None), path)
+    else:
+        weights = initialize(heads.pretraining_weights(encoder), 1)
+        models.write_model(path, config, weights, files=models.tokenizer_files(tokenizer))
