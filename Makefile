@@ -4,9 +4,10 @@ BIN := .venv/bin
 ORACLE := .venv-oracle/bin
 EXTRAS ?= test
 TEXT ?=
+PAIRS ?=
 PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install oracle browser strace tmux demo test test-long check bench faults docs docs-check clean
+.PHONY: install oracle browser strace tmux demo test test-long check bench record faults docs docs-check clean
 
 install: .venv/.installed
 
@@ -56,6 +57,11 @@ docs: install .venv/.docs-installed
 # Every command, flag, path and message in the documents: run where it can be, else held against what there is.
 docs-check: docs oracle
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python $(BIN)/python -m pytest tests/test_documents.py tests/test_document_commands.py --durations=5 --no-skips
+
+# What pretraining on real text is worth for tasks, about 2.5 hours: `make record TEXT=corpus.txt PAIRS=FOLDER`; resumes.
+record: install
+	$(BIN)/python benchmarks/record.py --text=$(or $(TEXT),sample_text.txt) --pairs=$(or $(PAIRS),examples/pairs) \
+		--folder=build/record --json=build/record/record.json --plots=build/record
 
 # What may go wrong, tried on the commands as processes, within half an hour; prints a table of what they survived.
 faults: install strace

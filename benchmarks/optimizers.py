@@ -22,7 +22,6 @@ post-LN: BERT's own form, with dropout 0.1. All train on the next-sentence objec
 tokens, 64 rows a step, 8,192 pieces.
 """
 
-import hashlib
 import pathlib
 import statistics
 import sys
@@ -38,6 +37,7 @@ from helpers.command import (
 )
 from helpers.process import Peer
 from helpers.report import hardware, origin, print_origin, print_table, read_results, write_results
+from helpers.rows import Rows, check_same, digest
 from helpers.shapes import SHAPES, shape_of
 
 PARTS = ("cost", "race", "pairs")
@@ -92,17 +92,6 @@ def search(rates, loss_at):
     return losses
 
 
-def digest(*paths):
-    """A hash of the names and contents of files."""
-    found = hashlib.sha256()
-    for path in map(pathlib.Path, paths):
-        found.update(f"{path.name} {path.stat().st_size}\n".encode())
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                found.update(block)
-    return found.hexdigest()[:16]
-
-
 def settings_of(options):
     """What the rows of a file have in common: the text, its vocabulary; and the pairs, where they
     are used.
@@ -114,38 +103,13 @@ def settings_of(options):
     return found
 
 
-class Record:
-    """The JSON file: {"settings": ..., "costs": {...}, "runs": {...}, "pairs": {...}}, written
-    after every row. Failed when its settings are others.
-    """
+class Record(Rows):
+    """The rows of all parts."""
 
     def __init__(self, path, settings):
-        self.path = path
-        self.values = dict(settings={}, costs={}, runs={}, pairs={}) | read_results(path)
-        stored = self.values["settings"]
-        check_same(path, stored, settings, "json")
-        if self.values["runs"] and not stored:
-            print(f"{path}: has rows without settings; they are taken for rows of these")
-        self.values["settings"] = stored | settings
+        super().__init__(path, settings, ("costs", "runs", "pairs"))
         for row in self.values["runs"].values():
             row.pop("model", None)  # a path of the machine, which the key tells too
-
-    def row(self, part, key, make):
-        """The row of a key, made and written if it is not there."""
-        rows = self.values[part]
-        if key not in rows:
-            print(f"{part}: {key}", flush=True)
-            rows[key] = make()
-            self.values |= origin()
-            write_results(self.path, self.values)
-        return rows[key]
-
-
-def check_same(where, stored, settings, flag):
-    """Failed when stored settings are others."""
-    other = [name for name in settings if stored.get(name, settings[name]) != settings[name]]
-    if other:
-        raise Failed(f"{where}: was made with another {', '.join(other)}; name another --{flag}")
 
 
 def start_peer(options, model, form, optimizer):

@@ -483,6 +483,117 @@ def test_checkpoints():
     assert all(float(cell) > 0 for row in rows.values() for cell in row)
 
 
+@pytest.fixture(scope="module")
+def documents(sample_text):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        from helpers import text_tasks
+    return text_tasks.read_documents(sample_text)[:300]
+
+
+def test_tasks_made_from_text_have_right_labels(documents):
+    from random import Random
+
+    from helpers import text_tasks
+
+    home = {sentence: index for index, lines in enumerate(documents) for sentence in lines}
+    rows = text_tasks.same_document(documents, 100, Random(1))
+    assert sum(label == "1" for *_, label in rows) == 50
+    unique = [row for row in rows if all(sum(x in d for d in documents) == 1 for x in row[:2])]
+    assert len(unique) > 90
+    for first, second, label in unique:
+        assert (home[first] == home[second]) == (label == "1")
+        lines = documents[home[first]]
+        if label == "1" and lines.count(first) == lines.count(second) == 1:
+            assert first != second
+    rows = text_tasks.shifted_words(documents, 100, Random(1))
+    assert sum(label == "1" for *_, label in rows) == 50
+    for text, label in rows:
+        assert (" ".join(text.split()) in home) == (label == "0")
+        if label == "1":
+            words = text.split()
+            orders = [
+                [*words[:k], words[k + 1], words[k], *words[k + 2 :]]
+                for k in range(1, len(words) - 2)
+            ]
+            assert any(" ".join(order) in home for order in orders)
+    assert text_tasks.shifted_words(documents, 100, Random(1)) == rows
+
+
+def test_no_two_splits_of_a_task_share_a_document(documents, tmp_path):
+    from helpers import text_tasks
+
+    kept, held_out = text_tasks.hold_out(documents, 0.5)
+    assert len(kept) + len(held_out) == len(documents)
+    assert len(held_out) == round(len(documents) / 2)
+    text_tasks.write_tasks(held_out, tmp_path, dict(train=60, dev=20, test=20))
+    home = {sentence: index for index, lines in enumerate(documents) for sentence in lines}
+    seen = {}
+    for split, count in (("train", 60), ("dev", 20), ("test", 20)):
+        header, *rows = (tmp_path / "same-document" / f"{split}.tsv").read_text().splitlines()
+        assert header == "text_a\ttext_b\tlabel" and len(rows) == count
+        texts = {text for row in rows for text in row.split("\t")[:2]}
+        seen[split] = {home[text] for text in texts if sum(text in d for d in documents) == 1}
+    assert not seen["train"] & seen["dev"] and not seen["dev"] & seen["test"]
+
+
+def test_gains_are_held_against_their_errors(capsys):
+    import record
+
+    rows = record.Rows(None, {}, record.PARTS)
+    for start, values in (("pretrained", (0.8, 0.9)), ("untrained", (0.5, 0.6))):
+        for seed, value in enumerate(values, 1):
+            rows.values["curves"][f"pairs, 200 labels, {start}, seed {seed}"] = dict(test=value)
+    rows.values["curves"]["pairs, all labels, pretrained, seed 1"] = dict(test=0.9)
+    (cell, alone) = record.gather(rows).values()
+    points, error = record.gain(cell)
+    assert points == pytest.approx(30) and error == pytest.approx(100 * 0.05 * 2**0.5)
+    assert alone == dict(pretrained=[0.9])
+    record.print_record(rows)
+    text = capsys.readouterr().out
+    assert "| 85.0 ± 5.0 | 55.0 ± 5.0 | 30.0 ± 7.1   | yes" in text
+    assert "30.0 points, pairs (goal: 10: reached)" in text and "goal: two tasks: missed" in text
+
+
+@pytest.mark.long
+def test_the_record_is_measured_once(small, sample_text, tmp_path, monkeypatch, capsys):
+    """One task in its smallest form; a second time nothing is run again."""
+    import record
+
+    prepare = record.prepare
+    monkeypatch.setattr(
+        record, "prepare", lambda options: {"shifted words": prepare(options)["shifted words"]}
+    )
+    for name in TENSORFLOW_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    flags = (
+        f"--text={small}/small.txt --pairs={small}/pairs --folder={tmp_path}/work --sizes=8 "
+        f"--json={tmp_path}/found.json --minutes=1 --steps=2 --rates=1e-3 --updates=2 --seeds=2 "
+        f"--seeds_of_all=1 --splits=16,8,8 --plots={tmp_path}"
+    )
+    monkeypatch.setattr(sys, "argv", ["record", *flags.split()])
+    record.main()
+    found = table(capsys.readouterr().out)
+    assert list(found) == ["shifted words"] and found["shifted words"][0] == "all"
+    stored = json.loads((tmp_path / "found.json").read_text())
+    assert len(stored["curves"]) == 6 and len(stored["rates"]) == 2
+    assert all(0 <= row["test"] <= 1 for row in stored["curves"].values())
+    assert stored["pretraining"]["run"]["steps"] == 2
+    assert (tmp_path / "record-loss.png").exists() and (tmp_path / "record-labels.png").exists()
+    from bert_gpu.watch.samples import read_samples
+
+    samples = read_samples(str(tmp_path / "work" / "run" / "samples.jsonl"))
+    assert samples and all("[MASK]" in sample.text and sample.guesses for sample in samples)
+    assert (tmp_path / "work" / "run" / "model" / "README.md").exists()
+    before = (tmp_path / "found.json").read_bytes()
+    record.main()
+    assert (tmp_path / "found.json").read_bytes() == before
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["record", "--table", f"--json={tmp_path}/found.json"])
+    record.main()
+    assert table(capsys.readouterr().out) == found
+
+
 @pytest.mark.long
 def test_fine_tuning_is_compared_with_the_trainer_and_with_frozen_layers(small, oracle, tmp_path):
     import finetuning
