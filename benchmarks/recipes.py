@@ -1,85 +1,131 @@
-"""Compares the recipes bert and crammed at one small size and one budget of time, on the same text,
-machine and seeds.
+"""Compares recipes, and recipes with one thing changed, at one small size and one budget of time,
+on the same text, machine and seeds.
 
     python benchmarks/recipes.py --text=corpus.txt --pairs=PAIRS_FOLDER --minutes=5 --seeds=3
+        [--folder=WORK --json=docs/data/recipes.json] [--only=bert,crammed]
 
-The same flags shrink both (shape, batch), and both follow the clock, so that each learning rate
+The same flags shrink all (shape, batch), and all follow the clock, so that each learning rate
 reaches 0 when the time is up; all else is as in the recipes, but that no document is dropped: the
-limit on tokens per character is made for a vocabulary of 32,768. Both are evaluated on the same
-rows, with equal masks, in a form that neither was trained on: whole sentences, 15 % masked, from
-held-out documents. Both are fine-tuned on the pairs alike. Prints one table: the mean over the
-seeds, the lowest and the highest value.
+limit on tokens per character is made for a vocabulary of 32,768. All are evaluated on the same
+rows, with equal masks, in a form that few were trained on: whole sentences, 15 % masked, from
+held-out documents. All are fine-tuned on the pairs alike. Prints one table: the mean over the
+seeds, the lowest and the highest value. Each finished run is written to the JSON file, and what is
+there is not run again; the machine should do nothing else.
 """
 
 import math
+import pathlib
 import statistics
 import sys
 
-from helpers.command import benchmark_parser, load_json, read_metrics, run_script, work_folder
+from helpers.command import (
+    Failed,
+    benchmark_parser,
+    load_json,
+    names_among,
+    read_metrics,
+    run_script,
+    work_folder,
+)
+from helpers.models import learn_vocabulary
 from helpers.report import origin, print_origin, print_table
+from helpers.rows import Rows, digest
 
-# The recipes' batches (256 and up to 8,192 rows) and bert's learning rate (1e-4) are for base and
-# days of GPUs. These values are for minutes of a CPU, so that both make hundreds of updates. Only
-# bert's learning rate was tuned: 2e-4, 5e-4 and 1e-3 gave similar results.
-RECIPES = {
-    "bert": dict(global_batch_size=32, learning_rate=5e-4),
-    "crammed": dict(global_batch_size=128, learning_rate=1e-3),
+# The recipes' batches (256 and up to 8,192 rows) and learning rates are for base and days of GPUs.
+# These values are for minutes of a CPU, so that all make hundreds of updates.
+MASKED = {  # share of a row's tokens
+    "bert": 20 / 128,
+    "roberta": 77 / 512,
+    "crammed": 32 / 128,
+    "modern": 39 / 128,
+    "budget24h": 20 / 128,
 }
+BERT, CRAMMED = (
+    dict(global_batch_size=32, learning_rate=5e-4),
+    dict(global_batch_size=128, learning_rate=1e-3),
+)
+MUON = dict(optimizer="muon", learning_rate=1e-2)
+SMALL, LARGE = (
+    dict(num_hidden_layers=layers, hidden_size=width, num_attention_heads=width // 32)
+    | dict(intermediate_size=4 * width)
+    for layers, width in ((2, 128), (6, 256))
+)
+VARIANTS = {  # {name: (recipe, {flag of the pretraining: value})}
+    "bert": ("bert", BERT),
+    "bert Muon": ("bert", BERT | MUON),
+    "roberta": ("roberta", CRAMMED),
+    "roberta Muon": ("roberta", CRAMMED | MUON),
+    "crammed": ("crammed", CRAMMED),
+    "crammed Muon": ("crammed", CRAMMED | MUON),
+    "modern": ("modern", CRAMMED | dict(num_hidden_layers=4)),
+    "modern Muon": ("modern", CRAMMED | MUON),
+    "crammed without its batch ramp": ("crammed", CRAMMED | dict(batch_ramp_proportion=0)),
+    "crammed without its triangle": ("crammed", CRAMMED | dict(curve="linear")),
+    "crammed without its pre-LN": ("crammed", CRAMMED | dict(norm_first=False)),
+    "24-hour BERT small": ("budget24h", CRAMMED | SMALL),
+    "24-hour BERT large": ("budget24h", CRAMMED | LARGE),
+}
+DEFAULT = ["bert", "crammed"]
 NOTHING_DROPPED = 2.0  # tokens per character: a token has a character at least
+COLUMNS = (
+    *("steps", "epochs", "tokens/s", "MLM loss", "MLM accuracy", "pairs accuracy", "pairs AUC"),
+)
 
 
-def measure(recipe, seed, scratch, arguments):
-    """{column: value} of one recipe and seed."""
+def measure(name, seed, scratch, arguments):
+    """{column: value} of one variant and seed."""
+    recipe, settings = VARIANTS[name]
     shape = dict(
         num_hidden_layers=arguments.layers,
         hidden_size=arguments.hidden_size,
         num_attention_heads=arguments.hidden_size // 32,
         intermediate_size=4 * arguments.hidden_size,
-    )
+    ) | {field: settings[field] for field in SMALL if field in settings}
     length = dict(max_seq_length=arguments.max_seq_length)
-    run = scratch / f"{recipe}-{seed}"
+    run = scratch / f"{name}-{seed}".replace(" ", "-")
     run_script(
         "run_pretraining_gpu.py",
         recipe=recipe,
-        input_file=f"{scratch}/{recipe}/*.tfrecord",
+        input_file=f"{data_folder(recipe, scratch)}/*.tfrecord",
         output_dir=run,
         num_gpus=0,
         seed=seed,
-        precision="bfloat16",
+        precision=arguments.precision,
         train_batch_size=arguments.batch_size,
         lr_schedule="time",
         total_training_time=arguments.minutes / 60,
         num_train_steps=arguments.steps,
         save_checkpoints_steps=10**6,
+        early_stop_time=10**6,
         max_predictions_per_seq=predictions(recipe, arguments.max_seq_length),
-        **shape,
         **length,
-        **RECIPES[recipe],
+        **(settings | shape),
     )
     steps, _ = read_metrics(run)
-    epochs = steps[-1]["epoch"]
     speeds = [line["tokens_per_second"] for line in steps if line["tokens_per_second"]]
+    switches = {field: settings[field] for field in ("norm_first",) if field in settings}
     run_script(
         "run_pretraining_gpu.py",
         recipe=recipe,
         input_file=f"{scratch}/common/*.tfrecord",
         output_dir=run,
         num_gpus=0,
-        precision="bfloat16",
+        precision=arguments.precision,
         do_eval=True,
         max_predictions_per_seq=predictions("bert", arguments.max_seq_length),
-        **shape,
         **length,
+        **(shape | switches),
     )
     common = load_json(run / "eval_results.json")
+    tuned = pathlib.Path(f"{run}-pairs")
     run_script(
         "run_classifier.py",
         init_checkpoint=run / "model",
         data_dir=arguments.pairs,
-        output_dir=scratch / f"pairs-{recipe}-{seed}",
+        output_dir=tuned,
         num_gpus=0,
         seed=seed,
-        precision="bfloat16",
+        precision=arguments.precision,
         max_seq_length=arguments.max_seq_length,
         num_train_epochs=3,
         learning_rate=2e-4,
@@ -88,25 +134,68 @@ def measure(recipe, seed, scratch, arguments):
         do_train=True,
         do_eval=True,
     )
-    pairs = load_json(scratch / f"pairs-{recipe}-{seed}" / "eval_results.json")
-    return {
-        "steps": steps[-1]["step"],
-        "epochs": epochs,
-        "tokens/s": statistics.median(speeds) if speeds else math.nan,
-        "MLM loss": common["mlm_loss"],
-        "MLM accuracy": common["mlm_accuracy"],
-        "pairs accuracy": pairs["accuracy"],
-        "pairs AUC": pairs["auc"],
-    }
+    pairs = load_json(tuned / "eval_results.json")
+    return dict(
+        zip(
+            COLUMNS,
+            (
+                *(steps[-1]["step"], steps[-1]["epoch"]),
+                statistics.median(speeds) if speeds else math.nan,
+                *(common["mlm_loss"], common["mlm_accuracy"]),
+                *(pairs["accuracy"], pairs["auc"]),
+            ),
+            strict=True,
+        )
+    )
 
 
 def predictions(recipe, length):
     """Masked tokens of a row, by the recipe's share."""
-    return round({"bert": 20 / 128, "crammed": 32 / 128}[recipe] * length)
+    return round(MASKED[recipe] * length)
+
+
+def data_folder(recipe, scratch):
+    return scratch / "data" / recipe
+
+
+def make_data(arguments, scratch):
+    """The records of each recipe and those that all are evaluated on, with one vocabulary; made
+    once.
+    """
+    wanted = list(dict.fromkeys(VARIANTS[name][0] for name in arguments.only))
+    common = dict(input_file=arguments.text, max_seq_length=arguments.max_seq_length, num_shards=1)
+    vocab_file = scratch / "vocab.txt"
+
+    def make(recipe, folder, **settings):
+        if (folder / "dataset.json").exists():
+            return
+        run_script(
+            "create_pretraining_data.py",
+            recipe=recipe,
+            output_file=f"{folder}/text.tfrecord",
+            vocab_file=vocab_file,
+            do_lower_case=True,
+            max_predictions_per_seq=predictions(recipe, arguments.max_seq_length),
+            **common,
+            **settings,
+        )
+
+    if not vocab_file.exists():
+        learn_vocabulary(arguments.text, vocab_file, arguments.vocab_size)
+    for recipe in wanted:
+        dropped = dict(max_tokens_per_character=NOTHING_DROPPED) if recipe == "crammed" else {}
+        make(recipe, data_folder(recipe, scratch), **dropped)
+    held_out = dict(objective="full_sentences", masking="static", dupe_factor=1)
+    make("bert", scratch / "common", **held_out)
 
 
 def make_parser():
-    parser = benchmark_parser(__doc__, "text", "pairs")
+    parser = benchmark_parser(__doc__, "text", "pairs", "json")
+    parser.add_argument("--folder", help="keeps records and runs here")
+    parser.add_argument(
+        "--only", type=names_among(VARIANTS), default=DEFAULT, help=f"some of {', '.join(VARIANTS)}"
+    )
+    parser.add_argument("--precision", default="bfloat16", choices=("float32", "bfloat16"))
     parser.add_argument("--minutes", type=float, default=5.0, help="time of each training")
     parser.add_argument(
         "--steps", type=int, default=10**9, help="end each training after so many steps"
@@ -120,60 +209,42 @@ def make_parser():
     return parser
 
 
+def settings_of(arguments):
+    """What the rows of a JSON file have in common."""
+    names = ("minutes", "steps", "batch_size", "layers", "hidden_size", "max_seq_length")
+    files = sorted(pathlib.Path(arguments.pairs).glob("*.tsv"))
+    return {name: getattr(arguments, name) for name in (*names, "vocab_size", "precision")} | dict(
+        text=digest(arguments.text), pairs=digest(*files)
+    )
+
+
 def main():
     arguments = make_parser().parse_args()
     print_origin(origin())
-    with work_folder() as scratch:
-        common = dict(
-            input_file=arguments.text, max_seq_length=arguments.max_seq_length, num_shards=1
-        )
-        run_script(
-            "create_pretraining_data.py",
-            **common,
-            recipe="crammed",
-            max_tokens_per_character=NOTHING_DROPPED,
-            output_file=f"{scratch}/crammed/text.tfrecord",
-            **sizes("crammed", arguments),
-        )
-        vocab = dict(vocab_file=f"{scratch}/crammed/vocab.txt")
-        run_script(
-            "create_pretraining_data.py",
-            **common,
-            **vocab,
-            recipe="bert",
-            output_file=f"{scratch}/bert/text.tfrecord",
-            **sizes("bert", arguments),
-        )
-        held_out = dict(
-            objective="full_sentences", masking="static", dupe_factor=1, **sizes("bert", arguments)
-        )
-        run_script(
-            "create_pretraining_data.py",
-            **common,
-            **vocab,
-            **held_out,
-            output_file=f"{scratch}/common/text.tfrecord",
-        )
-        found = {recipe: [] for recipe in RECIPES}
-        for seed in range(1, arguments.seeds + 1):
-            for recipe in RECIPES:
-                found[recipe].append(measure(recipe, seed, scratch, arguments))
-                print(recipe, seed, found[recipe][-1], file=sys.stderr, flush=True)
-        columns = list(found["bert"][0])
-        print(
-            f"{arguments.layers} layers x {arguments.hidden_size}, "
-            f"S {arguments.max_seq_length}, {arguments.minutes:g} minutes each"
-        )
-        rows = [
-            [recipe, *(spread([result[column] for result in results]) for column in columns)]
-            for recipe, results in found.items()
+    try:
+        rows = Rows(arguments.json, settings_of(arguments), ("runs",))
+        with work_folder(arguments.folder) as scratch:
+            make_data(arguments, scratch)
+            for seed in range(1, arguments.seeds + 1):
+                for name in arguments.only:
+                    rows.row(
+                        "runs",
+                        f"{name}, seed {seed}",
+                        lambda name=name, seed=seed: measure(name, seed, scratch, arguments),
+                    )
+    except Failed as failed:
+        sys.exit(f"error: {failed}")
+    print(
+        f"{arguments.layers} layers x {arguments.hidden_size}, "
+        f"S {arguments.max_seq_length}, {arguments.minutes:g} minutes each"
+    )
+    table = []
+    for name in arguments.only:
+        found = [
+            rows.values["runs"][f"{name}, seed {seed}"] for seed in range(1, arguments.seeds + 1)
         ]
-        print_table(["recipe", *columns], rows)
-
-
-def sizes(recipe, arguments):
-    names = dict(vocab_size=arguments.vocab_size) if recipe == "crammed" else {}
-    return names | dict(max_predictions_per_seq=predictions(recipe, arguments.max_seq_length))
+        table.append([name, *(spread([row[column] for row in found]) for column in COLUMNS)])
+    print_table(["recipe", *COLUMNS], table)
 
 
 def spread(values):

@@ -279,18 +279,24 @@ def test_replicas_are_compared(small):
 
 
 @pytest.mark.long
-def test_recipes_are_compared(small):
-    """With a small vocabulary, too: no document is dropped for it."""
+def test_recipes_are_compared(small, tmp_path):
+    """With a small vocabulary, too: no document is dropped for it. What is in the JSON file is not
+    measured again.
+    """
     sizes = (
         "--vocab_size=1000 --steps=2 --seeds=1 --layers=1 --hidden_size=32 --batch_size=8 "
         "--max_seq_length=32"
     ).split()
     files = [f"--text={small}/small.txt", f"--pairs={small}/pairs"]
-    found = table(run(FOLDER / "recipes.py", *sizes, *files))
-    assert list(found) == ["bert", "crammed"]
+    more = ["--only=bert,crammed Muon,24-hour BERT small", f"--json={tmp_path}/rows.json"]
+    found = table(run(FOLDER / "recipes.py", *sizes, *files, *more))
+    assert list(found) == ["bert", "crammed Muon", "24-hour BERT small"]
     for steps, epochs, _, loss, *shares in found.values():
         assert number(steps) == 2 and number(epochs) > 0 and 5 < number(loss) < 10
         assert all(0 <= number(cell) <= 1 for cell in shares)
+    stored = (tmp_path / "rows.json").read_bytes()
+    assert table(run(FOLDER / "recipes.py", *sizes, *files, *more)) == found
+    assert (tmp_path / "rows.json").read_bytes() == stored
 
 
 @pytest.mark.long

@@ -5,27 +5,32 @@ from .shapes import shape_of
 LABELS = ("0", "1")  # of a classifier
 
 
+def learn_vocabulary(text, vocab_file, vocab_size):
+    """Writes a WordPiece vocabulary of at most so many pieces, learnt from a file."""
+    from bert_gpu.console import Console
+    from bert_gpu.text.config import TextFormat, VocabConfig
+    from bert_gpu.text.learning import learn_files
+
+    config = VocabConfig(
+        input_file=str(text), vocab_file=str(vocab_file), vocab_size=vocab_size, overwrite=True
+    )
+    learn_files(config, TextFormat(), Console(quiet=True))
+
+
 def make_model(folder, text, name, classifies=False):
     """Writes a model of a named shape to folder/model: for pretraining, or a classifier of LABELS.
 
     text: a file. It has up to 30,522 pieces.
     """
-    from bert_gpu.console import Console
     from bert_gpu.interop import models
     from bert_gpu.model import heads
     from bert_gpu.model.config import ModelConfig
     from bert_gpu.model.encoder import BertEncoder
     from bert_gpu.model.weights import initialize
-    from bert_gpu.text.config import TextFormat, VocabConfig
-    from bert_gpu.text.learning import learn_files
     from bert_gpu.text.tokenizer import WordPieceTokenizer
 
     vocab_file = str(folder / "vocab.txt")
-    learn_files(
-        VocabConfig(input_file=text, vocab_file=vocab_file, vocab_size=30522, overwrite=True),
-        TextFormat(),
-        Console(quiet=True),
-    )
+    learn_vocabulary(text, vocab_file, 30522)
     tokenizer = WordPieceTokenizer(vocab_file)
     config = ModelConfig(vocab_size=tokenizer.vocab_size, **shape_of(name))
     encoder, path = BertEncoder(config), str(folder / "model")
