@@ -601,6 +601,23 @@ def test_the_record_is_measured_once(small, sample_text, tmp_path, monkeypatch, 
 
 
 @pytest.mark.long
+def test_techniques_are_compared(small, tmp_path):
+    """Accumulation and recompute change no loss, and frozen layers do; nothing is run again."""
+    sizes = "--model=tiny --length=32 --batch=4 --steps=3 --seeds=1".split()
+    names = ["nothing", "accumulation 4", "embeddings and half of the layers frozen"]
+    call = FOLDER / "techniques.py", f"--text={small}/small.txt", f"--json={tmp_path}/rows.json"
+    call = *call, *sizes, f"--only={','.join(names)}"
+    found = table(run(*call))
+    assert list(found) == names
+    losses = {name: number(cells[4]) for name, cells in found.items()}
+    assert losses["accumulation 4"] == pytest.approx(losses["nothing"], abs=2e-4)
+    assert abs(losses[names[2]] - losses["nothing"]) > 1e-3
+    for seconds, _, speed, memory, *_ in found.values():
+        assert number(seconds) > 0 and number(speed) > 0 and number(memory) > 100
+    assert table(run(*call)) == found
+
+
+@pytest.mark.long
 def test_fine_tuning_is_compared_with_the_trainer_and_with_frozen_layers(small, oracle, tmp_path):
     import finetuning
     from helpers.models import make_model
