@@ -113,6 +113,7 @@ WORDS = {
     ),
     "seed random_seed": "rng random rng_seed random_state manual_seed",
     "xla": "compile jit jit_compile use_jit enable_jit torchcompile",
+    "ray_address": "ray cluster address cluster_address ray_cluster",
     "num_workers": "workers num_proc nproc threads num_threads processes num_processes jobs cpus",
     "recompute": (
         "checkpointing activation_checkpointing gradient_checkpoint grad_checkpointing remat "

@@ -31,11 +31,11 @@ from bert_gpu.data.shards import (
 from bert_gpu.data.summary import summary
 from bert_gpu.data.target import Target
 from bert_gpu.data.validation import choose_validation, default_share, describe
-from bert_gpu.data.workers import open_pool
+from bert_gpu.data.workers import write_shards
 from bert_gpu.files import check_writable, only_writer
 from bert_gpu.malloc import map_large_blocks, trim_heap
 from bert_gpu.settings import UserError
-from bert_gpu.text import clean, corpus, learning, shape
+from bert_gpu.text import clean, corpus, learning, parallel, shape
 from bert_gpu.text.config import AUTO, FILE_NAMES
 from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.tokenizers import open_tokenizer
@@ -56,7 +56,12 @@ def build(config, text_format=AUTO, overwrite=False, console=None):
     of the package's `create_pretraining_data`.
     """
     console = console or LogConsole()
-    builder = DatasetBuilder(config, overwrite, text_format)
+    with parallel.open_workers(config, console) as workers:
+        return build_with(workers, config, text_format, overwrite, console)
+
+
+def build_with(workers, config, text_format, overwrite, console):
+    builder = DatasetBuilder(config, overwrite, text_format, workers)
     if builder.status == "finished":
         builder.sweep()
         console.say(
@@ -79,13 +84,15 @@ def build(config, text_format=AUTO, overwrite=False, console=None):
 
 class DatasetBuilder:
     """One data job. The constructor checks the settings and reads the input once. It writes
-    nothing, except standard input to a file beside the output.
+    nothing, except standard input to a file beside the output. workers: parallel.Workers; default:
+    this machine's.
 
     Attributes: status ("new", "resumed" or "finished"), inputs (shape.Inputs).
     """
 
-    def __init__(self, config, overwrite=False, text_format=AUTO):
+    def __init__(self, config, overwrite=False, text_format=AUTO, workers=None):
         map_large_blocks()
+        self.workers = workers or parallel.Workers(config.num_workers)
         self.config, self.overwrite, self.has_warned_of_vocabulary = config, overwrite, False
         if corpus.STANDARD_INPUT in map(str.strip, config.input_file.split(",")):
             check_writable(config.folder, f"--output_file={config.output_file}")
@@ -276,7 +283,7 @@ class DatasetBuilder:
         elif self.status == "resumed" and self.target.kept_vocabulary():
             content = None
         else:
-            content = learning.learn(self.blocks, config, console).content
+            content = learning.learn(self.blocks, config, console, self.workers).content
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, FILE_NAMES[config.tokenization])
                 with open(path, "wb") as file:
@@ -325,7 +332,7 @@ class DatasetBuilder:
         with ByteProgress(console, self.num_text_bytes, "looking for duplicates") as progress:
             args = dict(
                 normalization=self.config.normalization,
-                num_workers=self.config.num_workers,
+                workers=self.workers,
                 report=progress.add,
             )
             folder = self.target.spool + ".hashes"
@@ -423,31 +430,11 @@ class DatasetBuilder:
         )
 
     def _write(self, shards, worker, console):
-        """Writes shards, in this process or several."""
+        """Writes shards by the workers of the job."""
         total = sum(shard.num_bytes for shard in shards if shard.split == "train")
-        num_workers = min(
-            self.config.num_workers or os.cpu_count() or 1,
-            len([s for s in shards if s.split == "train"]),
-        )
         with ByteProgress(console, total, "writing") as progress:
-            if num_workers <= 1:
-                for shard in shards:
-                    worker.write_shard(shard, progress.add)
-                return
-            with open_pool(num_workers, worker, total * self.config.num_passes) as (
-                pool,
-                write,
-                done,
-            ):
-                results = [pool.apply_async(write, (shard,)) for shard in shards]
-                while not all(result.ready() for result in results):
-                    for result in results:
-                        result.wait(0.2 / len(results))
-                        if result.ready():
-                            result.get()
-                    progress.set(*done[:])
-                for result in results:
-                    result.get()
+            work_bytes = total * self.config.num_passes
+            write_shards(worker, shards, self.workers, work_bytes, progress.add)
 
 
 def existing_parent(path):

@@ -5,8 +5,8 @@ import math
 import os
 
 from bert_gpu.files import check_local
-from bert_gpu.settings import Settings, UserError, setting
-from bert_gpu.text.config import NORMALIZATIONS
+from bert_gpu.settings import Settings, UserError, like, setting
+from bert_gpu.text.config import NORMALIZATIONS, VocabConfig, check_ray_address
 
 CLS_SEP = "cls_sep"
 FRAMES = (CLS_SEP, "sep", "none")  # of a packed sequence
@@ -156,12 +156,13 @@ class DataConfig(Settings):
     num_workers: int | None = setting(
         None, "Worker processes. Default: one per core. The output does not depend on it.", low=1
     )
-
+    ray_address: str | None = like(VocabConfig, "ray_address")
     strict: bool = setting(False, "Stop at a warning about the text, with exit code 2.")
 
     def __post_init__(self):
         super().__post_init__()
         check_local(self.output_file, "--output_file")
+        check_ray_address(self.ray_address)
         if (
             not self.output_file.endswith(".tfrecord")
             or os.path.basename(self.output_file) == ".tfrecord"
@@ -218,6 +219,7 @@ class DataConfig(Settings):
         left_out = (
             "strict",
             "num_workers",
+            "ray_address",
             "input_file",
             "output_file",
             "vocab_file",

@@ -1,58 +1,55 @@
-"""The workers of a data job: threads for a short one, processes for a long one."""
+"""Writes the shards of a data job by its workers (text/parallel.py): threads for a short job,
+processes for a long one, or the nodes of a Ray cluster.
+"""
 
 import contextlib
 import functools
-import multiprocessing
-import multiprocessing.pool
 import os
-import threading
+import time
 
-from bert_gpu.malloc import map_large_blocks
+from bert_gpu.settings import UserError
 from bert_gpu.text import parallel
 
 # bytes of text times passes; below this, threads finish sooner, because processes start slowly
 THREADS_BYTES = 1000 << 20
+# until a file that another node has written is seen here: network file systems keep listings of
+# folders for up to a minute
+UNSEEN_SECONDS = 90.0
 
 
-@contextlib.contextmanager
-def open_pool(num_workers, worker, work_bytes):
-    """Yields (pool, function that writes a shard in it, [bytes of text, tokens] done so far).
+def write_shards(worker, shards, workers, work_bytes, report):
+    """Writes shards in any order.
 
-    A short job uses threads, since nearly all of the work is outside Python. Processes take seconds
-    to start, but each then has its own interpreter.
+    Args:
+      worker: shards.Worker. shards: list of Shard. workers: parallel.Workers.
+      work_bytes: bytes of text times passes. report: called with (bytes of text, tokens) done since
+        the last call.
     """
-    if work_bytes < THREADS_BYTES:
-        done, lock = [0, 0], threading.Lock()
-        assert worker.tokenizer  # created once, before the threads start
-        with multiprocessing.pool.ThreadPool(num_workers) as pool:
-            yield pool, functools.partial(write_counted, worker, done, lock), done
-    else:
-        context = multiprocessing.get_context("spawn")
-        done = context.Array("q", 2)
-        with parallel.deaf_children():
-            pool = context.Pool(num_workers, start_worker, (worker, done, os.getpid()))
-        with pool:
-            yield pool, write_in_process, done
+    assert worker.tokenizer  # created once, before threads start
+    # the validation shard, which is last, is little work
+    num_tasks = sum(shard.split == "train" for shard in shards)
+    pool = workers.pool(num_tasks, work_bytes < THREADS_BYTES, parallel.Threads)
+    # closed before the folder's lock is free, also when this fails
+    with contextlib.closing(
+        pool.run(functools.partial(write_shard, worker), shards, report)
+    ) as written:
+        for path in written:
+            wait_for_file(path)
 
 
-def write_counted(worker, done, lock, shard):
-    """Writes a shard and adds its progress to done = [bytes of text, tokens]."""
-
-    def report(num_bytes, num_tokens):
-        with lock:
-            done[0] += num_bytes
-            done[1] += num_tokens
-
+def write_shard(worker, shard, report):
+    """Writes a shard; returns its path."""
     worker.write_shard(shard, report)
+    return shard.path
 
 
-def start_worker(worker, done, parent):
-    """Runs once in each worker process."""
-    global process_worker, process_done
-    process_worker, process_done = worker, done
-    map_large_blocks()
-    parallel.start_process(parent)
-
-
-def write_in_process(shard):
-    write_counted(process_worker, process_done, process_done.get_lock(), shard)
+def wait_for_file(path, clock=time.monotonic, sleep=time.sleep):
+    """Returns when a file that a worker has written is seen here; UserError when it never is."""
+    end = clock() + UNSEEN_SECONDS
+    while os.path.basename(path) not in os.listdir(os.path.dirname(path) or "."):
+        if clock() > end:
+            raise UserError(
+                f"{path}: was written on another node of the cluster and is not seen here; "
+                "name a folder that all nodes share"
+            )
+        sleep(1.0)

@@ -16,7 +16,7 @@ import numpy as np
 
 from bert_gpu.settings import UserError
 from bert_gpu.text import archives, corpus
-from bert_gpu.text.parallel import map_blocks
+from bert_gpu.text.parallel import LOCAL, map_blocks
 
 HASHED = np.dtype([("high", "u8"), ("low", "u8"), ("index", "i8")])  # of a document
 ROWS_IN_MEMORY = 1 << 20  # of HASHED, before they are written, and in a file
@@ -45,15 +45,15 @@ def normalize_one(sentence, form):
     return unicodedata.normalize(form, sentence.decode("utf-8", "ignore")).strip().encode()
 
 
-def find_duplicates(blocks, folder, *, normalization="none", num_workers=None, report=None):
+def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, report=None):
     """Finds the documents that have the same sentences as an earlier one.
 
     Args:
       blocks: list of Block, all of the plan.
       folder: of temporary files, 24 bytes per document; created when it is needed.
       normalization: form for `normalize`, applied before documents are compared.
-      num_workers: processes; None = one per core.
-      report: called with the bytes of text done since the last call.
+      workers: parallel.Workers.
+      report: called with (bytes of text, tokens = 0) done since the last call.
 
     Returns:
       bool (D,), by index of the document: False for the first of equal documents. It does not
@@ -73,7 +73,7 @@ def find_duplicates(blocks, folder, *, normalization="none", num_workers=None, r
         for rows in map_blocks(
             functools.partial(hash_documents, normalization=normalization),
             blocks,
-            num_workers,
+            workers,
             report,
         ):
             pending.append(rows)

@@ -67,6 +67,14 @@ AUTO = TextFormat()
 LINES = TextFormat(input_format="lines")
 
 
+def check_ray_address(address):
+    """UserError for an address that names this machine alone."""
+    if address == "local":
+        raise UserError(
+            "--ray_address=local: one machine needs no Ray; leave the flag out, and all cores work"
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabConfig(Settings):
     """The vocabulary to learn."""
@@ -98,12 +106,19 @@ class VocabConfig(Settings):
     num_workers: int | None = setting(
         None, "Worker processes that count words. Default: one per core.", low=1
     )
+    ray_address: str | None = setting(
+        None,
+        "The Ray cluster whose nodes do the work: auto, HOST:PORT or ray://HOST:PORT. All nodes "
+        "must have the same files under the same paths. Needs pip install 'bert-gpu[ray]'. "
+        "Default: this machine alone.",
+    )
     overwrite: bool = setting(False, "Replace files that already exist.")
     strict: bool = setting(False, "Stop at a warning about the text, with exit code 2.")
     quiet: bool = setting(False, "Print warnings and errors only.")
 
     def __post_init__(self):
         super().__post_init__()
+        check_ray_address(self.ray_address)
         for flag, path in (("vocab_file", self.vocab_file), ("sp_model_file", self.sp_model_file)):
             if path == "":
                 raise UserError(f"--{flag}=: needs the name of a file")

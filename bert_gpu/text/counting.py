@@ -10,7 +10,7 @@ import functools
 import hashlib
 
 from bert_gpu.text import clean, corpus, sentence_piece, vocab
-from bert_gpu.text.parallel import map_blocks
+from bert_gpu.text.parallel import LOCAL, map_blocks
 
 # of text; a larger corpus is sampled. Words that a gigabyte lacks would get no piece anyway
 SAMPLE_BYTES = 1 << 30
@@ -38,7 +38,7 @@ def sample_blocks(blocks, max_bytes, seed):
 def count_words_of_blocks(
     blocks,
     do_lower_case,
-    num_workers=None,
+    workers=LOCAL,
     *,
     tokenization="WordPiece",
     normalization="none",
@@ -49,13 +49,13 @@ def count_words_of_blocks(
     Args:
       blocks: list of Block.
       do_lower_case: as in the tokenizer; ignored for SentencePiece.
-      num_workers: processes; None = one per core.
+      workers: parallel.Workers.
       tokenization: WordPiece or SentencePiece, which define words differently.
       normalization: form for `clean.normalize`.
-      report: called with the bytes of text done since the last call.
+      report: called with (bytes of text, tokens = 0) done since the last call.
 
     Returns:
-      collections.Counter of str; it does not depend on num_workers.
+      collections.Counter of str; it does not depend on the workers.
     """
     function = functools.partial(
         count_group,
@@ -64,7 +64,7 @@ def count_words_of_blocks(
         normalization=normalization,
     )
     counts = collections.Counter()
-    for part in map_blocks(function, blocks, num_workers, report):
+    for part in map_blocks(function, blocks, workers, report):
         counts.update(part)
     return counts
 

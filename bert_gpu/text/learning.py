@@ -12,7 +12,7 @@ import shutil
 import sys
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import archives, corpus, counting, sentence_piece, shape, vocab
+from bert_gpu.text import archives, corpus, counting, parallel, sentence_piece, shape, vocab
 from bert_gpu.text.progress import ByteProgress
 
 BLOCK_BYTES = 8 << 20  # that a process holds at once; a sample consists of such blocks
@@ -51,12 +51,12 @@ def read_standard_input(input_file, spool):
     return archives.spool_standard_input(sys.stdin.buffer, spool)
 
 
-def learn(blocks, config, console):
+def learn(blocks, config, console, workers=parallel.LOCAL):
     """Learns a vocabulary from blocks of text.
 
     Args:
       blocks: list of corpus.Block. config: VocabConfig, or other settings with the same fields for
-        learning. console: shows progress.
+        learning. console: shows progress. workers: parallel.Workers, which count words.
 
     Returns: Learnt. Raises UserError: the text has no words, or --vocab_size leaves no room
       for characters.
@@ -71,7 +71,7 @@ def learn(blocks, config, console):
         counts = counting.count_words_of_blocks(
             blocks,
             config.do_lower_case,
-            config.num_workers,
+            workers,
             tokenization=config.tokenization,
             normalization=config.normalization,
             report=progress.add,
@@ -101,6 +101,11 @@ def learn_files(config, text_format, console):
     Returns: a summary in one line. Raises UserError when the text or a file name is wrong.
     """
     check_targets(config)
+    with parallel.open_workers(config, console) as workers:
+        return learn_with(workers, config, text_format, console)
+
+
+def learn_with(workers, config, text_format, console):
     spool = f"{config.targets[0]}.unpacked"  # stays when this process is killed, for the next call
     inputs = standard_input = None
     try:
@@ -116,7 +121,7 @@ def learn_files(config, text_format, console):
             console.say(line)
         warn = shape.Warner(console, config.strict)
         warn(shape.shape_warnings(blocks, shape.sample(blocks)))
-        learnt = learn(blocks, config, console)
+        learnt = learn(blocks, config, console, workers)
     finally:
         if standard_input is not None or (inputs is not None and inputs.needs_spool):
             shutil.rmtree(spool, ignore_errors=True)

@@ -1,74 +1,211 @@
-"""Runs a function on many blocks in several processes; results (counts, hashes) come in any order.
+"""Runs a function on many tasks at a time; results (counts, hashes, nothing) come in any order.
 
-Processes are spawned, because TensorFlow does not survive a fork, and each takes seconds to start:
-a small text is processed in the calling process.
+Whoever runs them is a Pool: this process, threads or processes of this machine, or a Ray cluster
+(ray_cluster.py). Processes are spawned, because TensorFlow does not survive a fork, and each takes
+seconds to start: little work is done in the calling process.
 """
 
 import concurrent.futures
 import contextlib
+import dataclasses
+import functools
 import multiprocessing
+import multiprocessing.pool
 import os
 import signal
 import threading
 import time
+import typing
 
 import tensorflow as tf
 
+from bert_gpu.malloc import map_large_blocks
 from bert_gpu.settings import UserError
 
 # of text; counting its words takes one process about as long as starting another
 IN_PROCESS_BYTES = 256 << 20
 GROUPS_PER_WORKER = 8  # at least, so that workers finish together and progress is visible
 GROUP_BYTES = 64 << 20  # of text at most, within a block, so that a result stays small
+POLL_SECONDS = 0.2  # between looks at the progress
 
 
-def map_blocks(function, blocks, num_workers, report=None):
-    """Yields function(list of Block) for groups that together contain all blocks, in any order.
+class Pool(typing.Protocol):
+    """Runs tasks. num_workers: how many at a time."""
 
-    Args:
-      function: picklable, as its result must be.
-      blocks: list of Block.
-      num_workers: processes; None = one per core.
-      report: called with the bytes of text done since the last call.
+    num_workers: int
+
+    def run(self, function, tasks, report):
+        """Yields function(task, report) of each task, in any order.
+
+        Args:
+          function: picklable, as tasks and results must be. It calls its own `report` with
+            (bytes of text, tokens) done since its last call.
+          tasks: a sequence. report: is called in this process with what the function reports,
+            maybe several calls in one.
+
+        Raises what the function raises, and UserError when workers were killed. What is under way
+        then is stopped, as far as threads can be, and so it is when the iterator is closed.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Workers:
+    """Who does the work of a job: the cluster, if there is one, or this machine.
+
+    num_workers: tasks at a time; None = one per core. cluster: a Pool, or None.
     """
-    sizes = [block.num_bytes for block in blocks]
-    num_workers = min(num_workers or os.cpu_count() or 1, len(blocks))
-    report = report or (lambda num_bytes: None)
-    if num_workers <= 1 or sum(sizes) <= IN_PROCESS_BYTES:
-        for block, size in zip(blocks, sizes, strict=True):
-            yield function([block])
-            report(size)
+
+    num_workers: int | None = None
+    cluster: Pool | None = None
+
+    def pool(self, num_tasks, is_little, for_little):
+        """A Pool for at most num_tasks tasks at a time. for_little: its class on this machine when
+        there is little work (`is_little`), less than starting processes takes.
+        """
+        if self.cluster is not None:
+            return self.cluster
+        num_workers = min(self.num_workers or os.cpu_count() or 1, num_tasks)
+        if num_workers <= 1:
+            return InThisProcess()
+        return for_little(num_workers) if is_little else Processes(num_workers)
+
+
+LOCAL = Workers()
+
+
+@contextlib.contextmanager
+def open_workers(config, console):
+    """Yields the Workers that a settings object with num_workers and ray_address asks for.
+    UserError when the cluster cannot be reached. console: says what the cluster is.
+    """
+    if config.ray_address is None:
+        yield Workers(config.num_workers)
         return
-    num_groups = min(len(blocks), max(num_workers * GROUPS_PER_WORKER, sum(sizes) // GROUP_BYTES))
-    context = multiprocessing.get_context("spawn")
-    others = set(multiprocessing.active_children())
-    with concurrent.futures.ProcessPoolExecutor(
-        num_workers, context, start_process, (os.getpid(),)
-    ) as pool:
+    from bert_gpu.text import ray_cluster
+
+    with ray_cluster.connect(config.ray_address, config.num_workers) as cluster:
+        console.say(cluster.summary)
+        yield Workers(config.num_workers, cluster)
+
+
+class InThisProcess:
+    """One task after another."""
+
+    def __init__(self, num_workers=1):
+        self.num_workers = 1
+
+    def run(self, function, tasks, report):
+        for task in tasks:
+            yield function(task, report)
+
+
+class Threads:
+    """For functions that are outside Python most of the time."""
+
+    def __init__(self, num_workers):
+        self.num_workers = num_workers
+
+    def run(self, function, tasks, report):
+        done, lock = [0, 0], threading.Lock()
+        call = functools.partial(call_counted, function, done, lock)
+        shown = Shown(report)
+        # not an executor of concurrent.futures: an interrupted process would wait for its threads
+        with multiprocessing.pool.ThreadPool(self.num_workers) as pool:
+            results, num_done = pool.imap_unordered(call, tasks), 0
+            while num_done < len(tasks):
+                try:
+                    result = results.next(POLL_SECONDS)
+                except multiprocessing.TimeoutError:
+                    shown.update(done)
+                    continue
+                num_done += 1
+                shown.update(done)
+                yield result
+
+
+class Processes:
+    """Each has its own interpreter and takes seconds to start."""
+
+    def __init__(self, num_workers):
+        self.num_workers = num_workers
+
+    def run(self, function, tasks, report):
+        context = multiprocessing.get_context("spawn")
+        done, others = context.Array("q", 2), set(multiprocessing.active_children())
+        shown = Shown(report)
+        pool = concurrent.futures.ProcessPoolExecutor(
+            self.num_workers, context, start_worker, (function, done, os.getpid())
+        )
         try:
             with deaf_children():
-                groups = {
-                    pool.submit(function, blocks[i::num_groups]): sum(sizes[i::num_groups])
-                    for i in range(num_groups)
-                }
-            while groups:
-                done, _ = concurrent.futures.wait(
-                    groups, return_when=concurrent.futures.FIRST_COMPLETED
+                running = {pool.submit(call_in_process, task) for task in tasks}
+            while running:
+                finished, running = concurrent.futures.wait(
+                    running, POLL_SECONDS, concurrent.futures.FIRST_COMPLETED
                 )
-                for future in done:
+                shown.update(done)
+                for future in finished:
                     yield future.result()
-                    report(groups.pop(future))
         except concurrent.futures.process.BrokenProcessPool:
             raise UserError(
                 "a worker process was killed, most often because "
                 "memory ran out; give a smaller --num_workers"
             ) from None
-        except KeyboardInterrupt:  # nothing waits for what they do
+        except BaseException:  # nothing waits for what they do
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
-            raise
-        finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown()
+
+
+class Shown:
+    """What of (bytes, tokens) done in all has been reported."""
+
+    def __init__(self, report):
+        self.report, self.before = report, (0, 0)
+
+    def update(self, done):
+        now = tuple(done)
+        self.report(now[0] - self.before[0], now[1] - self.before[1])
+        self.before = now
+
+
+def map_blocks(function, blocks, workers, report=None):
+    """An iterator of function(list of Block) for groups that together contain all blocks, in any
+    order.
+
+    Args:
+      function: picklable, as its result must be.
+      blocks: list of Block. workers: Workers.
+      report: called with (bytes of text, tokens = 0) done since the last call.
+    """
+    sizes = [block.num_bytes for block in blocks]
+    pool = workers.pool(len(blocks), sum(sizes) <= IN_PROCESS_BYTES, InThisProcess)
+    num_groups = len(blocks)
+    if not isinstance(pool, InThisProcess):
+        most = max(pool.num_workers * GROUPS_PER_WORKER, sum(sizes) // GROUP_BYTES)
+        num_groups = min(num_groups, most)
+    groups = [blocks[i::num_groups] for i in range(num_groups)]
+    call = functools.partial(call_on_group, function)
+    return pool.run(call, groups, report or (lambda num_bytes, num_tokens: None))
+
+
+def call_on_group(function, blocks, report):
+    result = function(blocks)
+    report(sum(block.num_bytes for block in blocks), 0)
+    return result
+
+
+def call_counted(function, done, lock, task):
+    """Calls a function of a Pool, whose progress is added to done = [bytes of text, tokens]."""
+
+    def report(num_bytes, num_tokens):
+        with lock:
+            done[0] += num_bytes
+            done[1] += num_tokens
+
+    return function(task, report)
 
 
 @contextlib.contextmanager
@@ -91,13 +228,25 @@ def deaf_children():
         signal.raise_signal(signal.SIGINT)
 
 
-def start_process(parent):
-    """Runs once in each worker process: it has one thread, since the processes share the cores, and
-    ends with its parent, a process id.
+def start_worker(function, done, parent):
+    """Runs once in each worker process, which ends with its parent, a process id."""
+    global process_call
+    process_call = functools.partial(call_counted, function, done, done.get_lock())
+    use_one_thread()
+    threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
+
+
+def call_in_process(task):
+    return process_call(task)
+
+
+def use_one_thread():
+    """Prepares a worker process: it has one thread, since the processes share the cores, and
+    returns memory.
     """
+    map_large_blocks()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
 
 
 def end_with_parent(parent):

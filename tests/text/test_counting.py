@@ -15,7 +15,7 @@ from bert_gpu.settings import UserError
 from bert_gpu.text import parallel, sentence_piece, vocab
 from bert_gpu.text.corpus import plan_blocks, read_block
 from bert_gpu.text.counting import count_words_of_blocks, sample_blocks
-from bert_gpu.text.parallel import map_blocks
+from bert_gpu.text.parallel import Workers, map_blocks
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,15 @@ def test_counts_are_those_of_the_whole_text(blocks):
 
 
 def test_two_processes_give_what_one_gives(blocks, monkeypatch):
-    alone = count_words_of_blocks(blocks, True, 1)
+    alone = count_words_of_blocks(blocks, True, Workers(1))
     monkeypatch.setattr(parallel, "IN_PROCESS_BYTES", 0)
     reported = []
-    assert count_words_of_blocks(blocks, True, 2, report=reported.append) == alone
-    assert sum(reported) == sum(block.num_bytes for block in blocks) and len(reported) > 2
+    counts = count_words_of_blocks(
+        blocks, True, Workers(2), report=lambda num_bytes, _: reported.append(num_bytes)
+    )
+    assert counts == alone and sum(reported) == sum(block.num_bytes for block in blocks)
     with pytest.raises(UserError, match="a worker process was killed.*--num_workers"):
-        list(map_blocks(die, blocks, 2))
+        list(map_blocks(die, blocks, Workers(2)))
 
 
 def die(blocks):
@@ -70,7 +72,7 @@ def hang(blocks):
 
 def run(argv):
     parallel.IN_PROCESS_BYTES = 0
-    list(parallel.map_blocks(hang, [Block(), Block()], 2))
+    list(parallel.map_blocks(hang, [Block(), Block()], parallel.Workers(2)))
 
 if __name__ == "__main__":
     sys.exit(flags.exit_code(run, sys.argv))

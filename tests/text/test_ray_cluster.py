@@ -1,0 +1,76 @@
+"""What is said when there is no Ray, no cluster, or another bert-gpu on a node."""
+
+import pickle
+import sys
+import types
+
+import pytest
+
+import bert_gpu
+from bert_gpu.__main__ import main as command
+from bert_gpu.settings import UserError
+from bert_gpu.text import parallel, ray_cluster
+
+
+@pytest.mark.parametrize("name", ["data", "vocab"])
+def test_ray_that_is_not_installed_is_one_line(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("One line.\n")
+    assert command(["bert-gpu", name, "--input_file=text.txt", "--ray_address=auto"]) == 2
+    error = capsys.readouterr().err
+    assert "--ray_address=auto: needs the package ray; pip install 'bert-gpu[ray]'" in error
+    assert error.count("\n") == 1 and [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+@pytest.mark.parametrize("name", ["data", "vocab"])
+def test_one_machine_is_no_cluster(name, capsys):
+    assert command(["bert-gpu", name, "--ray_address=local"]) == 2
+    assert "--ray_address=local: one machine needs no Ray" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "ray://127.0.0.1"])
+def test_an_address_where_nothing_listens_is_told_at_once(address, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "CLIENT_PORT", 1)
+    with pytest.raises(UserError) as error:
+        ray_cluster.open_cluster(None, address)  # Ray is not asked
+    assert f"--ray_address={address}: no Ray cluster answers (Connection refused)" in str(
+        error.value
+    )
+
+
+def test_a_job_without_the_flag_imports_no_ray():
+    config = types.SimpleNamespace(num_workers=3, ray_address=None)
+    before = sys.modules.get("ray")
+    with parallel.open_workers(config, console=None) as workers:
+        assert workers == parallel.Workers(3)
+    assert sys.modules.get("ray") is before
+
+
+def test_a_task_on_a_node(monkeypatch):
+    """It fetches the function once, and says on which node something is wrong."""
+    fetched = []
+
+    def function(task, report):
+        report(len(task), 2)
+        if not task:
+            raise UserError("text.txt: is gone")
+        return task[::-1]
+
+    def get(reference):
+        fetched.append(reference)
+        return function
+
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(get=get))
+    monkeypatch.setattr(ray_cluster, "held", {})
+    monkeypatch.setattr(ray_cluster.parallel, "use_one_thread", lambda: None)
+    monkeypatch.setattr(ray_cluster.socket, "gethostname", lambda: "n7")
+    place = dict(version=bert_gpu.__version__)
+    for task in ("abc", "de"):
+        found = ray_cluster.run_task(place, ["reference"], pickle.dumps(task))
+        assert found == (None, task[::-1], (len(task), 2))
+    assert fetched == ["reference"]
+    with pytest.raises(UserError, match="^node n7: text.txt: is gone$"):
+        ray_cluster.run_task(place, ["reference"], pickle.dumps(""))
+    with pytest.raises(UserError, match="node n7 has bert-gpu .*, and this is 0.0"):
+        ray_cluster.run_task(dict(version="0.0"), ["reference"], pickle.dumps("abc"))
