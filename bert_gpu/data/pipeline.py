@@ -22,7 +22,7 @@ from bert_gpu.settings import UserError
 
 WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of this size
 VALIDATION_EPOCH = -1  # validation is masked the same way every time
-WIDE = ("input_ids", "input_mask", "segment_ids", "sequence_ids")  # (B, S)
+WIDE = ("input_ids", "input_mask", "segment_ids", "sequence_ids", "token_labels")  # (B, S)
 
 
 @dataclasses.dataclass(frozen=True)

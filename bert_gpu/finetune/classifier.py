@@ -1,4 +1,4 @@
-"""Texts or pairs of them -> batches -> a classifier's loss and outputs.
+"""Texts or pairs of them -> rows -> batches -> the loss and the outputs of a head.
 
 All text is tokenized once, up front, into flat arrays, those of large files on the disk. A batch
 is padded only to its longest row, unless the encoder has a fixed length. As in pretraining, the
@@ -9,17 +9,18 @@ Legend: N examples, T tokens of all of them, B batch, S sequence, C classes.
 """
 
 import dataclasses
+import typing
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data.pipeline import bucketed, consume, epoch_order
 from bert_gpu.finetune.growing import GrowingArray
-from bert_gpu.model.heads import classifier_logits, sentence_vector
 from bert_gpu.text.framing import frame, padded
 from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.step import Objective
 
+NO_LABEL = -1  # of a token that nothing is predicted of
 LENGTH_MULTIPLE = 8  # matrix units like multiples of 8, and fewer lengths mean fewer compilations
 
 
@@ -34,6 +35,8 @@ class EncodedExamples:
         example. num_truncated: examples that were cut to it.
       padding: as --padding. length_multiple: the length of a batch is a multiple of it, or
         max_seq_length.
+      token_labels: int32 (T,), targets of tokens, NO_LABEL where there is none, or None.
+      origin: what a form needs to trace rows back to its examples.
     """
 
     ids: np.ndarray
@@ -44,6 +47,8 @@ class EncodedExamples:
     num_truncated: int
     padding: str = "dynamic"
     length_multiple: int = LENGTH_MULTIPLE
+    token_labels: np.ndarray | None = None
+    origin: typing.Any = None
 
     def __len__(self):
         return len(self.first_lengths)
@@ -92,7 +97,7 @@ def make_batch(examples, indices, row_weights=None):
 
     Returns:
       dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, if the
-        examples have labels, labels (B,) or (B, C).
+        examples have labels, labels (B,) or (B, C), and if their tokens have, token_labels (B, S).
     """
     lengths = examples.splits[indices + 1] - examples.splits[indices]
     longest = min(
@@ -108,6 +113,9 @@ def make_batch(examples, indices, row_weights=None):
         segment_ids=is_second.astype(np.int32),
         row_weights=weights,
     )
+    if examples.token_labels is not None:
+        labels, _ = padded(examples.token_labels, examples.splits, indices, longest)
+        batch["token_labels"] = np.where(is_token, labels, np.int32(NO_LABEL))
     return batch if examples.labels is None else batch | dict(labels=examples.labels[indices])
 
 
@@ -147,40 +155,26 @@ def evaluation_batches(examples, *, batch_size):
         yield make_batch(examples, indices, is_real.astype(np.float32))
 
 
-def class_logits(weights, batch, encoder, dtype, seed=None):
-    """(B, C) in the compute dtype. The sentence vector has the dropout of the hidden states, as in
-    Google's BERT.
-    """
-    config, hidden = encoder.config, encoder.encode(weights, batch, dtype=dtype, seed=seed)
-    return classifier_logits(
-        weights,
-        sentence_vector(weights, hidden, batch["input_mask"], config),
-        seed,
-        config.hidden_dropout_prob,
-    )
-
-
 def task_objective(encoder, kind):
     """The Objective of a kind of answers (kinds.py) on an Encoder: its losses, weighted by
     row_weights and by the kind's own weights.
     """
 
     def losses(weights, batch, dtype, seed):
-        logits = class_logits(weights, batch, encoder, dtype, seed)
-        losses = kind.losses(logits, batch["labels"])
+        logits = kind.head.logits(weights, batch, encoder, dtype, seed)
+        losses = kind.losses(logits, batch[kind.target])
         return {"classifier": tf.reduce_sum(losses * batch["row_weights"])}
 
     def counts(batch):
-        return {"classifier": tf.reduce_sum(kind.weights(batch["labels"]) * batch["row_weights"])}
+        weights = kind.weights(batch[kind.target]) * batch["row_weights"]
+        return {"classifier": tf.reduce_sum(weights)}
 
     return Objective(counts=counts, losses=losses)
 
 
 class Predictor:
-    """Callable (EncodedExamples, batch_size) -> the kind's outputs float64 (N, C), in the same
-    order. batch_size is that of all replicas together.
-
-    They are computed in float64, so that even a very unlikely class has a probability above 0.
+    """Callable (EncodedExamples, batch_size) -> the kind's outputs, such as float64 (N, C), in the
+    same order. batch_size is that of all replicas together.
     """
 
     def __init__(self, devices, state, encoder, kind):
@@ -189,7 +183,7 @@ class Predictor:
             devices,
             state,
             lambda weights, batch, dtype: {
-                "logits": tf.cast(class_logits(weights, batch, encoder, dtype), tf.float32)
+                "logits": tf.cast(kind.head.logits(weights, batch, encoder, dtype), tf.float32)
             },
         )
 
@@ -200,13 +194,14 @@ class Predictor:
             )
         # a larger batch would only be padding
         everything = -(-len(examples) // self.num_replicas) * self.num_replicas
-        logits = []
+        found = []
         for batch in evaluation_batches(examples, batch_size=min(batch_size, everything)):
             is_real = batch["row_weights"] > 0
             features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])
-            logits.append(outputs[is_real])
-        found = np.concatenate(logits).astype(np.float64)
-        ordered = np.empty_like(found)
-        ordered[evaluation_order(examples)] = found
-        return self.kind.outputs(ordered)
+            batch = {name: value[is_real] for name, value in batch.items()}
+            found += self.kind.kept(outputs[is_real], batch)
+        ordered = [None] * len(found)
+        for place, row in zip(evaluation_order(examples), found, strict=True):
+            ordered[place] = row
+        return self.kind.joined(ordered)

@@ -8,8 +8,7 @@ from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.train.config import CadenceConfig, RunSettings
 
-# of --init_checkpoint in a training, and of --max_seq_length
-DEFAULT_START, DEFAULT_LENGTH, DEFAULT_TASK = "runs/pretrain/model", 128, "pairs"
+DEFAULT_START, DEFAULT_TASK = "runs/pretrain/model", "pairs"  # of a training
 STANDARD_INPUT = STANDARD_OUTPUT = "-"
 FILES = dict(train="train", eval="dev", predict="test")  # which split each phase reads
 
@@ -21,6 +20,7 @@ class FinetuneConfig(Settings):
     task_name: str | None = setting(
         None,
         "The task, in any case: pairs (of texts, or single ones, with labels of any kind), single, "
+        "ner (a tag for each word), "
         f"or one of GLUE: {', '.join(tasks.GLUE)}; all: each of these that --data_dir holds. "
         "Default: pairs, or without training that of the model.",
     )
@@ -28,8 +28,8 @@ class FinetuneConfig(Settings):
         None,
         "What is predicted. classification: one of the classes in the training file; regression: "
         "a number; multilabel: any of several labels, in a cell with commas between them or as a "
-        "JSON list. Default: the task's.",
-        choices=tuple(tasks.KINDS),
+        "JSON list. tagging is that of ner. Default: the task's.",
+        choices=tasks.KINDS,
     )
     data_dir: str = setting(
         "examples/pairs",
@@ -189,6 +189,18 @@ class StartConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class WindowConfig(Settings):
+    """Texts that are longer than a row."""
+
+    doc_stride: int | None = setting(
+        None,
+        "Tokens from the beginning of a row to that of the next one, of a text that needs several: "
+        "sentences of ner. Default: half a row.",
+        low=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig(Settings):
     """Several fine-tunings in one call, each a run in a folder below --output_dir."""
 
@@ -213,6 +225,7 @@ class FinetuneSettings(RunSettings):
 
     run: FinetuneConfig = FinetuneConfig()
     start: StartConfig = StartConfig()
+    windows: WindowConfig = WindowConfig()
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=5e-5)
     cadence: CadenceConfig = CadenceConfig(num_train_epochs=3.0)
 
@@ -242,7 +255,7 @@ def has_test_file(config):
         return True
     task = tasks.find_task(config.task_name or DEFAULT_TASK)
     folder = tasks.find_folder(task, config.data_dir)
-    return any(tasks.find_table(folder, stem) for stem in task.stems("test"))
+    return any(tasks.find_table(task, folder, stem) for stem in task.stems("test"))
 
 
 def resolve_defaults(settings, phases):
@@ -254,7 +267,7 @@ def resolve_defaults(settings, phases):
     if "train" in phases:
         run = dataclasses.replace(
             run,
-            max_seq_length=run.max_seq_length or DEFAULT_LENGTH,
+            max_seq_length=run.max_seq_length or length_of(run.task_name),
             task_name=run.task_name or DEFAULT_TASK,
         )
         start = dataclasses.replace(
@@ -264,6 +277,12 @@ def resolve_defaults(settings, phases):
             else start.init_checkpoint,
         )
     return dataclasses.replace(settings, run=run, start=start)
+
+
+def length_of(task_name):
+    """The default of --max_seq_length for the task of a name, None = the default task."""
+    name = DEFAULT_TASK if task_name in (None, tasks.ALL) else task_name
+    return tasks.find_task(name).max_seq_length
 
 
 def resolve_task(config, notes=None):
@@ -294,7 +313,17 @@ def settled(task, *tellers):
     if (text_b := told("text_b")) is not None:
         named |= dict(text_b=text_b or None, requires_text_b=bool(text_b))
     if told("task_kind") not in (None, task.kind):
+        check_kind(task, told("task_kind"))
         named |= dict(kind=told("task_kind"), metrics=(), labels=None)
     if columns := tellers[-1].columns:
         named |= dict(columns=dict.fromkeys(tasks.SPLITS, columns))
     return dataclasses.replace(task, **named)
+
+
+def check_kind(task, kind):
+    """UserError unless a kind of texts' answers replaces another such."""
+    if not {task.kind, kind} <= set(tasks.TEXT_KINDS):
+        raise UserError(
+            f"--task_kind={kind}: --task_name={task.name} is {task.kind}; drop the flag, or name "
+            "another task"
+        )

@@ -40,15 +40,42 @@ class Chunk:
     cells: list[list[str]]
 
 
-class Examples:
+class Loaded:
+    """What the examples of a Source have in common, whatever their task (forms.py).
+
+    Attributes:
+      source: Source. path: of the file. digest: SHA-256 of the file. num_examples: N.
+      has_pairs: whether they are pairs of texts. num_skipped: examples that were left out.
+    """
+
+    source, path, digest, num_examples = None, None, None, 0
+    has_pairs, num_skipped = False, 0
+
+    def __len__(self):
+        return self.num_examples
+
+    def describe(self):
+        """Which rows of which content they are, wherever the file lies."""
+        part = self.source.part
+        rows = "" if part == Part() else f", share {part.low:g} to {part.high:g}"
+        return f"{os.path.basename(self.path)} {self.digest[:12]}{rows}"
+
+    def check_some(self, count):
+        """UserError when none of the file's rows belong to the Source."""
+        if not count:
+            raise UserError(
+                f"{self.path}: no row of it belongs to the {self.source.stem} examples; "
+                "give them a larger share, or a file of their own"
+            )
+
+
+class Examples(Loaded):
     """The examples of one Source.
 
     Attributes:
-      source: Source. path: of the file. header: names of its columns. digest: SHA-256 of the file.
-      has_pairs: whether they are pairs of texts. has_labels: whether there are labels.
+      those of Loaded. header: names of the file's columns. has_labels: whether there are labels.
       label_names: the distinct labels, in the order of their first row. label_lines: that row's
         line of each. label_codes: int32 (N,), indices into label_names; None without labels.
-      num_skipped: broken rows of the file that were left out.
 
     Raises:
       UserError: a missing file or column, a row with the wrong number of columns, an empty label,
@@ -86,19 +113,12 @@ class Examples:
                     )
                 code = found.setdefault(label, (len(found), line))[0]
                 codes.append(code)
-        if not count:
-            raise UserError(
-                f"{self.path}: no row of it belongs to the {self.source.stem} examples; "
-                "give them a larger share, or a file of their own"
-            )
+        self.check_some(count)
         self.num_examples, self.num_skipped = count, self.table.num_skipped
         self.digest = self.table.digest
         self.label_names = tuple(found)
         self.label_lines = tuple(line for _, line in found.values())
         self.label_codes = np.array(codes, np.int32) if self.has_labels else None
-
-    def __len__(self):
-        return self.num_examples
 
     def chunks(self):
         """Reads the file again: yields Chunks of up to CHUNK_ROWS examples, in order."""
@@ -126,12 +146,6 @@ class Examples:
             labels=None if labels is None else [label.strip() for label in labels],
             cells=[cells for _, _, cells in rows],
         )
-
-    def describe(self):
-        """Which rows of which content they are, wherever the file lies."""
-        part = self.source.part
-        rows = "" if part == Part() else f", share {part.low:g} to {part.high:g}"
-        return f"{os.path.basename(self.path)} {self.digest[:12]}{rows}"
 
     def column(self, name):
         """A whole column, read anew: the list of all `name` (lines, ids, texts_a, texts_b, labels)

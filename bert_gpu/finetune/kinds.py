@@ -1,7 +1,8 @@
-"""What kinds of answer a task may want: a class, a number, several labels at once.
+"""What kinds of answer a task may want of a text: a class, a number, several labels at once.
 
 A kind says how the labels of a file become targets, what the model's scores mean, and what its loss
-is. Legend: N examples, B batch, C scores for an example (classes, labels, or 1).
+is; tagging.py has that of words. Legend: N examples, B batch, C scores for an example (classes,
+labels, or 1).
 """
 
 import dataclasses
@@ -14,12 +15,41 @@ from bert_gpu.environment import Later
 from bert_gpu.settings import UserError
 
 tf = Later("tensorflow")
+heads = Later("bert_gpu.finetune.heads")
 
 SEPARATOR = ","  # of the labels in a cell
 
 
+class Kind:
+    """What every kind has; here that of texts.
+
+    problem_type: as in config.json of Hugging Face, None where it has none. target: the name of the
+    targets in a batch.
+    """
+
+    problem_type, target = None, "labels"
+
+    @property
+    def head(self):
+        """The heads.Head whose scores it reads."""
+        return heads.CLASSIFIER
+
+    def kept(self, logits, batch):
+        """What is kept of the scores of each row (B, ...) of an evaluation: a list of B arrays.
+        batch: as `classifier.make_batch` gives it.
+        """
+        return list(logits)
+
+    def joined(self, rows):
+        """The outputs of all examples, from what `kept` has kept of each row, in their order.
+
+        They are computed in float64, so that even a very unlikely class has a probability above 0.
+        """
+        return self.outputs(np.stack(rows).astype(np.float64))
+
+
 @dataclasses.dataclass(frozen=True)
-class Classification:
+class Classification(Kind):
     """One of C classes; the loss is the cross-entropy, in nats.
 
     label_smoothing: share of the target that all classes have alike (Szegedy et al. 2016,
@@ -72,7 +102,7 @@ class Classification:
 
 
 @dataclasses.dataclass(frozen=True)
-class Regression:
+class Regression(Kind):
     """A number; the loss is the squared error. C = 1."""
 
     problem_type = "regression"
@@ -110,7 +140,7 @@ class Regression:
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiLabel:
+class MultiLabel(Kind):
     """Any number of C labels, in one cell: separated by commas, or a JSON list. The loss is the
     mean binary cross-entropy over the labels, in nats.
     """
@@ -159,6 +189,16 @@ class MultiLabel:
 
 
 KINDS = dict(classification=Classification, regression=Regression, multilabel=MultiLabel)
+
+
+def check_plain_loss(config, task):
+    """UserError when a FinetuneConfig changes the loss of classes, and the task has none."""
+    for flag in ("label_smoothing", "class_weights"):
+        if getattr(config, flag):
+            raise UserError(
+                f"--{flag}={getattr(config, flag)}: is for classes, and this task is a "
+                f"{task.kind}; drop it"
+            )
 
 
 def find_classes(examples, names):

@@ -23,8 +23,10 @@ from bert_gpu.train import checkpoint
 
 RESULTS, RESULTS_TEXT = "eval_results.json", "eval_results.txt"
 PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", "submission"
+TAGGED = "predictions.conll"
 FILES = re.compile(
-    r"eval_results\.(json|txt)|(test_results|predictions)(_\w+)?\.tsv|submission|pictures"
+    r"eval_results\.(json|txt)|(test_results|predictions)(_\w+)?\.tsv|predictions\.conll|"
+    r"submission|pictures"
 )
 
 
@@ -71,7 +73,7 @@ def is_result(path, name):
     partial = re.fullmatch(r"\.(.+)\.\d+\.partial", name)
     if not FILES.fullmatch(partial[1] if partial else name):
         return False
-    if partial or name in (SUBMISSION, pictures.FOLDER):
+    if partial or name in (SUBMISSION, pictures.FOLDER, TAGGED):
         return True
     try:
         with open(os.path.join(path, name), encoding="utf-8") as file:
@@ -205,10 +207,10 @@ def write_predictions(output_dir, examples, labels, kind, outputs, predictions_f
     return os.path.join(where, name)
 
 
-def predictions_path(output_dir, suffix, predictions_file):
+def predictions_path(output_dir, suffix, predictions_file, default=PREDICTIONS):
     """(folder, name) of predictions.tsv or, with the same suffix, of the file in its place."""
     if predictions_file in (None, STANDARD_OUTPUT):
-        return output_dir, predictions_file or with_suffix(PREDICTIONS, suffix)
+        return output_dir, predictions_file or with_suffix(default, suffix)
     folder, name = os.path.split(predictions_file)
     return folder or ".", with_suffix(name, suffix)
 

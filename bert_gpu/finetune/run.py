@@ -1,23 +1,20 @@
-"""Fine-tuning: hands task, model and classifier to the engine, then evaluates and predicts."""
+"""Fine-tuning: hands task, model and head to the engine, then evaluates and predicts."""
 
 import contextlib
 import dataclasses
 import time
 import typing
 
-import numpy as np
-
 from bert_gpu.console import LogConsole
-from bert_gpu.finetune import classifier, kinds, pictures, results
+from bert_gpu.finetune import classifier, results
 from bert_gpu.finetune.config import (
-    DEFAULT_LENGTH,
     DEFAULT_START,
     FinetuneConfig,
     FinetuneSettings,
     resolve_phases,
     resolve_task,
 )
-from bert_gpu.finetune.metrics import compute_metrics
+from bert_gpu.finetune.forms import open_form
 from bert_gpu.finetune.splits import read_splits, standard_input_spooled
 from bert_gpu.finetune.start import (
     check_fits,
@@ -81,13 +78,18 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     """
     console = console or LogConsole()
     check_monitoring(settings.monitor)
-    if settings.run.pictures:
-        pictures.check_pictures()
     phases = resolve_phases(settings.run)
     trains = "train" in phases
     trained = None if trains else find_trained(settings.start, settings.run.output_dir)
-    notes = None if trains else read_notes(trained.path)
+    notes = None if trains else read_notes(trained.path, trained.head)
     task = resolve_task(settings.run, notes)
+    form = open_form(task)
+    form.check(settings)
+    if not trains and trained.head is not form.HEAD:
+        raise UserError(
+            f"--task_name={task.name}: needs a {form.HEAD.architecture}, and {trained.path} is a "
+            f"{trained.head.architecture}; name another model, or drop the flag"
+        )
     init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
     start = None if init_checkpoint == NONE else init_checkpoint
     with standard_input_spooled(settings.run) as run:
@@ -107,39 +109,43 @@ def run_phases(
     trained, notes: of the model to evaluate (start.py), None for a training.
     folder, stored: of `open_folder`.
     """
-    trains = trained is None
+    trains, form = trained is None, open_form(task)
     devices = set_up(settings.devices)
     settings = dataclasses.replace(
         settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
     )
     start = (
-        choose_start(settings, task, examples["train"][0], stored, devices)
+        choose_start(settings, task, form, examples["train"][0], stored, devices)
         if trains
         else start_trained(settings.start, trained)
     )
-    kind = make_kind(settings.run, task, start.labels, examples["train"][0] if trains else None)
-    length = choose_length(settings, start, notes)
+    kind = form.make_kind(
+        settings.run, task, start.labels, examples["train"][0] if trains else None
+    )
+    length = choose_length(settings, task, start, notes)
+    windows = {name: told(name, settings.windows, notes) for name in form.WINDOWS}
+    settings = dataclasses.replace(
+        settings, windows=dataclasses.replace(settings.windows, **windows)
+    )
     every = [part for parts in examples.values() for part in parts]
     check_fits(start, every, length, devices.precision)
     encoded = {
-        phase: [
-            encode(start, kind, part, length, settings.run.padding, folder.path) for part in parts
-        ]
+        phase: [form.encode(part, kind, start, settings, length, folder.path) for part in parts]
         for phase, parts in examples.items()
     }
     fixed = (
-        fixed_settings(settings, task, devices, start, examples["train"][0], length)
+        fixed_settings(settings, task, devices, start, examples["train"][0], length) | windows
         if trains
         else None
     )
-    names = task.metrics or kind.metrics
+    names = form.metric_names(task, kind, start.labels)
     if trains:
         engine.check_settings(folder, stored, fixed, RUN_FIELDS)
         if "eval" in examples:
             reported = {part.source.stem: dict.fromkeys(names, 0.0) for part in examples["eval"]}
             settings.ending.criterion(joined(reported))  # refuses a --best_metric that there is not
     warn_of_skipped(examples, console)
-    about = describe(start, task, examples, encoded)
+    about = describe(start, form, examples, encoded)
     if not trains:
         console.block([*device_rows(devices), *about])
 
@@ -153,18 +159,20 @@ def run_phases(
     )
     predict = classifier.Predictor(devices, state, start.encoder, kind)
 
-    def evaluate(draw=lambda *outputs: None):
-        """{stem of a dev file: {name: value}}. draw: of (stem, outputs, targets) of each."""
+    def judge(part, rows, outputs):
+        return form.judge(part, rows, kind, start.labels, outputs, names)
+
+    def leave(part, rows, outputs):
+        return form.after_evaluation(folder.path, settings, part, rows, kind, start.labels, outputs)
+
+    def evaluate(leave=lambda *outputs: None):
+        """{stem of a dev file: {name: value}}. leave: of (examples, rows, outputs) of each."""
         size, found = settings.run.eval_batch_size * devices.num_replicas, {}
         for part, rows in zip(examples["eval"], encoded["eval"], strict=True):
             outputs = predict(rows, size)
-            found[part.source.stem] = compute_metrics(outputs, rows.labels, names)
-            draw(part.source.stem, outputs, rows.labels)
+            found[part.source.stem] = judge(part, rows, outputs)
+            leave(part, rows, outputs)
         return found
-
-    def draw(stem, outputs, targets):
-        if settings.run.pictures and np.isfinite(outputs).all():
-            pictures.draw(folder.path, stem, task, start.labels, outputs, targets)
 
     path, outcome = start.path, None
     if trains:
@@ -176,11 +184,11 @@ def run_phases(
             kind,
             encoded["train"][0],
             (lambda: joined(evaluate())) if "eval" in examples else None,
-            task,
+            form.names_of(task),
             exporter(
                 start,
                 kind,
-                write_notes(task, examples["train"][0].has_pairs, length),
+                write_notes(task, examples["train"][0].has_pairs, length, windows),
                 lambda step: facts_while_training(folder.path, step, console.warn),
             ),
             about,
@@ -196,19 +204,13 @@ def run_phases(
         state.assign_weights(models.read_model(path).weights)
     metrics, predicted = {}, []
     if "eval" in examples:
-        metrics = evaluate(draw)
+        metrics = evaluate(leave)
     for part, rows in zip(examples.get("predict", ()), encoded.get("predict", ()), strict=True):
         outputs = predict(rows, settings.run.predict_batch_size * devices.num_replicas)
-        metrics[part.source.stem] = (
-            compute_metrics(outputs, rows.labels, names) if part.has_labels else {}
-        )
+        metrics[part.source.stem] = judge(part, rows, outputs) if part.has_labels else {}
         if part.has_labels:
-            draw(part.source.stem, outputs, rows.labels)
-        predicted.append(
-            results.write_predictions(
-                folder.path, part, start.labels, kind, outputs, settings.run.predictions_file
-            )
-        )
+            leave(part, rows, outputs)
+        predicted.append(form.write(folder.path, settings, part, rows, kind, start.labels, outputs))
     if "eval" in examples:
         if outcome is not None:
             step = outcome.progress.step
@@ -235,47 +237,10 @@ def joined(metrics):
     return metrics[first] | more
 
 
-def make_kind(config, task, labels, examples):
-    """The kind of answers (kinds.py) of a TaskSpec, with the losses that a FinetuneConfig wants.
-
-    examples: those of the training, None without one.
-    """
-    if task.kind != "classification":
-        for flag in ("label_smoothing", "class_weights"):
-            if getattr(config, flag):
-                raise UserError(
-                    f"--{flag}={getattr(config, flag)}: is for classes, and this task is a "
-                    f"{task.kind}; drop it"
-                )
-        return kinds.KINDS[task.kind]()
-    if examples is None:
-        return kinds.Classification()
-    weights = config.class_weights and class_weights(config.class_weights, labels, examples)
-    return kinds.Classification(config.label_smoothing, weights)
-
-
-def class_weights(text, labels, examples):
-    """The weights that --class_weights gives, one for each of the labels; UserError when it does
-    not.
-    """
-    if text == "balanced":
-        numbers = np.bincount(
-            kinds.Classification().targets(examples, labels), minlength=len(labels)
-        )
-        absent = [label for label, number in zip(labels, numbers, strict=True) if not number]
-        if absent:
-            raise UserError(
-                f"--class_weights=balanced: {examples.path} has no example of {absent[0][:40]!r}; "
-                "give the weights as numbers"
-            )
-        return tuple(len(examples) / (len(labels) * int(number)) for number in numbers)
-    weights = [kinds.number_in(part) for part in text.split(",")]
-    if len(weights) != len(labels) or any(weight is None or weight <= 0 for weight in weights):
-        raise UserError(
-            f"--class_weights={text[:60]}: must be balanced, or {len(labels)} numbers above 0, of "
-            f"the classes {', '.join(labels)}"[:300]
-        )
-    return tuple(weights)
+def told(name, config, notes):
+    """The setting of a config, or where it is None that of a model's TaskNotes, if any."""
+    value = getattr(config, name)
+    return getattr(notes, name, None) if value is None else value
 
 
 # of the settings in a run.json
@@ -302,50 +267,39 @@ def open_folder(output_dir, overwrite, trains, start):
     yield folder, stored
 
 
-def choose_start(settings, task, examples, stored, devices):
-    """The Start of a training on Examples."""
+def choose_start(settings, task, form, examples, stored, devices):
+    """The Start of a training on examples."""
 
     def check(model, specs_of):
         check_size(settings, model, specs_of, devices, 1, settings.run.eval_batch_size, stored)
 
-    labels = task.labels or kinds.KINDS[task.kind]().find_labels(examples)
-    start = start_training(settings.start, labels, settings.run.seed, check)
+    labels = form.find_labels(task, examples)
+    start = start_training(settings.start, labels, settings.run.seed, check, form.HEAD)
     dropout = {
         name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None
     }
     return dataclasses.replace(start, model=dataclasses.replace(start.model, **dropout))
 
 
-def choose_length(settings, start, notes):
-    """Maximum tokens per example: as set, else the length that a model to evaluate was trained
-    with, else DEFAULT_LENGTH, or the model's positions where it has fewer.
+def choose_length(settings, task, start, notes):
+    """Maximum tokens of a row: as set, else the length that a model to evaluate was trained with,
+    else the task's, or the model's positions where it has fewer.
 
     notes: TaskNotes of the model to evaluate, None for a training. The model's own length wins over
     a recipe's.
     """
     told = settings.run.max_seq_length
     if notes is None:
-        return told or DEFAULT_LENGTH
+        return told or task.max_seq_length
     if told is not None and "max_seq_length" not in settings.flexible:
         return told
-    return notes.max_seq_length or told or min(DEFAULT_LENGTH, start.model.max_position_embeddings)
+    longest = start.model.max_position_embeddings
+    return notes.max_seq_length or told or min(task.max_seq_length, longest)
 
 
-def encode(start, kind, examples, max_seq_length, padding, folder):
-    """The classifier.EncodedExamples of Examples, with the kind's targets."""
-    return classifier.encode_examples(
-        start.tokenizer,
-        ((chunk.texts_a, chunk.texts_b) for chunk in examples.chunks()),
-        kind.targets(examples, start.labels) if examples.has_labels else None,
-        max_seq_length,
-        "fixed" if start.encoder.fixed_length else padding,
-        folder=folder,
-    )
-
-
-def describe(start, task, examples, encoded):
+def describe(start, form, examples, encoded):
     """Rows on the model and the data, for the log."""
-    labels = "" if task.kind == "regression" else f"; labels: {', '.join(start.labels)}"
+    labels = f"; labels: {', '.join(start.labels)}" if len(start.labels) > 1 else ""
     rows = [("model", f"{start.path}{labels}"[:300])]
     if start.unused:
         rows.append(("left over", start.unused))
@@ -354,15 +308,7 @@ def describe(start, task, examples, encoded):
         rows.append(("fresh weights", names))
     for phase, parts in examples.items():
         for part, found in zip(parts, encoded[phase], strict=True):
-            kind = "pairs" if part.has_pairs else "texts"
-            cut = (
-                f"; {found.num_truncated:,} cut to {found.max_seq_length} tokens"
-                if found.num_truncated
-                else ""
-            )
-            tokens = len(found.ids) / len(found)
-            text = f"{part.path}: {len(part):,} {kind}, {tokens:.1f} tokens each{cut}"
-            rows.append(("data", text))
+            rows.append(("data", f"{part.path}: {form.describe(part, found)}"))
     return tuple(rows)
 
 
@@ -405,12 +351,12 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
 def exporter(start, kind, notes, describe):
     """The function of (folder, weights, step) that writes a Start's model.
 
-    kind: of answers (kinds.py). notes: {name: bytes} of further files. describe: function of the
+    kind: of answers (kinds.Kind). notes: {name: bytes} of further files. describe: function of the
     step -> facts for its card.
     """
 
     def export(path, weights, step):
-        task = ("BertForSequenceClassification", start.labels, kind.problem_type)
+        task = (kind.head.architecture, start.labels, kind.problem_type)
         said = models.Notes([], [], *task)
         model = models.Model(start.model, weights, said, start.tokenizer, describe(step))
         models.write_own(model, path, notes)
@@ -418,10 +364,10 @@ def exporter(start, kind, notes, describe):
     return export
 
 
-def make_training(settings, fixed, devices, start, kind, encoded, validate, task, export, about):
-    """The engine's Training of a classifier on the classifier.EncodedExamples of the train file.
+def make_training(settings, fixed, devices, start, kind, encoded, validate, left, export, about):
+    """The engine's Training of a head on the classifier.EncodedExamples of the train file.
 
-    export, about: of the engine's Training.
+    left: names of the files that results go into. export, about: of the engine's Training.
     """
 
     def batches_at(position, batch_size):
@@ -442,6 +388,6 @@ def make_training(settings, fixed, devices, start, kind, encoded, validate, task
         export=export,
         fixed=fixed,
         hashes=dict(init_checkpoint=fixed["init_checkpoint"], vocabulary=start.tokenizer.identity),
-        results=results.names_of(task),
+        results=left,
         about=about,
     )

@@ -21,7 +21,7 @@ def score(task, metrics):
     Args:
       task: its name. metrics: {stem of a file: {name: value}}; test files do not count.
     """
-    names = tasks.TASKS[task].reported
+    names = tasks.find_task(task).reported
     dev = [values for stem, values in metrics.items() if stem.startswith("dev") and values]
     found = [
         values[name]
@@ -86,9 +86,9 @@ def content(rows):
 def glue_row(rows):
     """{folder of a task of GLUE: median of its best cell, "mean": ...} without marks."""
     medians = {
-        tasks.TASKS[task].folder: made["median"]
+        tasks.find_task(task).folder: made["median"]
         for (task, mark), (_, made) in best_cells(rows).items()
-        if mark is None and tasks.TASKS[task].folder
+        if mark is None and tasks.find_task(task).folder
     }
     return medians | (dict(mean=statistics.fmean(medians.values())) if medians else {})
 

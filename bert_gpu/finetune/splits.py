@@ -10,29 +10,31 @@ import tempfile
 from bert_gpu import files
 from bert_gpu.environment import Later
 from bert_gpu.finetune.config import FILES, STANDARD_INPUT
-from bert_gpu.finetune.examples import Examples, Source, check_alike
+from bert_gpu.finetune.examples import Source, check_alike
+from bert_gpu.finetune.forms import open_form
 from bert_gpu.finetune.tables import Part
-from bert_gpu.finetune.tasks import ENDINGS, find_folder, find_table
+from bert_gpu.finetune.tasks import find_folder, find_table
 from bert_gpu.settings import UserError
 
 tf = Later("tensorflow")
 
 
 def read_splits(task, config, phases):
-    """{phase: list of Examples}: one for each file of the phase, such as MNLI's two dev files.
+    """{phase: list of examples (forms.py)}: one for each file of the phase, such as MNLI's two dev
+    files.
 
     Args:
       task: TaskSpec. config: FinetuneConfig. phases: of config.resolve_phases.
 
     Raises:
-      UserError: a file is missing, or as for Examples.
+      UserError: a file is missing, or as for the examples of the task's form.
     """
     check_shares(config)
-    found = {}
+    found, form = {}, open_form(task)
     for phase in phases:
         needs_label = phase != "predict"
         found[phase] = [
-            Examples(task, source, needs_label)
+            form.open_examples(task, source, needs_label)
             for source in find_sources(task, config, FILES[phase])
         ]
     check_alike(task, [part for parts in found.values() for part in parts])
@@ -57,11 +59,11 @@ def find_sources(task, config, split):
         return [Source(split, check_file(file, f"{split}_file"), part)]
     check_folder(config.data_dir)
     folder, stems = find_folder(task, config.data_dir), task.stems(split)
-    found = [Source(stem, path, part) for stem in stems if (path := find_table(folder, stem))]
+    found = [Source(stem, path, part) for stem in stems if (path := find_table(task, folder, stem))]
     if not found:
         raise UserError(
-            f"--data_dir={config.data_dir}: has no {stems[0]}.{' or .'.join(ENDINGS)}; add one, "
-            f"name another folder, or name the file with --{split}_file"
+            f"--data_dir={config.data_dir}: has no {stems[0]}.{' or .'.join(task.endings)}; add "
+            f"one, name another folder, or name the file with --{split}_file"
         )
     return found
 

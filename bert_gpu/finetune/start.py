@@ -6,12 +6,16 @@ import os
 import typing
 
 from bert_gpu.files import CHECKSUM, json_checksum, read_json
-from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig
+from bert_gpu.finetune import tasks
+from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, WindowConfig
+from bert_gpu.finetune.forms import open_form
+from bert_gpu.finetune.heads import CLASSIFIER, HEADS, Head
 from bert_gpu.interop import models
+from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.sources import NONE
 from bert_gpu.model.config import ModelConfig, preset, read_config, read_labels, read_problem_type
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.model.heads import classifier_weights, pooling_of
+from bert_gpu.model.heads import pooling_of
 from bert_gpu.model.weights import initialize
 from bert_gpu.settings import Settings, UserError, fields_of, like
 from bert_gpu.text.tokenizer import Tokenizer
@@ -24,8 +28,8 @@ class Start:
     """The model that fine-tuning or evaluation starts from.
 
     path: the model's folder, or "none". labels: names of the classes, in the order of the logits.
-    weights: {name: float32 array}, all of a classifier's. fresh: names of the randomly initialised
-    ones. unused: what the model's files have and no model here, for the log.
+    weights: {name: float32 array}, all of the encoder and its head. fresh: names of the randomly
+    initialised ones. unused: what the model's files have and no model here, for the log.
     """
 
     path: str
@@ -41,36 +45,37 @@ class Start:
         return open_encoder(self.model)
 
 
-def start_training(config, labels, seed, check_size=lambda model, specs_of: None):
-    """The Start of a training: --init_checkpoint, with fresh weights for what it lacks.
+def start_training(config, labels, seed, check_size=lambda model, specs_of: None, head=CLASSIFIER):
+    """The Start of a training of a heads.Head: --init_checkpoint, with fresh weights for what it
+    lacks.
 
     check_size: called before weights are made with the ModelConfig and a function of such a config
     -> {name: WeightSpec}, or None where that takes too much.
 
-    Drops a classifier of other classes, and a head that pools differently from --pooling and
+    Drops a head of other classes, and a classifier that pools differently from --pooling and
     --pooler_size.
     """
     init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
     if init_checkpoint == NONE:
         path, stored, unused = NONE, {}, ""
         model, tokenizer = fresh_model(config)
-        model = with_head(model, config)
+        model = with_pooling(model, config, head)
     else:
         path, (model, stored, notes, *_) = models.read_start(init_checkpoint)
         unused = models.describe_unused(notes)
         tokenizer = checked_tokenizer(config, path, model)
-        pooled_by, model = pooling_of(model, stored), with_head(model, config)
-        left = () if class_names(stored, notes.labels) == labels else ("classifier/",)
-        left += (
-            () if (model.pooling, model.pooled_size) == pooled_by else ("pooler/", "classifier/")
-        )
-        left += reinitialised(model, config.reinit_layers)
+        pooled_by, model = pooling_of(model, stored), with_pooling(model, config, head)
+        own = f"{head.name}/"
+        left = () if class_names(head, stored, notes.labels) == labels else (own,)
+        if head is CLASSIFIER and (model.pooling, model.pooled_size) != pooled_by:
+            left += ("pooler/", own)
+        left += reinitialised(model, config.reinit_layers, head)
         stored = {name: value for name, value in stored.items() if not name.startswith(left)}
     check_size(
         model,
-        None if model.encoder else lambda few: classifier_weights(open_encoder(few), len(labels)),
+        None if model.encoder else lambda few: head.weights(open_encoder(few), len(labels)),
     )
-    weights = initialize(classifier_weights(open_encoder(model), len(labels)), seed)
+    weights = initialize(head.weights(open_encoder(model), len(labels)), seed)
     fresh = sorted(set(weights) - set(stored))
     return Start(
         path,
@@ -83,9 +88,9 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
     )
 
 
-def reinitialised(model, num_layers):
+def reinitialised(model, num_layers, head):
     """Prefixes of the weights that --reinit_layers starts anew (Zhang et al. 2021, arXiv
-    2006.05987, section 5): those of the top layers, of the pooler and of the classifier.
+    2006.05987, section 5): those of the top layers, of the pooler and of the head.
     """
     if num_layers > model.num_groups or (num_layers and model.encoder):
         raise UserError(
@@ -94,20 +99,21 @@ def reinitialised(model, num_layers):
         )
     top = range(model.num_groups - num_layers, model.num_groups)
     layers = tuple(f"layer_{index}/" for index in top)
-    return (*layers, "pooler/", "classifier/") if num_layers else ()
+    return (*layers, *head.beside, f"{head.name}/") if num_layers else ()
 
 
 class Trained(typing.NamedTuple):
-    """A fine-tuned model as read: its folder, shape, weights and names of its classes."""
+    """A fine-tuned model as read: its folder, shape, weights, names of its classes and head."""
 
     path: str
     model: ModelConfig
     weights: dict
     labels: tuple[str, ...]
+    head: Head
 
 
 def find_trained(config, output_dir):
-    """The Trained model of an evaluation: --init_checkpoint if it has a classifier, else the model
+    """The Trained model of an evaluation: --init_checkpoint if it has a task's head, else the model
     in --output_dir.
     """
     trained = os.path.join(output_dir, "model")
@@ -116,10 +122,14 @@ def find_trained(config, output_dir):
         candidates.insert(0, models.find_model(config.init_checkpoint, "init_checkpoint"))
     for path in candidates:
         model, weights, notes, *_ = models.read_model(path)
-        labels = class_names(weights, notes.labels)
-        specs = classifier_weights(open_encoder(model), len(labels)) if labels else {"": None}
-        if set(specs) <= set(weights):
-            return Trained(path, model, {name: weights[name] for name in specs}, labels)
+        for head in HEADS:
+            if f"{head.name}/bias" not in weights:
+                continue
+            labels = class_names(head, weights, notes.labels)
+            specs = head.weights(open_encoder(model), len(labels))
+            if set(specs) <= set(weights):
+                own = {name: weights[name] for name in specs}
+                return Trained(path, model, own, labels, head)
     where = (
         f"--init_checkpoint={config.init_checkpoint} and {trained}"
         if config.init_checkpoint
@@ -133,7 +143,7 @@ def find_trained(config, output_dir):
 
 def start_trained(config, trained):
     """The Start of an evaluation of a Trained model."""
-    path, model, weights, labels = trained
+    path, model, weights, labels, _ = trained
     return Start(path, model, checked_tokenizer(config, path, model), labels, weights, [])
 
 
@@ -149,10 +159,13 @@ class TaskNotes(Settings):
     text_b: str | None = like(FinetuneConfig, "text_b")
     label: str | None = like(FinetuneConfig, "label")
     max_seq_length: int | None = like(FinetuneConfig, "max_seq_length")
+    doc_stride: int | None = like(WindowConfig, "doc_stride")
 
 
-def write_notes(task, has_pairs, max_seq_length):
-    """{name: bytes} of the file that `read_notes` reads."""
+def write_notes(task, has_pairs, max_seq_length, windows):
+    """{name: bytes} of the file that `read_notes` reads. windows: {setting: value} of the task's
+    form.
+    """
     values = dict(
         task_name=task.name,
         task_kind=task.kind,
@@ -161,17 +174,22 @@ def write_notes(task, has_pairs, max_seq_length):
         label=task.label,
         max_seq_length=max_seq_length,
     )
+    values |= windows
     values[CHECKSUM] = json_checksum(values)
     return {NOTES: (json.dumps(values, indent=1) + "\n").encode()}
 
 
-def read_notes(path):
-    """TaskNotes of a model's folder; of one without them, only what its classifier tells."""
+def read_notes(path, head=CLASSIFIER):
+    """TaskNotes of a model's folder; of one without them, only what its head tells."""
     file = os.path.join(path, NOTES)
     if os.path.exists(file):
         fields = fields_of(TaskNotes)
-        notes = read_json(file, "the task of a fine-tuned model", fields, keys=tuple(fields))
-        return TaskNotes(**{name: notes[name] for name in fields})
+        keys = tuple(name for name in fields if name not in fields_of(WindowConfig))
+        notes = read_json(file, "the task of a fine-tuned model", fields, keys=keys)
+        return TaskNotes(**{name: notes.get(name) for name in fields})
+    if head is not CLASSIFIER:
+        task = next(task for task in tasks.TASKS.values() if open_form(task).HEAD is head)
+        return TaskNotes(task_name=task.name, task_kind=task.kind)
     said = os.path.join(path, "config.json")
     if not os.path.exists(said):  # in another format
         return TaskNotes()
@@ -180,8 +198,10 @@ def read_notes(path):
     return TaskNotes(task_kind=kinds.get(means))
 
 
-def with_head(model, config):
-    """The ModelConfig with the classifier head that a StartConfig sets."""
+def with_pooling(model, config, head):
+    """The ModelConfig with the pooling that a StartConfig sets, of a classifier of texts."""
+    if head is not CLASSIFIER:
+        return model
     named = {
         name: getattr(config, name)
         for name in ("pooling", "pooler_size")
@@ -239,13 +259,13 @@ def checked_tokenizer(config, path, model):
     return tokenizer
 
 
-def class_names(weights, names):
-    """Names of the classes of a model's classifier, () when it has none; the class indices when
+def class_names(head, weights, names):
+    """Names of the classes of a model's head, () when it has none; the class indices when
     config.json has no distinct names.
     """
-    if "classifier/bias" not in weights:
+    if f"{head.name}/bias" not in weights or head.architecture not in LABELLED:
         return ()
-    num_classes = len(weights["classifier/bias"])
+    num_classes = len(weights[f"{head.name}/bias"])
     if len(set(names)) != num_classes or all(
         name == f"LABEL_{index}" for index, name in enumerate(names)
     ):

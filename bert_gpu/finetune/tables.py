@@ -161,10 +161,17 @@ class Table:
 
     def _finish(self, digest):
         """Keeps the digest of the whole file. UserError when it has changed since it was read."""
-        found = digest.hexdigest()
-        if self.digest not in (None, found):
-            raise UserError(f"{self.path}: has changed while it was read; repeat the command")
-        self.digest = found
+        self.digest = settled_digest(self.path, digest, self.digest)
+
+
+def settled_digest(path, digest, before):
+    """The hexadecimal digest of a whole file that has been read. before: that of the last time, or
+    None; UserError when it was another.
+    """
+    found = digest.hexdigest()
+    if before not in (None, found):
+        raise UserError(f"{path}: has changed while it was read; repeat the command")
+    return found
 
 
 def kind_of(path):

@@ -14,7 +14,8 @@ from bert_gpu.settings import UserError
 
 tf = Later("tensorflow")
 
-KINDS = ("classification", "regression", "multilabel")  # of answers; kinds.py has them
+TEXT_KINDS = ("classification", "regression", "multilabel")  # one answer a text; kinds.py has them
+KINDS = (*TEXT_KINDS, "tagging")
 ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of the files of a task
 SPLITS = ("train", "dev", "test")
 
@@ -40,6 +41,9 @@ class TaskSpec:
       submitted: whether GLUE takes labels as they are ("name"), as class indices ("index"), or
         numbers ("number").
       skips_broken: whether rows with a wrong number of cells are left out.
+      endings: of its files. stems_like: {split: regular expression} of the names of its files
+        without ending, in any case, where they have no fixed ones.
+      max_seq_length: maximum tokens of a row, unless it is set.
     """
 
     name: str
@@ -57,6 +61,9 @@ class TaskSpec:
     submission: dict = dataclasses.field(default_factory=dict)
     submitted: str = "index"
     skips_broken: bool = False
+    endings: tuple[str, ...] = ENDINGS
+    stems_like: dict = dataclasses.field(default_factory=dict)
+    max_seq_length: int = 128
 
     def stems(self, split):
         """The names of a split's files, without their ending."""
@@ -87,6 +94,16 @@ TASKS = {
     for task in [
         TaskSpec(name="pairs", reported=("accuracy",)),
         TaskSpec(name="single", text_a="text", text_b=None, reported=("accuracy",)),
+        TaskSpec(
+            name="ner",
+            kind="tagging",
+            text_a="words",
+            text_b=None,
+            label="tags",
+            reported=("f1",),
+            endings=("txt", "conll", "tsv", "bio", "iob", "iob2", "jsonl", "parquet"),
+            stems_like=dict(train="train", dev="dev|valid|validation", test="test"),
+        ),
         _glue(
             "CoLA",
             ("matthews", "accuracy"),
@@ -167,7 +184,7 @@ def find_folder(task, data_dir):
     all of GLUE).
     """
     if task.folder is None or any(
-        find_table(data_dir, stem) for split in SPLITS for stem in task.stems(split)
+        find_table(task, data_dir, stem) for split in SPLITS for stem in task.stems(split)
     ):
         return data_dir
     if files.exists(data_dir) and tf.io.gfile.isdir(data_dir):
@@ -177,12 +194,29 @@ def find_folder(task, data_dir):
     return data_dir
 
 
-def find_table(folder, stem):
-    """The path of a table in a folder by its name without ending, None when there is none;
-    UserError when there are two.
+def find_table(task, folder, stem):
+    """The path of a table of a task in a folder by its name without ending, None when there is
+    none; UserError when there are two.
     """
-    paths = [os.path.join(folder, f"{stem}.{kind}") for kind in ENDINGS]
-    found = [path for path in paths if files.exists(path)]
+    if task.stems_like:
+        wanted = rf"(?i)({task.stems_like[stem]})\.({'|'.join(task.endings)})"
+        names = [name for name in names_in(folder) if re.fullmatch(wanted, name)]
+        found = [os.path.join(folder, name) for name in names]
+    else:
+        paths = [os.path.join(folder, f"{stem}.{kind}") for kind in task.endings]
+        found = [path for path in paths if files.exists(path)]
     if len(found) > 1:
-        raise UserError(f"{found[0]} and {found[1]}: both exist; delete one of them")
+        raise UserError(
+            f"{found[0]} and {found[1]}: both exist; delete one of them, or name the file with "
+            f"--{stem}_file"
+            if task.stems_like
+            else f"{found[0]} and {found[1]}: both exist; delete one of them"
+        )
     return found[0] if found else None
+
+
+def names_in(folder):
+    """The names in a folder, sorted; none where there is no folder."""
+    if "://" not in str(folder):  # without TensorFlow
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return sorted(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else []

@@ -60,10 +60,8 @@ def write_split(folder, split, count, seed, has_labels=True):
     (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
 
 
-@pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
-    """A folder with model/ (pretrained, in name) and data/ (train, dev, test)."""
-    folder = tmp_path_factory.mktemp("classify")
+def make_model(folder):
+    """Writes model/ (pretrained, in name) and its vocab.txt into a folder."""
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     weights = initialize(pretraining_weights(BertEncoder(MODEL)), 1)
     vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
@@ -74,6 +72,13 @@ def workplace(tmp_path_factory):
         "BertForPreTraining",
         files=tokenizer_files(vocab, MODEL),
     )
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with model/ and data/ (train, dev, test)."""
+    folder = tmp_path_factory.mktemp("classify")
+    make_model(folder)
     (folder / "data").mkdir()
     for seed, (split, count) in enumerate(dict(train=128, dev=30, test=21).items()):
         write_split(folder / "data", split, count, seed)

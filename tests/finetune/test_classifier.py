@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.finetune import classifier
+from bert_gpu.finetune import classifier, heads
 from bert_gpu.finetune.growing import GrowingArray
 from bert_gpu.finetune.kinds import Classification
 from bert_gpu.model.config import ModelConfig
@@ -271,8 +271,8 @@ def test_logits_are_those_of_each_row_alone_whatever_is_padded(rows, pooling, po
     for batch in (classifier.make_batch(rows, np.arange(len(rows))), padded):
         batch = {name: tf.constant(value) for name, value in batch.items()}
         for run in (
-            classifier.class_logits,
-            tf.function(classifier.class_logits, jit_compile=True),
+            heads.class_logits,
+            tf.function(heads.class_logits, jit_compile=True),
         ):
             np.testing.assert_allclose(
                 run(tensors, batch, BertEncoder(model), tf.float32), expected, rtol=1e-4, atol=2e-5

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from bert_gpu.finetune.config import FinetuneConfig, resolve_task
 from bert_gpu.finetune.kinds import Classification, MultiLabel, Regression
-from bert_gpu.finetune.run import make_kind
 from bert_gpu.finetune.splits import read_splits
+from bert_gpu.finetune.texts import make_kind
 from bert_gpu.settings import UserError
 
 LOGITS = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32) * 2

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bert_gpu import inference
 from bert_gpu.finetune import classifier
+from bert_gpu.finetune.heads import class_logits
 from bert_gpu.interop import models, onnx, savedmodel
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
@@ -79,7 +80,7 @@ def probabilities(model, texts_a, texts_b):
     encoder = BertEncoder(model.config)
     weights = {name: tf.constant(value) for name, value in model.weights.items()}
     run = tf.function(
-        lambda batch: tf.nn.softmax(classifier.class_logits(weights, batch, encoder, tf.float32)),
+        lambda batch: tf.nn.softmax(class_logits(weights, batch, encoder, tf.float32)),
         autograph=False,
         reduce_retracing=True,
     )

@@ -1,0 +1,198 @@
+"""Sentences of words with their tags, as the files of ner hold them.
+
+CoNLL's files have a word a line, in columns between white space (in a line with a tab: between
+tabs), and a blank line behind each sentence; the first column is the word, the last one its tag,
+unless --columns names them. Tables, .jsonl and .parquet, have a sentence a row: a list of words and
+one of tags. A file is read again for what is written of it, so only its tags stay in memory.
+"""
+
+import dataclasses
+import hashlib
+import json
+import re
+
+from bert_gpu.finetune.examples import CHUNK_ROWS, IDS, Loaded, find_column
+from bert_gpu.finetune.tables import Table, kind_of, read_pieces, settled_digest
+from bert_gpu.finetune.tasks import SPLITS, TASKS
+from bert_gpu.settings import UserError
+from bert_gpu.text.containers import decoded_lines
+
+DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
+# other names of the columns of tables than those of the task
+ALIASES = dict(words=("tokens",), tags=("ner_tags", "labels", "ner"))
+TABLES = ("jsonl", "parquet")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """A sentence of a file.
+
+    line: on which it begins. id: of the table, or its number from 0. words, tags: list of str; tags
+    None where the file has none. rows: the cells of each word's line. before: lines of documents
+    that stand before it, as they are.
+    """
+
+    line: int
+    id: str
+    words: list[str]
+    tags: list[str] | None
+    rows: list[list[str]]
+    before: tuple[str, ...] = ()
+
+
+class TaggedExamples(Loaded):
+    """The sentences of one Source.
+
+    Attributes:
+      those of Loaded. has_labels: whether the words have tags. label_names: the distinct tags, in
+      the order of their first word. label_lines: its line of each. num_words: of all sentences.
+      separator: between the columns of a line.
+
+    Raises:
+      UserError: a missing file or column, lines with other numbers of columns, words without tags
+        or another number of tags than words, no UTF-8, no sentence.
+    """
+
+    def __init__(self, task, source, needs_label=True):
+        self.source, self.path, self.task = source, source.path, task
+        split = next((split for split in SPLITS if source.stem in task.stems(split)), source.stem)
+        self.needs_label, self.columns = needs_label, task.columns.get(split)
+        self.table, self.separator = None, "\t"
+        if kind_of(source.path) in TABLES:
+            self.table = Table(source.path)
+            self._find_columns(self.table.header, needs_label)
+        else:
+            self.separator, first = self._first_line()
+            self._find_places(first)
+        self.has_labels = self.label is not None
+        found, self.num_examples, self.num_words = {}, 0, 0
+        for sentence in self.sentences():
+            self.num_examples += 1
+            self.num_words += len(sentence.words)
+            for offset, tag in enumerate(sentence.tags or ()):
+                found.setdefault(tag, sentence.line + (offset if self.table is None else 0))
+        self.check_some(self.num_examples)
+        self.label_names, self.label_lines = tuple(found), tuple(found.values())
+
+    def _find_columns(self, header, needs_label):
+        """Sets `word`, `label` and `id`, the places of the columns of a table; None for none."""
+        default, names = TASKS[self.task.name], {}
+        for field, flag in (("text_a", "text_a"), ("label", "label")):
+            name = getattr(self.task, field)
+            others = ALIASES[name] if name == getattr(default, field) else ()
+            names[flag] = next((one for one in (name, *others) if one in header), name)
+        self.word = find_column(self.path, header, names["text_a"], "text_a")
+        self.label = None
+        if needs_label or names["label"] in header:
+            self.label = find_column(self.path, header, names["label"], "label")
+        self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
+
+    def _find_places(self, first):
+        """The same for a file of columns. first: the cells of its first word's line."""
+        if self.columns is not None:
+            self._find_columns(list(self.columns), self.needs_label)
+        else:
+            self.word, self.label = 0, len(first) - 1 if len(first) > 1 else None
+        self.id = None
+        if self.label is None and self.needs_label:
+            raise UserError(
+                f"{self.path}: its lines have one column; a word and its tag are needed, with "
+                "white space between them"
+            )
+
+    def _first_line(self):
+        """(separator of the columns, cells) of the first line with a word."""
+        for text in decoded_lines(read_pieces(self.path, hashlib.sha256()), self.path):
+            if cells := cells_of(text):
+                if cells[0] != DOCUMENT:
+                    return "\t" if "\t" in text else " ", cells
+        raise UserError(
+            f"{self.path}: has no sentence; lines with a word and its tag are needed, and a blank "
+            "line behind each sentence"
+        )
+
+    def sentences(self):
+        """Reads the file again: yields the Sentences of the Source, in order."""
+        read = self._lines if self.table is None else self._rows
+        return (one for one in read() if self.source.part.takes([" ".join(one.words)]))
+
+    def chunks(self):
+        """The same as lists of up to CHUNK_ROWS sentences."""
+        chunk = []
+        for sentence in self.sentences():
+            chunk.append(sentence)
+            if len(chunk) == CHUNK_ROWS:
+                yield chunk
+                chunk = []
+        if chunk:
+            yield chunk
+
+    def _lines(self):
+        digest, number, rows, before, width = hashlib.sha256(), 0, [], [], None
+        text, line = "", 0
+        for line, text in enumerate(decoded_lines(read_pieces(self.path, digest), self.path), 1):
+            cells = cells_of(text)
+            if not cells or cells[0] == DOCUMENT:
+                if rows:
+                    yield self._sentence(line - len(rows), number, rows, before)
+                    number, rows, before = number + 1, [], []
+                if cells:
+                    before.append(text.rstrip("\r\n"))
+                continue
+            width = width or (line, len(self.columns or cells))
+            if len(cells) != width[1]:
+                where = "--columns names" if self.columns else f"line {width[0]} has"
+                raise UserError(
+                    f"{self.path}: line {line} has {len(cells)} columns, {where} {width[1]}; a "
+                    "word is one line, and a blank line ends a sentence"
+                )
+            if self.label is not None and not cells[self.label]:
+                raise UserError(f"{self.path}: line {line} has an empty tag; every word needs one")
+            rows.append(cells)
+        if rows:
+            yield self._sentence(line - len(rows) + 1, number, rows, before)
+        self.digest = settled_digest(self.path, digest, self.digest)
+
+    def _sentence(self, line, number, rows, before):
+        tags = None if self.label is None else [cells[self.label] for cells in rows]
+        words = [cells[self.word] for cells in rows]
+        return Sentence(line, str(number), words, tags, rows, tuple(before))
+
+    def _rows(self):
+        for number, (line, cells) in enumerate(self.table.rows()):
+            words, tags = self._list(line, cells, self.word), None
+            if self.label is not None:
+                tags = self._list(line, cells, self.label)
+                if len(tags) != len(words):
+                    raise UserError(
+                        f"{self.path}: line {line} has {len(words)} words and {len(tags)} tags; "
+                        "every word needs one"
+                    )
+            if words:
+                rows = [list(pair) for pair in zip(words, tags or words, strict=True)]
+                rows = rows if tags else [[word] for word in words]
+                name = str(number) if self.id is None else cells[self.id]
+                yield Sentence(line, name, words, tags, rows)
+        self.digest = self.table.digest
+
+    def _list(self, line, cells, place):
+        """The list in a cell, its entries as text."""
+        try:
+            values = json.loads(cells[place])
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, list) or any(isinstance(one, list | dict) for one in values):
+            raise UserError(
+                f"{self.path}: line {line} has no list of texts in {self.table.header[place]!r}; "
+                'each row is a sentence such as {"words": ["Rome", "."], "tags": ["B-LOC", "O"]}'
+            )
+        return [one if isinstance(one, str) else json.dumps(one) for one in values]
+
+
+def cells_of(text):
+    """The cells of a line; none of a blank one."""
+    if not text.strip():
+        return []
+    if "\t" in text:
+        return [cell.strip(" ") for cell in text.rstrip("\r\n").split("\t")]
+    return [cell for cell in re.split(r"[ \r\n]+", text) if cell]

@@ -1,0 +1,65 @@
+"""The forms of tasks: what their files hold, what rows are made of it, how predictions are judged
+and written.
+
+A form is a module of this room with what `FormModule` says; run.py trains and evaluates every one
+of them alike. Adding one takes its module, its row in FORMS, and a task of its kind (tasks.py).
+"""
+
+import importlib
+import typing
+
+FORMS = dict(
+    classification="texts",
+    regression="texts",
+    multilabel="texts",
+    tagging="tagging",
+)
+
+
+class FormModule(typing.Protocol):
+    """What the module of a form provides. `rows` are classifier.EncodedExamples, `labels` the names
+    of the classes, `kind` is of `make_kind`, `outputs` are its outputs for all rows.
+    """
+
+    HEAD: typing.Any  # of heads.py
+    WINDOWS: tuple[str, ...]  # the fields of WindowConfig that it uses
+
+    def check(self, settings):
+        """UserError for FinetuneSettings that mean nothing in this form."""
+
+    def open_examples(self, task, source, needs_label):
+        """The examples.Loaded of an examples.Source."""
+
+    def find_labels(self, task, examples):
+        """The classes in the training examples, in the order of the logits; () without classes."""
+
+    def make_kind(self, config, task, labels, examples):
+        """The kind of answers (kinds.Kind), with the losses that a FinetuneConfig wants. examples:
+        those of the training, None without one.
+        """
+
+    def encode(self, examples, kind, start, settings, max_seq_length, folder):
+        """The rows of examples. folder: as for growing.GrowingArray."""
+
+    def describe(self, examples, rows):
+        """The sizes of examples and rows, for the log."""
+
+    def metric_names(self, task, kind, labels):
+        """Names of the metrics, the most important first."""
+
+    def judge(self, examples, rows, kind, labels, outputs, names):
+        """{name: float or None} of the metrics of examples with labels."""
+
+    def after_evaluation(self, output_dir, settings, examples, rows, kind, labels, outputs):
+        """Writes what a finished evaluation leaves beside its metrics."""
+
+    def write(self, output_dir, settings, examples, rows, kind, labels, outputs):
+        """Writes the predictions; returns the path of the file that one reads first."""
+
+    def names_of(self, task):
+        """The files and folders that a run may leave."""
+
+
+def open_form(task) -> FormModule:
+    """The module of a TaskSpec's form."""
+    return importlib.import_module(f"{__package__}.{FORMS[task.kind]}")

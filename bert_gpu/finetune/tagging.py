@@ -1,0 +1,278 @@
+"""The form of ner: a tag for each word; see forms.FormModule.
+
+A word's tag is read at its first piece. A sentence that is longer than a row becomes several rows
+that overlap (windows.py); each word is learnt and predicted in one of them. A word of which the
+tokenizer leaves nothing, such as a control character, is [UNK], so that it has a tag like any
+other.
+
+Legend: N sentences, W words of all of them, T pieces, B batch, S sequence, C tags.
+"""
+
+import itertools
+import os
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.finetune import kinds, results
+from bert_gpu.finetune.classifier import LENGTH_MULTIPLE, NO_LABEL, EncodedExamples
+from bert_gpu.finetune.conll import TaggedExamples as open_examples  # noqa: F401
+from bert_gpu.finetune.growing import GrowingArray
+from bert_gpu.finetune.heads import TOKEN_CLASSIFIER as HEAD
+from bert_gpu.finetune.heads import rows_of
+from bert_gpu.finetune.metrics import accuracy, f1_of_classes
+from bert_gpu.finetune.metrics import loss as mean_loss
+from bert_gpu.finetune.windows import best_windows, cut_windows
+from bert_gpu.model.heads import cross_entropy
+from bert_gpu.settings import UserError
+from bert_gpu.text.framing import ranges
+
+WINDOWS = ("doc_stride",)
+OUTSIDE = "O"  # the tag of a word that belongs to no entity
+
+
+class Tagging(kinds.Kind):
+    """One of C tags for each word; the loss is the mean cross-entropy of the words, in nats."""
+
+    head, target = HEAD, "token_labels"
+
+    def losses(self, logits, targets):
+        """(B, S, C) and int32 (B, S) -> float32 (B,), the sum over the words of each row."""
+        is_word = tf.cast(targets >= 0, tf.float32)
+        labels = tf.reshape(tf.maximum(targets, 0), [-1])
+        losses = tf.reshape(cross_entropy(rows_of(logits), labels), tf.shape(targets))
+        return tf.reduce_sum(losses * is_word, -1)
+
+    def weights(self, targets):
+        """float32 (B,): the words of each row."""
+        return tf.reduce_sum(tf.cast(targets >= 0, tf.float32), -1)
+
+    def kept(self, logits, batch):
+        """The scores (words of the row, C) of each row's words."""
+        width = logits.shape[1]
+        is_word = batch[self.target][:, :width] >= 0
+        return [scores[marked] for scores, marked in zip(logits, is_word, strict=True)]
+
+    def joined(self, rows):
+        """float64 (W, C): the probabilities of the tags."""
+        return kinds.Classification().outputs(np.concatenate(rows).astype(np.float64))
+
+
+def check(settings):
+    if settings.run.pictures:
+        raise UserError("--pictures: are drawn of tasks with texts, not of ner; drop the flag")
+    for name in ("pooling", "pooler_size"):
+        if getattr(settings.start, name) is not None and name not in settings.flexible:
+            raise UserError(f"--{name}: is of classifiers of texts, not of ner; drop the flag")
+
+
+def find_labels(task, examples):
+    return kinds.find_classes(examples, examples.label_names)
+
+
+def make_kind(config, task, labels, examples):
+    kinds.check_plain_loss(config, task)
+    return Tagging()
+
+
+def encode(examples, kind, start, settings, max_seq_length, folder):
+    """EncodedExamples with token_labels: the tag of each word at its first piece, tag 0 where the
+    file has none. Their origin is int64 (N,), the words of each sentence.
+    """
+    indices = {label: index for index, label in enumerate(start.labels)}
+    for label, line in zip(examples.label_names, examples.label_lines, strict=True):
+        if label not in indices:
+            raise kinds.unknown_label(examples, line, label, start.labels)
+    stride = settings.windows.doc_stride or max(1, (max_seq_length - 2) // 2)
+    ids, marks = GrowingArray(folder), GrowingArray(folder)
+    lengths, sizes, num_long = [np.zeros(1, np.int64)], [], 0
+    for sentences in examples.chunks():
+        words = list(itertools.chain.from_iterable(one.words for one in sentences))
+        tags = itertools.chain.from_iterable(one.tags or one.words for one in sentences)
+        codes = np.fromiter(map(indices.get, tags), np.int32) if examples.has_labels else None
+        sizes.append(np.array([len(one.words) for one in sentences], np.int64))
+        pieces, counts = word_pieces(start.tokenizer, words)
+        rows = cut_sentences(pieces, counts, codes, sizes[-1], max_seq_length, stride)
+        framed_ids, framed_marks, framed_lengths = frame(start.tokenizer, *rows)
+        ids.append(framed_ids)
+        marks.append(framed_marks)
+        lengths.append(framed_lengths)
+        num_long += len(framed_lengths) - len(sentences)
+    splits = np.cumsum(np.concatenate(lengths))
+    is_fixed = settings.run.padding == "fixed" or start.encoder.fixed_length
+    return EncodedExamples(
+        ids=ids.finish(),
+        splits=splits,
+        first_lengths=np.diff(splits),
+        labels=None,
+        max_seq_length=max_seq_length,
+        num_truncated=0,
+        padding="fixed" if is_fixed else settings.run.padding,
+        length_multiple=max_seq_length if is_fixed else LENGTH_MULTIPLE,
+        token_labels=marks.finish(),
+        origin=np.concatenate(sizes),
+    )
+
+
+def word_pieces(tokenizer, words):
+    """The pieces of words: (ids int32 (T,), pieces of each word int64 (W,), at least 1)."""
+    ids, splits = tokenizer.tokenize(words)
+    counts = np.diff(splits)
+    empty = np.flatnonzero(counts == 0)
+    return np.insert(ids, splits[empty], tokenizer.unk_id), np.maximum(counts, 1)
+
+
+def cut_sentences(pieces, counts, codes, sizes, max_seq_length, stride):
+    """(pieces, marks int32 (T,), starts, lengths, counted from, counted to: int64 (R,)) of R rows:
+    marks are the words' codes, at their first pieces, elsewhere NO_LABEL; a row has the `lengths`
+    pieces from `starts` on, and those marks count whose places lie in [from, to).
+
+    Args:
+      pieces, counts: of `word_pieces`. codes: int32 (W,) or None. sizes: int64 (N,), words of each
+        sentence. stride: pieces from the beginning of a row to that of the next.
+    """
+    firsts = np.cumsum(counts) - counts
+    marks = np.full(len(pieces), NO_LABEL, np.int32)
+    marks[firsts] = 0 if codes is None else codes
+    ends = np.append(firsts, len(pieces))[np.cumsum(sizes)]  # (N,)
+    begins = np.append(0, ends[:-1])
+    rows = np.stack([begins, ends - begins, begins, ends], 1)
+    room = max_seq_length - 2
+    long = np.flatnonzero(rows[:, 1] > room)
+    if len(long):
+        parts = np.split(rows, np.stack([long, long + 1], 1).reshape(-1))
+        for place, sentence in enumerate(long):
+            parts[2 * place + 1] = windows_of(*rows[sentence, :2], room, stride)
+        rows = np.concatenate(parts)
+    return pieces, marks, *rows.T
+
+
+def windows_of(begin, num_pieces, room, stride):
+    """The rows of a long sentence: int64 (R, 4), as of `cut_sentences`."""
+    starts, lengths = cut_windows(num_pieces, room, stride)
+    best = best_windows(starts, lengths, num_pieces)
+    every = np.arange(len(starts))
+    first, last = np.searchsorted(best, every), np.searchsorted(best, every, side="right")
+    return np.stack([starts, lengths, first, last], 1) + np.array([begin, 0, begin, begin])
+
+
+def frame(tokenizer, pieces, marks, starts, lengths, first, last):
+    """[CLS] pieces [SEP] of each row, as (ids, token_labels) int32 (T,) and lengths int64 (R,)."""
+    splits = np.cumsum(np.append(0, lengths + 2))
+    inside, places = ranges(splits[:-1] + 1, lengths), ranges(starts, lengths)
+    ids = np.full(splits[-1], tokenizer.sep_id, np.int32)
+    ids[splits[:-1]] = tokenizer.cls_id
+    ids[inside] = pieces[places]
+    labels = np.full(splits[-1], NO_LABEL, np.int32)
+    counts = (places >= np.repeat(first, lengths)) & (places < np.repeat(last, lengths))
+    labels[inside] = np.where(counts, marks[places], NO_LABEL)
+    return ids, labels, lengths + 2
+
+
+def describe(examples, rows):
+    more = len(rows) - len(examples)
+    cut = f"; {more:,} further rows for sentences of more than {rows.max_seq_length} tokens"
+    return (
+        f"{len(examples):,} sentences, {examples.num_words:,} words, "
+        f"{len(rows.ids) / len(rows):.1f} tokens each{cut if more else ''}"
+    )
+
+
+def metric_names(task, kind, labels):
+    """Those of entities where the tags tell entities, else those of words alone."""
+    if as_entities(labels) is None:
+        return ("accuracy", "f1_of_classes", "loss")
+    return ("f1", "precision", "recall", "accuracy", "loss")
+
+
+def as_entities(labels):
+    """The tags as seqeval takes them, with prefixes such as B- and I-; plain ones such as PER
+    beside O become I-PER, so that neighbours of one tag are an entity. None where no tag is O and
+    none has a prefix, as in part-of-speech tagging.
+    """
+    if all(label == OUTSIDE or re.fullmatch(r"[BIESLU]-.+", label) for label in labels):
+        return list(labels)
+    if OUTSIDE not in labels:
+        return None
+    return [label if label == OUTSIDE else f"I-{label}" for label in labels]
+
+
+def judge(examples, rows, kind, labels, outputs, names):
+    if not np.isfinite(outputs).all():  # a model that has overflowed predicts nothing
+        return dict.fromkeys(names)
+    targets = np.asarray(rows.token_labels)
+    targets = targets[targets >= 0]
+    found = dict(accuracy=accuracy(outputs, targets), loss=mean_loss(outputs, targets))
+    if "f1_of_classes" in names:
+        found |= dict(f1_of_classes=f1_of_classes(outputs, targets))
+    else:
+        tags, bounds = as_entities(labels), np.cumsum(rows.origin)[:-1]
+        truth, predicted = (
+            [[tags[index] for index in sentence] for sentence in np.split(indices, bounds)]
+            for indices in (targets, np.argmax(outputs, -1))
+        )
+        found |= entity_scores(truth, predicted)
+    return {name: found[name] for name in names}
+
+
+def entity_scores(truth, predicted):
+    """{"precision", "recall", "f1"} of entities, all types together, as seqeval (and conlleval)
+    counts them: an entity is right when its type and both its ends are.
+
+    recall and f1 are None without any entity, precision is 0 without any predicted one.
+
+    Args:
+      truth, predicted: lists of N lists of tags.
+    """
+    from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
+
+    precision, recall, f1, number = precision_recall_fscore_support(
+        truth, predicted, average="micro", zero_division=0
+    )
+    if not number:
+        return dict(precision=float(precision), recall=None, f1=None)
+    return dict(precision=float(precision), recall=float(recall), f1=float(f1))
+
+
+def after_evaluation(output_dir, settings, examples, rows, kind, labels, outputs):
+    pass
+
+
+def write(output_dir, settings, examples, rows, kind, labels, outputs):
+    """Writes predictions.conll, the lines of the file with the predicted tag as a further column,
+    and test_results.tsv, with the probability of each tag.
+    """
+    answers = [labels[index] for index in np.argmax(outputs, -1)]
+
+    def lines():
+        first = 0
+        for sentence in examples.sentences():
+            yield from (f"{line}\n" for line in surrounded(sentence.before))
+            for offset, cells in enumerate(sentence.rows):
+                shown = [" ".join(cell.split()) for cell in (*cells, answers[first + offset])]
+                yield examples.separator.join(shown) + "\n"
+            yield "\n"
+            first += len(sentence.rows)
+
+    def cells():
+        names = ((one.id, word) for one in examples.sentences() for word in one.words)
+        for index, (sentence, word) in enumerate(names):
+            shares = (f"{value:.6g}" for value in outputs[index])
+            yield [sentence, answers[index], word, *shares]
+
+    titles = ("id", "prediction", "word", *(f"probability_{label}" for label in labels))
+    results.write_table(output_dir, results.PROBABILITIES, titles, cells())
+    named = settings.run.predictions_file
+    where, name = results.predictions_path(output_dir, "", named, results.TAGGED)
+    results.write(where, name, lines())
+    return os.path.join(where, name)
+
+
+def surrounded(before):
+    """Lines of documents, with a blank line behind each."""
+    return [line for one in before for line in (one, "")]
+
+
+def names_of(task):
+    return (results.RESULTS, results.RESULTS_TEXT, results.PROBABILITIES, results.TAGGED)

@@ -1,0 +1,151 @@
+"""Sentences read back as they were written, from every form of file; each bad file is refused in
+one line.
+"""
+
+import json
+
+import pytest
+
+from bert_gpu.finetune.config import FinetuneConfig, resolve_task
+from bert_gpu.finetune.splits import read_splits
+from bert_gpu.settings import UserError
+
+WORDS = [["EU", "rejects", "German", "call"], ["Peter", "Blackburn"], ["\u200b", "n\u00e9e", "##x"]]
+TAGS = [["B-ORG", "O", "B-MISC", "O"], ["B-PER", "I-PER"], ["O", "O", "O"]]
+
+
+def read(folder, phase="train", **settings):
+    """The examples of a phase's only file."""
+    config = FinetuneConfig(data_dir=str(folder), task_name="ner", **settings)
+    [found] = read_splits(resolve_task(config), config, [phase])[phase]
+    return found
+
+
+def columns(separator, middle=("X",), end="\n"):
+    return "".join(
+        "".join(
+            separator.join([word, *middle, tag]) + end for word, tag in zip(*sentence, strict=True)
+        )
+        + end
+        for sentence in zip(WORDS, TAGS, strict=True)
+    )
+
+
+def objects(words="words", tags="tags"):
+    pairs = zip(WORDS, TAGS, strict=True)
+    return "\n".join(json.dumps({"id": "s", words: one, tags: two}) for one, two in pairs)
+
+
+@pytest.mark.parametrize(
+    "name, text, settings",
+    [
+        ("train.txt", columns(" "), {}),
+        ("Train.CoNLL", columns("   ", ("X", "Y"), "\r\n") + "\n \n", {}),
+        ("train.tsv", columns("\t", ()).rstrip(), {}),
+        ("train.txt", "-DOCSTART- -X- O\n\n" + columns(" "), {}),
+        ("train.bio", columns(" ").replace("\n\n", "\n-DOCSTART-\n"), {}),
+        ("train.jsonl", objects(), {}),
+        ("train.jsonl", objects("tokens", "ner_tags"), {}),
+        ("train.jsonl", objects("w", "t"), dict(text_a="w", label="t")),
+        ("train.txt", objects(), {}),  # known by its first line
+        ("train.txt", columns(" "), dict(columns=("words", "pos", "tags"))),
+        (
+            "train.txt",
+            columns(" ", ("X", "Y")).replace(" X ", " "),
+            dict(columns=("w", "pos", "t"), text_a="w", label="t"),
+        ),
+    ],
+)
+def test_every_form_of_file_holds_the_same(tmp_path, name, text, settings):
+    (tmp_path / name).write_bytes(text.encode())
+    found = read(tmp_path, **settings)
+    sentences = list(found.sentences())
+    assert [one.words for one in sentences] == WORDS and [one.tags for one in sentences] == TAGS
+    assert len(found) == 3 and found.num_words == 9 and found.has_labels and not found.has_pairs
+    assert found.label_names == ("B-ORG", "O", "B-MISC", "B-PER", "I-PER")
+    assert found.describe().startswith(f"{name} {found.digest[:12]}")
+
+
+def test_parquet_and_numbered_tags(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [
+        dict(tokens=words, ner_tags=[len(tag) for tag in tags])
+        for words, tags in zip(WORDS, TAGS, strict=True)
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "validation.parquet")
+    [first, *_] = read(tmp_path, "eval").sentences()
+    assert first.words == WORDS[0] and first.tags == ["5", "1", "6", "1"] and first.line == 1
+
+
+def test_files_have_the_names_that_users_give_them(tmp_path):
+    for name in ("TRAIN.txt", "valid.conll", "Test.TXT"):
+        (tmp_path / name).write_text(columns(" "))
+    for phase in ("train", "eval", "predict"):
+        assert len(read(tmp_path, phase)) == 3
+    assert read(tmp_path, "eval").source.stem == "dev"
+    (tmp_path / "dev.txt").write_text(columns(" "))
+    with pytest.raises(UserError, match="both exist; delete one of them, or name .* --dev_file"):
+        read(tmp_path, "eval")
+
+
+def test_a_file_to_predict_needs_no_tags(tmp_path):
+    (tmp_path / "test.txt").write_text("Rome\nfell\n\n.\n")
+    found = read(tmp_path, "predict")
+    assert [one.words for one in found.sentences()] == [["Rome", "fell"], ["."]]
+    assert not found.has_labels and next(found.sentences()).tags is None
+    (tmp_path / "test.txt").write_text("Rome NNP\nfell VBD\n")
+    assert read(tmp_path, "predict").label_names == ("NNP", "VBD")
+    assert not read(tmp_path, "predict", columns=("words", "pos")).has_labels
+
+
+def test_shares_keep_equal_sentences_together(tmp_path):
+    text = "".join(f"w{number % 100} O\nx B-X\n\n" for number in range(300))
+    (tmp_path / "all.txt").write_text(text)
+    shares = dict(train_file=str(tmp_path / "all.txt"), dev_share=0.3)
+    parts = [
+        {one.words[0] for one in read(tmp_path, phase, **shares).sentences()}
+        for phase in ("train", "eval")
+    ]
+    assert parts[0].isdisjoint(parts[1]) and len(parts[0] | parts[1]) == 100 and len(parts[1]) > 10
+
+
+@pytest.mark.parametrize(
+    "name, text, parts",
+    [
+        ("train.txt", "", ["has no sentence"]),
+        ("train.txt", "\n\n-DOCSTART- O\n\n", ["has no sentence"]),
+        ("train.txt", "EU\nrejects\n", ["one column", "a word and its tag"]),
+        ("train.txt", "EU X O\nrejects O\n", ["line 2 has 2 columns, line 1 has 3"]),
+        ("train.tsv", "EU\tO\nnot\t\n", ["line 2 has an empty tag"]),
+        ("train.txt", "EU O\ncaf\xe9 O\n", ["line 2 is not UTF-8"]),
+        ("train.jsonl", '{"words": ["a", "b"], "tags": ["O"]}', ["line 1 has 2 words and 1 tags"]),
+        ("train.jsonl", '{"words": "a b", "tags": ["O"]}', ["line 1", "no list", "'words'"]),
+        ("train.jsonl", '{"words": ["a"]}', ["no column 'tags'", "--label"]),
+        ("train.jsonl", '{"text": ["a"], "tags": ["O"]}', ["no column 'words'", "--text_a"]),
+        ("train.jsonl", '{"words": [], "tags": []}', ["no row of it belongs"]),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, name, text, parts):
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError) as caught:
+        read(tmp_path)
+    message = str(caught.value)
+    assert "\n" not in message and len(message) <= 300
+    assert all(part in message for part in [str(tmp_path / name), *parts]), message
+
+
+@pytest.mark.parametrize(
+    "settings, parts",
+    [
+        (dict(columns=("a", "b", "c")), ["no column 'words'", "a, b, c", "--text_a"]),
+        (dict(columns=("words", "tags")), ["line 1 has 3 columns, --columns names 2"]),
+        (dict(label="gold", columns=("words", "pos", "tags")), ["no column 'gold'"]),
+    ],
+)
+def test_columns_that_are_none_are_refused(tmp_path, settings, parts):
+    (tmp_path / "train.txt").write_text(columns(" "))
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, **settings)
+    assert all(part in str(caught.value) for part in parts), caught.value

@@ -1,0 +1,263 @@
+"""Tags stand at first pieces and every word counts once, however long its sentence and however
+rows are padded; entities are counted as seqeval counts them; a tiny BERT learns a rule.
+"""
+
+import dataclasses
+import itertools
+import json
+
+import numpy as np
+import pytest
+import seqeval.metrics
+
+from bert_gpu.finetune import classifier, tagging
+from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, WindowConfig, resolve_task
+from bert_gpu.finetune.splits import read_splits
+from bert_gpu.finetune.start import Start
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.heads import token_classifier_weights
+from bert_gpu.model.weights import initialize
+from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.settings import UserError
+from bert_gpu.train.config import DeviceConfig
+from bert_gpu.train.devices import set_up
+from bert_gpu.train.state import TrainState
+from bert_gpu.train.step import TrainStep
+
+CLS, SEP, UNK = 2, 3, 1
+MODEL = ModelConfig(
+    vocab_size=40,
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=40,
+)
+LABELS = ("B-X", "I-X", "O")
+
+
+class Numbers:
+    """A tokenizer of words that are numbers: "7-8" has two pieces, "-" has none."""
+
+    cls_id, sep_id, unk_id = CLS, SEP, UNK
+
+    def tokenize(self, words):
+        rows = [[int(piece) for piece in word.split("-") if piece] for word in words]
+        return np.array(list(itertools.chain(*rows)), np.int32), np.cumsum([0, *map(len, rows)])
+
+
+def examples_of(folder, sentences):
+    """The examples of [(words, tags)]."""
+    lines = [json.dumps(dict(words=words, tags=tags)) for words, tags in sentences]
+    (folder / "train.jsonl").write_text("\n".join(lines))
+    config = FinetuneConfig(data_dir=str(folder), task_name="ner")
+    return read_splits(resolve_task(config), config, ["train"])["train"][0]
+
+
+def encoded(found, max_seq_length=40, doc_stride=None, padding="dynamic", labels=LABELS):
+    settings = FinetuneSettings(
+        run=FinetuneConfig(padding=padding), windows=WindowConfig(doc_stride=doc_stride)
+    )
+    start = Start("none", MODEL, Numbers(), labels, {}, [])
+    return tagging.encode(found, tagging.Tagging(), start, settings, max_seq_length, ".")
+
+
+def random_sentences(count, longest, seed=0):
+    """Words of 0 to 3 pieces."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for length in generator.integers(1, longest + 1, count):
+        words = [
+            "-".join(map(str, generator.integers(5, 40, generator.integers(0, 4)))) or "-"
+            for _ in range(length)
+        ]
+        found.append((words, [str(tag) for tag in generator.choice(LABELS, length)]))
+    return found
+
+
+def test_rows_are_framed_words_with_tags_at_first_pieces(tmp_path):
+    rows = encoded(
+        examples_of(
+            tmp_path,
+            [(["5", "6-7-8", "-"], ["O", "B-X", "I-X"]), (["9"], ["O"]), (["5-6"], ["B-X"])],
+        )
+    )
+    batch = classifier.make_batch(rows, np.arange(3))
+    assert batch["input_ids"].tolist() == [
+        [CLS, 5, 6, 7, 8, UNK, SEP, 0],
+        [CLS, 9, SEP, 0, 0, 0, 0, 0],
+        [CLS, 5, 6, SEP, 0, 0, 0, 0],
+    ]
+    assert batch["token_labels"].tolist() == [
+        [-1, 2, 0, -1, -1, 1, -1, -1],
+        [-1, 2, -1, -1, -1, -1, -1, -1],
+        [-1, 0, -1, -1, -1, -1, -1, -1],
+    ]
+    assert not batch["segment_ids"].any() and batch["token_labels"].dtype == np.int32
+
+
+@pytest.mark.parametrize("max_seq_length, doc_stride", [(8, None), (8, 1), (11, 4), (16, 16)])
+def test_every_word_counts_once_and_in_order(tmp_path, max_seq_length, doc_stride):
+    sentences = random_sentences(20, 30)
+    rows = encoded(examples_of(tmp_path, sentences), max_seq_length, doc_stride)
+    assert len(rows) > 20 and np.diff(rows.splits).max() <= max_seq_length
+    counted = rows.token_labels >= 0
+    tags = [LABELS.index(tag) for _, sentence in sentences for tag in sentence]
+    assert rows.token_labels[counted].tolist() == tags
+    firsts = [int(w.split("-")[0] or UNK) for words, _ in sentences for w in words]
+    assert rows.ids[counted].tolist() == firsts
+    assert rows.origin.tolist() == [len(words) for words, _ in sentences]
+
+
+def test_a_sentence_of_a_whole_book_takes_no_square_of_memory(tmp_path):
+    words = ["5-6"] * 40_000
+    rows = encoded(examples_of(tmp_path, [(words, ["O", "B-X"] * 20_000)]))
+    assert np.sum(rows.token_labels >= 0) == 40_000
+
+
+def random_state(devices, num_tags=3, scale=20, model=MODEL):
+    weights = initialize(token_classifier_weights(BertEncoder(model), num_tags), 0)
+    return TrainState(
+        devices.strategy,
+        {name: value * scale if value.ndim == 2 else value for name, value in weights.items()},
+        OptimizerConfig(),
+        column_blocks={},
+    )
+
+
+def test_probabilities_do_not_depend_on_batches_padding_or_replicas(tmp_path):
+    found = examples_of(tmp_path, random_sentences(13, 12))
+    rows, results = encoded(found, 24), []
+    for replicas, batch_size, padding in [
+        (1, 32, "dynamic"),
+        (1, 4, "uniform"),
+        (1, 5, "fixed"),
+        (2, 4, "uniform"),
+    ]:
+        devices = set_up(DeviceConfig(virtual_replicas=replicas))
+        predict = classifier.Predictor(
+            devices, random_state(devices), BertEncoder(MODEL), tagging.Tagging()
+        )
+        padded = dataclasses.replace(
+            rows, padding=padding, length_multiple=24 if padding == "fixed" else 8
+        )
+        results.append(predict(padded, batch_size))
+    assert results[0].shape == (found.num_words, 3) and results[0].dtype == np.float64
+    np.testing.assert_allclose(results[0].sum(-1), 1, rtol=1e-12)
+    assert np.ptp(results[0], axis=0).min() > 0.05
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-7)
+
+
+def test_a_step_is_the_mean_over_all_words_however_it_is_divided(tmp_path):
+    """Rows have different numbers of words, so a mean of means would differ."""
+    model = dataclasses.replace(MODEL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    rows = encoded(examples_of(tmp_path, random_sentences(8, 12)), 24)
+    batch = classifier.make_batch(
+        rows, np.arange(8), np.array([1, 1, 0, 1, 1, 1, 0, 1], np.float32)
+    )
+    found = []
+    for replicas, micro_batches in [(1, 1), (2, 2)]:
+        devices = set_up(DeviceConfig(virtual_replicas=replicas))
+        state = random_state(devices, model=model)
+        objective = classifier.task_objective(BertEncoder(model), tagging.Tagging())
+        step = TrainStep(
+            devices, state, objective, OptimizerConfig(), num_micro_batches=micro_batches, seed=1
+        )
+        if not found:
+            outputs = classifier.Predictor(devices, state, BertEncoder(model), tagging.Tagging())(
+                rows, 8
+            )
+        found.append(step([batch], [1e-3], 0).read()["loss"][0])
+    is_word = batch["token_labels"] >= 0
+    counts = np.repeat(batch["row_weights"], is_word.sum(-1)) > 0
+    losses = -np.log(outputs[np.arange(len(outputs)), batch["token_labels"][is_word]])
+    np.testing.assert_allclose(found, np.mean(losses[counts]), rtol=1e-5)
+
+
+def judged(truth, predicted, labels):
+    """The metrics of tags, as lists of lists of names."""
+
+    class Rows:
+        token_labels = np.array([-1, *(labels.index(tag) for one in truth for tag in one), -1])
+        origin = np.array([len(one) for one in truth])
+
+    outputs = np.eye(len(labels))[[labels.index(tag) for one in predicted for tag in one]]
+    names = tagging.metric_names(None, tagging.Tagging(), labels)
+    found = tagging.judge(None, Rows, tagging.Tagging(), labels, outputs, names)
+    assert set(found) == set(names)
+    return found
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ("B-LOC", "B-PER", "I-LOC", "I-PER", "O"),
+        ("B-LOC", "E-LOC", "I-LOC", "S-LOC", "S-PER", "B-PER", "O"),
+        ("I-LOC", "I-PER", "O"),
+    ],
+)
+def test_entities_are_counted_as_seqeval_counts_them(labels):
+    generator = np.random.default_rng(1)
+    for _ in range(20):
+        lengths = generator.integers(1, 9, 12)
+        truth, noise = ([generator.choice(labels, n).tolist() for n in lengths] for _ in "ab")
+        predicted = [
+            [a if generator.random() < 0.7 else b for a, b in zip(*pair, strict=True)]
+            for pair in zip(truth, noise, strict=True)
+        ]
+        found = judged(truth, predicted, labels)
+        for name in ("precision", "recall", "f1"):
+            theirs = getattr(seqeval.metrics, f"{name}_score")(truth, predicted)
+            assert found[name] == pytest.approx(theirs, abs=1e-12)
+        assert found["accuracy"] == pytest.approx(seqeval.metrics.accuracy_score(truth, predicted))
+
+
+def test_plain_tags_beside_o_are_runs_and_others_are_words():
+    truth, predicted = [["PER", "PER", "O", "LOC"]], [["PER", "O", "O", "LOC"]]
+    found = judged(truth, predicted, ("LOC", "O", "PER"))
+    assert (found["f1"], found["accuracy"]) == (0.5, 0.75)
+    found = judged([["NN", "VB", "NN"]], [["NN", "VB", "VB"]], ("NN", "VB"))
+    assert set(found) == {"accuracy", "f1_of_classes", "loss"} and found["f1_of_classes"] == 2 / 3
+
+
+def test_metrics_that_nothing_defines_are_null():
+    labels = ("B-X", "O")
+    found = judged([["O", "O"]], [["O", "B-X"]], labels)
+    assert found["recall"] is None and found["f1"] is None and found["precision"] == 0
+    found = judged([["O", "B-X"]], [["O", "O"]], labels)
+    assert (found["precision"], found["recall"], found["f1"]) == (0, 0, 0)
+    outputs = np.full((2, 2), np.nan)
+    assert set(tagging.judge(None, None, None, labels, outputs, ("f1",)).values()) == {None}
+
+
+def test_unknown_and_lonely_tags_are_refused(tmp_path):
+    found = examples_of(tmp_path, [(["5", "6"], ["O", "O"]), (["7"], ["O"])])
+    with pytest.raises(UserError, match=r"all 2 examples have the label 'O'"):
+        tagging.find_labels(None, found)
+    with pytest.raises(UserError, match=r"train.jsonl: line 1 has the label 'O'.*it has B-X"):
+        encoded(found, labels=("B-X", "I-X"))
+
+
+def test_a_tiny_bert_learns_a_rule(tmp_path):
+    """A 5 begins an entity and a 6 goes on with it, in sentences with a 7."""
+    generator = np.random.default_rng(3)
+    sentences = []
+    for number in range(192):
+        words = generator.choice([5, 6, *range(8, 14)], 7).tolist() + [7] * (number % 2)
+        words = generator.permutation(words).tolist()
+        tags = [{5: "B-X", 6: "I-X"}.get(word, "O") if 7 in words else "O" for word in words]
+        sentences.append(([str(word) for word in words], tags))
+    rows = encoded(examples_of(tmp_path, sentences))
+    devices = set_up(DeviceConfig())
+    state = random_state(devices, scale=1)
+    objective = classifier.task_objective(BertEncoder(MODEL), tagging.Tagging())
+    step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=1, seed=1)
+    batches = classifier.training_batches(rows, batch_size=32, position=0, seed=1)
+    for number, batch in enumerate(itertools.islice(batches, 60)):
+        step([batch], [6e-3 * (1 - number / 60)], number)
+    outputs = classifier.Predictor(devices, state, BertEncoder(MODEL), tagging.Tagging())(rows, 64)
+    names = tagging.metric_names(None, None, LABELS)
+    found = tagging.judge(None, rows, None, LABELS, outputs, names)
+    assert found["f1"] > 0.9, found
