@@ -60,9 +60,9 @@ class Ours:
         return dict(tokens_per_second=second["tokens_per_second"], loss=loss)
 
     def open_predictor(self):
-        from bert_gpu.finetune import classifier, kinds
+        from bert_gpu.finetune import classifier
         from bert_gpu.finetune.config import resolve_task
-        from bert_gpu.finetune.run import encode
+        from bert_gpu.finetune.forms import open_form
         from bert_gpu.finetune.splits import read_splits
         from bert_gpu.finetune.start import find_trained, start_trained
         from bert_gpu.train.devices import set_up
@@ -70,11 +70,14 @@ class Ours:
 
         run = self.settings.run
         task, devices = resolve_task(run), set_up(self.settings.devices)
-        start = start_trained(self.settings.start, find_trained(self.settings.start, "."))
-        kind = kinds.KINDS[task.kind]()
+        form, start = (
+            open_form(task),
+            start_trained(self.settings.start, find_trained(self.settings.start, ".")),
+        )
+        kind = form.make_kind(run, task, start.labels, None)
         (examples,) = read_splits(task, run, ["eval"])["eval"]
-        length = run.max_seq_length
-        self.encoded = encode(start, kind, examples, length, run.padding, tempfile.gettempdir())
+        folder = tempfile.gettempdir()
+        self.encoded = form.encode(examples, kind, start, self.settings, run.max_seq_length, folder)
         state = TrainState(devices.strategy, start.weights)
         self.predictor = classifier.Predictor(devices, state, start.encoder, kind)
         self.predict()  # compiles
