@@ -618,6 +618,27 @@ def test_techniques_are_compared(small, tmp_path):
 
 
 @pytest.mark.long
+def test_programs_run_where_there_is_no_tensorflow(oracle, tmp_path):
+    """What this Python writes, one with JAX and PyTorch alone runs; here on the CPU."""
+    folder, name = tmp_path / "programs", FOLDER / "gpu_programs.py"
+    tiny = "--model=tiny --length=16 --tokens=32 --variant=plain".split()
+    said = run(name, f"--write={folder}", f"--jax_python={oracle}", *tiny)
+    assert ": 1 cases, 0." in said
+    call = ["--cpu", "--seconds=0.01", "--peer=PyTorch eager", f"--json={tmp_path}/found.json"]
+    environment = dict(os.environ, JAX_PLATFORMS="cpu", PYTHONPATH=str(ROOT))
+    environment = {k: v for k, v in environment.items() if k not in TENSORFLOW_VARIABLES}
+    command = [oracle, str(name), f"--run={folder}", *call]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "tiny 16: plain is " in result.stdout and "x PyTorch eager" in result.stdout
+    cases = json.loads((tmp_path / "found.json").read_text())["cases"]
+    assert list(cases) == ["tiny 16: plain", "tiny 16: PyTorch eager"]
+    step = cases["tiny 16: plain"]
+    assert step["seconds"] == step["gradients"]["seconds"] + step["update"]["seconds"] > 0
+    assert step["gradients"]["kernels"] > 50 and not any("error" in case for case in cases.values())
+
+
+@pytest.mark.long
 def test_fine_tuning_is_compared_with_the_trainer_and_with_frozen_layers(small, oracle, tmp_path):
     import finetuning
     from helpers.models import make_model

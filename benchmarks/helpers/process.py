@@ -31,12 +31,14 @@ SCRIPTS = dict(
     finetuning_hugging_face="finetuning_hugging_face.py",
     ahead_lowering="ahead_lowering.py",
     ahead_compiler="ahead_compiler.py",
+    programs_jax="programs_jax.py",
 )
 WITHOUT_TENSORFLOW = (
     "hugging_face",
     "inference_hugging_face",
     "finetuning_hugging_face",
     "ahead_compiler",
+    "programs_jax",
 )
 
 
