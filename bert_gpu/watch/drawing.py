@@ -101,7 +101,8 @@ def draw(chart, runs, axis, is_log, smoothing):
 
 def horizontal(runs, axis):
     """(title, factor to the unit that it names) of a horizontal axis of runs, as for `draw`."""
-    longest = max((known(run.train[axis]).max(initial=0.0) for _, run in runs), default=0.0)
+    tables = [table for _, run in runs for table in (run.train, run.valid)]
+    longest = max((known(table[axis]).max(initial=0.0) for table in tables), default=0.0)
     if axis == "hours" and longest < MINUTES_BELOW:
         return "minutes", 60.0
     return AXIS_TITLES[axis], 1.0

@@ -171,6 +171,9 @@ def test_a_run_that_has_only_validated_is_drawn(tmp_path):
     folder = make_run(tmp_path / "run", [validation(0), validation(9)], settings=settings)
     made = make(folder)
     assert titles(made.html) == ["Loss"] and "<dd>sts-b</dd>" in made.html
+    assert '"unit": "minutes"' in made.html
+    long = make_run(tmp_path / "long", [validation(0), validation(36_000)], settings=settings)
+    assert '"unit": "hours"' in (html := make(long).html) and '"unit": "minutes"' not in html
 
 
 def test_trials_are_one_entry_with_their_spread(tmp_path):
