@@ -24,13 +24,14 @@ class Sample:
 def read_samples(path):
     """[Sample] of a samples.jsonl, whose lines are {"step", "seconds", "text", "guesses":
     [[probability, piece], ...]}. UserError for a damaged line; an unfinished last one is left out.
+    A run that was killed and resumed may have written a step twice: the later lines count.
     """
     if not os.path.exists(path):
         return []
     check_regular(path)
     with open(path, encoding="utf-8", errors="replace") as file:
         lines = [line for line in file if line.endswith("\n")]
-    samples = []
+    samples, last_step = {}, 0
     for number, line in enumerate(lines, 1):
         try:
             sample = as_sample(parse_json(line))
@@ -40,10 +41,10 @@ def read_samples(path):
                 '{"step", "seconds", "text", "guesses": [[probability, piece], ...]}; correct or '
                 "remove it"
             ) from None
-        if samples and sample.step < samples[-1].step:
-            samples = [other for other in samples if other.step < sample.step]
-        samples.append(sample)
-    return samples
+        if sample.step < last_step:
+            samples = {key: other for key, other in samples.items() if other.step < sample.step}
+        samples[sample.step, sample.text], last_step = sample, sample.step
+    return list(samples.values())
 
 
 def as_sample(content):

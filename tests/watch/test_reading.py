@@ -98,6 +98,11 @@ def test_samples(tmp_path):
         (1, (0.5, "the")),
         (2, (0.5, "new")),
     ]
+    # killed behind the sentences of step 2, and resumed before them
+    others = [dict(sample(step, "x"), text="one [MASK].") for step in (1, 2)]
+    twice = [sample(1, "the"), others[0], *2 * [sample(2, "a"), others[1]]]
+    write_lines(folder / "samples.jsonl", twice)
+    assert [found.step for found in read(folder).samples] == [1, 1, 2, 2]
     damaged = (dict(sample(1, "a"), guesses=[[2, "a"]]), dict(step=1), "7\n", "{\n")
     for row in (*damaged, dict(sample(1, "a"), guesses=[["a", 0.5]])):
         write_lines(folder / "samples.jsonl", [sample(1, "a"), row])
