@@ -102,7 +102,7 @@ def test_an_unknown_flag_is_refused(name, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     "name, flag",
-    [("ahead", "--part"), ("data", "--part"), ("gpu", "--part"), ("training", "--part")],
+    [(name, "--part") for name in ("ahead", "data", "gpu", "scaling", "training")],
 )
 def test_an_unknown_part_is_refused(name, flag, capsys):
     with pytest.raises(SystemExit):
@@ -455,7 +455,7 @@ def test_the_first_second_is_measured():
 def test_every_process_with_tensorflow_gets_what_bert_gpu_sets_for_itself():
     from helpers.process import SCRIPTS, WITHOUT_TENSORFLOW, environment_of
 
-    with_it = {"ours", "garden", "ahead_lowering", "inference_ours"}
+    with_it = {"ours", "garden", "ahead_lowering", "inference_ours", "scaling_ours"}
     assert set(SCRIPTS) - set(WITHOUT_TENSORFLOW) == with_it
     for system in SCRIPTS:
         found = environment_of(system, dict(PYTHONPATH="/mine", TF_CPP_MIN_LOG_LEVEL="0"))

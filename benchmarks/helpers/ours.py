@@ -88,7 +88,7 @@ class Ours(Trainer):
             column_blocks=column_blocks(specs),
         )
 
-    def make_step(self, num_micro_batches):
+    def make_step(self, num_micro_batches, **more):
         from bert_gpu.model.encoder import BertEncoder
         from bert_gpu.pretrain.objective import pretraining_objective
         from bert_gpu.train.memory import training_encoder
@@ -98,7 +98,7 @@ class Ours(Trainer):
             training_encoder(BertEncoder(self.model), self.memory, self.devices)
         )
         sizes = dict(num_micro_batches=num_micro_batches, seed=self.seed)
-        return TrainStep(self.devices, self.state, objective, self.optimizer, **sizes)
+        return TrainStep(self.devices, self.state, objective, self.optimizer, **sizes, **more)
 
     def endless(self, rows):
         """Endless global batches of `rows` rows."""

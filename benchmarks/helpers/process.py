@@ -23,6 +23,7 @@ from .command import Failed
 HERE = pathlib.Path(__file__).resolve().parent
 SCRIPTS = dict(
     ours="ours.py",
+    scaling_ours="scaling_ours.py",
     garden="model_garden.py",
     hugging_face="hugging_face.py",
     inference_ours="inference_ours.py",
