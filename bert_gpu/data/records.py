@@ -3,7 +3,7 @@ checksums.
 
 A TFRecord is length (8 bytes), checksum of the length (4), the record, checksum of the record (4);
 checksums are CRC-32C, masked (tensorflow/core/lib/io/record_writer.h). A shard gets its name
-when it is complete: until then it is .NAME.PID.partial, which no *.tfrecord* glob matches. The
+when it is complete: until then it is .NAME.HOST.PID.partial, which no *.tfrecord* glob matches. The
 index beside it holds the offset and the checksum of each record, so that a reader can seek, and
 notices a record that was replaced by another whole one; a file without an index is scanned once.
 A gzip-compressed shard has the same name, as with TensorFlow's writers, and its offsets are those
@@ -18,6 +18,7 @@ import functools
 import gzip
 import os
 import resource
+import socket
 import struct
 import tempfile
 import weakref
@@ -72,10 +73,10 @@ class ShardWriter:
 
     def __init__(self, path, compress=False):
         self.path, self.compress = path, compress
-        self.partial = os.path.join(
-            os.path.dirname(path),
-            f".{os.path.basename(path).removesuffix('.tfrecord')}.{os.getpid()}.partial",
-        )
+        name = os.path.basename(path).removesuffix(".tfrecord")
+        # nodes of a cluster share folders, and may have processes of the same number
+        writer = f"{socket.gethostname()}.{os.getpid()}"
+        self.partial = os.path.join(os.path.dirname(path), f".{name}.{writer}.partial")
         self.sizes, self.crcs = [], []
         self.num_bytes = 0
 
