@@ -352,7 +352,7 @@ def make_parser():
     parser.add_argument("--here_model", type=str, default="mini", help="of `here`")
     parser.add_argument("--here_length", type=int, default=16, help="of `here`: S")
     parser.add_argument("--here_rows", type=int, default=1, help="of `here`: of a micro-batch")
-    parser.add_argument("--replicas", type=counts, default=[2, 4], help="of `here`")
+    parser.add_argument("--replicas", type=counts, default=[2], help="of `here`")
     parser.add_argument("--turns", type=int, default=30, help="of `here`")
     return parser
 
