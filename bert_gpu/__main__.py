@@ -18,6 +18,7 @@ COMMANDS = {
     "report": "pictures of runs, in one HTML file",
     "runs": "a table of the runs under a folder",
     "doctor": "would a training work on this machine?",
+    "launch": "a command as several workers that train together",
 }
 
 

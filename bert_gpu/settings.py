@@ -28,10 +28,11 @@ class GaveUp(Exception):
     """A training stops: it diverged, reached an early stop, or cannot save. The message says when
     and what to try.
 
-    is_told: whether the message has been printed.
+    is_told: whether the message has been printed. exit_code: of the command that it ends.
+    ends_at_once: whether the process should not wait for TensorFlow to end.
     """
 
-    is_told = False
+    is_told, exit_code, ends_at_once = False, 3, False
 
 
 def setting(

@@ -26,11 +26,13 @@ BELOW = {
     "finetune": {"interop", "train", "data", "text", "model", "optim"},
     "inference": {"interop", "text", "model"},
     "watch": {"interop", "train", "data", "text", "model", "optim"},
+    "launch": set(),
     "cli": {
         "pretrain",
         "finetune",
         "inference",
         "watch",
+        "launch",
         "interop",
         "train",
         "data",
@@ -50,7 +52,7 @@ GROUND = {
     "tensor_files",
     "malloc",
 }
-GROUND |= {"fused"}
+GROUND |= {"fused", "cluster"}
 # whose config says which flags are the model's; model imports no recipes
 ABOVE_GROUND = {"recipes": {"model"}}
 HEAVY = ("tensorflow", "numba", "sklearn", "pyarrow")

@@ -29,7 +29,6 @@ from bert_gpu.settings import (
     value_type,
 )
 
-GAVE_UP = 3  # exit code
 PACKAGE = pathlib.Path(bert_gpu.__file__).resolve().parent
 # what stands for each script where there is only the package
 COMMANDS = {
@@ -432,7 +431,10 @@ def exit_code(main, argv):
     except GaveUp as problem:
         if not problem.is_told:
             console.warn(str(problem))
-        return GAVE_UP
+        if problem.ends_at_once:
+            console.close_streams()
+            os._exit(problem.exit_code)
+        return problem.exit_code
     except OSError as error:
         return fail(f"{error.filename or 'a file'}: {error.strerror or error}; {CHECK_PATH}")
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 import dataclasses
 
 from bert_gpu.cli.flags import CommonConfig
+from bert_gpu.cluster import find_cluster
 from bert_gpu.recipes import RecipeConfig
 from bert_gpu.train.config import RunSettings, choose_gpus
 from bert_gpu.train.hardware import count_gpus
@@ -47,11 +48,12 @@ def read_settings(parsed, kind, **more):
 
 
 def find_devices(config):
-    """("GPU" or "CPU", number of replicas) that a DeviceConfig will get, from NVML, without
-    starting TensorFlow.
+    """("GPU" or "CPU", number of replicas of all workers) that a DeviceConfig will get, from NVML,
+    without starting TensorFlow.
     """
-    gpus = choose_gpus(config, count_gpus(), "NVML")
-    return "GPU" if gpus else "CPU", max(1, len(gpus)) * config.virtual_replicas
+    gpus, cluster = choose_gpus(config, count_gpus(), "NVML"), find_cluster()
+    num_workers = 1 if cluster is None else len(cluster)
+    return "GPU" if gpus else "CPU", max(1, len(gpus)) * config.virtual_replicas * num_workers
 
 
 def exit_code(result):

@@ -9,6 +9,7 @@ from bert_gpu.console import LogConsole
 from bert_gpu.finetune import classifier, results
 from bert_gpu.finetune.config import (
     DEFAULT_START,
+    STANDARD_INPUT,
     FinetuneConfig,
     FinetuneSettings,
     resolve_phases,
@@ -30,9 +31,10 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.settings import Settings, UserError, fields_of, like
 from bert_gpu.train import run as engine
+from bert_gpu.train import shared_folder
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MemoryConfig, fit_sizes
-from bert_gpu.train.devices import set_up
+from bert_gpu.train.devices import join_workers, set_up
 from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import check_monitoring
@@ -76,10 +78,16 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     reuses_results: of a finished training takes the results that it has left for the same data,
       instead of evaluating and predicting again.
     """
-    console = console or LogConsole()
     check_monitoring(settings.monitor)
     phases = resolve_phases(settings.run)
     trains = "train" in phases
+    workers = join_workers(settings.devices)
+    if workers.count > 1 and STANDARD_INPUT == settings.run.predict_file:
+        raise UserError(
+            "--predict_file=-: standard input is that of one worker; write it to a file that all "
+            "of them see, and name that"
+        )
+    console = workers.console(console or LogConsole())
     trained = None if trains else find_trained(settings.start, settings.run.output_dir)
     notes = None if trains else read_notes(trained.path, trained.head)
     task = resolve_task(settings.run, notes)
@@ -92,10 +100,10 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
         )
     init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
     start = None if init_checkpoint == NONE else init_checkpoint
-    with standard_input_spooled(settings.run) as run:
+    with workers.together(), standard_input_spooled(settings.run) as run:
         settings = dataclasses.replace(settings, run=run)
         examples = read_splits(task, run, phases)
-        with open_folder(run.output_dir, settings.overwrite, trains, start) as opened:
+        with open_folder(run.output_dir, settings.overwrite, trains, start, workers) as opened:
             return run_phases(
                 settings, task, examples, trained, notes, *opened, console, clock, reuses_results
             )
@@ -111,6 +119,7 @@ def run_phases(
     """
     trains, form = trained is None, open_form(task)
     devices = set_up(settings.devices)
+    workers = devices.workers
     settings = dataclasses.replace(
         settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
     )
@@ -163,7 +172,8 @@ def run_phases(
         return form.judge(part, rows, kind, start.labels, outputs, names)
 
     def leave(part, rows, outputs):
-        return form.after_evaluation(folder.path, settings, part, rows, kind, start.labels, outputs)
+        found = (folder.path, settings, part, rows, kind, start.labels, outputs)
+        workers.on_chief(lambda: form.after_evaluation(*found))
 
     def evaluate(leave=lambda *outputs: None):
         """{stem of a dev file: {name: value}}. leave: of (examples, rows, outputs) of each."""
@@ -199,9 +209,11 @@ def run_phases(
         # Evaluates the exported model, not the one in memory: a finished run is not trained again.
         path = folder.model
         step = outcome.progress.step
-        if reuses_results and (found := results.read_results(folder.path, examples, path, step)):
-            return Result(path, found, outcome)
-        state.assign_weights(models.read_model(path).weights)
+        if reuses_results:
+            where = (folder.path, examples, path, step)
+            if found := workers.from_chief(results.read_results, *where):
+                return Result(path, found, outcome)
+        state.assign_weights(workers.arrays_from_chief(lambda: models.read_model(path).weights))
     metrics, predicted = {}, []
     if "eval" in examples:
         metrics = evaluate(leave)
@@ -210,13 +222,14 @@ def run_phases(
         metrics[part.source.stem] = judge(part, rows, outputs) if part.has_labels else {}
         if part.has_labels:
             leave(part, rows, outputs)
-        predicted.append(form.write(folder.path, settings, part, rows, kind, start.labels, outputs))
+        written = (folder.path, settings, part, rows, kind, start.labels, outputs)
+        predicted.append(workers.from_chief(form.write, *written))
     if "eval" in examples:
         if outcome is not None:
             step = outcome.progress.step
         else:  # of the run in this folder, if it is that one's model
             step = (stored or {}).get("exported_step") if path == folder.model else None
-        results.write_results(folder.path, metrics, examples, path, step)
+        workers.from_chief(results.write_results, folder.path, metrics, examples, path, step)
     sizes = {part.source.stem: len(part) for part in every}
     lines = [(stem, sizes[stem], *values.values()) for stem, values in metrics.items()]
     console.say(results.table([("", "examples", *names), *lines]))
@@ -248,17 +261,17 @@ RUN_FIELDS = fields_of(Resolved, *FinetuneSettings.kinds().values(), ModelConfig
 
 
 @contextlib.contextmanager
-def open_folder(output_dir, overwrite, trains, start):
+def open_folder(output_dir, overwrite, trains, start, workers):
     """As the engine's `open_run`, for a training or for results alone."""
     if trains:
-        with engine.open_run(output_dir, overwrite, fields=RUN_FIELDS, start=start) as (
-            folder,
-            stored,
-        ):
+        opened = engine.open_run(
+            output_dir, overwrite, fields=RUN_FIELDS, start=start, workers=workers
+        )
+        with opened as (folder, stored):
             yield folder, stored
         return
-    folder = RunFolder(output_dir)
-    stored = results.open_results(folder, RUN_FIELDS)
+    folder = shared_folder.open_folder(output_dir, workers)
+    stored = workers.from_chief(results.open_results, RunFolder(output_dir), RUN_FIELDS)
     if overwrite:
         raise UserError(
             "--overwrite: starts a training anew, and there is none without --do_train; drop the "

@@ -6,6 +6,7 @@ finished is not run again. scores.json has every trial's metrics and what they c
 the same as tables.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -19,6 +20,8 @@ from bert_gpu.finetune.config import DEFAULT_TASK
 from bert_gpu.finetune.run import finetune
 from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train import sinks
+from bert_gpu.train.devices import join_workers
+from bert_gpu.train.workers import WorkerLost
 
 MARKS = "marks"
 # trained from MNLI's model where that is asked for: Liu et al. 2019 (arXiv 1907.11692, section 5.1)
@@ -153,18 +156,24 @@ def run_sweep(variants, sweep, console=None):
     Raises:
       UserError: as for a fine-tuning; OUTPUT_DIR holds other files.
     """
-    console = console or LogConsole()
     settings = next(iter(variants.values()))
+    workers = join_workers(settings.devices)
+    console = workers.console(console or LogConsole())
     trials, output_dir = plan_trials(variants, sweep), settings.run.output_dir
-    check_folder(output_dir, {os.path.relpath(trial.folder, output_dir) for trial in trials})
+    names = {os.path.relpath(trial.folder, output_dir) for trial in trials}
+    workers.on_chief(lambda: check_folder(output_dir, names))
     start, rows, stopped = settings.start.init_checkpoint, [], None
     hours = hours_at(start, find_marks(start)) if is_marks(start) else {}
-    with only_writer(output_dir, "scores", f"--output_dir={output_dir}"):
+    with contextlib.ExitStack() as held, workers.watched():
+        lock = only_writer(output_dir, "scores", f"--output_dir={output_dir}")
+        workers.on_chief(lambda: held.enter_context(lock))
         for index, trial in enumerate(trials, 1):
             name = os.path.relpath(trial.folder, output_dir)
             console.say(f"--- {index} of {len(trials)}: {name}, seed {trial.settings.run.seed}")
             try:
                 result = finetune(trial.settings, console, reuses_results=True)
+            except WorkerLost:
+                raise
             except GaveUp as error:
                 console.warn(f"{name}: {error}; the others go on")
                 rows.append(row_of(trial, hours, error=str(error)))
@@ -173,7 +182,7 @@ def run_sweep(variants, sweep, console=None):
                 stopped = result.signal
                 break
             rows.append(row_of(trial, hours, metrics=result.metrics))
-        path = scores.write(output_dir, rows)
+        path = workers.from_chief(scores.write, output_dir, rows)
     console.say(scores.describe(rows))
     console.say(f"scores: {path}")
     return Outcome(path, stopped)

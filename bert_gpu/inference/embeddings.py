@@ -4,16 +4,18 @@ Legend: N texts, T tokens of all of them, B batch, S sequence, H hidden.
 """
 
 import contextlib
+import dataclasses
 import os
 import typing
 
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.cluster import find_cluster
 from bert_gpu.files import check_local
 from bert_gpu.inference.arrays import GrowingArray
-from bert_gpu.inference.config import DEFAULT_LENGTH
-from bert_gpu.inference.lines import windows
+from bert_gpu.inference.config import DEFAULT_LENGTH, STANDARD_INPUT
+from bert_gpu.inference.lines import count_lines, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.settings import UserError
 from bert_gpu.text.framing import frame
@@ -88,8 +90,22 @@ class Embedder:
 
 
 def embed_file(config, console=None):
-    """Embeds the lines of a file as EmbedConfig says; see the package's `embed`."""
+    """Embeds the lines of a file as EmbedConfig says; see the package's `embed`.
+
+    One of several workers embeds its share of the lines, and writes it to a file of its own.
+    """
+    cluster, share = find_cluster(), None
+    if cluster is not None:
+        if config.input == STANDARD_INPUT:
+            raise UserError(
+                "--input=-: standard input is that of one worker; write it to a file that all of "
+                "them see, and name that"
+            )
+        if config.output is not None:
+            config = dataclasses.replace(config, output=cluster.part_of(config.output))
     outputs = check_outputs(config)
+    if cluster is not None:
+        share = cluster.share(count_lines(config.input))
     embedder = Embedder(config)
     num_texts = num_tokens = num_truncated = 0
     with contextlib.ExitStack() as stack:
@@ -98,7 +114,7 @@ def embed_file(config, console=None):
         if config.pooling == "none":
             offsets = stack.enter_context(GrowingArray(config.offsets_file, (), np.int64))
             offsets.write(np.zeros(1))
-        for texts in windows(config.input, console):
+        for texts in windows(config.input, console, share=share):
             rows = embedder.frame(texts)
             base = array.num_rows
             for index, values in in_order(embedder, rows, len(texts)):
@@ -107,7 +123,7 @@ def embed_file(config, console=None):
                 offsets.write(num_tokens + rows.splits[1:])
             num_texts, num_tokens = num_texts + len(texts), num_tokens + len(rows.ids)
             num_truncated += rows.num_truncated
-        if not num_texts:
+        if not num_texts and share is None:
             raise UserError(f"--input={config.input}: is empty; it needs a text a line"[:300])
         # The first file is published last: where it is, all are whole.
         written = [file for file in (offsets, array) if file is not None]

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from bert_gpu.console import LogConsole
+from bert_gpu.console import Console, LogConsole
 from bert_gpu.files import check_regular
 from bert_gpu.inference.config import STANDARD_INPUT
 from bert_gpu.settings import UserError
@@ -14,9 +14,10 @@ from bert_gpu.text import archives, corpus
 WINDOW_LINES, WINDOW_BYTES = 8192, 4 << 20
 
 
-def windows(path, console=None, what="texts"):
+def windows(path, console=None, what="texts", share=None):
     """Yields lists of lines (bytes, without their ends) of a text file: at most WINDOW_LINES, of
-    about WINDOW_BYTES unless one line alone is longer. Shows progress.
+    about WINDOW_BYTES unless one line alone is longer. Shows progress. share: range of the lines
+    that are wanted; None = all.
 
     Raises:
       UserError: the file is missing, not a file, or a broken archive.
@@ -38,13 +39,30 @@ def windows(path, console=None, what="texts"):
         bar = console.progress(round(size / 1e6, 1), 0, what, "MB")
         started, num_lines = time.monotonic(), 0
         try:
-            for window in in_windows(archives.plain_pieces(path, report)):
+            for window in shared(in_windows(archives.plain_pieces(path, report)), share):
                 yield window
                 num_lines += len(window)
                 speed = num_lines / max(time.monotonic() - started, 1e-3)
                 bar.update(round(done / 1e6, 1), f"{num_lines:,} texts  {speed:,.0f} texts/s")
         finally:
             bar.close()
+
+
+def shared(found, share):
+    """Of windows, the lines in a range of lines; all of them for None."""
+    first = 0
+    for window in found:
+        last = first + len(window)
+        if share is not None:
+            window = window[max(0, share.start - first) : max(0, share.stop - first)]
+        if window:
+            yield window
+        first = last
+
+
+def count_lines(path):
+    """Lines of a text file. UserError as for `windows`."""
+    return sum(len(window) for window in windows(path, Console(quiet=True)))
 
 
 def file_size(path):

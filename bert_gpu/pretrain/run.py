@@ -16,7 +16,7 @@ from bert_gpu.settings import UserError
 from bert_gpu.train import provenance
 from bert_gpu.train import run as engine
 from bert_gpu.train.config import fit_sizes
-from bert_gpu.train.devices import set_up
+from bert_gpu.train.devices import join_workers, set_up
 from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.monitor import check_monitoring
@@ -29,18 +29,22 @@ RESULTS = "eval_results.json"
 
 def pretrain(settings, console=None, clock=time.monotonic):
     """Pretrains as PretrainSettings say, or resumes a run; see the package's `pretrain`."""
-    console, run = console or LogConsole(), settings.run
+    run = settings.run
     check_monitoring(settings.monitor)
     if run.do_train is False and not run.do_eval:
         raise UserError(
             "--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest checkpoint"
         )
     trains = bool(run.do_train or not run.do_eval)
-    dataset = start.open_data(settings, console)
-    opened = engine.open_run(run.output_dir, settings.overwrite, trains, RUN_FIELDS, run.start)
-    with opened as (folder, stored):
-        act = train if trains else evaluate
-        return act(settings, dataset, folder, stored, console, clock)
+    workers = join_workers(settings.devices)
+    console = workers.console(console or LogConsole())
+    with workers.together():
+        dataset = start.open_data(settings, console)
+        with engine.open_run(
+            run.output_dir, settings.overwrite, trains, RUN_FIELDS, run.start, workers
+        ) as (folder, stored):
+            act = train if trains else evaluate
+            return act(settings, dataset, folder, stored, console, clock)
 
 
 def open_model(settings, dataset, stored):
@@ -212,7 +216,7 @@ def evaluate(settings, dataset, folder, stored, console, clock):
     results = pretraining_validation(settings.run, reader, devices, state, encoder)() | dict(
         step=progress.step
     )
-    write_json(os.path.join(folder.path, RESULTS), results)
+    devices.workers.on_chief(lambda: write_json(os.path.join(folder.path, RESULTS), results))
     console.say(
         "\n".join(
             f"  {name:<14}{format_metric(value)}"

@@ -384,6 +384,8 @@ class CheckpointWriter:
         self.wait()
         self.pending = self.thread.submit(self._write, dataclasses.replace(progress), values)
 
+    save_alone = save
+
     def wait(self):
         """Returns when everything is written. Call it before fetching the next values, so that
         memory holds one copy, not two.

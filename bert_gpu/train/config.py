@@ -18,7 +18,7 @@ class DeviceConfig(Settings):
 
     num_gpus: int | None = setting(
         None,
-        "GPUs to train on. Default: all GPUs, or the CPU when there is none.",
+        "GPUs to train on, of each machine. Default: all GPUs, or the CPU when there is none.",
         low=0,
         aliases=("n_gpus",),
     )
@@ -69,6 +69,13 @@ class DeviceConfig(Settings):
         "the results to the others (on), or does them all (off). auto decides by the GPUs' speed "
         "and their link; off with --all_reduce=hierarchical.",
         choices=("auto", "on", "off"),
+    )
+    worker_timeout: float = setting(
+        300.0,
+        "On several machines: how long a worker waits for another that does not answer or does not "
+        "come to the next step, before it ends with exit code 4.",
+        low=10.0,
+        unit="seconds",
     )
     gpu_memory_limit: int | None = setting(
         None,

@@ -1,15 +1,22 @@
-"""Chooses a run's devices, precision and compilation, once, before TensorFlow starts."""
+"""Chooses a run's devices, precision and compilation, once, before TensorFlow starts.
+
+On one machine replicas are those of a MirroredStrategy, on several those of a
+MultiWorkerMirroredStrategy, with the same number on each.
+"""
 
 import dataclasses
+import itertools
 import os
 
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
-from bert_gpu.fused import compile_silently_once
+import bert_gpu
+from bert_gpu.fused import compile_silently_once, stderr_discarded
 from bert_gpu.settings import UserError
 from bert_gpu.train.config import choose_gpus
 from bert_gpu.train.hardware import visible_gpus
+from bert_gpu.train.workers import ALONE, Alone, Workers, join, joined
 
 CODES = dict(nccl="NCCL", ring="RING")  # of --all_reduce; TensorFlow chooses for the others
 DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16}
@@ -21,21 +28,27 @@ class Devices:
 
     strategy: tf.distribute.Strategy
     kind: str  # "GPU" or "CPU"
-    num_replicas: int
+    num_replicas: int  # of all workers
     precision: str
     xla: bool
     communication: tf.distribute.experimental.CommunicationOptions | None  # of the all-reduce
     wire_dtype: tf.DType  # of gradients in the all-reduce
     all_reduce: str  # as --all_reduce
     shared_update: str  # as --shared_update
-    # such as "NVIDIA H200", one for each physical GPU in use; () on the CPU
+    # such as "NVIDIA H200", one for each physical GPU in use, of all workers; () on the CPU
     gpu_names: tuple[str, ...]
-    nvml: tuple  # the same GPUs as NVML knows them, of hardware.visible_gpus
+    nvml: tuple  # those of this machine as NVML knows them, of hardware.visible_gpus
     summary: str  # for the first log line
+    workers: Workers | Alone = ALONE
 
     @property
     def dtype(self):
         return DTYPES[self.precision]
+
+    @property
+    def local_devices(self):
+        """Names of the devices of this worker's replicas, in the replicas' order."""
+        return self.strategy.extended.worker_devices
 
     @property
     def unit(self):
@@ -45,7 +58,7 @@ class Devices:
 
 def set_up(config):
     """Chooses the devices and configures TensorFlow for them. UserError when they are not
-    available.
+    available, or not the same on all workers that this process has joined.
     """
     present = tf.config.list_physical_devices("GPU")
     gpus = [present[index] for index in choose_gpus(config, len(present))]
@@ -76,30 +89,86 @@ def set_up(config):
     elif tf_config.is_op_determinism_enabled():  # by an earlier run of this process
         tf_config.disable_op_determinism()
     precision = config.precision if config.precision != "auto" else best_precision(gpus)
-    check_all_reduce(config, kind)
-    compile_silently_once()
-    implementation = getattr(
-        tf.distribute.experimental.CommunicationImplementation, CODES.get(config.all_reduce, "AUTO")
-    )
-    return Devices(
-        strategy=make_strategy(names, config.all_reduce),
-        kind=kind,
-        num_replicas=len(names),
-        precision=precision,
-        xla=config.xla == "on" or (config.xla == "auto" and kind == "GPU"),
-        communication=tf.distribute.experimental.CommunicationOptions(
-            bytes_per_pack=round(config.all_reduce_pack_megabytes * 2**20),
-            implementation=implementation,
+    xla = config.xla == "on" or (config.xla == "auto" and kind == "GPU")
+    workers = joined()
+    check_all_reduce(config, kind, workers)
+    communication = tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=round(config.all_reduce_pack_megabytes * 2**20),
+        timeout_seconds=None if workers is ALONE else config.worker_timeout,
+        implementation=getattr(
+            tf.distribute.experimental.CommunicationImplementation,
+            CODES.get(config.all_reduce, "AUTO"),
         ),
+    )
+    if workers is ALONE:
+        strategy = make_strategy(names, config.all_reduce)
+    else:
+        strategy = strategy_of_workers(workers, len(gpus), communication)
+        workers.check_alike(
+            {
+                "the version": (bert_gpu.__version__, tf.__version__),
+                "the devices": (kind, len(names)),
+                "the precision": precision,
+                "xla": xla,
+                "all_reduce": (config.all_reduce, config.all_reduce_pack_megabytes),
+                "all_reduce_dtype": config.all_reduce_dtype,
+                "shared_update": config.shared_update,
+                "deterministic": deterministic,
+            }
+        )
+    compile_silently_once()  # last: the strategy has to be TensorFlow's beginning
+    return Devices(
+        strategy=strategy,
+        kind=kind,
+        num_replicas=len(names) * workers.count,
+        precision=precision,
+        xla=xla,
+        communication=communication,
         wire_dtype=DTYPES[config.all_reduce_dtype],
         all_reduce=config.all_reduce,
         shared_update=config.shared_update,
-        gpu_names=tuple(
-            tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus
-        ),
+        gpu_names=tuple(itertools.chain(*workers.gather(names_of(gpus)))),
         nvml=tuple(visible_gpus([int(gpu.name.rsplit(":", 1)[1]) for gpu in gpus])),
-        summary=describe(gpus, config.virtual_replicas),
+        summary=describe(gpus, config.virtual_replicas, workers.count),
+        workers=workers,
     )
+
+
+def join_workers(config):
+    """The Workers that this process is one of, connected; ALONE on one machine. Call it before
+    anything that needs TensorFlow. config: DeviceConfig.
+    """
+    workers = join(config.worker_timeout)
+    if workers is not ALONE:
+        set_up(config)
+    return workers
+
+
+def strategy_of_workers(workers, num_gpus, communication):
+    """The MultiWorkerMirroredStrategy of connected Workers, with `num_gpus` GPUs each or the CPU;
+    made once in a process.
+    """
+    if workers.strategy is not None:
+        return workers.strategy
+    workers.prepare()
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(dict(worker=list(workers.cluster.addresses))),
+        task_type="worker",
+        task_id=workers.index,
+        num_accelerators=dict(GPU=num_gpus),
+        rpc_layer="grpc",
+    )
+    try:
+        with stderr_discarded():  # the server tells its address
+            workers.strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, communication)
+    except tf.errors.OpError as error:  # of its server
+        address = workers.cluster.addresses[workers.index]
+        raise UserError(
+            f"{address}: this worker cannot listen there ({error.message[:120]}); is the port in "
+            "use, or the address that of another machine?"
+        ) from error
+    workers.connect()
+    return workers.strategy
 
 
 def make_strategy(names, all_reduce):
@@ -123,8 +192,18 @@ def make_strategy(names, all_reduce):
         ) from error
 
 
-def check_all_reduce(config, kind):
+def check_all_reduce(config, kind, workers=ALONE):
     """UserError for an all-reduce that these devices do not support."""
+    if workers is not ALONE and config.all_reduce == "hierarchical":
+        raise UserError(
+            "--all_reduce=hierarchical: is for the GPUs of one machine; with several use auto, "
+            "where NCCL finds the shortest ways by itself"
+        )
+    if workers is not ALONE and config.virtual_replicas > 1:
+        raise UserError(
+            f"--virtual_replicas={config.virtual_replicas}: simulates several GPUs in one process, "
+            f"and this one is one of {workers.count} workers; start more workers instead"
+        )
     if config.all_reduce == "nccl" and (kind == "CPU" or config.virtual_replicas > 1):
         raise UserError(
             "--all_reduce=nccl: needs one physical GPU for "
@@ -189,15 +268,22 @@ def best_precision(gpus):
     return "bfloat16" if capability >= (8, 0) else "float16" if capability >= (7, 0) else "float32"
 
 
-def describe(gpus, virtual_replicas):
+def names_of(gpus):
+    """Such as "NVIDIA H200", of each physical GPU."""
+    details = map(tf.config.experimental.get_device_details, gpus)
+    return [found.get("device_name", "GPU") for found in details]
+
+
+def describe(gpus, virtual_replicas, num_workers=1):
+    if num_workers > 1:
+        each = "the CPU, without GPUs" if not gpus else describe(gpus, 1)
+        return f"{num_workers} workers, each with {each}"
     if not gpus:
         return (
             "no GPU: training on the CPU"
             if virtual_replicas == 1
             else f"{virtual_replicas} virtual replicas on the CPU"
         )
-    names = [
-        tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus
-    ]
+    names = names_of(gpus)
     text = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     return text if virtual_replicas == 1 else f"{virtual_replicas} virtual replicas on {text}"

@@ -1,5 +1,7 @@
 """Forward passes over many batches on all replicas, for means of metrics or one output per row."""
 
+import itertools
+
 import numpy as np
 import tensorflow as tf
 
@@ -25,7 +27,12 @@ class ForwardPass:
         self.run = tf.function(self._run, autograph=False, reduce_retracing=True)
 
     def __call__(self, batch):
-        """One result for each replica: a list of {name: NumPy array}."""
+        """One result for each replica, of all workers: a list of {name: NumPy array}."""
+        everyone = self.devices.workers.gather(self.on_own_replicas(batch))
+        return [result for results in everyone for result in results]
+
+    def on_own_replicas(self, batch):
+        """As a call, of this worker's replicas alone."""
         parts = divide_batch(batch, self.devices.num_replicas, 1)
         put = self.devices.strategy.experimental_distribute_values_from_function
         distributed = put(
@@ -36,7 +43,7 @@ class ForwardPass:
         results = self.run(distributed)
         return [
             {name: values[i].numpy() for name, values in results.items()}
-            for i in range(self.devices.num_replicas)
+            for i in range(len(self.devices.local_devices))
         ]
 
     def _run(self, batch):
@@ -72,9 +79,10 @@ class MeanMetrics:
         self.forward = ForwardPass(devices, state, flat)
 
     def __call__(self, batches):
-        totals = {}
-        for batch in batches:
-            for result in self.forward(batch):
+        totals, own = {}, [self.forward.on_own_replicas(batch) for batch in batches]
+        # added up in the order of one machine's replicas, so that the sums have the same bits
+        for everyone in zip(*self.forward.devices.workers.gather(own), strict=True):
+            for result in itertools.chain(*everyone):
                 for name, pair in result.items():
                     totals[name] = totals.get(name, np.zeros(2)) + pair.astype(np.float64)
         return {

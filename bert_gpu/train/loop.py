@@ -17,11 +17,13 @@ from bert_gpu.settings import UserError
 from bert_gpu.train.advice import Advice
 from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
-from bert_gpu.train.checkpoint import CheckpointWriter, SaveFailed
+from bert_gpu.train.checkpoint import SaveFailed
 from bert_gpu.train.divergence import Diverged, Judge, roll_back
 from bert_gpu.train.log_interval import LogInterval, Stopwatch, describe_activities
 from bert_gpu.train.pace import Pace
 from bert_gpu.train.profile import Profiler
+from bert_gpu.train.shared_folder import open_writer
+from bert_gpu.train.workers import ALONE, Alone, Workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Job:
     validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is
     its inverse. export(share, step): exports the model at a mark of progress, returns its folder.
     flops(batch) -> Flops; peak_flops of all devices, None = unknown. memory() -> a text on the
-    memory in use, "" = not known. kind: of the devices, "GPU" or "CPU".
+    memory in use, "" = not known. kind: of the devices, "GPU" or "CPU". workers: of the run
+    (workers.py); all of them run the loop in lockstep.
     A unit is a global batch; with a batch ramp it is one micro-batch of every replica, and a step
     takes several.
     """
@@ -55,6 +58,7 @@ class Job:
     peak_flops: float | None = None
     memory: Callable = lambda: ""
     kind: str = "CPU"
+    workers: Workers | Alone = ALONE
 
     @property
     def budget_seconds(self):
@@ -98,6 +102,9 @@ class Loop:
       folder: RunFolder. log: monitor.Log. console: Console. caught: list of the signals caught,
         from `watch_signals`.
       clock: () -> seconds; the only clock that the loop reads.
+
+    What it decides by its clock or by signals follows from `moment`, which is the same for all
+    workers.
     """
 
     def __init__(
@@ -110,16 +117,19 @@ class Loop:
             folder,
             log,
         )
-        self.console, self.caught = console, caught
+        self.console, self.workers = console, job.workers
         self.steps_per_loop = cadence.steps_per_loop
         self.cadence = Cadence(
             cadence, job.num_steps, job.num_records / job.plan.records_of_step(job.schedule)
         )
         self.watch = Stopwatch(progress.seconds, clock)
+        self.moment = self.workers.moment(lambda: self.watch.seconds, caught)
         self.pace = Pace(job, progress, self.watch)
         self.advice = Advice(console.warn, job.kind)
         self.profiler = Profiler(
-            cadence.profiled, os.path.join(folder.tensorboard, "train"), console
+            cadence.profiled if self.workers.is_chief else None,
+            os.path.join(folder.tensorboard, "train"),
+            console,
         )
         self.interval, self.judge = (
             LogInterval(self.watch, job.flops, job.peak_flops),
@@ -133,8 +143,8 @@ class Loop:
             progress.step,
             progress.step,
         )
-        self.writer = CheckpointWriter(
-            folder, ending.keep_checkpoint_max, ending.on_save_error, console.warn
+        self.writer = open_writer(
+            folder, ending.keep_checkpoint_max, ending.on_save_error, console.warn, self.workers
         )
 
     def run(self):
@@ -168,13 +178,13 @@ class Loop:
             self._export(mark)
 
     def is_over(self):
-        return bool(self.caught) or self.is_finished()
+        return bool(self.moment.caught) or self.is_finished()
 
     def is_finished(self):
         """Whether all steps are done, the time is spent, or validations are no longer better."""
-        return self.job.is_finished(self.progress.step, self.watch.seconds) or self.ending.is_stale(
-            self.progress.num_worse
-        )
+        return self.job.is_finished(
+            self.progress.step, self.moment.seconds
+        ) or self.ending.is_stale(self.progress.num_worse)
 
     def share(self, step, seconds):
         """Progress: the share of the run that is done, by steps or by time; at most 1."""
@@ -219,7 +229,7 @@ class Loop:
         """
         steps = range(step, self.cadence.call_ends(step))
         by_time = self.job.schedule.lr_schedule == "time"
-        now = self.share(step, self.watch.seconds)
+        now = self.share(step, self.moment.seconds)
         shares = [now if by_time else self.share(index, 0) for index in steps]
         if not self.job.plan.is_ramped:
             return steps, shares, None
@@ -239,7 +249,7 @@ class Loop:
             return next(calls), self.watch.seconds - since
         except UserError:  # a corrupt record must not lose finished steps
             self._log()
-            self._save()
+            self._save(is_together=False)  # it may be that of one worker
             raise
 
     def _train(self, calls):
@@ -267,9 +277,10 @@ class Loop:
         )
         if is_first:
             self._tell_of_first_call(len(steps))
+        self.moment.agree()
         # checked once a call, so that the last save always follows
         self.is_last = self.is_over()
-        self.position = Position(progress.step, self.share(progress.step, self.watch.seconds))
+        self.position = Position(progress.step, self.share(progress.step, self.moment.seconds))
 
     def _tell_of_first_call(self, num_steps):
         """Says how long it took, since compiling may take minutes, and what memory it needed."""
@@ -284,9 +295,9 @@ class Loop:
 
     def _due(self, before):
         """What is due after the call that began at the Position `before`."""
-        is_end = self.is_last and not self.caught
+        is_end = self.is_last and not self.moment.caught
         save = self.save_is_late or self.cadence.saves(
-            self.progress.step, self.watch.seconds - self.saved_seconds
+            self.progress.step, self.moment.seconds - self.saved_seconds
         )
         validation = self.cadence.validates(before, self.position, save) or is_end
         log = self.cadence.logs(self.progress.step) or save or validation or self.is_last
@@ -310,7 +321,7 @@ class Loop:
                 f"{self.progress.num_worse} validations since step {self.progress.best_step} were "
                 "no better: the run ends (--early_stop_patience)"
             )
-        problem = self.judge.gives_up(self.progress.step, self.watch.seconds, loss)
+        problem = self.judge.gives_up(self.progress.step, self.moment.seconds, loss)
         if problem is not None:
             self._save()
             raise problem
@@ -330,9 +341,8 @@ class Loop:
         """
         try:
             with self.watch.paused("saving"):
-                self.console.say(
-                    f"model at {mark:g} of the run: {self.job.export(mark, self.progress.step)}"
-                )
+                path = self.workers.on_chief(lambda: self.job.export(mark, self.progress.step))
+                self.console.say(f"model at {mark:g} of the run: {path}")
         except (OSError, UserError) as error:
             self.console.warn(f"the model at {mark:g} of the run could not be exported: {error}")
             if self.ending.on_save_error == "stop":
@@ -342,7 +352,8 @@ class Loop:
         """Writes the metrics of the steps since the last line, if any, and counts the bad ones."""
         if self.logged_step >= self.progress.step:
             return
-        steps, values = self.interval.close()
+        with self.workers.waiting():
+            steps, values = self.interval.close()
         self.judge.health.add(self.logged_step, steps)
         self.logged_step = self.progress.step
         values |= dict(
@@ -372,17 +383,20 @@ class Loop:
         )
         return values
 
-    def _save(self):
+    def _save(self, is_together=True):
+        """Saves, unless this step is saved. is_together: whether all workers do."""
         if self.saved_step == self.progress.step and self.progress.step:
             return
         with self.watch.paused("saving"):
-            self.writer.wait()
+            save = self.writer.save if is_together else self.writer.save_alone
+            if is_together:
+                self.writer.wait()
             self.progress.seconds, self.progress.health = (
-                self.watch.seconds,
+                self.moment.seconds,
                 self.judge.health.state(),
             )
-            self.writer.save(self.progress, self.job.read())
-        self.saved_seconds, self.saved_step = self.watch.seconds, self.progress.step
+            save(self.progress, self.job.read() if self.workers.is_chief else None)
+        self.saved_seconds, self.saved_step = self.moment.seconds, self.progress.step
 
     def _go_back(self, problem):
         """Returns to the last good checkpoint, or raises GaveUp; later calls continue with new
@@ -399,7 +413,7 @@ class Loop:
                 self.folder,
                 self.log,
                 self.job.assign,
-                self.watch.seconds,
+                self.moment.seconds,
                 self.console.warn,
             )
         self.console.warn(

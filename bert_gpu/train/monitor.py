@@ -139,6 +139,11 @@ def open_log(opening, *, gpus, warn):
     return Log(sinks, sampler, warn)
 
 
+def no_log(warn):
+    """A Log that writes nowhere."""
+    return Log({}, HardwareSampler([], 0, warn), warn)
+
+
 class Log:
     """All sinks of a run, {name: Sink}, as one. A sink that fails does not end the training: the
     failure is reported once, and a sink that cannot recover is dropped.

@@ -26,12 +26,14 @@ from bert_gpu.train import (
 from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.changes import describe_changes
-from bert_gpu.train.checkpoint import Progress, RunFolder
+from bert_gpu.train.checkpoint import Progress
 from bert_gpu.train.config import BatchConfig
 from bert_gpu.train.divergence import DivergedForGood
 from bert_gpu.train.loop import Job, Loop
+from bert_gpu.train.shared_folder import open_folder
 from bert_gpu.train.signals import watch_signals
 from bert_gpu.train.step import Objective, TrainStep
+from bert_gpu.train.workers import ALONE
 
 NO_GPU_BATCH = 32  # of --train_batch_size=auto on the CPU
 
@@ -77,24 +79,27 @@ class Training:
 
 
 class Outcome(typing.NamedTuple):
-    """How a run ended: its folder, its progress, and the signal that stopped it early, if any."""
+    """How a run ended: its folder, its progress, and the signal that stopped it early, if any.
 
-    folder: RunFolder
+    folder: RunFolder, or the SharedFolder of several workers.
+    """
+
+    folder: typing.Any
     progress: Progress
     signal: int | None = None
 
 
 @contextlib.contextmanager
-def open_run(output_dir, overwrite, trains=True, fields=None, start=None):
+def open_run(output_dir, overwrite, trains=True, fields=None, start=None, workers=ALONE):
     """Yields (RunFolder, content of its run.json or None for a new run). UserError for a folder
     that holds other files, or that another process writes to.
 
     The folder of a run is reserved before it is read, so that what is read stays true; that of a
     new run is made and reserved when its training begins. Without `trains` it is only read.
     fields: as for RunFolder.stored. start: the folder of the model that a training starts from,
-    which may not lie in the run's, or --overwrite would remove it.
+    which may not lie in the run's, or --overwrite would remove it. workers: that train together.
     """
-    folder = RunFolder(output_dir)
+    folder = open_folder(output_dir, workers)
     if trains and start is not None and is_inside(start, output_dir):
         raise UserError(
             f"--init_checkpoint={start}: training writes to that folder; "
@@ -171,6 +176,7 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
         )
 
     check_layers(settings.optimizer, state)
+    devices.workers.check_alike(alike_settings(training, settings))
     plan = plan_run(training, settings, folder, stored, devices, state, make_step, console)
     has_budget = settings.schedule.lr_schedule == "time"
     num_steps = num_steps_of(
@@ -195,8 +201,19 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
         peak_flops=training.peak_flops,
         memory=lambda: start_block.peak_memory(devices),
         kind=devices.kind,
+        workers=devices.workers,
     )
     return run_job(job, training, settings, folder, stored, devices, state, console, clock)
+
+
+# Settings of which the workers of a run may each have their own: places of files and devices.
+OWN_SETTINGS = ("gpus", "output_dir", "input_file", "eval_input_file", "data_dir", "vocab_file")
+
+
+def alike_settings(training, settings):
+    """{name: value} of what all workers must have been given alike; the data's content among it."""
+    values = settings.values() | training.fixed | training.hashes
+    return {name: value for name, value in values.items() if name not in OWN_SETTINGS}
 
 
 def check_layers(optimizer, state):
@@ -231,6 +248,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     """Runs a job to its end in the run's folder, as its only writer; arguments and results are
     those of `train`.
     """
+    workers = devices.workers
     progress = folder.newest_progress() if stored is not None else None
     if progress is not None and job.num_steps is not None and progress.step > job.num_steps:
         raise UserError(
@@ -241,7 +259,8 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
         job.is_finished(progress.step, progress.seconds)
         or settings.ending.is_stale(progress.num_worse)
     )
-    if is_over and stored.get("exported_step") == progress.step and os.path.isdir(folder.model):
+    is_exported = is_over and stored.get("exported_step") == progress.step
+    if is_exported and workers.from_chief(os.path.isdir, folder.model):
         console.say(
             f"{folder.path}: this run is finished ({progress.step} steps); "
             "nothing to do (--overwrite starts over)"
@@ -255,7 +274,8 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
                 "a run there; repeat the same command, or name another folder"
             )
         if progress is not None:
-            sinks.read_lines(folder.metrics)  # refuses it before anything is written
+            # refuses it before anything is written
+            workers.on_chief(lambda: sinks.read_lines(folder.metrics))
             progress = restore(state, folder, console.warn)
             folder.set_aside_after(progress.step)
             folder.remove_old(settings.ending.keep_checkpoint_max)  # of a save that was cut short
@@ -282,8 +302,10 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
                 num_steps=job.num_steps,
                 losses=training.losses,
             )
-            log = monitor.open_log(opening, gpus=devices.nvml, warn=console.warn)
-            with contextlib.closing(log):
+            log = workers.on_chief(
+                lambda: monitor.open_log(opening, gpus=devices.nvml, warn=console.warn)
+            )
+            with contextlib.closing(log or monitor.no_log(console.warn)) as log:
                 loop = Loop(
                     job,
                     settings.cadence,
@@ -296,8 +318,11 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
                     clock,
                 )
                 loop.run()
+            caught = loop.moment.caught
             if not caught or loop.is_finished():
-                export_end(settings.ending, training.export, folder, state, progress.step, console)
+                export_end(
+                    settings, training.export, folder, state, progress.step, workers, console
+                )
                 folder.create(content | dict(exported_step=progress.step))
         except DivergedForGood:
             with contextlib.suppress(OSError):  # what it raises matters more
@@ -318,10 +343,11 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     return Outcome(folder, progress)
 
 
-def export_end(ending, export, folder, state, step, console):
+def export_end(settings, export, folder, state, step, workers, console):
     """Writes model/ at the end of a run, after `step` steps: the last weights, or the best ones
     with --export_best.
     """
+    ending = settings.ending
     if ending.export_best and folder.best_step() is not None:
         step = folder.best_step()
         try:
@@ -332,7 +358,7 @@ def export_end(ending, export, folder, state, step, console):
         console.say(
             f"model/ is that of step {step}, which has the best validation {ending.best_metric}"
         )
-    export(folder.model, state.read_weights(), step)
+    workers.on_chief(lambda: export(folder.model, state.read_weights(), step))
 
 
 def export_mark(folder, mark, step, export, state):
@@ -392,6 +418,11 @@ def plan_run(training, settings, folder, stored, devices, state, make_step, cons
                 lambda size: size <= NO_GPU_BATCH, devices.num_replicas, wanted
             )
             console.say(f"--train_batch_size=auto: {size}, because there is no GPU memory to fill")
+        elif devices.workers.count > 1:
+            raise UserError(
+                "--train_batch_size=auto: tries what fits on one machine; start the command on one "
+                "of them, and give all of them the number that it finds"
+            )
         else:
             size = fill_memory(
                 batch, devices, state, make_step, rows, training.max_seq_length, wanted, console

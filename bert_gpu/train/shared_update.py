@@ -15,14 +15,15 @@ import tensorflow as tf
 from bert_gpu.train.throughput import peak_flops
 
 # Share of the peak that large products reach, and bytes per second that each GPU receives of an
-# all-gather: of NVLink, or of PCIe 4.0 x16 through the host. All are rough, and nothing of this has
-# been measured on several GPUs yet; --shared_update overrides what follows from them.
+# all-gather: of NVLink, or of PCIe 4.0 x16 through the host, which is about that of 100 Gbit/s
+# between machines. All are rough, and nothing of this has been measured on several GPUs yet;
+# --shared_update overrides what follows from them.
 PRODUCT_EFFICIENCY = 0.6
 NVLINK_BYTES_PER_SECOND, PCIE_BYTES_PER_SECOND = 150e9, 12e9
 NVLINK_NAMES = re.compile(r"SXM|HBM3|H200|B200|GB200", re.IGNORECASE)
 
 
-def is_worthwhile(flops, num_bytes, gpu_names, precision):
+def is_worthwhile(flops, num_bytes, gpu_names, precision, num_machines=1):
     """Whether replicas should divide joint work.
 
     Args:
@@ -33,7 +34,7 @@ def is_worthwhile(flops, num_bytes, gpu_names, precision):
     peaks = [peak_flops(name, precision, tensor_float_32) for name in gpu_names]
     if not peaks or None in peaks:  # an unknown GPU is more likely slow than fast
         return True
-    has_nvlink = all(map(NVLINK_NAMES.search, gpu_names))
+    has_nvlink = num_machines == 1 and all(map(NVLINK_NAMES.search, gpu_names))
     link = NVLINK_BYTES_PER_SECOND if has_nvlink else PCIE_BYTES_PER_SECOND
     return flops / (PRODUCT_EFFICIENCY * min(peaks)) > num_bytes / link
 
@@ -60,7 +61,9 @@ def is_shared(devices, parts, config):
     if devices.all_reduce == "hierarchical":  # gathers on one GPU, which sends all to the others
         return False
     flops, num_bytes = joint_cost(parts, config, devices.dtype)
-    return is_worthwhile(flops, num_bytes, devices.gpu_names, devices.precision)
+    return is_worthwhile(
+        flops, num_bytes, devices.gpu_names, devices.precision, devices.workers.count
+    )
 
 
 def announce(devices, parts, shared, console):

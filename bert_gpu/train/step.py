@@ -182,10 +182,9 @@ class TrainStep:
         ]
 
         def replica_parts(context):
-            parts = [steps[context.replica_id_in_sync_group] for steps in divided]
-            with tf.device(
-                self.devices.strategy.extended.worker_devices[context.replica_id_in_sync_group]
-            ):
+            replica, local_devices = context.replica_id_in_sync_group, self.devices.local_devices
+            parts = [steps[replica] for steps in divided]
+            with tf.device(local_devices[replica % len(local_devices)]):
                 return {
                     name: tf.constant(np.stack([self._fill(part[name]) for part in parts]))
                     for name in parts[0]

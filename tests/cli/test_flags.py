@@ -94,6 +94,7 @@ def test_every_setting_that_is_a_time_has_a_unit():
         save_checkpoints_minutes="minutes",
         early_stop_time="minutes",
         hardware_seconds="seconds",
+        worker_timeout="seconds",
     )
     spoken = [
         name

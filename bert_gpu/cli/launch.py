@@ -1,0 +1,52 @@
+"""python -m bert_gpu launch: a command as several workers on this machine."""
+
+import os
+import shutil
+import sys
+import tempfile
+
+from bert_gpu.cli import flags
+from bert_gpu.console import Console
+from bert_gpu.launch import workers
+from bert_gpu.launch.config import LaunchConfig
+from bert_gpu.settings import UserError
+from bert_gpu.train.hardware import count_gpus
+
+SUMMARY = (
+    "Runs a command as several workers on this machine, which train together as on several "
+    "machines: to try that out, or to survive the death of one. Worker 0 prints here, the others "
+    "into logs. One Ctrl-C stops all of them after they have saved."
+)
+EXAMPLE = (
+    "python -m bert_gpu launch --num_workers=2 -- run_pretraining_gpu.py --output_dir=runs/two",
+    "python -m bert_gpu launch --num_workers=2 --restarts=3 -- run_classifier.py",
+    "python -m bert_gpu launch --num_workers=2 -- embed --input=lines.txt --output=lines.npy",
+)
+TAKES_PART = ("pretrain", "classify", "embed")
+
+
+def main(argv):
+    end = argv.index("--") if "--" in argv else len(argv)
+    config = flags.parse(argv[:end], SUMMARY, EXAMPLE, [LaunchConfig]).make(LaunchConfig)
+    command = command_of(argv[end + 1 :])
+    log_dir = config.log_dir or tempfile.mkdtemp(prefix="bert-gpu-launch-")
+    code = workers.run(command, config, count_gpus(), log_dir, Console())
+    if config.log_dir is None and code == 0:
+        shutil.rmtree(log_dir, ignore_errors=True)
+    return code
+
+
+def command_of(words):
+    """The words behind -- as a command that can be started: a script of Python, or a command of
+    bert_gpu. UserError when it is neither.
+    """
+    name, *arguments = words or [""]
+    if name.endswith(".py") and os.path.exists(name):
+        return [sys.executable, name, *arguments]
+    name = flags.COMMANDS.get(name, name).removeprefix("bert-gpu ")
+    if name not in TAKES_PART:
+        raise UserError(
+            f"launch: needs a command after --, one of {', '.join(TAKES_PART)} or a script, not "
+            f"{name[:60]!r}, as in: launch --num_workers=2 -- run_pretraining_gpu.py"
+        )
+    return [sys.executable, "-m", "bert_gpu", name, *arguments]

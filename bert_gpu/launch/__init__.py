@@ -1,0 +1,1 @@
+"""Starting several workers on this machine, and keeping them."""

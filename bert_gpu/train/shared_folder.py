@@ -1,0 +1,83 @@
+"""A run's folder as several workers see it: worker 0 alone reads and writes it, and all of them get
+the answer, or the error.
+
+So the folder may be on a disk of worker 0's machine, and what one worker saw a moment before
+another never makes them part.
+"""
+
+import contextlib
+import functools
+
+from bert_gpu.train.checkpoint import CheckpointWriter, RunFolder, SaveFailed
+from bert_gpu.train.workers import ALONE
+
+
+def open_folder(path, workers=ALONE):
+    """The RunFolder of a path, or that which Workers share."""
+    folder = RunFolder(path)
+    return folder if workers is ALONE else SharedFolder(folder, workers)
+
+
+def open_writer(folder, keep, on_error, warn, workers=ALONE):
+    """The CheckpointWriter of a folder of `open_folder`; arguments are those of its constructor."""
+    if workers is ALONE:
+        return CheckpointWriter(folder, keep, on_error, warn)
+    writer = CheckpointWriter(folder.own, keep, on_error, warn)
+    return SharedWriter(writer, workers)
+
+
+class SharedFolder:
+    """Has the methods of a RunFolder; all workers call the same ones in the same order.
+
+    own: the RunFolder, for worker 0 alone.
+    """
+
+    def __init__(self, folder, workers):
+        self.own, self.workers = folder, workers
+        self.path, self.model, self.metrics = folder.path, folder.model, folder.metrics
+        self.checkpoints, self.tensorboard = folder.checkpoints, folder.tensorboard
+
+    def __getattr__(self, name):
+        return functools.partial(self.workers.from_chief, getattr(self.own, name))
+
+    def newest_whole(self, warn, last=None):
+        return self.workers.arrays_from_chief(self.own.newest_whole, warn, last)
+
+    def restore(self, step, warn=lambda text: None):
+        return self.workers.arrays_from_chief(self.own.restore, step, warn)
+
+    @contextlib.contextmanager
+    def reserved(self):
+        with contextlib.ExitStack() as held:
+            self.workers.on_chief(lambda: held.enter_context(self.own.reserved()))
+            yield
+
+
+class SharedWriter:
+    """Has the methods of a CheckpointWriter; what fails on worker 0 fails on all workers."""
+
+    def __init__(self, writer, workers):
+        self.writer, self.workers = writer, workers
+
+    def save(self, progress, values):
+        """As CheckpointWriter.save; values: None on the other workers."""
+        self.wait()
+        self.save_alone(progress, values)
+
+    def save_alone(self, progress, values):
+        """As `save`, where the other workers may not be at the same place."""
+        if self.workers.is_chief:
+            self.writer.save(progress, values)
+
+    def wait(self):
+        self.workers.on_chief(self.writer.wait)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if kind is None:
+            self.workers.on_chief(self.writer.close)
+        else:
+            with contextlib.suppress(SaveFailed):  # what ends the run matters more
+                self.writer.close()

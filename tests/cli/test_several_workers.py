@@ -1,0 +1,181 @@
+"""Several workers as processes of this machine: what one of them meets with ends all of them in
+time, and what they leave is resumed by any number of workers.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bert_gpu.__main__ import main as command
+from bert_gpu.launch import workers as launched
+from bert_gpu.train.checkpoint import RunFolder
+from tests.cli.pretraining import HANG_SECONDS, ROOT, SMALL, lines, pretrain
+from tests.cli.test_classify import FLAGS, write_split
+
+pytestmark = pytest.mark.long
+
+FAULTY = pathlib.Path(__file__).parent / "faulty_worker.py"
+# 12 rows a step for 1, 2 and 3 workers; without what depends on how they divide them
+CALM = [
+    *(
+        "--train_batch_size=2",
+        "--global_batch_size=12",
+        "--lr_scaling=none",
+        "--num_train_steps=12",
+    ),
+    *("--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0", "--log_steps=1", "--quiet"),
+    *("--save_checkpoints_steps=4", "--worker_timeout=20", "--curve=constant"),
+]
+
+
+def arguments(data, output):
+    given = [f"--input_file={data}/*.tfrecord", f"--output_dir={output}"]
+    return [*given, *[flag for flag in SMALL if "batch" not in flag], *CALM]
+
+
+def start(num_workers, data, output, *more, fault=None):
+    """Processes of a pretraining by several workers; fault: as for faulty_worker.py."""
+    fault = dict(worker=None, step=None, signal=None, mark=str(output) + "-mark") | (fault or {})
+    script = [sys.executable, str(FAULTY), json.dumps(fault)]
+    environ = dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1")
+    return [
+        subprocess.Popen(
+            [*script, *arguments(data, output), *more], env=own, stderr=subprocess.PIPE, text=True
+        )
+        for own in launched.environments(num_workers, 0, environ)
+    ]
+
+
+def end(processes):
+    """[(exit code, stderr)] of the processes."""
+    found = []
+    for process in processes:
+        error = process.communicate(timeout=HANG_SECONDS)[1]
+        assert "Traceback" not in error, error
+        found.append((process.returncode, error))
+    return found
+
+
+def losses(output):
+    return {line["step"]: line["loss"] for line in lines(output) if "loss" in line}
+
+
+def check_losses(output, expected):
+    found = losses(output)
+    assert found.keys() == expected.keys()
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def expected(data, tmp_path_factory):
+    """The losses of one process that is left alone."""
+    output = tmp_path_factory.mktemp("alone") / "run"
+    assert command(["bert-gpu", "pretrain", *arguments(data, output)]) == 0
+    return losses(output)
+
+
+def test_stopped_hung_and_resumed_with_1_and_with_3_workers(data, expected, tmp_path):
+    output = tmp_path / "run"
+    fault = dict(worker=1, step=2, signal=signal.SIGTERM, mark=str(tmp_path / "stopped"))
+    for code, error in end(start(2, data, output, fault=fault)):
+        assert code == 143 and "stopped by SIGTERM after step 3" in error
+    folder = RunFolder(str(output))
+    assert folder.steps() == [3]
+
+    fault = dict(worker=1, step=6, signal=signal.SIGSTOP, mark=str(tmp_path / "hung"))
+    first, hung = start(2, data, output, fault=fault)
+    ((code, error),) = end([first])
+    assert hung.poll() is None
+    hung.kill()
+    hung.communicate()
+    assert code == 4 and "worker 1 (127.0.0.1:" in error and error.count("\n") == 1
+    assert folder.steps() == [3, 4]
+
+    assert pretrain(data, output, *arguments(data, output), steps=8) == 0
+    assert [code for code, _ in end(start(3, data, output))] == [0, 0, 0]
+    check_losses(output, expected)
+
+
+def test_a_killed_worker_is_started_again_by_launch(data, expected, tmp_path):
+    output = tmp_path / "run"
+    fault = dict(worker=1, step=6, signal=signal.SIGKILL, mark=str(tmp_path / "killed"))
+    launch = [sys.executable, "-m", "bert_gpu", "launch", "--num_workers=2", "--restarts=1", "--"]
+    result = subprocess.run(
+        [*launch, str(FAULTY), json.dumps(fault), *arguments(data, output), "--overwrite"],
+        env=dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1"),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=HANG_SECONDS,
+    )
+    assert result.returncode == 0, result.stderr
+    told = "worker 1 was ended by SIGKILL; its log "
+    assert told in result.stderr and "all are started again (1 of 1)" in result.stderr
+    assert "worker 1 (127.0.0.1:" in result.stderr  # as worker 0 has told
+    check_losses(output, expected)
+
+
+def test_a_full_disk_of_worker_0_ends_all(data, tmp_path):
+    """Steps up to 4 are saved; the save of step 8 is told of, and the next ends the run."""
+    output = tmp_path / "run"
+    fault = dict(worker=0, step=6, mark=str(tmp_path / "full"))
+    first, second = end(start(2, data, output, "--on_save_error=stop", fault=fault))
+    assert (first[0], second[0]) == (3, 3)
+    assert "checkpoint of step 8 could not be saved: No space left" in first[1]
+    assert RunFolder(str(output)).steps() == [4]
+
+
+def test_other_settings_are_told(data, tmp_path):
+    output = tmp_path / "run"
+    environ = dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1")
+    command = [sys.executable, "-m", "bert_gpu", "pretrain", *arguments(data, output)]
+    processes = [
+        subprocess.Popen([*command, f"--seed={seed}"], env=own, stderr=subprocess.PIPE, text=True)
+        for seed, own in enumerate(launched.environments(2, 0, environ))
+    ]
+    for code, error in end(processes):
+        assert code == 2 and error.count("\n") == 1
+        assert error.startswith("worker 1 (127.0.0.1:") and "seed is 1, on worker 0 0" in error
+    assert not output.exists()
+
+
+def launch(*words):
+    code = subprocess.run(
+        [sys.executable, "-m", "bert_gpu", "launch", "--num_workers=2", "--", *words],
+        env=dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1"),
+        timeout=HANG_SECONDS,
+    ).returncode
+    assert code == 0
+
+
+def test_fine_tuning_and_embedding_on_two_are_those_on_one(finished, tmp_path):
+    """The same metrics and predictions of a classifier, and the vectors of a text in two parts."""
+    for split, count in (("train", 64), ("dev", 31), ("test", 15)):
+        write_split(tmp_path, split, count, seed=count)
+    calm = ["--dropout=0", "--do_predict", "--do_train", "--do_eval", "--quiet"]
+    calm = ["--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0", *calm[1:]]
+    given = [*FLAGS, *calm, f"--data_dir={tmp_path}", f"--init_checkpoint={finished}/model"]
+    given += ["--lr_scaling=none", "--eval_batch_size=4", "--num_train_epochs=2"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert command(["bert-gpu", "classify", *given, f"--output_dir={one}"]) == 0
+    launch("classify", *given, "--train_batch_size=8", f"--output_dir={two}")
+    results = [json.loads((run / "eval_results.json").read_text()) for run in (one, two)]
+    for name in ("accuracy", "num_examples"):
+        assert results[0][name] == results[1][name]
+    assert results[0]["loss"] == pytest.approx(results[1]["loss"], rel=1e-4)
+    tables = [(run / "predictions.tsv").read_text() for run in (one, two)]
+    assert tables[0] == tables[1] and len(tables[0].splitlines()) == 16
+
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(f"the cat sits {number}" for number in range(9)) + "\n")
+    told = ["embed", f"--model={finished}/model", f"--input={text}", "--quiet"]
+    assert command(["bert-gpu", *told, f"--output={tmp_path}/all.npy"]) == 0
+    launch(*told, f"--output={tmp_path}/part.npy")
+    parts = [np.load(tmp_path / f"part-0000{index}-of-00002.npy") for index in range(2)]
+    assert [len(part) for part in parts] == [4, 5]
+    np.testing.assert_allclose(np.concatenate(parts), np.load(tmp_path / "all.npy"), atol=1e-6)

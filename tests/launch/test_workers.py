@@ -1,0 +1,184 @@
+"""launch starts workers together, stops them together, gathers their exit codes, and starts them
+again when one has died. The workers here are a few lines of Python without TensorFlow.
+"""
+
+import io
+import json
+import os
+import signal
+import sys
+import textwrap
+
+import pytest
+
+from bert_gpu.cli import launch
+from bert_gpu.console import Console
+from bert_gpu.launch import workers
+from bert_gpu.launch.config import LaunchConfig
+from bert_gpu.settings import UserError
+
+START = """
+import json, os, pathlib, signal, sys, time
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+folder = pathlib.Path(sys.argv[1])
+"""
+
+
+class Recorder(Console):
+    def __init__(self):
+        super().__init__(stream=io.StringIO())
+        self.warnings = []
+
+    def warn(self, text):
+        self.warnings.append(text)
+
+
+def command(tmp_path, code, *arguments):
+    script = tmp_path / "worker.py"
+    script.write_text(START + textwrap.dedent(code))
+    return [sys.executable, str(script), str(tmp_path), *arguments]
+
+
+def run(tmp_path, code, *arguments, **config):
+    console = Recorder()
+    config = LaunchConfig(num_workers=2, **config)
+    logs = str(tmp_path / "logs")
+    return workers.run(command(tmp_path, code, *arguments), config, 0, logs, console), console
+
+
+def test_each_worker_gets_its_place_and_its_log(tmp_path, capfd):
+    code = """
+    print("output of", index, os.environ["TF_CONFIG"], flush=True)
+    """
+    assert run(tmp_path, code)[0] == 0
+    out = capfd.readouterr().out
+    log = (tmp_path / "logs" / "worker-00001.log").read_text()
+    assert out.startswith("output of 0") and "output of 1" not in out
+    clusters = [json.loads(text.split(maxsplit=3)[3])["cluster"] for text in (out, log)]
+    assert clusters[0] == clusters[1] and len(set(clusters[0]["worker"])) == 2
+
+
+def test_the_cause_is_told_and_its_code_returned(tmp_path):
+    code = """
+    if index == 1:
+        print("--flag: is wrong", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(4)  # has lost the other
+    """
+    code, console = run(tmp_path, code, restarts=3)
+    assert code == 2  # bad input is no reason to start again
+    (told,) = console.warnings
+    assert "worker 1 ended with code 2" in told and told.endswith("ends with: --flag: is wrong")
+
+
+def test_a_killed_worker_is_started_again_with_the_others(tmp_path):
+    code = """
+    attempts = folder / f"attempts-{index}"
+    with open(attempts, "a") as file:
+        file.write(" ".join(sys.argv[2:]) + ";")
+    if attempts.read_text().count(";") > 2:
+        sys.exit(0)
+    if index == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(4)
+    """
+    arguments = ("--overwrite", "--x=1")
+    code, console = run(tmp_path, code, *arguments, restarts=2)
+    assert code == 0
+    assert [text.count("worker 1 was ended by SIGKILL") for text in console.warnings] == [1, 1]
+    # what the first attempt has saved is not removed by the second
+    for index in range(2):
+        attempts = (tmp_path / f"attempts-{index}").read_text()
+        assert attempts == "--overwrite --x=1;--x=1;--x=1;"
+
+
+def test_restarts_come_to_an_end(tmp_path):
+    code, console = run(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", restarts=1)
+    assert code == 128 + signal.SIGKILL and len(console.warnings) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_stops_all_after_they_have_saved(tmp_path, number):
+    """Worker 1 sends it to the launcher when both can take it."""
+    code = f"""
+    caught = []
+    signal.signal({number:d}, lambda number, frame: caught.append(number))
+    (folder / f"ready-{{index}}").touch()
+    while index == 1 and not (folder / "ready-0").exists():
+        time.sleep(0.01)
+    if index == 1:
+        os.kill(os.getppid(), {number:d})
+    while not caught:
+        time.sleep(0.01)
+    (folder / f"saved-{{index}}").write_text(str(caught))
+    sys.exit(128 + caught[0])
+    """
+    code, console = run(tmp_path, code, restarts=3)
+    assert (code, console.warnings) == (128 + number, [])
+    for index in range(2):
+        assert (tmp_path / f"saved-{index}").read_text() == f"[{number:d}]"
+
+
+class Process:
+    """One that ends with a code when it gets its last signal."""
+
+    def __init__(self, returncode=None, obeys=()):
+        self.returncode, self.obeys, self.got = returncode, obeys, []
+
+    def poll(self):
+        return self.returncode
+
+    def send_signal(self, number):
+        self.got.append(number)
+        if number in self.obeys:
+            self.returncode = -number
+
+
+def test_who_does_not_end_by_itself_is_ended(tmp_path):
+    now, stopped = [0.0], Process(obeys=(signal.SIGKILL,))
+    processes = [Process(4), stopped]
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    ended = workers.wait(processes, workers.Interrupts(), lambda: now[0], sleep)
+    assert stopped.got == [signal.SIGTERM, signal.SIGKILL]
+    limit = workers.SECONDS_TO_NOTICE + workers.SECONDS_TO_STOP
+    assert limit < now[0] < limit + 1
+    assert ended == workers.Ended((4, -signal.SIGKILL), 1)  # 0 has only lost 1
+
+
+def test_gpus_are_divided():
+    assert workers.divide_gpus(0, 2, {}) == [None, None]
+    assert workers.divide_gpus(4, 2, {}) == ["0,1", "2,3"]
+    assert workers.divide_gpus(3, 2, dict(CUDA_VISIBLE_DEVICES="5,7,9")) == ["5", "7"]
+    with pytest.raises(UserError, match="there are 1 GPUs, and each worker needs one"):
+        workers.divide_gpus(1, 2, {})
+
+
+def test_what_is_launched(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start = [sys.executable, "-m", "bert_gpu"]
+    assert launch.command_of(["run_classifier.py", "--x"]) == [*start, "classify", "--x"]
+    assert launch.command_of(["embed"]) == [*start, "embed"]
+    (tmp_path / "own.py").touch()
+    assert launch.command_of(["own.py", "1"]) == [sys.executable, "own.py", "1"]
+    for words in ([], ["other.py"], ["doctor"]):
+        with pytest.raises(UserError, match="launch: needs a command after --"):
+            launch.command_of(words)
+
+
+def test_the_command_keeps_logs_of_what_went_wrong(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(launch.tempfile, "tempdir", None)
+    script = tmp_path / "own.py"
+    script.write_text("import os, sys; print(os.getpid()); sys.exit(int(sys.argv[1]))")
+    given = ["bert-gpu launch", "--num_workers=2"]
+    assert launch.main([*given, "--", str(script), "0"]) == 0
+    assert not list(tmp_path.glob("bert-gpu-launch-*"))
+    assert launch.main([*given, "--", str(script), "7"]) == 7
+    (logs,) = tmp_path.glob("bert-gpu-launch-*")
+    assert [path.name for path in logs.iterdir()] == ["worker-00001.log"]
+    kept = ["--log_dir=" + os.path.join(tmp_path, "kept"), "--restarts=1"]
+    assert launch.main([*given, *kept, "--", str(script), "0"]) == 0
+    assert (tmp_path / "kept" / "worker-00001.log").exists()
