@@ -18,7 +18,7 @@ from tests.cli.pretraining import SMALL
 from tests.documents import DOCUMENTS
 from tests.finetune.test_glue import FORMS
 from tests.test_architecture import ROOT
-from tests.test_documents import commands
+from tests.test_documents import SCRIPTS, commands
 
 PAGES = {
     path.stem: commands(path) for path in DOCUMENTS if path.stem not in ("README", "first-day")
@@ -44,6 +44,11 @@ def small(command, arguments):
     if command == "classify":
         trains = [] if "--do_predict" in given else ["--num_train_epochs=1", "--overwrite"]
         return ["--num_gpus=0", "--max_seq_length=32", *trains, "--quiet"]
+    if command == "launch":  # of what stands behind --, by two workers
+        name, *more = arguments[arguments.index("--") + 1 :]
+        name = SCRIPTS.get(name, name)
+        batch = ["--global_batch_size=16"] if name == "pretrain" else []
+        return small(name, more) + batch
     return dict(doctor=["--notrials"]).get(command, [])
 
 

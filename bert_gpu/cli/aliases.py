@@ -120,8 +120,8 @@ def notes(owners, scripts, rows, is_switch=False):
 
 TPU = "TPUs are not supported; training runs on the GPUs of this machine, or its CPU; drop the flag"
 ONE_PROCESS = (
-    "one process trains on all GPUs; start the script once, without torchrun, mpirun or a "
-    "launcher, and choose with --num_gpus"
+    "one process trains on all GPUs of a machine; start the script once on each, without torchrun, "
+    "mpirun or horovodrun, and choose with --num_gpus"
 )
 RESUMES = "a run resumes by itself: repeat its command; --overwrite starts over"
 LOSS_SCALE = "the loss scale of --precision=float16 adapts by itself; drop the flag"
