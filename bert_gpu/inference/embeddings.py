@@ -94,18 +94,11 @@ def embed_file(config, console=None):
 
     One of several workers embeds its share of the lines, and writes it to a file of its own.
     """
-    cluster, share = find_cluster(), None
-    if cluster is not None:
-        if config.input == STANDARD_INPUT:
-            raise UserError(
-                "--input=-: standard input is that of one worker; write it to a file that all of "
-                "them see, and name that"
-            )
-        if config.output is not None:
-            config = dataclasses.replace(config, output=cluster.part_of(config.output))
+    cluster = find_cluster()
+    if cluster is not None and config.output is not None:
+        config = dataclasses.replace(config, output=cluster.part_of(config.output))
     outputs = check_outputs(config)
-    if cluster is not None:
-        share = cluster.share(count_lines(config.input))
+    share = None if cluster is None else share_of(config.input, cluster)
     embedder = Embedder(config)
     num_texts = num_tokens = num_truncated = 0
     with contextlib.ExitStack() as stack:
@@ -124,7 +117,7 @@ def embed_file(config, console=None):
             num_texts, num_tokens = num_texts + len(texts), num_tokens + len(rows.ids)
             num_truncated += rows.num_truncated
         if not num_texts and share is None:
-            raise UserError(f"--input={config.input}: is empty; it needs a text a line"[:300])
+            raise empty(config.input)
         # The first file is published last: where it is, all are whole.
         written = [file for file in (offsets, array) if file is not None]
         for file in written:
@@ -132,6 +125,23 @@ def embed_file(config, console=None):
         for file in written:
             file.publish()
     return Embedded(outputs, num_texts, num_tokens, num_truncated, embedder.width)
+
+
+def share_of(path, cluster):
+    """The range of the lines of a file that one of the workers of a Cluster embeds."""
+    if path == STANDARD_INPUT:
+        raise UserError(
+            "--input=-: standard input is that of one worker; write it to a file that all of them "
+            "see, and name that"
+        )
+    num_lines = count_lines(path)
+    if not num_lines:
+        raise empty(path)
+    return cluster.share(num_lines)
+
+
+def empty(path):
+    return UserError(f"--input={path}: is empty; it needs a text a line"[:300])
 
 
 def in_order(embedder, rows, num_texts):
