@@ -74,7 +74,7 @@ class Ours:
             open_form(task),
             start_trained(self.settings.start, find_trained(self.settings.start, ".")),
         )
-        kind = form.make_kind(run, task, start.labels, None)
+        kind = form.make_kind(self.settings, task, start.labels, None)
         (examples,) = read_splits(task, run, ["eval"])["eval"]
         folder = tempfile.gettempdir()
         self.encoded = form.encode(examples, kind, start, self.settings, run.max_seq_length, folder)

@@ -20,7 +20,7 @@ class FinetuneConfig(Settings):
     task_name: str | None = setting(
         None,
         "The task, in any case: pairs (of texts, or single ones, with labels of any kind), single, "
-        "ner (a tag for each word), "
+        "ner (a tag for each word), squad (an answer in a text), "
         f"or one of GLUE: {', '.join(tasks.GLUE)}; all: each of these that --data_dir holds. "
         "Default: pairs, or without training that of the model.",
     )
@@ -28,7 +28,7 @@ class FinetuneConfig(Settings):
         None,
         "What is predicted. classification: one of the classes in the training file; regression: "
         "a number; multilabel: any of several labels, in a cell with commas between them or as a "
-        "JSON list. tagging is that of ner. Default: the task's.",
+        "JSON list. tagging is that of ner, answers that of squad. Default: the task's.",
         choices=tasks.KINDS,
     )
     data_dir: str = setting(
@@ -189,14 +189,33 @@ class StartConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WindowConfig(Settings):
-    """Texts that are longer than a row."""
+class TokenConfig(Settings):
+    """Words and answers in texts that may be longer than a row: ner and squad."""
 
     doc_stride: int | None = setting(
         None,
         "Tokens from the beginning of a row to that of the next one, of a text that needs several: "
-        "sentences of ner. Default: half a row.",
+        "contexts of squad, sentences of ner. Default: 128 of squad, half a row of ner.",
         low=1,
+    )
+    max_query_length: int | None = setting(
+        None, "Maximum tokens of a question of squad; longer ones are cut. Default: 64.", low=1
+    )
+    version_2_with_negative: bool | None = setting(
+        None,
+        "Whether a question of squad may have no answer, as in SQuAD 2.0. Default: if the training "
+        "file has such questions.",
+    )
+    max_answer_length: int = setting(30, "Maximum tokens of a predicted answer of squad.", low=1)
+    n_best_size: int = setting(
+        20,
+        "Answers that nbest_predictions.json has for each question of squad; as many tokens of a "
+        "row are tried as an answer's first and last.",
+        low=1,
+    )
+    null_score_diff_threshold: float = setting(
+        0.0,
+        "No answer is predicted where its score is that much above the best answer's.",
     )
 
 
@@ -225,7 +244,7 @@ class FinetuneSettings(RunSettings):
 
     run: FinetuneConfig = FinetuneConfig()
     start: StartConfig = StartConfig()
-    windows: WindowConfig = WindowConfig()
+    tokens: TokenConfig = TokenConfig()
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=5e-5)
     cadence: CadenceConfig = CadenceConfig(num_train_epochs=3.0)
 

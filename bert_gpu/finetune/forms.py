@@ -8,11 +8,14 @@ of them alike. Adding one takes its module, its row in FORMS, and a task of its 
 import importlib
 import typing
 
+from bert_gpu.settings import UserError
+
 FORMS = dict(
     classification="texts",
     regression="texts",
     multilabel="texts",
     tagging="tagging",
+    answers="answers",
 )
 
 
@@ -22,7 +25,6 @@ class FormModule(typing.Protocol):
     """
 
     HEAD: typing.Any  # of heads.py
-    WINDOWS: tuple[str, ...]  # the fields of WindowConfig that it uses
 
     def check(self, settings):
         """UserError for FinetuneSettings that mean nothing in this form."""
@@ -33,8 +35,13 @@ class FormModule(typing.Protocol):
     def find_labels(self, task, examples):
         """The classes in the training examples, in the order of the logits; () without classes."""
 
-    def make_kind(self, config, task, labels, examples):
-        """The kind of answers (kinds.Kind), with the losses that a FinetuneConfig wants. examples:
+    def defaults(self, examples):
+        """{field of TokenConfig: default} of those that a model is trained with and must be used
+        with. examples: those of the training, else others of the task.
+        """
+
+    def make_kind(self, settings, task, labels, examples):
+        """The kind of answers (kinds.Kind), with the losses that FinetuneSettings want. examples:
         those of the training, None without one.
         """
 
@@ -47,7 +54,7 @@ class FormModule(typing.Protocol):
     def metric_names(self, task, kind, labels):
         """Names of the metrics, the most important first."""
 
-    def judge(self, examples, rows, kind, labels, outputs, names):
+    def judge(self, settings, examples, rows, kind, labels, outputs, names):
         """{name: float or None} of the metrics of examples with labels."""
 
     def after_evaluation(self, output_dir, settings, examples, rows, kind, labels, outputs):
@@ -63,3 +70,14 @@ class FormModule(typing.Protocol):
 def open_form(task) -> FormModule:
     """The module of a TaskSpec's form."""
     return importlib.import_module(f"{__package__}.{FORMS[task.kind]}")
+
+
+def check_texts_only(settings, task_name):
+    """UserError for FinetuneSettings that are of classifiers of texts; a recipe's give way."""
+    for config, name in (
+        (settings.run, "pictures"),
+        (settings.start, "pooling"),
+        (settings.start, "pooler_size"),
+    ):
+        if getattr(config, name) and name not in settings.flexible:
+            raise UserError(f"--{name}: is of classifiers of texts, not of {task_name}; drop it")

@@ -12,9 +12,13 @@ from bert_gpu.model.heads import (
     classifier_logits,
     classifier_weights,
     sentence_vector,
+    span_logits,
+    span_weights,
     token_classifier_weights,
     token_logits,
 )
+
+LEAST = -1e9  # of a score
 
 
 class Head(typing.NamedTuple):
@@ -54,6 +58,15 @@ def tag_logits(weights, batch, encoder, dtype, seed=None):
     return token_logits(weights, hidden, seed, encoder.config.hidden_dropout_prob)
 
 
+def answer_logits(weights, batch, encoder, dtype, seed=None):
+    """float32 (B, S, 2): the scores of each token as an answer's first and as its last, LEAST where
+    there is only padding, so that no result depends on how much there is.
+    """
+    hidden = encoder.encode(weights, batch, dtype=dtype, seed=seed)
+    scores = tf.cast(tf.stack(span_logits(weights, hidden), -1), tf.float32)
+    return tf.where(batch["input_mask"][:, :, None] > 0, scores, LEAST)
+
+
 CLASSIFIER = Head(
     "classifier",
     "BertForSequenceClassification",
@@ -64,7 +77,10 @@ CLASSIFIER = Head(
 TOKEN_CLASSIFIER = Head(
     "token_classifier", "BertForTokenClassification", token_classifier_weights, tag_logits
 )
-HEADS = (CLASSIFIER, TOKEN_CLASSIFIER)
+SPAN = Head(
+    "span", "BertForQuestionAnswering", lambda encoder, _: span_weights(encoder), answer_logits
+)
+HEADS = (CLASSIFIER, TOKEN_CLASSIFIER, SPAN)
 
 
 def rows_of(tensor):

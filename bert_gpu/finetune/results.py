@@ -24,9 +24,10 @@ from bert_gpu.train import checkpoint
 RESULTS, RESULTS_TEXT = "eval_results.json", "eval_results.txt"
 PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", "submission"
 TAGGED = "predictions.conll"
+ANSWERS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 FILES = re.compile(
     r"eval_results\.(json|txt)|(test_results|predictions)(_\w+)?\.tsv|predictions\.conll|"
-    r"submission|pictures"
+    r"(predictions|nbest_predictions|null_odds)(_dev)?\.json|submission|pictures"
 )
 
 
@@ -85,6 +86,8 @@ def is_result(path, name):
         return False
     if name == RESULTS_TEXT:
         return " = " in first
+    if name.endswith(".json"):
+        return first.startswith("{")
     if name.startswith("test_results"):
         return first.startswith("id\tprediction\t")
     return "prediction" in first.split("\t")

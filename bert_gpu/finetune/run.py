@@ -128,14 +128,14 @@ def run_phases(
         if trains
         else start_trained(settings.start, trained)
     )
-    kind = form.make_kind(
-        settings.run, task, start.labels, examples["train"][0] if trains else None
-    )
+    first = next(parts[0] for parts in examples.values())  # to train on, where there is a training
+    tokens = {
+        name: told(name, settings.tokens, notes, default)
+        for name, default in form.defaults(first).items()
+    }
+    settings = dataclasses.replace(settings, tokens=dataclasses.replace(settings.tokens, **tokens))
+    kind = form.make_kind(settings, task, start.labels, first if trains else None)
     length = choose_length(settings, task, start, notes)
-    windows = {name: told(name, settings.windows, notes) for name in form.WINDOWS}
-    settings = dataclasses.replace(
-        settings, windows=dataclasses.replace(settings.windows, **windows)
-    )
     every = [part for parts in examples.values() for part in parts]
     check_fits(start, every, length, devices.precision)
     encoded = {
@@ -143,11 +143,14 @@ def run_phases(
         for phase, parts in examples.items()
     }
     fixed = (
-        fixed_settings(settings, task, devices, start, examples["train"][0], length) | windows
+        fixed_settings(settings, task, devices, start, examples["train"][0], length) | tokens
         if trains
         else None
     )
     names = form.metric_names(task, kind, start.labels)
+    if settings.ending.best_metric == "loss" not in names:  # the default, which answers do not have
+        ending = dataclasses.replace(settings.ending, best_metric=names[0])
+        settings = dataclasses.replace(settings, ending=ending)
     if trains:
         engine.check_settings(folder, stored, fixed, RUN_FIELDS)
         if "eval" in examples:
@@ -169,7 +172,7 @@ def run_phases(
     predict = classifier.Predictor(devices, state, start.encoder, kind)
 
     def judge(part, rows, outputs):
-        return form.judge(part, rows, kind, start.labels, outputs, names)
+        return form.judge(settings, part, rows, kind, start.labels, outputs, names)
 
     def leave(part, rows, outputs):
         found = (folder.path, settings, part, rows, kind, start.labels, outputs)
@@ -198,7 +201,7 @@ def run_phases(
             exporter(
                 start,
                 kind,
-                write_notes(task, examples["train"][0].has_pairs, length, windows),
+                write_notes(task, examples["train"][0].has_pairs, length, tokens),
                 lambda step: facts_while_training(folder.path, step, console.warn),
             ),
             about,
@@ -250,10 +253,12 @@ def joined(metrics):
     return metrics[first] | more
 
 
-def told(name, config, notes):
-    """The setting of a config, or where it is None that of a model's TaskNotes, if any."""
-    value = getattr(config, name)
-    return getattr(notes, name, None) if value is None else value
+def told(name, config, notes, default):
+    """The setting of a config; where it is None, that of a model's TaskNotes, if any, else the
+    default.
+    """
+    values = (getattr(config, name), getattr(notes, name, None), default)
+    return next((value for value in values if value is not None), None)
 
 
 # of the settings in a run.json
@@ -326,13 +331,10 @@ def describe(start, form, examples, encoded):
 
 
 def warn_of_skipped(examples, console):
-    """Warns of lines that are no examples."""
+    """Warns of what is in the files and no example."""
     for part in [part for parts in examples.values() for part in parts]:
         if part.num_skipped:
-            console.warn(
-                f"{part.path}: {part.num_skipped:,} lines with another number of columns than "
-                "the first are left out"
-            )
+            console.warn(f"{part.path}: {part.num_skipped:,} {part.why_skipped} are left out")
 
 
 def fixed_settings(settings, task, devices, start, examples, max_seq_length):

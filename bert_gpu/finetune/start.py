@@ -7,7 +7,7 @@ import typing
 
 from bert_gpu.files import CHECKSUM, json_checksum, read_json
 from bert_gpu.finetune import tasks
-from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, WindowConfig
+from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, TokenConfig
 from bert_gpu.finetune.forms import open_form
 from bert_gpu.finetune.heads import CLASSIFIER, HEADS, Head
 from bert_gpu.interop import models
@@ -159,12 +159,14 @@ class TaskNotes(Settings):
     text_b: str | None = like(FinetuneConfig, "text_b")
     label: str | None = like(FinetuneConfig, "label")
     max_seq_length: int | None = like(FinetuneConfig, "max_seq_length")
-    doc_stride: int | None = like(WindowConfig, "doc_stride")
+    doc_stride: int | None = like(TokenConfig, "doc_stride")
+    max_query_length: int | None = like(TokenConfig, "max_query_length")
+    version_2_with_negative: bool | None = like(TokenConfig, "version_2_with_negative")
 
 
-def write_notes(task, has_pairs, max_seq_length, windows):
-    """{name: bytes} of the file that `read_notes` reads. windows: {setting: value} of the task's
-    form.
+def write_notes(task, has_pairs, max_seq_length, tokens):
+    """{name: bytes} of the file that `read_notes` reads. tokens: {field of TokenConfig: value} that
+    the task's form uses.
     """
     values = dict(
         task_name=task.name,
@@ -174,7 +176,7 @@ def write_notes(task, has_pairs, max_seq_length, windows):
         label=task.label,
         max_seq_length=max_seq_length,
     )
-    values |= windows
+    values |= tokens
     values[CHECKSUM] = json_checksum(values)
     return {NOTES: (json.dumps(values, indent=1) + "\n").encode()}
 
@@ -184,7 +186,7 @@ def read_notes(path, head=CLASSIFIER):
     file = os.path.join(path, NOTES)
     if os.path.exists(file):
         fields = fields_of(TaskNotes)
-        keys = tuple(name for name in fields if name not in fields_of(WindowConfig))
+        keys = tuple(name for name in fields if name not in fields_of(TokenConfig))
         notes = read_json(file, "the task of a fine-tuned model", fields, keys=keys)
         return TaskNotes(**{name: notes.get(name) for name in fields})
     if head is not CLASSIFIER:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from bert_gpu.finetune import kinds, results
 from bert_gpu.finetune.classifier import LENGTH_MULTIPLE, NO_LABEL, EncodedExamples
 from bert_gpu.finetune.conll import TaggedExamples as open_examples  # noqa: F401
+from bert_gpu.finetune.forms import check_texts_only
 from bert_gpu.finetune.growing import GrowingArray
 from bert_gpu.finetune.heads import TOKEN_CLASSIFIER as HEAD
 from bert_gpu.finetune.heads import rows_of
@@ -25,10 +26,8 @@ from bert_gpu.finetune.metrics import accuracy, f1_of_classes
 from bert_gpu.finetune.metrics import loss as mean_loss
 from bert_gpu.finetune.windows import best_windows, cut_windows
 from bert_gpu.model.heads import cross_entropy
-from bert_gpu.settings import UserError
 from bert_gpu.text.framing import ranges
 
-WINDOWS = ("doc_stride",)
 OUTSIDE = "O"  # the tag of a word that belongs to no entity
 
 
@@ -60,19 +59,19 @@ class Tagging(kinds.Kind):
 
 
 def check(settings):
-    if settings.run.pictures:
-        raise UserError("--pictures: are drawn of tasks with texts, not of ner; drop the flag")
-    for name in ("pooling", "pooler_size"):
-        if getattr(settings.start, name) is not None and name not in settings.flexible:
-            raise UserError(f"--{name}: is of classifiers of texts, not of ner; drop the flag")
+    check_texts_only(settings, "ner")
 
 
 def find_labels(task, examples):
     return kinds.find_classes(examples, examples.label_names)
 
 
-def make_kind(config, task, labels, examples):
-    kinds.check_plain_loss(config, task)
+def defaults(examples):
+    return dict(doc_stride=None)
+
+
+def make_kind(settings, task, labels, examples):
+    kinds.check_plain_loss(settings.run, task)
     return Tagging()
 
 
@@ -84,7 +83,7 @@ def encode(examples, kind, start, settings, max_seq_length, folder):
     for label, line in zip(examples.label_names, examples.label_lines, strict=True):
         if label not in indices:
             raise kinds.unknown_label(examples, line, label, start.labels)
-    stride = settings.windows.doc_stride or max(1, (max_seq_length - 2) // 2)
+    stride = settings.tokens.doc_stride or max(1, (max_seq_length - 2) // 2)
     ids, marks = GrowingArray(folder), GrowingArray(folder)
     lengths, sizes, num_long = [np.zeros(1, np.int64)], [], 0
     for sentences in examples.chunks():
@@ -198,7 +197,7 @@ def as_entities(labels):
     return [label if label == OUTSIDE else f"I-{label}" for label in labels]
 
 
-def judge(examples, rows, kind, labels, outputs, names):
+def judge(settings, examples, rows, kind, labels, outputs, names):
     if not np.isfinite(outputs).all():  # a model that has overflowed predicts nothing
         return dict.fromkeys(names)
     targets = np.asarray(rows.token_labels)

@@ -15,7 +15,7 @@ from bert_gpu.settings import UserError
 tf = Later("tensorflow")
 
 TEXT_KINDS = ("classification", "regression", "multilabel")  # one answer a text; kinds.py has them
-KINDS = (*TEXT_KINDS, "tagging")
+KINDS = (*TEXT_KINDS, "tagging", "answers")
 ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of the files of a task
 SPLITS = ("train", "dev", "test")
 
@@ -103,6 +103,14 @@ TASKS = {
             reported=("f1",),
             endings=("txt", "conll", "tsv", "bio", "iob", "iob2", "jsonl", "parquet"),
             stems_like=dict(train="train", dev="dev|valid|validation", test="test"),
+        ),
+        TaskSpec(
+            name="squad",
+            kind="answers",
+            reported=("f1",),
+            endings=("json",),
+            stems_like={split: rf"{split}([-_]?v?\d[\d.]*)?" for split in SPLITS},
+            max_seq_length=384,
         ),
         _glue(
             "CoLA",

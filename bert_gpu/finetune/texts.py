@@ -11,8 +11,6 @@ from bert_gpu.finetune.metrics import compute_metrics
 from bert_gpu.finetune.results import names_of  # noqa: F401
 from bert_gpu.settings import UserError
 
-WINDOWS = ()
-
 
 def check(settings):
     if settings.run.pictures:
@@ -23,7 +21,12 @@ def find_labels(task, examples):
     return task.labels or kinds.KINDS[task.kind]().find_labels(examples)
 
 
-def make_kind(config, task, labels, examples):
+def defaults(examples):
+    return {}
+
+
+def make_kind(settings, task, labels, examples):
+    config = settings.run
     if task.kind != "classification":
         kinds.check_plain_loss(config, task)
         return kinds.KINDS[task.kind]()
@@ -82,7 +85,7 @@ def metric_names(task, kind, labels):
     return task.metrics or kind.metrics
 
 
-def judge(examples, rows, kind, labels, outputs, names):
+def judge(settings, examples, rows, kind, labels, outputs, names):
     return compute_metrics(outputs, rows.labels, names)
 
 

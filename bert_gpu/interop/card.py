@@ -30,6 +30,7 @@ TASKS = {
     "BertForTokenClassification": "token-classification",
     "BertForQuestionAnswering": "question-answering",
 }
+FINE_TUNED = tuple(name for name in TITLES if "Classif" in name or "Answering" in name)
 
 
 def readme(model, usage, library=None):
@@ -121,6 +122,6 @@ def own_usage(architecture):
     mask = 'python -m bert_gpu fill-mask --model=FOLDER "the capital of france is [MASK] ."'
     export = "python -m bert_gpu export --from=FOLDER --to=NEW --format"
     lines = [mask] if "mlm/" in ARCHITECTURES[architecture] else []
-    lines.append(f"{train} --do_predict" if "Sequence" in architecture else train)
+    lines.append(f"{train} --do_predict" if architecture in FINE_TUNED else train)
     lines += [f"{export}={name}" for name in format_names(writes=True) if name != OURS]
     return {"With bert-gpu": tuple(lines)}

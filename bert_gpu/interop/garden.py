@@ -18,6 +18,7 @@ from bert_gpu.interop.tf_checkpoints import (
     find_checkpoint,
     gelu_warning,
     has_objects,
+    left_out,
     read_config,
     reading,
     write_folder,
@@ -219,8 +220,7 @@ def write(model, folder, options):
         },
         dict(checkpoint=pointer),
     )
-    left = sorted({name.split("/")[0] for name in model.weights if name not in names})
     return (
         f"{folder}: {PREFIX} of Model Garden's BertEncoderV2, with {', '.join(sorted(saved))}"
-        f"{'; left out: ' + ', '.join(left) if left else ''}{gelu_warning(model.config)}"
+        f"{left_out(model.weights, names)}{gelu_warning(model.config)}"
     )

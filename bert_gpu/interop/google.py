@@ -15,6 +15,7 @@ from bert_gpu.interop.tf_checkpoints import (
     find_checkpoint,
     gelu_warning,
     has_objects,
+    left_out,
     read_config,
     reading,
     write_folder,
@@ -142,8 +143,8 @@ def read_variable(reader, prefix, name):
 def write(model, folder, options):
     """Writes a Model as Google's files; see formats.FormatModule."""
     check_classic(model.config, "google")
-    tensors = {}
-    for name, theirs in variable_names(model.config).items():
+    tensors, names = {}, variable_names(model.config)
+    for name, theirs in names.items():
         if name in model.weights:
             array = np.asarray(model.weights[name], np.float32)
             array = array.T if name in TRANSPOSED else array
@@ -157,7 +158,7 @@ def write(model, folder, options):
     write_folder(model, folder, lambda prefix: save(prefix, tensors), usage)
     return (
         f"{folder}: bert_model.ckpt, bert_config.json and the vocabulary of a Google BERT, "
-        f"{len(tensors)} variables{gelu_warning(model.config)}"
+        f"{len(tensors)} variables{left_out(model.weights, names)}{gelu_warning(model.config)}"
     )
 
 

@@ -25,6 +25,7 @@ from bert_gpu.text.tokenizer_ops import open_ops
 
 MASK = "[MASK]"
 TOP_K = 5  # words for each mask
+WITHOUT_SIGNATURE = ("BertForTokenClassification", "BertForQuestionAnswering")
 TEXT = tf.TensorSpec([None], tf.string, name="text")
 PAIRS = [tf.TensorSpec([None], tf.string, name=name) for name in ("text_a", "text_b")]
 
@@ -196,6 +197,11 @@ def write(model, folder, options):
         raise UserError(
             "--format=savedmodel: the tokenizer is part of it, and the model has no vocabulary; "
             "give --vocab_file"
+        )
+    if model.notes.architecture in WITHOUT_SIGNATURE:
+        raise UserError(
+            f"--format=savedmodel: has no signature for a {model.notes.architecture}, whose scores "
+            "are of tokens; give --format=onnx or huggingface"
         )
     dtype = tf.as_dtype(options.precision)
     encoder = open_encoder(model.config)

@@ -114,6 +114,12 @@ def gelu_warning(config):
     return "; their gelu is the tanh approximation, ours is exact: hidden states differ by 1e-3"
 
 
+def left_out(weights, names):
+    """What to say of weights that are not among the `names` that are written; else nothing."""
+    left = sorted({name.split("/")[0] for name in weights if name not in names})
+    return f"; left out: {', '.join(left)}" if left else ""
+
+
 def write_folder(model, folder, save, usage, files=()):
     """Writes a Model's folder as a whole: the checkpoint, bert_config.json, the vocabulary and the
     model card.

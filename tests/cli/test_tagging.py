@@ -194,6 +194,18 @@ def test_a_model_of_another_task_is_refused(tagger, data, capsys, tmp_path):
     assert len({json.loads(file.read_text())["f1"] for file in files}) == 1
 
 
+def test_formats_without_the_head_say_so(tagger, capsys, tmp_path):
+    found = {}
+    for kind in ("savedmodel", "google"):
+        argv = ["export", f"--from={tagger}", f"--to={tmp_path / kind}", f"--format={kind}"]
+        code = flags.exit_code(export.main, argv)
+        captured = capsys.readouterr()
+        found[kind] = code, captured.out + captured.err
+    assert found["savedmodel"][0] == 2 and not (tmp_path / "savedmodel").exists()
+    assert "--format=savedmodel: has no signature for a BertForToken" in found["savedmodel"][1]
+    assert found["google"][0] == 0 and "; left out: token_classifier" in found["google"][1]
+
+
 @needs_oracle
 def test_transformers_gives_the_same_probabilities(tagger, data, capsys, tmp_path):
     """Of the run's model and of its export."""

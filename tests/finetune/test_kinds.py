@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.finetune.config import FinetuneConfig, resolve_task
+from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
 from bert_gpu.finetune.kinds import Classification, MultiLabel, Regression
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.finetune.texts import make_kind
@@ -43,7 +43,7 @@ def test_smoothed_and_weighted_cross_entropy():
 
 def test_a_number(tmp_path):
     config, task, examples = labelled(tmp_path, ["0", "2.5", "-1e3", "2.5"], task_kind="regression")
-    kind = make_kind(config, task, ("score",), examples)
+    kind = make_kind(FinetuneSettings(run=config), task, ("score",), examples)
     assert isinstance(kind, Regression) and kind.find_labels(examples) == ("score",)
     targets = kind.targets(examples, ("score",))
     assert targets.tolist() == [0, 2.5, -1000, 2.5] and targets.dtype == np.float32
@@ -84,7 +84,7 @@ def test_weights_of_classes(tmp_path):
 
     def weights(text):
         config, task, examples = labelled(tmp_path, labels, class_weights=text)
-        return make_kind(config, task, ("x", "y"), examples).class_weights
+        return make_kind(FinetuneSettings(run=config), task, ("x", "y"), examples).class_weights
 
     assert weights(None) is None and weights("1,2.5") == (1, 2.5)
     assert weights("balanced") == pytest.approx((8 / 12, 8 / 4))
@@ -97,4 +97,4 @@ def test_weights_of_classes(tmp_path):
 def test_what_is_for_classes_is_refused_elsewhere(tmp_path, flags):
     config, task, examples = labelled(tmp_path, ["1", "2"], task_kind="regression", **flags)
     with pytest.raises(UserError, match=r"is for classes, and this task is a regression"):
-        make_kind(config, task, ("score",), examples)
+        make_kind(FinetuneSettings(run=config), task, ("score",), examples)

@@ -11,7 +11,7 @@ import pytest
 import seqeval.metrics
 
 from bert_gpu.finetune import classifier, tagging
-from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, WindowConfig, resolve_task
+from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.finetune.start import Start
 from bert_gpu.model.config import ModelConfig
@@ -57,7 +57,7 @@ def examples_of(folder, sentences):
 
 def encoded(found, max_seq_length=40, doc_stride=None, padding="dynamic", labels=LABELS):
     settings = FinetuneSettings(
-        run=FinetuneConfig(padding=padding), windows=WindowConfig(doc_stride=doc_stride)
+        run=FinetuneConfig(padding=padding), tokens=TokenConfig(doc_stride=doc_stride)
     )
     start = Start("none", MODEL, Numbers(), labels, {}, [])
     return tagging.encode(found, tagging.Tagging(), start, settings, max_seq_length, ".")
@@ -185,7 +185,7 @@ def judged(truth, predicted, labels):
 
     outputs = np.eye(len(labels))[[labels.index(tag) for one in predicted for tag in one]]
     names = tagging.metric_names(None, tagging.Tagging(), labels)
-    found = tagging.judge(None, Rows, tagging.Tagging(), labels, outputs, names)
+    found = tagging.judge(None, None, Rows, tagging.Tagging(), labels, outputs, names)
     assert set(found) == set(names)
     return found
 
@@ -229,7 +229,7 @@ def test_metrics_that_nothing_defines_are_null():
     found = judged([["O", "B-X"]], [["O", "O"]], labels)
     assert (found["precision"], found["recall"], found["f1"]) == (0, 0, 0)
     outputs = np.full((2, 2), np.nan)
-    assert set(tagging.judge(None, None, None, labels, outputs, ("f1",)).values()) == {None}
+    assert set(tagging.judge(None, None, None, None, labels, outputs, ("f1",)).values()) == {None}
 
 
 def test_unknown_and_lonely_tags_are_refused(tmp_path):
@@ -259,5 +259,5 @@ def test_a_tiny_bert_learns_a_rule(tmp_path):
         step([batch], [6e-3 * (1 - number / 60)], number)
     outputs = classifier.Predictor(devices, state, BertEncoder(MODEL), tagging.Tagging())(rows, 64)
     names = tagging.metric_names(None, None, LABELS)
-    found = tagging.judge(None, rows, None, LABELS, outputs, names)
+    found = tagging.judge(None, None, rows, None, LABELS, outputs, names)
     assert found["f1"] > 0.9, found
