@@ -215,6 +215,8 @@ ROWS = (
         ("classify",),
         ("validation_file", "dev_file"),
         ("label_smoothing_factor", "label_smoothing"),
+        ("text_column_name", "text_a"),
+        ("label_column_name", "label"),
     ),
     *refuses(
         (HUGGING_FACE,),

@@ -275,9 +275,13 @@ def table(lines):
     shown = [
         [text if isinstance(text, str) else show_number(text) for text in line] for line in lines
     ]
-    width = max(len(line[0]) for line in shown)
+    columns = itertools.zip_longest(*shown, fillvalue="")  # a file without labels has no metrics
+    first, *others = (max(map(len, column)) for column in columns)
+    widths = [max(10, width + 2) for width in others]
     return "\n".join(
-        "  " + f"{line[0]:<{width}}" + "".join(f"{text:>10}" for text in line[1:]) for line in shown
+        f"  {line[0]:<{first}}"
+        + "".join(f"{text:>{width}}" for text, width in zip(line[1:], widths, strict=False))
+        for line in shown
     )
 
 

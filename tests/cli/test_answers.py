@@ -110,6 +110,7 @@ def test_questions_alone_need_nothing_but_the_model(folder, run, capsys, tmp_pat
     alone = ["--do_predict", f"--init_checkpoint={run}", f"--output_dir={tmp_path / 'out'}"]
     alone.append(f"--predict_file={tmp_path / 'new.json'}")
     code, out, err = call(capsys, *alone)
+    assert " exact_match " in out  # a column apart from its neighbours
     assert code == 0 and str(tmp_path / "out" / "predictions.json") in out, err
     answers = read(tmp_path / "out" / "predictions.json")
     assert list(answers) == [f"new-{number}" for number in range(6)] and "" in answers.values()

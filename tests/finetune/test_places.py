@@ -45,7 +45,7 @@ def shown(tokenizer, text):
 def test_pieces_are_those_of_the_whole_text_in_order(tokenizer):
     generator = np.random.default_rng(0)
     letters = list("aAbc1.,'-( \t中éΣσﬁ\u0301\u200b\u037e\x00ßİ")
-    texts = TEXTS + ["".join(generator.choice(letters, 30)) for _ in range(300)]
+    texts = TEXTS + ["".join(generator.choice(letters, 30)) for _ in range(100)]
     whole, splits = tokenizer.tokenize(texts)
     located = locate_pieces(tokenizer, texts)
     assert len(located) == len(texts)
@@ -55,11 +55,15 @@ def test_pieces_are_those_of_the_whole_text_in_order(tokenizer):
         assert ids.tolist() == whole[start:end].tolist() and begins.dtype == ends.dtype == np.int32
         assert (begins < ends).all() and (np.diff(begins) >= 0).all() and (np.diff(ends) >= 0).all()
         assert not len(ends) or ends[-1] <= len(text)
-        for place in range(len(ids)):  # the characters of a piece that is a word are that word
-            alone, _ = tokenizer.tokenize([text[begins[place] : ends[place]]])
-            first, last = np.searchsorted(begins, [begins[place], begins[place] + 1])
-            if last - first == 1 and tokenizer.word_starts(ids[place]) and len(alone) == 1:
-                assert alone[0] == ids[place] or tokenizer.unk_id in (alone[0], ids[place])
+        # a piece that is a word by itself has the characters of that word
+        alone, bounds = tokenizer.tokenize(
+            [text[a:b] for a, b in zip(begins, ends, strict=True)] or [""]
+        )
+        shared = np.isin(begins, begins[1:][np.diff(begins) == 0])
+        for place in np.flatnonzero(~shared & tokenizer.word_starts(ids)):
+            found = alone[bounds[place] : bounds[place + 1]]
+            if len(found) == 1 and tokenizer.unk_id not in (found[0], ids[place]):
+                assert found[0] == ids[place]
 
 
 def test_each_piece_has_its_own_characters(tmp_path):

@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import seqeval.metrics
+import tensorflow as tf
 
 from bert_gpu.finetune import classifier, tagging
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
@@ -126,23 +127,53 @@ def random_state(devices, num_tags=3, scale=20, model=MODEL):
     )
 
 
-def test_probabilities_do_not_depend_on_batches_padding_or_replicas(tmp_path):
+def padded(rows, padding):
+    return dataclasses.replace(
+        rows, padding=padding, length_multiple=24 if padding == "fixed" else 8
+    )
+
+
+def test_losses_and_counts_are_those_of_the_words_however_rows_are_padded(tmp_path):
+    rows, kind = encoded(examples_of(tmp_path, random_sentences(8, 12)), 24), tagging.Tagging()
+    weights = initialize(token_classifier_weights(BertEncoder(MODEL), 3), 0)
+    weights = {
+        name: tf.constant(value * (20 if value.ndim == 2 else 1)) for name, value in weights.items()
+    }
+    found = {}
+    for padding in ("dynamic", "fixed"):
+        batch = classifier.make_batch(padded(rows, padding), np.arange(8))
+        tensors = {name: tf.constant(value) for name, value in batch.items()}
+        logits = kind.head.logits(weights, tensors, BertEncoder(MODEL), tf.float32)
+        labels = tensors["token_labels"]
+        found[padding] = kind.losses(logits, labels).numpy(), kind.weights(labels).numpy()
+        probabilities = tf.nn.softmax(logits).numpy()
+        is_word = batch["token_labels"] >= 0
+        indices = np.maximum(batch["token_labels"], 0)
+        chosen = np.take_along_axis(probabilities, indices[..., None], -1)
+        expected = np.sum(np.where(is_word, -np.log(chosen[..., 0]), 0), -1)
+        np.testing.assert_allclose(found[padding][0], expected, rtol=1e-4)
+        assert found[padding][1].tolist() == is_word.sum(-1).tolist()
+    np.testing.assert_allclose(found["fixed"], found["dynamic"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [(1, 32, "dynamic"), (1, 4, "uniform")],
+        pytest.param(
+            [(1, 4, "dynamic"), (1, 5, "fixed"), (2, 4, "uniform")], marks=pytest.mark.long
+        ),
+    ],
+)
+def test_probabilities_do_not_depend_on_batches_padding_or_replicas(tmp_path, runs):
     found = examples_of(tmp_path, random_sentences(13, 12))
     rows, results = encoded(found, 24), []
-    for replicas, batch_size, padding in [
-        (1, 32, "dynamic"),
-        (1, 4, "uniform"),
-        (1, 5, "fixed"),
-        (2, 4, "uniform"),
-    ]:
+    for replicas, batch_size, padding in runs:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
         predict = classifier.Predictor(
             devices, random_state(devices), BertEncoder(MODEL), tagging.Tagging()
         )
-        padded = dataclasses.replace(
-            rows, padding=padding, length_multiple=24 if padding == "fixed" else 8
-        )
-        results.append(predict(padded, batch_size))
+        results.append(predict(padded(rows, padding), batch_size))
     assert results[0].shape == (found.num_words, 3) and results[0].dtype == np.float64
     np.testing.assert_allclose(results[0].sum(-1), 1, rtol=1e-12)
     assert np.ptp(results[0], axis=0).min() > 0.05
@@ -150,6 +181,7 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(tmp_path):
         np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.long
 def test_a_step_is_the_mean_over_all_words_however_it_is_divided(tmp_path):
     """Rows have different numbers of words, so a mean of means would differ."""
     model = dataclasses.replace(MODEL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
