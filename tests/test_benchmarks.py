@@ -278,6 +278,28 @@ def test_replicas_are_compared(small):
         assert 5 < float(row[3]) < 15 and all(0 <= float(cell) <= 1 for cell in row[4:9])
 
 
+def test_what_packs_hide_of_an_exchange():
+    """2 s of a step are the exchange: all of it is hidden at 4 s, a half at 5 s."""
+    seconds = {"none": [4.0, 4.0, 9.0], "0": [6.0], "1": [4.0], "8": [5.0], "16": [7.0]}
+    rows = importlib.import_module("workers").rows_of(seconds)
+    assert [row[2:] for row in rows] == [
+        ["0.67", ""],
+        ["1.00", ""],
+        ["0.67", "100%"],
+        ["0.83", "50%"],
+        ["1.17", "-50%"],
+    ]
+
+
+@pytest.mark.long
+def test_the_exchange_of_two_workers_is_measured():
+    sizes = "--model=tiny --rounds=2 --batch_size=2 --length=16 --packs=1".split()
+    found = table(run(FOLDER / "workers.py", *sizes))
+    names = ["no exchange", "one, after the backward pass", "packs of 1 MB"]
+    assert list(found) == names and all(float(row[0]) > 0 for row in found.values())
+    assert found[names[1]][1] == "1.00"
+
+
 @pytest.mark.long
 def test_recipes_are_compared(small, tmp_path):
     """With a small vocabulary, too: no document is dropped for it. What is in the JSON file is not

@@ -374,6 +374,11 @@ class CheckpointWriter:
         self.thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self.pending = self.failure = None
 
+    @property
+    def own(self):
+        """The writer of this worker alone, as of shared_folder.SharedWriter."""
+        return self
+
     def save(self, progress, values):
         """Waits for the previous checkpoint, then begins to write this one.
 
@@ -383,8 +388,6 @@ class CheckpointWriter:
         """
         self.wait()
         self.pending = self.thread.submit(self._write, dataclasses.replace(progress), values)
-
-    save_alone = save
 
     def wait(self):
         """Returns when everything is written. Call it before fetching the next values, so that

@@ -54,7 +54,7 @@ class DeviceConfig(Settings):
     all_reduce_pack_megabytes: float = setting(
         0.0,
         "Size of the packs of gradients in the all-reduce; 0 = one all-reduce per "
-        "weight. Not for hierarchical.",
+        "weight, on several machines one for all. Not for hierarchical.",
         low=0.0,
     )
     all_reduce_dtype: str = setting(

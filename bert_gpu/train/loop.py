@@ -384,18 +384,19 @@ class Loop:
         return values
 
     def _save(self, is_together=True):
-        """Saves, unless this step is saved. is_together: whether all workers do."""
+        """Saves, unless this step is saved. is_together: whether all workers are here."""
         if self.saved_step == self.progress.step and self.progress.step:
             return
+        if not is_together and not self.workers.is_chief:
+            return
+        writer = self.writer if is_together else self.writer.own
         with self.watch.paused("saving"):
-            save = self.writer.save if is_together else self.writer.save_alone
-            if is_together:
-                self.writer.wait()
+            writer.wait()
             self.progress.seconds, self.progress.health = (
                 self.moment.seconds,
                 self.judge.health.state(),
             )
-            save(self.progress, self.job.read() if self.workers.is_chief else None)
+            writer.save(self.progress, self.job.read() if self.workers.is_chief else None)
         self.saved_seconds, self.saved_step = self.moment.seconds, self.progress.step
 
     def _go_back(self, problem):

@@ -54,30 +54,29 @@ class SharedFolder:
 
 
 class SharedWriter:
-    """Has the methods of a CheckpointWriter; what fails on worker 0 fails on all workers."""
+    """Has the methods of a CheckpointWriter; what fails on worker 0 fails on all workers.
+
+    own: the CheckpointWriter, for worker 0 alone, where the others may be elsewhere.
+    """
 
     def __init__(self, writer, workers):
-        self.writer, self.workers = writer, workers
+        self.own, self.workers = writer, workers
 
     def save(self, progress, values):
         """As CheckpointWriter.save; values: None on the other workers."""
         self.wait()
-        self.save_alone(progress, values)
-
-    def save_alone(self, progress, values):
-        """As `save`, where the other workers may not be at the same place."""
         if self.workers.is_chief:
-            self.writer.save(progress, values)
+            self.own.save(progress, values)
 
     def wait(self):
-        self.workers.on_chief(self.writer.wait)
+        self.workers.on_chief(self.own.wait)
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, error, traceback):
         if kind is None:
-            self.workers.on_chief(self.writer.close)
+            self.workers.on_chief(self.own.close)
         else:
             with contextlib.suppress(SaveFailed):  # what ends the run matters more
-                self.writer.close()
+                self.own.close()

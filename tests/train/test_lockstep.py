@@ -11,6 +11,7 @@ import pytest
 
 from bert_gpu.cluster import Cluster
 from bert_gpu.optim.config import ScheduleConfig
+from bert_gpu.settings import UserError
 from bert_gpu.train import checkpoint, workers
 from bert_gpu.train.checkpoint import SaveFailed
 from bert_gpu.train.divergence import DivergedForGood
@@ -68,8 +69,16 @@ class Worker(World):
         return result
 
 
-def run_two(folder, prepare=lambda first, second: None, seconds=(10.0, 35.0), **options):
-    """Two Workers that have run, and what each of them has raised, or None."""
+def run_two(
+    folder,
+    prepare=lambda first, second: None,
+    seconds=(10.0, 35.0),
+    is_alone=False,
+    **options,
+):
+    """Two Workers that have run, and what each of them has raised, or None. is_alone: whether what
+    one raises ends the wait of the other, as that of a process that has ended.
+    """
     threads = Threads(2)
     pair = [Worker(folder, i, threads, seconds[i], **options) for i in range(2)]
     prepare(*pair)
@@ -78,6 +87,8 @@ def run_two(folder, prepare=lambda first, second: None, seconds=(10.0, 35.0), **
         try:
             worker.run()
         except Exception as error:
+            if is_alone:
+                threads.barrier.abort()
             return error
         return None
 
@@ -165,6 +176,35 @@ def test_both_diverge_alike(tmp_path):
         tmp_path, losses=lambda step, first: math.nan, num_train_steps=10, log_steps=1
     )
     assert [type(error) for error in errors] == [DivergedForGood] * 2
+
+
+@pytest.mark.parametrize("broken", [[0, 1], [0]], ids=["all", "worker 0"])
+def test_a_corrupt_record_costs_no_finished_steps(tmp_path, broken):
+    """What one worker alone cannot read ends it without waiting for the other."""
+
+    def prepare(*pair):
+        for index in broken:
+            worker = pair[index]
+
+            def units(position, read=worker.job.batches_at):
+                for number, unit in enumerate(read(position)):
+                    if number == 5:
+                        raise UserError("record 10: is corrupt")
+                    yield unit
+
+            object.__setattr__(worker.job, "batches_at", units)
+
+    pair, errors = run_two(
+        tmp_path,
+        prepare,
+        is_alone=len(broken) == 1,
+        num_train_steps=100,
+        save_checkpoints_steps=50,
+        log_steps=50,
+    )
+    second = UserError if 1 in broken else threading.BrokenBarrierError
+    assert [type(error) for error in errors] == [UserError, second]
+    assert pair[0].folder.own.steps() == [5]
 
 
 def test_a_save_that_fails_on_worker_0_fails_on_both(tmp_path, monkeypatch):
