@@ -478,6 +478,7 @@ def test_every_process_with_tensorflow_gets_what_bert_gpu_sets_for_itself():
     from helpers.process import SCRIPTS, WITHOUT_TENSORFLOW, environment_of
 
     with_it = {"ours", "garden", "ahead_lowering", "inference_ours", "scaling_ours"}
+    with_it |= {"finetuning_ours"}
     assert set(SCRIPTS) - set(WITHOUT_TENSORFLOW) == with_it
     for system in SCRIPTS:
         found = environment_of(system, dict(PYTHONPATH="/mine", TF_CPP_MIN_LOG_LEVEL="0"))
