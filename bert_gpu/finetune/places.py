@@ -1,10 +1,11 @@
 """Where the pieces of a text stand in it: the characters that each is made of.
 
-A tokenizer's cleaning may change the length of a text, so places are found by cutting it first:
-into Google's words (white space, punctuation, Chinese characters; text/basic.py), of which each
-character stays known, and where a word has several pieces, character by character. The pieces
-themselves are those of the whole text: where cutting would change them (a sigma before an
-apostrophe, SentencePiece), those between two spaces have the place of all of it.
+A tokenizer's cleaning may change the length of a text. SentencePiece tells places itself; for
+WordPiece they are found by cutting the text first: into Google's words (white space, punctuation,
+Chinese characters; text/basic.py), of which each character stays known, and where a word has
+several pieces, character by character. The pieces themselves are those of the whole text: where
+cutting would change them (a sigma before an apostrophe), those between two spaces have the place of
+all of it.
 
 Legend: T pieces of a text.
 """
@@ -41,6 +42,9 @@ def locate_pieces(tokenizer, texts):
     before `end`, that each stands for.
     """
     whole, whole_splits = tokenizer.tokenize(texts)
+    if hasattr(tokenizer, "locate"):
+        parts = np.split(whole, whole_splits[1:-1])
+        return [told_places(tokenizer, *one) for one in zip(texts, parts, strict=True)]
     words = [spans_of(text, WORD) for text in texts]
     parts = [text[a:b] for text, spans in zip(texts, words, strict=True) for a, b in spans]
     ids, splits = tokenizer.tokenize(parts)
@@ -57,6 +61,14 @@ def locate_pieces(tokenizer, texts):
             begins, ends = places_between_spaces(tokenizer, text, pieces)
         found.append((pieces, begins, ends))
     return found
+
+
+def told_places(tokenizer, text, ids):
+    """(ids, begins, ends) of a text of which the tokenizer tells the places."""
+    found = tokenizer.locate(text)
+    if found is None or len(found[0]) != len(ids):
+        found = places_between_spaces(tokenizer, text, ids)
+    return ids, *found
 
 
 def places_of(tokenizer, text, spans, ids, bounds):

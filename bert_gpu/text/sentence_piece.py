@@ -116,6 +116,27 @@ class SentencePieceTokenizer:
         # Models from other tools may find "[MASK]" in the text.
         return np.where(self.is_special[ids], np.int32(self.unk_id), ids), row_splits
 
+    def locate(self, text):
+        """The characters that the pieces of a text (str) stand for: (begins, ends), int32 (T,).
+        None where lower-casing changes the text's length, or it is not valid Unicode.
+
+        A piece has at least one character, also where several stand for one (of a ligature), and
+        does not begin with the space before it.
+        """
+        lowered = text.lower() if self.lowers_first else text
+        if len(lowered) != len(text) or any("\ud800" <= letter <= "\udfff" for letter in text):
+            return None
+        offsets = self._model.encode(lowered, return_type="offset_mapping")["offsets"]
+        begins, ends = np.array(offsets, np.int32).reshape(-1, 2).T
+        is_letter = np.array([not letter.isspace() for letter in text] + [True])
+        after = np.minimum.accumulate(
+            np.where(is_letter, np.arange(len(text) + 1), len(text))[::-1]
+        )
+        begins = np.minimum(after[::-1][begins], max(0, len(text) - 1))
+        ends = np.maximum(ends, begins + 1)
+        begins, ends = (np.maximum.accumulate(side).astype(np.int32) for side in (begins, ends))
+        return begins, ends
+
     def word_starts(self, ids):
         """Bool, of the shape of ids: True where a piece begins a word."""
         return self._starts_word[ids]

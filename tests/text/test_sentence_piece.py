@@ -295,3 +295,29 @@ def test_missing_models_are_refused(tmp_path, name):
 def test_what_gives_no_model_is_refused(counts, vocab_size, problem):
     with pytest.raises(UserError, match=problem):
         learn_sentencepiece(counts, vocab_size)
+
+
+def test_pieces_are_located_in_their_text(tokenizer):
+    """Also where a piece begins with a space, or a character becomes several."""
+    texts = [
+        " ".join(WORDS[:6]),
+        f"  {WORDS[0]}  ({WORDS[1]}-{WORDS[2]})\n{WORDS[3].upper()}. ",
+        "\ufb01n \u00bdx \u200b 12",
+        "",
+        "  ",
+    ]
+    for text in texts:
+        ids, _ = tokenizer.tokenize([text])
+        begins, ends = tokenizer.locate(text)
+        assert len(begins) == len(ends) == len(ids) and begins.dtype == ends.dtype == np.int32
+        assert (begins < ends).all() and (np.diff(begins) >= 0).all() and (np.diff(ends) >= 0).all()
+        covered = np.zeros(len(text), bool)
+        for begin, end in zip(begins, ends, strict=True):
+            covered[begin:end] = True
+        assert all(covered[i] for i, letter in enumerate(text) if letter.strip("\u200b \n"))
+    pieces = tokenizer.pieces(tokenizer.tokenize(texts[:1])[0])
+    spans = zip(*tokenizer.locate(texts[0]), strict=True)
+    for piece, (begin, end) in zip(pieces, spans, strict=True):
+        if piece.strip("\u2581") and not piece.startswith("["):
+            assert texts[0][begin:end] == piece.strip("\u2581")
+    assert tokenizer.locate("\ud800") is None
