@@ -1,4 +1,4 @@
-"""run_classifier.py: BERT -> a classifier of texts or pairs of texts."""
+"""run_classifier.py: BERT -> a classifier of texts, pairs of texts or words, or answers."""
 
 import itertools
 
@@ -16,9 +16,10 @@ from bert_gpu.finetune.config import (
 from bert_gpu.settings import UserError
 
 SUMMARY = (
-    "Fine-tunes a BERT to classify texts or pairs of texts, or to score them, evaluates it "
-    "(accuracy, F1, ROC-AUC and more) and predicts: GLUE's tasks or your own. Files are "
-    "DATA_DIR/{train,dev,test}.tsv, .csv, .jsonl or .parquet. To resume a run "
+    "Fine-tunes a BERT to classify texts or pairs of texts, to score them, to tag words (ner) or "
+    "to answer questions (squad), evaluates it (accuracy, F1, ROC-AUC and more) and predicts: "
+    "GLUE's tasks, CoNLL's, SQuAD or your own. Files are DATA_DIR/{train,dev,test}.tsv, .csv, "
+    ".jsonl or .parquet, those of ner also .txt, those of squad .json. To resume a run "
     "that was stopped, repeat the same command."
 )
 EXAMPLE = (
@@ -32,6 +33,7 @@ EXAMPLE = (
         "--learning_rate=3e-5 --num_train_epochs=4"
     ),
     "python run_classifier.py --task_name=mnli --data_dir=glue --output_dir=runs/mnli",
+    "python run_classifier.py --task_name=ner --data_dir=conll2003 --output_dir=runs/ner",
     "python run_classifier.py --do_predict --output_dir=runs/classify --predict_file=new.csv",
 )
 

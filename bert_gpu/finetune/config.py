@@ -33,8 +33,9 @@ class FinetuneConfig(Settings):
     )
     data_dir: str = setting(
         "examples/pairs",
-        "Folder with train, dev and test files, .tsv, .csv, .jsonl or .parquet; the test file may "
-        "lack labels. For a task of GLUE also the folder that holds CoLA, SST-2 and so on.",
+        "Folder with train, dev and test files, .tsv, .csv, .jsonl or .parquet (of ner also .txt "
+        "or .conll, of squad .json); the test file may lack labels. For a task of GLUE also the "
+        "folder that holds CoLA, SST-2 and so on.",
     )
     train_file: str | None = setting(
         None, "The training file, of any name. Default: the one in --data_dir."
