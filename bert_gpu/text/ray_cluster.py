@@ -13,7 +13,9 @@ import math
 import os
 import pickle
 import re
+import signal
 import socket
+import threading
 import time
 
 import bert_gpu
@@ -47,14 +49,28 @@ def connect(address, num_workers=None):
             f"--ray_address={address}: needs the package ray; pip install 'bert-gpu[ray]' here and "
             "on each node, or leave it out"
         ) from error
-    is_own = not ray.is_initialized()
-    if is_own:
-        open_cluster(ray, address)
+    if ray.is_initialized():
+        yield RayPool(ray, num_workers)
+        return
+    handler = signal.getsignal(signal.SIGTERM)
     try:
+        open_cluster(ray, address)
+        catch(signal.SIGTERM, end_by_signal)  # in place of Ray's, whose exit code is another
         yield RayPool(ray, num_workers)
     finally:
-        if is_own:
-            ray.shutdown()
+        ray.shutdown()
+        catch(signal.SIGTERM, handler)
+
+
+def catch(signum, handler):
+    """Sets a signal's handler, which only the main thread may do."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signum, handler)
+
+
+def end_by_signal(signum, frame):
+    """Ends the process as Ctrl-C does: the tasks first."""
+    raise SystemExit(128 + signum)
 
 
 def open_cluster(ray, address):
@@ -97,6 +113,7 @@ class RayPool:
         self.place = dict(folder=os.getcwd(), code=here, version=bert_gpu.__version__)
         self.num_nodes = self.num_cores = self.num_losses = 0
         self.looked = self.warned = -math.inf
+        self.has_waited = False
         self._look()
 
     @property
@@ -148,7 +165,11 @@ class RayPool:
             return
         alive = [node for node in self.ray.nodes() if node["Alive"]]
         self.num_nodes = len(alive)
-        self.num_cores = max(1, int(sum(node["Resources"].get("CPU", 0) for node in alive)))
+        num_cores = int(sum(node["Resources"].get("CPU", 0) for node in alive))
+        if not num_cores and not self.has_waited:
+            console.warn("the Ray cluster has no node with cores; waiting for one")
+        self.has_waited = not num_cores
+        self.num_cores = max(1, num_cores)
         self.looked = time.monotonic()
 
     def _count_loss(self, error, num_losses):

@@ -189,14 +189,15 @@ def test_a_node_is_killed_in_the_middle(cluster, text, whole, tmp_path):
     assert {shard: count for shard, count in times.items() if count > 1} == {("train", lost[0]): 2}
 
 
-def test_an_interrupted_job_goes_on_here_or_there(cluster, text, whole, tmp_path):
+@pytest.mark.parametrize("signum, expected", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_job_goes_on_here_or_there(cluster, text, whole, tmp_path, signum, expected):
     """Its tasks have ended before it does; what is whole stays."""
     job = Job(tmp_path, text, cluster.address)
     job.wait_until(lambda: job.held_by(cluster.nodes[0]))
     (worker,) = {psutil.Process(pid) for *_, pid in job.begun()}
-    os.killpg(job.process.pid, signal.SIGINT)
+    os.killpg(job.process.pid, signum)
     said = job.process.communicate(timeout=HANG_SECONDS)
-    assert (job.process.returncode, *said) == (130, "", "")
+    assert (job.process.returncode, *said) == (expected, "", "")
     assert not psutil.wait_procs([worker], timeout=HANG_SECONDS)[1]
     kept = {path: path.stat().st_ino for path in job.folder.glob("x-*.tfrecord")}
     assert len(kept) >= 2 and not (job.folder / "dataset.json").exists()

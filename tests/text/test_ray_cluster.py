@@ -74,3 +74,32 @@ def test_a_task_on_a_node(monkeypatch):
         ray_cluster.run_task(place, ["reference"], pickle.dumps(""))
     with pytest.raises(UserError, match="node n7 has bert-gpu .*, and this is 0.0"):
         ray_cluster.run_task(dict(version="0.0"), ["reference"], pickle.dumps("abc"))
+
+
+def nodes(*cores):
+    return [dict(Alive=True, Resources=dict(CPU=number)) for number in cores]
+
+
+def test_lost_workers_are_told_and_counted(monkeypatch, capsys):
+    pool = ray_cluster.RayPool(types.SimpleNamespace(nodes=lambda: nodes(2.0, 4.0)))
+    assert pool.num_workers == 6 and pool.summary == "on a Ray cluster: 2 nodes, 6 cores"
+    clock = [0.0]
+    monkeypatch.setattr(ray_cluster.time, "monotonic", lambda: clock[0])
+    pool.warned = -1.0
+    for _ in range(3):  # within a second
+        pool._count_loss(MemoryError(), 1)
+    clock[0] = 2.0
+    pool._count_loss(MemoryError(), ray_cluster.MOST_LOSSES)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(" ")[2] for line in said] == ["1", "4"] and "MemoryError" in said[0]
+    with pytest.raises(UserError, match="a task was lost with 9 workers .*--num_workers"):
+        pool._count_loss(MemoryError(), ray_cluster.MOST_LOSSES + 1)
+
+
+def test_a_cluster_without_cores_is_told_once(monkeypatch, capsys):
+    monkeypatch.setattr(ray_cluster, "LOOK_SECONDS", 0.0)
+    found = [nodes(), nodes(), nodes(3.0)]
+    pool = ray_cluster.RayPool(types.SimpleNamespace(nodes=lambda: found.pop(0)), num_workers=5)
+    pool._look(), pool._look()
+    assert capsys.readouterr().err.count("no node with cores; waiting") == 1
+    assert pool.num_cores == 3 and pool.num_workers == 5
