@@ -17,16 +17,18 @@ update. What it assumes:
   beside the last backward pass would give, which it does not do.
 
 `published` holds the model against NVIDIA's figures, `here` against the step of this machine:
-virtual replicas, whose all-reduce is fitted on smaller gradients. --plots draws the efficiency.
+virtual replicas, and workers on loopback; the all-reduce is fitted on smaller gradients. --plots
+draws the efficiency.
 """
 
+import argparse
 import math
 import pathlib
 import sys
 
 from helpers import ROOT, scaling_published
 from helpers.command import benchmark_parser, load_json, names_among
-from helpers.process import Peer
+from helpers.process import Peer, Workers
 from helpers.report import origin, print_origin, print_table, write_results
 from helpers.scaling_model import (
     INSIDE,
@@ -259,8 +261,17 @@ def here(options):
     """
     settings = dict(shape=shape_of(options.here_model), length=options.here_length)
     rows, results = [], {}
-    for replicas in options.replicas:
-        with Peer("scaling_ours", dict(settings, virtual_replicas=replicas)) as peer:
+    places = {
+        f"{count} virtual replicas": dict(virtual_replicas=count) for count in options.replicas
+    }
+    places |= {f"{count} workers": count for count in options.workers}
+    for name, place in places.items():
+        opened = (
+            Workers("scaling_ours", settings, place)
+            if isinstance(place, int)
+            else Peer("scaling_ours", settings | place)
+        )
+        with opened as peer:
             peer.ask("prepare_steps", rows=options.here_rows, most=max(ACCUMULATIONS))
             turns = [
                 peer.ask("measure", accumulations=ACCUMULATIONS, fractions=FRACTIONS)
@@ -275,13 +286,14 @@ def here(options):
             alone, step = least[f"alone {accumulation}"], least[f"step {accumulation}"]
             found = alone + whole
             cells = [f"{1e3 * seconds:.1f}" for seconds in (alone, whole, found, step)]
-            rows.append([replicas, accumulation, *cells, f"{100 * (found / step - 1):+.1f}"])
-        results[f"{replicas} replicas"] = least
+            rows.append([name, accumulation, *cells, f"{100 * (found / step - 1):+.1f}"])
+        results[name] = least
     print(
         f"\nThis machine: {options.here_model}, S {options.here_length}, micro-batches of "
-        f"{options.here_rows}, virtual replicas, float32; ms, the least of {options.turns} turns.\n"
+        f"{options.here_rows}, float32; workers are processes on loopback; ms, the least of "
+        f"{options.turns} turns.\n"
     )
-    header = ["replicas", "accumulation", "without all-reduce", "all-reduce, fitted", "predicted"]
+    header = ["", "accumulation", "without all-reduce", "all-reduce, fitted", "predicted"]
     print_table([*header, "measured", "error %"], rows)
     write_results(options.json, dict(here=results, **origin()))
 
@@ -330,7 +342,11 @@ PARTS = dict(
 
 
 def counts(text):
-    return [int(part) for part in text.split(",")]
+    """A type for argparse: comma-separated numbers of at least two; "" = none."""
+    found = [int(part) for part in text.split(",") if part]
+    if any(count < 2 for count in found):
+        raise argparse.ArgumentTypeError(f"{text}: must be 2 or more, which have something to sum")
+    return found
 
 
 def make_parser():
@@ -352,7 +368,8 @@ def make_parser():
     parser.add_argument("--here_model", type=str, default="mini", help="of `here`")
     parser.add_argument("--here_length", type=int, default=16, help="of `here`: S")
     parser.add_argument("--here_rows", type=int, default=1, help="of `here`: of a micro-batch")
-    parser.add_argument("--replicas", type=counts, default=[2], help="of `here`")
+    parser.add_argument("--replicas", type=counts, default=[2], help="of `here`: virtual")
+    parser.add_argument("--workers", type=counts, default=[2], help="of `here`: processes")
     parser.add_argument("--turns", type=int, default=30, help="of `here`")
     return parser
 

@@ -146,6 +146,7 @@ def test_tables_of_predictions(monkeypatch, capsys, tmp_path):
         (["--part=predict", "--length=64"], "is not in .*give --step_seconds and --rows"),
         (["--step_seconds=1", "--update_seconds=2"], "--step_seconds: must be more than"),
         (["--part=all"], "all: must be one of"),
+        (["--workers=1"], "1: must be 2 or more"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(flags, complaint, monkeypatch, capsys):
@@ -161,8 +162,11 @@ def test_what_cannot_be_predicted_is_refused(flags, complaint, monkeypatch, caps
 
 @pytest.mark.long
 def test_this_machine_is_measured():
-    sizes = "--here_model=tiny --here_length=16 --here_rows=1 --replicas=2 --turns=1".split()
+    """Virtual replicas, and workers on loopback."""
+    sizes = "--here_model=tiny --here_length=16 --here_rows=1 --turns=1".split()
     found = run(FOLDER / "scaling.py", "--part=muon,here", "--model=base", *sizes)
     muon, here = tables(found)
     assert number(muon["base"][0]) > number(muon["base"][1]) > 0
-    assert list(here) == ["2"] and all(number(cell) >= 0 for cell in here["2"][:5])
+    assert list(here) == ["2 virtual replicas", "2 workers"]
+    for row in here.values():  # the last of each place
+        assert row[0] == "4" and all(number(cell) >= 0 for cell in row[1:5])

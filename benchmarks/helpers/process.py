@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import selectors
+import socket
 import statistics
 import subprocess
 import sys
@@ -78,23 +79,29 @@ def environment_of(system, environ=os.environ):
 
 class Peer:
     """One process of serve.py's kind. python: the interpreter; None = this one. settings: of its
-    Trainer. seconds: time limit to start.
+    Trainer. seconds: time limit to start; None = do not wait until it has, `ready` does. more:
+    further environment variables.
     """
 
-    def __init__(self, system, settings, python=None, seconds=300.0):
+    def __init__(self, system, settings, python=None, seconds=300.0, more=None):
         self.settings, self.errors = settings, tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [python or sys.executable, str(HERE / SCRIPTS[system]), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env=environment_of(system),
+            env=environment_of(system) | (more or {}),
         )
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.process.stdout, selectors.EVENT_READ)
         self.pending = b""
+        if seconds is not None:
+            self.ready(seconds)
+
+    def ready(self, seconds=300.0):
+        """Waits until the process has started."""
         try:
-            self._answer(seconds)
+            self.answer(seconds)
         except Failed:
             self.close()
             raise
@@ -103,14 +110,18 @@ class Peer:
         """Calls a method of the Trainer and returns its result. Failed when there is none within
         `patience` seconds.
         """
+        self.send(method, **arguments)
+        return self.answer(patience)
+
+    def send(self, method, **arguments):
+        """The first half of `ask`, whose second half is `answer`."""
         try:
             self.process.stdin.write(json.dumps({"do": method, **arguments}).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             raise Failed(self._last_words()) from None
-        return self._answer(patience)
 
-    def _answer(self, seconds):
+    def answer(self, seconds=600.0):
         deadline = time.monotonic() + seconds
         while b"\n" not in self.pending:
             if not self.selector.select(max(0.0, deadline - time.monotonic())):
@@ -150,6 +161,47 @@ class Peer:
 
     def __exit__(self, *_):
         self.close()
+
+
+class Workers:
+    """Peers of one kind that train together, on loopback; `ask` gives the answer of the first."""
+
+    def __init__(self, system, settings, num_workers):
+        addresses, self.peers = [f"127.0.0.1:{port}" for port in free_ports(num_workers)], []
+        try:
+            for index in range(num_workers):
+                task = dict(type="worker", index=index)
+                cluster = json.dumps(dict(cluster=dict(worker=addresses), task=task))
+                more = dict(TF_CONFIG=cluster)
+                self.peers.append(Peer(system, settings, seconds=None, more=more))
+            for peer in self.peers:
+                peer.ready()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def ask(self, method, **arguments):
+        for peer in self.peers:
+            peer.send(method, **arguments)
+        return [peer.answer() for peer in self.peers][0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for peer in self.peers:
+            peer.close()
+
+
+def free_ports(count):
+    """Ports of this machine on which nothing listens."""
+    listeners = [socket.socket() for _ in range(count)]
+    for listener in listeners:
+        listener.bind(("127.0.0.1", 0))
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
 
 
 def median_step(turns):

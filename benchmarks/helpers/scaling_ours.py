@@ -1,7 +1,8 @@
 """Our training step with and without its all-reduce, and the all-reduce alone, as a process for
-benchmarks/scaling.py.
+benchmarks/scaling.py: with virtual replicas, or as one of the workers that TF_CONFIG names.
 """
 
+import os
 import time
 
 import numpy as np
@@ -10,6 +11,14 @@ from serve import make_batch, serve
 
 
 class Scaled(Ours):
+    def __init__(self, **settings):
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+        from bert_gpu.train.config import DeviceConfig
+        from bert_gpu.train.devices import join_workers
+
+        join_workers(DeviceConfig(num_gpus=0, precision="float32"))
+        super().__init__(**settings)
+
     def prepare_steps(self, rows, most):
         """Makes both steps and runs each once. rows: of a micro-batch. most: micro-batches."""
         self.rows = rows
@@ -31,10 +40,10 @@ class Scaled(Ours):
     def all_reduce_seconds(self, fraction):
         """Of gradients that are each this fraction of what they are in training."""
         tf, devices = self.tf, self.devices
-        names = [name for name in self.state.trained]
-        sizes = [
-            max(1, round(fraction * np.prod(self.state.weights[name].shape))) for name in names
-        ]
+        sizes = {
+            name: max(1, round(fraction * np.prod(self.state.weights[name].shape)))
+            for name in self.state.trained
+        }
         distribute = devices.strategy.experimental_distribute_values_from_function
 
         @tf.function(autograph=False)
@@ -42,15 +51,17 @@ class Scaled(Ours):
             def replica(parts):
                 context = tf.distribute.get_replica_context()
                 total = tf.distribute.ReduceOp.SUM
+                # computed here, as gradients are; arguments of a function have no device
+                parts = {name: tf.identity(part) for name, part in parts.items()}
                 found = context.all_reduce(total, parts, devices.communication)
-                return tf.add_n([part[0] for part in found])
+                return tf.add_n([part[0] for part in found.values()])
 
             return devices.strategy.experimental_local_results(
                 devices.strategy.run(replica, args=(parts,))
             )
 
         if fraction not in self.programs:
-            parts = distribute(lambda context: [tf.ones([size]) for size in sizes])
+            parts = distribute(lambda _: {name: tf.ones([size]) for name, size in sizes.items()})
             self.programs[fraction] = program, parts
             program(parts)
         program, parts = self.programs[fraction]
