@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import selectors
-import socket
 import statistics
 import subprocess
 import sys
@@ -167,12 +166,11 @@ class Workers:
     """Peers of one kind that train together, on loopback; `ask` gives the answer of the first."""
 
     def __init__(self, system, settings, num_workers):
-        addresses, self.peers = [f"127.0.0.1:{port}" for port in free_ports(num_workers)], []
+        from bert_gpu.launch.workers import environments
+
+        self.peers = []
         try:
-            for index in range(num_workers):
-                task = dict(type="worker", index=index)
-                cluster = json.dumps(dict(cluster=dict(worker=addresses), task=task))
-                more = dict(TF_CONFIG=cluster)
+            for more in environments(num_workers, num_gpus=0, environ={}):
                 self.peers.append(Peer(system, settings, seconds=None, more=more))
             for peer in self.peers:
                 peer.ready()
@@ -191,17 +189,6 @@ class Workers:
     def __exit__(self, *_):
         for peer in self.peers:
             peer.close()
-
-
-def free_ports(count):
-    """Ports of this machine on which nothing listens."""
-    listeners = [socket.socket() for _ in range(count)]
-    for listener in listeners:
-        listener.bind(("127.0.0.1", 0))
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
 
 
 def median_step(turns):
