@@ -122,7 +122,9 @@ class RayPool:
 
     @property
     def summary(self):
-        return f"on a Ray cluster: {self.num_nodes} nodes, {self.num_cores} cores"
+        counts = dict(node=self.num_nodes, core=self.num_cores)
+        words = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items()]
+        return f"on a Ray cluster: {', '.join(words)}"
 
     def run(self, function, tasks, report):
         ray, call = self.ray, remote_call(self.ray)

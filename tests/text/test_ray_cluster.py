@@ -103,3 +103,4 @@ def test_a_cluster_without_cores_is_told_once(monkeypatch, capsys):
     pool._look(), pool._look()
     assert capsys.readouterr().err.count("no node with cores; waiting") == 1
     assert pool.num_cores == 3 and pool.num_workers == 5
+    assert pool.summary == "on a Ray cluster: 1 node, 3 cores"
