@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -14,24 +15,29 @@ import tensorflow as tf
 
 from bert_gpu.cluster import Cluster
 from bert_gpu.launch import workers as launched
+from bert_gpu.pretrain.config import PretrainSettings
 from bert_gpu.settings import UserError
-from bert_gpu.train import devices, workers
-from bert_gpu.train.config import DeviceConfig
+from bert_gpu.train import devices, run, workers
+from bert_gpu.train.config import BatchConfig, DeviceConfig
 from tests.train.laws import Trainer, batches, fresh
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
-def run_workers(num_workers, trainings):
-    """What each worker of worker.py has found."""
-    environ = dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1")
+ENVIRON = dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1")
+
+
+def run_workers(trainings, environs=None):
+    """What each worker of worker.py has found. environs: of each; by default of two by
+    TF_CONFIG.
+    """
     command = [sys.executable, "-m", "tests.train.worker", json.dumps(trainings)]
     processes = [
         subprocess.Popen(command, env=own, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for own in launched.environments(num_workers, 0, environ)
+        for own in environs or launched.environments(2, 0, ENVIRON)
     ]
     outputs = [process.communicate(timeout=300)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * num_workers
+    assert [process.returncode for process in processes] == [0] * len(processes)
     return json.loads(outputs[0])
 
 
@@ -49,7 +55,7 @@ def losses_alone(trainer):
 
 
 def test_two_workers_with_8_rows_are_one_with_16():
-    everyone = run_workers(2, [dict(steps_per_call=5)])
+    everyone = run_workers([dict(steps_per_call=5)])
     check_laws(everyone, [losses_alone(fresh())])
     assert [worker["told"] for worker in everyone] == ["worker 0 speaks"] * 2
     assert [worker["x"] for worker in everyone] == [[0] * 5] * 2
@@ -62,13 +68,25 @@ def test_accumulation_muon_and_packs_hold_the_law_too():
         dict(optimizer="muon", devices=dict(shared_update="on"), num_layers=2),
         dict(devices=dict(all_reduce_pack_megabytes=0.01), optimizer="lamb"),
     ]
-    everyone = run_workers(2, [dict(kind, steps_per_call=1) for kind in kinds])
+    everyone = run_workers([dict(kind, steps_per_call=1) for kind in kinds])
     alone = [
         Trainer(2, 2, clip_norm=0.1),
         Trainer(2, optimizer="muon", devices=dict(shared_update="on"), num_layers=2),
         Trainer(1, optimizer="lamb"),
     ]
     check_laws(everyone, list(map(losses_alone, alone)))
+
+
+@pytest.mark.long
+def test_the_tasks_of_a_step_of_slurm_find_each_other():
+    step = dict(
+        SLURM_JOB_ID=str(os.getpid()),  # which decides the ports
+        SLURM_STEP_NUM_TASKS="3",
+        SLURM_STEP_NODELIST="localhost",
+        SLURM_STEP_TASKS_PER_NODE="3",
+    )
+    everyone = run_workers([], [ENVIRON | step | dict(SLURM_PROCID=str(i)) for i in range(3)])
+    assert [worker["told"] for worker in everyone] == ["worker 0 speaks"] * 3
 
 
 def make_workers(index=0, **replaced):
@@ -136,6 +154,14 @@ def test_the_watchdog_ends_what_waits_too_long():
     now[0] = 1e6
     watchdog.look()  # nobody waits now
     assert ended == [limit + 1]
+
+
+def test_the_largest_micro_batch_is_not_tried_on_several_machines():
+    settings = PretrainSettings(batch=BatchConfig(train_batch_size="auto"))
+    training = types.SimpleNamespace(batches_at=lambda position, size: iter([{}]))
+    gpus = types.SimpleNamespace(kind="GPU", workers=make_workers(), num_replicas=2)
+    with pytest.raises(UserError, match="--train_batch_size=auto: tries what fits on one machine"):
+        run.plan_run(training, settings, None, None, gpus, None, None, None)
 
 
 def test_what_is_for_one_machine_is_refused():
