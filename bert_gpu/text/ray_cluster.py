@@ -52,11 +52,20 @@ def connect(address, num_workers=None):
     if ray.is_initialized():
         yield RayPool(ray, num_workers)
         return
-    handler = signal.getsignal(signal.SIGTERM)
+    handler, caught = signal.getsignal(signal.SIGTERM), []
+
+    def interrupt(signum, frame):
+        caught.append(signum)
+        raise KeyboardInterrupt  # of all that ends a program, Ray lets this alone through as it is
+
     try:
         open_cluster(ray, address)
-        catch(signal.SIGTERM, end_by_signal)  # in place of Ray's, whose exit code is another
+        catch(signal.SIGTERM, interrupt)  # in place of Ray's handler, with an exit code of its own
         yield RayPool(ray, num_workers)
+    except KeyboardInterrupt:
+        if not caught:
+            raise
+        raise SystemExit(128 + caught[0]) from None
     finally:
         ray.shutdown()
         catch(signal.SIGTERM, handler)
@@ -66,11 +75,6 @@ def catch(signum, handler):
     """Sets a signal's handler, which only the main thread may do."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signum, handler)
-
-
-def end_by_signal(signum, frame):
-    """Ends the process as Ctrl-C does: the tasks first."""
-    raise SystemExit(128 + signum)
 
 
 def open_cluster(ray, address):
