@@ -3,8 +3,9 @@
 BERTs on real text, and the time of a step.
 
     python benchmarks/optimizers.py --text=corpus.txt --folder=WORK --json=docs/data/optimizers.json
-        [--part=cost,race,pairs] [--models=tiny,mini] [--forms=pre-LN,rotary,post-LN] [--minutes=5]
-        [--search_minutes=5] [--seeds=3] [--plots=docs/data]
+        [--part=cost,race,pairs] [--models=tiny,mini] [--forms=pre-LN,rotary,post-LN]
+        [--optimizers=adamw,lamb,muon] [--minutes=5] [--search_minutes=5] [--seeds=3]
+        [--plots=docs/data]
 
 `cost` measures the step of each optimizer, in turns. `race` turns the minutes into a number of
 steps by these times, so that what else the machine does changes no result, and trains: each
@@ -225,7 +226,7 @@ def final_seeds(options):
 def race(options, record, model, form):
     """{optimizer: (best learning rate, rows of all final seeds)}."""
     found = {}
-    for optimizer in OPTIMIZERS:
+    for optimizer in options.optimizers:
 
         def run(rate, minutes, seed, optimizer=optimizer):
             return train(options, record, model, form, optimizer, rate, minutes, seed)
@@ -329,7 +330,7 @@ def print_race(model, form, found, minutes):
     )
 
 
-def print_search(record, model, form, minutes):
+def print_search(record, model, form, optimizers, minutes):
     """Losses of all learning rates tried."""
     prefix, suffix = f"{model} {form} ", f" {minutes:g} min seed {SEARCH_SEED}"
     tried = {
@@ -338,7 +339,7 @@ def print_search(record, model, form, minutes):
         if key.startswith(prefix) and key.endswith(suffix)
     }
     print(f"\nThe search: MLM loss after {minutes:g} minutes, seed {SEARCH_SEED}\n")
-    for optimizer in OPTIMIZERS:
+    for optimizer in optimizers:
         cells = {
             float(key.split()[1]): row for key, row in tried.items() if key.startswith(optimizer)
         }
@@ -512,6 +513,9 @@ def make_parser():
     parser.add_argument("--folder", help="keeps data and runs here, so that it can be resumed")
     parser.add_argument("--part", type=names_among(PARTS), default=list(PARTS))
     parser.add_argument("--models", type=names_among(SHAPES), default=["tiny", "mini"])
+    parser.add_argument(
+        "--optimizers", type=names_among(OPTIMIZERS), default=list(OPTIMIZERS), help="AdamW first"
+    )
     parser.add_argument("--forms", type=names_among(FORMS), default=list(FORMS))
     parser.add_argument("--minutes", type=float, default=5.0, help="of each run")
     parser.add_argument("--search_minutes", type=float, help="of the search; default: as --minutes")
@@ -530,7 +534,7 @@ def compare(options, record, model, form):
     if "race" not in options.part and "pairs" not in options.part:
         return
     found = race(options, record, model, form)
-    print_search(record, model, form, options.search_minutes)
+    print_search(record, model, form, options.optimizers, options.search_minutes)
     print_race(model, form, found, options.minutes)
     if options.plots:
         plot(options.plots, model, form, found)
@@ -543,6 +547,8 @@ def main():
     options = parser.parse_args()
     if "pairs" in options.part and options.json and not options.folder:
         parser.error("--part=pairs --json: needs --folder, where the models of earlier runs are")
+    if options.optimizers[0] != "adamw":
+        parser.error("--optimizers: AdamW is what the others are compared with; name it first")
     options.search_minutes = options.search_minutes or options.minutes
     print_origin(origin())
     try:
