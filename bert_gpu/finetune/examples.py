@@ -64,6 +64,8 @@ class Loaded:
 
     def check_some(self, count):
         """UserError when none of the file's rows belong to the Source."""
+        if not count and self.source.part == Part():
+            raise UserError(f"{self.path}: has no examples; name a file that has some")
         if not count:
             raise UserError(
                 f"{self.path}: no row of it belongs to the {self.source.stem} examples; "

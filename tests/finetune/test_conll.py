@@ -124,7 +124,7 @@ def test_shares_keep_equal_sentences_together(tmp_path):
         ("train.jsonl", '{"words": "a b", "tags": ["O"]}', ["line 1", "no list", "'words'"]),
         ("train.jsonl", '{"words": ["a"]}', ["no column 'tags'", "--label"]),
         ("train.jsonl", '{"text": ["a"], "tags": ["O"]}', ["no column 'words'", "--text_a"]),
-        ("train.jsonl", '{"words": [], "tags": []}', ["no row of it belongs"]),
+        ("train.jsonl", '{"words": [], "tags": []}', ["has no examples"]),
     ],
 )
 def test_bad_files_are_refused(tmp_path, name, text, parts):

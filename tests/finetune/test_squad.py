@@ -137,7 +137,7 @@ QA = "data/0/paragraphs/0/qas/1"
         ("{", ["not valid JSON"]),
         ("[]", ["has no list 'data'"]),
         ('{"data": {}}', ["has no list 'data'"]),
-        ('{"data": []}', ["no row of it"]),
+        ('{"data": []}', ["has no examples"]),
         ('{"data": [1]}', ["data[0] is not an object"]),
         (changed("data/0/paragraphs", ...), ["data[0] has no list 'paragraphs'"]),
         (
