@@ -42,7 +42,7 @@ test: install
 # A test that is skipped there fails.
 test-long: install oracle browser strace tmux .venv/.docs-installed
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python BERT_GPU_JAX_PYTHON=$(CURDIR)/$(ORACLE)/python \
-		$(BIN)/python -m pytest -m "long and not docs" --durations=10 --no-skips
+		$(BIN)/python -m pytest -m "long and not docs" --dist=worksteal --durations=10 --no-skips
 
 # The documents as a site, build/docs/index.html; a link that leads nowhere fails it.
 docs: install .venv/.docs-installed

@@ -4,16 +4,15 @@ Hugging Face's datasets.
 
     make bench TEXT=corpus.txt        (without TEXT: on the bundled sample, repeated)
 
-Every row is a whole process. Its start-up time, measured by the same command on a text of a few
-lines, is subtracted for all alike. All use the same vocabulary. The Hugging Face row runs under
---hf_python, an environment with `datasets` and `tokenizers`, if given.
+Every row is a whole process. Its start-up time, measured right before it by the same command on a
+text of a few lines, is subtracted for all alike. All use the same vocabulary. The Hugging Face row
+runs under --hf_python, an environment with `datasets` and `tokenizers`, if given.
 """
 
 import json
 import os
 import pathlib
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -93,19 +92,18 @@ class Bench:
         self.num_tokens = load_json(self.vocab.parent / "dataset.json")["num_tokens"]
 
     def measure(self, make, repeats=1, text=None):
-        """(seconds without start-up, Run of the median, folder) of a command made by
-        make(text, folder).
+        """(seconds without start-up, Run, folder) of a command made by make(text, folder): the
+        median of `repeats` pairs of a start-up and a whole run, one right after the other; None
+        where a run took no longer than its start-up.
         """
-        idle = statistics.median(
-            run(make(self.tiny, self.fresh("tiny")), watch=False).seconds
-            for _ in range(min(2, self.args.runs))
-        )
         runs = []
         for _ in range(repeats):
+            idle = run(make(self.tiny, self.fresh("tiny")), watch=False).seconds
             folder = self.fresh("out")
-            runs.append(run(make(text or self.text, folder)))
-        runs.sort(key=lambda one: one.seconds)
-        return max(runs[len(runs) // 2].seconds - idle, 1e-3), runs[len(runs) // 2], folder
+            whole = run(make(text or self.text, folder))
+            runs.append((whole.seconds - idle, whole))
+        seconds, whole = sorted(runs, key=lambda pair: pair[0])[len(runs) // 2]
+        return (seconds if seconds > 0 else None), whole, folder
 
     def fresh(self, name):
         folder = self.work / name
@@ -159,21 +157,20 @@ class Bench:
         for name, make, passes, repeats in jobs:
             seconds, one, folder = self.measure(make, repeats)
             num_records = count_records(folder)
-            results[name] = dict(
-                tokens_per_second=passes * self.num_tokens / seconds, instances=num_records
-            )
+            speed = passes * self.num_tokens / seconds if seconds else None
+            results[name] = dict(tokens_per_second=speed, instances=num_records)
             rows.append(
                 [
                     name,
-                    f"{seconds:.2f}",
-                    f"{results[name]['tokens_per_second'] / 1e6:.2f}",
+                    shown(seconds, ".2f"),
+                    shown(speed and speed / 1e6, ".2f"),
                     "" if num_records is None else f"{num_records:,}",
-                    "" if num_records is None else f"{num_records / seconds:,.0f}",
+                    "" if num_records is None else shown(seconds and num_records / seconds, ",.0f"),
                     f"{one.peak_bytes / 1e6:,.0f}",
                     f"{folder_bytes(folder) / 1e6:,.1f}",
                 ]
             )
-            print(f"... {name}: {seconds:.2f} s", flush=True)
+            print(f"... {name}: {shown(seconds, '.2f')} s", flush=True)
         size = os.path.getsize(self.text) / 1e6
         print(
             f"\n{size:.1f} MB of text, {self.num_tokens:,} "
@@ -187,24 +184,25 @@ class Bench:
 
     def compare(self, results):
         def ratio(ours, theirs, what="tokens_per_second"):
-            return results[ours][what] / results[theirs][what]
+            mine, peers = results[ours][what], results[theirs][what]
+            return mine / peers if mine and peers else None
 
         print()
         for dupe, target in ((1, 20), (10, 12)):
             mine, peer = f"bert-gpu nsp static, dupe {dupe}", f"Model Garden nsp, dupe {dupe}"
             instances = ratio(mine, peer, "instances")
             print(
-                f"nsp, dupe {dupe}: {ratio(mine, peer):.1f} x Model Garden "
+                f"nsp, dupe {dupe}: {shown(ratio(mine, peer), '.1f')} x Model Garden "
                 f"(target {target}); {instances:.3f} of their instances (0.98-1.02)"
             )
         packed = "bert-gpu packed dynamic"
         print(
-            f"packed dynamic: {ratio(packed, 'Model Garden nsp, dupe 1'):.1f} "
+            f"packed dynamic: {shown(ratio(packed, 'Model Garden nsp, dupe 1'), '.1f')} "
             "x Model Garden's nsp (target 40)"
         )
         for name in HUGGING_FACE_JOBS:
             if name in results:
-                print(f"packed dynamic: {ratio(packed, name):.1f} x {name} (target 25)")
+                print(f"packed dynamic: {shown(ratio(packed, name), '.1f')} x {name} (target 25)")
 
     def memory(self):
         """Peak memory as the text grows, with two workers."""
@@ -292,11 +290,7 @@ class Bench:
         print_table(["work", "seconds", "MB/s", "share"], rows)
         for name, stats in profiles.items():
             print(f"\nprofile of {name}: seconds in each part, with what it calls")
-            parts = {}
-            for (path, _, function), (_, _, _, cumulative, _) in stats.stats.items():
-                if function in PARTS and "bert_gpu" in path:
-                    parts[PARTS[function]] = parts.get(PARTS[function], 0.0) + cumulative
-            for part, seconds in sorted(parts.items(), key=lambda item: -item[1]):
+            for part, seconds in sorted(part_seconds(stats).items(), key=lambda item: -item[1]):
                 print(f"  {part:<28}{seconds:6.2f}")
 
     def reading(self):
@@ -332,6 +326,7 @@ TABLES = {
     "share": Bench.tokenizer_share,
     "reading": Bench.reading,
 }
+NOT_MEASURABLE = "within its start-up: more --megabytes"
 HUGGING_FACE_JOBS = {
     "Hugging Face run_mlm.py's way": "transformers",
     "Hugging Face tokenizers, ids only": "tokenizers",
@@ -347,6 +342,27 @@ PARTS = {
     "encode_examples": "encoding records",
     "write": "checksums and writing",
 }
+
+
+def shown(value, form):
+    return NOT_MEASURABLE if value is None else format(value, form)
+
+
+def part_of(function):
+    """The part of a function of a profile, (path, line, name); None = of no part."""
+    path, _, name = function
+    return PARTS.get(name) if "bert_gpu" in path else None
+
+
+def part_seconds(stats):
+    """{part: seconds with what it calls} of a pstats.Stats; calls within a part count once."""
+    parts = {}
+    for function, (_, _, _, cumulative, callers) in stats.stats.items():
+        part = part_of(function)
+        if part:
+            inner = sum(call[3] for caller, call in callers.items() if part_of(caller) == part)
+            parts[part] = parts.get(part, 0.0) + cumulative - inner
+    return parts
 
 
 def timed(function):
@@ -383,7 +399,7 @@ def make_parser():
         default=[20.0, 71.0, 300.0],
     )
     parser.add_argument(
-        "--runs", type=int, default=3, help="runs of each of our jobs; the median is printed"
+        "--runs", type=int, default=5, help="runs of each of our jobs; the median is printed"
     )
     add_python(parser, "--hf_python", "Hugging Face's datasets")
     parser.add_argument(

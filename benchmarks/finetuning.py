@@ -161,7 +161,7 @@ def freeze(options, folder, name, seed):
     try:
         found = measure.run(command)
     except RuntimeError as error:
-        raise Failed(str(error)[:300]) from None
+        raise Failed(str(error)[-300:]) from None
     lines, _ = read_metrics(output)
     speeds = [line["steps_per_second"] for line in lines if line["steps_per_second"]]
     if not speeds:

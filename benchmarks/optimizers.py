@@ -16,7 +16,8 @@ file chooses the learning rate, the test file is reported. Each finished run is 
 file; what is there is not run again, and a file with rows of another text, vocabulary or pairs is
 refused. Another machine may go on with it: the numbers of steps are those of the machine that
 measured the steps: the cost of a further form is measured beside the first one's and scaled by what
-that cost there. The tables and plots are made from that file.
+that cost there. The tables and plots are made from that file. Runs have a core each, as many at a
+time as there are cores.
 
 pre-LN: layer normalisation before each block, no dropout. rotary: the same with rotary positions.
 post-LN: BERT's own form, with dropout 0.1. All train on the next-sentence objective, rows of 64
@@ -36,8 +37,17 @@ from helpers.command import (
     run_script,
     work_folder,
 )
+from helpers.cores import Cores
 from helpers.process import Peer
-from helpers.report import hardware, origin, print_origin, print_table, read_results, write_results
+from helpers.report import (
+    hardware,
+    origin,
+    print_origin,
+    print_table,
+    read_results,
+    spread,
+    write_results,
+)
 from helpers.rows import Rows, check_same, digest
 from helpers.shapes import SHAPES, shape_of
 
@@ -85,11 +95,13 @@ def extended(losses):
     return None
 
 
-def search(rates, loss_at):
-    """{learning rate: loss} of a grid, extended while its best is at an edge."""
-    losses = {rate: loss_at(rate) for rate in rates}
+def search(rates, losses_at):
+    """{learning rate: loss} of a grid, extended while its best is at an edge. losses_at: learning
+    rates -> their losses.
+    """
+    losses = dict(zip(rates, losses_at(rates), strict=True))
     while (outer := extended(losses)) is not None:
-        losses[outer] = loss_at(outer)
+        [losses[outer]] = losses_at([outer])
     return losses
 
 
@@ -174,8 +186,10 @@ def or_diverged(make, **row):
         return dict(row, error=str(failed))
 
 
-def train(options, record, model, form, optimizer, rate, minutes, seed):
-    """One run; its row has the losses of each validation by seconds, and the last accuracies."""
+def train(options, record, model, form, optimizer, rate, minutes, seed, core):
+    """One run on a core; its row has the losses of each validation by seconds, and the last
+    accuracies.
+    """
     key = run_key(model, form, optimizer, rate, minutes, seed)
     seconds = step_seconds(options, record, model, form)[optimizer]
     num_steps = max(VALIDATIONS, round(60 * minutes / seconds))
@@ -186,6 +200,7 @@ def train(options, record, model, form, optimizer, rate, minutes, seed):
             "run_pretraining_gpu.py",
             input_file=f"{options.data}/*.tfrecord",
             output_dir=folder,
+            core=core,
             model=model,
             optimizer=optimizer,
             learning_rate=rate,
@@ -228,16 +243,17 @@ def race(options, record, model, form):
     found = {}
     for optimizer in options.optimizers:
 
-        def run(rate, minutes, seed, optimizer=optimizer):
-            return train(options, record, model, form, optimizer, rate, minutes, seed)
+        def run(case, core, optimizer=optimizer):
+            return train(options, record, model, form, optimizer, *case, core)
 
-        losses = search(
-            rates_between(*FIRST_RATES[optimizer]),
-            lambda rate, run=run: loss_of(run(rate, options.search_minutes, SEARCH_SEED)),
-        )
+        def losses_at(rates, run=run):
+            cases = [(rate, options.search_minutes, SEARCH_SEED) for rate in rates]
+            return [loss_of(row) for row in options.cores.each(run, cases)]
+
+        losses = search(rates_between(*FIRST_RATES[optimizer]), losses_at)
         best = min(losses, key=losses.get)
-        rows = [run(best, options.minutes, seed) for seed in final_seeds(options)]
-        found[optimizer] = best, rows
+        cases = [(best, options.minutes, seed) for seed in final_seeds(options)]
+        found[optimizer] = best, options.cores.each(run, cases)
     return found
 
 
@@ -250,18 +266,6 @@ def seconds_to(row, loss):
             share = (high - loss) / (high - low) if high > loss else 0.0
             return before + share * (after - before)
     return None
-
-
-def spread(values, form="{:.3f}"):
-    """The mean, lowest and highest of some values, for a table; "-" for none."""
-    if not values:
-        return "-"
-    if len(values) == 1:
-        return form.format(values[0])
-    mean, low, high = (
-        form.format(value) for value in (statistics.mean(values), min(values), max(values))
-    )
-    return f"{mean} ({low} to {high})"
 
 
 def print_costs(record):
@@ -374,9 +378,9 @@ def plot(folder, model, form, found):
     print(f"\n{path}")
 
 
-def fine_tune(options, record, key, is_pretrained, optimizer, rate, seed):
-    """One fine-tuning of the model of a run, or of fresh weights of its shape; its row has the
-    accuracies on the dev file and on the test file, None without labels there.
+def fine_tune(options, record, key, is_pretrained, optimizer, rate, seed, core):
+    """One fine-tuning, on a core, of the model of a run, or of fresh weights of its shape; its row
+    has the accuracies on the dev file and on the test file, None without labels there.
     """
     name = f"{key} {'pretrained' if is_pretrained else 'untrained'} pairs {optimizer} {rate:g}"
     name, model = f"{name} seed {seed}", folder_of(options, key) / "model"
@@ -396,6 +400,7 @@ def fine_tune(options, record, key, is_pretrained, optimizer, rate, seed):
             "run_classifier.py",
             data_dir=options.pairs,
             output_dir=out,
+            core=core,
             optimizer=optimizer,
             learning_rate=rate,
             lr_scaling="none",
@@ -435,14 +440,18 @@ def choose_rate(options, record, keys, is_pretrained, optimizer):
     """(best learning rate by the dev file, its rows) of fine-tunings of runs, {seed: key}."""
     rows = {}
 
-    def error_at(rate):
-        rows[rate] = [
-            fine_tune(options, record, key, is_pretrained, optimizer, rate, seed)
-            for seed, key in keys.items()
-        ]
-        return statistics.mean(1 - row.get("dev", 0.0) for row in rows[rate])
+    def run(case, core):
+        rate, seed = case
+        return fine_tune(options, record, keys[seed], is_pretrained, optimizer, rate, seed, core)
 
-    errors = search(rates_between(*FIRST_PAIR_RATES), error_at)
+    def errors_at(rates):
+        cases = [(rate, seed) for rate in rates for seed in keys]
+        found = options.cores.each(run, cases)
+        for (rate, _), row in zip(cases, found, strict=True):
+            rows.setdefault(rate, []).append(row)
+        return [statistics.mean(1 - row.get("dev", 0.0) for row in rows[rate]) for rate in rates]
+
+    errors = search(rates_between(*FIRST_PAIR_RATES), errors_at)
     best = min(errors, key=errors.get)
     return best, rows[best]
 
@@ -509,7 +518,7 @@ def make_data(options):
 
 
 def make_parser():
-    parser = benchmark_parser(__doc__, "text", "pairs", "json")
+    parser = benchmark_parser(__doc__, "text", "pairs", "json", "cores")
     parser.add_argument("--folder", help="keeps data and runs here, so that it can be resumed")
     parser.add_argument("--part", type=names_among(PARTS), default=list(PARTS))
     parser.add_argument("--models", type=names_among(SHAPES), default=["tiny", "mini"])
@@ -550,6 +559,7 @@ def main():
     if options.optimizers[0] != "adamw":
         parser.error("--optimizers: AdamW is what the others are compared with; name it first")
     options.search_minutes = options.search_minutes or options.minutes
+    options.cores = Cores(options.cores)
     print_origin(origin())
     try:
         with work_folder(options.folder) as folder:

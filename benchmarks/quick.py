@@ -52,8 +52,16 @@ VARIANTS = {
     "AdamW 1e-4 (BERT's own)": ({}, ADAMW | POST_LN | ABSOLUTE | dict(learning_rate=1e-4)),
     "post-LN and dropout": ({}, POST_LN),
     "mini": ({}, MINI),
+    "mini and batch 32": ({}, MINI | batch(32)),
+    "mini at 5e-3": ({}, MINI | dict(learning_rate=5e-3)),
+    "mini in bfloat16": ({}, MINI | dict(precision="bfloat16")),
     "4 layers": ({}, dict(num_hidden_layers=4)),
+    "4 layers of 192": (
+        {},
+        dict(num_hidden_layers=4, hidden_size=192, num_attention_heads=3, intermediate_size=768),
+    ),
     "1 layer": ({}, dict(num_hidden_layers=1)),
+    "256 wide": ({}, dict(hidden_size=256, num_attention_heads=4, intermediate_size=1024)),
     "64 wide": ({}, dict(hidden_size=64, intermediate_size=256)),
     "batch 16": ({}, batch(16)),
     "batch 32": ({}, batch(32)),
@@ -175,6 +183,8 @@ def measure(name, arguments, scratch):
 
 def shown(value):
     if isinstance(value, list):
+        if not value:
+            return "-"
         return f"{statistics.mean(value):.3f} ({min(value):.3f}-{max(value):.3f})"
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 
@@ -183,7 +193,7 @@ def make_parser():
     parser = benchmark_parser(__doc__, "text", "pairs", "json")
     parser.add_argument("--minutes", type=float, default=4.0, help="time of each training (4)")
     parser.add_argument("--steps", type=int, help="end each training after so many steps")
-    parser.add_argument("--seeds", type=int, default=3, help="of the fine-tunings (3)")
+    parser.add_argument("--seeds", type=int, default=3, help="of the fine-tunings (3); 0: none")
     parser.add_argument("--only", type=names_among(VARIANTS), help="these variants alone")
     return parser
 

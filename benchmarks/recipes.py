@@ -3,6 +3,7 @@ on the same text, machine and seeds.
 
     python benchmarks/recipes.py --text=corpus.txt --pairs=PAIRS_FOLDER --minutes=5 --seeds=3
         [--folder=WORK --json=docs/data/recipes.json] [--only=bert,crammed]
+    python benchmarks/recipes.py --table --json=docs/data/recipes.json
 
 The same flags shrink all (shape, batch), and all follow the clock, so that each learning rate
 reaches 0 when the time is up; all else is as in the recipes, but that no document is dropped: the
@@ -10,15 +11,19 @@ limit on tokens per character is made for a vocabulary of 32,768. All are evalua
 rows, with equal masks, in a form that few were trained on: whole sentences, 15 % masked, from
 held-out documents. All are fine-tuned on the pairs alike. Prints one table: the mean over the
 seeds, the lowest and the highest value. Each finished run is written to the JSON file, and what is
-there is not run again; the machine should do nothing else.
+there is not run again.
+
+Each run has one core, and its budget of minutes counts the work it does there, not the time that
+passes: what else the machine does changes no result. As many run at a time as there are cores.
 """
 
-import math
+import functools
 import pathlib
 import statistics
 import sys
 
 from helpers.command import (
+    PRETRAIN_BY_WORK,
     Failed,
     benchmark_parser,
     load_json,
@@ -27,9 +32,10 @@ from helpers.command import (
     run_script,
     work_folder,
 )
+from helpers.cores import Cores
 from helpers.models import learn_vocabulary
-from helpers.report import origin, print_origin, print_table
-from helpers.rows import Rows, digest
+from helpers.report import print_table, spread
+from helpers.rows import digest, opened_rows
 
 # The recipes' batches (256 and up to 8,192 rows) and learning rates are for base and days of GPUs.
 # These values are for minutes of a CPU, so that all make hundreds of updates.
@@ -50,14 +56,17 @@ SMALL, LARGE = (
     | dict(intermediate_size=4 * width)
     for layers, width in ((2, 128), (6, 256))
 )
+UNTRAINED = dict(learning_rate=1e-30, num_train_steps=1)  # a step that changes no weight
 VARIANTS = {  # {name: (recipe, {flag of the pretraining: value})}
+    "untrained bert": ("bert", BERT | UNTRAINED),
+    "untrained crammed": ("crammed", CRAMMED | UNTRAINED),
     "bert": ("bert", BERT),
     "bert Muon": ("bert", BERT | MUON),
     "roberta": ("roberta", CRAMMED),
     "roberta Muon": ("roberta", CRAMMED | MUON),
     "crammed": ("crammed", CRAMMED),
     "crammed Muon": ("crammed", CRAMMED | MUON),
-    "modern": ("modern", CRAMMED | dict(num_hidden_layers=4)),
+    "modern": ("modern", CRAMMED),
     "modern Muon": ("modern", CRAMMED | MUON),
     "crammed without its batch ramp": ("crammed", CRAMMED | dict(batch_ramp_proportion=0)),
     "crammed without its triangle": ("crammed", CRAMMED | dict(curve="linear")),
@@ -65,15 +74,17 @@ VARIANTS = {  # {name: (recipe, {flag of the pretraining: value})}
     "24-hour BERT small": ("budget24h", CRAMMED | SMALL),
     "24-hour BERT large": ("budget24h", CRAMMED | LARGE),
 }
-DEFAULT = ["bert", "crammed"]
 NOTHING_DROPPED = 2.0  # tokens per character: a token has a character at least
-COLUMNS = (
-    *("steps", "epochs", "tokens/s", "MLM loss", "MLM accuracy", "pairs accuracy", "pairs AUC"),
-)
+COLUMNS = {  # {name: form}
+    "steps": "{:,.0f}",
+    "epochs": "{:.3f}",
+    "tokens/s": "{:,.0f}",
+    **dict.fromkeys(("MLM loss", "MLM accuracy", "pairs accuracy", "pairs AUC"), "{:.3f}"),
+}
 
 
-def measure(name, seed, scratch, arguments):
-    """{column: value} of one variant and seed."""
+def measure(scratch, arguments, name, seed, core):
+    """{column: value} of one variant and seed, measured on a core."""
     recipe, settings = VARIANTS[name]
     shape = dict(
         num_hidden_layers=arguments.layers,
@@ -84,22 +95,23 @@ def measure(name, seed, scratch, arguments):
     length = dict(max_seq_length=arguments.max_seq_length)
     run = scratch / f"{name}-{seed}".replace(" ", "-")
     run_script(
-        "run_pretraining_gpu.py",
+        PRETRAIN_BY_WORK,
         recipe=recipe,
         input_file=f"{data_folder(recipe, scratch)}/*.tfrecord",
         output_dir=run,
         num_gpus=0,
+        core=core,
         seed=seed,
         precision=arguments.precision,
         train_batch_size=arguments.batch_size,
         lr_schedule="time",
         total_training_time=arguments.minutes / 60,
-        num_train_steps=arguments.steps,
         save_checkpoints_steps=10**6,
         early_stop_time=10**6,
+        validation_marks="",  # of days: in minutes, validation would take most of the time
         max_predictions_per_seq=predictions(recipe, arguments.max_seq_length),
         **length,
-        **(settings | shape),
+        **(dict(num_train_steps=arguments.steps) | settings | shape),
     )
     steps, _ = read_metrics(run)
     speeds = [line["tokens_per_second"] for line in steps if line["tokens_per_second"]]
@@ -110,6 +122,7 @@ def measure(name, seed, scratch, arguments):
         input_file=f"{scratch}/common/*.tfrecord",
         output_dir=run,
         num_gpus=0,
+        core=core,
         precision=arguments.precision,
         do_eval=True,
         max_predictions_per_seq=predictions("bert", arguments.max_seq_length),
@@ -124,6 +137,7 @@ def measure(name, seed, scratch, arguments):
         data_dir=arguments.pairs,
         output_dir=tuned,
         num_gpus=0,
+        core=core,
         seed=seed,
         precision=arguments.precision,
         max_seq_length=arguments.max_seq_length,
@@ -140,7 +154,7 @@ def measure(name, seed, scratch, arguments):
             COLUMNS,
             (
                 *(steps[-1]["step"], steps[-1]["epoch"]),
-                statistics.median(speeds) if speeds else math.nan,
+                statistics.median(speeds) if speeds else None,
                 *(common["mlm_loss"], common["mlm_accuracy"]),
                 *(pairs["accuracy"], pairs["auc"]),
             ),
@@ -190,19 +204,19 @@ def make_data(arguments, scratch):
 
 
 def make_parser():
-    parser = benchmark_parser(__doc__, "text", "pairs", "json")
-    parser.add_argument("--folder", help="keeps records and runs here")
+    parser = benchmark_parser(__doc__, "text", "pairs", "json", "folder", "cores", "table")
+    names = ", ".join(VARIANTS)
     parser.add_argument(
-        "--only", type=names_among(VARIANTS), default=DEFAULT, help=f"some of {', '.join(VARIANTS)}"
+        "--only", type=names_among(VARIANTS), default=list(VARIANTS), help=f"some of {names}"
     )
     parser.add_argument("--precision", default="bfloat16", choices=("float32", "bfloat16"))
-    parser.add_argument("--minutes", type=float, default=5.0, help="time of each training")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of a core's work, for each")
     parser.add_argument(
         "--steps", type=int, default=10**9, help="end each training after so many steps"
     )
     parser.add_argument("--batch_size", type=int, default=32, help="rows of a micro-batch")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden_size", type=int, default=128)
     parser.add_argument("--max_seq_length", type=int, default=64)
     parser.add_argument("--vocab_size", type=int, default=8192)
@@ -218,41 +232,42 @@ def settings_of(arguments):
     )
 
 
-def main():
-    arguments = make_parser().parse_args()
-    print_origin(origin())
-    try:
-        rows = Rows(arguments.json, settings_of(arguments), ("runs",))
-        with work_folder(arguments.folder) as scratch:
-            make_data(arguments, scratch)
-            for seed in range(1, arguments.seeds + 1):
-                for name in arguments.only:
-                    rows.row(
-                        "runs",
-                        f"{name}, seed {seed}",
-                        lambda name=name, seed=seed: measure(name, seed, scratch, arguments),
-                    )
-    except Failed as failed:
-        sys.exit(f"error: {failed}")
+def run_all(arguments, rows):
+    """Measures what is not in the rows yet."""
+    with work_folder(arguments.folder) as scratch:
+        make_data(arguments, scratch)
+        seeds = range(1, arguments.seeds + 1)
+        cases = [(name, seed) for seed in seeds for name in arguments.only]
+        one = functools.partial(measure, scratch, arguments)
+        Cores(arguments.cores).fill(rows, "runs", cases, one)
+
+
+def print_rows(names, rows):
+    size = rows.values["settings"]
     print(
-        f"{arguments.layers} layers x {arguments.hidden_size}, "
-        f"S {arguments.max_seq_length}, {arguments.minutes:g} minutes each"
+        f"\n{size['layers']} layers x {size['hidden_size']}, S {size['max_seq_length']}, "
+        f"{size['minutes']:g} minutes of a core's work each\n"
     )
     table = []
-    for name in arguments.only:
-        found = [
-            rows.values["runs"][f"{name}, seed {seed}"] for seed in range(1, arguments.seeds + 1)
+    for name in names:
+        found = rows.of("runs", name).values()
+        cells = [
+            spread([row[column] for row in found if row[column] is not None], form)
+            for column, form in COLUMNS.items()
         ]
-        table.append([name, *(spread([row[column] for row in found]) for column in COLUMNS)])
-    print_table(["recipe", *COLUMNS], table)
+        table += [[name, len(found), *cells]] if found else []
+    print_table(["recipe", "seeds", *COLUMNS], table)
 
 
-def spread(values):
-    shown = [
-        f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3f}"
-        for value in (statistics.mean(values), min(values), max(values))
-    ]
-    return f"{shown[0]} ({shown[1]}-{shown[2]})"
+def main():
+    arguments = make_parser().parse_args()
+    try:
+        rows = opened_rows(arguments, settings_of, ("runs",))
+        if not arguments.table:
+            run_all(arguments, rows)
+    except Failed as failed:
+        sys.exit(f"error: {failed}")
+    print_rows(arguments.only, rows)
 
 
 if __name__ == "__main__":

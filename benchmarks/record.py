@@ -14,16 +14,21 @@ the pretraining resumes. WORK/run is the run, with ten masked sentences guessed 
 45 minutes in its samples.jsonl, and WORK/run/model the model with its card.
 """
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import logging
 import math
+import multiprocessing
+import os
 import pathlib
 import random
 import statistics
 import sys
+import tempfile
+import threading
 
 from helpers import text_tasks
 from helpers.command import Failed, benchmark_parser, read_metrics, run_script
@@ -31,8 +36,8 @@ from helpers.report import print_origin, print_table
 from helpers.rows import Rows, digest
 
 # Of the pretraining, beside --recipe=quick: what the search found (docs/results.md).
-DATA = dict(dupe_factor=1)
-PRETRAINING = {}
+DATA = {}
+PRETRAINING = dict(num_hidden_layers=4)
 SAMPLE_MINUTES = (1, 5, 15, 45)
 HELD_OUT = 0.1
 RATES = (1e-4, 3e-4, 1e-3)
@@ -164,46 +169,48 @@ def fine_tune(options, case, rate, seed):
     train_file = case.training_file(seed, work / "labels")
     count = len(train_file.read_text(encoding="utf-8").splitlines()) - 1
     num_steps = options.updates or max(LEAST_UPDATES, math.ceil(EPOCHS * count / BATCH))
-    settings = finetune.FinetuneSettings(
-        overwrite=(work / "fine-tuned").exists(),
-        run=finetune.FinetuneConfig(
-            data_dir=str(case.folder),
-            train_file=str(train_file),
-            output_dir=str(work / "fine-tuned"),
-            max_seq_length=64,
-            padding="uniform",
-            seed=seed,
-        ),
-        start=finetune.StartConfig(init_checkpoint=str(model))
-        if case.start == "pretrained"
-        else finetune.StartConfig(
-            init_checkpoint="none",
-            bert_config_file=str(model / "config.json"),
-            vocab_file=str(model / "vocab.txt"),
-        ),
-        devices=DeviceConfig(num_gpus=0),
-        batch=BatchConfig(train_batch_size=BATCH, lr_scaling="none"),
-        optimizer=OptimizerConfig(learning_rate=rate),
-        schedule=ScheduleConfig(warmup_proportion=0.1),
-        cadence=CadenceConfig(num_train_steps=num_steps),
-    )
-    metrics = finetune.finetune(settings, Console(quiet=True)).metrics
+    with tempfile.TemporaryDirectory(dir=work) as scratch:
+        settings = finetune.FinetuneSettings(
+            run=finetune.FinetuneConfig(
+                data_dir=str(case.folder),
+                train_file=str(train_file),
+                output_dir=f"{scratch}/run",
+                max_seq_length=64,
+                padding="uniform",
+                seed=seed,
+            ),
+            start=finetune.StartConfig(init_checkpoint=str(model))
+            if case.start == "pretrained"
+            else finetune.StartConfig(
+                init_checkpoint="none",
+                bert_config_file=str(model / "config.json"),
+                vocab_file=str(model / "vocab.txt"),
+            ),
+            devices=DeviceConfig(num_gpus=0),
+            batch=BatchConfig(train_batch_size=BATCH, lr_scaling="none"),
+            optimizer=OptimizerConfig(learning_rate=rate),
+            schedule=ScheduleConfig(warmup_proportion=0.1),
+            cadence=CadenceConfig(num_train_steps=num_steps),
+        )
+        metrics = finetune.finetune(settings, Console(quiet=True)).metrics
     return {split: metrics[split]["accuracy"] for split in ("dev", "test")}
 
 
-def choose_rate(options, rows, case):
-    """The learning rate that is best on the dev file; of all labels, that of the largest subset,
-    which is nearly the same and sooner found.
+def accuracy_at_rates(options, case):
+    """{learning rate: accuracy on the dev file} of fine-tunings."""
+    return {f"{rate:g}": fine_tune(options, case, rate, RATE_SEED)["dev"] for rate in options.rates}
+
+
+def searched(options, case):
+    """The case whose learning rate a case takes: of all labels, that of the largest subset, which
+    is nearly the same and sooner found.
     """
-    searched = dataclasses.replace(case, size=case.size or max(options.sizes))
-    found = rows.row(
-        "rates",
-        searched.key,
-        lambda: {
-            f"{rate:g}": fine_tune(options, searched, rate, RATE_SEED)["dev"]
-            for rate in options.rates
-        },
-    )
+    return dataclasses.replace(case, size=case.size or max(options.sizes))
+
+
+def best_rate(options, rows, case):
+    """The learning rate that is best on the dev file."""
+    found = rows.values["rates"][searched(options, case).key]
     return float(max(found, key=found.get))
 
 
@@ -211,24 +218,81 @@ def measure(options, rows):
     """Everything that is missing."""
     folders = prepare(options)
     rows.row("pretraining", "run", lambda: pretrain(options))
-    for (task, folder), size, start in itertools.product(
-        folders.items(), [*options.sizes, None], STARTS
-    ):
-        case = Case(task, folder, size, start)
-        rate = choose_rate(options, rows, case)
-        for seed in range(1, 1 + (options.seeds if size else options.seeds_of_all)):
-            make = functools.partial(fine_tune, options, case, rate, seed)
-            rows.row("curves", f"{case.key}, seed {seed}", make)
+    with open_pool(options.workers) as pool:
+        for task, folder in folders.items():
+            measure_task(options, rows, pool, task, folder)
+
+
+def measure_task(options, rows, pool, task, folder):
+    """The learning rates of a task, then its curves."""
+    cases = [Case(task, folder, size, start) for size in [*options.sizes, None] for start in STARTS]
+    rates = {
+        case.key: functools.partial(accuracy_at_rates, options, case)
+        for case in cases
+        if case.size is not None
+    }
+    fill(rows, "rates", rates, pool)
+    curves = {
+        f"{case.key}, seed {seed}": functools.partial(
+            fine_tune, options, case, best_rate(options, rows, case), seed
+        )
+        for case in cases
+        for seed in range(1, 1 + (options.seeds if case.size else options.seeds_of_all))
+    }
+    fill(rows, "curves", curves, pool)
+
+
+def fill(rows, part, calls, pool):
+    """Makes the rows of a part that are missing. calls: {key: function that makes it}."""
+    missing = {key: call for key, call in calls.items() if key not in rows.values[part]}
+    if pool is None:
+        for key, call in missing.items():
+            rows.row(part, key, call)
+        return
+    futures = {pool.submit(call): key for key, call in missing.items()}
+    for future in concurrent.futures.as_completed(futures):
+        rows.row(part, futures[future], future.result)
+
+
+@contextlib.contextmanager
+def open_pool(num_workers):
+    """Yields an executor with processes that have a thread each, or None for one worker: this
+    process with all cores.
+    """
+    if num_workers == 1:
+        yield None
+        return
+    pool = concurrent.futures.ProcessPoolExecutor(
+        num_workers, multiprocessing.get_context("spawn"), start_worker, (os.getpid(),)
+    )
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def start_worker(parent):
+    """Prepares a worker process, which ends with its parent, a process id."""
+    from bert_gpu.text import parallel
+
+    parallel.use_one_thread()
+    threading.Thread(target=parallel.end_with_parent, args=(parent,), daemon=True).start()
 
 
 def gather(rows):
-    """{(task, labels): {start: [test accuracies]}} of the rows, in their order."""
+    """{(task, labels): {start: [test accuracies]}} of the rows, by tasks and numbers of labels."""
     found = {}
     for key, row in rows.values["curves"].items():
         task, labels, start, _ = key.split(", ")
         cell = found.setdefault((task, labels.removesuffix(" labels")), {})
         cell.setdefault(start, []).append(row["test"])
-    return found
+
+    def place(key):
+        task, labels = key
+        return tasks.index(task), math.inf if labels == "all" else int(labels)
+
+    tasks = list(dict.fromkeys(task for task, _ in found))
+    return {key: found[key] for key in sorted(found, key=place)}
 
 
 def mean_and_error(values):
@@ -341,6 +405,9 @@ def make_parser():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seeds_of_all", type=int, default=3, help="with all labels")
     parser.add_argument("--splits", type=splits, help="examples of the made tasks: TRAIN,DEV,TEST")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count(), help="fine-tunings at a time (all cores)"
+    )
     parser.add_argument("--table", action="store_true", help="only prints what is in the JSON file")
     parser.add_argument("--plots", help="folder for PNGs (needs matplotlib)")
     return parser
@@ -360,6 +427,11 @@ def main():
     options = parser.parse_args()
     if not options.table and not options.folder:
         parser.error("needs --folder, where the run stays")
+    if options.workers < 1:
+        parser.error(f"--workers={options.workers}: must be at least 1")
+    for path in () if options.table else (options.text, f"{options.pairs}/train.tsv"):
+        if not pathlib.Path(path).is_file():
+            parser.error(f"{path}: no such file; name --text, and --pairs with train.tsv")
     try:
         if options.table:
             rows = Rows(options.json, {}, PARTS)

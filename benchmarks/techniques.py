@@ -4,30 +4,36 @@ the process, real tokens a second, and the loss after the same steps.
 
     python benchmarks/techniques.py --text=corpus.txt [--model=mini] [--steps=300] [--seeds=2]
         [--folder=WORK --json=docs/data/techniques.json]
+    python benchmarks/techniques.py --table --json=docs/data/techniques.json
 
 Each row is a training on the CPU from the same weights on the same rows. Accumulation, recompute,
 bfloat16 and the 8-bit optimizer should end at the loss of the first row, but for noise, which the
 seeds of the first row show; frozen weights should not. Tokenizers have a table of their own:
-`python benchmarks/data.py`. Seconds are the median of the log lines, the lowest of the seeds; rows
-of a seed run one after another, and the machine should do nothing else. Finished rows are in the
-JSON file and are not run again.
+`python benchmarks/data.py`. The last row is the model that none has trained. Runs have a core each,
+as many at a time as there are cores, and seconds are those of a core's work, not the time that
+passes: the median of the log lines, the lowest of the seeds. Finished rows are in the JSON file and
+are not run again.
 """
 
+import functools
 import statistics
 import sys
 
 from helpers import measure
 from helpers.command import (
+    PRETRAIN_BY_WORK,
     Failed,
     benchmark_parser,
     names_among,
+    on_core,
     read_metrics,
     run_script,
     script_command,
     work_folder,
 )
-from helpers.report import origin, print_origin, print_table
-from helpers.rows import Rows, digest
+from helpers.cores import Cores
+from helpers.report import print_table
+from helpers.rows import digest, opened_rows
 from helpers.shapes import SHAPES
 
 TECHNIQUES = {  # {name: {flag: value}}; HALF: of the layers, QUARTER: of the batch
@@ -40,6 +46,7 @@ TECHNIQUES = {  # {name: {flag: value}}; HALF: of the layers, QUARTER: of the ba
     "recompute": dict(recompute=True),
     "dynamic padding": dict(padding="dynamic"),
     "uniform padding": dict(padding="uniform"),
+    "untrained": dict(learning_rate=1e-30, num_train_steps=1),  # a step that changes no weight
 }
 
 
@@ -56,8 +63,10 @@ def make_data(options, folder):
         )
 
 
-def train(options, folder, name, seed):
-    """One row: {"seconds" of a step, "peak_bytes", "tokens_per_second", "loss"}."""
+def train(options, folder, name, seed, core):
+    """One row: {"seconds" of a step, "peak_bytes", "tokens_per_second", "loss"}; the first and the
+    third are None of a run without a log line that is timed.
+    """
     output = folder / f"{name.replace(' ', '-')}-{seed}"
     words = dict(
         HALF=str(SHAPES[options.model]["num_hidden_layers"] // 2), QUARTER=str(options.batch // 4)
@@ -83,36 +92,54 @@ def train(options, folder, name, seed):
         seed=seed,
     )
     try:
-        found = measure.run(script_command("run_pretraining_gpu.py", **(flags | settings)))
+        command = script_command(PRETRAIN_BY_WORK, **(flags | settings))
+        found = measure.run(on_core(core, command))
     except RuntimeError as error:
         raise Failed(str(error)[-300:]) from None
     lines, validations = read_metrics(output)
     timed = [line for line in lines if line["steps_per_second"]]
+    steps, tokens = (
+        statistics.median(line[name] for line in timed) if timed else None
+        for name in ("steps_per_second", "tokens_per_second")
+    )
     return dict(
-        seconds=1 / statistics.median(line["steps_per_second"] for line in timed),
-        tokens_per_second=statistics.median(line["tokens_per_second"] for line in timed),
+        seconds=1 / steps if timed else None,
+        tokens_per_second=tokens,
         peak_bytes=found.peak_bytes,
         loss=validations[-1]["eval_loss"],
     )
 
 
-def print_rows(options, rows):
-    table = []
-    for name in options.only:
-        found = [rows.values["runs"][f"{name}, seed {seed}"] for seed in options.seed_numbers]
-        first = [
-            rows.values["runs"][f"{options.only[0]}, seed {seed}"] for seed in options.seed_numbers
-        ]
-        seconds, least = (min(row["seconds"] for row in each) for each in (found, first))
-        changes = [row["loss"] - other["loss"] for row, other in zip(found, first, strict=True)]
+def run_all(options, rows):
+    """Measures what is not in the rows yet."""
+    with work_folder(options.folder) as folder:
+        make_data(options, folder)
+        cases = [(name, seed) for seed in range(1, options.seeds + 1) for name in options.only]
+        one = functools.partial(train, options, folder)
+        Cores(options.cores).fill(rows, "runs", cases, one)
+
+
+def print_rows(names, rows):
+    size, table = rows.values["settings"], []
+    print(f"\n{size['model']}, {size['batch']} rows of {size['length']}, {size['steps']} steps\n")
+    first = rows.of("runs", names[0])
+    least = min(row["seconds"] for row in first.values())
+    for name in names:
+        found = rows.of("runs", name)
+        if not found:
+            continue
+        speeds = ["-"] * 3
+        if all(row["seconds"] for row in found.values()):
+            seconds = min(row["seconds"] for row in found.values())
+            tokens = max(row["tokens_per_second"] for row in found.values())
+            speeds = [f"{seconds:.3f}", f"{seconds / least:.2f}", f"{tokens:,.0f}"]
+        changes = [row["loss"] - first[seed]["loss"] for seed, row in found.items()]
         table.append(
             [
                 name,
-                f"{seconds:.3f}",
-                f"{seconds / least:.2f}",
-                f"{max(row['tokens_per_second'] for row in found):,.0f}",
-                f"{min(row['peak_bytes'] for row in found) / 2**20:,.0f}",
-                f"{statistics.mean(row['loss'] for row in found):.4f}",
+                *speeds,
+                f"{min(row['peak_bytes'] for row in found.values()) / 2**20:,.0f}",
+                f"{statistics.mean(row['loss'] for row in found.values()):.4f}",
                 " ".join(f"{change:+.4f}" for change in changes),
             ]
         )
@@ -123,17 +150,13 @@ def print_rows(options, rows):
         ],
         table,
     )
-    losses = [
-        rows.values["runs"][f"{options.only[0]}, seed {seed}"]["loss"]
-        for seed in options.seed_numbers
-    ]
+    losses = [row["loss"] for row in first.values()]
     if len(losses) > 1:
         print(f"\nNoise: the first row's losses differ by {max(losses) - min(losses):.4f}.")
 
 
 def make_parser():
-    parser = benchmark_parser(__doc__, "text", "json")
-    parser.add_argument("--folder", help="keeps records and runs here")
+    parser = benchmark_parser(__doc__, "text", "json", "folder", "cores", "table")
     parser.add_argument("--model", default="mini", choices=sorted(SHAPES), help="shape")
     parser.add_argument("--length", type=int, default=128, help="tokens of a row")
     parser.add_argument("--batch", type=int, default=32, help="rows of a step")
@@ -143,27 +166,21 @@ def make_parser():
     return parser
 
 
+def settings_of(options):
+    """What the rows of a JSON file have in common."""
+    names = ("model", "length", "batch", "steps")
+    return {name: getattr(options, name) for name in names} | dict(text=digest(options.text))
+
+
 def main():
     options = make_parser().parse_args()
-    options.seed_numbers = range(1, options.seeds + 1)
-    print_origin(origin())
-    names = ("model", "length", "batch", "steps")
-    settings = {name: getattr(options, name) for name in names} | dict(text=digest(options.text))
     try:
-        rows = Rows(options.json, settings, ("runs",))
-        with work_folder(options.folder) as folder:
-            make_data(options, folder)
-            for seed in options.seed_numbers:
-                for name in options.only:
-                    rows.row(
-                        "runs",
-                        f"{name}, seed {seed}",
-                        lambda name=name, seed=seed: train(options, folder, name, seed),
-                    )
+        rows = opened_rows(options, settings_of, ("runs",))
+        if not options.table:
+            run_all(options, rows)
     except Failed as failed:
         sys.exit(f"error: {failed}")
-    print(f"\n{options.model}, {options.batch} rows of {options.length}, {options.steps} steps\n")
-    print_rows(options, rows)
+    print_rows(options.only, rows)
 
 
 if __name__ == "__main__":

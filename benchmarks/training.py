@@ -6,10 +6,12 @@ BertPretrainerV2, Hugging Face's BertForPreTraining.
 
 All have the same shape, batch, masked positions, dropout, clipping and AdamW. Every variant has its
 own process, which stays warm, and they take turns. A variant that is --drop times slower than the
-best of its own system in its first turn gets no other: its row says 1 turn. The values of the
-others are medians of the later turns. PYTHON is an environment with torch and transformers.
+best of its own system and precision in its first turn gets no other: its row says 1 turn. The
+values of the others are medians of the later turns. PYTHON is an environment with torch and
+transformers.
 """
 
+import itertools
 import os
 import pathlib
 import re
@@ -36,7 +38,9 @@ SYSTEMS = {
     "as_shipped": "Hugging Face as shipped",
 }
 TORCH = ("hugging_face", "as_shipped")
-TARGETS = {"garden": 1.25, "hugging_face": 2.0, "as_shipped": 2.0}  # tokens/s of our best to theirs
+PEERS = ("garden", "hugging_face", "as_shipped")
+TARGETS = {"float32": 1.0, "bfloat16": 2.0}  # tokens/s of our best to that of each peer
+MFU_TARGETS = {"float32": 0.8}
 PACKED_TARGET = 1.5  # real tokens/s of packed rows to those of padded sentence pairs
 PRECISIONS = ("float32", "bfloat16")
 
@@ -73,6 +77,11 @@ def variants():
     return found
 
 
+def group(result):
+    """(system, precision) of a result: what a variant is compared within."""
+    return result["system"], result["settings"]["precision"]
+
+
 class Contest:
     """Variants of one row of the table. python: of the Hugging Face peers, or None."""
 
@@ -103,12 +112,12 @@ class Contest:
                         peers.pop(name).close()
                     continue
                 first = results[name]["turns"][0]["step_seconds"]
-                best[system] = min(first, best.get(system, first))
+                best[group(results[name])] = min(first, best.get(group(results[name]), first))
                 slow = [
                     other
                     for other in peers
                     if results[other]["turns"][0]["step_seconds"]
-                    > self.drop * best[results[other]["system"]]
+                    > self.drop * best[group(results[other])]
                 ]
                 for other in slow:
                     peers.pop(other).close()
@@ -182,7 +191,7 @@ def race(options, rates):
             for result in results.values():
                 if "error" not in result:
                     result["tokens_per_second"] = batch * length / result["step_seconds"]
-                    rate = rates[result["settings"].get("precision", "float32")]
+                    rate = rates[group(result)[1]]
                     result["mfu"] = (
                         result["tokens_per_second"] * flops_per_token(model, length) / rate
                     )
@@ -190,21 +199,29 @@ def race(options, rates):
             yield rows[-1]
 
 
-def best_of(row, system):
-    """(name, tokens/s) of the fastest of a system's variants that took turns; (None, None)
-    when none did.
+def best_of(row, system, precision):
+    """(name, result) of the fastest of a system's variants of this precision that took turns;
+    (None, None) when none did.
     """
-    entries = row["variants"].items()
     measured = [
-        (result["tokens_per_second"], name)
-        for name, result in entries
-        if result["system"] == system and result.get("took_turns")
+        (result["tokens_per_second"], name, result)
+        for name, result in row["variants"].items()
+        if result.get("took_turns") and group(result) == (system, precision)
     ]
-    return (max(measured)[1], max(measured)[0]) if measured else (None, None)
+    return max(measured)[1:] if measured else (None, None)
 
 
-def show_best(name, tokens_per_second):
-    return "not measured" if name is None else f"{tokens_per_second:,.0f} ({name})"
+def show_best(name, result, precision):
+    """The tokens/s, and what the variant has beside its system and precision."""
+    if name is None:
+        return "not measured"
+    detail = name.partition(f" {precision}")[2].lstrip(", ")
+    return f"{result['tokens_per_second']:,.0f}" + (f" ({detail})" if detail else "")
+
+
+def reached(value, target, shown):
+    """`shown`, with a word where it misses the target."""
+    return shown if target is None else f"{shown}{', missed' if value < target else ''}"
 
 
 def print_race(rows, rates):
@@ -215,7 +232,7 @@ def print_race(rows, rates):
     )
     cells = []
     for row in rows:
-        fastest = {best_of(row, system)[0] for system in SYSTEMS}
+        fastest = {best_of(row, *each)[0] for each in itertools.product(SYSTEMS, PRECISIONS)}
         for name, result in row["variants"].items():
             start = [
                 row["model"],
@@ -237,25 +254,8 @@ def print_race(rows, rates):
     print_table(
         ["model", "S", "rows", "variant", "ms a step", "tokens/s", "MFU", "peak MB", "turns"], cells
     )
-    cells = []
-    for row in rows:
-        name, mine = best_of(row, "ours")
-        line = [row["model"], row["length"], show_best(name, mine)]
-        for system, target in TARGETS.items():
-            theirs_name, theirs = best_of(row, system)
-            ratio = "-"
-            if None not in (mine, theirs):
-                reached = "reached" if mine >= target * theirs else "missed"
-                ratio = f"{mine / theirs:.2f} ({reached})"
-            line += [show_best(theirs_name, theirs), ratio]
-        cells.append(line)
-    print()
-    heads = [
-        part
-        for system, target in TARGETS.items()
-        for part in (f"best of {SYSTEMS[system]}", f"ours to it (target {target:g})")
-    ]
-    print_table(["model", "S", "ours, tokens/s", *heads], cells)
+    for precision in PRECISIONS:
+        print_bests(rows, precision)
     print(
         "\nHugging Face's masked positions are gathered before its head; "
         "as shipped, the class computes the scores of all S positions.\n"
@@ -263,6 +263,32 @@ def print_race(rows, rates):
         "of the process, its libraries included. tokens/s counts all\n"
         "positions of the rows; a tenth of the rows, at least one, is short.\n"
     )
+
+
+def print_bests(rows, precision):
+    """The best of each system in one precision; nothing when none was measured in it."""
+    target, mfu_target, cells = TARGETS[precision], MFU_TARGETS.get(precision), []
+    for row in rows:
+        name, mine = best_of(row, "ours", precision)
+        mfu = (
+            "-" if name is None else reached(mine["mfu"], mfu_target, f"{100 * mine['mfu']:.0f} %")
+        )
+        line = [row["model"], row["length"], show_best(name, mine, precision), mfu]
+        for system in PEERS:
+            theirs_name, theirs = best_of(row, system, precision)
+            line.append(show_best(theirs_name, theirs, precision))
+            if None in (name, theirs_name):
+                line.append("-")
+                continue
+            ratio = mine["tokens_per_second"] / theirs["tokens_per_second"]
+            line.append(reached(ratio, target, f"{ratio:.2f}"))
+        cells.append(line)
+    if all(best_of(row, system, precision)[0] is None for row in rows for system in SYSTEMS):
+        return
+    goals = f"target: {target:g} x each peer" + (f", MFU {mfu_target:g}" if mfu_target else "")
+    print(f"\n{precision}, tokens/s of each system's best ({goals}):\n")
+    heads = [head for system in PEERS for head in (SYSTEMS[system], "ours to it")]
+    print_table(["model", "S", "ours", "MFU", *heads], cells)
 
 
 def short_documents(text, target, seed=0):

@@ -14,6 +14,14 @@ import tempfile
 
 from . import ROOT
 
+
+def at_least_one(text):
+    """A type for argparse: a whole number from 1."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number from 1")
+    return int(text)
+
+
 SHARED_FLAGS = {
     "text": dict(
         default=str(ROOT / "sample_text.txt"),
@@ -23,6 +31,9 @@ SHARED_FLAGS = {
         default=str(ROOT / "examples" / "pairs"), help="folder of the pairs to fine-tune on"
     ),
     "json": dict(help="file that results are merged into"),
+    "folder": dict(help="keeps records and runs here"),
+    "cores": dict(type=at_least_one, help="so many runs at a time; default: all"),
+    "table": dict(action="store_true", help="only prints what is in the JSON file"),
 }
 
 
@@ -60,6 +71,17 @@ def names_among(known):
     return read
 
 
+PRETRAIN_BY_WORK = "benchmarks/helpers/pretrain_by_work.py"
+running = set()  # processes of run_script
+
+
+def end_scripts():
+    """Kills what run_script runs, in whatever thread."""
+    for process in list(running):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def script_command(name, *flags, **values):
     """The command of one of the project's scripts. values: flags by name."""
     return [
@@ -71,15 +93,23 @@ def script_command(name, *flags, **values):
     ]
 
 
-def run_script(name, *flags, limit_seconds=None, **values):
-    """Runs one of the project's scripts to its end; Failed when it fails or takes too long."""
+def on_core(core, command):
+    """A command that runs on one core, by its number; None = on all."""
+    return command if core is None else ["taskset", "--cpu-list", str(core), *command]
+
+
+def run_script(name, *flags, limit_seconds=None, core=None, **values):
+    """Runs one of the project's scripts to its end, on one core if its number is given; Failed when
+    it fails or takes too long.
+    """
     process = subprocess.Popen(
-        script_command(name, *flags, **values),
+        on_core(core, script_command(name, *flags, **values)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
+    running.add(process)
     try:
         output, _ = process.communicate(timeout=limit_seconds)
     except subprocess.TimeoutExpired:
@@ -91,6 +121,7 @@ def run_script(name, *flags, limit_seconds=None, **values):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+        running.discard(process)
     if process.returncode:
         lines = [line for line in output.splitlines() if line.strip()]
         raise Failed(
@@ -101,8 +132,9 @@ def run_script(name, *flags, limit_seconds=None, **values):
 
 @contextlib.contextmanager
 def work_folder(kept=None):
-    """The given folder, or a temporary one, which is removed at the end."""
+    """The given folder, made if it is missing; or a temporary one, which is removed at the end."""
     if kept:
+        pathlib.Path(kept).mkdir(parents=True, exist_ok=True)
         yield pathlib.Path(kept)
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -5,6 +5,7 @@ When a process fails or does not answer in time, Failed is raised with the end o
 name the failure and continue.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -150,7 +151,8 @@ class Peer:
         """Ends the process, which holds nothing to save."""
         self.process.kill()
         self.process.wait()
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it had ended before it read a request
+            self.process.stdin.close()
         self.process.stdout.close()
         self.selector.close()
         self.errors.close()

@@ -7,15 +7,18 @@ import os
 import pathlib
 import platform
 import shlex
+import statistics
 import subprocess
 import sys
+
+from bert_gpu.watch.processor import processor
 
 from . import ROOT
 
 
 def hardware():
-    """The machine and software: processor, cores, GPU and driver if any, Python, and the revision
-    of the code.
+    """The machine and software: processor, its instruction sets as far as they are known, cores,
+    GPU and driver if any, Python, and the revision of the code.
     """
 
     def said(*command):
@@ -33,19 +36,11 @@ def hardware():
         except (OSError, subprocess.TimeoutExpired):
             return None
 
-    cpu = pathlib.Path("/proc/cpuinfo")
-    names = (
-        [
-            line.split(":")[1].strip()
-            for line in cpu.read_text().splitlines()
-            if line.startswith("model name")
-        ]
-        if cpu.exists()
-        else []
-    )
+    found = processor()
     return dict(
-        cpu=names[0] if names else platform.processor(),
-        cores=len(os.sched_getaffinity(0)),
+        cpu=found["name"],
+        features=found["features"] or [],
+        cores=found["cores"],
         gpu=said(
             "nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"
         ),
@@ -60,10 +55,11 @@ def origin():
 
 
 def print_origin(found):
-    machine = found["hardware"]
+    has = found["hardware"]
+    features = f" with {', '.join(has['features'])}" if has.get("features") else ""
     print(
-        f"{found['command']}\nrevision {machine['revision']}, "
-        f"{machine['cores']} cores, {machine['cpu']}\n",
+        f"{found['command']}\nrevision {has['revision']}, "
+        f"{has['cores']} cores, {has['cpu']}{features}\n",
         flush=True,
     )
 
@@ -79,6 +75,18 @@ def print_table(header, rows):
             + " |",
             flush=True,
         )
+
+
+def spread(values, form="{:.3f}"):
+    """The mean, lowest and highest of some values, for a table; "-" for none."""
+    if not values:
+        return "-"
+    if len(values) == 1:
+        return form.format(values[0])
+    mean, low, high = (
+        form.format(value) for value in (statistics.mean(values), min(values), max(values))
+    )
+    return f"{mean} ({low} to {high})"
 
 
 def read_results(path):

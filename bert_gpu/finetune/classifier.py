@@ -135,10 +135,10 @@ def training_batches(examples, *, batch_size, position, seed):
 
 
 def evaluation_order(examples):
-    """The order (N,) in which examples are evaluated: with uniform padding the longest first, which
-    shows at once whether they fit.
+    """The order (N,) in which examples are evaluated: the longest first, which leaves little
+    padding and shows at once whether they fit; with fixed padding as they are.
     """
-    if examples.padding != "uniform":
+    if examples.padding == "fixed":
         return np.arange(len(examples))
     return np.argsort(-np.diff(examples.splits), kind="stable")
 

@@ -102,14 +102,15 @@ class FinetuneConfig(Settings):
     max_seq_length: int | None = setting(
         None,
         "Maximum tokens per example; the longer text of a pair is cut first. "
-        "Default: 128, or without training the length that the model was trained "
-        "with.",
+        "Default: 128, at most the model's positions, or without training the length that the "
+        "model was trained with.",
         low=8,
     )
     padding: str = setting(
         "dynamic",
         "How rows are padded. fixed: to --max_seq_length; dynamic: to the longest row of a batch; "
-        "uniform: like dynamic, with rows of similar length in a batch (evaluated longest first).",
+        "uniform: like dynamic, with rows of similar length in a batch. dynamic and uniform "
+        "evaluate and predict in order of length.",
         choices=("fixed", "dynamic", "uniform"),
     )
     hidden_dropout_prob: float | None = setting(
@@ -283,8 +284,10 @@ def resolve_defaults(settings, phases):
     phases: of `resolve_phases`.
     """
     run = dataclasses.replace(settings.run, **{f"do_{phase}": phase in phases for phase in FILES})
-    start = settings.start
+    start, flexible = settings.start, settings.flexible
     if "train" in phases:
+        if run.max_seq_length is None:
+            flexible = (*flexible, "max_seq_length")
         run = dataclasses.replace(
             run,
             max_seq_length=run.max_seq_length or length_of(run.task_name),
@@ -296,7 +299,7 @@ def resolve_defaults(settings, phases):
             if start.init_checkpoint is None
             else start.init_checkpoint,
         )
-    return dataclasses.replace(settings, run=run, start=start)
+    return dataclasses.replace(settings, run=run, start=start, flexible=flexible)
 
 
 def length_of(task_name):

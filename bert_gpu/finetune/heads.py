@@ -11,6 +11,7 @@ import tensorflow as tf
 from bert_gpu.model.heads import (
     classifier_logits,
     classifier_weights,
+    sentence_positions,
     sentence_vector,
     span_logits,
     span_weights,
@@ -41,7 +42,10 @@ def class_logits(weights, batch, encoder, dtype, seed=None):
     """(B, C) in the compute dtype. The sentence vector has the dropout of the hidden states, as in
     Google's BERT.
     """
-    config, hidden = encoder.config, encoder.encode(weights, batch, dtype=dtype, seed=seed)
+    config = encoder.config
+    hidden = encoder.encode(
+        weights, batch, dtype=dtype, seed=seed, positions=sentence_positions(batch, config)
+    )
     return classifier_logits(
         weights,
         sentence_vector(weights, hidden, batch["input_mask"], config),

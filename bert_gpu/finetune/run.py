@@ -300,19 +300,19 @@ def choose_start(settings, task, form, examples, stored, devices):
 
 
 def choose_length(settings, task, start, notes):
-    """Maximum tokens of a row: as set, else the length that a model to evaluate was trained with,
-    else the task's, or the model's positions where it has fewer.
+    """Maximum tokens of a row: as set by the user, else the length that a model to evaluate was
+    trained with, else a recipe's or the task's, or the model's positions where it has fewer.
 
     notes: TaskNotes of the model to evaluate, None for a training. The model's own length wins over
     a recipe's.
     """
     told = settings.run.max_seq_length
-    if notes is None:
-        return told or task.max_seq_length
     if told is not None and "max_seq_length" not in settings.flexible:
         return told
+    if notes is not None and notes.max_seq_length:
+        return notes.max_seq_length
     longest = start.model.max_position_embeddings
-    return notes.max_seq_length or told or min(task.max_seq_length, longest)
+    return start.encoder.fixed_length or min(told or task.max_seq_length, longest)
 
 
 def describe(start, form, examples, encoded):

@@ -78,10 +78,10 @@ class Embedder:
                     yield row, value[None]
 
     def _pooled(self, input_ids, num_tokens):
-        hidden = self.opened.hidden(input_ids, num_tokens)
         if self.pooling == "cls":
-            return tf.cast(hidden[:, 0], tf.float32)
-        hidden = tf.cast(hidden, tf.float32)
+            first = tf.zeros([tf.shape(input_ids)[0], 1], tf.int32)
+            return tf.cast(self.opened.hidden(input_ids, num_tokens, first)[:, 0], tf.float32)
+        hidden = tf.cast(self.opened.hidden(input_ids, num_tokens), tf.float32)
         if self.pooling == "none":
             return hidden
         is_token = tf.range(tf.shape(hidden)[1]) < num_tokens[:, None]

@@ -51,13 +51,13 @@ class OpenedModel:
             function, autograph=False, jit_compile=fused.has_gpu(), input_signature=signature
         )
 
-    def hidden(self, input_ids, num_tokens):
+    def hidden(self, input_ids, num_tokens, positions=None):
         """Hidden states of padded rows of single texts: int32 (B, S), (B,) -> (B, S, H) in the
-        compute type.
+        compute type, or (B, P, H) at int32 positions (B, P).
         """
         mask = tf.cast(tf.range(tf.shape(input_ids)[1]) < num_tokens[:, None], tf.int32)
         batch = dict(input_ids=input_ids, input_mask=mask, segment_ids=tf.zeros_like(input_ids))
-        return self.encoder.encode(self.weights, batch, dtype=self.dtype)
+        return self.encoder.encode(self.weights, batch, dtype=self.dtype, positions=positions)
 
     def batches(self, lengths, max_seq_length):
         """Cuts rows (N,) of these lengths into batches of similar length: yields (rows, S, B); rows

@@ -1,8 +1,10 @@
 """Self-attention: its mask, rotary positions, and the attention product, which has a gradient of
 its own or is computed by cuDNN.
 
-Legend: B batch, S sequence, N heads, D dimensions per head.
+Legend: B batch, S sequence, P positions that ask, N heads, D dimensions per head.
 """
+
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -45,15 +47,22 @@ def rotate(x, cosines, sines):
     return x * cosines + tf.concat([second, first], -1) * sines
 
 
-@fused
-def _split_heads(qkv, bias):
-    return tf.unstack(tf.transpose(tf.cast(widened(qkv, bias), qkv.dtype), [2, 0, 3, 1, 4]))
+@functools.cache
+def _splitter(num):
+    """A function for each number of results: one for all would lose sight of it (fused.py)."""
+
+    def split(qkv, bias):
+        return tf.unstack(
+            tf.transpose(tf.cast(widened(qkv, bias), qkv.dtype), [2, 0, 3, 1, 4]), num
+        )
+
+    return fused(split)
 
 
 @custom_gradient
 def split_heads(qkv, *bias):
     """Queries, keys and values, (B, N, S, D) each, from (B, S, 3, N, D) and an optional bias (3, N,
-    D).
+    D); or some of them.
     """
 
     def gradient(*upstream):
@@ -61,13 +70,32 @@ def split_heads(qkv, *bias):
         columns = tf.reshape(joined, [-1, np.prod(qkv.shape[2:])])
         return joined, *(tf.reshape(column_sums(columns, b.dtype), b.shape) for b in bias)
 
-    return _split_heads(qkv, bias), gradient
+    return _splitter(qkv.shape[2])(qkv, bias), gradient
 
 
 def add_bias(qkv, *bias):
     """(B, S, 3, N, D) plus an optional bias (3, N, D)."""
     columns = tf.reshape(qkv, [-1, np.prod(qkv.shape[2:])])
     return tf.reshape(plus_bias(columns, tf.reshape(bias[0], [-1])), tf.shape(qkv)) if bias else qkv
+
+
+def attention_from(q, kv, mask, rotations=None, rate=0.0, seed=None, site="attention"):
+    """Attention of the queries at some positions of each row to all of its tokens.
+
+    Args:
+      q: (B, P, 1, N, D) and its bias [(1, N, D)] or []. kv: (B, S, 2, N, D) and its bias, likewise.
+      mask: float32 bias as in `attention`. rotations: cosines and sines of the queries, (B, 1, P,
+        D) each, and of the keys, results of `rotation`; or None. rate, seed, site: dropout of the
+        probabilities.
+
+    Returns:
+      (B, P, N, D).
+    """
+    (q, q_bias), (kv, kv_bias) = q, kv
+    (q,), (k, v) = split_heads(q, *q_bias), split_heads(kv, *kv_bias)
+    if rotations is not None:
+        q, k = (rotate(x, *values) for x, values in zip((q, k), rotations, strict=True))
+    return tf.transpose(attention(q, k, v, mask, rate, seed, site), [0, 2, 1, 3])
 
 
 def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, site="attention"):
@@ -132,17 +160,17 @@ def _softmax_gradient(marked, dkept, mixed, upstream, scale, share):
 def attention(q, k, v, bias, rate=0.0, seed=None, site="attention"):
     """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax computed in float32.
 
-    Keeps one (B, N, S, S) array in q's type for the backward pass: the probabilities, on CPUs
+    Keeps one (B, N, P, S) array in q's type for the backward pass: the probabilities, on CPUs
     negative where they were dropped.
 
     Args:
-      q, k, v: (B, N, S, D).
-      bias: float32, broadcast to (B, N, S, S) and added to the scores: 0, or so far below 0 that it
+      q: (B, N, P, D). k, v: (B, N, S, D).
+      bias: float32, broadcast to (B, N, P, S) and added to the scores: 0, or so far below 0 that it
         masks the token. No gradient flows into it.
       rate, seed, site: dropout of the probabilities.
 
     Returns:
-      (B, N, S, D).
+      (B, N, P, D).
     """
     scale = q.shape[-1] ** -0.5
     drop = bool(rate) and seed is not None
@@ -152,7 +180,7 @@ def attention(q, k, v, bias, rate=0.0, seed=None, site="attention"):
         scores = _masked(tf.matmul(q, k, transpose_b=True), scale, bias)
         # TensorFlow warns of a softmax whose rank it has lost
         scores = tf.ensure_shape(scores, [None] * 4)
-        probabilities = kept = stored = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, S, S)
+        probabilities = kept = stored = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, P, S)
         share = np.float32(1)
         if drop:
             shape, (threshold, share) = sizes(probabilities), drop_threshold(rate)

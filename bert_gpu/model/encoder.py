@@ -4,8 +4,8 @@ hidden states.
 It is BERT's (Devlin et al. 2018) unless the config says otherwise: each departure is a switch, and
 any combination of switches works.
 
-Legend: B batch, S sequence, H hidden, N heads, D dimensions per head, R = B x S rows, K sequences
-of a packed row.
+Legend: B batch, S sequence, P positions of a row, H hidden, N heads, D dimensions per head,
+R = B x S rows, K sequences of a packed row.
 
 Nothing here holds state: the training step owns the variables, reads them as tensors, casts those
 of rank 2 and more to the compute dtype and calls `encode`. `encoder_weights` alone decides which
@@ -19,10 +19,10 @@ import typing
 import tensorflow as tf
 
 from bert_gpu.model import cudnn_attention
-from bert_gpu.model.attention import mask_bias, rotation, self_attention
+from bert_gpu.model.attention import attention_from, mask_bias, rotation, self_attention
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.embeddings import embed, embedding_products, embedding_weights
-from bert_gpu.model.layers import activate, add_dropped, norm, project, sizes
+from bert_gpu.model.layers import activate, add_dropped, norm, project, select, sizes
 from bert_gpu.model.packed import sequence_bias
 from bert_gpu.model.recompute import recompute
 from bert_gpu.model.weights import dense_products, dense_weights, norm_weights
@@ -81,10 +81,30 @@ class BatchContext(typing.NamedTuple):
     mask: tf.Tensor | cudnn_attention.Mask
     rotation: tuple | None
 
+    def rows_at(self, x, positions):
+        """The rows of the tokens at some positions: (R, H), int32 (B, P) -> (B x P, H)."""
+        width = x.shape[-1]
+        return tf.reshape(
+            select(tf.reshape(x, [self.batch_size, self.length, width]), positions), [-1, width]
+        )
 
-def attention_block(weights, x, context, config, seed, site):
-    """Self-attention: (R, H) -> (R, H) and a bias yet to be added, as `project` returns them;
-    queries, keys and values come from one product.
+
+class Readout(typing.NamedTuple):
+    """The tokens of each row that are read behind the last layer. In that layer only they have
+    queries, residual connections and a feed-forward block; all tokens have keys and values.
+
+    positions: int32 (B, P). mask: as in BatchContext, (B, 1, 1 or P, S). rotation: cosines and
+    sines of these positions, (B, 1, P, D) each, or None.
+    """
+
+    positions: tf.Tensor
+    mask: tf.Tensor
+    rotation: tuple | None
+
+
+def mix_values(weights, x, context, config, seed, site):
+    """What each token attends to: (R, H) -> (R, H); queries, keys and values come from one
+    product.
     """
     num_heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     qkv, bias = project(weights, "attention/qkv", x)
@@ -97,9 +117,53 @@ def attention_block(weights, x, context, config, seed, site):
         context.rotation,
         config.attention_probs_dropout_prob,
         seed,
-        f"{site}/probabilities",
+        f"{site}attention/probabilities",
     )
-    return project(weights, "attention/output", tf.reshape(mixed, [-1, config.hidden_size]))
+    return tf.reshape(mixed, [-1, config.hidden_size])
+
+
+def read_values(weights, asking, x, context, readout, config, seed, site):
+    """What the tokens of a Readout, `asking` (B x P, H), attend to: -> (B x P, H)."""
+    num_heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    parts, widths = {}, [config.hidden_size, 2 * config.hidden_size]
+    for kind in ("kernel", "bias"):
+        if f"attention/qkv/{kind}" in weights:
+            parts[f"q/{kind}"], parts[f"kv/{kind}"] = tf.split(
+                weights[f"attention/qkv/{kind}"], widths, axis=-1
+            )
+    projected = []
+    for name, rows, length, num in (
+        ("q", asking, sizes(readout.positions)[1], 1),
+        ("kv", x, context.length, 2),
+    ):
+        product, bias = project(parts, name, rows)
+        product = tf.reshape(product, [context.batch_size, length, num, num_heads, size])
+        projected.append((product, [tf.reshape(b, [num, num_heads, size]) for b in bias]))
+    mixed = attention_from(
+        *projected,
+        readout.mask,
+        None if context.rotation is None else (readout.rotation, context.rotation),
+        config.attention_probs_dropout_prob,
+        seed,
+        f"{site}attention/probabilities",
+    )
+    return tf.reshape(mixed, [-1, config.hidden_size])
+
+
+def attention_block(weights, x, context, config, seed, site, readout=None, asking=None):
+    """Self-attention: (R, H) -> (R, H) and a bias yet to be added, as `project` returns them. With
+    a Readout, only of its tokens: `asking` (B x P, H) -> (B x P, H).
+
+    cuDNN's attention computes queries for all tokens, and those of a Readout are selected after it.
+    """
+    if readout is None:
+        mixed = mix_values(weights, x, context, config, seed, site)
+    elif isinstance(context.mask, cudnn_attention.Mask):
+        mixed = mix_values(weights, x, context, config, seed, site)
+        mixed = context.rows_at(mixed, readout.positions)
+    else:
+        mixed = read_values(weights, asking, x, context, readout, config, seed, site)
+    return project(weights, "attention/output", mixed)
 
 
 def attention_products(config, num_attended):
@@ -131,12 +195,14 @@ class Products(typing.NamedTuple):
     """Multiply-adds of one token in a training step.
 
     embeddings: forward, before the layers. layers: forward, in all layers. recomputed: forward once
-    more, in the backward pass.
+    more, in the backward pass. unread: forward, those of the layers that a token does without when
+    its hidden state behind the last layer is not read.
     """
 
     embeddings: float
     layers: float
     recomputed: float = 0
+    unread: float = 0
 
 
 def token_products(config, num_attended):
@@ -147,29 +213,42 @@ def token_products(config, num_attended):
     return Products(embedding_products(config), config.num_hidden_layers * layer)
 
 
+def unread_products(config, num_attended):
+    """What the last layer spares for a token that is not read: of `attention_products` all but the
+    2 H^2 of its key and value, and the feed-forward block.
+    """
+    kept = 2 * config.hidden_size**2
+    return attention_products(config, num_attended) - kept + feed_forward_products(config)
+
+
 def layer_weights(weights, index, config):
     """The weights of the layer at `index`, by full name; consecutive layers may share them."""
     group = f"layer_{index * config.num_groups // config.num_hidden_layers}/"
     return {name: weight for name, weight in weights.items() if name.startswith(group)}
 
 
-def run_layer(weights, index, x, context, config, seed):
-    """Runs the layer at `index`: (R, H) -> (R, H)."""
+def run_layer(weights, index, x, context, config, seed, readout=None):
+    """Runs the layer at `index`: (R, H) -> (R, H), or with a Readout -> (B x P, H)."""
     own = {
         name.split("/", 1)[1]: weight
         for name, weight in layer_weights(weights, index, config).items()
     }
-    blocks = {
-        "attention": lambda x, site: attention_block(own, x, context, config, seed, site),
-        "feed_forward": lambda x, site: feed_forward_block(own, x, config),
-    }
-    for part, block in blocks.items():
-        site = f"layer_{index}/{part}"
-        normed = lambda x, part=part: norm(own, f"{part}/norm", x, config)  # noqa: E731
-        change, bias = block(normed(x) if config.norm_first else x, site)
-        x = add_dropped(x, change, bias, config.hidden_dropout_prob, seed, site)
-        x = x if config.norm_first else normed(x)
-    return x
+    site = f"layer_{index}/"
+
+    def before(part, x):
+        return norm(own, f"{part}/norm", x, config) if config.norm_first else x
+
+    def add(part, x, change):
+        x = add_dropped(x, *change, config.hidden_dropout_prob, seed, site + part)
+        return x if config.norm_first else norm(own, f"{part}/norm", x, config)
+
+    tokens, asking = before("attention", x), None
+    if readout is not None:
+        x = context.rows_at(x, readout.positions)
+        asking = before("attention", x)
+    change = attention_block(own, tokens, context, config, seed, site, readout, asking)
+    x = add("attention", x, change)
+    return add("feed_forward", x, feed_forward_block(own, before("feed_forward", x), config))
 
 
 def encode(
@@ -182,6 +261,7 @@ def encode(
     recompute_every=0,
     xla=False,
     attention="plain",
+    positions=None,
 ):
     """Hidden states behind the last layer.
 
@@ -200,9 +280,12 @@ def encode(
       attention: "plain" or "cudnn"; "cudnn" needs XLA, a GPU, static shapes and no dropout of
         attention probabilities (cudnn_attention.py). It changes the hidden states of padding, on
         which nothing depends.
+      positions: int32 (B, P): the tokens whose hidden states are wanted; None = all. They are the
+        same, but the last layer computes little for the others: of a layer's 12 H^2 multiply-adds
+        for each token only the 2 H^2 of keys and values.
 
     Returns:
-      (B, S, H) in the compute dtype.
+      (B, S, H), or (B, P, H), in the compute dtype.
     """
     batch_size, length = sizes(batch["input_ids"])
     size = config.hidden_size // config.num_attention_heads
@@ -222,6 +305,8 @@ def encode(
         if config.position_embedding_type == "rotary"
         else None,
     )
+    readout = None if positions is None else make_readout(batch, positions, context)
+    last = config.num_hidden_layers - 1
     x = embed(weights, batch, config, dtype=dtype, seed=seed)
     for first in range(0, config.num_hidden_layers, recompute_every or config.num_hidden_layers):
         indices = range(
@@ -231,7 +316,8 @@ def encode(
 
         def run(x, weights, seed, indices=indices):
             for index in indices:
-                x = run_layer(weights, index, x, context, config, seed)
+                read = readout if index == last else None
+                x = run_layer(weights, index, x, context, config, seed, read)
             return x
 
         if recompute_every:
@@ -245,7 +331,18 @@ def encode(
             x = run(x, weights, seed)
     if config.norm_first:
         x = norm(weights, "final_norm", x, config)
-    return tf.reshape(x, [batch_size, length, config.hidden_size])
+    num_read = length if positions is None else sizes(positions)[1]
+    return tf.reshape(x, [batch_size, num_read, config.hidden_size])
+
+
+def make_readout(batch, positions, context):
+    """The Readout of positions (B, P) of a batch with this BatchContext."""
+    mask, turned = context.mask, None
+    if "sequence_ids" in batch and not isinstance(mask, cudnn_attention.Mask):
+        mask = sequence_bias(batch["sequence_ids"], positions)
+    if context.rotation is not None:
+        turned = tuple(tf.gather(values, positions)[:, None] for values in context.rotation)
+    return Readout(positions, mask, turned)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,9 +367,11 @@ class BertEncoder:
     def weights(self):
         return encoder_weights(self.config)
 
-    def encode(self, weights, batch, *, dtype=tf.float32, seed=None):
+    def encode(self, weights, batch, *, dtype=tf.float32, seed=None, positions=None):
         how = dict(recompute_every=self.recompute_every, attention=self.attention, xla=self.xla)
-        return encode(weights, batch, self.config, dtype=dtype, seed=seed, **how)
+        return encode(
+            weights, batch, self.config, dtype=dtype, seed=seed, positions=positions, **how
+        )
 
     def check(self, length, precision, is_packed=False):
         positions = self.config.max_position_embeddings
@@ -289,6 +388,7 @@ class BertEncoder:
 
     def token_products(self, num_attended):
         products = token_products(self.config, num_attended)
+        products = products._replace(unread=unread_products(self.config, num_attended))
         return products._replace(recomputed=products.layers) if self.recompute_every else products
 
     def for_training(self, *, recompute_every=0, attention="plain", xla=False):

@@ -40,9 +40,9 @@ class Encoder(typing.Protocol):
         Raises UserError when the config asks for something that the encoder does not have.
         """
 
-    def encode(self, weights, batch, *, dtype=tf.float32, seed=None) -> tf.Tensor:
-        """Hidden states behind the last layer, (B, S, H) in the compute dtype; arguments as for
-        `encoder.encode`.
+    def encode(self, weights, batch, *, dtype=tf.float32, seed=None, positions=None) -> tf.Tensor:
+        """Hidden states behind the last layer, (B, S, H) or, at positions (B, P), (B, P, H), in the
+        compute dtype; arguments as for `encoder.encode`.
         """
 
     def check(self, length: int | None, precision: str, is_packed: bool = False) -> None:

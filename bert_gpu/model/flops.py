@@ -3,10 +3,11 @@
 FLOPs are counted as in PaLM (Chowdhery et al. 2022, appendix B; Kaplan et al. 2020, 2.1, with the
 attention products added): only matrix products, two FLOPs for each multiply-add, and a backward
 pass of twice the forward one. Lookups (also those done as products), normalisation, softmax,
-dropout and the optimizer count nothing, and the masked-word head counts at the P masked positions,
-where it is computed, not at all S. Each block states its multiply-adds beside its code, in
-functions *_products; this module sums them over a row of S tokens with P masked words and K
-sentence vectors.
+dropout and the optimizer count nothing. The masked-word head counts at the P masked positions,
+where it is computed, not at all S; so does the last layer, at the P masked words and K sentence
+vectors, which alone are read, but for the keys and values of all tokens. Each block states its
+multiply-adds beside its code, in functions *_products; this module sums them over a row of S tokens
+with P masked words and K sentence vectors.
 
 Model FLOPs are what the mathematics needs; hardware FLOPs are what is computed. They differ where
 activations are recomputed, which runs the layers forward once more (counted in full, although a
@@ -57,10 +58,19 @@ class FlopsCounter:
         config, computed = self.encoder.config, self.encoder.token_products(length)
         needed = computed if attended is None else self.encoder.token_products(attended)
         others = length * computed.embeddings + num_predictions * mlm_products(config)
+        num_read = num_predictions
         if self.next_sentence:
             others += num_sequences * nsp_products(config)
-        hardware = 6.0 * (length * computed.layers + others) + 2.0 * length * computed.recomputed
-        return Flops(model=6.0 * (length * needed.layers + others), hardware=hardware)
+            num_read += num_sequences
+        num_unread = length - num_read
+        layers = length * computed.layers - num_unread * computed.unread
+        again = length * computed.recomputed
+        if computed.recomputed:
+            again -= num_unread * computed.unread
+        return Flops(
+            model=6.0 * (length * needed.layers - num_unread * needed.unread + others),
+            hardware=6.0 * (layers + others) + 2.0 * again,
+        )
 
     def per_batch(self, batch):
         """Flops of a batch of arrays (or tensors) in Google's features, with or without

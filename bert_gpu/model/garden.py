@@ -24,7 +24,7 @@ from bert_gpu.fused import custom_gradient
 from bert_gpu.model.config import ENCODER_PREFIX, ModelConfig
 from bert_gpu.model.encoder import token_products
 from bert_gpu.model.garden_settings import activation_name, read_options, transfer
-from bert_gpu.model.layers import ACTIVATIONS, dropout
+from bert_gpu.model.layers import ACTIVATIONS, dropout, select
 from bert_gpu.model.weights import WeightSpec
 from bert_gpu.settings import UserError
 
@@ -100,7 +100,7 @@ class GardenEncoder:
         """
         return dict(build(self, "float32").specs)
 
-    def encode(self, weights, batch, *, dtype=tf.float32, seed=None):
+    def encode(self, weights, batch, *, dtype=tf.float32, seed=None, positions=None):
         """Raises UserError for rows that the encoder cannot take: packed ones, and lengths that it
         was not built for.
         """
@@ -119,7 +119,8 @@ class GardenEncoder:
         built = build(self, tf.as_dtype(dtype).name)
         with built.given(weights, seed):
             hidden = built.model(features, training=seed is not None)["sequence_output"]
-        return tf.cast(hidden, dtype)
+        hidden = tf.cast(hidden, dtype)
+        return hidden if positions is None else select(hidden, positions)
 
     def check(self, length, precision, is_packed=False):
         positions = self.config.max_position_embeddings

@@ -14,7 +14,7 @@ first backward pass.
 import tensorflow as tf
 
 from bert_gpu.fused import column_sums, custom_gradient, fused, widened
-from bert_gpu.model.layers import dense, dropout, norm, project, sizes, ungated
+from bert_gpu.model.layers import dense, dropout, norm, project, select, sizes, ungated
 from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 
 # what a training step reports beside its losses: {name: the count that its sum is divided by}
@@ -87,29 +87,11 @@ def span_weights(encoder):
     return {**encoder.weights(), **dense_weights(config, "span", config.hidden_size, 2)}
 
 
-def select(hidden, positions):
-    """The vectors at some positions of each row: (B, S, H), int32 (B, P) -> (B, P, H).
-
-    A product with one-hot rows, exact for finite values (float32 on GPUs: as TensorFloat-32, like
-    all products). The gradient of a gather is a scatter, which makes XLA on GPUs lay out all hidden
-    states of the model in columns.
+def mlm_product(weights, hidden, config, dtype=tf.float32):
+    """(scores of every word at the masked positions, biases yet to be added): their hidden states
+    (B, P, H) -> (B x P, V), [(V,)] or [].
     """
-    chosen = tf.one_hot(positions, sizes(hidden)[1], dtype=hidden.dtype)  # (B, P, S)
-
-    @custom_gradient
-    def choose(hidden):
-        return tf.matmul(chosen, hidden), lambda upstream: tf.matmul(
-            chosen, upstream, transpose_a=True
-        )
-
-    return choose(hidden)
-
-
-def mlm_product(weights, hidden, positions, config, dtype=tf.float32):
-    """(scores of every word at the masked positions, biases yet to be added): (B, S, H), (B, P) ->
-    (B x P, V), [(V,)] or [].
-    """
-    x = tf.reshape(select(tf.cast(hidden, dtype), positions), [-1, config.hidden_size])
+    x = tf.reshape(tf.cast(hidden, dtype), [-1, config.hidden_size])
     if config.mlm_transform:
         x, bias = project(weights, "mlm/transform", x)
         x = norm(weights, "mlm/norm", ungated(config.hidden_act)(x, *bias), config)
@@ -121,16 +103,24 @@ def mlm_products(config):
     """Multiply-adds of `mlm_product` for one masked word: H E in the transform, if any, and E V in
     the scores.
 
-    Selecting the masked positions is a lookup, and counts nothing.
+    Selecting the masked positions, in the encoder, is a lookup, and counts nothing.
     """
     return dense_products(mlm_weights(config)) + config.embedding_width * config.vocab_size
 
 
 def mlm_logits(weights, hidden, positions, config, dtype=tf.float32):
     """Scores of every word, only at the masked positions: (B, S, H), (B, P) -> (B, P, V)."""
-    logits, bias = mlm_product(weights, hidden, positions, config, dtype)
+    return chosen_mlm_logits(weights, select(tf.cast(hidden, dtype), positions), config, dtype)
+
+
+def chosen_mlm_logits(weights, hidden, config, dtype=tf.float32):
+    """Scores of every word from the hidden states of the masked positions: (B, P, H) -> (B, P,
+    V).
+    """
+    logits, bias = mlm_product(weights, hidden, config, dtype)
     return tf.reshape(
-        logits + tf.cast(bias[0], dtype) if bias else logits, [*sizes(positions), config.vocab_size]
+        logits + tf.cast(bias[0], dtype) if bias else logits,
+        [*sizes(hidden)[:2], config.vocab_size],
     )
 
 
@@ -156,7 +146,7 @@ def nsp_logits(weights, pooled):
 
 def pool(weights, hidden):
     """The sentence vector: tanh of a dense layer over [CLS], the first token; (B, S,
-    H) -> (B, H).
+    H) -> (B, H). S may be 1.
     """
     return tf.tanh(dense(weights, "pooler", hidden[:, 0]))
 
@@ -179,12 +169,20 @@ def pooling_of(config, weights):
     )
 
 
+def sentence_positions(batch, config):
+    """The positions, int32 (B, 1), that `sentence_vector` reads of a batch; None = all."""
+    if config.pooling != "first":
+        return None
+    return tf.zeros([sizes(batch["input_ids"])[0], 1], tf.int32)
+
+
 def sentence_vector(weights, hidden, mask, config):
     """Input of a classifier for each row: tanh of a dense layer over [CLS] or over the mean of all
     tokens, by config.pooling.
 
     Args:
-      hidden: (B, S, H). mask: (B, S), 1 for tokens, 0 for padding.
+      hidden: (B, S, H), or those at `sentence_positions`. mask: (B, S), 1 for tokens, 0 for
+        padding.
 
     Returns:
       (B, config.pooled_size).
@@ -324,6 +322,24 @@ def pretraining_counts(batch):
     return counts
 
 
+def read_positions(batch):
+    """The positions whose hidden states the pretraining heads read: int32 (B, P), the masked ones;
+    with next sentences (B, P + 1), and the first, [CLS].
+    """
+    masked = tf.cast(batch["masked_lm_positions"], tf.int32)
+    if "next_sentence_labels" not in batch:
+        return masked
+    return tf.concat([masked, tf.zeros([sizes(masked)[0], 1], tf.int32)], axis=1)
+
+
+def split_read(hidden, batch):
+    """The hidden states at `read_positions` -> those of the masked words (B, P, H), and of [CLS]
+    (B, 1, H), or of nothing.
+    """
+    num_words = sizes(batch["masked_lm_positions"])[1]
+    return hidden[:, :num_words], hidden[:, num_words:]
+
+
 def pretraining_losses(weights, batch, encoder, *, dtype=tf.float32, seed=None):
     """The losses among `pretraining_sums`: {"mlm": scalar, "nsp": scalar}."""
     sums = pretraining_sums(weights, batch, encoder, dtype=dtype, seed=seed)
@@ -342,20 +358,23 @@ def pretraining_sums(weights, batch, encoder, *, dtype=tf.float32, seed=None):
       seed: int32 (2,) for dropout; None switches it off.
     """
     table, kernel = for_two_uses(weights["embeddings/word"])
-    hidden = encoder.encode({**weights, "embeddings/word": table}, batch, dtype=dtype, seed=seed)
+    hidden = encoder.encode(
+        {**weights, "embeddings/word": table},
+        batch,
+        dtype=dtype,
+        seed=seed,
+        positions=read_positions(batch),
+    )
     words, rows = _prediction_weights(batch)
+    masked, first = split_read(hidden, batch)
     logits, bias = mlm_product(
-        {**weights, "embeddings/word": kernel},
-        hidden,
-        batch["masked_lm_positions"],
-        encoder.config,
-        dtype,
+        {**weights, "embeddings/word": kernel}, masked, encoder.config, dtype
     )
     loss, correct = summed_loss_and_correct(logits, batch["masked_lm_ids"], words, bias)
     sums = {"mlm": loss, "mlm_accuracy": correct}
     if "next_sentence_labels" in batch:
         sums["nsp"] = summed_loss(
-            nsp_logits(weights, pool(weights, hidden)), batch["next_sentence_labels"], rows
+            nsp_logits(weights, pool(weights, first)), batch["next_sentence_labels"], rows
         )[0]
     return sums
 
@@ -364,14 +383,13 @@ def pretraining_metrics(weights, batch, encoder, dtype=tf.float32):
     """{"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}: (sum, count) each,
     without dropout.
     """
-    hidden = encoder.encode(weights, batch, dtype=dtype)
+    hidden = encoder.encode(weights, batch, dtype=dtype, positions=read_positions(batch))
     words, rows = _prediction_weights(batch)
-    logits = {
-        "mlm": mlm_logits(weights, hidden, batch["masked_lm_positions"], encoder.config, dtype)
-    }
+    masked, first = split_read(hidden, batch)
+    logits = {"mlm": chosen_mlm_logits(weights, masked, encoder.config, dtype)}
     targets = {"mlm": (batch["masked_lm_ids"], words)}
     if "next_sentence_labels" in batch:
-        logits["nsp"] = nsp_logits(weights, pool(weights, hidden))
+        logits["nsp"] = nsp_logits(weights, pool(weights, first))
         targets["nsp"] = (batch["next_sentence_labels"], rows)
     metrics = {}
     for name, (labels, label_weights) in targets.items():

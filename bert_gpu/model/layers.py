@@ -1,6 +1,7 @@
 """The parts of a transformer as functions of tensors and of a flat dict of weights.
 
-Legend: B batch, S sequence, H hidden, I inner, R rows: the tokens of a batch, B x S of them.
+Legend: B batch, S sequence, P positions of a row, H hidden, I inner, R rows: the tokens of a
+batch, B x S of them.
 
 Rows stay flat, (R, H), wherever sequences do not matter: every product is then one plain matrix
 product, which every back end does fastest. Layers compute in the dtype of the input; sums of many
@@ -24,6 +25,24 @@ def sizes(x):
         return static
     dynamic = tf.shape(x)
     return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
+
+
+def select(hidden, positions):
+    """The vectors at some positions of each row: (B, S, H), int32 (B, P) -> (B, P, H).
+
+    A product with one-hot rows, exact for finite values (float32 on GPUs: as TensorFloat-32, like
+    all products). The gradient of a gather is a scatter, which makes XLA on GPUs lay out all hidden
+    states of the model in columns.
+    """
+    chosen = tf.one_hot(positions, sizes(hidden)[1], dtype=hidden.dtype)  # (B, P, S)
+
+    @custom_gradient
+    def choose(hidden):
+        return tf.matmul(chosen, hidden), lambda upstream: tf.matmul(
+            chosen, upstream, transpose_a=True
+        )
+
+    return choose(hidden)
 
 
 def project(weights, name, x):

@@ -1,7 +1,8 @@
 """Warns of what slows a run down, once each, with what to change: waiting for data, clocks that are
-held down, one GPU slower than the others.
+held down, one GPU slower than the others, validation.
 
-It looks at the lines of metrics alone, and at nothing shorter than a minute.
+It looks at the lines of metrics alone, and at nothing shorter than a minute; validation comes in
+bursts, so of it the whole session counts.
 """
 
 import collections
@@ -13,6 +14,7 @@ WAITS, BUSY = 0.2, 90.0  # share of time; percent of utilisation above which not
 THROTTLED = 0.5  # share of the samples
 POWER_CLOCK = 0.75  # of the highest: GPUs at their power limit are often somewhat below it
 SLOW_CLOCK = 0.8  # of the other GPUs'
+VALIDATION, VALIDATIONS = 0.25, 3  # share of the session; how many before it is judged
 
 
 class Advice:
@@ -21,6 +23,8 @@ class Advice:
     def __init__(self, warn, kind="GPU"):
         self.warn, self.kind, self.told = warn, kind, set()
         self.lines, self.since = collections.deque(), None  # (seconds of the line, its values)
+        self.seconds = self.validation_seconds = 0.0  # of the session
+        self.num_validations = 0
 
     def look(self, values):
         """Takes the values of a line of training: {name: number or None}."""
@@ -30,6 +34,10 @@ class Advice:
             self.lines.clear()
             return
         self.lines.append((now - since, values))
+        share = values.get("time_validation") or 0.0
+        self.seconds += now - since
+        self.validation_seconds += share * (now - since)
+        self.num_validations += share > 0
         while sum(seconds for seconds, _ in self.lines) - self.lines[0][0] >= SUSTAINED_SECONDS:
             self.lines.popleft()
         if sum(seconds for seconds, _ in self.lines) < SUSTAINED_SECONDS:
@@ -56,6 +64,13 @@ class Advice:
                 f"{who} for data {waits:.0%} of the time; put the records on a local disk, give "
                 "the run more CPU cores, or build the data without --gzip_compress and with "
                 "--masking=static",
+            )
+        share = self.validation_seconds / self.seconds
+        if self.num_validations >= VALIDATIONS and share >= VALIDATION:
+            yield (
+                "validation",
+                f"validation takes {share:.0%} of the time; give a larger --eval_batch_size, or "
+                "validate less often with --eval_steps or --validation_marks",
             )
         heat, hardware = self._mean("gpu_throttled_heat"), self._mean("gpu_throttled_hardware")
         if heat is not None and heat >= THROTTLED:

@@ -99,14 +99,16 @@ def cut_lines(path, step):
     line that was not finished. UserError as for `read_lines`.
     """
     if os.path.exists(path):
-        kept = [line for at, line in read_lines(path) if step is not None and at <= step]
+        lines = read_lines(path, "correct or remove it, or --overwrite")
+        kept = [line for at, line in lines if step is not None and at <= step]
         write_text(path, "".join(kept))
 
 
-def read_lines(path):
+def read_lines(path, remedy="correct or remove it"):
     """[(step, line)] of a metrics.jsonl, [] without one; without the last line if it has no end.
 
-    UserError names the line, and the key, when it is not what `JsonLines` writes.
+    remedy: what to do about a damaged line. UserError names the line, and the key, when it is not
+    what `JsonLines` writes.
     """
     if not os.path.exists(path):
         return []
@@ -121,9 +123,7 @@ def read_lines(path):
         except (ValueError, RecursionError) as error:
             problem = f"not valid JSON ({error})"
         if problem:
-            raise UserError(
-                f"{path}, line {number}: {problem}; correct or remove it, or --overwrite"[:300]
-            )
+            raise UserError(f"{path}, line {number}: {problem}; {remedy}"[:300])
         found.append((values["step"], line))
     return found
 

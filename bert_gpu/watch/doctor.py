@@ -18,6 +18,7 @@ from bert_gpu.environment import OUR_FLAGS
 from bert_gpu.train.provenance import git_commit
 from bert_gpu.train.sizes import in_words
 from bert_gpu.watch import machine, trials
+from bert_gpu.watch import processor as processors
 
 PACKAGES = ("tensorflow", "tensorflow-text", "tf-models-official", "numpy", "numba", "keras")
 # of the environment: what changes how TensorFlow runs; none of them holds a secret
@@ -115,11 +116,13 @@ def versions():
 
 
 def processor():
-    found = machine.processor()
+    found = processors.processor()
     features = found["features"]
     shown = "its features are not known" if features is None else ", ".join(features) or "no AVX2"
     absent = [
-        name for name in machine.FEATURES.values() if features is not None and name not in features
+        name
+        for name in processors.FEATURES.values()
+        if features is not None and name not in features
     ]
     text = f"{found['name']}; {found['cores']} cores for this process; {shown}"
     return Finding("processor", OK, text + (f"; not {', '.join(absent)}" if absent else ""),

@@ -1,12 +1,12 @@
-"""What a machine has that a training needs: processor, memory, disks, GPUs as their driver sees
-them, and the CUDA libraries that TensorFlow loads. Nothing here needs TensorFlow.
+"""What a machine has that a training needs: memory, disks, GPUs as their driver sees them, and the
+CUDA libraries that TensorFlow loads; its processor is in processor.py. Nothing here needs
+TensorFlow.
 """
 
 import contextlib
 import ctypes
 import glob
 import os
-import platform
 import shutil
 import sysconfig
 import tempfile
@@ -17,14 +17,6 @@ import pynvml
 from bert_gpu.environment import cache_folder
 from bert_gpu.train.sizes import machine_bytes
 
-# what matrix products are quick with, as /proc/cpuinfo names it
-FEATURES = dict(
-    avx2="AVX2",
-    avx512f="AVX512",
-    avx512_bf16="AVX512-bfloat16",
-    amx_tile="AMX",
-    amx_bf16="AMX-bf16",
-)
 # {CUDA's major version: {library that TensorFlow opens: pip package that has it}}
 LIBRARIES = {
     "12": {
@@ -41,28 +33,6 @@ LIBRARIES = {
     }
 }
 DRIVER_LIBRARY = "libcuda.so.1"
-
-
-def processor(path="/proc/cpuinfo"):
-    """{name, cores, features}: the features among FEATURES, None where it is not known."""
-    name, flags = platform.processor() or platform.machine(), None
-    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            key, _, value = (part.strip() for part in line.partition(":"))
-            if key == "model name":
-                name = value
-            elif key == "flags":
-                flags = set(value.split())
-                break
-    found = None if flags is None else [name for flag, name in FEATURES.items() if flag in flags]
-    return dict(name=name, cores=usable_cores(), features=found)
-
-
-def usable_cores():
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
 
 
 def memory():

@@ -110,6 +110,16 @@ def trained(workplace):
     return output
 
 
+def test_without_a_length_rows_are_as_long_as_the_model_takes(workplace, tmp_path, capsys):
+    """The default is 128, and this model has 32 positions; a repeated command finds its run."""
+    given = [flag for flag in inputs(workplace, tmp_path / "run") if "seq_length" not in flag]
+    for _ in range(2):
+        code, _, err = call(capsys, *given, "--num_train_steps=3")
+        assert code == 0, err
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["settings"]["max_seq_length"] == 32
+
+
 def predictions(output):
     lines = [line.split("\t") for line in (output / "test_results.tsv").read_text().splitlines()]
     assert lines[0] == ["id", "prediction", "probability_no", "probability_yes"]

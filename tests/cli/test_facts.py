@@ -55,6 +55,17 @@ def test_a_model_of_the_middle_tells_of_its_own_step(run):
     assert later["Training"]["steps"] == "0.5 of the run of 12" and len(later["Results"]) == 1
 
 
+def test_a_run_by_the_clock_tells_its_time(run, tmp_path):
+    """And not the number of steps that it would have ended at."""
+    shutil.copytree(run, tmp_path / "run")
+    stored = read(tmp_path / "run" / "run.json")
+    stored["free"] |= dict(lr_schedule="time", total_training_time=0.75)
+    stored.pop("crc32c")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(stored))
+    facts = facts_beside(str(tmp_path / "run" / "model"))["Training"]
+    assert (facts["steps"], facts["time budget"]) == ("12", "0.75 hours, by the clock")
+
+
 def test_a_data_set_that_changed_is_not_described(run, data, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     stored = read(tmp_path / "run" / "run.json")

@@ -4,11 +4,13 @@ a node is lost or the job is interrupted.
 
 import collections
 import os
+import pathlib
 import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 
 import psutil
 import pytest
@@ -29,18 +31,30 @@ def free_port():
 
 
 class Node:
-    """A node of a cluster on this machine, with one core: `ray start` and its processes."""
+    """A node of a cluster on this machine, with one core: `ray start` and its processes. Returns
+    when the cluster knows it. place: folder; log: what it prints.
+    """
 
-    def __init__(self, *flags):
+    STARTED = "Ray runtime started."
+
+    def __init__(self, place, *flags):
         sizes = ["--num-cpus=1", "--object-store-memory=80000000"]  # bytes; Ray's least is 75 MB
         call = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *sizes]
-        self.process = subprocess.Popen(
-            [*call, "--node-ip-address=127.0.0.1", *flags],
-            env=ENVIRONMENT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        descriptor, name = tempfile.mkstemp(".log", "node-", place)
+        self.log = pathlib.Path(name)
+        with open(descriptor, "w") as output:
+            self.process = subprocess.Popen(
+                [*call, "--node-ip-address=127.0.0.1", *flags],
+                env=ENVIRONMENT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            wait_until(self.process, lambda: self.STARTED in self.log.read_text())
+        except AssertionError as error:
+            self.kill()
+            raise AssertionError(f"{error}\n{self.log.read_text()}") from error
 
     def processes(self):
         try:
@@ -66,28 +80,27 @@ class Cluster:
 
     def __init__(self, folder):
         port, client_port = free_port(), free_port()
-        self.address = f"127.0.0.1:{port}"
+        self.folder, self.address = folder, f"127.0.0.1:{port}"
         ports = [f"--port={port}", f"--ray-client-server-port={client_port}"]
         own = [f"--temp-dir={folder}", "--include-dashboard=false"]
-        self.nodes = [Node("--head", *ports, *own)]
-        wait_until(self.nodes[0].process, lambda: is_open(port))
+        self.nodes = [Node(folder, "--head", *ports, *own)]
 
     def add_node(self):
-        self.nodes.append(Node(f"--address={self.address}"))
+        self.nodes.append(Node(self.folder, f"--address={self.address}"))
         return self.nodes[-1]
 
-
-def is_open(port):
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
+    def live_nodes(self):
+        """All nodes; fails when one has ended."""
+        for node in self.nodes:
+            assert node.process.poll() is None, f"a node has ended\n{node.log.read_text()}"
+        return self.nodes
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    # a socket's path has 107 characters at most
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir("/tmp")
-        folder = tmp_path_factory.mktemp("ray")
+def cluster():
+    # A socket's path has 107 bytes at most, and Ray's own part of it, with a time and a process's
+    # number, takes 66 of them: the folder of a test may be too long.
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:
         made = Cluster(folder)
         try:
             yield made
@@ -173,7 +186,7 @@ def test_a_node_is_killed_in_the_middle(cluster, text, whole, tmp_path):
     """
     second = cluster.add_node()
     job = Job(tmp_path, text, cluster.address)
-    job.wait_until(lambda: all(job.held_by(node) for node in cluster.nodes))
+    job.wait_until(lambda: all(job.held_by(node) for node in cluster.live_nodes()))
     lost = job.held_by(second)
     second.kill()
     code, out, problems = job.end()

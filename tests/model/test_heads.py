@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.model import encoder, heads
+from bert_gpu.model import encoder, heads, layers
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
@@ -134,7 +134,7 @@ def test_selected_places_are_those_of_a_gather_to_the_bit():
     upstream = tf.cast(generator.integers(-4, 5, (3, 3, 5)), tf.bfloat16)  # whose sums are exact
     found = []
     for select in (
-        heads.select,
+        layers.select,
         lambda hidden, positions: tf.gather(hidden, positions, batch_dims=1),
     ):
         with tf.GradientTape() as tape:

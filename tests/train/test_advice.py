@@ -52,6 +52,14 @@ def test_what_lasts_is_told_once(values, text):
     assert told([{}, values, {}, {}] * 5) == [], "it comes and goes"
 
 
+def test_validation_is_judged_by_the_whole_session():
+    often = [dict(time_validation=0.9), {}, {}] * 4
+    (found,) = told(often)
+    assert re.search("validation takes 3[0-9]% of the time; give a larger --eval_batch", found)
+    assert told([{}, dict(time_validation=0.9), {}, {}, {}] * 4) == [], "18 %"
+    assert told([{}, *[dict(time_validation=0.9)] * 2, {}]) == [], "only two validations"
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -12,6 +12,7 @@ import pytest
 from bert_gpu.__main__ import main
 from bert_gpu.watch import doctor, machine, trials
 from bert_gpu.watch.config import DoctorConfig
+from bert_gpu.watch.processor import processor
 from tests.cli.pretraining import ROOT
 
 SEEN = dict(version="2.20.0", cuda="12.5.1", cudnn="9", gpus=[])
@@ -134,9 +135,9 @@ def test_a_library_is_found_in_pips_folders_or_by_the_system(tmp_path):
 def test_features_of_a_processor(tmp_path):
     info = tmp_path / "cpuinfo"
     info.write_text("processor: 0\nmodel name\t: Xeon\nflags\t\t: fpu avx2 avx512f amx_tile\n")
-    found = machine.processor(str(info))
+    found = processor(str(info))
     assert found["name"] == "Xeon" and found["features"] == ["AVX2", "AVX512", "AMX"]
-    assert machine.processor(str(tmp_path / "missing"))["features"] is None
+    assert processor(str(tmp_path / "missing"))["features"] is None
 
 
 BROKEN = {

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.test_benchmarks import FOLDER, number, run, tables
+from tests.benchmarks.commands import FOLDER, number, run, tables
 
 
 @pytest.fixture(autouse=True)

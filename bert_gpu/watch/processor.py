@@ -1,0 +1,38 @@
+"""The processor of this machine. Needs the standard library only, so that a Python without this
+project's packages can read it.
+"""
+
+import contextlib
+import os
+import platform
+
+# what matrix products are quick with, as /proc/cpuinfo names it
+FEATURES = dict(
+    avx2="AVX2",
+    avx512f="AVX512",
+    avx512_bf16="AVX512-bfloat16",
+    amx_tile="AMX",
+    amx_bf16="AMX-bf16",
+)
+
+
+def processor(path="/proc/cpuinfo"):
+    """{name, cores, features}: the features among FEATURES, None where it is not known."""
+    name, flags = platform.processor() or platform.machine(), None
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            key, _, value = (part.strip() for part in line.partition(":"))
+            if key == "model name":
+                name = value
+            elif key == "flags":
+                flags = set(value.split())
+                break
+    found = None if flags is None else [name for flag, name in FEATURES.items() if flag in flags]
+    return dict(name=name, cores=usable_cores(), features=found)
+
+
+def usable_cores():
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
