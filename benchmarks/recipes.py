@@ -50,7 +50,7 @@ BERT, CRAMMED = (
     dict(global_batch_size=32, learning_rate=5e-4),
     dict(global_batch_size=128, learning_rate=1e-3),
 )
-MUON = dict(optimizer="muon", learning_rate=1e-2)
+MUON = dict(optimizer="muon", learning_rate=1e-2, muon_lr_ratio=1.0)
 SMALL, LARGE = (
     dict(num_hidden_layers=layers, hidden_size=width, num_attention_heads=width // 32)
     | dict(intermediate_size=4 * width)
@@ -66,8 +66,9 @@ VARIANTS = {  # {name: (recipe, {flag of the pretraining: value})}
     "roberta Muon": ("roberta", CRAMMED | MUON),
     "crammed": ("crammed", CRAMMED),
     "crammed Muon": ("crammed", CRAMMED | MUON),
-    "modern": ("modern", CRAMMED),
+    "modern AdamW": ("modern", CRAMMED | dict(optimizer="adamw")),
     "modern Muon": ("modern", CRAMMED | MUON),
+    "modern Muon 0.2": ("modern", CRAMMED | MUON | dict(muon_lr_ratio=0.2)),
     "crammed without its batch ramp": ("crammed", CRAMMED | dict(batch_ramp_proportion=0)),
     "crammed without its triangle": ("crammed", CRAMMED | dict(curve="linear")),
     "crammed without its pre-LN": ("crammed", CRAMMED | dict(norm_first=False)),

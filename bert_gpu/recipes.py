@@ -49,12 +49,23 @@ class Yield:
       flags: all of these must be given. to_drop: the settings that the recipe drops. script: the
         script that it is for; None = all three.
       holds: whether the rule applies, a function of {flag: value} of both together.
+      recipe_has: settings without which a recipe does not yield.
     """
 
     flags: tuple[str, ...]
     to_drop: tuple[str, ...]
     holds: Callable = lambda values: True
     script: str | None = None
+    recipe_has: tuple[tuple[str, object], ...] = ()
+
+    def applies(self, script, given, of_recipe):
+        """given, of_recipe: {flag: value} of the user and of a recipe for a script."""
+        return (
+            self.script in (None, script)
+            and set(self.flags) <= set(given)
+            and all(of_recipe.get(flag) == value for flag, value in self.recipe_has)
+            and self.holds(of_recipe | given)
+        )
 
 
 def peaks_by_share(values):
@@ -125,6 +136,12 @@ YIELDS = (
     ),
     Yield(("num_warmup_steps", "curve"), ("lr_schedule", "total_training_time"), peaks_by_share),
     Yield(("curve",), ("min_lr_ratio",), lambda values: values["curve"] == "constant"),
+    Yield(
+        ("optimizer",),
+        ("learning_rate", "muon_lr_ratio"),
+        lambda values: values["optimizer"] != "muon",
+        recipe_has=(("optimizer", "muon"),),
+    ),
 )
 
 
@@ -135,19 +152,11 @@ def resolve(name, script, given, phase=None):
       name: of the recipe. script: "data", "pretrain" or "classify". given: {flag: value} of the
         user. phase: one of the recipe's, or None.
     """
-    settings = {
-        flag: entry
-        for flag, entry in RECIPES[name].settings(script, phase).items()
-        if flag not in given
-    }
-    values = {flag: value for flag, (value, _) in settings.items()} | given
-    rules = [
-        rule
-        for rule in YIELDS
-        if set(rule.flags) <= set(given) and rule.script in (None, script) and rule.holds(values)
-    ]
+    settings = RECIPES[name].settings(script, phase)
+    of_recipe = {flag: value for flag, (value, _) in settings.items()}
+    rules = [rule for rule in YIELDS if rule.applies(script, given, of_recipe)]
     dropped = {flag for rule in rules for flag in rule.to_drop}
-    return {flag: entry for flag, entry in settings.items() if flag not in dropped}
+    return {flag: entry for flag, entry in settings.items() if flag not in dropped | set(given)}
 
 
 def differences(name, made):

@@ -399,7 +399,7 @@ def test_the_modern_clock():
         plan.learning_rate * learning_rate_factor(step, 70_000, schedule) for step in steps
     ]
     np.testing.assert_allclose(
-        learning_rates, [0.0, 2.5e-4, 5e-4, 5e-4, 5e-4, 2.5e-4, 0.0], atol=1e-12
+        learning_rates, [0.0, 1.25e-3, 2.5e-3, 2.5e-3, 2.5e-3, 1.25e-3, 0.0], atol=1e-12
     )
     sizes = [
         plan.unit_size * num_micro_batches_at(p, plan.num_micro_batches, schedule)
@@ -408,10 +408,23 @@ def test_the_modern_clock():
     assert sizes == [128, 2048 + 128, 4096, 4096]
 
 
-def test_the_optimizer_of_modern_is_one_flag():
-    parsed = parse("pretrain", "--recipe=modern", "--optimizer=muon")
-    made = parsed.make(OptimizerConfig)
-    assert (made.optimizer, made.adam_beta2, made.weight_decay_rate) == ("muon", 0.98, 0.02)
+def test_the_learning_rate_of_muon_is_not_given_to_another_optimizer():
+    """Where a recipe has Muon; the rate of a recipe with AdamW stays with --optimizer=muon."""
+    muon = parse("pretrain", "--recipe=modern").make(OptimizerConfig)
+    assert (muon.optimizer, muon.learning_rate, muon.muon_lr_ratio) == ("muon", 2.5e-3, 0.2)
+    default = OptimizerConfig()
+    for recipe in ("modern", "quick"):
+        adamw = parse("pretrain", f"--recipe={recipe}", "--optimizer=adamw").make(OptimizerConfig)
+        assert (adamw.learning_rate, adamw.muon_lr_ratio) == (
+            default.learning_rate,
+            default.muon_lr_ratio,
+        )
+        given = parse("pretrain", f"--recipe={recipe}", "--optimizer=lamb", "--learning_rate=3e-4")
+        assert given.make(OptimizerConfig).learning_rate == 3e-4
+    for argv in (["--recipe=modern", "--optimizer=muon"], ["--recipe=modern"]):
+        assert parse("pretrain", *argv).make(OptimizerConfig) == muon
+    crammed = parse("pretrain", "--recipe=crammed", "--optimizer=muon").make(OptimizerConfig)
+    assert (crammed.optimizer, crammed.learning_rate) == ("muon", 1e-3)
 
 
 def test_the_two_phases_of_bert_are_one_line():
