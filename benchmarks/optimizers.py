@@ -53,6 +53,7 @@ from helpers.shapes import SHAPES, shape_of
 
 PARTS = ("cost", "race", "pairs")
 OPTIMIZERS = ("adamw", "lamb", "muon")
+FINE_TUNED_BY = ("adamw", "muon")
 FORMS = {
     "pre-LN": dict(norm_first=True, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
     "rotary": dict(
@@ -467,7 +468,7 @@ def fine_tunings(options, record, model, form, found):
             for seed, row in zip(final_seeds(options), rows, strict=True)
             if "error" not in row
         }
-        for optimizer in ("adamw", "muon") if keys else ():
+        for optimizer in FINE_TUNED_BY if keys else ():
             table[source, optimizer] = choose_rate(
                 options, record, keys, source != "untrained", optimizer
             )
