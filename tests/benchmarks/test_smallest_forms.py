@@ -153,7 +153,7 @@ def test_shapes_of_the_quick_recipe_are_compared(small, tmp_path):
 
 @pytest.mark.long
 def test_optimizers_are_compared(small, tmp_path, monkeypatch, capsys):
-    """All parts, with one learning rate each, pairs with Muon; a second time nothing is run again."""
+    """All parts, with one learning rate each; a second time nothing is run again."""
     import optimizers
 
     monkeypatch.setattr(
