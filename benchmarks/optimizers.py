@@ -5,7 +5,8 @@ BERTs on real text, and the time of a step.
     python benchmarks/optimizers.py --text=corpus.txt --folder=WORK --json=docs/data/optimizers.json
         [--part=cost,race,pairs] [--models=tiny,mini] [--forms=pre-LN,rotary,post-LN]
         [--optimizers=adamw,lamb,muon] [--minutes=5] [--search_minutes=5] [--seeds=3]
-        [--plots=docs/data]
+        [--plots=docs/pictures]
+    python benchmarks/optimizers.py --table --json=docs/data/optimizers.json --search_minutes=2
 
 `cost` measures the step of each optimizer, in turns. `race` turns the minutes into a number of
 steps by these times, so that what else the machine does changes no result, and trains: each
@@ -16,7 +17,8 @@ file chooses the learning rate, the test file is reported. Each finished run is 
 file; what is there is not run again, and a file with rows of another text, vocabulary or pairs is
 refused. Another machine may go on with it: the numbers of steps are those of the machine that
 measured the steps: the cost of a further form is measured beside the first one's and scaled by what
-that cost there. The tables and plots are made from that file. Runs have a core each, as many at a
+that cost there. The tables and plots are made from that file; --table prints those of finished
+races with the minutes and seeds of its flags. Runs have a core each, as many at a
 time as there are cores.
 
 pre-LN: layer normalisation before each block, no dropout. rotary: the same with rotary positions.
@@ -24,6 +26,7 @@ post-LN: BERT's own form, with dropout 0.1. All train on the next-sentence objec
 tokens, 64 rows a step, 8,192 pieces.
 """
 
+import contextlib
 import pathlib
 import statistics
 import sys
@@ -41,17 +44,16 @@ from helpers.cores import Cores
 from helpers.process import Peer
 from helpers.report import (
     hardware,
-    origin,
-    print_origin,
     print_table,
     read_results,
     spread,
     write_results,
 )
-from helpers.rows import Rows, check_same, digest
+from helpers.rows import Missing, check_same, digest, opened_rows
 from helpers.shapes import SHAPES, shape_of
 
 PARTS = ("cost", "race", "pairs")
+ROWS_OF = ("costs", "runs", "pairs")  # tables of the JSON file
 OPTIMIZERS = ("adamw", "lamb", "muon")
 FINE_TUNED_BY = ("adamw", "muon")
 FORMS = {
@@ -115,15 +117,6 @@ def settings_of(options):
         files = sorted(path for path in pathlib.Path(options.pairs).iterdir() if path.is_file())
         found |= dict(pairs=digest(*files), pair_epochs=options.pair_epochs)
     return found
-
-
-class Record(Rows):
-    """The rows of all parts."""
-
-    def __init__(self, path, settings):
-        super().__init__(path, settings, ("costs", "runs", "pairs"))
-        for row in self.values["runs"].values():
-            row.pop("model", None)  # a path of the machine, which the key tells too
 
 
 def start_peer(options, model, form, optimizer):
@@ -240,7 +233,9 @@ def final_seeds(options):
 
 
 def race(options, record, model, form):
-    """{optimizer: (best learning rate, rows of all final seeds)}."""
+    """{optimizer: (best learning rate, rows of all final seeds)}; with --table of those whose rows
+    are all there.
+    """
     found = {}
     for optimizer in options.optimizers:
 
@@ -251,10 +246,13 @@ def race(options, record, model, form):
             cases = [(rate, options.search_minutes, SEARCH_SEED) for rate in rates]
             return [loss_of(row) for row in options.cores.each(run, cases)]
 
-        losses = search(rates_between(*FIRST_RATES[optimizer]), losses_at)
-        best = min(losses, key=losses.get)
-        cases = [(best, options.minutes, seed) for seed in final_seeds(options)]
-        found[optimizer] = best, options.cores.each(run, cases)
+        try:
+            losses = search(rates_between(*FIRST_RATES[optimizer]), losses_at)
+            best = min(losses, key=losses.get)
+            cases = [(best, options.minutes, seed) for seed in final_seeds(options)]
+            found[optimizer] = best, options.cores.each(run, cases)
+        except Missing:
+            continue
     return found
 
 
@@ -458,10 +456,14 @@ def choose_rate(options, record, keys, is_pretrained, optimizer):
 
 
 def fine_tunings(options, record, model, form, found):
-    """{(pretrained by, fine-tuned by): `choose_rate`} of the race's runs that did not diverge."""
+    """{(pretrained by, fine-tuned by): `choose_rate`} of the race's runs that did not diverge; with
+    --table of those whose rows are all there.
+    """
     table = {}
     for source in ("untrained", "adamw", "muon"):
         shaped_by = "adamw" if source == "untrained" else source
+        if shaped_by not in found:
+            continue
         rate, rows = found[shaped_by]
         keys = {
             seed: run_key(model, form, shaped_by, rate, options.minutes, seed)
@@ -469,9 +471,10 @@ def fine_tunings(options, record, model, form, found):
             if "error" not in row
         }
         for optimizer in FINE_TUNED_BY if keys else ():
-            table[source, optimizer] = choose_rate(
-                options, record, keys, source != "untrained", optimizer
-            )
+            with contextlib.suppress(Missing):
+                table[source, optimizer] = choose_rate(
+                    options, record, keys, source != "untrained", optimizer
+                )
     return table
 
 
@@ -519,7 +522,7 @@ def make_data(options):
 
 
 def make_parser():
-    parser = benchmark_parser(__doc__, "text", "pairs", "json", "cores")
+    parser = benchmark_parser(__doc__, "text", "pairs", "json", "cores", "table")
     parser.add_argument("--folder", help="keeps data and runs here, so that it can be resumed")
     parser.add_argument("--part", type=names_among(PARTS), default=list(PARTS))
     parser.add_argument("--models", type=names_among(SHAPES), default=["tiny", "mini"])
@@ -540,33 +543,37 @@ def make_parser():
 
 def compare(options, record, model, form):
     """All parts of one model in one form."""
-    step_seconds(options, record, model, form)
+    if not options.table:
+        step_seconds(options, record, model, form)
     if "race" not in options.part and "pairs" not in options.part:
         return
     found = race(options, record, model, form)
-    print_search(record, model, form, options.optimizers, options.search_minutes)
+    if "adamw" not in found:  # only with --table
+        return
+    print_search(record, model, form, found, options.search_minutes)
     print_race(model, form, found, options.minutes)
     if options.plots:
         plot(options.plots, model, form, found)
     if "pairs" in options.part:
-        print_pairs(model, form, fine_tunings(options, record, model, form, found))
+        table = fine_tunings(options, record, model, form, found)
+        if table:
+            print_pairs(model, form, table)
 
 
 def main():
     parser = make_parser()
     options = parser.parse_args()
-    if "pairs" in options.part and options.json and not options.folder:
+    if "pairs" in options.part and options.json and not (options.folder or options.table):
         parser.error("--part=pairs --json: needs --folder, where the models of earlier runs are")
     if options.optimizers[0] != "adamw":
         parser.error("--optimizers: AdamW is what the others are compared with; name it first")
     options.search_minutes = options.search_minutes or options.minutes
     options.cores = Cores(options.cores)
-    print_origin(origin())
     try:
         with work_folder(options.folder) as folder:
             options.folder = str(folder)
-            options.data = make_data(options)
-            record = Record(options.json, settings_of(options))
+            record = opened_rows(options, settings_of, ROWS_OF)
+            options.data = None if options.table else make_data(options)
             for model in options.models:
                 for form in options.forms:
                     compare(options, record, model, form)

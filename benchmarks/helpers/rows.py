@@ -11,19 +11,23 @@ from .command import Failed
 from .report import origin, print_origin, read_results, write_results
 
 
+class Missing(Failed):
+    """A row that only a run can make, where rows are only read."""
+
+
 class Rows:
     """{"settings": ..., part: {key: row}, ...} in a JSON file, with the origin of the last row.
 
     path: of the file, None keeps it in memory. settings: what all rows of the file have in common,
-    None = what the file says. parts: names of its tables. Failed when the file was made with other
-    settings.
+    None = what the file says, whose rows are then only read. parts: names of its tables. Failed
+    when the file was made with other settings.
     """
 
     def __init__(self, path, settings, parts):
         self.path, self.lock = path, threading.Lock()
         self.values = dict(settings={}) | {part: {} for part in parts} | read_results(path)
-        stored = self.values["settings"]
-        if settings is None:
+        stored, self.is_read_only = self.values["settings"], settings is None
+        if self.is_read_only:
             return
         check_same(path, stored, settings, "json")
         if not stored and any(self.values[part] for part in parts):
@@ -32,10 +36,12 @@ class Rows:
 
     def row(self, part, key, make):
         """The row of a key, made and written if it is not there. May be called in several threads,
-        each with keys of its own.
+        each with keys of its own. Missing when it is not there and rows are only read.
         """
         rows = self.values[part]
         if key not in rows:
+            if self.is_read_only:
+                raise Missing(f"{self.path}: {part}: {key}: not there")
             print(f"{part}: {key}\n", end="", flush=True)  # whole, whatever other threads say
             made = make()
             with self.lock:

@@ -122,6 +122,7 @@ def test_only_a_divergence_is_a_result():
 
 def test_rows_of_other_settings_are_refused(tmp_path, small, capsys):
     import optimizers
+    from helpers.rows import Missing, Rows
 
     path, text = tmp_path / "found.json", small / "small.txt"
     flags = [f"--text={text}", f"--json={path}", f"--pairs={small}/pairs", f"--folder={tmp_path}"]
@@ -129,23 +130,29 @@ def test_rows_of_other_settings_are_refused(tmp_path, small, capsys):
     def settings(*more):
         return optimizers.settings_of(optimizers.make_parser().parse_args([*flags, *more]))
 
-    old = dict(runs={"tiny pre-LN adamw 0.001 2 min seed 1": dict(model="/a", steps=1)})
+    def rows(*more):
+        return Rows(path, settings(*more), optimizers.ROWS_OF)
+
+    old = dict(runs={"tiny pre-LN adamw 0.001 2 min seed 1": dict(steps=1)})
     path.write_text(json.dumps(old))
-    record = optimizers.Record(path, settings("--part=race"))
+    record = rows("--part=race")
     assert "without settings" in capsys.readouterr().out
     record.row("costs", "x", dict)
     stored = json.loads(path.read_text())
-    assert stored["settings"].keys() == {"text", "vocab_size"} and "/a" not in str(stored)
-    optimizers.Record(path, settings()).row("costs", "y", dict)  # adds the pairs
+    assert stored["settings"].keys() == {"text", "vocab_size"}
+    rows().row("costs", "y", dict)  # adds the pairs
+    assert Rows(path, None, optimizers.ROWS_OF).row("costs", "y", None) == {}
+    with pytest.raises(Missing, match="found.json: costs: z: not there"):
+        Rows(path, None, optimizers.ROWS_OF).row("costs", "z", dict)
     with pytest.raises(optimizers.Failed, match="was made with another vocab_size; name another"):
-        optimizers.Record(path, settings("--vocab_size=100"))
+        rows("--vocab_size=100")
     with pytest.raises(optimizers.Failed, match="was made with another pair_epochs"):
-        optimizers.Record(path, settings("--pair_epochs=1"))
-    optimizers.Record(path, settings("--pair_epochs=1", "--part=race"))  # of no importance there
+        rows("--pair_epochs=1")
+    rows("--pair_epochs=1", "--part=race")  # of no importance there
     other = tmp_path / "other.txt"
     other.write_text("Other words.\n")
     with pytest.raises(optimizers.Failed, match="was made with another text"):
-        optimizers.Record(path, settings(f"--text={other}"))
+        rows(f"--text={other}")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "dataset.json").write_text("{}")
     options = optimizers.make_parser().parse_args(flags)

@@ -174,7 +174,7 @@ def test_optimizers_are_compared(small, tmp_path, monkeypatch, capsys):
     found = json.loads((tmp_path / "found.json").read_text())
     assert [len(found[part]) for part in ("costs", "runs", "pairs")] == [1, 4, 3]
     assert all(4 < row["mlm_loss"] < 8 for row in found["runs"].values())
-    race, pairs, costs = tables(capsys.readouterr().out)
+    printed = race, pairs, costs = tables(capsys.readouterr().out)
     assert list(race) == ["adamw", "muon"] and race["adamw"][-1] == "-"
     assert list(pairs) == ["untrained", "adamw", "muon"]
     assert all(0 <= number(row[-1]) <= 1 for row in pairs.values())
@@ -192,6 +192,11 @@ def test_optimizers_are_compared(small, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(optimizers, "Peer", None)
     optimizers.main()
     assert json.loads((tmp_path / "found.json").read_text())["runs"] == found["runs"]
+    capsys.readouterr()
+    flags = f"--table --json={tmp_path}/found.json --minutes=1e-3 --seeds=1 --models=tiny"
+    monkeypatch.setattr(sys, "argv", ["optimizers", *flags.split()])
+    optimizers.main()
+    assert tables(capsys.readouterr().out) == printed
 
 
 @pytest.mark.long
