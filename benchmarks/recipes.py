@@ -50,7 +50,7 @@ BERT, CRAMMED = (
     dict(global_batch_size=32, learning_rate=5e-4),
     dict(global_batch_size=128, learning_rate=1e-3),
 )
-MUON = dict(optimizer="muon", learning_rate=1e-2, muon_lr_ratio=1.0)
+MUON = dict(optimizer="muon", learning_rate=1e-2)
 SMALL, LARGE = (
     dict(num_hidden_layers=layers, hidden_size=width, num_attention_heads=width // 32)
     | dict(intermediate_size=4 * width)

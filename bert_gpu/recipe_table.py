@@ -13,7 +13,7 @@ QUICKLY = "chosen by us: docs/results.md, The first five minutes"
 MUON = "chosen by us: docs/results.md, The recipes at equal compute"
 MUONS_LEARNING_RATE = (
     "chosen by us: docs/results.md, Muon: its best learning rate is five times AdamW's, which here "
-    "is MosaicBERT's 5e-4; embeddings, norms and output layers keep that"
+    "is MosaicBERT's 5e-4"
 )
 
 BERT = "Devlin et al. 2018"
@@ -620,13 +620,13 @@ RECIPES = {
             ),
             (f"{MOSAIC_YAML}: 286,720,000 rows", dict(num_train_steps=70_000)),
             (MUON, dict(optimizer="muon")),
-            (MUONS_LEARNING_RATE, dict(learning_rate=2.5e-3, muon_lr_ratio=0.2)),
+            (MUONS_LEARNING_RATE, dict(learning_rate=2.5e-3)),
             (
                 f"{MOSAIC_YAML}, for what Muon leaves to AdamW",
                 dict(adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-6),
             ),
             (
-                f"{MOSAIC_YAML}: 1e-5 a step of AdamW at the peak, which is this times its rate",
+                f"{MOSAIC_YAML}: 1e-5 a step, which is this times its learning rate of 5e-4",
                 dict(weight_decay_rate=0.02),
             ),
             (TRAIN, dict(clip_norm=0.5)),

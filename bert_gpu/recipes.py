@@ -138,7 +138,7 @@ YIELDS = (
     Yield(("curve",), ("min_lr_ratio",), lambda values: values["curve"] == "constant"),
     Yield(
         ("optimizer",),
-        ("learning_rate", "muon_lr_ratio"),
+        ("learning_rate",),
         lambda values: values["optimizer"] != "muon",
         recipe_has=(("optimizer", "muon"),),
     ),
