@@ -11,15 +11,15 @@ BERTs on real text, and the time of a step.
 `cost` measures the step of each optimizer, in turns. `race` turns the minutes into a number of
 steps by these times, so that what else the machine does changes no result, and trains: each
 optimizer with the learning rates of a grid for --search_minutes, which is extended while the best
-is at its edge; then with its best one for --minutes and --seeds other seeds. `pairs` fine-tunes
-AdamW's and Muon's models of the race (not LAMB's) on labelled pairs, with both optimizers; the dev
-file chooses the learning rate, the test file is reported. Each finished run is one row of the JSON
-file; what is there is not run again, and a file with rows of another text, vocabulary or pairs is
-refused. Another machine may go on with it: the numbers of steps are those of the machine that
-measured the steps: the cost of a further form is measured beside the first one's and scaled by what
-that cost there. The tables and plots are made from that file; --table prints those of finished
-races with the minutes and seeds of its flags. Runs have a core each, as many at a
-time as there are cores.
+is at its edge; then with its best one, and any as good but for 0.02 nats, for --minutes and --seeds
+other seeds; the best by these counts. `pairs` fine-tunes AdamW's and Muon's models of the race (not
+LAMB's) on labelled pairs, with both optimizers; the dev file chooses the learning rate, the test
+file is reported. Each finished run is one row of the JSON file; what is there is not run again, and
+a file with rows of another text, vocabulary or pairs is refused. Another machine may go on with it:
+the numbers of steps are those of the machine that measured the steps: the cost of a further form is
+measured beside the first one's and scaled by what that cost there. The tables and plots are made
+from that file; --table prints those of finished races with the minutes and seeds of its flags. Runs
+have a core each, as many at a time as there are cores.
 
 pre-LN: layer normalisation before each block, no dropout. rotary: the same with rotary positions.
 post-LN: BERT's own form, with dropout 0.1. All train on the next-sentence objective, rows of 64
@@ -73,6 +73,7 @@ FIRST_RATES = dict(adamw=(5e-4, 1e-2), lamb=(2e-3, 5e-2), muon=(1e-3, 2e-2))  # 
 FIRST_PAIR_RATES = (2e-4, 2e-3)
 REFERENCE = "AdamW's step of the first form"
 SEARCH_SEED = 1  # the final runs take those behind it
+TIE = 0.02  # nats: what seeds of a small model differ by, at least
 DIVERGED = float("inf")
 
 
@@ -106,6 +107,16 @@ def search(rates, losses_at):
     while (outer := extended(losses)) is not None:
         [losses[outer]] = losses_at([outer])
     return losses
+
+
+def final_rates(losses):
+    """The learning rates that the final runs try: the best of a search with one seed, and those
+    that it cannot tell from it. losses: {learning rate: loss}.
+    """
+    best = min(losses, key=losses.get)
+    return [best] + [
+        rate for rate in sorted(losses) if rate != best and losses[rate] < losses[best] + TIE
+    ]
 
 
 def settings_of(options):
@@ -248,11 +259,18 @@ def race(options, record, model, form):
 
         try:
             losses = search(rates_between(*FIRST_RATES[optimizer]), losses_at)
-            best = min(losses, key=losses.get)
-            cases = [(best, options.minutes, seed) for seed in final_seeds(options)]
-            found[optimizer] = best, options.cores.each(run, cases)
+            rates, seeds = final_rates(losses), final_seeds(options)
+            cases = [(rate, options.minutes, seed) for rate in rates for seed in seeds]
+            rows = options.cores.each(run, cases)
         except Missing:
             continue
+        finals = {
+            rate: rows[index * len(seeds) : (index + 1) * len(seeds)]
+            for index, rate in enumerate(rates)
+        }
+        found[optimizer] = min(
+            finals.items(), key=lambda entry: statistics.mean(map(loss_of, entry[1]))
+        )
     return found
 
 

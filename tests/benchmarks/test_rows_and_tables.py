@@ -60,6 +60,9 @@ def test_a_search_goes_on_at_an_edge_until_it_gets_worse():
     assert list(search(rates, lambda rate: rate))[3:5] == pytest.approx([5e-4, 2e-4])
     assert list(search(rates, lambda rate: 1.0)) == rates
     assert len(search([0.01], lambda rate: abs(rate - 0.01))) == 3
+    losses = {1e-3: 6.28, 2e-3: 6.3, 5e-3: 6.27, 1e-2: optimizers.DIVERGED}
+    assert optimizers.final_rates(losses) == [5e-3, 1e-3]
+    assert optimizers.final_rates(dict.fromkeys(losses, optimizers.DIVERGED)) == [1e-3]
 
 
 def test_calls_within_a_part_count_once():
