@@ -22,6 +22,7 @@ import numpy as np
 from helpers.command import (
     Failed,
     add_python,
+    at_least_one,
     benchmark_parser,
     load_json,
     names_among,
@@ -211,7 +212,7 @@ def make_parser():
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--init_checkpoint", help="of `freezing`: a pretrained model")
     parser.add_argument("--frozen", type=names_among(FROZEN), default=list(FROZEN))
-    parser.add_argument("--seeds", type=int, default=3, help="of `freezing`")
+    parser.add_argument("--seeds", type=at_least_one, default=3, help="of `freezing`")
     parser.add_argument("--epochs", type=float, default=3.0, help="of `freezing`")
     parser.add_argument("--learning_rate", type=float, default=5e-5, help="of `freezing`")
     add_python(parser, "--oracle_python", "torch, transformers and accelerate")

@@ -33,6 +33,7 @@ import sys
 
 from helpers.command import (
     Failed,
+    at_least_one,
     benchmark_parser,
     load_json,
     names_among,
@@ -550,7 +551,7 @@ def make_parser():
     parser.add_argument("--forms", type=names_among(FORMS), default=list(FORMS))
     parser.add_argument("--minutes", type=float, default=5.0, help="of each run")
     parser.add_argument("--search_minutes", type=float, help="of the search; default: as --minutes")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=at_least_one, default=3)
     parser.add_argument("--vocab_size", type=int, default=8192)
     parser.add_argument("--turns", type=int, default=7, help="of `cost`")
     parser.add_argument("--turn_seconds", type=float, default=2.0, help="of `cost`")
@@ -560,14 +561,14 @@ def make_parser():
 
 
 def compare(options, record, model, form):
-    """All parts of one model in one form."""
+    """All parts of one model in one form. False when that is a race that --table does not find."""
     if not options.table:
         step_seconds(options, record, model, form)
     if "race" not in options.part and "pairs" not in options.part:
-        return
+        return True
     found = race(options, record, model, form)
-    if "adamw" not in found:  # only with --table
-        return
+    if "adamw" not in found:
+        return False
     print_search(record, model, form, found, options.search_minutes)
     print_race(model, form, found, options.minutes)
     if options.plots:
@@ -576,6 +577,7 @@ def compare(options, record, model, form):
         table = fine_tunings(options, record, model, form, found)
         if table:
             print_pairs(model, form, table)
+    return True
 
 
 def main():
@@ -592,9 +594,12 @@ def main():
             options.folder = str(folder)
             record = opened_rows(options, settings_of, ROWS_OF)
             options.data = None if options.table else make_data(options)
-            for model in options.models:
-                for form in options.forms:
-                    compare(options, record, model, form)
+            cases = [(model, form) for model in options.models for form in options.forms]
+            if not any([compare(options, record, *case) for case in cases]):
+                print(
+                    f"\n--table --json={options.json}: no race of --minutes={options.minutes:g} "
+                    f"--search_minutes={options.search_minutes:g} --seeds={options.seeds} is whole"
+                )
             print_costs(record)
     except Failed as failed:
         sys.exit(f"error: {failed}")

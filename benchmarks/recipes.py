@@ -25,6 +25,7 @@ import sys
 from helpers.command import (
     PRETRAIN_BY_WORK,
     Failed,
+    at_least_one,
     benchmark_parser,
     load_json,
     names_among,
@@ -216,7 +217,7 @@ def make_parser():
         "--steps", type=int, default=10**9, help="end each training after so many steps"
     )
     parser.add_argument("--batch_size", type=int, default=32, help="rows of a micro-batch")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=at_least_one, default=3)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden_size", type=int, default=128)
     parser.add_argument("--max_seq_length", type=int, default=64)

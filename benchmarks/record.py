@@ -31,7 +31,7 @@ import tempfile
 import threading
 
 from helpers import text_tasks
-from helpers.command import Failed, benchmark_parser, read_metrics, run_script
+from helpers.command import Failed, at_least_one, benchmark_parser, read_metrics, run_script
 from helpers.report import print_origin, print_table
 from helpers.rows import Rows, digest
 
@@ -402,7 +402,7 @@ def make_parser():
     parser.add_argument("--sizes", type=numbers(int), default=[50, 200, 1000], help="labels")
     parser.add_argument("--rates", type=numbers(float), default=list(RATES))
     parser.add_argument("--updates", type=int, help="of each fine-tuning")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=at_least_one, default=5)
     parser.add_argument("--seeds_of_all", type=int, default=3, help="with all labels")
     parser.add_argument("--splits", type=splits, help="examples of the made tasks: TRAIN,DEV,TEST")
     parser.add_argument(

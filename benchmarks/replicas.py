@@ -22,6 +22,7 @@ import sys
 
 from helpers.command import (
     Failed,
+    at_least_one,
     benchmark_parser,
     load_json,
     names_among,
@@ -102,7 +103,7 @@ def make_parser():
     parser = benchmark_parser(__doc__, "text", "pairs", "json", "folder", "cores", "table")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=at_least_one, default=3)
     parser.add_argument("--replicas", type=int, default=4, help="compared with one replica")
     parser.add_argument("--lr_scaling", type=names_among(SCALINGS), default=list(SCALINGS))
     parser.add_argument("--batch_size", type=int, default=16, help="rows of one replica")

@@ -23,6 +23,7 @@ from helpers import measure
 from helpers.command import (
     PRETRAIN_BY_WORK,
     Failed,
+    at_least_one,
     benchmark_parser,
     names_among,
     on_core,
@@ -161,7 +162,7 @@ def make_parser():
     parser.add_argument("--length", type=int, default=128, help="tokens of a row")
     parser.add_argument("--batch", type=int, default=32, help="rows of a step")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=at_least_one, default=2)
     parser.add_argument("--only", type=names_among(TECHNIQUES), default=list(TECHNIQUES))
     return parser
 

@@ -189,6 +189,26 @@ def test_models_of_earlier_runs_need_a_folder(monkeypatch, capsys):
     assert "needs --folder" in capsys.readouterr().err
 
 
+def test_a_table_of_no_race_says_so(tmp_path, monkeypatch, capsys):
+    import optimizers
+
+    path = tmp_path / "rows.json"
+    hardware = dict(revision="1234567", cores=2, cpu="A")
+    path.write_text(json.dumps(dict(command="benchmarks/optimizers.py", hardware=hardware)))
+    monkeypatch.setattr(sys, "argv", ["optimizers.py", "--table", f"--json={path}", "--minutes=7"])
+    optimizers.main()
+    said = capsys.readouterr().out
+    assert "no race of --minutes=7 --search_minutes=7 --seeds=3 is whole" in said
+
+
+@pytest.mark.parametrize("name", ["finetuning", "optimizers", "recipes", "replicas", "techniques"])
+def test_no_seeds_are_refused(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(name).make_parser().parse_args(["--seeds=0"])
+    assert ended.value.code == 2
+    assert "--seeds: 0: must be a whole number from 1" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def documents(sample_text):
     with pytest.MonkeyPatch.context() as patch:
