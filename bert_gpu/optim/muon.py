@@ -156,14 +156,22 @@ def joint_work(matrices):
     return newton_schulz(matrices)
 
 
-def uses_gram(small, large, dtype):
-    """Whether to iterate on the Gram matrix alone, (m, m), with one product of n columns at the
-    end: less work for wide matrices. The rounding errors of small singular values grow with each
-    step, so this needs products of all 24 bits. TensorFloat-32, the default of GPUs, has 11.
+def steps_per_gram(small, large, dtype):
+    """How many steps to take with each Gram matrix x x^T, (m, m); all of them together are
+    NUM_ITERATIONS.
+
+    Between two of them a step updates the Gram matrix and the product of factors, and x, of n
+    columns, is multiplied by that product once: less work for wide matrices. But the rounding
+    errors of small singular values grow twelvefold with each step. With all 24 bits one Gram matrix
+    serves five steps. With bfloat16's 8 bits a second one is needed after three, and the errors are
+    about those of one for each step. TensorFloat-32, the default of float32 on GPUs, has 11 bits.
     """
-    if dtype != tf.float32 or large < 2 * small:
-        return False
-    return not (fused.has_gpu() and tf.config.experimental.tensor_float_32_execution_enabled())
+    if large < 2 * small:
+        return (1,) * NUM_ITERATIONS
+    if dtype != tf.float32:
+        return 3, 2
+    has_tensor_float_32 = tf.config.experimental.tensor_float_32_execution_enabled()
+    return (3, 2) if fused.has_gpu() and has_tensor_float_32 else (NUM_ITERATIONS,)
 
 
 def newton_schulz(x):
@@ -173,26 +181,24 @@ def newton_schulz(x):
     def factor(gram):  # x -> factor(x x^T) x is a step
         return identity + B * gram + C * tf.matmul(gram, gram)
 
-    gram = tf.matmul(x, x, transpose_b=True)
-    if not uses_gram(*x.shape[-2:], x.dtype):
-        for index in range(NUM_ITERATIONS):
-            gram = tf.matmul(x, x, transpose_b=True) if index else gram
-            x = tf.matmul(factor(gram), x)
-        return x
-    product = step = factor(gram)
-    for _ in range(1, NUM_ITERATIONS):
-        gram = tf.matmul(step, tf.matmul(gram, step))
-        step = factor(gram)
-        product = tf.matmul(step, product)
-    return tf.matmul(product, x)
+    for num_steps in steps_per_gram(*x.shape[-2:], x.dtype):
+        gram = tf.matmul(x, x, transpose_b=True)
+        product = step = factor(gram)
+        for _ in range(1, num_steps):
+            gram = tf.matmul(step, tf.matmul(gram, step))
+            step = factor(gram)
+            product = tf.matmul(step, product)
+        x = tf.matmul(product, x)
+    return x
 
 
 def joint_flops(shape, dtype):
     """FLOPs of `joint_work` for inputs of shape (K, m, n), 2 for each multiply-add."""
     count, small, large = shape
-    if uses_gram(small, large, dtype):
-        return count * (4 * small**2 * large + (10 * NUM_ITERATIONS - 16) * small**3)
-    return count * NUM_ITERATIONS * (4 * small**2 * large + 2 * small**3)
+    return count * sum(
+        4 * small**2 * large + (8 * num_steps - 6) * small**3
+        for num_steps in steps_per_gram(small, large, dtype)
+    )
 
 
 def step(traits, weight, gradient, state, learning_rate, corrections, config, orthogonal=None):

@@ -199,12 +199,18 @@ def test_other_optimizers_resume_to_the_bit(data, tmp_path, optimizer):
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
-def test_rollback_leaves_the_bad_data_behind(data, tmp_path, capsys):
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.long)])
+def test_rollback_leaves_the_bad_data_behind(data, tmp_path, capsys, optimizer):
     """With a far too high learning rate every checkpoint diverges again, so that the run rolls
     back, and gives up in the end.
     """
     output = tmp_path / "run"
-    calm = ["--save_checkpoints_steps=2", "--num_warmup_steps=0", "--curve=constant"]
+    calm = [
+        f"--optimizer={optimizer}",
+        "--save_checkpoints_steps=2",
+        "--num_warmup_steps=0",
+        "--curve=constant",
+    ]
     assert pretrain(data, output, *calm, steps=4) == 0
     path = output / "run.json"
     content = json.loads(path.read_text())
