@@ -23,6 +23,18 @@ def test_eight_bits_run():
 
 
 @pytest.mark.long
+def test_the_iteration_of_muon_is_timed_and_held_against_exact_results():
+    found = run(FOLDER / "newton_schulz.py", "--models=tiny", "--turns=1", "--rows=32")
+    times, errors = tables(found)
+    assert list(times) == ["tiny, bfloat16", "tiny, float32"] and number(times["tiny, float32"][3])
+    for name, (_, two, one, default) in errors.items():
+        is_exact = "bfloat16" not in name  # all 24 bits
+        assert default == (one if is_exact else two)
+        assert float(default) < (1e-3 if is_exact else 0.3)
+    assert float(errors["one 1, others 0.01, bfloat16"][2]) > 10
+
+
+@pytest.mark.long
 def test_data_jobs_and_their_peers_are_measured(small, oracle):
     sizes = "--megabytes=0.02 --memory_megabytes=1,2 --runs=1".split()
     found = run(FOLDER / "data.py", f"--text={small}/small.txt", f"--hf_python={oracle}", *sizes)
