@@ -135,7 +135,9 @@ class Loop:
             LogInterval(self.watch, job.flops, job.peak_flops),
             Judge(ending, progress.health),
         )
-        self.position = Position(progress.step, self.share(progress.step, progress.seconds))
+        self.position = self.before = Position(
+            progress.step, self.share(progress.step, progress.seconds)
+        )
         self.is_last = self.is_over()
         self.save_is_late = False
         self.saved_seconds, self.saved_step, self.logged_step = (
@@ -163,7 +165,7 @@ class Loop:
 
     def _turn(self, calls):
         """One call of steps, and what is due after it."""
-        before = self.position
+        before = self.before = self.position
         self.profiler.before(self.progress.step)
         self._train(calls)
         self.profiler.after(self.progress.step, self.interval.wait)
@@ -173,9 +175,11 @@ class Loop:
             self._log()
             self.judge.check_steps(self.progress.step, due.is_end)
         is_best = due.validation and self._judge_validation(self._validate())
-        self._save_if_good(due.save or is_best)
-        for mark in due.exports:
-            self._export(mark)
+        try:
+            for mark in due.exports:  # first: who resumes from the checkpoint is behind them
+                self._export(mark)
+        finally:
+            self._save_if_good(due.save or is_best)
 
     def is_over(self):
         return bool(self.moment.caught) or self.is_finished()
@@ -314,7 +318,8 @@ class Loop:
             return False
         loss = values.get("loss")
         self.judge.check_validation(self.progress.step, loss)
-        is_best = self.progress.improve(self.ending.criterion(values))
+        # weights that are not saved are not the best, whatever they are worth
+        is_best = not self._must_wait() and self.progress.improve(self.ending.criterion(values))
         if self.ending.is_stale(self.progress.num_worse) and not self.is_last:
             self.is_last = True  # what follows is saved
             self.console.say(
@@ -328,12 +333,16 @@ class Loop:
         return is_best
 
     def _save_if_good(self, is_due):
-        """Saves when due, and at the end. After bad steps it waits for a good one, or it would
-        evict the checkpoints to return to.
-        """
-        self.save_is_late = bool(is_due and self.judge.health.num_bad > 0 and not self.is_last)
+        """Saves when due, and at the end, or once it may."""
+        self.save_is_late = is_due and self._must_wait()
         if (is_due or self.is_last) and not self.save_is_late:
             self._save()
+
+    def _must_wait(self):
+        """Whether a checkpoint has to wait for a good step: after bad ones it would evict those to
+        return to.
+        """
+        return self.judge.health.num_bad > 0 and not self.is_last
 
     def _export(self, mark):
         """Exports the model at a mark of progress; when that fails (disk full), --on_save_error
@@ -422,6 +431,8 @@ class Loop:
             f"continuing with record {progress.records:,}"
         )
         self.saved_step = self.logged_step = progress.step
-        self.position = self.position._replace(step=progress.step)
+        # by time it does not go back, but what the call that diverged crossed is due again
+        share = self.share(progress.step, self.moment.seconds)
+        self.position = Position(progress.step, min(share, self.before.share))
         self.judge, self.is_last = Judge(self.ending), self.is_over()
         self.interval.clear()

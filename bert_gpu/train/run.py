@@ -320,9 +320,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
                 loop.run()
             caught = loop.moment.caught
             if not caught or loop.is_finished():
-                export_end(
-                    settings, training.export, folder, state, progress.step, workers, console
-                )
+                export_end(settings, training.export, folder, state, progress, workers, console)
                 folder.create(content | dict(exported_step=progress.step))
         except DivergedForGood:
             with contextlib.suppress(OSError):  # what it raises matters more
@@ -343,13 +341,17 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     return Outcome(folder, progress)
 
 
-def export_end(settings, export, folder, state, step, workers, console):
-    """Writes model/ at the end of a run, after `step` steps: the last weights, or the best ones
-    with --export_best.
-    """
-    ending = settings.ending
-    if ending.export_best and folder.best_step() is not None:
-        step = folder.best_step()
+def export_end(settings, export, folder, state, progress, workers, console):
+    """Writes model/ at the end of a run: the last weights, or the best ones with --export_best."""
+    ending, step = settings.ending, progress.step
+    best_step = folder.best_step() if ending.export_best else None
+    if ending.export_best and best_step != progress.best_step:
+        console.warn(
+            f"the checkpoint of step {progress.best_step}, which has the best validation "
+            f"{ending.best_metric}, is not there; model/ is that of step {best_step or step}"
+        )
+    if best_step is not None:
+        step = best_step
         try:
             state.assign(folder.restore(step))
         except UserError as error:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -24,8 +25,9 @@ from bert_gpu.pretrain import PretrainConfig, PretrainSettings, run
 from bert_gpu.train import checkpoint
 from bert_gpu.train import run as engine
 from bert_gpu.train.checkpoint import Progress, RunFolder
-from bert_gpu.train.config import BatchConfig, CadenceConfig
+from bert_gpu.train.config import BatchConfig, CadenceConfig, EndingConfig
 from bert_gpu.train.step import TrainStep
+from bert_gpu.train.workers import ALONE
 from tests.cli.pretraining import (
     HANG_SECONDS,
     ROOT,
@@ -253,6 +255,25 @@ def test_marks_best_and_early_stop(data, tmp_path, capsys):
     ).steps() == [3]
 
 
+def test_a_best_checkpoint_that_could_not_be_saved_is_said(capsys):
+    exported = []
+    engine.export_end(
+        types.SimpleNamespace(ending=EndingConfig(export_best=True)),
+        lambda path, weights, step: exported.append(step),
+        types.SimpleNamespace(best_step=lambda: None, model="model"),
+        types.SimpleNamespace(read_weights=dict),
+        Progress(step=12, best_step=8),
+        ALONE,
+        Console(),
+    )
+    assert exported == [12]
+    error = capsys.readouterr().err
+    assert (
+        "step 8, which has the best validation loss, is not there; model/ is that of step 12"
+        in (error)
+    )
+
+
 def test_a_full_disk_keeps_the_good_checkpoints(data, tmp_path, capsys, monkeypatch):
     """The disk is full at the saves of steps 4 and 8 and has room at 12: the run ends well. Full to
     the end: it does not.
@@ -314,6 +335,7 @@ import sys
 import tensorflow as tf
 from bert_gpu.cli import flags, pretrain
 from bert_gpu.train.step import TrainStep
+from bert_gpu.train.workers import ALONE
 
 @tf.function(autograph=False)
 def call_of_many_steps():

@@ -186,6 +186,65 @@ def test_no_mark_is_lost_to_time_outside_of_steps(tmp_path):
     assert [mark for mark, _ in world.exports] == [0.25, 0.5, 0.75]
 
 
+def test_a_mark_is_exported_before_the_checkpoint_behind_it(tmp_path):
+    """So a run that is killed in an export goes on before the mark, and comes to it again."""
+    world, events = (
+        World(
+            tmp_path,
+            num_train_steps=20,
+            save_checkpoints_steps=5,
+            finetune_time_markers=("0.5", "1"),
+        ),
+        [],
+    )
+    read = world.job.read
+    world.job = dataclasses.replace(
+        world.job,
+        read=lambda: events.append(world.progress.step) or read(),
+        export=lambda mark, step: events.append(mark),
+    )
+    world.run()
+    assert events == [5, 0.5, 10, 15, 1.0, 20]
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_a_rollback_loses_no_mark(tmp_path, by_time):
+    """Steps 40 to 59, one call, diverge the first time; the mark is at 50."""
+    schedule = ScheduleConfig()
+    if by_time:
+        schedule = ScheduleConfig(lr_schedule="time", total_training_time=100 * SECONDS / 3600)
+    world = World(
+        tmp_path,
+        losses=lambda step, record: np.nan if 80 <= record < 120 else 2.0,
+        schedule=schedule,
+        num_train_steps=100,
+        steps_per_loop=20,
+        log_steps=20,
+        save_checkpoints_steps=20,
+        max_bad_steps=20,
+        on_divergence="rollback",
+        finetune_time_markers=("0.5",),
+    )
+    world.run()
+    assert world.progress.num_rollbacks == 1
+    assert [mark for mark, _ in world.exports] == [0.5]
+
+
+def test_the_best_checkpoint_is_one_that_is_there(tmp_path):
+    """A bad step before the best validation delays its checkpoint, which then has other weights."""
+    losses = {10: 1.0, 20: 2.0, 30: 3.0}
+    world = World(
+        tmp_path,
+        losses=lambda step, record: np.nan if step == 9 else 2.0,
+        eval_losses=lambda step: losses.get(step, 9.0),
+        num_train_steps=30,
+        save_checkpoints_steps=10,
+    )
+    world.run()
+    assert world.saved == [11, 20, 30]
+    assert world.progress.best_step == world.folder.best_step() == 20
+
+
 def test_the_best_checkpoint_stays(tmp_path):
     losses = {4: 3.0, 8: 1.0, 12: 2.0, 16: 2.5, 20: 2.2}
     world = World(
