@@ -5,27 +5,28 @@ BERTs on real text, and the time of a step.
     python benchmarks/optimizers.py --text=corpus.txt --folder=WORK --json=docs/data/optimizers.json
         [--part=cost,race,pairs] [--models=tiny,mini] [--forms=pre-LN,rotary,post-LN]
         [--optimizers=adamw,lamb,muon] [--minutes=5] [--search_minutes=5] [--seeds=3]
-        [--plots=docs/pictures]
+        [--further_rates=adamw:0.001,lamb:0.005] [--plots=docs/pictures]
     python benchmarks/optimizers.py --table --json=docs/data/optimizers.json --search_minutes=2
 
 `cost` measures the step of each optimizer, in turns. `race` turns the minutes into a number of
 steps by these times, so that what else the machine does changes no result, and trains: each
 optimizer with the learning rates of a grid for --search_minutes, which is extended while the best
-is at its edge; then with its best one, and any as good but for 0.02 nats, for --minutes and --seeds
-other seeds; the best by these counts. `pairs` fine-tunes AdamW's and Muon's models of the race (not
-LAMB's) on labelled pairs, with both optimizers; the dev file chooses the learning rate, the test
-file is reported. Each finished run is one row of the JSON file; what is there is not run again, and
-a file with rows of another text, vocabulary or pairs is refused. Another machine may go on with it:
-the numbers of steps are those of the machine that measured the steps: the cost of a further form is
-measured beside the first one's and scaled by what that cost there. The tables and plots are made
-from that file; --table prints those of finished races with the minutes and seeds of its flags. Runs
-have a core each, as many at a time as there are cores.
+is at its edge; then with its best one, any as good but for 0.02 nats, and --further_rates, for
+--minutes and --seeds other seeds; the best by these counts. `pairs` fine-tunes AdamW's and Muon's
+models of the race (not LAMB's) on labelled pairs, with both optimizers; the dev file chooses the
+learning rate, the test file is reported. Each finished run is one row of the JSON file; what is
+there is not run again, and a file with rows of another text, vocabulary or pairs is refused.
+Another machine may go on with it: the numbers of steps are those of the machine that measured the
+steps: the cost of a further form is measured beside the first one's and scaled by what that cost
+there. The tables and plots are made from that file; --table prints those of finished races with the
+minutes and seeds of its flags. Runs have a core each, as many at a time as there are cores.
 
 pre-LN: layer normalisation before each block, no dropout. rotary: the same with rotary positions.
 post-LN: BERT's own form, with dropout 0.1. All train on the next-sentence objective, rows of 64
 tokens, 64 rows a step, 8,192 pieces.
 """
 
+import argparse
 import contextlib
 import pathlib
 import statistics
@@ -118,6 +119,17 @@ def final_rates(losses):
     return [best] + [
         rate for rate in sorted(losses) if rate != best and losses[rate] < losses[best] + TIE
     ]
+
+
+def read_rates(text):
+    """A type for argparse: "adamw:0.001,adamw:0.0005" -> {"adamw": [0.001, 0.0005]}."""
+    found = {}
+    for part in text.split(","):
+        name, _, rate = part.partition(":")
+        if name not in OPTIMIZERS:
+            raise argparse.ArgumentTypeError(f"{part}: must be OPTIMIZER:LEARNING_RATE")
+        found.setdefault(name, []).append(float(rate))
+    return found
 
 
 def settings_of(options):
@@ -260,7 +272,9 @@ def race(options, record, model, form):
 
         try:
             losses = search(rates_between(*FIRST_RATES[optimizer]), losses_at)
-            rates, seeds = final_rates(losses), final_seeds(options)
+            further = options.further_rates.get(optimizer, [])
+            rates = list(dict.fromkeys([*final_rates(losses), *further]))
+            seeds = final_seeds(options)
             cases = [(rate, options.minutes, seed) for rate in rates for seed in seeds]
             rows = options.cores.each(run, cases)
         except Missing:
@@ -552,6 +566,12 @@ def make_parser():
     parser.add_argument("--minutes", type=float, default=5.0, help="of each run")
     parser.add_argument("--search_minutes", type=float, help="of the search; default: as --minutes")
     parser.add_argument("--seeds", type=at_least_one, default=3)
+    parser.add_argument(
+        "--further_rates",
+        type=read_rates,
+        default={},
+        help="learning rates that run to the end, whatever the search says: adamw:0.001,...",
+    )
     parser.add_argument("--vocab_size", type=int, default=8192)
     parser.add_argument("--turns", type=int, default=7, help="of `cost`")
     parser.add_argument("--turn_seconds", type=float, default=2.0, help="of `cost`")

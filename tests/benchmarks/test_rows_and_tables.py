@@ -1,5 +1,6 @@
 """What benchmarks choose, keep and print, without a run."""
 
+import argparse
 import importlib
 import json
 import sys
@@ -63,6 +64,10 @@ def test_a_search_goes_on_at_an_edge_until_it_gets_worse():
     losses = {1e-3: 6.28, 2e-3: 6.3, 5e-3: 6.27, 1e-2: optimizers.DIVERGED}
     assert optimizers.final_rates(losses) == [5e-3, 1e-3]
     assert optimizers.final_rates(dict.fromkeys(losses, optimizers.DIVERGED)) == [1e-3]
+    found = optimizers.read_rates("adamw:0.001,lamb:5e-3,adamw:2e-4")
+    assert found == dict(adamw=[1e-3, 2e-4], lamb=[5e-3])
+    with pytest.raises(argparse.ArgumentTypeError, match="sgd:1: must be OPTIMIZER:LEARNING_RATE"):
+        optimizers.read_rates("sgd:1")
 
 
 def test_calls_within_a_part_count_once():

@@ -179,12 +179,14 @@ def test_optimizers_are_compared(small, tmp_path, monkeypatch, capsys):
     flags = (
         f"--text={small}/small.txt --pairs={small}/pairs --folder={tmp_path} --vocab_size=500 "
         f"--json={tmp_path}/found.json --models=tiny --forms=pre-LN --optimizers=adamw,muon "
-        "--minutes=1e-3 --turns=1 --turn_seconds=0.01 --seeds=1 --pair_epochs=1"
+        "--minutes=1e-3 --turns=1 --turn_seconds=0.01 --seeds=1 --pair_epochs=1 "
+        "--further_rates=adamw:0.001"
     )
     monkeypatch.setattr(sys, "argv", ["optimizers", *flags.split()])
     optimizers.main()
     found = json.loads((tmp_path / "found.json").read_text())
-    assert [len(found[part]) for part in ("costs", "runs", "pairs")] == [1, 4, 3]
+    assert [len(found[part]) for part in ("costs", "runs", "pairs")] == [1, 5, 3]
+    assert "tiny pre-LN adamw 0.001 0.001 min seed 2" in found["runs"]
     assert all(4 < row["mlm_loss"] < 8 for row in found["runs"].values())
     printed = race, pairs, costs = tables(capsys.readouterr().out)
     assert list(race) == ["adamw", "muon"] and race["adamw"][-1] == "-"
