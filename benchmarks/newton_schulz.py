@@ -5,9 +5,11 @@ each loses to rounding.
     python benchmarks/newton_schulz.py [--models=mini,small] [--precision=bfloat16,float32]
         [--turns=15] [--rows=192]
 
-The times are of all matrices of a model, in turns, on this machine. The errors are those of
-matrices of (rows, 4 x rows) whose singular values are known, relative in the Frobenius norm to what
-the iteration gives without rounding. "default": what training does (bert_gpu/optim/muon.py).
+The times are of all matrices of a model, in turns, on this machine; half of the work is square
+matrices, which have one for each step anyhow. The errors are those of matrices of (rows, 4 x rows)
+whose singular values are known, relative in the Frobenius norm to what the iteration gives without
+rounding, and beside them is the largest singular value by default. "default": what training does
+(bert_gpu/optim/muon.py).
 """
 
 import statistics
@@ -24,12 +26,13 @@ from bert_gpu.optim import muon
 from bert_gpu.optim.config import OptimizerConfig
 
 # a plain import would be sorted before bert_gpu, which sets TensorFlow's environment
-tf = Later("tensorflow")
+tf, fused = Later("tensorflow"), Later("bert_gpu.fused")
 
 PRECISIONS = ("bfloat16", "float16", "float32")
 PLANS = {  # steps of wide matrices with each Gram matrix
     "one for each step": (1, 1, 1, 1, 1),
-    "two": (3, 2),
+    "two: 3 + 2": (3, 2),
+    "two: 2 + 3": (2, 3),
     "one": (5,),
 }
 SPECTRA = {  # singular values by their indices 1, 2, 3, ..., as shares of the last
@@ -57,7 +60,8 @@ def compiled(plan, inputs):
         finally:
             muon.steps_per_gram = own
 
-    return tf.function(work, autograph=False).get_concrete_function(*inputs)
+    function = tf.function(work, autograph=False, jit_compile=fused.has_gpu())
+    return function.get_concrete_function(*inputs)
 
 
 def compiled_ways(inputs):
@@ -128,8 +132,9 @@ def print_errors(options):
                 [found] = function(*inputs)
                 difference = tf.cast(found[0], tf.float32).numpy() - left * exact @ right.T
                 errors.append(f"{np.linalg.norm(difference) / np.linalg.norm(exact):.2g}")
-            rows.append([f"{name}, {precision}", *errors])
-    print_table(["singular values", *PLANS, "default"], rows)
+            largest = np.linalg.norm(tf.cast(found[0], tf.float32).numpy(), 2)  # of the default
+            rows.append([f"{name}, {precision}", *errors, f"{largest:.2f}"])
+    print_table(["singular values", *PLANS, "default", "largest"], rows)
 
 
 def make_parser():

@@ -24,9 +24,9 @@ tf, fused = Later("tensorflow"), Later("bert_gpu.fused")
 SUMMARY = "orthogonalised momentum for the matrices of the layers, AdamW for the rest (Jordan 2024)"
 corrections = adam.corrections
 
-# Our names and Model Garden's. A kernel of rank 3 has one axis more for heads: behind the inputs
-# of query, key and value, before the outputs of the attention's last layer.
-# A router of experts is a small output layer.
+# Our names and Model Garden's. A kernel of rank 3 has an axis for heads: (inputs, heads, D) of
+# query, key and value, (heads, D, outputs) of the attention's output. A router of experts is a
+# small output layer.
 MATRICES = re.compile(
     r"(^|/)(reuse_)?(layer|transformer)\w*/(?!.*router/).+/kernel$|^mlm/transform/kernel$"
 )
@@ -35,7 +35,8 @@ HEADS_BEHIND, HEADS_BEFORE = (
     re.compile(r"attention_output\w*/kernel$"),
 )
 
-# Jordan 2024: a x + b x^3 + c x^5 has the steepest slope at 0 of those that keep [0, 1] near 1.
+# Jordan 2024: of a x + b x^3 + c x^5, the coefficients with the steepest slope at 0 of which five
+# steps still keep [0, 1] near 1.
 A, B, C = 3.4445, -4.7750, 2.0315
 NUM_ITERATIONS = 5
 RMS_OF_ADAMW = 0.2  # Liu et al. 2025, 2.2: typical root mean square of AdamW's updates
@@ -148,8 +149,9 @@ def joint_work(matrices):
     """Moves the singular values of matrices from (0, 1] to about 1 by five Newton-Schulz steps:
     (K, m, n) -> (K, m, n).
 
-    U S V^T -> U f(S) V^T, f(s) in [0.68, 1.203] where s > 0.002. With bfloat16 also the products
-    are. On CPUs the matrices are taken one by one, several times faster than a batched product.
+    U S V^T -> U f(S) V^T, f(s) in [0.68, 1.203] where s > 0.002. The products are computed in the
+    type of `matrices`; bfloat16 adds errors of about 0.1. On CPUs the matrices are taken one by
+    one, several times faster than a batched product.
     """
     if not fused.has_gpu():
         return tf.stack([newton_schulz(matrix) for matrix in tf.unstack(matrices)])
@@ -160,11 +162,12 @@ def steps_per_gram(small, large, dtype):
     """How many steps to take with each Gram matrix x x^T, (m, m); all of them together are
     NUM_ITERATIONS.
 
-    Between two of them a step updates the Gram matrix and the product of factors, and x, of n
-    columns, is multiplied by that product once: less work for wide matrices. But the rounding
-    errors of small singular values grow twelvefold with each step. With all 24 bits one Gram matrix
-    serves five steps. With bfloat16's 8 bits a second one is needed after three, and the errors are
-    about those of one for each step. TensorFloat-32, the default of float32 on GPUs, has 11 bits.
+    Until the next one only (m, m) matrices are multiplied: a step updates the Gram matrix and the
+    product of factors, by which x, (m, n), is multiplied once. That is less work for wide matrices,
+    but the rounding errors of small singular values grow twelvefold with each step. With all 24
+    bits one Gram matrix serves five steps. With bfloat16's 8 bits a second one is needed after
+    three, and the errors are about those of one for each step. TensorFloat-32, the default of
+    float32 on GPUs, has 11 bits; a GPU without it does a sixth more than it would have to.
     """
     if large < 2 * small:
         return (1,) * NUM_ITERATIONS

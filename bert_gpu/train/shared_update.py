@@ -1,8 +1,8 @@
 """Divides an optimizer's joint work (optim/interface.py) over the replicas: each does a share and
 sends it to the others.
 
-It pays where the work that a replica saves takes longer than the transfer: the same share of the
-work and of the bytes, (R - 1) / R, so the number of replicas does not matter.
+It pays where the work that a replica saves takes longer than the transfer. A replica saves
+(R - 1) / R of the work and receives (R - 1) / R of the bytes, so R does not matter.
 
 Legend: R replicas; K inputs of one shape.
 """
