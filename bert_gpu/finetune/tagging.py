@@ -186,12 +186,16 @@ def metric_names(task, kind, labels):
 
 
 def as_entities(labels):
-    """The tags as seqeval takes them, with prefixes such as B- and I-; plain ones such as PER
-    beside O become I-PER, so that neighbours of one tag are an entity. None where no tag is O and
-    none has a prefix, as in part-of-speech tagging.
+    """The tags as seqeval takes them: B, I, E or S, alone or with a type as in B-PER, and O.
+
+    L and U, as BILOU has them, become E and S, of which they are other names. Plain tags such as
+    PER beside O become I-PER, so that neighbours of one tag are an entity. None where no tag is O
+    and none has a prefix, as in part-of-speech tagging.
     """
-    if all(label == OUTSIDE or re.fullmatch(r"[BIESLU]-.+", label) for label in labels):
-        return list(labels)
+    # a bare L or U is BILOU's beside a B, and else a tag such as any
+    bare = "BIESLU" if "B" in labels else "BIES"
+    if all(label == OUTSIDE or re.fullmatch(f"[{bare}]|[BIESLU]-.+", label) for label in labels):
+        return [{"L": "E", "U": "S"}.get(label[0], label[0]) + label[1:] for label in labels]
     if OUTSIDE not in labels:
         return None
     return [label if label == OUTSIDE else f"I-{label}" for label in labels]

@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import seqeval.metrics
+import seqeval.scheme
 import tensorflow as tf
 
 from bert_gpu.finetune import classifier, tagging
@@ -228,6 +229,8 @@ def judged(truth, predicted, labels):
         ("B-LOC", "B-PER", "I-LOC", "I-PER", "O"),
         ("B-LOC", "E-LOC", "I-LOC", "S-LOC", "S-PER", "B-PER", "O"),
         ("I-LOC", "I-PER", "O"),
+        ("B", "I", "O"),
+        ("B", "E", "I", "O", "S"),
     ],
 )
 def test_entities_are_counted_as_seqeval_counts_them(labels):
@@ -244,6 +247,31 @@ def test_entities_are_counted_as_seqeval_counts_them(labels):
             theirs = getattr(seqeval.metrics, f"{name}_score")(truth, predicted)
             assert found[name] == pytest.approx(theirs, abs=1e-12)
         assert found["accuracy"] == pytest.approx(seqeval.metrics.accuracy_score(truth, predicted))
+
+
+@pytest.mark.parametrize("types", [("-LOC", "-PER"), ("",)])
+def test_entities_of_bilou_are_counted_as_seqeval_counts_them(types):
+    labels = ("O", *(letter + name for letter in "BILU" for name in types))
+    generator = np.random.default_rng(2)
+
+    def sentence(length):
+        """Tags of entities of 1 to 3 words, and of words between them."""
+        tags = []
+        while len(tags) < length:
+            room, name = length - len(tags), generator.choice(types)
+            letters = generator.choice([one for one in ("O", "U", "BL", "BIL") if len(one) <= room])
+            tags += [letter if letter == "O" else letter + name for letter in letters]
+        return tags
+
+    lengths = generator.integers(2, 12, 40).tolist()
+    truth, noise = ([sentence(length) for length in lengths] for _ in "ab")
+    predicted = truth[:20] + noise[20:]
+    found = judged(truth, predicted, labels)
+    strict = dict(mode="strict", scheme=seqeval.scheme.BILOU)
+    assert 0.3 < found["f1"] < 1
+    for name in ("precision", "recall", "f1"):
+        theirs = getattr(seqeval.metrics, f"{name}_score")(truth, predicted, **strict)
+        assert found[name] == pytest.approx(theirs, abs=1e-12)
 
 
 def test_plain_tags_beside_o_are_runs_and_others_are_words():
