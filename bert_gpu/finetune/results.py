@@ -25,6 +25,7 @@ RESULTS, RESULTS_TEXT = "eval_results.json", "eval_results.txt"
 PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", "submission"
 TAGGED = "predictions.conll"
 ANSWERS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+BREAKS = re.compile(r"[\t\r\n]+")  # what parts the cells and lines of a table
 FILES = re.compile(
     r"eval_results\.(json|txt)|(test_results|predictions)(_\w+)?\.tsv|predictions\.conll|"
     r"(predictions|nbest_predictions|null_odds)(_dev)?\.json|submission|pictures"
@@ -236,11 +237,13 @@ def with_suffix(name, suffix):
 
 def write_table(output_dir, name, heading, rows):
     """Writes lines of cells with tabs between them. Tabs and line breaks inside become spaces."""
-    lines = (
-        "\t".join(" ".join(cell.split()) if not cell.isalnum() else cell for cell in row) + "\n"
-        for row in itertools.chain([heading], rows)
-    )
-    write(output_dir, name, lines)
+    every = itertools.chain([heading], rows)
+    write(output_dir, name, ("\t".join(map(one_line, row)) + "\n" for row in every))
+
+
+def one_line(cell):
+    """A cell's text without tabs and line breaks, all else as it is."""
+    return BREAKS.sub(" ", cell)
 
 
 def write(output_dir, name, lines):

@@ -253,8 +253,7 @@ def write(output_dir, settings, examples, rows, kind, labels, outputs):
         for sentence in examples.sentences():
             yield from (f"{line}\n" for line in surrounded(sentence.before))
             for offset, cells in enumerate(sentence.rows):
-                shown = [" ".join(cell.split()) for cell in (*cells, answers[first + offset])]
-                yield examples.separator.join(shown) + "\n"
+                yield line_of((*cells, answers[first + offset]), examples.separator)
             yield "\n"
             first += len(sentence.rows)
 
@@ -270,6 +269,15 @@ def write(output_dir, settings, examples, rows, kind, labels, outputs):
     where, name = results.predictions_path(output_dir, "", named, results.TAGGED)
     results.write(where, name, lines())
     return os.path.join(where, name)
+
+
+def line_of(cells, separator):
+    """A line of a file of columns, which reads back as the cells: those that no white space can
+    part, such as an empty one, stand between tabs.
+    """
+    shown = [results.one_line(cell) for cell in cells]
+    needs_tabs = any(not cell or " " in cell for cell in shown)
+    return ("\t" if needs_tabs else separator).join(shown) + "\n"
 
 
 def surrounded(before):

@@ -274,6 +274,40 @@ def test_entities_of_bilou_are_counted_as_seqeval_counts_them(types):
         assert found[name] == pytest.approx(theirs, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("test.txt", "10\u00a0000 O\n\u3000 B-X\n\n\x85 X\n"),
+        ("test.txt", "a  O\nNew York\tO\n\tO\nb\tO\n"),
+        ("test.tsv", "New  York\tO\n\tO\n\n\u2028\tO\n"),
+        ("test.jsonl", json.dumps(dict(words=["a\u00a0b", "c d", "", "\u3000"], tags=["O"] * 4))),
+    ],
+)
+def test_predictions_read_back_as_the_words_of_the_file(tmp_path, name, text):
+    def read(folder):
+        config = FinetuneConfig(data_dir=str(folder), task_name="ner")
+        [found] = read_splits(resolve_task(config), config, ["predict"])["predict"]
+        return found
+
+    (tmp_path / name).write_text(text)
+    examples = read(tmp_path)
+    outputs = np.eye(3)[np.arange(examples.num_words) % 3]
+    settings, out = FinetuneSettings(run=FinetuneConfig()), tmp_path / "out"
+    tagging.write(str(out), settings, examples, None, None, LABELS, outputs)
+    table = (out / "test_results.tsv").read_bytes().decode().split("\n")[1:-1]
+    (out / "predictions.conll").rename(out / "test.txt")
+    sentences, again = list(examples.sentences()), list(read(out).sentences())
+    assert [one.words for one in again] == [one.words for one in sentences]
+    assert [one.rows for one in again] == [
+        [[*cells, tag] for cells, tag in zip(one.rows, two.tags, strict=True)]
+        for one, two in zip(sentences, again, strict=True)
+    ]
+    tags = itertools.chain(*(one.tags for one in again))
+    assert list(tags) == [LABELS[index % 3] for index in range(examples.num_words)]
+    words = itertools.chain(*(one.words for one in sentences))
+    assert [line.split("\t")[2] for line in table] == list(words)
+
+
 def test_plain_tags_beside_o_are_runs_and_others_are_words():
     truth, predicted = [["PER", "PER", "O", "LOC"]], [["PER", "O", "O", "LOC"]]
     found = judged(truth, predicted, ("LOC", "O", "PER"))
