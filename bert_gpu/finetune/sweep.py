@@ -113,8 +113,9 @@ def plan_trials(variants, sweep):
         names, marks.items(), variants.items(), range(sweep.num_trials)
     ):
         task = name or chosen.run.task_name or DEFAULT_TASK
-        parts = [task if name else "", f"mark-{mark:g}" if model else "", cell.replace(" ", ",")]
-        folder = os.path.join(settings.run.output_dir, *filter(None, parts), f"trial-{number + 1}")
+        inner = [f"mark-{mark:g}" if model else "", cell.replace(" ", ","), f"trial-{number + 1}"]
+        inner = os.path.join(*filter(None, inner))
+        folder = os.path.join(settings.run.output_dir, task if name else "", inner)
         run = dataclasses.replace(
             chosen.run, task_name=task, output_dir=folder, seed=chosen.run.seed + number
         )
@@ -122,8 +123,8 @@ def plan_trials(variants, sweep):
         if model:
             first = dataclasses.replace(first, init_checkpoint=model)
         if sweep.mnli_first and name in AFTER_MNLI and "mnli" in names:
-            source = folder.replace(os.sep + name + os.sep, os.sep + "mnli" + os.sep)
-            first = dataclasses.replace(first, init_checkpoint=os.path.join(source, "model"))
+            source = os.path.join(settings.run.output_dir, "mnli", inner, "model")
+            first = dataclasses.replace(first, init_checkpoint=source)
         trial = dataclasses.replace(chosen, run=run, start=first)
         found.append(Trial(task, cell, mark, number + 1, folder, trial))
     return found

@@ -105,6 +105,15 @@ def test_the_order_of_all_tasks_and_what_starts_from_mnli(glue, tmp_path):
     assert by_name["cola/learning_rate=1/trial-1"].start.init_checkpoint is None
 
 
+def test_what_starts_from_mnli_does_so_wherever_the_folder_lies(glue, tmp_path):
+    output = tmp_path / "rte" / "out"
+    settings = settings_for(output, task_name="all", data_dir=str(glue))
+    trials = sweep.plan_trials({"": settings}, SweepConfig(mnli_first=True))
+    [rte] = [trial for trial in trials if trial.task == "rte"]
+    assert rte.folder == str(output / "rte" / "trial-1")
+    assert rte.settings.start.init_checkpoint == str(output / "mnli" / "trial-1" / "model")
+
+
 def test_marks_of_a_pretraining(tmp_path):
     for share in ("0.1", "1", "0.05"):
         (tmp_path / "marks" / share).mkdir(parents=True)
