@@ -161,6 +161,32 @@ def test_a_sweep_stops_with_its_trial_and_a_trial_that_diverges_does_not_stop_it
     assert (tmp_path / "out" / "scores.md").read_text().startswith("| task ")
 
 
+def test_what_starts_from_a_trial_that_failed_is_not_tried(glue, tmp_path, monkeypatch):
+    called = []
+
+    class Result:
+        metrics, signal = dict(dev=dict(accuracy=0.5, matthews=0.5)), None
+
+    def finetune(settings, console, reuses_results):
+        called.append((settings.run.task_name, settings.run.seed))
+        if called[-1] == ("mnli", 3):
+            raise GaveUp("diverged at step 3")
+        return Result()
+
+    monkeypatch.setattr(sweep, "finetune", finetune)
+    settings = settings_for(tmp_path / "out", task_name="all", data_dir=str(glue), seed=3)
+    sweep.run_sweep({"": settings}, SweepConfig(num_trials=2, mnli_first=True))
+    assert called == [("mnli", 3), ("mnli", 4), ("cola", 3), ("cola", 4), ("rte", 4)]
+    content = json.loads((tmp_path / "out" / "scores.json").read_text())
+    errors = {
+        (one["task"], one["seed"]): one["error"] for one in content["trials"] if "error" in one
+    }
+    assert errors == {
+        ("mnli", 3): "diverged at step 3",
+        ("rte", 3): "mnli/trial-1, from which it starts, failed",
+    }
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="holds no trials, but notes.txt"):
