@@ -283,7 +283,3 @@ def line_of(cells, separator):
 def surrounded(before):
     """Lines of documents, with a blank line behind each."""
     return [line for one in before for line in (one, "")]
-
-
-def names_of(task):
-    return (results.RESULTS, results.RESULTS_TEXT, results.PROBABILITIES, results.TAGGED)
