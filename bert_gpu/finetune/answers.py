@@ -248,9 +248,3 @@ def write(output_dir, settings, examples, rows, kind, labels, outputs):
     for path, content in contents.items():
         results.write(*path, [json.dumps(content, indent=4), "\n"])
     return os.path.join(where, name)
-
-
-def names_of(task):
-    answers = (results.ANSWERS, results.N_BEST, results.NULL_ODDS)
-    names = [results.with_suffix(name, suffix) for name in answers for suffix in ("", "_dev")]
-    return (results.RESULTS, results.RESULTS_TEXT, *names)

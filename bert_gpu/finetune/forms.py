@@ -63,9 +63,6 @@ class FormModule(typing.Protocol):
     def write(self, output_dir, settings, examples, rows, kind, labels, outputs):
         """Writes the predictions; returns the path of the file that one reads first."""
 
-    def names_of(self, task):
-        """The files and folders that a run may leave."""
-
 
 def open_form(task) -> FormModule:
     """The module of a TaskSpec's form."""

@@ -8,6 +8,7 @@ Legend: N examples, C classes.
 """
 
 import os
+import re
 
 import numpy as np
 
@@ -54,6 +55,15 @@ def draw(output_dir, stem, task, labels, outputs, targets):
         paths.append(os.path.join(folder, f"{stem}-{name}{SUFFIX}"))
         figure.savefig(paths[-1], dpi=120)
     return paths
+
+
+def is_picture(path):
+    """Whether `draw` wrote a file, or was killed before it had begun to."""
+    if not re.fullmatch(r".+-(scatter|confusion|roc|reliability)\.png", os.path.basename(path)):
+        return False
+    with open(path, "rb") as file:
+        begin = file.read(200)
+    return not begin or (begin.startswith(b"\x89PNG") and b"Software\0Matplotlib" in begin)
 
 
 def new_figure(title, xlabel, ylabel):

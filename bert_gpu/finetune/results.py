@@ -18,6 +18,8 @@ from bert_gpu.console import format_metric
 from bert_gpu.files import check_writable
 from bert_gpu.finetune import pictures
 from bert_gpu.finetune.config import STANDARD_OUTPUT
+from bert_gpu.finetune.conll import DOCUMENT, cells_of
+from bert_gpu.finetune.tasks import TASKS
 from bert_gpu.settings import UserError
 from bert_gpu.train import checkpoint
 
@@ -25,17 +27,31 @@ RESULTS, RESULTS_TEXT = "eval_results.json", "eval_results.txt"
 PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", "submission"
 TAGGED = "predictions.conll"
 ANSWERS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+PARTIAL = re.compile(r"\.(.+)\.\d+\.partial")  # of `write`
+SUBMITTED = {name for task in TASKS.values() for name in task.submission.values()}
+BREAKS = re.compile(r"[\t\r\n]+")  # what parts the cells and lines of a table
 FILES = re.compile(
     r"eval_results\.(json|txt)|(test_results|predictions)(_\w+)?\.tsv|predictions\.conll|"
     r"(predictions|nbest_predictions|null_odds)(_dev)?\.json|submission|pictures"
 )
 
 
-def names_of(task):
-    """The files and folders that a run of a TaskSpec may leave."""
-    suffixes = [stem.removeprefix("test") for stem in task.stems("test")]
-    tables = [with_suffix(name, end) for name in (PROBABILITIES, PREDICTIONS) for end in suffixes]
-    return (RESULTS, RESULTS_TEXT, *tables, SUBMISSION, pictures.FOLDER)
+def find_results(folder):
+    """Paths of the files in a run's folder that fine-tunings have written, whatever their tasks,
+    then of the folders that held them.
+
+    Those of predictions stand before what `is_result` knows them by.
+    """
+    found, folders = [], []
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if name in (SUBMISSION, pictures.FOLDER) and os.path.isdir(path):
+            parts = (os.path.join(path, part) for part in sorted(os.listdir(path)))
+            found += filter(is_part, parts)
+            folders.append(path)
+        elif name == RESULTS or is_result(folder, name):  # every run has its own RESULTS
+            found.append(path)
+    return found + folders
 
 
 def open_results(folder, fields):
@@ -70,14 +86,21 @@ def open_results(folder, fields):
 
 
 def is_result(path, name):
-    """Whether this module wrote a file, judged by its content, or left it when killed."""
-    partial = re.fullmatch(r"\.(.+)\.\d+\.partial", name)
+    """Whether this module wrote a file, judged by its content, or left it when killed; of a folder,
+    whether it wrote all that is in there.
+    """
+    partial = PARTIAL.fullmatch(name)
     if not FILES.fullmatch(partial[1] if partial else name):
         return False
-    if partial or name in (SUBMISSION, pictures.FOLDER, TAGGED):
+    if partial:
         return True
+    where = os.path.join(path, name)
     try:
-        with open(os.path.join(path, name), encoding="utf-8") as file:
+        if name in (SUBMISSION, pictures.FOLDER):
+            return all(is_part(os.path.join(where, part)) for part in os.listdir(where))
+        if name == TAGGED:
+            return is_tagged(where, os.path.join(path, PROBABILITIES))
+        with open(where, encoding="utf-8") as file:
             if name == RESULTS:
                 values = json.load(file)
                 return isinstance(values, dict) and {"num_examples", "checkpoint"} <= set(values)
@@ -91,6 +114,36 @@ def is_result(path, name):
     if name.startswith("test_results"):
         return first.startswith("id\tprediction\t")
     return "prediction" in first.split("\t")
+
+
+def is_part(path):
+    """The same of a file in one of the folders."""
+    folder, name = os.path.split(path)
+    try:
+        if os.path.basename(folder) == pictures.FOLDER:
+            return pictures.is_picture(path)
+        partial = PARTIAL.fullmatch(name)
+        if (partial[1] if partial else name) not in SUBMITTED:
+            return False
+        with open(path, encoding="utf-8") as file:
+            return bool(partial) or file.readline() == "index\tprediction\n"
+    except (OSError, ValueError):
+        return False
+
+
+def is_tagged(path, table):
+    """Whether a predictions.conll was written with the test_results.tsv beside it: its first word
+    is the same, with one of the tags in there.
+    """
+    with open(table, encoding="utf-8") as file:
+        titles, first = (file.readline().rstrip("\n").split("\t") for _ in range(2))
+    if titles[:3] != ["id", "prediction", "word"] or len(first) != len(titles):
+        return False
+    tags = {title.removeprefix("probability_").strip(" ") for title in titles[3:]}
+    with open(path, encoding="utf-8") as file:
+        lines = (cells for cells in map(cells_of, file) if cells and cells[0] != DOCUMENT)
+        cells = next(lines, [""])
+    return first[2].strip(" ") in cells[:-1] and cells[-1] in tags
 
 
 def write_results(output_dir, metrics, examples, checkpoint, step):
@@ -236,11 +289,13 @@ def with_suffix(name, suffix):
 
 def write_table(output_dir, name, heading, rows):
     """Writes lines of cells with tabs between them. Tabs and line breaks inside become spaces."""
-    lines = (
-        "\t".join(" ".join(cell.split()) if not cell.isalnum() else cell for cell in row) + "\n"
-        for row in itertools.chain([heading], rows)
-    )
-    write(output_dir, name, lines)
+    every = itertools.chain([heading], rows)
+    write(output_dir, name, ("\t".join(map(one_line, row)) + "\n" for row in every))
+
+
+def one_line(cell):
+    """A cell's text without tabs and line breaks, all else as it is."""
+    return BREAKS.sub(" ", cell)
 
 
 def write(output_dir, name, lines):

@@ -197,7 +197,6 @@ def run_phases(
             kind,
             encoded["train"][0],
             (lambda: joined(evaluate())) if "eval" in examples else None,
-            form.names_of(task),
             exporter(
                 start,
                 kind,
@@ -379,10 +378,10 @@ def exporter(start, kind, notes, describe):
     return export
 
 
-def make_training(settings, fixed, devices, start, kind, encoded, validate, left, export, about):
+def make_training(settings, fixed, devices, start, kind, encoded, validate, export, about):
     """The engine's Training of a head on the classifier.EncodedExamples of the train file.
 
-    left: names of the files that results go into. export, about: of the engine's Training.
+    validate, export, about: of the engine's Training.
     """
 
     def batches_at(position, batch_size):
@@ -403,6 +402,6 @@ def make_training(settings, fixed, devices, start, kind, encoded, validate, left
         export=export,
         fixed=fixed,
         hashes=dict(init_checkpoint=fixed["init_checkpoint"], vocabulary=start.tokenizer.identity),
-        results=left,
+        find_results=results.find_results,
         about=about,
     )

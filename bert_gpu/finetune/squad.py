@@ -25,7 +25,7 @@ class Question:
 
     context: index of its context. answers: their texts, () where the context has none; None where
     the file does not say. start: character of the context at which the first answer begins, None
-    without one.
+    without one or where the file is not trained on.
     """
 
     id: str
@@ -115,9 +115,11 @@ class Questions(Loaded):
         if not answers and "is_impossible" in entry and not is_impossible:
             raise self._refused(where, "has no answers, and 'is_impossible' is false")
         texts = tuple(self._text(answer, place, "text") for answer, place in answers)
-        start = answers[0][0].get("answer_start") if answers else None
-        if answers and self.is_training and (not isinstance(start, int) or start < 0):
-            raise self._refused(answers[0][1], "has no 'answer_start'")
+        start = None
+        if answers and self.is_training:  # nothing else reads it
+            start = answers[0][0].get("answer_start")
+            if not isinstance(start, int) or start < 0:
+                raise self._refused(answers[0][1], "has no 'answer_start'")
         return dataclasses.replace(question, answers=texts, start=start)
 
     def _entries(self, holder, where, name):

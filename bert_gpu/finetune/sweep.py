@@ -33,6 +33,7 @@ class Trial(typing.NamedTuple):
 
     task: name of the task. cell: its cell of the grid, such as "learning_rate=2e-05", "" without a
     grid. mark: share of the pretraining at which its model was exported, None without marks.
+    source: folder of the trial from whose model it starts, None without one.
     """
 
     task: str
@@ -41,6 +42,7 @@ class Trial(typing.NamedTuple):
     number: int
     folder: str
     settings: typing.Any
+    source: str | None = None
 
 
 class Outcome(typing.NamedTuple):
@@ -113,19 +115,20 @@ def plan_trials(variants, sweep):
         names, marks.items(), variants.items(), range(sweep.num_trials)
     ):
         task = name or chosen.run.task_name or DEFAULT_TASK
-        parts = [task if name else "", f"mark-{mark:g}" if model else "", cell.replace(" ", ",")]
-        folder = os.path.join(settings.run.output_dir, *filter(None, parts), f"trial-{number + 1}")
+        inner = [f"mark-{mark:g}" if model else "", cell.replace(" ", ","), f"trial-{number + 1}"]
+        inner = os.path.join(*filter(None, inner))
+        folder = os.path.join(settings.run.output_dir, task if name else "", inner)
         run = dataclasses.replace(
             chosen.run, task_name=task, output_dir=folder, seed=chosen.run.seed + number
         )
-        first = chosen.start
+        first, source = chosen.start, None
         if model:
             first = dataclasses.replace(first, init_checkpoint=model)
         if sweep.mnli_first and name in AFTER_MNLI and "mnli" in names:
-            source = folder.replace(os.sep + name + os.sep, os.sep + "mnli" + os.sep)
+            source = os.path.join(settings.run.output_dir, "mnli", inner)
             first = dataclasses.replace(first, init_checkpoint=os.path.join(source, "model"))
         trial = dataclasses.replace(chosen, run=run, start=first)
-        found.append(Trial(task, cell, mark, number + 1, folder, trial))
+        found.append(Trial(task, cell, mark, number + 1, folder, trial, source))
     return found
 
 
@@ -162,7 +165,7 @@ def run_sweep(variants, sweep, console=None):
     trials, output_dir = plan_trials(variants, sweep), settings.run.output_dir
     names = {os.path.relpath(trial.folder, output_dir) for trial in trials}
     workers.on_chief(lambda: check_folder(output_dir, names))
-    start, rows, stopped = settings.start.init_checkpoint, [], None
+    start, rows, stopped, failed = settings.start.init_checkpoint, [], None, set()
     hours = hours_at(start, find_marks(start)) if is_marks(start) else {}
     with contextlib.ExitStack() as held, workers.watched():
         lock = only_writer(output_dir, "scores", f"--output_dir={output_dir}")
@@ -170,6 +173,11 @@ def run_sweep(variants, sweep, console=None):
         for index, trial in enumerate(trials, 1):
             name = os.path.relpath(trial.folder, output_dir)
             console.say(f"--- {index} of {len(trials)}: {name}, seed {trial.settings.run.seed}")
+            if trial.source in failed:
+                error = f"{os.path.relpath(trial.source, output_dir)}, from which it starts, failed"
+                console.warn(f"{name}: {error}")
+                rows.append(row_of(trial, hours, error=error))
+                continue
             try:
                 result = finetune(trial.settings, console, reuses_results=True)
             except WorkerLost:
@@ -177,6 +185,7 @@ def run_sweep(variants, sweep, console=None):
             except GaveUp as error:
                 console.warn(f"{name}: {error}; the others go on")
                 rows.append(row_of(trial, hours, error=str(error)))
+                failed.add(trial.folder)
                 continue
             if result.signal is not None:
                 stopped = result.signal

@@ -186,12 +186,16 @@ def metric_names(task, kind, labels):
 
 
 def as_entities(labels):
-    """The tags as seqeval takes them, with prefixes such as B- and I-; plain ones such as PER
-    beside O become I-PER, so that neighbours of one tag are an entity. None where no tag is O and
-    none has a prefix, as in part-of-speech tagging.
+    """The tags as seqeval takes them: B, I, E or S, alone or with a type as in B-PER, and O.
+
+    L and U, as BILOU has them, become E and S, of which they are other names. Plain tags such as
+    PER beside O become I-PER, so that neighbours of one tag are an entity. None where no tag is O
+    and none has a prefix, as in part-of-speech tagging.
     """
-    if all(label == OUTSIDE or re.fullmatch(r"[BIESLU]-.+", label) for label in labels):
-        return list(labels)
+    # a bare L or U is BILOU's beside a B, and else a tag such as any
+    bare = "BIESLU" if "B" in labels else "BIES"
+    if all(label == OUTSIDE or re.fullmatch(f"[{bare}]|[BIESLU]-.+", label) for label in labels):
+        return [{"L": "E", "U": "S"}.get(label[0], label[0]) + label[1:] for label in labels]
     if OUTSIDE not in labels:
         return None
     return [label if label == OUTSIDE else f"I-{label}" for label in labels]
@@ -249,8 +253,7 @@ def write(output_dir, settings, examples, rows, kind, labels, outputs):
         for sentence in examples.sentences():
             yield from (f"{line}\n" for line in surrounded(sentence.before))
             for offset, cells in enumerate(sentence.rows):
-                shown = [" ".join(cell.split()) for cell in (*cells, answers[first + offset])]
-                yield examples.separator.join(shown) + "\n"
+                yield line_of((*cells, answers[first + offset]), examples.separator)
             yield "\n"
             first += len(sentence.rows)
 
@@ -268,10 +271,15 @@ def write(output_dir, settings, examples, rows, kind, labels, outputs):
     return os.path.join(where, name)
 
 
+def line_of(cells, separator):
+    """A line of a file of columns, which reads back as the cells: those that no white space can
+    part, such as an empty one, stand between tabs.
+    """
+    shown = [results.one_line(cell) for cell in cells]
+    needs_tabs = any(not cell or " " in cell for cell in shown)
+    return ("\t" if needs_tabs else separator).join(shown) + "\n"
+
+
 def surrounded(before):
     """Lines of documents, with a blank line behind each."""
     return [line for one in before for line in (one, "")]
-
-
-def names_of(task):
-    return (results.RESULTS, results.RESULTS_TEXT, results.PROBABILITIES, results.TAGGED)

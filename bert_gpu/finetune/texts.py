@@ -8,7 +8,6 @@ from bert_gpu.finetune import classifier, kinds, pictures, results
 from bert_gpu.finetune.examples import Examples as open_examples  # noqa: F401
 from bert_gpu.finetune.heads import CLASSIFIER as HEAD  # noqa: F401
 from bert_gpu.finetune.metrics import compute_metrics
-from bert_gpu.finetune.results import names_of  # noqa: F401
 from bert_gpu.settings import UserError
 
 

@@ -133,7 +133,7 @@ def train(settings, dataset, folder, stored, console, clock):
             else provenance.file_hash(os.path.join(dataset.folder, "dataset.json")),
             vocabulary=None if vocab is None else vocab.identity,
         ),
-        results=(RESULTS,),
+        find_results=lambda folder: [os.path.join(folder, RESULTS)],
         about=describe(settings, model, devices.kind, weights, frozen, dataset),
         least_bytes=least_bytes,
         losses=LOSSES,

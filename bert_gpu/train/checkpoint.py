@@ -187,17 +187,21 @@ class RunFolder:
         write_json(os.path.join(self.path, RUN), content)
         os.makedirs(self.checkpoints, exist_ok=True)
 
-    def clear(self, results=()):
-        """Removes the files of a run and nothing else. results: names of further files and folders
-        that the run's owner writes.
+    def clear(self, find_results=lambda folder: ()):
+        """Removes the files of a run and nothing else.
+
+        Args:
+          find_results: function of the folder -> paths of further files that the run's owner has
+            written, and of folders, which go when they are empty; in the order in which they go.
         """
         for name in ("checkpoints", "tensorboard", "model", "marks", "wandb"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
-        # run.json last: it marks the folder as a run's
-        for name in (METRICS, "mlflow_run_id.txt", *results, RUN):
-            path = os.path.join(self.path, name)
+        own = [os.path.join(self.path, name) for name in (METRICS, "mlflow_run_id.txt", RUN)]
+        own[-1:-1] = find_results(self.path)  # run.json last: it marks the folder as a run's
+        for path in own:
             if os.path.isdir(path):
-                shutil.rmtree(path)
+                with contextlib.suppress(OSError):  # it has files of others, or is a link
+                    os.rmdir(path)
             elif os.path.exists(path):
                 os.remove(path)
 

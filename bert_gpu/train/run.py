@@ -52,7 +52,7 @@ class Training:
         which writes the model of a step.
       fixed: {setting: value} of the task and the model that a run in progress may not change.
         hashes: {name: hash} for run.json.
-      results: names of files that the owner of the run writes into its folder.
+      find_results: as for RunFolder.clear.
       about: rows (label, text) on the model and the data, for the log. least_bytes: what the run
         needs on a device at least, None = unknown. flops: function of a batch -> Flops without
         those of the update, None = not counted.
@@ -70,7 +70,7 @@ class Training:
     export: Callable
     fixed: dict
     hashes: dict
-    results: tuple[str, ...] = ()
+    find_results: Callable = lambda folder: ()
     about: tuple[tuple[str, str], ...] = ()
     least_bytes: int | None = None
     losses: tuple[str, ...] = ()
@@ -287,7 +287,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             for line in describe_changes(stored, *plan, progress):
                 console.say(line)
         if settings.overwrite:
-            folder.clear(training.results)
+            folder.clear(training.find_results)
         step = progress.step if progress is not None else None
         progress = progress or Progress()
         try:

@@ -105,6 +105,15 @@ def test_the_order_of_all_tasks_and_what_starts_from_mnli(glue, tmp_path):
     assert by_name["cola/learning_rate=1/trial-1"].start.init_checkpoint is None
 
 
+def test_what_starts_from_mnli_does_so_wherever_the_folder_lies(glue, tmp_path):
+    output = tmp_path / "rte" / "out"
+    settings = settings_for(output, task_name="all", data_dir=str(glue))
+    trials = sweep.plan_trials({"": settings}, SweepConfig(mnli_first=True))
+    [rte] = [trial for trial in trials if trial.task == "rte"]
+    assert rte.folder == str(output / "rte" / "trial-1")
+    assert rte.settings.start.init_checkpoint == str(output / "mnli" / "trial-1" / "model")
+
+
 def test_marks_of_a_pretraining(tmp_path):
     for share in ("0.1", "1", "0.05"):
         (tmp_path / "marks" / share).mkdir(parents=True)
@@ -150,6 +159,32 @@ def test_a_sweep_stops_with_its_trial_and_a_trial_that_diverges_does_not_stop_it
     content = json.loads((tmp_path / "out" / "scores.json").read_text())
     assert [trial.get("error") for trial in content["trials"]] == [None, "diverged at step 3", None]
     assert (tmp_path / "out" / "scores.md").read_text().startswith("| task ")
+
+
+def test_what_starts_from_a_trial_that_failed_is_not_tried(glue, tmp_path, monkeypatch):
+    called = []
+
+    class Result:
+        metrics, signal = dict(dev=dict(accuracy=0.5, matthews=0.5)), None
+
+    def finetune(settings, console, reuses_results):
+        called.append((settings.run.task_name, settings.run.seed))
+        if called[-1] == ("mnli", 3):
+            raise GaveUp("diverged at step 3")
+        return Result()
+
+    monkeypatch.setattr(sweep, "finetune", finetune)
+    settings = settings_for(tmp_path / "out", task_name="all", data_dir=str(glue), seed=3)
+    sweep.run_sweep({"": settings}, SweepConfig(num_trials=2, mnli_first=True))
+    assert called == [("mnli", 3), ("mnli", 4), ("cola", 3), ("cola", 4), ("rte", 4)]
+    content = json.loads((tmp_path / "out" / "scores.json").read_text())
+    errors = {
+        (one["task"], one["seed"]): one["error"] for one in content["trials"] if "error" in one
+    }
+    assert errors == {
+        ("mnli", 3): "diverged at step 3",
+        ("rte", 3): "mnli/trial-1, from which it starts, failed",
+    }
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

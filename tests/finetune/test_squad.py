@@ -76,6 +76,15 @@ def test_a_file_to_predict_needs_no_answers(tmp_path):
     assert not found.has_impossible
 
 
+@pytest.mark.parametrize("phase", ["eval", "predict"])
+def test_places_of_answers_are_read_in_training_alone(tmp_path, phase):
+    stem = dict(eval="dev", predict="test")[phase]
+    (tmp_path / f"{stem}.json").write_text(changed(f"{QA}/answers/0/answer_start", "26"))
+    found = read(tmp_path, phase)
+    assert found.questions[1].answers == ("1895",)
+    assert [one.start for one in found.questions] == [None] * 3
+
+
 def test_shares_keep_a_context_together(tmp_path):
     paragraphs = [
         dict(context=f"Word {n}.", qas=[question(f"{n}-{q}", "?", ("Word", 0)) for q in "ab"])
@@ -151,6 +160,7 @@ QA = "data/0/paragraphs/0/qas/1"
         (changed(f"{QA}/answers", "cat"), ["qas[1] has no list 'answers'"]),
         (changed(f"{QA}/answers/0/text", ...), ["answers[0] has no text 'text'"]),
         (changed(f"{QA}/answers/0/answer_start", ...), ["has no 'answer_start'"]),
+        (changed(f"{QA}/answers/0/answer_start", "26"), ["has no 'answer_start'"]),
         (changed(f"{QA}/answers/0/answer_start", 7), ["'1895'", "'q2'", "answer_start=7"]),
         (changed(f"{QA}/is_impossible", True).replace("true", '"no"'), ["'is_impossible'"]),
         ("\xff{}", ["not UTF-8"]),

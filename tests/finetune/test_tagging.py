@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import seqeval.metrics
+import seqeval.scheme
 import tensorflow as tf
 
 from bert_gpu.finetune import classifier, tagging
@@ -228,6 +229,8 @@ def judged(truth, predicted, labels):
         ("B-LOC", "B-PER", "I-LOC", "I-PER", "O"),
         ("B-LOC", "E-LOC", "I-LOC", "S-LOC", "S-PER", "B-PER", "O"),
         ("I-LOC", "I-PER", "O"),
+        ("B", "I", "O"),
+        ("B", "E", "I", "O", "S"),
     ],
 )
 def test_entities_are_counted_as_seqeval_counts_them(labels):
@@ -244,6 +247,65 @@ def test_entities_are_counted_as_seqeval_counts_them(labels):
             theirs = getattr(seqeval.metrics, f"{name}_score")(truth, predicted)
             assert found[name] == pytest.approx(theirs, abs=1e-12)
         assert found["accuracy"] == pytest.approx(seqeval.metrics.accuracy_score(truth, predicted))
+
+
+@pytest.mark.parametrize("types", [("-LOC", "-PER"), ("",)])
+def test_entities_of_bilou_are_counted_as_seqeval_counts_them(types):
+    labels = ("O", *(letter + name for letter in "BILU" for name in types))
+    generator = np.random.default_rng(2)
+
+    def sentence(length):
+        """Tags of entities of 1 to 3 words, and of words between them."""
+        tags = []
+        while len(tags) < length:
+            room, name = length - len(tags), generator.choice(types)
+            letters = generator.choice([one for one in ("O", "U", "BL", "BIL") if len(one) <= room])
+            tags += [letter if letter == "O" else letter + name for letter in letters]
+        return tags
+
+    lengths = generator.integers(2, 12, 40).tolist()
+    truth, noise = ([sentence(length) for length in lengths] for _ in "ab")
+    predicted = truth[:20] + noise[20:]
+    found = judged(truth, predicted, labels)
+    strict = dict(mode="strict", scheme=seqeval.scheme.BILOU)
+    assert 0.3 < found["f1"] < 1
+    for name in ("precision", "recall", "f1"):
+        theirs = getattr(seqeval.metrics, f"{name}_score")(truth, predicted, **strict)
+        assert found[name] == pytest.approx(theirs, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("test.txt", "10\u00a0000 O\n\u3000 B-X\n\n\x85 X\n"),
+        ("test.txt", "a  O\nNew York\tO\n\tO\nb\tO\n"),
+        ("test.tsv", "New  York\tO\n\tO\n\n\u2028\tO\n"),
+        ("test.jsonl", json.dumps(dict(words=["a\u00a0b", "c d", "", "\u3000"], tags=["O"] * 4))),
+    ],
+)
+def test_predictions_read_back_as_the_words_of_the_file(tmp_path, name, text):
+    def read(folder):
+        config = FinetuneConfig(data_dir=str(folder), task_name="ner")
+        [found] = read_splits(resolve_task(config), config, ["predict"])["predict"]
+        return found
+
+    (tmp_path / name).write_text(text)
+    examples = read(tmp_path)
+    outputs = np.eye(3)[np.arange(examples.num_words) % 3]
+    settings, out = FinetuneSettings(run=FinetuneConfig()), tmp_path / "out"
+    tagging.write(str(out), settings, examples, None, None, LABELS, outputs)
+    table = (out / "test_results.tsv").read_bytes().decode().split("\n")[1:-1]
+    (out / "predictions.conll").rename(out / "test.txt")
+    sentences, again = list(examples.sentences()), list(read(out).sentences())
+    assert [one.words for one in again] == [one.words for one in sentences]
+    assert [one.rows for one in again] == [
+        [[*cells, tag] for cells, tag in zip(one.rows, two.tags, strict=True)]
+        for one, two in zip(sentences, again, strict=True)
+    ]
+    tags = itertools.chain(*(one.tags for one in again))
+    assert list(tags) == [LABELS[index % 3] for index in range(examples.num_words)]
+    words = itertools.chain(*(one.words for one in sentences))
+    assert [line.split("\t")[2] for line in table] == list(words)
 
 
 def test_plain_tags_beside_o_are_runs_and_others_are_words():
