@@ -156,13 +156,13 @@ def send(processes, number):
             process.send_signal(number)
 
 
-def run(command, config, num_gpus, log_dir, console):
+def run(command, again, config, num_gpus, log_dir, console):
     """Runs a command as LaunchConfig says; returns the exit code: 0, or that of the worker whose
     end explains the others'.
 
     Args:
-      command: list of str, without --overwrite when it is started again. num_gpus: of this machine.
-      log_dir: for the others' output. console: console.Console.
+      command: list of str. again: the same for attempts after the first, which resume. num_gpus: of
+        this machine. log_dir: for the others' output. console: console.Console.
     """
     with Interrupts() as interrupts:
         for attempt in range(config.restarts + 1):
@@ -179,7 +179,7 @@ def run(command, config, num_gpus, log_dir, console):
                     console.warn(told)
                 return code if code >= 0 else 128 - code
             console.warn(f"{told}; all are started again ({attempt + 1} of {config.restarts})")
-            command = [part for part in command if not part.startswith("--overwrite")]
+            command = again
 
 
 def describe(ended, log_dir):
