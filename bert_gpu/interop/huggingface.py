@@ -175,7 +175,7 @@ def write(model, folder, options):
         "README.md": card.readme(_with_heads(model, held), usage, library="transformers"),
         "model.safetensors": tensor_files.save(tensors),
         "config.json": relative.config_bytes(
-            config, held, labels, _meaning(held, model.notes.problem_type)
+            config, held, labels, score_meaning(held, model.notes.problem_type)
         ),
     }
     replace_folder(str(folder).rstrip("/"), contents)
@@ -242,7 +242,7 @@ def write_model(
     labels = _checked_labels(folder, weights, architecture, labels)
     tensors = _their_tensors(folder, family_of(config), config, weights, architecture)
     code, more = _code_for(config)
-    more |= _meaning(architecture, problem_type)
+    more |= score_meaning(architecture, problem_type)
     contents = {
         **(files or {}),
         **code,
@@ -265,7 +265,7 @@ def _code_for(config):
     return {CODE.name: CODE.read_bytes()}, {"auto_map": auto_map}
 
 
-def _meaning(architecture, problem_type):
+def score_meaning(architecture, problem_type):
     """The entry of a config.json for what a classifier's scores mean."""
     said = architecture in LABELLED and problem_type is not None
     return {"problem_type": problem_type} if said else {}
