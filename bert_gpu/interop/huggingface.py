@@ -171,7 +171,9 @@ def write(model, folder, options):
     labels = _checked_labels(folder, model.weights, held, model.notes.labels)
     tensors = _their_tensors(folder, family, config, model.weights, held)
     usage = card.own_usage(held) | card.transformers_usage(held, remote=False)
-    contents = files | {
+    contents = {
+        **files,
+        **(model.task or {}),
         "README.md": card.readme(_with_heads(model, held), usage, library="transformers"),
         "model.safetensors": tensor_files.save(tensors),
         "config.json": relative.config_bytes(
@@ -196,11 +198,11 @@ def _opened(folder, architecture, more=""):
 
 
 def write_own(model, folder, more=None):
-    """Writes a Model as a folder of ours, with its tokenizer, its card and further files {name:
-    bytes}; returns the line for the log.
+    """Writes a Model as a folder of ours, with its tokenizer, its card, its task and further files
+    {name: bytes}; returns the line for the log.
     """
     config, notes = model.config, model.notes
-    files = tokenizer_files(model.tokenizer, config) | (more or {})
+    files = {**tokenizer_files(model.tokenizer, config), **(model.task or {}), **(more or {})}
     usage = card.own_usage(notes.architecture)
     if config.has_own_encoder:
         usage |= card.transformers_usage(notes.architecture, remote=not config.is_classic)

@@ -90,7 +90,9 @@ def write(model, folder, options):
         function = tf.function(compute, autograph=False, input_signature=signature)
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
     meaning = score_meaning(architecture, model.notes.problem_type)
-    contents = tokenizer_files(model.tokenizer, config) | {
+    contents = {
+        **tokenizer_files(model.tokenizer, config),
+        **(model.task or {}),
         MODEL: proto.SerializeToString(),
         "README.md": card.readme(model, USAGE),
         "config.json": model_config.config_bytes(config, architecture, model.notes.labels, meaning),

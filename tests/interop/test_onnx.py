@@ -122,18 +122,19 @@ def test_onnxruntime_computes_the_same(tmp_path, architecture, switches):
 
 
 @pytest.mark.parametrize("means", ["regression", "multi_label_classification", None])
-def test_config_json_says_what_the_scores_mean(tmp_path, monkeypatch, means):
-    """As that of our own folder does; nothing is translated."""
-    model = make("BertForSequenceClassification", {})
+def test_the_files_say_what_the_scores_mean(tmp_path, monkeypatch, means):
+    """As those of our own folder do; nothing is translated."""
+    model = make("BertForSequenceClassification", {})._replace(task={"task.json": b"{}"})
     model = model._replace(notes=model.notes._replace(labels=("a", "b", "c"), problem_type=means))
     graph = SimpleNamespace(graph=SimpleNamespace(output=[]), SerializeToString=lambda: b"")
     convert = SimpleNamespace(from_function=lambda *_, **__: (graph, None))
     monkeypatch.setattr(onnx, "import_tf2onnx", lambda: SimpleNamespace(convert=convert))
     onnx.write(model, str(tmp_path / "out"), None)
     huggingface.write_own(model, str(tmp_path / "own"))
-    there, ours = (tmp_path / name / "config.json" for name in ("out", "own"))
-    assert read_problem_type(there) == means
-    assert there.read_bytes() == ours.read_bytes()
+    for name in ("config.json", "task.json"):
+        there, ours = (tmp_path / folder / name for folder in ("out", "own"))
+        assert there.read_bytes() == ours.read_bytes()
+    assert read_problem_type(tmp_path / "out" / "config.json") == means
 
 
 def test_what_cannot_leave_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
