@@ -164,9 +164,15 @@ def run(command, again, config, num_gpus, log_dir, console):
       command: list of str. again: the same for attempts after the first, which resume. num_gpus: of
         this machine. log_dir: for the others' output. console: console.Console.
     """
+    num_workers = config.num_workers
+    if num_gpus > num_workers and (num_idle := num_gpus % num_workers):
+        console.warn(
+            f"--num_workers={num_workers}: all get the same number of the {num_gpus} GPUs, so "
+            f"{num_idle} {'is' if num_idle == 1 else 'are'} not used"
+        )
     with Interrupts() as interrupts:
         for attempt in range(config.restarts + 1):
-            processes = start(command, environments(config.num_workers, num_gpus), log_dir)
+            processes = start(command, environments(num_workers, num_gpus), log_dir)
             ended = wait(processes, interrupts)
             if ended.cause is None:
                 return 0

@@ -39,12 +39,12 @@ def command(tmp_path, code, *arguments):
     return [sys.executable, str(script), str(tmp_path), *arguments]
 
 
-def run(tmp_path, code, again=(), **config):
+def run(tmp_path, code, again=(), num_gpus=0, **config):
     """again: arguments of the attempts after the first."""
     console = Recorder()
     config = LaunchConfig(num_workers=2, **config)
     commands = command(tmp_path, code), command(tmp_path, code, *again)
-    return workers.run(*commands, config, 0, str(tmp_path / "logs"), console), console
+    return workers.run(*commands, config, num_gpus, str(tmp_path / "logs"), console), console
 
 
 def test_each_worker_gets_its_place_and_its_log(tmp_path, capfd):
@@ -197,6 +197,21 @@ def test_gpus_are_divided():
     assert workers.divide_gpus(3, 2, dict(CUDA_VISIBLE_DEVICES="5,7,9")) == ["5", "7"]
     with pytest.raises(UserError, match="there are 1 GPUs, and each worker needs one"):
         workers.divide_gpus(1, 2, {})
+
+
+@pytest.mark.parametrize("num_gpus, num_idle", [(0, 0), (2, 0), (4, 0), (5, 1)])
+def test_gpus_that_stay_idle_are_told_of_once(tmp_path, num_gpus, num_idle):
+    """The attempt after the first does not say it again."""
+    code = """
+    mark = folder / f"started-{index}"
+    if index == 0 and not mark.exists():
+        mark.touch()
+        sys.exit(1)
+    """
+    code, console = run(tmp_path, code, num_gpus=num_gpus, restarts=1)
+    told = [text for text in console.warnings if "--num_workers=2" in text]
+    assert code == 0 and len(told) == (num_idle > 0)
+    assert all(text.endswith(f"the {num_gpus} GPUs, so {num_idle} is not used") for text in told)
 
 
 def test_what_is_launched(tmp_path, monkeypatch):
