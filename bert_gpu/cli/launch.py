@@ -1,6 +1,7 @@
 """python -m bert_gpu launch: a command as several workers on this machine."""
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -22,15 +23,17 @@ EXAMPLE = (
     "python -m bert_gpu launch --num_workers=2 --restarts=3 -- run_classifier.py",
     "python -m bert_gpu launch --num_workers=2 -- embed --input=lines.txt --output=lines.npy",
 )
-TAKES_PART = ("pretrain", "classify", "embed")
+TRAINS = ("pretrain", "classify")
+TAKES_PART = (*TRAINS, "embed")
 
 
 def main(argv):
     end = argv.index("--") if "--" in argv else len(argv)
     config = flags.parse(argv[:end], SUMMARY, EXAMPLE, [LaunchConfig]).make(LaunchConfig)
-    command = command_of(argv[end + 1 :])
+    words = argv[end + 1 :]
+    command, again = command_of(words), command_of(resuming(words))
     log_dir = config.log_dir or tempfile.mkdtemp(prefix="bert-gpu-launch-")
-    code = workers.run(command, config, count_gpus(), log_dir, Console())
+    code = workers.run(command, again, config, count_gpus(), log_dir, Console())
     if config.log_dir is None and code == 0:
         shutil.rmtree(log_dir, ignore_errors=True)
     return code
@@ -50,3 +53,16 @@ def command_of(words):
             f"{name[:60]!r}, as in: launch --num_workers=2 -- run_pretraining_gpu.py"
         )
     return [sys.executable, "-m", "bert_gpu", name, *arguments]
+
+
+def resuming(words):
+    """The words behind -- for an attempt after the first, which must not remove what that one has
+    saved. In a script of ours the last of a flag's values wins, also over a flagfile's; another one
+    may not know --nooverwrite, and only loses --overwrite. `embed` starts over.
+    """
+    name, *arguments = words
+    if name in TRAINS or os.path.basename(name) in flags.COMMANDS:
+        return [*words, "--nooverwrite"]
+    if name in TAKES_PART:
+        return words
+    return [name, *(word for word in arguments if not re.match("--?overwrite", word))]

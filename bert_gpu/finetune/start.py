@@ -12,15 +12,13 @@ from bert_gpu.finetune.forms import open_form
 from bert_gpu.finetune.heads import CLASSIFIER, HEADS, Head
 from bert_gpu.interop import models
 from bert_gpu.interop.families import LABELLED
-from bert_gpu.interop.sources import NONE
+from bert_gpu.interop.sources import NONE, TASK
 from bert_gpu.model.config import ModelConfig, preset, read_config, read_labels, read_problem_type
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import pooling_of
 from bert_gpu.model.weights import initialize
 from bert_gpu.settings import Settings, UserError, fields_of, like
 from bert_gpu.text.tokenizer import Tokenizer
-
-NOTES = "task.json"  # in a model's folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,12 +176,12 @@ def write_notes(task, has_pairs, max_seq_length, tokens):
     )
     values |= tokens
     values[CHECKSUM] = json_checksum(values)
-    return {NOTES: (json.dumps(values, indent=1) + "\n").encode()}
+    return {TASK: (json.dumps(values, indent=1) + "\n").encode()}
 
 
 def read_notes(path, head=CLASSIFIER):
     """TaskNotes of a model's folder; of one without them, only what its head tells."""
-    file = os.path.join(path, NOTES)
+    file = os.path.join(path, TASK)
     if os.path.exists(file):
         fields = fields_of(TaskNotes)
         keys = tuple(name for name in fields if name not in fields_of(TokenConfig))

@@ -31,7 +31,8 @@ class Model(typing.NamedTuple):
 
     weights: {our name: float32 array}. tokenizer: text.tokenizer.Tokenizer, None without a
     vocabulary. card: what its model card says of its training, {title: {name: text}}, None where
-    that is not known.
+    that is not known. task: {name: bytes} of the file on the task that it was fine-tuned for, None
+    without one (sources.task_files).
     """
 
     config: ModelConfig
@@ -39,6 +40,7 @@ class Model(typing.NamedTuple):
     notes: Notes
     tokenizer: typing.Any = None
     card: dict | None = None
+    task: dict | None = None
 
 
 class FormatModule(typing.Protocol):
@@ -68,27 +70,35 @@ class FormatModule(typing.Protocol):
 
 
 class Format(typing.NamedTuple):
-    """A row of the table. module: in this room. reads, writes: what it can do."""
+    """A row of the table. module: in this room. reads, writes: what it can do. holds_task: whether
+    it writes Model.task.
+    """
 
     name: str
     module: str
     reads: bool = True
     writes: bool = True
+    holds_task: bool = False
 
 
 OURS = "huggingface"  # what trainings write; has_model recognises it
 FORMATS = (
-    Format(OURS, "huggingface"),
+    Format(OURS, "huggingface", holds_task=True),
     Format("google", "google"),
     Format("garden", "garden"),
     Format("savedmodel", "savedmodel", reads=False),
-    Format("onnx", "onnx", reads=False),
+    Format("onnx", "onnx", reads=False, holds_task=True),
 )
 
 
 def format_names(*, writes):
     """Names of the formats that can be written, or read."""
     return tuple(row.name for row in FORMATS if (row.writes if writes else row.reads))
+
+
+def holds_task(name):
+    """Whether a format has room for Model.task."""
+    return next(row.holds_task for row in FORMATS if row.name == name)
 
 
 def open_format(name) -> FormatModule:

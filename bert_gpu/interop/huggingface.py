@@ -171,11 +171,13 @@ def write(model, folder, options):
     labels = _checked_labels(folder, model.weights, held, model.notes.labels)
     tensors = _their_tensors(folder, family, config, model.weights, held)
     usage = card.own_usage(held) | card.transformers_usage(held, remote=False)
-    contents = files | {
+    contents = {
+        **files,
+        **(model.task or {}),
         "README.md": card.readme(_with_heads(model, held), usage, library="transformers"),
         "model.safetensors": tensor_files.save(tensors),
         "config.json": relative.config_bytes(
-            config, held, labels, _meaning(held, model.notes.problem_type)
+            config, held, labels, score_meaning(held, model.notes.problem_type)
         ),
     }
     replace_folder(str(folder).rstrip("/"), contents)
@@ -196,11 +198,11 @@ def _opened(folder, architecture, more=""):
 
 
 def write_own(model, folder, more=None):
-    """Writes a Model as a folder of ours, with its tokenizer, its card and further files {name:
-    bytes}; returns the line for the log.
+    """Writes a Model as a folder of ours, with its tokenizer, its card, its task and further files
+    {name: bytes}; returns the line for the log.
     """
     config, notes = model.config, model.notes
-    files = tokenizer_files(model.tokenizer, config) | (more or {})
+    files = {**tokenizer_files(model.tokenizer, config), **(model.task or {}), **(more or {})}
     usage = card.own_usage(notes.architecture)
     if config.has_own_encoder:
         usage |= card.transformers_usage(notes.architecture, remote=not config.is_classic)
@@ -242,7 +244,7 @@ def write_model(
     labels = _checked_labels(folder, weights, architecture, labels)
     tensors = _their_tensors(folder, family_of(config), config, weights, architecture)
     code, more = _code_for(config)
-    more |= _meaning(architecture, problem_type)
+    more |= score_meaning(architecture, problem_type)
     contents = {
         **(files or {}),
         **code,
@@ -265,7 +267,7 @@ def _code_for(config):
     return {CODE.name: CODE.read_bytes()}, {"auto_map": auto_map}
 
 
-def _meaning(architecture, problem_type):
+def score_meaning(architecture, problem_type):
     """The entry of a config.json for what a classifier's scores mean."""
     said = architecture in LABELLED and problem_type is not None
     return {"problem_type": problem_type} if said else {}

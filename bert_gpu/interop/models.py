@@ -6,11 +6,20 @@ trainings write. formats.py has the others, sources.py finds a model.
 
 import os
 
-from bert_gpu.interop.formats import OURS, Model, Notes, has_model, open_format, recognise  # noqa: F401
+from bert_gpu.interop.formats import (  # noqa: F401
+    OURS,
+    Model,
+    Notes,
+    has_model,
+    holds_task,
+    open_format,
+    recognise,
+)
 from bert_gpu.interop.huggingface import write_model, write_own  # noqa: F401
 from bert_gpu.interop.sources import (  # noqa: F401
     find_model,
     find_vocabulary,
+    task_files,
     tokenizer_notes,
 )
 from bert_gpu.interop.tokenizers import (  # noqa: F401
@@ -85,8 +94,13 @@ def transfer(config, warn, format_name=None, describe=None):
         warn(f"{path}: has no vocabulary; name it with --vocab_file, or the copy has none either")
     if unused := describe_unused(model.notes):
         warn(f"{path}: {unused}")
-    card = None if describe is None else describe(path)
-    model = model._replace(card=card)
+    card, task = None if describe is None else describe(path), task_files(path)
+    model = model._replace(card=card, task=task)
+    if task and not holds_task(format_name or OURS):
+        warn(
+            f"--format={format_name}: has no room for {', '.join(task)}, so the copy does not know "
+            "the columns and lengths of its task"
+        )
     if format_name is None:
         return write_own(model, config.to)
     return open_format(format_name).write(model, config.to, config)

@@ -17,6 +17,7 @@ import tensorflow as tf
 from bert_gpu.fused import inlined, stderr_discarded
 from bert_gpu.interop import card
 from bert_gpu.interop.folders import replace_folder
+from bert_gpu.interop.huggingface import score_meaning
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
 from bert_gpu.model import heads
@@ -88,10 +89,13 @@ def write(model, folder, options):
         warnings.simplefilter("ignore")
         function = tf.function(compute, autograph=False, input_signature=signature)
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
-    contents = tokenizer_files(model.tokenizer, config) | {
+    meaning = score_meaning(architecture, model.notes.problem_type)
+    contents = {
+        **tokenizer_files(model.tokenizer, config),
+        **(model.task or {}),
         MODEL: proto.SerializeToString(),
         "README.md": card.readme(model, USAGE),
-        "config.json": model_config.config_bytes(config, architecture, model.notes.labels),
+        "config.json": model_config.config_bytes(config, architecture, model.notes.labels, meaning),
     }
     replace_folder(folder.rstrip("/"), contents)
     names = ", ".join(output.name for output in proto.graph.output)

@@ -16,6 +16,7 @@ from bert_gpu.interop.relatives import read_shape
 from bert_gpu.settings import Settings, UserError, fields_of, setting
 
 NONE = "none"  # --init_checkpoint=none: random weights
+TASK = "task.json"  # beside a fine-tuned model's weights: finetune/start.py writes and reads it
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
 
 
@@ -99,12 +100,25 @@ def tokenizer_notes(path):
 
 
 def task_kind(path):
-    """What a classifier predicts, classification, regression or multilabel: as task.json beside
-    its weights says, else None.
+    """What a classifier predicts, classification, regression or multilabel: as TASK beside its
+    weights says, else None.
     """
-    file = os.path.join(folder_of(path), "task.json")
-    kind = read_json(file, "the task of a fine-tuned model") if os.path.exists(file) else {}
-    return kind.get("task_kind")
+    return _read_task(path).get("task_kind")
+
+
+def task_files(path):
+    """{name: bytes} of what a model's folder says of the task that it was fine-tuned for, nothing
+    where it says nothing. UserError when that is damaged.
+    """
+    if not _read_task(path):
+        return {}
+    with open(os.path.join(folder_of(path), TASK), "rb") as file:
+        return {TASK: file.read()}
+
+
+def _read_task(path):
+    file = os.path.join(folder_of(path), TASK)
+    return read_json(file, "the task of a fine-tuned model") if os.path.exists(file) else {}
 
 
 def has_capitals(path):

@@ -156,17 +156,23 @@ def send(processes, number):
             process.send_signal(number)
 
 
-def run(command, config, num_gpus, log_dir, console):
+def run(command, again, config, num_gpus, log_dir, console):
     """Runs a command as LaunchConfig says; returns the exit code: 0, or that of the worker whose
     end explains the others'.
 
     Args:
-      command: list of str, without --overwrite when it is started again. num_gpus: of this machine.
-      log_dir: for the others' output. console: console.Console.
+      command: list of str. again: the same for attempts after the first, which resume. num_gpus: of
+        this machine. log_dir: for the others' output. console: console.Console.
     """
+    num_workers = config.num_workers
+    if num_gpus > num_workers and (num_idle := num_gpus % num_workers):
+        console.warn(
+            f"--num_workers={num_workers}: all get the same number of the {num_gpus} GPUs, so "
+            f"{num_idle} {'is' if num_idle == 1 else 'are'} not used"
+        )
     with Interrupts() as interrupts:
         for attempt in range(config.restarts + 1):
-            processes = start(command, environments(config.num_workers, num_gpus), log_dir)
+            processes = start(command, environments(num_workers, num_gpus), log_dir)
             ended = wait(processes, interrupts)
             if ended.cause is None:
                 return 0
@@ -179,7 +185,7 @@ def run(command, config, num_gpus, log_dir, console):
                     console.warn(told)
                 return code if code >= 0 else 128 - code
             console.warn(f"{told}; all are started again ({attempt + 1} of {config.restarts})")
-            command = [part for part in command if not part.startswith("--overwrite")]
+            command = again
 
 
 def describe(ended, log_dir):

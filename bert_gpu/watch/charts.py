@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 
+from bert_gpu.watch.look import slugs
 from bert_gpu.watch.reading import known
 
 GIB = 1 << 30
@@ -151,13 +152,15 @@ def other_metrics(runs, table):
     """Charts of the metrics of a table that no known chart shows."""
     covered = {getattr(chart, table) for charts in GROUPS.values() for chart in charts}
     names = dict.fromkeys(name for run in runs for name in getattr(run, table))
+    others = slugs(
+        name for name in names if name not in covered and not NOT_CHARTED.fullmatch(name)
+    )
     return [
         Chart(
-            f"{table}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}",
+            f"{table}-{key}",
             name.replace("_", " "),
             **{table: name},
             if_varies=table == "train",
         )
-        for name in names
-        if name not in covered and not NOT_CHARTED.fullmatch(name)
+        for name, key in others.items()
     ]

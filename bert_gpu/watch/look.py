@@ -1,4 +1,7 @@
-"""How runs and numbers look in a report: colours, dashes, short numbers."""
+"""How runs, numbers and names look in a report: colours, dashes, short numbers, slugs."""
+
+import itertools
+import re
 
 INK, MUTED, GRID, PAPER = "#1b2430", "#5b6776", "#e2e6eb", "#ffffff"
 # Okabe & Ito (2008), which colour-blind readers tell apart; their yellow is too faint on white
@@ -14,6 +17,7 @@ ACTIVITIES = {
     "validation": SERIES[2],
     "saving": SERIES[4],
 }
+SLUG_CHARACTERS = 80  # a file's name has to hold it
 VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"} | {
     color: f"series-{index}" for index, color in enumerate(SERIES)
 }
@@ -34,3 +38,21 @@ def short_number(value):
         digits, exponent = f"{value:.2e}".split("e")
         return f"{float(digits):g}e{int(exponent)}"
     return f"{value:.4g}"
+
+
+def slug(name):
+    """A name in what ids and names of files may have: a to z, 0 to 9 and -; "" if nothing is
+    left.
+    """
+    return re.sub("[^a-z0-9]+", "-", name.lower())[:SLUG_CHARACTERS].strip("-")
+
+
+def slugs(names):
+    """{name: its slug}, with a number behind that of a name whose slug is taken."""
+    found, taken = {}, set()
+    for name in dict.fromkeys(names):
+        numbered = (f"{slug(name)}-{number}" for number in itertools.count(2))
+        tried = itertools.chain([slug(name)], numbered)
+        found[name] = next(one for one in tried if one and one not in taken)
+        taken.add(found[name])
+    return found

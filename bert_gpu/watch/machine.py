@@ -32,7 +32,6 @@ LIBRARIES = {
         "libnccl.so.2": "nvidia-nccl-cu12",
     }
 }
-DRIVER_LIBRARY = "libcuda.so.1"
 
 
 def memory():

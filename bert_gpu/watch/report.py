@@ -11,6 +11,7 @@ from bert_gpu.files import check_writable, exists, write_text
 from bert_gpu.settings import UserError
 from bert_gpu.watch import charts, page, reading, sections
 from bert_gpu.watch.config import AXES
+from bert_gpu.watch.look import slugs
 
 MARK_BYTES = 2000  # in which a file of ours says what it is
 DRAWER = "matplotlib"
@@ -72,13 +73,15 @@ def draw_results(section, pictures):
     their pictures to those of the report.
     """
     drawing, figures = import_drawing(), []
-    for metric, found in sections.trial_metrics(section).items() if len(section.runs) > 1 else ():
+    metrics = sections.trial_metrics(section) if len(section.runs) > 1 else {}
+    keys = slugs(metrics)
+    for metric, found in metrics.items():
         groups = {entry.name: (entry.index, values) for entry, values in found.items()}
         figure = drawing.draw_trials(groups)
-        svg = drawing.as_svg(figure, f"{page.id_of(section)}-trials-{metric}")
+        svg = drawing.as_svg(figure, f"{page.id_of(section)}-trials-{keys[metric]}")
         title = metric.replace("_", " ")
         figures.append(page.figure_html(title, "each trial, mean, deviation", [svg]))
-        add_picture(pictures, section, f"trials-{metric}", figure, title, {})
+        add_picture(pictures, section, f"trials-{keys[metric]}", figure, title, {})
     return figures
 
 

@@ -5,12 +5,11 @@ comparable. Fine-tunings that differ in nothing but the seed are trials, and one
 """
 
 import dataclasses
-import re
 
 import numpy as np
 
 from bert_gpu.settings import shortened
-from bert_gpu.watch.look import ACTIVITIES, short_number
+from bert_gpu.watch.look import ACTIVITIES, short_number, slug
 from bert_gpu.watch.reading import Run
 
 OF_TRIALS = ("seed", "output_dir", "init_checkpoint")  # settings in which trials may differ
@@ -55,7 +54,7 @@ def sections_of(runs):
         if run.kind == "finetune":
             tasks.setdefault(str(run.record["settings"]["task_name"]), []).append(run)
     for number, (task, own) in enumerate(tasks.items()):
-        key = re.sub("[^a-z0-9]+", "-", task.lower()).strip("-")
+        key = slug(task)
         is_taken = key in ("", *(section.key for section in found))
         key = f"task-{number}" if is_taken else key
         found.append(make_section(key, f"Fine-tuning: {task}", trials_of(own)))

@@ -1,15 +1,15 @@
 """Serves a report on 127.0.0.1 while its runs go on; the page asks again every few seconds.
 
-The report is drawn when it is asked for, and only if a file of a run has changed since.
+The report is drawn when it is asked for, and only if a file of a run has changed since, or a run
+has ended: one that was killed leaves its files as they were.
 """
 
 import http.server
 import os
 import threading
-import time
 
 from bert_gpu.settings import UserError
-from bert_gpu.train.checkpoint import METRICS, RUN
+from bert_gpu.train.checkpoint import LOCK, METRICS, RUN
 from bert_gpu.watch import page, reading
 from bert_gpu.watch.report import make_report, now
 from bert_gpu.watch.samples import SAMPLES
@@ -17,18 +17,14 @@ from bert_gpu.watch.samples import SAMPLES
 HOST = "127.0.0.1"
 HOST_NAMES = (HOST, "localhost")
 WATCHED = (RUN, METRICS, SAMPLES, reading.RESULTS)
-STATE_SECONDS = 30  # after which the page is drawn again, because a run may have ended silently
 
 
 class Served:
-    """The newest page of a report, drawn on demand.
+    """The newest page of a report, drawn on demand."""
 
-    clock: () -> seconds.
-    """
-
-    def __init__(self, paths, config, clock=time.monotonic):
-        self.paths, self.config, self.clock = paths, config, clock
-        self.lock, self.version, self.html, self.drawn = threading.Lock(), None, "", -1e9
+    def __init__(self, paths, config):
+        self.paths, self.config = paths, config
+        self.lock, self.version, self.html = threading.Lock(), None, ""
 
     def newest(self):
         """(version, page), drawn anew when a run has changed. What is wrong with a run stands on
@@ -36,8 +32,8 @@ class Served:
         """
         with self.lock:
             version = signature(self.paths)
-            if version != self.version or self.clock() - self.drawn > STATE_SECONDS:
-                self.html, self.version, self.drawn = self._draw(version), version, self.clock()
+            if version != self.version:
+                self.html, self.version = self._draw(version), version
             return self.version, self.html
 
     def _draw(self, version):
@@ -60,7 +56,7 @@ class Served:
 
 
 def signature(paths):
-    """A text that changes when a file of a run does."""
+    """A text that changes when a file of a run does, and when its process begins or ends."""
     found = []
     for path in paths:
         for name in WATCHED:
@@ -69,6 +65,7 @@ def signature(paths):
                 found.append(f"{status.st_size}.{status.st_mtime_ns}")
             except OSError:
                 found.append("")
+        found.append(str(reading.is_held(os.path.join(path, LOCK))))
     return "-".join(found)
 
 

@@ -5,6 +5,7 @@ limit.
 calls it.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -36,9 +37,11 @@ def attempt(kind, device="", seconds=120.0):
     try:
         output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        end(process)
         return dict(error=f"did not end within {seconds:g} seconds")
+    except BaseException:  # a Ctrl-C does not reach the trial's session
+        end(process)
+        raise
     found = [line for line in output.splitlines() if line.startswith(OUTPUT)]
     if found:
         return json.loads(found[-1].removeprefix(OUTPUT))
@@ -46,6 +49,13 @@ def attempt(kind, device="", seconds=120.0):
         name = signal.Signals(-process.returncode).name
         return dict(error=f"ended by {name}{last_line(errors)}")
     return dict(error=f"ended with code {process.returncode}{last_line(errors)}")
+
+
+def end(process):
+    """Kills a process and what it has started, and waits for it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
 
 
 def last_line(text):

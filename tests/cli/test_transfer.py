@@ -2,10 +2,12 @@
 anything is written.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ import safetensors.numpy
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.finetune.config import StartConfig
-from bert_gpu.finetune.start import start_training
+from bert_gpu.finetune.start import read_notes, start_training, write_notes
+from bert_gpu.finetune.tasks import TaskSpec
 from bert_gpu.interop import formats, models
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.sources import find_model, read_config
@@ -170,3 +173,39 @@ def test_every_format_has_a_card_and_comes_in_again(name, data, finished, tmp_pa
         third = models.read_model(str(tmp_path / "run" / "model")).weights
         for key, value in first.weights.items():
             np.testing.assert_allclose(third[key], value, rtol=0, atol=1e-9)
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    """(folder, TaskNotes) of a fine-tuned classifier that a relative of transformers computes."""
+    config = ModelConfig(**SMALL, norm_first=True)
+    folder, task = str(tmp_path / "tuned"), TaskSpec(name="own", text_a="question", text_b="answer")
+    more = write_notes(task, True, 24, dict(doc_stride=7, version_2_with_negative=True))
+    models.write_own(model_of(config, "BertForSequenceClassification"), folder, more)
+    return folder, read_notes(folder)
+
+
+def test_a_copy_of_a_fine_tuned_model_knows_its_task(tuned, tmp_path):
+    """Imported, and exported as a relative; a format without room for it warns."""
+    folder, notes = tuned
+    assert notes.max_seq_length == 24 and notes.version_2_with_negative
+    back, there = str(tmp_path / "back"), str(tmp_path / "there")
+    assert transfer("import", f"--from={folder}", f"--to={back}") == 0
+    assert read_notes(back) == notes
+    assert transfer("export", f"--from={folder}", f"--to={there}") == 0
+    assert json.loads((tmp_path / "there" / "config.json").read_text())["model_type"] != "bert_gpu"
+    assert read_notes(there) == notes
+
+
+def test_a_format_that_cannot_hold_the_task_says_so(tuned, tmp_path, monkeypatch):
+    told = []
+    writer = types.SimpleNamespace(write=lambda model, folder, options: sorted(model.task))
+    opened = models.open_format
+    monkeypatch.setattr(
+        models, "open_format", lambda name: opened(name) if name == formats.OURS else writer
+    )
+    for name in ("google", "onnx"):
+        config = ExportConfig(source=tuned[0], to=str(tmp_path / "there"), format=name)
+        assert models.transfer(config, told.append, name) == ["task.json"]
+    (warning,) = [text for text in told if "task.json" in text]
+    assert warning.startswith("--format=google: has no room for task.json")

@@ -4,15 +4,16 @@ those of transformers' classes.
 
 import os
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.interop import onnx
+from bert_gpu.interop import huggingface, onnx
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model import heads
-from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.config import ModelConfig, read_problem_type
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
 
@@ -118,6 +119,22 @@ def test_onnxruntime_computes_the_same(tmp_path, architecture, switches):
             np.testing.assert_allclose(theirs, value, rtol=0, atol=1e-4)
     assert all(name in line for name in names)
     assert sorted(os.listdir(tmp_path / "out")) == ["README.md", "config.json", "model.onnx"]
+
+
+@pytest.mark.parametrize("means", ["regression", "multi_label_classification", None])
+def test_the_files_say_what_the_scores_mean(tmp_path, monkeypatch, means):
+    """As those of our own folder do; nothing is translated."""
+    model = make("BertForSequenceClassification", {})._replace(task={"task.json": b"{}"})
+    model = model._replace(notes=model.notes._replace(labels=("a", "b", "c"), problem_type=means))
+    graph = SimpleNamespace(graph=SimpleNamespace(output=[]), SerializeToString=lambda: b"")
+    convert = SimpleNamespace(from_function=lambda *_, **__: (graph, None))
+    monkeypatch.setattr(onnx, "import_tf2onnx", lambda: SimpleNamespace(convert=convert))
+    onnx.write(model, str(tmp_path / "out"), None)
+    huggingface.write_own(model, str(tmp_path / "own"))
+    for name in ("config.json", "task.json"):
+        there, ours = (tmp_path / folder / name for folder in ("out", "own"))
+        assert there.read_bytes() == ours.read_bytes()
+    assert read_problem_type(tmp_path / "out" / "config.json") == means
 
 
 def test_what_cannot_leave_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):

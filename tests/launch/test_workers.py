@@ -11,7 +11,7 @@ import textwrap
 
 import pytest
 
-from bert_gpu.cli import launch
+from bert_gpu.cli import classify, flags, launch, pretrain
 from bert_gpu.console import Console
 from bert_gpu.launch import workers
 from bert_gpu.launch.config import LaunchConfig
@@ -39,11 +39,12 @@ def command(tmp_path, code, *arguments):
     return [sys.executable, str(script), str(tmp_path), *arguments]
 
 
-def run(tmp_path, code, *arguments, **config):
+def run(tmp_path, code, again=(), num_gpus=0, **config):
+    """again: arguments of the attempts after the first."""
     console = Recorder()
     config = LaunchConfig(num_workers=2, **config)
-    logs = str(tmp_path / "logs")
-    return workers.run(command(tmp_path, code, *arguments), config, 0, logs, console), console
+    commands = command(tmp_path, code), command(tmp_path, code, *again)
+    return workers.run(*commands, config, num_gpus, str(tmp_path / "logs"), console), console
 
 
 def test_each_worker_gets_its_place_and_its_log(tmp_path, capfd):
@@ -82,14 +83,56 @@ def test_a_killed_worker_is_started_again_with_the_others(tmp_path):
         os.kill(os.getpid(), signal.SIGKILL)
     sys.exit(4)
     """
-    arguments = ("--overwrite", "--x=1")
-    code, console = run(tmp_path, code, *arguments, restarts=2)
+    code, console = run(tmp_path, code, again=["--nooverwrite"], restarts=2)
     assert code == 0
     assert [text.count("worker 1 was ended by SIGKILL") for text in console.warnings] == [1, 1]
-    # what the first attempt has saved is not removed by the second
     for index in range(2):
         attempts = (tmp_path / f"attempts-{index}").read_text()
-        assert attempts == "--overwrite --x=1;--x=1;--x=1;"
+        assert attempts == ";--nooverwrite;--nooverwrite;"
+
+
+@pytest.mark.parametrize("script", [pretrain, classify])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--overwrite"],
+        ["-overwrite"],
+        ["--overwrite", "true"],
+        ["--overwrite=1"],
+        ["--flagfile=outer"],
+        ["-flagfile", "inner", "--overwrite=true"],
+    ],
+    ids=" ".join,
+)
+def test_another_attempt_never_overwrites(script, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outer").write_text("--flagfile=inner\n")
+    (tmp_path / "inner").write_text("--overwrite\n")
+    name = script.__name__.rpartition(".")[2]
+
+    def overwrites(words):
+        parsed = flags.parse(words, "", "", script.CLASSES, script=name)
+        return parsed.make(flags.CommonConfig).overwrite
+
+    assert overwrites([name, *words])
+    assert not overwrites(launch.resuming([name, *words]))
+
+
+def test_what_another_attempt_is_given(tmp_path):
+    own = tmp_path / "run_classifier.py"
+    own.write_text(
+        "import os, pathlib, sys; "
+        "open(pathlib.Path(__file__).with_name('told'), 'a').write(f'{sys.argv[1:]};'); "
+        "len(sys.argv) > 2 or os.kill(os.getpid(), 9)"
+    )
+    given = ["bert-gpu launch", "--num_workers=1", "--restarts=1", "--", str(own), "-overwrite"]
+    assert launch.main(given) == 0
+    assert (tmp_path / "told").read_text() == "['-overwrite'];['-overwrite', '--nooverwrite'];"
+    words = ["clone/run_classifier.py", "--x"]
+    assert launch.resuming(words) == [*words, "--nooverwrite"]
+    # a part that one worker has written is in the way of its next attempt
+    assert launch.resuming(["embed", "--overwrite"]) == ["embed", "--overwrite"]
+    assert launch.resuming(["own.py", "-overwrite", "--x", "--overwrite=1"]) == ["own.py", "--x"]
 
 
 def test_restarts_come_to_an_end(tmp_path):
@@ -154,6 +197,21 @@ def test_gpus_are_divided():
     assert workers.divide_gpus(3, 2, dict(CUDA_VISIBLE_DEVICES="5,7,9")) == ["5", "7"]
     with pytest.raises(UserError, match="there are 1 GPUs, and each worker needs one"):
         workers.divide_gpus(1, 2, {})
+
+
+@pytest.mark.parametrize("num_gpus, num_idle", [(0, 0), (2, 0), (4, 0), (5, 1)])
+def test_gpus_that_stay_idle_are_told_of_once(tmp_path, num_gpus, num_idle):
+    """The attempt after the first does not say it again."""
+    code = """
+    mark = folder / f"started-{index}"
+    if index == 0 and not mark.exists():
+        mark.touch()
+        sys.exit(1)
+    """
+    code, console = run(tmp_path, code, num_gpus=num_gpus, restarts=1)
+    told = [text for text in console.warnings if "--num_workers=2" in text]
+    assert code == 0 and len(told) == (num_idle > 0)
+    assert all(text.endswith(f"the {num_gpus} GPUs, so {num_idle} is not used") for text in told)
 
 
 def test_what_is_launched(tmp_path, monkeypatch):

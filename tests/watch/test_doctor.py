@@ -4,6 +4,7 @@ GPU, without TensorFlow, and where a trial crashes or hangs.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -155,6 +156,27 @@ def test_a_tensorflow_that_is_broken_is_a_finding(tmp_path, monkeypatch, name):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = trials.attempt("look", "", 0.5 if name == "hang" else 60.0)
     assert found["error"].startswith(problem)
+
+
+def test_an_interrupt_ends_the_trial_too(tmp_path, monkeypatch):
+    (tmp_path / "tensorflow.py").write_text(BROKEN["hang"][0])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    started = []
+
+    def interrupted(process, timeout):
+        monkeypatch.undo()
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trials.attempt("look")
+    (process,) = started
+    with process:
+        try:
+            assert process.poll() == -signal.SIGKILL
+        finally:
+            process.kill()
 
 
 def test_without_tensorflow_the_command_says_what_to_install(tmp_path):

@@ -193,6 +193,23 @@ def test_trials_are_one_entry_with_their_spread(tmp_path):
     assert "<dd>0.9 ± 0.1</dd>" in made.html and "pairs-trials-accuracy" in made.pictures
 
 
+def test_names_of_metrics_need_no_care(tmp_path):
+    """Whatever a metric is called, its name is a text of the page and no part of a path."""
+    names = ['a"><script>alert(1)</script>', "a/b", "a_b", "A b", "../../up", "\\1", "/", "x" * 300]
+    for seed in (1, 2):
+        results = dict.fromkeys(names, seed / 2)
+        lines = [line(1), line(2), validation(2, **{f"eval_{name}": 0.5 for name in names})]
+        settings = CLASSIFIER | dict(seed=seed)
+        make_run(tmp_path / f"run-{seed}", lines, settings=settings, results=results)
+    made = make(tmp_path)
+    checker = checked(made.html)
+    assert len(set(checker.ids)) == len(checker.ids)
+    for kind in ("trials", "valid"):
+        keys = [key for key in made.pictures if key.startswith(f"pairs-{kind}-")]
+        assert len(keys) == len(names)
+        assert all(re.fullmatch("[a-z0-9-]{,100}", key) for key in keys)
+
+
 def test_each_task_has_a_section(tmp_path):
     for task in ("pairs", "CoLA", "c.o.l.a", "<>"):
         make_run(tmp_path / task.strip("<>") / "run", [line(1)], settings=dict(task_name=task))

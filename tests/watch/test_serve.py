@@ -3,6 +3,8 @@
 import http.client
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -68,16 +70,18 @@ def test_only_the_page_is_served_and_only_here(server, run):
     assert ask(server, host=f"localhost:{server.server_address[1]}")[0] == 200
 
 
-def test_the_state_is_looked_up_again(run):
-    now = [0.0]
-    served = serve.Served([str(run)], ReportConfig(watch=True), clock=lambda: now[0])
-    version, _ = served.newest()
-    (run / ".run.lock").write_text(f"{os.getpid()}\n")
-    assert "running" not in served.newest()[1].split("<main")[1]
-    now[0] = serve.STATE_SECONDS + 1
-    changed, page = served.newest()
-    assert ">running<" in page
-    assert changed == version or changed != version
+def test_a_run_that_is_killed_is_shown_as_stopped(server, run):
+    """No file changes; an answer of 304 would leave it running on the page."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        (run / ".run.lock").write_text(f"{process.pid}\n")
+        _, text = ask(server)
+        assert ">running<" in text
+        same = {"If-None-Match": version_of(text)}
+        assert ask(server, **same) == (304, "")
+        process.kill()
+        process.wait()
+    status, text = ask(server, **same)
+    assert status == 200 and ">stopped<" in text and ">running<" not in text
 
 
 def test_a_port_that_is_taken_is_refused(server, run):
