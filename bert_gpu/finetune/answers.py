@@ -22,6 +22,7 @@ from bert_gpu.finetune.growing import GrowingArray
 from bert_gpu.finetune.heads import SPAN as HEAD
 from bert_gpu.finetune.n_best import NO_ANSWER, best_of, predict
 from bert_gpu.finetune.places import locate_pieces
+from bert_gpu.finetune.results import ANSWERS as PREDICTED
 from bert_gpu.finetune.squad import Questions as open_examples  # noqa: F401
 from bert_gpu.finetune.windows import cut_windows
 from bert_gpu.model.heads import cross_entropy
@@ -240,7 +241,7 @@ def write(output_dir, settings, examples, rows, kind, labels, outputs):
     predicted = predict(examples, rows, kind, settings.tokens, outputs)
     stem = examples.source.stem
     suffix, named = ("", settings.run.predictions_file) if stem == "test" else (f"_{stem}", None)
-    where, name = results.predictions_path(output_dir, suffix, named, results.ANSWERS)
+    where, name = results.predictions_path(output_dir, suffix, named, PREDICTED)
     contents = {(where, name): predicted.answers}
     contents[output_dir, results.with_suffix(results.N_BEST, suffix)] = predicted.n_best
     if predicted.null_odds is not None:

@@ -57,6 +57,7 @@ class FinetuneConfig(Settings):
     predictions_file: str | None = setting(
         None,
         "File for the rows of what is predicted, with the predicted label; - is standard output. "
+        "An existing one must hold earlier predictions. "
         "Default: predictions.tsv in --output_dir.",
     )
     dev_share: float = setting(

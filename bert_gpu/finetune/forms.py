@@ -25,6 +25,7 @@ class FormModule(typing.Protocol):
     """
 
     HEAD: typing.Any  # of heads.py
+    PREDICTED: str  # name of the file of predictions
 
     def check(self, settings):
         """UserError for FinetuneSettings that mean nothing in this form."""

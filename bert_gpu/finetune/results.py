@@ -271,6 +271,47 @@ def predictions_path(output_dir, suffix, predictions_file, default=PREDICTIONS):
     return folder or ".", with_suffix(name, suffix)
 
 
+def check_predictions_file(run, parts, own):
+    """UserError where --predictions_file cannot be written, or would replace another file than
+    earlier predictions.
+
+    Args:
+      run: FinetuneConfig. parts: Examples of the files to predict. own: name of the file in whose
+        place it stands.
+    """
+    named = run.predictions_file
+    if named in (None, STANDARD_OUTPUT):
+        return
+    for part in parts:
+        suffix = part.source.stem.removeprefix("test")
+        path = os.path.join(*predictions_path(run.output_dir, suffix, named))
+        if os.path.isdir(path):
+            raise UserError(f"--predictions_file={named}: is a folder; name a file"[:300])
+        check_writable(os.path.dirname(path), f"--predictions_file={named}")
+        if os.path.exists(path) and (
+            os.path.samefile(path, part.path) or not is_earlier(path, own, run.output_dir)
+        ):
+            problem = (
+                "exists and is no file of earlier predictions; name another file, or remove it"
+            )
+            raise UserError(f"--predictions_file={named}: {problem}"[:300])
+
+
+def is_earlier(path, own, output_dir):
+    """Whether a file of any name looks like what was written in the place of `own`."""
+    try:
+        if own == TAGGED:
+            return is_tagged(path, os.path.join(output_dir, PROBABILITIES))
+        with open(path, encoding="utf-8") as file:
+            if own == ANSWERS:
+                found = json.load(file)
+                return isinstance(found, dict) and all(isinstance(x, str) for x in found.values())
+            *_, last = file.readline().rstrip("\n").split("\t")
+    except (OSError, ValueError, RecursionError):
+        return False
+    return last.rstrip("_") == "prediction"
+
+
 def submission_of(task, labels, outputs, answers):
     """The predictions of a task of GLUE as its server takes them: list of N str. Scores of STS-B
     lie between 0 and 5.

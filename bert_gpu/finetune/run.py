@@ -103,6 +103,7 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     with workers.together(), standard_input_spooled(settings.run) as run:
         settings = dataclasses.replace(settings, run=run)
         examples = read_splits(task, run, phases)
+        results.check_predictions_file(run, examples.get("predict", ()), form.PREDICTED)
         with open_folder(run.output_dir, settings.overwrite, trains, start, workers) as opened:
             return run_phases(
                 settings, task, examples, trained, notes, *opened, console, clock, reuses_results

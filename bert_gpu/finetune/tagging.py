@@ -24,6 +24,7 @@ from bert_gpu.finetune.heads import TOKEN_CLASSIFIER as HEAD
 from bert_gpu.finetune.heads import rows_of
 from bert_gpu.finetune.metrics import accuracy, f1_of_classes
 from bert_gpu.finetune.metrics import loss as mean_loss
+from bert_gpu.finetune.results import TAGGED as PREDICTED
 from bert_gpu.finetune.windows import best_windows, cut_windows
 from bert_gpu.model.heads import cross_entropy
 from bert_gpu.text.framing import ranges
@@ -266,7 +267,7 @@ def write(output_dir, settings, examples, rows, kind, labels, outputs):
     titles = ("id", "prediction", "word", *(f"probability_{label}" for label in labels))
     results.write_table(output_dir, results.PROBABILITIES, titles, cells())
     named = settings.run.predictions_file
-    where, name = results.predictions_path(output_dir, "", named, results.TAGGED)
+    where, name = results.predictions_path(output_dir, "", named, PREDICTED)
     results.write(where, name, lines())
     return os.path.join(where, name)
 

@@ -8,6 +8,7 @@ from bert_gpu.finetune import classifier, kinds, pictures, results
 from bert_gpu.finetune.examples import Examples as open_examples  # noqa: F401
 from bert_gpu.finetune.heads import CLASSIFIER as HEAD  # noqa: F401
 from bert_gpu.finetune.metrics import compute_metrics
+from bert_gpu.finetune.results import PREDICTIONS as PREDICTED  # noqa: F401
 from bert_gpu.settings import UserError
 
 

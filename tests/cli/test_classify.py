@@ -302,8 +302,24 @@ def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_pat
     code, out, err = call(capsys, *asked, "--predict_file=-", "--predictions_file=-")
     assert code == 0 and [line.split("\t") for line in out.splitlines()] == table, err
     own = tmp_path / "more" / "mine.tsv"
-    code, _, _ = call(capsys, *asked, f"--predict_file={file}", f"--predictions_file={own}")
-    assert code == 0 and own.read_text() == (output / "predictions.tsv").read_text()
+    for _ in range(2):
+        code, _, _ = call(capsys, *asked, f"--predict_file={file}", f"--predictions_file={own}")
+        assert code == 0 and own.read_text() == (output / "predictions.tsv").read_text()
+    # what it must not replace is refused before anything is written
+    config = trained / "model" / "config.json"
+    kept = {path: path.read_bytes() for path in (file, own, config)}
+    for source, target, problem in (
+        (file, file, "exists and is no file of earlier predictions"),
+        (own, own, "exists and is no file of earlier predictions"),
+        (file, config, "exists and is no file of earlier predictions"),
+        (file, tmp_path, "is a folder; name a file"),
+        (file, file / "x.tsv", "is a file, not a folder"),
+    ):
+        flags = [f"--predict_file={source}", f"--predictions_file={target}"]
+        code, _, err = call(capsys, *asked, f"--output_dir={tmp_path / 'new'}", *flags)
+        assert code == 2 and f"--predictions_file={target}: " in err and problem in err, err
+    assert not (tmp_path / "new").exists()
+    assert all(path.read_bytes() == content for path, content in kept.items())
 
 
 def test_a_model_without_notes_still_predicts(trained, workplace, capsys, tmp_path):
