@@ -33,6 +33,7 @@ VARIABLES, PROGRESS, RUN, METRICS = (
     "run.json",
     "metrics.jsonl",
 )
+SAMPLES = "samples.jsonl"  # what its models took masked words for; benchmarks/record.py writes it
 LOCK = ".run.lock"  # of files.only_writer; it stays
 UNFINISHED_RUN = f".{RUN}.*.partial"  # of files.write_text
 # an empty file of this name in a checkpoint's folder keeps it, whatever --keep_checkpoint_max says
@@ -196,7 +197,8 @@ class RunFolder:
         """
         for name in ("checkpoints", "tensorboard", "model", "marks", "wandb"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
-        own = [os.path.join(self.path, name) for name in (METRICS, "mlflow_run_id.txt", RUN)]
+        names = (METRICS, SAMPLES, "mlflow_run_id.txt", RUN)
+        own = [os.path.join(self.path, name) for name in names]
         own[-1:-1] = find_results(self.path)  # run.json last: it marks the folder as a run's
         for path in own:
             if os.path.isdir(path):

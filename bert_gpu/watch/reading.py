@@ -18,9 +18,9 @@ import safetensors
 
 from bert_gpu.files import check_regular, parse_json, read_json
 from bert_gpu.settings import UserError, fields_of, shortened
-from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, VARIABLES, RunFolder, RunRecord
+from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES, VARIABLES, RunFolder, RunRecord
 from bert_gpu.train.sinks import read_lines
-from bert_gpu.watch.samples import SAMPLES, Sample, read_samples
+from bert_gpu.watch.samples import Sample, read_samples
 
 RESULTS = "eval_results.json"
 EVAL = "eval_"  # which names of validation begin with

@@ -6,8 +6,6 @@ import os
 from bert_gpu.files import check_regular, parse_json
 from bert_gpu.settings import UserError, shortened
 
-SAMPLES = "samples.jsonl"
-
 
 @dataclasses.dataclass(frozen=True)
 class Sample:

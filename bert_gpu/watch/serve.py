@@ -9,10 +9,9 @@ import os
 import threading
 
 from bert_gpu.settings import UserError
-from bert_gpu.train.checkpoint import LOCK, METRICS, RUN
+from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES
 from bert_gpu.watch import page, reading
 from bert_gpu.watch.report import make_report, now
-from bert_gpu.watch.samples import SAMPLES
 
 HOST = "127.0.0.1"
 HOST_NAMES = (HOST, "localhost")

@@ -55,6 +55,17 @@ def names(folder):
     return sorted(os.listdir(folder.checkpoints))
 
 
+def test_a_run_that_is_cleared_leaves_what_others_put_there(folder, tmp_path):
+    """Files of the run are those of docs/file-formats.md."""
+    folder.save(Progress(step=1), values(1), keep=1)
+    files = ("metrics.jsonl", "samples.jsonl", "tensorboard/train/x", "model/x", "marks/0.5/x")
+    for name in (*files, "results.txt", "notes.txt"):
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / name).write_text("")
+    folder.clear(lambda path: [os.path.join(path, "results.txt")])
+    assert os.listdir(folder.path) == ["notes.txt"]
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_run_that_could_not_begin_can_begin_again(tmp_path, monkeypatch, call):
     """Also after a kill, which leaves a part of run.json."""
