@@ -3,8 +3,10 @@
 import dataclasses
 import io
 import json
+import os
 import pathlib
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -125,7 +127,32 @@ def test_a_folder_says_how_long_a_text_may_be(pieces, tmp_path):
         assert said["model_max_length"] == 24 and said.items() >= names.items()
         assert names["mask_token"] == "[MASK]" and names["unk_token"] == "[UNK]"
         assert load_tokenizer(folder).identity == tokenizer.identity
-        assert tokenizer_files(tokenizer, CONFIG) == tokenizer_files(tokenizer, CONFIG)
+
+
+def test_the_files_are_the_same_bytes_in_every_process(pieces, tmp_path):
+    """A set would order strings by a hash that two processes seed differently."""
+    folders = [put(tmp_path / str(index), tokenizer) for index, tokenizer in enumerate(pieces)]
+    code = (
+        "import json, sys\n"
+        "from bert_gpu.interop.tokenizers import load_tokenizer, tokenizer_files\n"
+        "from bert_gpu.model.config import ModelConfig\n"
+        "config = ModelConfig(max_position_embeddings=24)\n"
+        "found = [tokenizer_files(load_tokenizer(path), config) for path in sys.argv[1:]]\n"
+        "texts = [{name: data.hex() for name, data in files.items()} for files in found]\n"
+        "print(json.dumps(texts))"
+    )
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *folders],
+        env=dict(os.environ, PYTHONHASHSEED=seed),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    texts = json.loads(done.stdout)
+    found = [{name: bytes.fromhex(data) for name, data in files.items()} for files in texts]
+    assert found == [tokenizer_files(tokenizer, CONFIG) for tokenizer in pieces]
 
 
 def test_settings_that_transformers_has_saved_anew_are_read(pieces, tmp_path):
