@@ -202,9 +202,11 @@ class Parsed:
 
     def save_config(self, path, configs):
         """Writes the flags of this call to a file, for --flagfile. configs: Settings objects whose
-        other values it tells in comments.
+        other values it tells in comments. An implied recipe is written as a flag, because the call
+        would lose it with the first flag that is added.
         """
-        given = [
+        implied = [as_flag("recipe", self.recipe_name)] if self.is_implied else []
+        given = implied + [
             flag.argument for flag in self.sources.values() if flag.name not in flagfile.NOT_SAVED
         ]
         recipe = [] if self.recipe_name is None else recipe_lines(self)

@@ -153,7 +153,7 @@ def run_phases(
         ending = dataclasses.replace(settings.ending, best_metric=names[0])
         settings = dataclasses.replace(settings, ending=ending)
     if trains:
-        engine.check_settings(folder, stored, fixed, RUN_FIELDS)
+        engine.check_settings(folder, stored, fixed, RUN_FIELDS, settings.recipe)
         if "eval" in examples:
             reported = {part.source.stem: dict.fromkeys(names, 0.0) for part in examples["eval"]}
             settings.ending.criterion(joined(reported))  # refuses a --best_metric that there is not

@@ -73,7 +73,11 @@ def train(settings, dataset, folder, stored, console, clock):
     if stored is not None:
         like = stored["settings"].get("training_data")
         engine.check_settings(
-            folder, stored, fixed | dict(training_data=dataset.identity(like=like)), RUN_FIELDS
+            folder,
+            stored,
+            fixed | dict(training_data=dataset.identity(like=like)),
+            RUN_FIELDS,
+            settings.recipe,
         )
     start.check_validation(settings, dataset, console)
     least_bytes = check_size(
@@ -191,11 +195,13 @@ def evaluate(settings, dataset, folder, stored, console, clock):
     settings, devices, vocab, encoder = open_model(settings, dataset, stored)
     model = encoder.config
     if stored is not None:
+        of_model = {k: v for k, v in stored["settings"].items() if k in model.to_dict()}
         engine.check_settings(
             folder,
-            {"settings": {k: v for k, v in stored["settings"].items() if k in model.to_dict()}},
+            stored | dict(settings=of_model),
             model.to_dict(),
             RUN_FIELDS,
+            settings.recipe,
         )
     found = folder.newest_whole(console.warn) if stored else None
     if found is None:

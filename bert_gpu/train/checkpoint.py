@@ -21,7 +21,7 @@ import shutil
 
 from bert_gpu import console
 from bert_gpu.files import check_local, check_writable, only_writer, read_json, write_json
-from bert_gpu.settings import GaveUp, Settings, UserError, fields_of, setting
+from bert_gpu.settings import GaveUp, Settings, UserError, fields_of, setting, shortened
 from bert_gpu.tensor_files import load_file, save_file
 from bert_gpu.train.config import SAVE_ERRORS
 from bert_gpu.train.divergence import HealthState
@@ -455,12 +455,13 @@ def sync(*paths):
             os.close(descriptor)
 
 
-def check_resumable(folder, stored, settings, fields=None):
+def check_resumable(folder, stored, settings, fields=None, recipe=None):
     """UserError that lists where a command's fixed settings differ from those of the run in the
     folder.
 
     The caller decides what is fixed: anything outside `settings` may change. fields: {setting:
-    field}. A run of an older version lacks some settings; those had the field's default.
+    field}. A run of an older version lacks some settings; those had the field's default. recipe:
+    the command's; a command without one is told that of the run.
     """
     missing = {
         name: fields[name].default
@@ -469,9 +470,11 @@ def check_resumable(folder, stored, settings, fields=None):
     }
     changed = differences(missing | stored["settings"], settings)
     if changed:
+        of_run = None if recipe else stored.get("free", {}).get("recipe")
+        own = f"add --recipe={shortened(of_run)}, the run's own, to go on with it; or "
         start, end = (
             f"--output_dir={folder.path}: holds a run with other settings (",
-            "); name another folder, or --overwrite starts over",
+            f"); {own if of_run else ''}name another folder, or --overwrite starts over",
         )
         shown = list(changed)
         while len(shown) > 1 and len(start + "; ".join(shown) + end) > 280:

@@ -142,10 +142,12 @@ def fixed_settings(settings, precision):
     )
 
 
-def check_settings(folder, stored, fixed, fields):
-    """UserError when a run to resume has other fixed settings; fields as for `check_resumable`."""
+def check_settings(folder, stored, fixed, fields, recipe):
+    """UserError when a run to resume has other fixed settings; fields and recipe as for
+    `check_resumable`.
+    """
     if stored is not None:
-        checkpoint.check_resumable(folder, stored, fixed, fields)
+        checkpoint.check_resumable(folder, stored, fixed, fields, recipe)
 
 
 def train(training, settings, folder, stored, devices, state, console, clock=time.monotonic):

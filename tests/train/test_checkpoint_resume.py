@@ -65,6 +65,20 @@ def test_a_run_with_other_fixed_settings_is_refused_and_others_are_free():
     assert len(str(caught.value)) <= 300
 
 
+def test_a_run_of_a_recipe_is_continued_with_it():
+    folder, ours = RunFolder("run"), dict(learning_rate=0.1)
+    stored = dict(settings=dict(learning_rate=0.2), free=dict(recipe="quick"))
+    with pytest.raises(UserError, match=r"\); add --recipe=quick, .* or name another folder"):
+        checkpoint.check_resumable(folder, stored, ours)
+    for settings, recipe in ((stored, "bert"), (stored | dict(free=dict(recipe=None)), None)):
+        with pytest.raises(UserError, match=r"\); name another folder"):
+            checkpoint.check_resumable(folder, settings, ours, recipe=recipe)
+    many = dict(settings={f"name_{n}": n for n in range(50)}, free=dict(recipe="q" * 100))
+    with pytest.raises(UserError, match="--overwrite starts over$") as caught:
+        checkpoint.check_resumable(RunFolder("f" * 400), many, {})
+    assert len(str(caught.value)) <= 300
+
+
 def git(folder, *arguments):
     identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
     result = subprocess.run(
