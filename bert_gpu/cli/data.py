@@ -1,5 +1,6 @@
 """create_pretraining_data.py: text -> TFRecords."""
 
+import contextlib
 import dataclasses
 import os
 
@@ -98,7 +99,7 @@ def main(argv):
     parsed = flags.parse(
         argv, SUMMARY, EXAMPLE, CLASSES, script="data", main=MAIN, implied=implied_recipe
     )
-    with parsed.blaming_source():
+    with parsed.blaming_source(), naming_folder(parsed):
         return run(parsed)
 
 
@@ -133,6 +134,26 @@ def run(parsed):
             console.answer(text)
 
 
+@contextlib.contextmanager
+def naming_folder(parsed):
+    """Errors about --output_file name --output_dir where that was given instead."""
+    try:
+        yield
+    except UserError as error:
+        folder, message = parsed.make(FolderConfig).output_dir, str(error)
+        if folder is None or parsed.given("output_file"):
+            raise
+        flag, given = f"--output_file={records_of(folder)}", f"--output_dir={folder}"
+        if not message.startswith(flag):
+            raise
+        raise UserError(given + message.removeprefix(flag)) from error
+
+
+def records_of(folder):
+    """The --output_file that an --output_dir stands for."""
+    return os.path.join(folder, "pretrain.tfrecord")
+
+
 def own_defaults(parsed):
     """{field: value} of a DataConfig that depend on where the program is and on --output_dir."""
     defaults, folder = {}, parsed.make(FolderConfig).output_dir
@@ -143,7 +164,7 @@ def own_defaults(parsed):
             raise UserError(
                 f"--output_dir={folder}: --output_file names the folder too; give one of them"
             )
-        defaults["output_file"] = os.path.join(folder, "pretrain.tfrecord")
+        defaults["output_file"] = records_of(folder)
     return defaults
 
 

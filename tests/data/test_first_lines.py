@@ -3,6 +3,7 @@ which --strict makes errors.
 """
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -185,6 +186,29 @@ def test_a_folder_as_vocabulary_is_called_a_folder(tmp_path, capsys):
         assert call(tmp_path, DOCUMENTS, *flags) == 2
         assert f"{tmp_path}/pieces: " in (error := capsys.readouterr().err)
         assert "is a folder; name the" in error and ("words.txt" in error) == ("vocab" in flags[0])
+
+
+def test_errors_about_the_output_name_the_flag_that_was_given(tmp_path, capsys, monkeypatch):
+    (tmp_path / "in.txt").write_text(DOCUMENTS)
+
+    def refused(*flags):
+        flags = f"--input_file={tmp_path}/in.txt", "--dupe_factor=1", "--quiet", *flags
+        assert command(["bert-gpu", "data", *flags]) == 2
+        return capsys.readouterr().err
+
+    file, folder = tmp_path / "win.txt", tmp_path / "made"
+    file.write_text("mine")
+    assert refused(f"--output_dir={file}").startswith(f"--output_dir={file}: {file} is a file")
+    records = f"--output_file={file}/pretrain.tfrecord"
+    assert refused(records).startswith(f"{records}: {file} is a file")
+    assert refused("--output_dir=gs://a").startswith("--output_dir=gs://a: records, runs")
+    assert call(tmp_path, DOCUMENTS, f"--output_dir={folder}", "--quiet") == 0
+    error = refused(f"--output_dir={folder}/")
+    assert error.startswith(f"--output_dir={folder}/: holds a data set with other settings (")
+    usage = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(build.shutil, "disk_usage", lambda path: usage)
+    error = refused(f"--output_dir={tmp_path}/full")
+    assert error.startswith(f"--output_dir={tmp_path}/full: about ") and "are free" in error
 
 
 def test_output_dir(tmp_path, capsys):
