@@ -11,6 +11,7 @@ from bert_gpu import files
 from bert_gpu.finetune.examples import Loaded
 from bert_gpu.finetune.tables import read_pieces
 from bert_gpu.settings import UserError
+from bert_gpu.text.encodings import not_utf8
 
 EXAMPLE = (
     '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "..."}]}]}]}'
@@ -86,7 +87,7 @@ class Questions(Loaded):
         try:
             record = files.parse_json(content.decode("utf-8-sig"))
         except UnicodeDecodeError:
-            raise UserError(f"{self.path}: is not UTF-8; convert it") from None
+            raise not_utf8(self.path, "", content) from None
         except (ValueError, RecursionError) as error:
             raise UserError(
                 f"{self.path}: not valid JSON ({str(error)[:80]}); SQuAD's form is {EXAMPLE}"

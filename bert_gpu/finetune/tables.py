@@ -16,6 +16,7 @@ from bert_gpu.environment import Later
 from bert_gpu.finetune.tasks import ENDINGS
 from bert_gpu.settings import UserError
 from bert_gpu.text.containers import decoded_lines
+from bert_gpu.text.encodings import check_no_archive
 
 tf = Later("tensorflow")
 
@@ -199,12 +200,16 @@ def as_text(value):
 
 def read_pieces(path, digest):
     """Yields the bytes of a file in pieces, which also go into a hash. UserError when it cannot be
-    read.
+    read, or is an archive.
     """
     files.check_regular(path)
+    is_first = True
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             while piece := file.read(READ_BYTES):
+                if is_first:
+                    check_no_archive(path, piece)
+                    is_first = False
                 digest.update(piece)
                 yield piece
     except (tf.errors.OpError, OSError) as error:

@@ -17,12 +17,11 @@ import zstandard
 
 from bert_gpu.files import within_free_space
 from bert_gpu.settings import UserError
-from bert_gpu.text import containers, corpus
+from bert_gpu.text import containers, corpus, encodings
 from bert_gpu.text.formats import LINE_BREAK
 
 READ_BYTES = 1 << 20
 PIECE_BYTES = 1 << 12  # unpacked at once; a run of one character may grow 32,000-fold, to 128 MiB
-ENDINGS = (".gz", ".zst")
 LARGEST_ZSTD_WINDOW = 1 << 31  # bytes; the maximum, as `zstd --long=31` writes it
 BROKEN = (EOFError, zlib.error, zstandard.ZstdError)  # errors of a broken archive
 # The first bytes of what is known by them; standard input has no name.
@@ -36,7 +35,7 @@ MAGIC = {
 
 
 def is_compressed(path):
-    return path.endswith(ENDINGS)
+    return path.endswith(encodings.ENDINGS)
 
 
 def plain_name(path):

@@ -11,6 +11,7 @@ import itertools
 import json
 
 from bert_gpu.settings import UserError
+from bert_gpu.text.encodings import ENDINGS, check_no_archive, not_utf8
 from bert_gpu.text.formats import BadLine, text_of_record
 
 ROWS_PER_BATCH = 256  # of parquet and arrow
@@ -29,6 +30,7 @@ OTHER_DELIMITERS = {
     "|": CONVERT.replace(";", "|"),
     ",": "give --input_format=csv",
 }
+HEAD_BYTES = 16  # that say what a file is
 ARROW_FILE = b"ARROW1"  # at the beginning of a file; a stream has nothing of the kind
 
 
@@ -102,33 +104,38 @@ def decoded_lines(pieces, name):
             lines = b"".join(pending).splitlines(keepends=True)
         for line in lines:
             number += 1
+            if number == 1:
+                check_no_archive(name, line, ENDINGS)
             try:
                 text = line.decode()
             except UnicodeDecodeError:
-                raise not_utf8(name, f"line {number}") from None
+                head = line if number == 1 else b""
+                raise not_utf8(name, f"line {number}", head) from None
             yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
 
 
 def json_texts(pieces, field, name):
     """The texts in a field of the objects of an array, or of objects that follow one another."""
     decode, scan = codecs.getincrementaldecoder("utf-8")().decode, json.JSONDecoder().raw_decode
-    buffer, position, index, is_last = "", 0, 0, False
+    buffer, position, index, is_last, head = "", 0, 0, False, b""
 
     def refuse(problem):
         raise UserError(f"{name}: object {index + 1} {problem}"[:300])
 
     def more():
-        nonlocal buffer, position, is_last
+        nonlocal buffer, position, is_last, head
         # at least as much again, so that an object of many pieces is not scanned for each of them
         parts, wanted = [buffer[position:]], len(buffer) - position
         try:
             while wanted >= 0 and not is_last:
                 piece = next(pieces, None)
                 is_last = piece is None
+                head += (piece or b"")[: max(0, HEAD_BYTES - len(head))]
                 parts.append(decode(piece or b"", final=is_last))
                 wanted -= len(parts[-1])
         except UnicodeDecodeError:
-            raise not_utf8(name, f"the text near object {index + 1}") from None
+            check_no_archive(name, head, ENDINGS)
+            raise not_utf8(name, f"the text near object {index + 1}", head) from None
         buffer, position = "".join(parts), 0
 
     more()
@@ -170,7 +177,9 @@ def column_texts(path, field, name, columns):
             for first in range(0, len(column), ROWS_PER_BATCH):
                 yield from (text or "" for text in column.slice(first, ROWS_PER_BATCH).to_pylist())
     except UnicodeDecodeError:
-        raise not_utf8(name, "a text") from None
+        raise UserError(
+            f"{name}: a text is not UTF-8; write the file anew, with texts in UTF-8"[:300]
+        ) from None
     except (pyarrow.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())[:100]
         raise UserError(f"{name}: cannot be read ({problem}); copy it again"[:300]) from None
@@ -225,10 +234,4 @@ def no_column(name, field, names):
         f"{name}: has no column {field[:50]!r}; give --text_column=NAME (the columns are: {shown})"[
             :300
         ]
-    )
-
-
-def not_utf8(name, where):
-    return UserError(
-        f"{name}: {where} is not UTF-8; convert the file, for example with iconv -t UTF-8"[:300]
     )

@@ -20,6 +20,7 @@ from bert_gpu.files import check_regular
 from bert_gpu.settings import UserError
 from bert_gpu.text import saved_datasets
 from bert_gpu.text.config import LINES, TextFormat
+from bert_gpu.text.encodings import ENDINGS, check_no_archive, not_utf8
 from bert_gpu.text.formats import BadLine, find_documents, parse_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -267,8 +268,10 @@ def scan_file(path, block_bytes, first_document, text_format, name):
         start, num_documents, num_sentences, num_bytes, num_empty = end, 0, 0, 0, 0
 
     for lines in whole_lines(path, name):
-        if position == 0 and lines.startswith(BYTE_ORDER_MARK):
-            lines, position, start = lines[3:], 3, 3
+        if position == 0:
+            check_no_archive(name, lines, ENDINGS)
+            if lines.startswith(BYTE_ORDER_MARK):
+                lines, position, start = lines[3:], 3, 3
         check_utf8(name, lines, num_lines)
         try:
             found = find_documents(lines, in_document, text_format)
@@ -345,9 +348,5 @@ def check_utf8(name, lines, lines_before):
         lines.decode()
     except UnicodeDecodeError as error:
         line_number = lines_before + lines.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            (
-                f"{name}: line {line_number} is not UTF-8; "
-                "convert the file, for example with iconv -t UTF-8"
-            )[:300]
-        ) from None
+        head = b"" if lines_before else lines[:4]
+        raise not_utf8(name, f"line {line_number}", head) from None

@@ -3,6 +3,7 @@ file is refused in one line.
 """
 
 import csv
+import gzip
 import json
 
 import pytest
@@ -246,6 +247,10 @@ def test_bad_files_are_refused(tmp_path):
     (tmp_path / "train.tsv").rmdir()
     write(tmp_path, tsv([("1", "a", "b", "1")]) + "2\tcaf\xe9\tb\t0\n", encoding="latin-1")
     assert "train.tsv: line 3 is not UTF-8" in refused()
+    (tmp_path / "train.tsv").write_bytes(gzip.compress(b"text_a"))
+    assert "train.tsv: is a gzip archive, not plain text; unpack it (gzip -dc < F" in refused()
+    (tmp_path / "train.tsv").write_bytes("text_a\n".encode("utf-16"))
+    assert "the file is UTF-16, so convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW" in refused()
     write(tmp_path, tsv())
     write(tmp_path, "text_a\tlabel\na\t1\n", split="dev")
     assert "dev.tsv: line 1 has no column 'text_b'" in refused("eval")

@@ -1,0 +1,67 @@
+"""The first bytes of a file that is no UTF-8 in, what it is and how to convert it out.
+
+Archives are known by their magic bytes, whatever their names are, and UTF-16 and UTF-32 by their
+byte order marks. Other encodings have no mark; WINDOWS-1252, the commonest one, stands for them.
+"""
+
+import os
+
+from bert_gpu.settings import UserError
+
+# magic bytes: its name, the ending under which text is unpacked here, what unpacks it anywhere
+ARCHIVES = {
+    b"\x1f\x8b": ("gzip", ".gz", "gzip -dc < FILE > NEW"),
+    b"\x28\xb5\x2f\xfd": ("zstd", ".zst", "zstd -dc < FILE > NEW"),
+    b"\xfd7zXZ\0": ("xz", None, "xz -dc < FILE > NEW"),
+    b"BZh": ("bzip2", None, "bzip2 -dc < FILE > NEW"),
+    b"PK\x03\x04": ("zip", None, "unzip FILE"),
+}
+ENDINGS = tuple(ending for _, ending, _ in ARCHIVES.values() if ending)
+BZIP2_BLOCK = slice(4, 10), b"1AY&SY"  # a text may begin with BZh
+BYTE_ORDER_MARKS = {  # the longer ones first
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+COMMONEST = "WINDOWS-1252"
+
+
+def check_no_archive(name, head, endings=()):
+    """UserError when a file begins as an archive does.
+
+    Args:
+      name: of the file in the message. head: its first bytes, 10 or more where it has them.
+      endings: those under which the caller would have unpacked it.
+    """
+    magic = next((magic for magic in ARCHIVES if head.startswith(magic)), None)
+    if magic is None or (magic == b"BZh" and head[BZIP2_BLOCK[0]] != BZIP2_BLOCK[1]):
+        return
+    kind, ending, command = ARCHIVES[magic]
+    remedy = f"unpack it ({command})"
+    if ending in endings and not name.endswith(ending):
+        remedy = f"give its name the ending {ending}, or {remedy}"
+    raise UserError(f"{_shortened(name)}: is a {kind} archive, not plain text; {remedy}")
+
+
+def not_utf8(name, where, head=b""):
+    """The UserError for bytes that are not UTF-8.
+
+    Args:
+      name: of the file. where: what in it is not, such as "line 3"; empty for the file itself.
+      head: the first bytes of the file, empty if they are no help.
+    """
+    marks = BYTE_ORDER_MARKS.items()
+    found = next((kind for mark, kind in marks if head.startswith(mark)), None)
+    problem = f"{where} is not UTF-8".lstrip()
+    command = f"iconv -f {found or COMMONEST} -t UTF-8 FILE > NEW"
+    if found:
+        remedy = f"the file is {found}, so convert it: {command}"
+    else:
+        remedy = f"convert the file from its encoding; if that is {COMMONEST}: {command}"
+    return UserError(f"{_shortened(name)}: {problem}; {remedy}")
+
+
+def _shortened(path):
+    """A path that leaves room for the message: of a long one the end."""
+    return path if len(path) <= 150 else f"...{os.path.basename(path)[-147:]}"
