@@ -101,7 +101,8 @@ def check_shares(config):
 @contextlib.contextmanager
 def standard_input_spooled(config):
     """Yields a FinetuneConfig whose --predict_file is a file, also where it was "-": standard input
-    is written to a temporary file first, because it is read more than once.
+    is written to a temporary file first, because it is read more than once. A UserError that names
+    this file calls it standard input.
     """
     if config.predict_file != STANDARD_INPUT:
         yield config
@@ -110,4 +111,7 @@ def standard_input_spooled(config):
         path = os.path.join(folder, "standard-input")
         with open(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
-        yield dataclasses.replace(config, predict_file=path)
+        try:
+            yield dataclasses.replace(config, predict_file=path)
+        except UserError as error:
+            raise UserError(str(error).replace(path, "standard input")) from error

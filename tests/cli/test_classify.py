@@ -301,6 +301,9 @@ def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_pat
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
     code, out, err = call(capsys, *asked, "--predict_file=-", "--predictions_file=-")
     assert code == 0 and [line.split("\t") for line in out.splitlines()] == table, err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    code, _, err = call(capsys, *asked, "--predict_file=-")
+    assert code == 2 and err.startswith("standard input: has no examples; ")
     own = tmp_path / "more" / "mine.tsv"
     for _ in range(2):
         code, _, _ = call(capsys, *asked, f"--predict_file={file}", f"--predictions_file={own}")
