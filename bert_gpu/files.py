@@ -178,6 +178,11 @@ def parse_json(text):
     return value
 
 
+def comma_hint(patterns):
+    """What a message adds about a name out of a text of several names."""
+    return "; commas separate names: write ? for one in a name" if "," in patterns else ""
+
+
 def check_writable(folder, flag):
     """UserError unless `folder` can be written to or created; its message names `flag`."""
     path = os.path.abspath(folder)

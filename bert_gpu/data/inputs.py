@@ -7,7 +7,7 @@ import glob
 import os
 
 from bert_gpu.data.manifest import read_manifest
-from bert_gpu.files import check_local, check_regular
+from bert_gpu.files import check_local, check_regular, comma_hint
 from bert_gpu.settings import UserError
 
 # what lies beside records in a data set's folder and is never one itself
@@ -29,8 +29,8 @@ def expand_globs(patterns, flag):
         found = [pattern] if os.path.exists(pattern) else glob_in_folder(pattern)
         if not found:
             raise UserError(
-                f"{flag}={pattern}: no file matches; "
-                "write one with create_pretraining_data.py, or name another"
+                f"{flag}={pattern}: no file matches; write one with create_pretraining_data.py, or "
+                f"name another{comma_hint(patterns)}"
             )
         paths.update(found)
     if not paths:

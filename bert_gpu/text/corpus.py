@@ -16,7 +16,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.files import check_regular
+from bert_gpu.files import check_regular, comma_hint
 from bert_gpu.settings import UserError
 from bert_gpu.text import saved_datasets
 from bert_gpu.text.config import LINES, TextFormat
@@ -92,6 +92,7 @@ def expand_inputs(patterns):
     below it are not followed. STANDARD_INPUT stays as it is. UserError when a pattern gives no
     file.
     """
+    hint = comma_hint(patterns) if isinstance(patterns, str) else ""
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
     paths = set()
     for pattern in filter(None, map(str.strip, patterns)):
@@ -117,7 +118,7 @@ def expand_inputs(patterns):
             )
         if not files:
             raise UserError(
-                f"{pattern}: no such file; check the path (the pattern matches nothing)"[:300]
+                f"{pattern[:200]}: no such file; check the path (the pattern matches nothing){hint}"
             )
         paths.update(files)
     if not paths:

@@ -123,6 +123,7 @@ def test_prefetch_can_be_left_early():
     "changes, complaint",
     [
         (dict(input_file="nowhere/*.tfrecord"), "--input_file=nowhere/.*no file matches"),
+        (dict(input_file="no, where"), "=no: no file matches; .*; commas separate names"),
         (dict(input_file=","), "names no file"),
         (dict(max_seq_length=16), "--max_seq_length=16: the records of .* have rows of 8 tokens"),
         (dict(eval_input_file="nowhere"), "--eval_input_file=nowhere"),

@@ -230,6 +230,16 @@ def test_inputs_that_match_nothing_are_refused(tmp_path, pattern, problem):
     assert problem in str(error.value) and len(str(error.value)) <= 300
 
 
+def test_a_comma_in_a_name_is_told_from_one_between_names(tmp_path):
+    (tmp_path / "a, b.txt").write_text("a\n")
+    with pytest.raises(UserError, match="/a: no such file; .*; commas separate names: write ?"):
+        expand_inputs(f"{tmp_path}/a, b.txt")
+    assert expand_inputs(f"{tmp_path}/a? b.txt") == [f"{tmp_path}/a, b.txt"]
+    for one in (f"{tmp_path}/c", [f"{tmp_path}/c", f"{tmp_path}/a? b.txt"]):
+        with pytest.raises(UserError, match="matches nothing\\)$"):
+            expand_inputs(one)
+
+
 def test_no_inputs_are_refused():
     with pytest.raises(UserError, match="no input file"):
         expand_inputs(" , ")
