@@ -255,7 +255,8 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     if progress is not None and job.num_steps is not None and progress.step > job.num_steps:
         raise UserError(
             f"--output_dir={folder.path}: its run has done {progress.step} "
-            f"steps, more than the {job.num_steps} asked for"
+            f"steps, more than the {job.num_steps} asked for; ask for more (--num_train_steps), "
+            "name another folder, or --overwrite starts over"
         )
     is_over = progress is not None and (
         job.is_finished(progress.step, progress.seconds)

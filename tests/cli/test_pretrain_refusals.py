@@ -200,7 +200,8 @@ def test_what_a_finished_run_may_not_change(data, finished, tmp_path, capsys):
         assert pretrain(data, output, *flags) == 2
         assert complaint in capsys.readouterr().err
     assert pretrain(data, output, steps=5) == 2
-    assert "has done 12 steps" in capsys.readouterr().err
+    asked = "has done 12 steps, more than the 5 asked for; ask for more (--num_train_steps), name"
+    assert asked in capsys.readouterr().err
 
 
 def test_other_data_is_noticed(data, finished, tmp_path, sample_text, capsys):
