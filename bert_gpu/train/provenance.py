@@ -12,6 +12,8 @@ import numpy as np
 
 import bert_gpu
 
+LIST_CHARACTERS = 40  # of a list that a message shows in full
+
 
 def versions():
     """Versions of the packages that a run's results depend on. Only this function needs TensorFlow,
@@ -88,12 +90,25 @@ def differences(stored, settings, prefix="--"):
     changed = []
     for name, old, new in pairs:
         if isinstance(old, list) and isinstance(new, list) and len(old) != len(new):
-            changed.append(f"{name}: {len(old)} entries -> {len(new)}")
+            changed.append(f"{name}: {told_list(old, new)}")
         elif isinstance(old, dict | list) and type(old) is type(new):
             changed += differences(old, new, name)
         elif old != new:
             changed.append(f"{name}: {shorten(old)} -> {shorten(new)}")
     return changed
+
+
+def told_list(old, new):
+    """How two lists differ: as flags have them where they are short and of texts, else by their
+    lengths.
+    """
+    texts = [
+        ",".join(each) or "none" if all(isinstance(entry, str) for entry in each) else None
+        for each in (old, new)
+    ]
+    if all(text and len(text) <= LIST_CHARACTERS for text in texts):
+        return " -> ".join(texts)
+    return f"{len(old)} entries -> {len(new)}"
 
 
 def shorten(value):

@@ -44,6 +44,13 @@ def test_the_difference_is_shown_leaf_by_leaf():
     assert provenance.differences(dict(files=[1]), dict(files=[1, 2])) == [
         "--files: 1 entries -> 2"
     ]
+    for old, new, told in (
+        (["embeddings", "layers:2"], ("embeddings",), "embeddings,layers:2 -> embeddings"),
+        ([], ("a",), "none -> a"),
+        (["a" * 20, "b" * 20], ("c",), "2 entries -> 1"),
+        ([], (1,), "0 entries -> 1"),
+    ):
+        assert provenance.differences(dict(freeze=old), dict(freeze=new)) == [f"--freeze: {told}"]
     assert provenance.differences(dict(x=True), dict(x=dict(a=1))) == ["--x: True -> {'a': 1}"]
 
 
