@@ -29,7 +29,7 @@ def main(argv):
         raise UserError("report: needs the folder of a run; name one, such as runs/pretrain")
     with quick_imports():
         from bert_gpu.watch import reading, report, serve
-    paths = reading.find_runs(parsed.positionals)
+    paths = reading.find_whole_runs(parsed.positionals, console.warn)
     report.import_drawing()
     if not config.watch:
         num_pictures = report.write_report(paths, config, report.now())

@@ -128,6 +128,23 @@ def find_runs(paths):
     return list({os.path.realpath(path): path for path in found}.values())
 
 
+def find_whole_runs(paths, warn):
+    """As `find_runs`, without those runs below a folder that are damaged, which `warn` is told.
+    Those that are named themselves stay, and so do all when none is whole: reading them says why.
+    """
+    found, problems = find_runs(paths), {}
+    for path in set(found).difference(paths):
+        try:
+            read_run(path, path)
+        except UserError as problem:
+            problems[path] = problem
+    if len(problems) == len(found):
+        return found
+    for path in sorted(problems):
+        warn(f"left out, because it is damaged: {problems[path]}")
+    return [path for path in found if path not in problems]
+
+
 def find_below(path, depth=DEPTH):
     """Folders of runs, sorted: the folder itself, or those at most `depth` levels below it. Hidden
     folders, and those that may not be read, are passed over.

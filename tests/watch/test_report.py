@@ -311,6 +311,26 @@ def test_what_is_wrong_is_said_and_nothing_is_written(
     assert (tmp_path / "mine.html").read_text() == "mine"
 
 
+def test_a_damaged_run_in_a_folder_is_left_out(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("whole", "other", "broken"):
+        make_run(tmp_path / "runs" / name, [line(1), line(2)])
+    (tmp_path / "runs" / "broken" / "run.json").write_text("{")
+    assert report_command("runs", "--output=all.html") == 0
+    error = capsys.readouterr().err
+    assert error.startswith("warning: left out, because it is damaged: runs/broken/run.json")
+    assert error.count("\n") == 1 and len(error) <= 301
+    shown = (tmp_path / "all.html").read_text()
+    assert "whole" in shown and "other" in shown and "broken" not in shown
+    # nothing is left out that is named, nor where nothing else is there
+    for named in (["runs/whole", "runs/broken"], ["runs", "runs/broken"]):
+        assert report_command(*named, "--output=none.html") == 2
+    for name in ("whole", "other"):
+        (tmp_path / "runs" / name / "run.json").write_text("{")
+    assert report_command("runs", "--output=none.html") == 2
+    assert "warning" not in capsys.readouterr().err and not (tmp_path / "none.html").exists()
+
+
 def test_without_matplotlib_the_remedy_is_told(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "bert_gpu.watch.drawing", raising=False)
     monkeypatch.delattr("bert_gpu.watch.drawing", raising=False)
