@@ -29,7 +29,7 @@ from bert_gpu.interop import models
 from bert_gpu.interop.sources import NONE
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.weights import column_blocks
-from bert_gpu.settings import Settings, UserError, fields_of, like
+from bert_gpu.settings import Settings, UserError, fields_of, like, shortened
 from bert_gpu.train import run as engine
 from bert_gpu.train import shared_folder
 from bert_gpu.train.checkpoint import RunFolder
@@ -163,11 +163,13 @@ def run_phases(
         console.block([*device_rows(devices), *about])
 
     memory, optimizer = (settings.memory, settings.optimizer) if trains else (MemoryConfig(), None)
+    frozen = frozen_names(start.weights, memory.freeze)
+    warn_of_fresh(start, frozen, memory.freeze, console)
     state = TrainState(
         devices.strategy,
         start.weights,
         optimizer,
-        frozen_names(start.weights, memory.freeze),
+        frozen,
         column_blocks(start.encoder.weights()),
     )
     predict = classifier.Predictor(devices, state, start.encoder, kind)
@@ -328,6 +330,19 @@ def describe(start, form, examples, encoded):
         for part, found in zip(parts, encoded[phase], strict=True):
             rows.append(("data", f"{part.path}: {form.describe(part, found)}"))
     return tuple(rows)
+
+
+def warn_of_fresh(start, frozen, expressions, console):
+    """Warns of weights of a Start that --freeze keeps as they were initialised. frozen: names;
+    expressions: of --freeze.
+    """
+    fresh = sorted(set(start.fresh) & frozen)
+    if fresh:
+        console.warn(
+            f"--freeze={shortened(','.join(expressions))}: {len(fresh)} of these weights are "
+            f"fresh, such as {fresh[0]}, and stay as they were initialised; freeze less, or lower "
+            "--reinit_layers"
+        )
 
 
 def warn_of_skipped(examples, console):

@@ -325,6 +325,20 @@ def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_pat
     assert all(path.read_bytes() == content for path, content in kept.items())
 
 
+def test_fresh_weights_that_are_frozen_are_warned_of(workplace, tmp_path, capsys):
+    flags = ["--do_train", "--num_train_epochs=0.1", "--freeze=layers:1"]
+    for more, is_warned in ((["--reinit_layers=1"], True), ([], False)):
+        output = tmp_path / ("anew" if more else "kept")
+        code, _, err = call(capsys, *inputs(workplace, output, *flags, *more))
+        assert code == 0, err
+        warned = [
+            line for line in err.splitlines() if line.startswith("warning: --freeze=layers:1")
+        ]
+        assert len(warned) == is_warned
+        for told in warned:
+            assert "these weights are fresh, such as layer_0/" in told and len(told) <= 300
+
+
 def test_a_model_without_notes_still_predicts(trained, workplace, capsys, tmp_path):
     """As one of Hugging Face's."""
     shutil.copytree(trained / "model", tmp_path / "model")
