@@ -101,6 +101,18 @@ def holds_task(name):
     return next(row.holds_task for row in FORMATS if row.name == name)
 
 
+def takers_of(config):
+    """What to give for a model that one of the formats cannot hold: a format or two, for messages.
+    All of our own encoder's leave as OURS, those of Model Garden as graphs alone.
+    """
+    if config.has_own_encoder:
+        return f"--format={OURS}"
+    from bert_gpu.model.encoders import open_encoder
+
+    has_free_length = open_encoder(config).fixed_length is None
+    return "--format=savedmodel" + (" or --format=onnx" if has_free_length else "")
+
+
 def open_format(name) -> FormatModule:
     """The module of a format."""
     (row,) = (row for row in FORMATS if row.name == name)

@@ -17,7 +17,7 @@ from bert_gpu.files import read_json
 from bert_gpu.interop import card, stored
 from bert_gpu.interop.families import ARCHITECTURES, HEADS, LABELLED, OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
-from bert_gpu.interop.formats import Model, Notes
+from bert_gpu.interop.formats import Model, Notes, takers_of
 from bert_gpu.interop.relatives import read_shape, relative_of
 from bert_gpu.interop.tensors import join, read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
@@ -153,8 +153,9 @@ def write(model, folder, options):
     config, architecture = model.config, model.notes.architecture
     if not config.has_own_encoder:
         raise UserError(
-            f"--format=huggingface: {config.encoder} is an encoder of Model Garden, which "
-            "transformers has no class for; --init_checkpoint and fill-mask take its folder"[:300]
+            f"--format=huggingface: {config.encoder[:80]} is an encoder of Model Garden, which "
+            f"transformers has no class for; give {takers_of(config)} (--init_checkpoint and "
+            "fill-mask take the folder as it is)"
         )
     relative = relative_of(config, architecture)
     files = tokenizer_files(model.tokenizer, config, must_open=True)

@@ -19,6 +19,7 @@ import numpy as np
 
 from bert_gpu.files import read_json
 from bert_gpu.interop.folders import replace_folder
+from bert_gpu.interop.formats import takers_of
 from bert_gpu.model import config as model_config
 from bert_gpu.settings import UserError
 
@@ -92,7 +93,7 @@ def check_classic(config, whose):
         odd.append(f"layer_norm_eps={config.layer_norm_eps}")
     if odd:
         raise UserError(
-            f"--format={whose}: its BERT has no {', '.join(odd)}; give --format=huggingface"[:300]
+            f"--format={whose}: its BERT has no {', '.join(odd)[:160]}; give {takers_of(config)}"
         )
 
 

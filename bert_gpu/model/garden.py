@@ -20,7 +20,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import custom_gradient
+from bert_gpu.fused import compile_silently_once, custom_gradient
 from bert_gpu.model.config import ENCODER_PREFIX, ModelConfig
 from bert_gpu.model.encoder import token_products
 from bert_gpu.model.garden_settings import activation_name, read_options, transfer
@@ -318,6 +318,7 @@ def build(encoder, dtype):
 
     def run():
         try:
+            compile_silently_once()  # building computes, and so compiles, what is fused
             results.append(_build(encoder, dtype))
         except Exception as error:  # raised again below, in the caller's thread
             results.append(error)

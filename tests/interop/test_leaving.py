@@ -4,7 +4,9 @@ export names, and the folder comes in again the same.
 
 import json
 import pathlib
+import re
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -219,12 +221,48 @@ def test_exported_models_compute_the_same_there(tmp_path):
         assert all((saved.weights[key] == value).all() for key, value in held.items())
 
 
-def test_encoders_of_model_garden_stay_here(tmp_path):
+GRAPHS = {
+    "garden:albert": {"savedmodel", "onnx"},
+    "garden:fnet": {"savedmodel"},  # rows of one length
+}
+
+
+@pytest.mark.parametrize("chosen", GRAPHS)
+@pytest.mark.parametrize("name", ["huggingface", "google", "garden"])
+def test_encoders_of_model_garden_leave_as_graphs_alone(tmp_path, chosen, name):
+    """The formats that a refusal names are those that take the model."""
+    model = model_of(ModelConfig(**SMALL, encoder=chosen), "BertForMaskedLM")
+    with pytest.raises(UserError) as caught:
+        formats.open_format(name).write(model, str(tmp_path / "there"), None)
+    message = str(caught.value)
+    assert message.startswith(f"--format={name}: ") and chosen in message and len(message) <= 300
+    advised = set(re.findall(r"--format=(\w+)", message)) - {name}
+    assert advised == GRAPHS[chosen] and not (tmp_path / "there").exists()
+
+
+def test_a_refused_export_says_one_line(tmp_path):
+    """Not what XLA logs when the encoder of Model Garden is built."""
     config = ModelConfig(**SMALL, encoder="garden:albert")
-    model = formats.Model(config, {}, formats.Notes([], [], "BertForMaskedLM", ()))
-    with pytest.raises(UserError, match="garden:albert is an encoder of Model Garden"):
-        export(model, tmp_path / "there")
-    assert not (tmp_path / "there").exists()
+    models.write_own(model_of(config, "BertForMaskedLM"), str(tmp_path / "from"))
+    pieces = [*SPECIAL_PIECES, *map(str, range(config.vocab_size))][: config.vocab_size]
+    (tmp_path / "from" / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    flags = f"--from={tmp_path}/from", f"--to={tmp_path}/to", "--format=google"
+    command = [sys.executable, "-m", "bert_gpu", "export", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and done.stderr.startswith("--format=google: its BERT has no ")
+    assert done.stderr.count("\n") == 1 and not done.stdout
+
+
+def test_onnx_takes_what_the_advice_says(tmp_path):
+    pytest.importorskip("tf2onnx")
+    for chosen, takers in GRAPHS.items():
+        model = model_of(ModelConfig(**SMALL, encoder=chosen), "BertForMaskedLM")
+        folder = str(tmp_path / chosen)
+        if "onnx" in takers:
+            assert "model.onnx" in formats.open_format("onnx").write(model, folder, None)
+        else:
+            with pytest.raises(UserError, match="--format=onnx: .*; give --format=savedmodel"):
+                formats.open_format("onnx").write(model, folder, None)
 
 
 def test_a_folder_of_ours_carries_its_code(tmp_path):
