@@ -126,9 +126,13 @@ def read_rates(text):
     found = {}
     for part in text.split(","):
         name, _, rate = part.partition(":")
-        if name not in OPTIMIZERS:
+        try:
+            learning_rate = float(rate)
+        except ValueError:
+            learning_rate = None
+        if name not in OPTIMIZERS or learning_rate is None:
             raise argparse.ArgumentTypeError(f"{part}: must be OPTIMIZER:LEARNING_RATE")
-        found.setdefault(name, []).append(float(rate))
+        found.setdefault(name, []).append(learning_rate)
     return found
 
 

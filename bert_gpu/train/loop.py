@@ -176,7 +176,7 @@ class Loop:
             self.judge.check_steps(self.progress.step, due.is_end)
         is_best = due.validation and self._judge_validation(self._validate())
         try:
-            for mark in due.exports:  # first: who resumes from the checkpoint is behind them
+            for mark in due.exports:  # first: a run resumed from the checkpoint is past them
                 self._export(mark)
         finally:
             self._save_if_good(due.save or is_best)
@@ -333,7 +333,7 @@ class Loop:
         return is_best
 
     def _save_if_good(self, is_due):
-        """Saves when due, and at the end, or once it may."""
+        """Saves when due, later where it has to wait, and at the end."""
         self.save_is_late = is_due and self._must_wait()
         if (is_due or self.is_last) and not self.save_is_late:
             self._save()

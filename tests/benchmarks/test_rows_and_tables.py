@@ -66,8 +66,9 @@ def test_a_search_goes_on_at_an_edge_until_it_gets_worse():
     assert optimizers.final_rates(dict.fromkeys(losses, optimizers.DIVERGED)) == [1e-3]
     found = optimizers.read_rates("adamw:0.001,lamb:5e-3,adamw:2e-4")
     assert found == dict(adamw=[1e-3, 2e-4], lamb=[5e-3])
-    with pytest.raises(argparse.ArgumentTypeError, match="sgd:1: must be OPTIMIZER:LEARNING_RATE"):
-        optimizers.read_rates("sgd:1")
+    for wrong in ("sgd:1", "adamw:abc", "adamw"):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"{wrong}: must be OPTIMIZER:LEARN"):
+            optimizers.read_rates(wrong)
 
 
 def test_calls_within_a_part_count_once():
