@@ -87,8 +87,8 @@ class Lowering:
         return self.write(self.step.gradients, arguments, path)
 
     def update(self, path):
-        """Writes the program of the optimizer's update, without the option to skip it. Gradients
-        have the type that `gradients` returns.
+        """Writes the program of the optimizer's update, which is skipped when the gradients are not
+        finite. They have the type that `gradients` returns.
         """
         from bert_gpu.optim import optimizers
 
@@ -119,6 +119,7 @@ class Lowering:
                 factor,
                 parts=parts,
                 dtype=self.devices.dtype,
+                only_if=tf.math.is_finite(norm),
             ), norm
 
         return self.write(

@@ -61,6 +61,7 @@ def update(
     parts=types.MappingProxyType({}),
     dtype=tf.float32,
     joint_results=None,
+    only_if=None,
 ):
     """Updates all weights once by the optimizer of `config`; the update of each weight is one
     compiled pass over it.
@@ -76,6 +77,7 @@ def update(
         `joint_inputs`.
       joint_results: {shape: tensor}, what the module's `joint_work` made of `joint_inputs`, where
         replicas have divided it. Default: it is computed here.
+      only_if: bool scalar tensor; where it is false, weights and slots are returned as they were.
 
     Returns: (weights, slots) after the update.
     """
@@ -101,7 +103,10 @@ def update(
             [joint[name]] if name in joint else [],
         )
         new_slots |= {f"{slot}/{name}": value for slot, value in state.items()}
-    return new_weights, new_slots
+    if only_if is None:
+        return new_weights, new_slots
+    kept = lambda new, old: {name: tf.where(only_if, new[name], old[name]) for name in new}  # noqa: E731
+    return kept(new_weights, weights), kept(new_slots, slots)
 
 
 def layer_factors(names, decay):

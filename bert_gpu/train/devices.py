@@ -16,6 +16,7 @@ from bert_gpu.fused import compile_silently_once, stderr_discarded
 from bert_gpu.settings import UserError
 from bert_gpu.train.config import choose_gpus
 from bert_gpu.train.hardware import visible_gpus
+from bert_gpu.train.sizes import gpu_bytes
 from bert_gpu.train.workers import ALONE, Alone, Workers, join, joined
 
 CODES = dict(nccl="NCCL", ring="RING")  # of --all_reduce; TensorFlow chooses for the others
@@ -128,7 +129,7 @@ def set_up(config):
         all_reduce=config.all_reduce,
         shared_update=config.shared_update,
         gpu_names=tuple(itertools.chain(*workers.gather(names_of(gpus)))),
-        nvml=tuple(visible_gpus([int(gpu.name.rsplit(":", 1)[1]) for gpu in gpus])),
+        nvml=tuple(visible_gpus([index_of(gpu) for gpu in gpus])),
         summary=describe(gpus, config.virtual_replicas, workers.count),
         workers=workers,
     )
@@ -221,10 +222,9 @@ def limit_memory(gpu, limit):
     if limit is None:
         tf.config.experimental.set_memory_growth(gpu, True)
         return
-    if limit > gpu_memory_mib(gpu):
-        raise UserError(
-            f"--gpu_memory_limit={limit}: the GPU has {gpu_memory_mib(gpu):.0f} megabytes; lower it"
-        )
+    has = gpu_megabytes(gpu)
+    if has is not None and limit > has:
+        raise UserError(f"--gpu_memory_limit={limit}: the GPU has {has:.0f} megabytes; lower it")
     tf.config.set_logical_device_configuration(
         gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
     )
@@ -240,7 +240,13 @@ def split_device(device, count, memory_limit=None):
     # Logical GPUs need a share of the memory each; 90 % leaves room for the CUDA context.
     limit = None
     if device.device_type == "GPU":
-        limit = int((memory_limit or 0.9 * gpu_memory_mib(device)) / count)
+        megabytes = memory_limit or 0.9 * (gpu_megabytes(device) or 0)
+        if not megabytes:
+            raise UserError(
+                f"--virtual_replicas={count}: needs the size of the GPU's memory, which NVML does "
+                "not tell; give --gpu_memory_limit"
+            )
+        limit = int(megabytes / count)
     configuration = tf.config.LogicalDeviceConfiguration(memory_limit=limit)
     try:
         tf.config.set_logical_device_configuration(device, [configuration] * count)
@@ -250,9 +256,17 @@ def split_device(device, count, memory_limit=None):
         ) from error
 
 
-def gpu_memory_mib(device):
-    details = tf.config.experimental.get_device_details(device)
-    return details.get("device_memory_size", 16 << 30) / 2**20
+def index_of(gpu):
+    """TensorFlow's index of a physical GPU."""
+    return int(gpu.name.rsplit(":", 1)[1])
+
+
+def gpu_megabytes(gpu):
+    """The memory of a physical GPU (MB of 2^20 bytes); None when NVML does not tell. TensorFlow
+    never does.
+    """
+    found = gpu_bytes(visible_gpus([index_of(gpu)]), None)
+    return found and found / 2**20
 
 
 def best_precision(gpus):

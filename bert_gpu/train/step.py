@@ -379,8 +379,7 @@ class TrainStep:
         factor, norm = clip or optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
         is_finite = tf.math.is_finite(norm)
 
-        def apply():
-            num_updates = tf.convert_to_tensor(state.num_updates) + 1
+        def apply(only_if=None):
             weights = {name: tf.convert_to_tensor(state.weights[name]) for name in state.trained}
             slots = {name: tf.convert_to_tensor(variable) for name, variable in state.slots.items()}
             weights, slots = optimizers.update(
@@ -388,25 +387,26 @@ class TrainStep:
                 gradients,
                 slots,
                 learning_rate,
-                num_updates,
+                tf.convert_to_tensor(state.num_updates) + 1,
                 self.optimizer,
                 factor,
                 parts=state.joint_parts,
                 dtype=self.devices.dtype,
                 joint_results=joint_results,
+                only_if=only_if,
             )
             for name, value in weights.items():
                 state.weights[name].assign(value)
             for name, value in slots.items():
                 state.slots[name].assign(value)
-            state.num_updates.assign(num_updates)
-            return tf.constant(0.0)
 
-        def skip():
-            state.num_skipped.assign_add(1)
-            return tf.constant(1.0)
-
-        skipped = tf.cond(is_finite, apply, skip)
+        if self.devices.xla:
+            # for a conditional XLA copies all weights and slots, and a GPU waits for the host
+            apply(only_if=is_finite)
+        else:
+            tf.cond(is_finite, apply, lambda: None)
+        state.num_updates.assign_add(tf.cast(is_finite, tf.int32))
+        state.num_skipped.assign_add(tf.cast(~is_finite, tf.int32))
         if self.devices.precision == "float16":
             good = tf.where(is_finite, tf.convert_to_tensor(state.num_good) + 1, 0)
             grown = tf.where(
@@ -414,4 +414,4 @@ class TrainStep:
             )
             state.loss_scale.assign(tf.where(is_finite, grown, tf.maximum(scale / 2.0, 1.0)))
             state.num_good.assign(tf.where(good >= LOSS_SCALE_GROWTH_STEPS, 0, good))
-        return norm, skipped
+        return norm, tf.cast(~is_finite, tf.float32)

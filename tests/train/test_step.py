@@ -149,6 +149,33 @@ def test_a_step_that_is_not_finite_is_skipped():
     )
 
 
+@pytest.mark.parametrize(
+    "optimizer", ["adamw", "adamw8bit", "muon", pytest.param("lamb", marks=pytest.mark.long)]
+)
+def test_a_compiled_step_that_is_not_finite_changes_no_bit_and_needs_no_conditional(optimizer):
+    """A conditional is for XLA a second copy of all weights and slots, and on a GPU a wait for the
+    host.
+    """
+    trainer = Trainer(xla="on", optimizer=optimizer)
+    assert trainer.run(batches(1), learning_rate=1e-3)[0]["skipped"] == 0.0
+    [bias] = copies(trainer.state.weights["layer_0/attention/output/bias"])
+    bias.assign(tf.fill(bias.shape, np.nan))
+    before = trainer.state.read()
+    assert trainer.run(batches(1))[0]["skipped"] == 1.0
+    after = trainer.state.read()
+    assert before["num_updates"] == after["num_updates"] == after["num_skipped"] == 1
+    others = before.keys() - {"num_skipped"}
+    assert all(np.array_equal(before[name], after[name], equal_nan=True) for name in others)
+    gradients = {name: tf.zeros_like(trainer.state.weights[name]) for name in trainer.state.trained}
+    program = trainer.step.update.get_concrete_function(
+        gradients, tf.constant(1.0), tf.constant(1e-3), None, None
+    )
+    graph = program.graph.as_graph_def()
+    inner = [function.node_def for function in graph.library.function]
+    kinds = {node.op for nodes in (graph.node, *inner) for node in nodes}
+    assert "SelectV2" in kinds and not kinds & {"If", "StatelessIf"}
+
+
 def test_global_batches_are_divided_in_order():
     parts = divide_batch(dict(x=np.arange(12)), 2, 3)
     assert [part["x"].tolist() for part in parts] == [
