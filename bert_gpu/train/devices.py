@@ -40,6 +40,8 @@ class Devices:
     gpu_names: tuple[str, ...]
     nvml: tuple  # those of this machine as NVML knows them, of hardware.visible_gpus
     summary: str  # for the first log line
+    # memory that a replica may have, of the smallest GPU; None = not known, or no GPU
+    replica_bytes: int | None = None
     workers: Workers | Alone = ALONE
 
     @property
@@ -117,6 +119,8 @@ def set_up(config):
                 "deterministic": deterministic,
             }
         )
+    nvml = tuple(visible_gpus([index_of(gpu) for gpu in gpus]))
+    memory = gpu_bytes(nvml, config.gpu_memory_limit) if gpus else None
     compile_silently_once()  # last: the strategy has to be TensorFlow's beginning
     return Devices(
         strategy=strategy,
@@ -129,8 +133,9 @@ def set_up(config):
         all_reduce=config.all_reduce,
         shared_update=config.shared_update,
         gpu_names=tuple(itertools.chain(*workers.gather(names_of(gpus)))),
-        nvml=tuple(visible_gpus([index_of(gpu) for gpu in gpus])),
+        nvml=nvml,
         summary=describe(gpus, config.virtual_replicas, workers.count),
+        replica_bytes=memory and memory // config.virtual_replicas,
         workers=workers,
     )
 

@@ -2,6 +2,8 @@
 fits.
 """
 
+import bisect
+
 import tensorflow as tf
 
 from bert_gpu.model import cudnn_attention
@@ -56,34 +58,72 @@ def lowest_capability():
     )
 
 
-def largest_that_fits(fits, sizes):
-    """The largest of the rising `sizes` that fits, None when none does.
+FIRST_TRY = 8  # rows: fewer tell little of what more will take
+AIM = 0.95  # of the memory, because not all of it can be had
+MOST_GROWTH = 8  # of a size from one try to the next
+CLOSE = 1.03  # sizes that differ by less are not told apart
 
-    fits: function of a size that tries it and returns whether there was room. The search doubles
-    its stride until a size fails, then bisects: about 2 log2(index of the answer) tries, few of
-    which fail, because failing is slow.
+
+def largest_that_fits(share_of, sizes):
+    """The largest of the rising `sizes` that fits, None when none does; where sizes are close to
+    each other, one within 3 % of it.
+
+    A try takes a compilation, so there should be few, and few that fail: memory is nearly linear in
+    the size, and two sizes that fitted tell where it ends. Where they do not tell, sizes double,
+    and the rest is bisected.
+
+    Args:
+      share_of: function of a size that tries it and returns the share of the memory that it took, 0
+        where that is not known, None when it did not fit. sizes: list of ints.
     """
-    good, stride = -1, 1
-    while good + stride < len(sizes) and fits(sizes[good + stride]):
-        good, stride = good + stride, 2 * stride
-    bad = min(good + stride, len(sizes))
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(sizes[middle]) else (good, middle)
+    good, bad, taken = -1, len(sizes), {}  # indices; {size that fitted: share}
+    index = bisect.bisect_left(sizes, FIRST_TRY, 0, len(sizes) - 1)
+    while bad - good > 1 and (good < 0 or sizes[bad - 1] > CLOSE * sizes[good]):
+        share = share_of(sizes[index])
+        if share is None:
+            bad = index
+        else:
+            good, taken[sizes[index]] = index, share
+        index = next_try(sizes, good, bad, taken)
     return sizes[good] if good >= 0 else None
 
 
+def next_try(sizes, good, bad, taken):
+    """The index to try next between `good`, the largest that fitted, and `bad`, the smallest that
+    did not; arguments as in `largest_that_fits`.
+    """
+    if good < 0 or (bad < len(sizes) and not any(taken.values())):
+        return max((good + bad) // 2, 0)
+    index_of = lambda size: bisect.bisect_right(sizes, size) - 1  # noqa: E731
+    size, share = sizes[good], taken[sizes[good]]
+    guess, most = index_of(2 * size), index_of(MOST_GROWTH * size)
+    # not of its neighbours, which tell more of what shares differ by otherwise
+    smaller = max((other for other in taken if 2 * other <= size), default=None)
+    if smaller is not None and share > taken[smaller]:
+        size_of_share = (size - smaller) / (share - taken[smaller])
+        reached = [index_of(size + (aim - share) * size_of_share) for aim in (AIM, 1.0)]
+        guess = next((index for index in reached if index > good), good + 1)
+    first, last = good + 1, bad - 1
+    if bad < len(sizes):  # the line does not always hold
+        margin = (bad - good) // 4
+        first, last = first + margin, last - margin
+    return max(first, min(guess, most, last))
+
+
 class Trial:
-    """Tries one step of a micro-batch: callable (size) -> whether it fits. `peak_bytes` is the peak
-    memory of the last one that fitted.
+    """Tries one step of a micro-batch: callable (size) -> the share of the memory that it took, 0
+    where it is not known, None when it did not fit. `peak_bytes` is the peak memory of the largest
+    one that fitted.
 
     Args of the constructor:
       make_step: function of a size -> callable () that runs a step and waits for it.
-      device: name of the GPU whose peak memory is read, None to read none.
+      device: name of the GPU whose peak memory is read, None to read none. available: bytes of it,
+        None = not known.
     """
 
-    def __init__(self, make_step, device=None, say=lambda text: None):
-        self.make_step, self.device, self.say, self.peak_bytes = make_step, device, say, None
+    def __init__(self, make_step, device=None, say=lambda text: None, available=None):
+        self.make_step, self.device, self.say, self.available = make_step, device, say, available
+        self.peak_bytes = None
 
     def __call__(self, size):
         if self.device:
@@ -92,19 +132,19 @@ class Trial:
             self.make_step(size)()
         except (tf.errors.ResourceExhaustedError, MemoryError):
             self.say(f"  micro-batch {size}: does not fit")
-            return False
+            return None
         if self.device:
             self.peak_bytes = tf.config.experimental.get_memory_info(self.device)["peak"]
         self.say(
             f"  micro-batch {size}: fits"
             + (f", {self.peak_bytes / 2**30:.2f} GB" if self.peak_bytes else "")
         )
-        return True
+        return self.peak_bytes / self.available if self.peak_bytes and self.available else 0.0
 
 
-def choose_micro_batch(fits, num_replicas, global_batch_size=None):
+def choose_micro_batch(share_of, num_replicas, global_batch_size=None):
     """The micro-batch of --train_batch_size=auto: the largest that fits and divides the global
-    batch, if one is given.
+    batch, if one is given. share_of: as for `largest_that_fits`.
 
     Raises UserError when nothing fits.
     """
@@ -120,7 +160,7 @@ def choose_micro_batch(fits, num_replicas, global_batch_size=None):
                 f"--global_batch_size={global_batch_size}: "
                 f"is not a multiple of the {num_replicas} GPUs; choose one that is"
             )
-    largest = largest_that_fits(fits, sizes)
+    largest = largest_that_fits(share_of, sizes)
     if largest is None:
         raise UserError(
             "--train_batch_size=auto: not even one sequence fits; "

@@ -420,7 +420,7 @@ def plan_run(training, settings, folder, stored, devices, state, make_step, cons
         wanted = stored["global_batch_size"] if stored else batch.global_batch_size
         if devices.kind == "CPU":
             size = memory.choose_micro_batch(
-                lambda size: size <= NO_GPU_BATCH, devices.num_replicas, wanted
+                lambda size: 0.0 if size <= NO_GPU_BATCH else None, devices.num_replicas, wanted
             )
             console.say(f"--train_batch_size=auto: {size}, because there is no GPU memory to fill")
         elif devices.workers.count > 1:
@@ -477,7 +477,7 @@ def fill_memory(batch, devices, state, make_step, rows, length, wanted, console)
             [{name: value[indices] for name, value in rows.items()}], [0.0], 0
         ).read()
 
-    trial = memory.Trial(make_trial, "GPU:0", console.say)
+    trial = memory.Trial(make_trial, "GPU:0", console.say, devices.replica_bytes)
     size = memory.choose_micro_batch(trial, devices.num_replicas, wanted)
     state.assign(first)
     console.say(

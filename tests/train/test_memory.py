@@ -1,5 +1,8 @@
 """The search finds the largest micro-batch under any limit, and out of memory is caught."""
 
+import random
+import statistics
+
 import pytest
 import tensorflow as tf
 
@@ -10,22 +13,53 @@ from bert_gpu.train.memory import Trial, choose_micro_batch, largest_that_fits
 SIZES = [1, 2, 4, *range(8, 4000, 8)]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 7, 8, 9, 23, 64, 100, 777, 3992, 9000])
-def test_the_largest_that_fits_is_found(limit):
+def search(limit, shares=lambda size: 0.0):
+    """(the size that is found, the sizes tried) where sizes up to a limit fit."""
     tried = []
 
-    def fits(size):
+    def share_of(size):
         tried.append(size)
-        return size <= limit
+        return shares(size) if size <= limit else None
 
-    assert largest_that_fits(fits, SIZES) == max(size for size in SIZES if size <= limit)
-    assert len(tried) <= 20 and len(set(tried)) == len(tried)
+    return largest_that_fits(share_of, SIZES), tried
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 8, 9, 23, 64, 100, 777, 3992, 9000])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_largest_that_fits_is_found(limit, is_known):
+    """Whether the share of the memory is known or not; exactly where sizes are far apart."""
+    found, tried = search(limit, lambda size: (0.2 + 0.77 * size / limit) if is_known else 0.0)
+    best = max(size for size in SIZES if size <= limit)
+    assert found <= best <= 1.03 * found
+    assert len(tried) <= 16 and len(set(tried)) == len(tried)
+
+
+def test_memory_that_is_known_saves_tries():
+    """Memory is linear in the size, above what the update takes; some of it cannot be had. At the
+    limit others of the same size differ by 2 %.
+    """
+    rng = random.Random(1)
+    tries, failures, doublings = [], [], []
+    for _ in range(300):
+        limit, floor = rng.randrange(8, 2000), rng.choice((0.0, 0.3))
+
+        def shares(size, limit=limit, floor=floor):
+            return max(floor, (0.2 + 0.77 * size / limit) * rng.uniform(0.98, 1.02))
+
+        found, tried = search(limit, shares)
+        assert max(size for size in SIZES if size <= limit) <= 1.03 * found
+        tries.append(len(tried))
+        failures.append(sum(size > limit for size in tried))
+        doublings.append(len(search(limit)[1]))
+    assert max(tries) <= 14 and max(failures) <= 8
+    assert statistics.mean(tries) <= 0.7 * statistics.mean(doublings)
+    assert statistics.mean(failures) <= 2.5
 
 
 def test_nothing_fits():
-    assert largest_that_fits(lambda size: False, SIZES) is None
+    assert largest_that_fits(lambda size: None, SIZES) is None
     with pytest.raises(UserError, match="not even one sequence.*muon_rest=adamw8bit"):
-        choose_micro_batch(lambda size: False, 1)
+        choose_micro_batch(lambda size: None, 1)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +67,8 @@ def test_nothing_fits():
     [(1, 1024, 64), (2, 1024, 64), (4, 96, 24), (1, 100, 50), (1, 6, 6)],
 )
 def test_the_micro_batch_divides_the_global_batch(num_replicas, global_batch_size, expected):
-    assert choose_micro_batch(lambda size: size <= 70, num_replicas, global_batch_size) == expected
+    shares = lambda size: 0.0 if size <= 70 else None  # noqa: E731
+    assert choose_micro_batch(shares, num_replicas, global_batch_size) == expected
 
 
 def test_out_of_memory_is_caught_and_told():
@@ -49,6 +84,15 @@ def test_out_of_memory_is_caught_and_told():
 
     assert largest_that_fits(Trial(make_step, say=told.append), SIZES) == 40
     assert any("does not fit" in line for line in told) and "  micro-batch 40: fits" in told
+
+
+def test_a_trial_tells_the_share_of_the_memory(monkeypatch):
+    accounts = tf.config.experimental
+    monkeypatch.setattr(accounts, "reset_memory_stats", lambda device: None)
+    monkeypatch.setattr(accounts, "get_memory_info", lambda device: dict(peak=6 << 30))
+    trial = Trial(lambda size: lambda: None, "GPU:0", available=8 << 30)
+    assert trial(16) == 0.75 and trial.peak_bytes == 6 << 30
+    assert Trial(lambda size: lambda: None, "GPU:0")(16) == 0.0  # NVML does not tell
 
 
 def test_other_errors_are_not_taken_for_full_memory():
