@@ -287,6 +287,7 @@ def test_a_model_of_the_users_replaces_the_recipes_as_a_whole():
         (["--recipe=crammed"], 1, None, 128, 8192),
         (["--recipe=crammed"], 4, None, 128, 8192),
         (["--recipe=bert"], 3, None, 32, 288),  # 256 is not a multiple of 3
+        (["--recipe=quick"], 3, None, 24, 72),  # within an eighth of 64
         (["--recipe=bert", "--train_batch_size=24"], 1, None, 24, 264),
         (["--recipe=crammed", "--global_batch_size=16"], 1, None, 16, 16),
         (["--recipe=crammed", "--global_batch_size=24"], 2, None, 12, 24),

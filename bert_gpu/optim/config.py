@@ -6,6 +6,8 @@ from bert_gpu.optim import adamw, adamw8bit, lamb, muon
 from bert_gpu.optim.interface import check_expression
 from bert_gpu.settings import Settings, UserError, setting
 
+CURVES = ("linear", "cosine", "polynomial", "constant", "one_cycle", "triangle", "wsd")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Settings):
@@ -19,13 +21,17 @@ class ScheduleConfig(Settings):
         "(Cramming) rises from 1/4 of the peak to the peak at 3/4 of the run, without warm-up. "
         "wsd (warm-up, stable, decay) stays at the peak until it falls over the last "
         "--decay_proportion of the run (MiniCPM, ModernBERT).",
-        choices=("linear", "cosine", "polynomial", "constant", "one_cycle", "triangle", "wsd"),
+        choices=CURVES,
     )
     num_warmup_steps: int | None = setting(
         None, "Steps of linear warm-up from 0. Overrides --warmup_proportion.", low=0
     )
     warmup_proportion: float = setting(
-        0.1, "Share of the run that is linear warm-up from 0.", low=0.0, below=1.0
+        0.1,
+        "Share of the run that is linear warm-up from 0.",
+        low=0.0,
+        below=1.0,
+        needs=("curve", tuple(curve for curve in CURVES if curve != "triangle")),
     )
     polynomial_power: float = setting(
         2.0,

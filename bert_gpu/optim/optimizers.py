@@ -62,6 +62,7 @@ def update(
     dtype=tf.float32,
     joint_results=None,
     only_if=None,
+    all_names=None,
 ):
     """Updates all weights once by the optimizer of `config`; the update of each weight is one
     compiled pass over it.
@@ -78,6 +79,8 @@ def update(
       joint_results: {shape: tensor}, what the module's `joint_work` made of `joint_inputs`, where
         replicas have divided it. Default: it is computed here.
       only_if: bool scalar tensor; where it is false, weights and slots are returned as they were.
+      all_names: of all weights, those that are frozen among them, for --layer_lr_decay. Default:
+        those of `weights`.
 
     Returns: (weights, slots) after the update.
     """
@@ -89,7 +92,7 @@ def update(
         inputs = joint_inputs(parts, gradients, slots, config, gradient_factor, dtype)
         joint_results = {key: config.module.joint_work(value) for key, value in inputs.items()}
     joint = divide_joint(joint_results, parts)
-    factors = layer_factors(weights, config.layer_lr_decay)
+    factors = layer_factors(all_names or weights, config.layer_lr_decay)
     new_weights, new_slots = {}, {}
     for name, weight in weights.items():
         shape = tuple(weight.shape)

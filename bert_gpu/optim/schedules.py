@@ -54,7 +54,8 @@ def learning_rate_factor(step, num_steps, config, progress=None):
         return 1.0
     if config.curve == "wsd":
         start = 1.0 - config.decay_proportion
-        return _raised(1.0 - math.sqrt(max(0.0, (share - start) / (1.0 - start))), config)
+        fallen = max(0.0, (share - start) / (1.0 - start)) if start < 1.0 else 0.0
+        return _raised(1.0 - math.sqrt(fallen), config)
     if config.curve == "one_cycle":
         peak_at = warmup / num_steps if progress is None else warmup
         return _raised((1.0 - share) / (1.0 - peak_at) if peak_at < 1.0 else 0.0, config)

@@ -22,7 +22,7 @@ NEED_VALIDATION = (
         "validation_epochs_end",
         "validation_marks",
     ),
-    *("export_best", "max_eval_steps", "early_stop_time"),
+    *("export_best", "max_eval_steps", "early_stop_time", "early_stop_patience", "best_metric"),
 )
 
 

@@ -78,9 +78,14 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
                 if resumed
                 else f"--global_batch_size={wanted}"
             )
-            remedy = (
-                "change --train_batch_size" if resumed else f"the nearest possible is {nearest}"
-            )
+            remedy = f"the nearest possible is {nearest}"
+            if resumed:
+                fits = max(n for n in range(1, num_replicas + 1) if wanted % n == 0)
+                remedy = (
+                    "change --train_batch_size"
+                    if fits == num_replicas
+                    else f"train on a number that divides it, such as {fits}"
+                )
             raise UserError(
                 f"{name} is not a multiple of {held} "
                 f"(--train_batch_size={config.train_batch_size} x {num_replicas}); {remedy}"

@@ -71,10 +71,14 @@ class Progress:
     step: int = setting(0, "Updates tried.", low=0)
     records: int = setting(0, "Training records consumed.", low=0)
     seconds: float = setting(0.0, "Spent in training, all sessions.", low=0.0)
+    call_seconds: float | None = setting(
+        None, "Of them, those up to the end of the last call of steps.", low=0.0
+    )
     best_step: int | None = setting(None, "Of the best validation so far.", low=0)
     best_metric: float | None = setting(
         None, "Of the best validation, the loss, or minus a metric whose highest is best."
     )
+    best_by: str | None = setting(None, "The name of that metric, as --best_metric.")
     num_worse: int = setting(0, "Validations since the best.", low=0)
     num_rollbacks: int = setting(0, "Times that the run returned to a checkpoint.", low=0)
     health: dict | None = setting(
@@ -82,10 +86,11 @@ class Progress:
     )
     num_skipped_records: int = setting(0, "Of the records, those that were bad.", low=0)
 
-    def improve(self, metric):
+    def improve(self, metric, name="loss"):
         """Records the criterion of a validation of the current step if it is finite and the lowest
-        so far; returns whether it was.
+        so far; returns whether it was. name: of the metric, as --best_metric.
         """
+        self.compare_by(name)
         is_best = (
             metric is not None
             and math.isfinite(metric)
@@ -95,6 +100,22 @@ class Progress:
             self.best_step, self.best_metric = self.step, float(metric)
         self.num_worse = 0 if is_best else self.num_worse + 1
         return is_best
+
+    def compare_by(self, name):
+        """Forgets the best validation if it was the best by another metric; returns whether it
+        was.
+        """
+        is_other = self.best_by not in (None, name)
+        if is_other:
+            self.best_step, self.best_metric, self.num_worse = None, None, 0
+        self.best_by = name
+        return is_other
+
+    @property
+    def last_good_step(self):
+        """The step before the latest bad ones, None when the last step was good."""
+        health = HealthState(**self.health or {})
+        return health.bad_since if health.num_bad else None
 
 
 PROGRESS_FIELDS = fields_of(Progress)
@@ -217,8 +238,8 @@ class RunFolder:
         )
 
     def save(self, progress, values, keep):
-        """Writes a checkpoint of `values` {name: array}, then removes old ones: the newest `keep`,
-        the best and the pinned ones stay.
+        """Writes a checkpoint of `values` {name: array}, then removes old ones: the newest `keep`
+        and others that `remove_old` names stay.
 
         Removes nothing before the new one is complete and on the disk. When that cannot be written
         (OSError), it leaves no trace and the others stay.
@@ -237,11 +258,15 @@ class RunFolder:
         self._discard(progress.step)  # of the same step, after a rollback
         os.rename(partial, self._checkpoint(progress.step))
         sync(self.checkpoints)
-        self.remove_old(keep)
+        self.remove_old(keep, progress.last_good_step)
 
-    def remove_old(self, keep):
-        """Removes checkpoints, but for the newest `keep`, the best and the pinned ones."""
-        for step in set(self.steps()[:-keep]) - {self.best_step()}:
+    def remove_old(self, keep, last_good=None):
+        """Removes checkpoints, but for the newest `keep`, the best and the pinned ones, and, when
+        the latest steps were bad, that to return to: the newest up to the step `last_good`.
+        """
+        steps = self.steps()
+        good = [step for step in steps if last_good is not None and step <= last_good]
+        for step in set(steps[:-keep]) - {self.best_step(), *good[-1:]}:
             if not self.is_pinned(step):
                 self._discard(step)
 

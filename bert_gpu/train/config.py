@@ -10,6 +10,7 @@ from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.settings import Settings, UserError, setting
 
 SAVE_ERRORS = ("continue", "stop")
+MOST_EPOCHS = 1e9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,6 +185,7 @@ class CadenceConfig(Settings):
         "Passes over the training records. Default in pretraining: "
         "40, or as many as --total_training_time allows.",
         above=0.0,
+        high=MOST_EPOCHS,
     )
     steps_per_loop: int = setting(
         1,
@@ -208,17 +210,19 @@ class CadenceConfig(Settings):
         low=1,
     )
     validation_epochs: float | None = setting(
-        None, "Epochs between validations, instead of --eval_steps.", above=0.0
+        None, "Epochs between validations, instead of --eval_steps.", above=0.0, high=MOST_EPOCHS
     )
     validation_epochs_begin: float | None = setting(
         None,
         "Epochs between validations in the first --validation_begin_proportion of the run.",
         above=0.0,
+        high=MOST_EPOCHS,
     )
     validation_epochs_end: float | None = setting(
         None,
         "Epochs between validations in the last --validation_end_proportion of the run.",
         above=0.0,
+        high=MOST_EPOCHS,
     )
     validation_begin_proportion: float = setting(
         0.05,
@@ -497,7 +501,7 @@ def fit_sizes(batch, flexible, num_replicas, stored=None):
     """A BatchConfig whose flexible sizes fit the others and the number of GPUs.
 
     The micro-batch gets smaller where it does not divide the global batch; a global batch that no
-    micro-batch divides is rounded.
+    micro-batch divides is rounded, by an eighth at most where a smaller micro-batch allows it.
 
     Args:
       batch: BatchConfig. flexible: names of the sizes that may change. num_replicas: GPUs or
@@ -518,7 +522,20 @@ def fit_sizes(batch, flexible, num_replicas, stored=None):
         batch = dataclasses.replace(batch, train_batch_size=micro_batch)
     if "global_batch_size" not in flexible:
         return batch
-    held = num_replicas * (1 if micro_batch == "auto" else micro_batch)
+    if stored:
+        return dataclasses.replace(batch, global_batch_size=None)
+
+    def rounded(micro_batch):
+        held = num_replicas * micro_batch
+        return max(1, round(wanted / held)) * held
+
+    if micro_batch == "auto":
+        return dataclasses.replace(batch, global_batch_size=rounded(1))
+    if "train_batch_size" in flexible:
+        sizes = range(micro_batch, 0, -1)
+        change = lambda size: abs(rounded(size) - wanted)  # noqa: E731
+        near = (size for size in sizes if change(size) <= wanted / 8)
+        micro_batch = next(near, min(sizes, key=change))
     return dataclasses.replace(
-        batch, global_batch_size=None if stored else max(1, round(wanted / held)) * held
+        batch, train_batch_size=micro_batch, global_batch_size=rounded(micro_batch)
     )

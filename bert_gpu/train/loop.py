@@ -75,10 +75,13 @@ class Job:
 
 
 class Position(typing.NamedTuple):
-    """Where a run is: finished steps, and the share of the run that is done."""
+    """Where a run is after a call: finished steps, the share of the run that is done, and the
+    seconds then.
+    """
 
     step: int
     share: float
+    seconds: float
 
 
 class Due(typing.NamedTuple):
@@ -135,9 +138,9 @@ class Loop:
             LogInterval(self.watch, job.flops, job.peak_flops),
             Judge(ending, progress.health),
         )
-        self.position = self.before = Position(
-            progress.step, self.share(progress.step, progress.seconds)
-        )
+        # the seconds of a checkpoint are later, after what was due when it was written
+        seconds = progress.seconds if progress.call_seconds is None else progress.call_seconds
+        self.position = self.before = self._position(seconds)
         self.is_last = self.is_over()
         self.save_is_late = False
         self.saved_seconds, self.saved_step, self.logged_step = (
@@ -161,6 +164,7 @@ class Loop:
                             self._turn(calls)
                     except Diverged as problem:
                         self._go_back(problem)
+            self.profiler.end(self.progress.step)
         self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
 
     def _turn(self, calls):
@@ -191,10 +195,19 @@ class Loop:
         ) or self.ending.is_stale(self.progress.num_worse)
 
     def share(self, step, seconds):
-        """Progress: the share of the run that is done, by steps or by time; at most 1."""
+        """The share of the schedule that is done, by steps or by time; at most 1."""
         if self.job.schedule.lr_schedule == "time":
             return min(1.0, seconds / self.job.budget_seconds)
         return step / self.job.num_steps
+
+    def _position(self, seconds):
+        """The Position of the current step. Its share is by steps or by time, whichever has more:
+        what ends the run first.
+        """
+        step, budget = self.progress.step, self.job.budget_seconds
+        by_steps = 0.0 if self.job.num_steps is None else step / self.job.num_steps
+        by_time = 0.0 if budget is None else seconds / budget
+        return Position(step, min(1.0, max(by_steps, by_time)), seconds)
 
     def _calls(self):
         """Yields one call after another: (K host batches, the same on the devices, the progress at
@@ -249,9 +262,15 @@ class Loop:
     def _next_call(self, calls):
         """(The next of `calls`, the seconds spent waiting for it)."""
         since = self.watch.seconds
-        try:
+        with self._keeping_steps():
             return next(calls), self.watch.seconds - since
-        except UserError:  # a corrupt record must not lose finished steps
+
+    @contextlib.contextmanager
+    def _keeping_steps(self):
+        """A corrupt record, of the training or of the validation, must not lose finished steps."""
+        try:
+            yield
+        except UserError:
             self._log()
             self._save(is_together=False)  # it may be that of one worker
             raise
@@ -284,7 +303,7 @@ class Loop:
         self.moment.agree()
         # checked once a call, so that the last save always follows
         self.is_last = self.is_over()
-        self.position = Position(progress.step, self.share(progress.step, self.moment.seconds))
+        self.position = self._position(self.moment.seconds)
 
     def _tell_of_first_call(self, num_steps):
         """Says how long it took, since compiling may take minutes, and what memory it needed."""
@@ -319,7 +338,9 @@ class Loop:
         loss = values.get("loss")
         self.judge.check_validation(self.progress.step, loss)
         # weights that are not saved are not the best, whatever they are worth
-        is_best = not self._must_wait() and self.progress.improve(self.ending.criterion(values))
+        is_best = not self._must_wait() and self.progress.improve(
+            self.ending.criterion(values), self.ending.best_metric
+        )
         if self.ending.is_stale(self.progress.num_worse) and not self.is_last:
             self.is_last = True  # what follows is saved
             self.console.say(
@@ -382,7 +403,7 @@ class Loop:
         """Validates; returns {name: value}, None without validation."""
         if self.job.validate is None:
             return None
-        with self.watch.paused("validation"):
+        with self._keeping_steps(), self.watch.paused("validation"):
             values = self.job.validate()
         step = self.progress.step
         self.log.write(
@@ -401,8 +422,9 @@ class Loop:
         writer = self.writer if is_together else self.writer.own
         with self.watch.paused("saving"):
             writer.wait()
-            self.progress.seconds, self.progress.health = (
+            self.progress.seconds, self.progress.call_seconds, self.progress.health = (
                 self.moment.seconds,
+                self.position.seconds,
                 self.judge.health.state(),
             )
             writer.save(self.progress, self.job.read() if self.workers.is_chief else None)
@@ -413,6 +435,7 @@ class Loop:
         data.
         """
         progress = self.progress
+        progress.call_seconds = self.before.seconds
         if self.ending.on_divergence == "rollback":
             self.writer.wait()
         with self.watch.paused("saving"):
@@ -432,7 +455,8 @@ class Loop:
         )
         self.saved_step = self.logged_step = progress.step
         # by time it does not go back, but what the call that diverged crossed is due again
-        share = self.share(progress.step, self.moment.seconds)
-        self.position = Position(progress.step, min(share, self.before.share))
+        self.position = self._position(self.before.seconds)
         self.judge, self.is_last = Judge(self.ending), self.is_over()
+        self.save_is_late = False
         self.interval.clear()
+        self.pace.begin()

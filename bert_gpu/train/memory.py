@@ -156,9 +156,11 @@ def choose_micro_batch(share_of, num_replicas, global_batch_size=None):
             if global_batch_size % (size * num_replicas) == 0
         ]
         if not sizes:
+            fits = max(n for n in range(1, num_replicas + 1) if global_batch_size % n == 0)
             raise UserError(
-                f"--global_batch_size={global_batch_size}: "
-                f"is not a multiple of the {num_replicas} GPUs; choose one that is"
+                f"--train_batch_size=auto: a global batch of {global_batch_size} cannot be divided "
+                f"among {num_replicas} GPUs; train on {fits}, or, in a new run, give another "
+                "--global_batch_size"
             )
     largest = largest_that_fits(share_of, sizes)
     if largest is None:

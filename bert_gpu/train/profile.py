@@ -39,6 +39,15 @@ class Profiler:
                 self.console.say(f"profile: {self.folder}/plugins/profile")
                 self.span = None
 
+    def end(self, step):
+        """As `close`, at the end of a session that has done `step` steps."""
+        self.close()
+        if self.span is not None and step <= self.span[0]:
+            self.console.warn(
+                f"--profile_steps={self.span[0]},{self.span[1]}: no profile is written, because "
+                f"the training ended at step {step}"
+            )
+
     def _try(self, act, *arguments):
         try:
             act(*arguments)

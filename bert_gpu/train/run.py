@@ -258,6 +258,8 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             f"steps, more than the {job.num_steps} asked for; ask for more (--num_train_steps), "
             "name another folder, or --overwrite starts over"
         )
+    if progress is not None:
+        progress.compare_by(settings.ending.best_metric)
     is_over = progress is not None and (
         job.is_finished(progress.step, progress.seconds)
         or settings.ending.is_stale(progress.num_worse)
@@ -280,8 +282,15 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             # refuses it before anything is written
             workers.on_chief(lambda: sinks.read_lines(folder.metrics))
             progress = restore(state, folder, console.warn)
+            by = progress.best_by
+            if progress.compare_by(settings.ending.best_metric):
+                console.say(
+                    f"--best_metric={settings.ending.best_metric}: validations before were "
+                    f"compared by {by}; the best one is looked for anew"
+                )
             folder.set_aside_after(progress.step)
-            folder.remove_old(settings.ending.keep_checkpoint_max)  # of a save that was cut short
+            # of a save that was cut short
+            folder.remove_old(settings.ending.keep_checkpoint_max, progress.last_good_step)
             total = "" if job.num_steps is None else f" of {job.num_steps}"
             console.say(
                 f"resuming from step {progress.step}{total} ({progress.records:,} records consumed)"

@@ -394,6 +394,7 @@ class TrainStep:
                 dtype=self.devices.dtype,
                 joint_results=joint_results,
                 only_if=only_if,
+                all_names=list(state.weights),
             )
             for name, value in weights.items():
                 state.weights[name].assign(value)

@@ -399,13 +399,16 @@ def test_flags_that_need_validation_records(data, tmp_path, capsys):
         "--num_train_steps=1",
         *SMALL,
     ]
-    assert command(["bert-gpu", "pretrain", *flags, "--export_best"]) == 2
-    assert "--export_best: the data has no validation records" in capsys.readouterr().err
+    for flag in ("--export_best", "--early_stop_patience=1", "--best_metric=mlm_accuracy"):
+        assert command(["bert-gpu", "pretrain", *flags, flag]) == 2
+        name = flag.partition("=")[0]
+        assert f"{name}: the data has no validation records" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "flags, complaint",
     [
+        (["--num_train_epochs=1e308"], "--num_train_epochs=1e+308: must be"),
         (["--train_batch_size=many"], "--train_batch_size=many: must be of type int or auto"),
         (["--lr_schedule=time"], "--total_training_time"),
         (["--all_reduce=nccl"], "--all_reduce=nccl: needs one physical GPU"),

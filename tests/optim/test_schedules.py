@@ -104,6 +104,10 @@ def test_wsd_is_flat_between_warm_up_and_decay():
     assert by_steps == pytest.approx([1.0] * 80 + expected[80:])
 
 
+def test_a_decay_too_short_to_be_a_share():
+    assert factors(curve="wsd", decay_proportion=1e-17, num_warmup_steps=0)[-1] == 1.0
+
+
 def test_wsd_without_a_stable_stage():
     whole = factors(curve="wsd", decay_proportion=1.0, warmup_proportion=0.0)
     assert whole == pytest.approx([1 - math.sqrt(step / 100) for step in range(101)])

@@ -163,6 +163,19 @@ def test_the_newest_the_best_and_the_pinned_stay(folder):
     assert folder.steps() == [30, 50, 70, 80] and folder.best_step() == 70
 
 
+def test_the_checkpoint_to_return_to_stays(folder):
+    """Those after it were saved by signals, in a row of bad steps."""
+    bad = dict(num_bad=2, bad_since=22)
+    for step in (10, 20, 24, 25):
+        progress = Progress(step=step, health=bad if step > 22 else None)
+        folder.save(progress, values(step), keep=1)
+    assert folder.steps() == [20, 25] and progress.last_good_step == 22
+    folder.remove_old(1, progress.last_good_step)
+    assert folder.steps() == [20, 25]
+    folder.save(Progress(step=30, health=dict(num_bad=0, bad_since=22)), values(30), keep=1)
+    assert folder.steps() == [30]
+
+
 def test_a_save_that_fails_at_its_end_leaves_the_one_before(folder, monkeypatch):
     """The disk fails when the new one is in place already; the next session tidies up."""
     folder.save(Progress(step=10), values(10), keep=1)

@@ -25,6 +25,17 @@ def test_bad_steps_stop_a_run(tmp_path, bad):
         world.run()
 
 
+def test_the_time_that_is_left_after_going_back(tmp_path):
+    """The session began behind the step that it went back to; no extra save is due there."""
+    settings = dict(num_train_steps=20, log_steps=1, save_checkpoints_steps=4, max_bad_steps=4)
+    losses = lambda step, record: np.nan if record in (24, 26, 28, 30) else 2.0  # noqa: E731
+    world = World(tmp_path, losses=losses, on_divergence="rollback", **settings)
+    world.run()
+    assert world.log.cuts == [12] and world.saved == [4, 8, 12, 16, 20]
+    after = [left for step, _, left in world.log.moments[16:]]
+    assert after == [(20 - step) * 10.0 for step in range(13, 21)]
+
+
 def test_a_validation_that_is_not_finite_goes_back_too(tmp_path):
     calls = []
 

@@ -278,6 +278,94 @@ def test_the_best_by_another_metric_and_the_end_when_nothing_is_better(tmp_path)
     assert world.run().is_finished() and world.progress.step == 16
 
 
+def test_another_best_metric_begins_anew(tmp_path):
+    """A loss is not compared with minus an accuracy."""
+    settings = dict(save_checkpoints_steps=4, early_stop_patience=2)
+    world = World(tmp_path, eval_losses=lambda step: 10.0 - step / 10, best_metric="accuracy")
+    world.progress.improve(-0.9, "accuracy")
+    later = World(
+        tmp_path, eval_losses=lambda step: 10.0 - step / 10, num_train_steps=20, **settings
+    )
+    later.progress = world.progress
+    assert later.progress.best_by == "accuracy"
+    later.run()
+    assert later.progress.step == 20 and later.progress.best_by == "loss"
+    assert (later.progress.best_step, later.progress.best_metric) == (20, 8.0)
+
+
+@pytest.mark.parametrize("corrupt_step", [7, 8])
+def test_a_corrupt_record_of_the_validation_loses_no_step(tmp_path, corrupt_step):
+    def eval_losses(step):
+        if step >= corrupt_step:
+            raise UserError("x.tfrecord: record 3 is corrupt")
+        return 2.0
+
+    world = World(tmp_path, eval_losses=eval_losses, eval_steps=4, save_checkpoints_steps=100)
+    with pytest.raises(UserError, match="record 3"):
+        world.run()
+    assert world.saved[-1] == world.log.lines[-1]["step"] == 8
+
+
+@pytest.mark.parametrize("settings", [{}, dict(num_train_steps=1000)])
+@pytest.mark.parametrize("lr_schedule", ["step", "time"])
+def test_marks_are_shares_of_what_ends_the_run(tmp_path, settings, lr_schedule):
+    """Of the time, whatever the learning rate follows, and of the steps where they end first."""
+    schedule = ScheduleConfig(lr_schedule=lr_schedule, total_training_time=200 / 3600)
+    marks = dict(finetune_time_markers=("0.25", "1"), validation_marks=("0.5",))
+    world = World(
+        tmp_path, eval_losses=lambda step: 2.0, schedule=schedule,
+        save_checkpoints_steps=100, eval_steps=100, log_steps=1, **marks, **settings,
+    )  # fmt: skip
+    world.run()
+    assert world.exports == [(0.25, 5), (1.0, 20)]
+    assert [line["step"] for line in world.log.lines if "eval_loss" in line] == [0, 10, 20]
+    trained = [line for line in world.log.lines if "progress" in line]
+    assert [line["progress"] for line in trained] == pytest.approx([n / 20 for n in range(1, 21)])
+
+
+def test_steps_that_end_a_run_before_its_time_have_their_marks(tmp_path):
+    schedule = ScheduleConfig(lr_schedule="time", total_training_time=1)
+    world = World(
+        tmp_path, schedule=schedule, num_train_steps=8, finetune_time_markers=("0.5", "1")
+    )
+    world.run()
+    assert world.exports == [(0.5, 4), (1.0, 8)]
+
+
+def test_a_mark_that_passes_while_a_run_saves_is_due_after_a_resume(tmp_path):
+    """A validation takes the clock past a mark; the checkpoint behind it has the later seconds."""
+    schedule = ScheduleConfig(lr_schedule="time", total_training_time=200 / 3600)
+
+    def world(number):
+        def eval_losses(step):
+            made.now += 30
+            return 1.0
+
+        made = World(
+            tmp_path / str(number), eval_losses=eval_losses, schedule=schedule,
+            save_checkpoints_steps=4, finetune_time_markers=("0.4", "0.6"),
+        )  # fmt: skip
+        return made
+
+    whole, first, second = world(1), world(2), world(2)
+    whole.run()
+    step = first.step
+    first.job = dataclasses.replace(
+        first.job, step=lambda *given: first.caught.extend([15] * (given[2] == 3)) or step(*given)
+    )
+    first.run()
+    assert first.saved == [4]
+    second.progress, _ = second.folder.newest_whole(print)
+    second.now = 0.0
+    second.run()
+    assert whole.exports == first.exports + second.exports == [(0.4, 5), (0.6, 6)]
+
+
+def test_a_profile_that_is_never_reached_is_told(tmp_path, capsys):
+    World(tmp_path, num_train_steps=9, profile_steps=("20", "24")).run()
+    assert "the training ended at step 9" in capsys.readouterr().err
+
+
 def test_a_best_metric_that_is_not_reported(tmp_path):
     world = World(tmp_path, eval_losses=lambda step: 1.0, best_metric="f1")
     with pytest.raises(UserError, match="--best_metric=f1: the validation reports loss; name one"):

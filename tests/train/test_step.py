@@ -176,6 +176,21 @@ def test_a_compiled_step_that_is_not_finite_changes_no_bit_and_needs_no_conditio
     assert "SelectV2" in kinds and not kinds & {"If", "StatelessIf"}
 
 
+def test_frozen_layers_do_not_change_the_rates_of_those_below():
+    """With --layer_lr_decay a layer's rate follows from its depth below the heads, whether the
+    layers above are trained or not: the first step of AdamW moves a weight by its rate.
+    """
+    settings = dict(num_layers=2, layer_lr_decay=0.5, weight_decay_rate=0.0)
+    moved = []
+    for freeze in ((), ("layer_1/",)):
+        trainer = Trainer(freeze=freeze, **settings)
+        name = "layer_0/feed_forward/in/kernel"
+        before = trainer.state.read_weights()[name]
+        trainer.run(batches(1), learning_rate=1e-3)
+        moved.append(np.abs(trainer.state.read_weights()[name] - before).max())
+    assert moved == pytest.approx([0.25e-3] * 2, rel=0.05)
+
+
 def test_global_batches_are_divided_in_order():
     parts = divide_batch(dict(x=np.arange(12)), 2, 3)
     assert [part["x"].tolist() for part in parts] == [
