@@ -3,7 +3,7 @@ with other seeds.
 
 Each is a run of its own in a folder below OUTPUT_DIR, which resumes as any run does; what is
 finished is not run again. scores.json has every trial's metrics and what they come to, scores.md
-the same as tables.
+the same as tables; a sweep that evaluates nothing leaves both as they are.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import typing
 from bert_gpu.console import LogConsole
 from bert_gpu.files import check_writable, only_writer
 from bert_gpu.finetune import scores, tasks
-from bert_gpu.finetune.config import DEFAULT_TASK
+from bert_gpu.finetune.config import DEFAULT_TASK, resolve_phases
 from bert_gpu.finetune.run import finetune
 from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train import sinks
@@ -191,10 +191,20 @@ def run_sweep(variants, sweep, console=None):
                 stopped = result.signal
                 break
             rows.append(row_of(trial, hours, metrics=result.metrics))
-        path = workers.from_chief(scores.write, output_dir, rows)
-    console.say(scores.describe(rows))
-    console.say(f"scores: {path}")
+        has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in trials)
+        path = workers.from_chief(write_scores, output_dir, rows, has_scores)
+    if has_scores:
+        console.say(scores.describe(rows))
+        console.say(f"scores: {path}")
     return Outcome(path, stopped)
+
+
+def write_scores(output_dir, rows, has_scores):
+    """Writes scores.json and scores.md; returns the path of the first. Without has_scores, that is
+    when no trial was evaluated, earlier ones stay.
+    """
+    path = os.path.join(output_dir, scores.JSON)
+    return path if not has_scores and os.path.exists(path) else scores.write(output_dir, rows)
 
 
 def row_of(trial, hours, metrics=None, error=None):

@@ -209,3 +209,18 @@ def test_bad_grids_are_refused(tmp_path, capsys, grid, part):
     assert flags.exit_code(classify.main, asked) == 2
     err = capsys.readouterr().err
     assert part in err and err.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_sweep_that_only_predicts_leaves_the_scores_as_they_are(tmp_path, monkeypatch):
+    class Result:
+        metrics, signal = dict(dev=dict(accuracy=0.5)), None
+
+    monkeypatch.setattr(sweep, "finetune", lambda *_, **__: Result())
+    settings, two = settings_for(tmp_path / "out"), SweepConfig(num_trials=2)
+    sweep.run_sweep({"": settings}, two)
+    names = ("scores.json", "scores.md")
+    before = [(tmp_path / "out" / name).read_bytes() for name in names]
+    Result.metrics = dict(test={})
+    settings = settings_for(tmp_path / "out", do_predict=True)
+    sweep.run_sweep({"": settings}, two)
+    assert [(tmp_path / "out" / name).read_bytes() for name in names] == before
