@@ -16,7 +16,7 @@ import typing
 from bert_gpu.console import LogConsole
 from bert_gpu.files import check_writable, only_writer
 from bert_gpu.finetune import scores, tasks
-from bert_gpu.finetune.config import DEFAULT_TASK, resolve_phases
+from bert_gpu.finetune.config import DEFAULT_TASK, STANDARD_INPUT, resolve_phases
 from bert_gpu.finetune.run import finetune
 from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train import sinks
@@ -104,9 +104,11 @@ def plan_trials(variants, sweep):
       variants: {cell of the grid, or "": FinetuneSettings}. sweep: SweepConfig.
 
     Raises:
-      UserError: no task is there.
+      UserError: no task is there, or the trials would read or write one file in turn.
     """
     settings = next(iter(variants.values()))
+    for one in variants.values():
+        check_own_files(one.run)
     names = find_tasks(settings.run) if settings.run.task_name == tasks.ALL else [None]
     start = settings.start.init_checkpoint
     marks = find_marks(start) if is_marks(start) else {None: None}
@@ -130,6 +132,20 @@ def plan_trials(variants, sweep):
         trial = dataclasses.replace(chosen, run=run, start=first)
         found.append(Trial(task, cell, mark, number + 1, folder, trial, source))
     return found
+
+
+def check_own_files(run):
+    """UserError where a FinetuneConfig names a file that only one fine-tuning can read or write."""
+    if run.predict_file == STANDARD_INPUT:
+        raise UserError(
+            "--predict_file=-: standard input can be read once, and several trials are asked for; "
+            "write it to a file, and name that"
+        )
+    if run.predictions_file is not None:
+        raise UserError(
+            f"--predictions_file={run.predictions_file[:100]}: is one file, and several trials are "
+            "asked for; drop it, and each leaves its predictions in its folder"
+        )
 
 
 def find_tasks(run):
