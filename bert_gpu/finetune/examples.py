@@ -82,8 +82,8 @@ class Examples(Loaded):
         line of each. label_codes: int32 (N,), indices into label_names; None without labels.
 
     Raises:
-      UserError: a missing file or column, a row with the wrong number of columns, an empty label,
-        no UTF-8, no rows.
+      UserError: a missing file or column, a row with the wrong number of columns, an empty label
+        (of a multilabel task it is no label), no UTF-8, no rows.
     """
 
     def __init__(self, task, source, needs_label=True):
@@ -110,7 +110,7 @@ class Examples(Loaded):
             if not self.has_labels:
                 continue
             for line, label in zip(chunk.lines, chunk.labels, strict=True):
-                if not label:
+                if not label and self.task.kind != "multilabel":  # there it means none of them
                     raise UserError(
                         f"{self.path}: line {line} has an empty {self.task.label!r}; "
                         "every example needs a label"
