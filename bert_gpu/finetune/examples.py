@@ -46,12 +46,13 @@ class Loaded:
     Attributes:
       source: Source. path: of the file. digest: SHA-256 of the file. num_examples: N.
       has_pairs: whether they are pairs of texts. num_skipped: examples that were left out, and
-      why_skipped: which ones.
+      why_skipped: which ones. warnings: of what the user may not expect of them.
     """
 
     source, path, digest, num_examples = None, None, None, 0
     has_pairs, num_skipped = False, 0
     why_skipped = "lines with another number of columns than the first"
+    warnings = ()
 
     def __len__(self):
         return self.num_examples

@@ -189,6 +189,22 @@ def kind_of(path):
     return "jsonl" if line.lstrip().startswith(b"{") else "tsv" if b"\t" in line else "csv"
 
 
+def class_names(path, column):
+    """Names of the classes that the numbers in a column of a .parquet, or in its lists, stand for,
+    as the `datasets` of Hugging Face note them in its schema; () without such a note.
+    """
+    from pyarrow import parquet
+
+    noted = (parquet.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
+    try:
+        feature = json.loads(noted)["info"]["features"][column]
+        while isinstance(feature, list) or "feature" in feature:  # of a list: that of its entries
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        return tuple(map(str, feature["names"]))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ()
+
+
 def as_text(value):
     """A value of JSON or parquet as the text of a cell; null is empty."""
     if isinstance(value, str):
