@@ -8,6 +8,7 @@ the same as tables; a sweep that evaluates nothing leaves both as they are.
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import os
 import re
@@ -24,6 +25,7 @@ from bert_gpu.train.devices import join_workers
 from bert_gpu.train.workers import WorkerLost
 
 MARKS = "marks"
+LONGEST_NAME = 200  # of a cell's folder, in bytes; file systems allow 255
 # trained from MNLI's model where that is asked for: Liu et al. 2019 (arXiv 1907.11692, section 5.1)
 AFTER_MNLI = ("rte", "mrpc", "sts-b")
 
@@ -117,7 +119,7 @@ def plan_trials(variants, sweep):
         names, marks.items(), variants.items(), range(sweep.num_trials)
     ):
         task = name or chosen.run.task_name or DEFAULT_TASK
-        inner = [f"mark-{mark:g}" if model else "", cell.replace(" ", ","), f"trial-{number + 1}"]
+        inner = [f"mark-{mark:g}" if model else "", folder_name(cell), f"trial-{number + 1}"]
         inner = os.path.join(*filter(None, inner))
         folder = os.path.join(settings.run.output_dir, task if name else "", inner)
         run = dataclasses.replace(
@@ -132,6 +134,18 @@ def plan_trials(variants, sweep):
         trial = dataclasses.replace(chosen, run=run, start=first)
         found.append(Trial(task, cell, mark, number + 1, folder, trial, source))
     return found
+
+
+def folder_name(cell):
+    """The name of a cell's folder: the cell, or where that has slashes or is long, what a name can
+    hold of it and a digest.
+    """
+    name = cell.replace(" ", ",")
+    if os.sep not in name and len(os.fsencode(name)) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(os.fsencode(cell)).hexdigest()[:8]
+    plain = re.sub(r"[^\w=,.+-]", "-", name, flags=re.ASCII)
+    return f"{plain[: LONGEST_NAME - len(digest) - 1]}-{digest}"
 
 
 def check_own_files(run):

@@ -11,6 +11,7 @@ from bert_gpu.cli import classify, flags
 from bert_gpu.finetune import scores, sweep
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig
 from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.watch.reading import find_runs
 
 
 def row(task, value, cell="", trial=1, **more):
@@ -103,6 +104,21 @@ def test_the_order_of_all_tasks_and_what_starts_from_mnli(glue, tmp_path):
     assert rte.run.seed == 8 and rte.run.task_name == "rte"
     assert rte.start.init_checkpoint.endswith("out/mnli/learning_rate=2,a=3/trial-2/model")
     assert by_name["cola/learning_rate=1/trial-1"].start.init_checkpoint is None
+
+
+def test_each_cell_has_a_folder_that_report_finds(tmp_path):
+    long = "x" * 300
+    cells = ["a=1", "vocab_file=/v/1", "vocab_file=/v-1", f"a=/{long}1", f"a=/{long}2", f"b={long}"]
+    settings = settings_for(tmp_path / "out")
+    trials = sweep.plan_trials(dict.fromkeys(cells, settings), SweepConfig())
+    folders = [trial.folder for trial in trials]
+    assert len(set(folders)) == len(cells) and [trial.cell for trial in trials] == cells
+    assert all(folder.count("/") == folders[0].count("/") for folder in folders)
+    assert folders[0] == str(tmp_path / "out" / "a=1" / "trial-1")
+    for folder in folders:
+        os.makedirs(folder)
+        open(os.path.join(folder, "run.json"), "w").close()
+    assert sorted(find_runs([str(tmp_path / "out")])) == sorted(folders)
 
 
 def test_what_starts_from_mnli_does_so_wherever_the_folder_lies(glue, tmp_path):
