@@ -232,6 +232,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         ("seed=1,2", "seed=1,2 is no setting"),
         ("", "is empty"),
         ("nonsense=1", "--nonsense"),
+        ("learning_rate=1 --learning_rate=2", "has learning_rate more than once"),
         ("learning_rate=1,x", "--learning_rate=x"),
     ],
 )
