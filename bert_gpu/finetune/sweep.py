@@ -187,7 +187,8 @@ def run_sweep(variants, sweep, console=None):
       logger "bert_gpu".
 
     Raises:
-      UserError: as for a fine-tuning; OUTPUT_DIR holds other files.
+      UserError: as for a fine-tuning, when the scores of the trials before it are written;
+        OUTPUT_DIR holds other files.
     """
     settings = next(iter(variants.values()))
     workers = join_workers(settings.devices)
@@ -197,6 +198,7 @@ def run_sweep(variants, sweep, console=None):
     workers.on_chief(lambda: check_folder(output_dir, names))
     start, rows, stopped, failed = settings.start.init_checkpoint, [], None, set()
     hours = hours_at(start, find_marks(start)) if is_marks(start) else {}
+    has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in trials)
     with contextlib.ExitStack() as held, workers.watched():
         lock = only_writer(output_dir, "scores", f"--output_dir={output_dir}")
         workers.on_chief(lambda: held.enter_context(lock))
@@ -212,6 +214,10 @@ def run_sweep(variants, sweep, console=None):
                 result = finetune(trial.settings, console, reuses_results=True)
             except WorkerLost:
                 raise
+            except UserError:  # such as a value of the grid that does not fit the data
+                if rows and workers.is_chief:
+                    write_scores(output_dir, rows, has_scores)
+                raise
             except GaveUp as error:
                 console.warn(f"{name}: {error}; the others go on")
                 rows.append(row_of(trial, hours, error=str(error)))
@@ -221,7 +227,6 @@ def run_sweep(variants, sweep, console=None):
                 stopped = result.signal
                 break
             rows.append(row_of(trial, hours, metrics=result.metrics))
-        has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in trials)
         path = workers.from_chief(write_scores, output_dir, rows, has_scores)
     if has_scores:
         console.say(scores.describe(rows))

@@ -192,6 +192,26 @@ def test_a_sweep_stops_with_its_trial_and_a_trial_that_diverges_does_not_stop_it
     assert (tmp_path / "out" / "scores.md").read_text().startswith("| task ")
 
 
+def test_a_trial_that_is_refused_leaves_the_scores_of_those_before_it(tmp_path, monkeypatch):
+    class Result:
+        metrics, signal = dict(dev=dict(accuracy=0.5)), None
+
+    refused = []
+
+    def finetune(settings, console, reuses_results):
+        if settings.run.seed in refused:
+            raise UserError("--max_seq_length=4: too short")
+        return Result()
+
+    monkeypatch.setattr(sweep, "finetune", finetune)
+    settings, path = settings_for(tmp_path / "out", seed=11), tmp_path / "out" / "scores.json"
+    for seed in (13, 11):  # where the first one is refused, earlier scores stay
+        refused.append(seed)
+        with pytest.raises(UserError, match="--max_seq_length=4"):
+            sweep.run_sweep({"": settings}, SweepConfig(num_trials=3))
+        assert [one["seed"] for one in json.loads(path.read_text())["trials"]] == [11, 12]
+
+
 def test_what_starts_from_a_trial_that_failed_is_not_tried(glue, tmp_path, monkeypatch):
     called = []
 
