@@ -60,6 +60,7 @@ def is_sweep(settings, sweep):
         sweep.num_trials > 1
         or sweep.grid is not None
         or settings.run.task_name == tasks.ALL
+        or sweep.mnli_first
         or is_marks(settings.start.init_checkpoint)
     )
 
@@ -106,12 +107,15 @@ def plan_trials(variants, sweep):
       variants: {cell of the grid, or "": FinetuneSettings}. sweep: SweepConfig.
 
     Raises:
-      UserError: no task is there, or the trials would read or write one file in turn.
+      UserError: no task is there, or no MNLI to start from, or the trials would read or write one
+        file in turn.
     """
     settings = next(iter(variants.values()))
     for one in variants.values():
         check_own_files(one.run)
     names = find_tasks(settings.run) if settings.run.task_name == tasks.ALL else [None]
+    if sweep.mnli_first:
+        check_mnli(settings.run, names)
     start = settings.start.init_checkpoint
     marks = find_marks(start) if is_marks(start) else {None: None}
     found = []
@@ -159,6 +163,20 @@ def check_own_files(run):
         raise UserError(
             f"--predictions_file={run.predictions_file[:100]}: is one file, and several trials are "
             "asked for; drop it, and each leaves its predictions in its folder"
+        )
+
+
+def check_mnli(run, names):
+    """UserError where --mnli_first means nothing. names: of the tasks, [None] without "all"."""
+    if names == [None]:
+        raise UserError(
+            "--mnli_first: is of --task_name=all, which trains MNLI itself; give that, or name "
+            "MNLI's model with --init_checkpoint"
+        )
+    if "mnli" not in names:
+        raise UserError(
+            f"--mnli_first: --data_dir={run.data_dir[:100]} has no folder MNLI; add it, or drop "
+            "the flag"
         )
 
 

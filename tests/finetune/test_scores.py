@@ -4,6 +4,7 @@ asked for, and one that fails does not stop the others.
 
 import json
 import os
+import shutil
 
 import pytest
 
@@ -104,6 +105,17 @@ def test_the_order_of_all_tasks_and_what_starts_from_mnli(glue, tmp_path):
     assert rte.run.seed == 8 and rte.run.task_name == "rte"
     assert rte.start.init_checkpoint.endswith("out/mnli/learning_rate=2,a=3/trial-2/model")
     assert by_name["cola/learning_rate=1/trial-1"].start.init_checkpoint is None
+
+
+def test_mnli_first_without_mnli_is_refused(glue, tmp_path, capsys):
+    asked = ["classify", "--mnli_first", f"--output_dir={tmp_path / 'out'}"]
+    assert flags.exit_code(classify.main, [*asked, "--task_name=rte"]) == 2
+    assert "--mnli_first: is of --task_name=all" in capsys.readouterr().err
+    shutil.rmtree(glue / "MNLI")
+    assert flags.exit_code(classify.main, [*asked, "--task_name=all", f"--data_dir={glue}"]) == 2
+    err = capsys.readouterr().err
+    assert f"--mnli_first: --data_dir={glue}"[:100] in err and "no folder MNLI" in err
+    assert not (tmp_path / "out").exists()
 
 
 def test_each_cell_has_a_folder_that_report_finds(tmp_path):
