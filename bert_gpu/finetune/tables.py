@@ -45,7 +45,7 @@ class Table:
         known when `rows` has been read to its end.
 
     Raises:
-      UserError: no such file, not in its format, no row at all.
+      UserError: no such file, not in its format, no row at all, other columns than `names`.
     """
 
     def __init__(self, path, names=None, expected=(), skips_broken=False):
@@ -102,6 +102,12 @@ class Table:
     def _header_of(self, cells):
         titles = [title.strip() for title in cells]
         self.is_headed = self.names is None or self.expected <= set(titles)
+        if not self.is_headed and len(cells) != len(self.names):
+            raise UserError(
+                f"{self.path}: line 1 has {len(cells)} columns and is no header (it lacks "
+                f"{min(self.expected - set(titles))!r}); --columns must name each column, and "
+                f"{len(self.names)} are named: {', '.join(self.names)}"[:300]
+            )
         return titles if self.is_headed else list(self.names)
 
     def _broken(self, line, num_cells):

@@ -3,13 +3,14 @@ file is refused in one line.
 """
 
 import csv
+import dataclasses
 import gzip
 import json
 
 import pytest
 
 from bert_gpu.finetune import examples, tables, tasks
-from bert_gpu.finetune.config import FinetuneConfig
+from bert_gpu.finetune.config import FinetuneConfig, resolve_task
 from bert_gpu.finetune.kinds import Classification
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.settings import UserError
@@ -231,6 +232,18 @@ def test_bad_tables_are_refused(tmp_path, text, parts):
         read(tmp_path)
     message = str(caught.value)
     assert "\n" not in message and all(part in message for part in [str(path), *parts]), message
+
+
+@pytest.mark.parametrize("task", ["pairs", "qqp"])  # qqp leaves out broken lines
+def test_columns_that_do_not_fit_the_file_are_refused(tmp_path, task):
+    path, config = write(tmp_path, tsv()), FinetuneConfig(data_dir=str(tmp_path), task_name=task)
+    config = dataclasses.replace(config, columns=("one", "two"), text_a="one", label="two")
+    with pytest.raises(UserError) as caught:
+        read_splits(resolve_task(config), config, ["train"])
+    assert str(caught.value) == (
+        f"{path}: line 1 has 4 columns and is no header (it lacks 'one'); --columns must name each "
+        "column, and 2 are named: one, two"
+    )
 
 
 def test_bad_files_are_refused(tmp_path):
