@@ -82,6 +82,26 @@ def test_single_sentences_and_a_test_file_without_labels(tmp_path):
     assert test.column("labels") is None and test.column("texts_a") == ["b", "c"]
 
 
+@pytest.mark.parametrize("labels, warnings", [(["", " "], 0), (["-1", "-1"], 1)])
+def test_a_file_to_predict_whose_labels_are_kept_secret_has_none(tmp_path, labels, warnings):
+    rows = [("x", "a", "b", label) for label in labels]
+    for split in ("train", "dev", "test"):
+        write(tmp_path, tsv(rows), split=split)
+    found = read(tmp_path, "predict")
+    assert not found.has_labels and found.column("labels") is None and found.label_names == ()
+    assert found.column("cells") == [list(row) for row in rows] and len(found.warnings) == warnings
+    if labels[0]:
+        assert read(tmp_path, "eval").has_labels  # and a class may be called -1
+    else:
+        with pytest.raises(UserError, match="dev.tsv: line 2 has an empty 'label'"):
+            read(tmp_path, "eval")
+    write(tmp_path, tsv([*rows, ("y", "c", "d", "1"), ("z", "e", "f", "")]), split="test")
+    with pytest.raises(
+        UserError, match=rf"test.tsv: line {2 if not labels[0] else 5} has an empty"
+    ):
+        read(tmp_path, "predict")
+
+
 def test_every_format_holds_the_same(tmp_path):
     import pyarrow
     from pyarrow import parquet
