@@ -23,8 +23,8 @@ DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
 ALIASES = dict(words=("tokens",), tags=("ner_tags", "labels", "ner"))
 TABLES = ("jsonl", "parquet")
 NUMBERED = (
-    "all tags are numbers, of which F1 is the mean over the tags; to count entities, write their "
-    "names, such as B-PER"
+    "all tags are numbers, so F1 is the mean over the tags, not that of entities; to count these, "
+    "write names such as B-PER"
 )
 
 

@@ -120,7 +120,8 @@ class Examples(Loaded):
         may_lack = not needs_label and self.source.part == Part()
         if may_lack and found and found.keys() <= UNLABELLED:
             if found.keys() != {""}:
-                self.warnings = (f"all {self.task.label!r} are -1, so there are no metrics of it",)
+                named = repr(self.task.label)
+                self.warnings = (f"every {named} is -1, taken for no label; there are no metrics",)
             self.label, self.has_labels, found = None, False, {}
         if "" in found and self.task.kind != "multilabel":  # there it means none of them
             raise UserError(
