@@ -83,7 +83,7 @@ def main(argv):
 
 def read_grid(text):
     """{cell: its flags} of --grid, such as {"learning_rate=2e-5": ["--learning_rate=2e-5"]}."""
-    axes = []
+    axes = {}
     for part in text.split():
         name, is_set, values = part.removeprefix("--").partition("=")
         if not is_set or not all(values.split(",")) or name in NOT_IN_A_GRID:
@@ -91,10 +91,15 @@ def read_grid(text):
                 f"--grid={text[:100]}: {part[:40]} is no setting with values; write "
                 '--grid="learning_rate=2e-5,5e-5 num_train_epochs=2,3"'
             )
-        axes.append([f"{name}={value}" for value in values.split(",")])
+        if name in axes:
+            raise UserError(
+                f"--grid={text[:100]}: has {name[:40]} more than once; write its values into one "
+                "list, with commas"
+            )
+        axes[name] = [f"{name}={value}" for value in values.split(",")]
     if not axes:
         raise UserError('--grid: is empty; write --grid="learning_rate=2e-5,5e-5"')
-    cells = [" ".join(cell) for cell in itertools.product(*axes)]
+    cells = [" ".join(cell) for cell in itertools.product(*axes.values())]
     return {cell: [f"--{part}" for part in cell.split()] for cell in cells}
 
 

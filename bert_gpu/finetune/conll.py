@@ -3,7 +3,8 @@
 CoNLL's files have a word a line, in columns between white space (in a line with a tab: between
 tabs), and a blank line behind each sentence; the first column is the word, the last one its tag,
 unless --columns names them. Tables, .jsonl and .parquet, have a sentence a row: a list of words and
-one of tags. A file is read again for what is written of it, so only its tags stay in memory.
+one of tags, which may be numbers that the schema of a .parquet names. A file is read again for what
+is written of it, so only its tags stay in memory.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import json
 import re
 
 from bert_gpu.finetune.examples import CHUNK_ROWS, IDS, Loaded, find_column
-from bert_gpu.finetune.tables import Table, kind_of, read_pieces, settled_digest
+from bert_gpu.finetune.tables import Table, class_names, kind_of, read_pieces, settled_digest
 from bert_gpu.finetune.tasks import SPLITS, TASKS
 from bert_gpu.settings import UserError
 from bert_gpu.text.containers import decoded_lines
@@ -21,6 +22,10 @@ DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
 # other names of the columns of tables than those of the task
 ALIASES = dict(words=("tokens",), tags=("ner_tags", "labels", "ner"))
 TABLES = ("jsonl", "parquet")
+NUMBERED = (
+    "all tags are numbers, so F1 is the mean over the tags, not that of entities; to count these, "
+    "write names such as B-PER"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,21 +51,24 @@ class TaggedExamples(Loaded):
     Attributes:
       those of Loaded. has_labels: whether the words have tags. label_names: the distinct tags, in
       the order of their first word. label_lines: its line of each. num_words: of all sentences.
-      separator: between the columns of a line.
+      separator: between the columns of a line. names: of the tags 0, 1 and so on, () where tags are
+      what they are.
 
     Raises:
       UserError: a missing file or column, lines with other numbers of columns, words without tags
-        or another number of tags than words, no UTF-8, no sentence.
+        or another number of tags than words, a number without a name, no UTF-8, no sentence.
     """
 
     def __init__(self, task, source, needs_label=True):
         self.source, self.path, self.task = source, source.path, task
         split = next((split for split in SPLITS if source.stem in task.stems(split)), source.stem)
         self.needs_label, self.columns = needs_label, task.columns.get(split)
-        self.table, self.separator = None, "\t"
+        self.table, self.separator, self.names = None, "\t", ()
         if kind_of(source.path) in TABLES:
             self.table = Table(source.path)
             self._find_columns(self.table.header, needs_label)
+            if self.label is not None and self.table.kind == "parquet":
+                self.names = class_names(source.path, self.table.header[self.label])
         else:
             self.separator, first = self._first_line()
             self._find_places(first)
@@ -73,6 +81,8 @@ class TaggedExamples(Loaded):
                 found.setdefault(tag, sentence.line + (offset if self.table is None else 0))
         self.check_some(self.num_examples)
         self.label_names, self.label_lines = tuple(found), tuple(found.values())
+        if found and all(re.fullmatch(r"-?\d+", tag) for tag in found):
+            self.warnings = (NUMBERED,)
 
     def _find_columns(self, header, needs_label):
         """Sets `word`, `label` and `id`, the places of the columns of a table; None for none."""
@@ -162,7 +172,7 @@ class TaggedExamples(Loaded):
         for number, (line, cells) in enumerate(self.table.rows()):
             words, tags = self._list(line, cells, self.word), None
             if self.label is not None:
-                tags = self._list(line, cells, self.label)
+                tags = [self._named(line, tag) for tag in self._list(line, cells, self.label)]
                 if len(tags) != len(words):
                     raise UserError(
                         f"{self.path}: line {line} has {len(words)} words and {len(tags)} tags; "
@@ -174,6 +184,17 @@ class TaggedExamples(Loaded):
                 name = str(number) if self.id is None else cells[self.id]
                 yield Sentence(line, name, words, tags, rows)
         self.digest = self.table.digest
+
+    def _named(self, line, tag):
+        """The name of a tag where the schema names the numbers, else the tag."""
+        if not self.names or not re.fullmatch(r"-?\d+", tag):
+            return tag
+        if not 0 <= int(tag) < len(self.names):
+            raise UserError(
+                f"{self.path}: line {line} has the tag {tag}, and its schema names the tags 0 to "
+                f"{len(self.names) - 1}; correct it, or of a file to predict drop the column"
+            )
+        return self.names[int(tag)]
 
     def _list(self, line, cells, place):
         """The list in a cell, its entries as text."""

@@ -14,6 +14,7 @@ from bert_gpu.settings import UserError
 
 CHUNK_ROWS = 8192
 IDS = ("id", "index")  # columns that number the examples
+UNLABELLED = {"", "-1", "-1.0"}  # what all rows of a test file have whose labels are kept secret
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +47,13 @@ class Loaded:
     Attributes:
       source: Source. path: of the file. digest: SHA-256 of the file. num_examples: N.
       has_pairs: whether they are pairs of texts. num_skipped: examples that were left out, and
-      why_skipped: which ones.
+      why_skipped: which ones. warnings: of what the user may not expect of them.
     """
 
     source, path, digest, num_examples = None, None, None, 0
     has_pairs, num_skipped = False, 0
     why_skipped = "lines with another number of columns than the first"
+    warnings = ()
 
     def __len__(self):
         return self.num_examples
@@ -77,13 +79,14 @@ class Examples(Loaded):
     """The examples of one Source.
 
     Attributes:
-      those of Loaded. header: names of the file's columns. has_labels: whether there are labels.
-      label_names: the distinct labels, in the order of their first row. label_lines: that row's
-        line of each. label_codes: int32 (N,), indices into label_names; None without labels.
+      those of Loaded. header: names of the file's columns. has_labels: whether there are labels;
+      in a file to predict, a column that is empty or -1 throughout holds none. label_names: the
+      distinct labels, in the order of their first row. label_lines: that row's line of each.
+      label_codes: int32 (N,), indices into label_names; None without labels.
 
     Raises:
-      UserError: a missing file or column, a row with the wrong number of columns, an empty label,
-        no UTF-8, no rows.
+      UserError: a missing file or column, a row with the wrong number of columns, an empty label
+        (of a multilabel task it is no label), no UTF-8, no rows.
     """
 
     def __init__(self, task, source, needs_label=True):
@@ -100,23 +103,31 @@ class Examples(Loaded):
             self.label = find_column(self.path, header, task.label, "label")
         self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
         self.has_pairs, self.has_labels = self.b is not None, self.label is not None
-        self._scan()
+        self._scan(needs_label)
 
-    def _scan(self):
-        """Reads the file once: counts examples, collects labels."""
+    def _scan(self, needs_label):
+        """Reads the file once: counts examples, collects labels. Without needs_label, a column that
+        holds none is as good as no column.
+        """
         codes, found, count = [], {}, 0
         for chunk in self.chunks():
             count += len(chunk.lines)
             if not self.has_labels:
                 continue
             for line, label in zip(chunk.lines, chunk.labels, strict=True):
-                if not label:
-                    raise UserError(
-                        f"{self.path}: line {line} has an empty {self.task.label!r}; "
-                        "every example needs a label"
-                    )
                 code = found.setdefault(label, (len(found), line))[0]
                 codes.append(code)
+        may_lack = not needs_label and self.source.part == Part()
+        if may_lack and found and found.keys() <= UNLABELLED:
+            if found.keys() != {""}:
+                named = repr(self.task.label)
+                self.warnings = (f"every {named} is -1, taken for no label; there are no metrics",)
+            self.label, self.has_labels, found = None, False, {}
+        if "" in found and self.task.kind != "multilabel":  # there it means none of them
+            raise UserError(
+                f"{self.path}: line {found[''][1]} has an empty {self.task.label!r}; "
+                "every example needs a label"
+            )
         self.check_some(count)
         self.num_examples, self.num_skipped = count, self.table.num_skipped
         self.digest = self.table.digest

@@ -157,7 +157,7 @@ def run_phases(
         if "eval" in examples:
             reported = {part.source.stem: dict.fromkeys(names, 0.0) for part in examples["eval"]}
             settings.ending.criterion(joined(reported))  # refuses a --best_metric that there is not
-    warn_of_skipped(examples, console)
+    warn_of_examples(examples, console)
     about = describe(start, form, examples, encoded)
     if not trains:
         console.block([*device_rows(devices), *about])
@@ -345,11 +345,18 @@ def warn_of_fresh(start, frozen, expressions, console):
         )
 
 
-def warn_of_skipped(examples, console):
-    """Warns of what is in the files and no example."""
+def warn_of_examples(examples, console):
+    """Warns of what is in the files and no example, and of what the examples warn of: once of
+    several files.
+    """
+    said = set()
     for part in [part for parts in examples.values() for part in parts]:
         if part.num_skipped:
             console.warn(f"{part.path}: {part.num_skipped:,} {part.why_skipped} are left out")
+        for warning in part.warnings:
+            if warning not in said:
+                console.warn(f"{part.path}: {warning}")
+        said.update(part.warnings)
 
 
 def fixed_settings(settings, task, devices, start, examples, max_seq_length):

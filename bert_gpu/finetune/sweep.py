@@ -3,11 +3,12 @@ with other seeds.
 
 Each is a run of its own in a folder below OUTPUT_DIR, which resumes as any run does; what is
 finished is not run again. scores.json has every trial's metrics and what they come to, scores.md
-the same as tables.
+the same as tables; a sweep that evaluates nothing leaves both as they are.
 """
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import os
 import re
@@ -16,7 +17,7 @@ import typing
 from bert_gpu.console import LogConsole
 from bert_gpu.files import check_writable, only_writer
 from bert_gpu.finetune import scores, tasks
-from bert_gpu.finetune.config import DEFAULT_TASK
+from bert_gpu.finetune.config import DEFAULT_TASK, STANDARD_INPUT, resolve_phases
 from bert_gpu.finetune.run import finetune
 from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train import sinks
@@ -24,6 +25,7 @@ from bert_gpu.train.devices import join_workers
 from bert_gpu.train.workers import WorkerLost
 
 MARKS = "marks"
+LONGEST_NAME = 200  # of a cell's folder, in bytes; file systems allow 255
 # trained from MNLI's model where that is asked for: Liu et al. 2019 (arXiv 1907.11692, section 5.1)
 AFTER_MNLI = ("rte", "mrpc", "sts-b")
 
@@ -58,6 +60,7 @@ def is_sweep(settings, sweep):
         sweep.num_trials > 1
         or sweep.grid is not None
         or settings.run.task_name == tasks.ALL
+        or sweep.mnli_first
         or is_marks(settings.start.init_checkpoint)
     )
 
@@ -104,10 +107,15 @@ def plan_trials(variants, sweep):
       variants: {cell of the grid, or "": FinetuneSettings}. sweep: SweepConfig.
 
     Raises:
-      UserError: no task is there.
+      UserError: no task is there, or no MNLI to start from, or the trials would read or write one
+        file in turn.
     """
     settings = next(iter(variants.values()))
+    for one in variants.values():
+        check_own_files(one.run)
     names = find_tasks(settings.run) if settings.run.task_name == tasks.ALL else [None]
+    if sweep.mnli_first:
+        check_mnli(settings.run, names)
     start = settings.start.init_checkpoint
     marks = find_marks(start) if is_marks(start) else {None: None}
     found = []
@@ -115,7 +123,7 @@ def plan_trials(variants, sweep):
         names, marks.items(), variants.items(), range(sweep.num_trials)
     ):
         task = name or chosen.run.task_name or DEFAULT_TASK
-        inner = [f"mark-{mark:g}" if model else "", cell.replace(" ", ","), f"trial-{number + 1}"]
+        inner = [f"mark-{mark:g}" if model else "", folder_name(cell), f"trial-{number + 1}"]
         inner = os.path.join(*filter(None, inner))
         folder = os.path.join(settings.run.output_dir, task if name else "", inner)
         run = dataclasses.replace(
@@ -130,6 +138,46 @@ def plan_trials(variants, sweep):
         trial = dataclasses.replace(chosen, run=run, start=first)
         found.append(Trial(task, cell, mark, number + 1, folder, trial, source))
     return found
+
+
+def folder_name(cell):
+    """The name of a cell's folder: the cell, or where that has slashes or is long, what a name can
+    hold of it and a digest.
+    """
+    name = cell.replace(" ", ",")
+    if os.sep not in name and len(os.fsencode(name)) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(os.fsencode(cell)).hexdigest()[:8]
+    plain = re.sub(r"[^\w=,.+-]", "-", name, flags=re.ASCII)
+    return f"{plain[: LONGEST_NAME - len(digest) - 1]}-{digest}"
+
+
+def check_own_files(run):
+    """UserError where a FinetuneConfig names a file that only one fine-tuning can read or write."""
+    if run.predict_file == STANDARD_INPUT:
+        raise UserError(
+            "--predict_file=-: standard input can be read once, and several trials are asked for; "
+            "write it to a file, and name that"
+        )
+    if run.predictions_file is not None:
+        raise UserError(
+            f"--predictions_file={run.predictions_file[:100]}: is one file, and several trials are "
+            "asked for; drop it, and each leaves its predictions in its folder"
+        )
+
+
+def check_mnli(run, names):
+    """UserError where --mnli_first means nothing. names: of the tasks, [None] without "all"."""
+    if names == [None]:
+        raise UserError(
+            "--mnli_first: is of --task_name=all, which trains MNLI itself; give that, or name "
+            "MNLI's model with --init_checkpoint"
+        )
+    if "mnli" not in names:
+        raise UserError(
+            f"--mnli_first: --data_dir={run.data_dir[:100]} has no folder MNLI; add it, or drop "
+            "the flag"
+        )
 
 
 def find_tasks(run):
@@ -157,7 +205,8 @@ def run_sweep(variants, sweep, console=None):
       logger "bert_gpu".
 
     Raises:
-      UserError: as for a fine-tuning; OUTPUT_DIR holds other files.
+      UserError: as for a fine-tuning, when the scores of the trials before it are written;
+        OUTPUT_DIR holds other files.
     """
     settings = next(iter(variants.values()))
     workers = join_workers(settings.devices)
@@ -167,6 +216,7 @@ def run_sweep(variants, sweep, console=None):
     workers.on_chief(lambda: check_folder(output_dir, names))
     start, rows, stopped, failed = settings.start.init_checkpoint, [], None, set()
     hours = hours_at(start, find_marks(start)) if is_marks(start) else {}
+    has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in trials)
     with contextlib.ExitStack() as held, workers.watched():
         lock = only_writer(output_dir, "scores", f"--output_dir={output_dir}")
         workers.on_chief(lambda: held.enter_context(lock))
@@ -182,6 +232,10 @@ def run_sweep(variants, sweep, console=None):
                 result = finetune(trial.settings, console, reuses_results=True)
             except WorkerLost:
                 raise
+            except UserError:  # such as a value of the grid that does not fit the data
+                if rows and workers.is_chief:
+                    write_scores(output_dir, rows, has_scores)
+                raise
             except GaveUp as error:
                 console.warn(f"{name}: {error}; the others go on")
                 rows.append(row_of(trial, hours, error=str(error)))
@@ -191,10 +245,19 @@ def run_sweep(variants, sweep, console=None):
                 stopped = result.signal
                 break
             rows.append(row_of(trial, hours, metrics=result.metrics))
-        path = workers.from_chief(scores.write, output_dir, rows)
-    console.say(scores.describe(rows))
-    console.say(f"scores: {path}")
+        path = workers.from_chief(write_scores, output_dir, rows, has_scores)
+    if has_scores:
+        console.say(scores.describe(rows))
+        console.say(f"scores: {path}")
     return Outcome(path, stopped)
+
+
+def write_scores(output_dir, rows, has_scores):
+    """Writes scores.json and scores.md; returns the path of the first. Without has_scores, that is
+    when no trial was evaluated, earlier ones stay.
+    """
+    path = os.path.join(output_dir, scores.JSON)
+    return path if not has_scores and os.path.exists(path) else scores.write(output_dir, rows)
 
 
 def row_of(trial, hours, metrics=None, error=None):

@@ -45,7 +45,7 @@ class Table:
         known when `rows` has been read to its end.
 
     Raises:
-      UserError: no such file, not in its format, no row at all.
+      UserError: no such file, not in its format, no row at all, other columns than `names`.
     """
 
     def __init__(self, path, names=None, expected=(), skips_broken=False):
@@ -102,6 +102,12 @@ class Table:
     def _header_of(self, cells):
         titles = [title.strip() for title in cells]
         self.is_headed = self.names is None or self.expected <= set(titles)
+        if not self.is_headed and len(cells) != len(self.names):
+            raise UserError(
+                f"{self.path}: line 1 has {len(cells)} columns and is no header (it lacks "
+                f"{min(self.expected - set(titles))!r}); --columns must name each column, and "
+                f"{len(self.names)} are named: {', '.join(self.names)}"[:300]
+            )
         return titles if self.is_headed else list(self.names)
 
     def _broken(self, line, num_cells):
@@ -187,6 +193,22 @@ def kind_of(path):
         return "parquet"
     line = begin.partition(b"\n")[0]
     return "jsonl" if line.lstrip().startswith(b"{") else "tsv" if b"\t" in line else "csv"
+
+
+def class_names(path, column):
+    """Names of the classes that the numbers in a column of a .parquet, or in its lists, stand for,
+    as the `datasets` of Hugging Face note them in its schema; () without such a note.
+    """
+    from pyarrow import parquet
+
+    noted = (parquet.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
+    try:
+        feature = json.loads(noted)["info"]["features"][column]
+        while isinstance(feature, list) or "feature" in feature:  # of a list: that of its entries
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        return tuple(map(str, feature["names"]))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ()
 
 
 def as_text(value):

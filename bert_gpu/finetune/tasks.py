@@ -116,7 +116,7 @@ TASKS = {
             "CoLA",
             ("matthews", "accuracy"),
             reported=("matthews",),
-            columns={"train": _COLA, "dev": _COLA},
+            columns=dict.fromkeys(SPLITS, _COLA),  # GLUE's test file has a header
         ),
         _glue("SST-2", ("accuracy",)),
         _glue(

@@ -38,15 +38,19 @@ MOST_BYTES = 2_000_000_000  # of weights: an ONNX file is one message of at most
 
 
 def outputs(architecture, weights, hidden, mask, config):
-    """{name: tensor} of a class of transformers: last_hidden_state and what its heads compute."""
+    """{name: tensor} of a class of transformers: last_hidden_state and what its heads compute; of
+    a pretraining head that lacks weights nothing.
+    """
     found = dict(last_hidden_state=hidden)
     if architecture in ("BertModel", "BertForPreTraining") and "pooler/kernel" in weights:
         found["pooler_output"] = heads.pool(weights, hidden)
-    if architecture in ("BertForMaskedLM", "BertForPreTraining"):
+    has_words = weights.keys() >= heads.mlm_weights(config).keys()
+    if architecture in ("BertForMaskedLM", "BertForPreTraining") and has_words:
         name = "logits" if architecture == "BertForMaskedLM" else "prediction_logits"
         everywhere = tf.broadcast_to(tf.range(tf.shape(mask)[1]), tf.shape(mask))  # (B, S)
         found[name] = heads.mlm_logits(weights, hidden, everywhere, config)
-    if architecture == "BertForPreTraining":
+    has_sentences = weights.keys() >= heads.nsp_weights(config).keys()
+    if architecture == "BertForPreTraining" and has_sentences:
         pooled = found["pooler_output"]
         found["seq_relationship_logits"] = heads.nsp_logits(weights, pooled)
     if architecture == "BertForSequenceClassification":
@@ -68,6 +72,11 @@ def write(model, folder, options):
         raise UserError(
             f"--format=onnx: the encoder ({config.encoder}) takes rows of {encoder.fixed_length} "
             "tokens alone; give --format=savedmodel"
+        )
+    if model.notes.missing and architecture not in ("BertModel", "BertForPreTraining"):
+        raise UserError(
+            f"--format=onnx: {architecture} needs the weight {model.notes.missing[0]}, which this "
+            "model lacks; name a model with its head"
         )
     num_bytes = sum(np.size(value) for value in model.weights.values()) * 4
     if num_bytes > MOST_BYTES:

@@ -3,10 +3,13 @@ one line.
 """
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from bert_gpu.finetune.config import FinetuneConfig, resolve_task
+from bert_gpu.finetune.conll import NUMBERED
+from bert_gpu.finetune.run import warn_of_examples
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.settings import UserError
 
@@ -66,17 +69,55 @@ def test_every_form_of_file_holds_the_same(tmp_path, name, text, settings):
     assert found.describe().startswith(f"{name} {found.digest[:12]}")
 
 
-def test_parquet_and_numbered_tags(tmp_path):
+NUMBERS = [[3, 0, 5, 0], [1, 2], [0, 0, 0]]  # of TAGS in NAMES
+NAMES = ["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-MISC"]
+OF_CLASSES = dict(names=NAMES, _type="ClassLabel")
+
+
+def write_parquet(path, feature=None, numbers=NUMBERS):
+    """Sentences with numbered tags. feature: of the tags, as `datasets` notes it in the schema."""
     import pyarrow
     from pyarrow import parquet
 
-    rows = [
-        dict(tokens=words, ner_tags=[len(tag) for tag in tags])
-        for words, tags in zip(WORDS, TAGS, strict=True)
+    rows = [dict(tokens=words, ner_tags=tags) for words, tags in zip(WORDS, numbers, strict=True)]
+    table = pyarrow.Table.from_pylist(rows)
+    if feature is not None:
+        noted = dict(info=dict(features=dict(tokens={}, ner_tags=feature)))
+        table = table.replace_schema_metadata(dict(huggingface=json.dumps(noted)))
+    parquet.write_table(table, path)
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        dict(feature=OF_CLASSES, length=-1, _type="Sequence"),
+        dict(feature=OF_CLASSES, _type="List"),
+        [OF_CLASSES],
+    ],
+)
+def test_numbered_tags_have_the_names_of_the_schema(tmp_path, feature):
+    write_parquet(tmp_path / "train.parquet", feature)
+    found = read(tmp_path)
+    assert [one.tags for one in found.sentences()] == TAGS and found.warnings == ()
+    assert [one.rows for one in found.sentences()][1] == [
+        ["Peter", "B-PER"],
+        ["Blackburn", "I-PER"],
     ]
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "validation.parquet")
-    [first, *_] = read(tmp_path, "eval").sentences()
-    assert first.words == WORDS[0] and first.tags == ["5", "1", "6", "1"] and first.line == 1
+    write_parquet(tmp_path / "train.parquet", feature, [*NUMBERS[:2], [0, 6, 0]])
+    with pytest.raises(UserError, match="line 3 has the tag 6, and its schema names the tags 0"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("feature", [None, dict(feature=dict(dtype="int64")), 7])
+def test_tags_that_stay_numbers_are_warned_of_once(tmp_path, feature):
+    for name in ("train", "validation"):
+        write_parquet(tmp_path / f"{name}.parquet", feature)
+    found = {phase: [read(tmp_path, phase)] for phase in ("train", "eval")}
+    [first, *_] = found["eval"][0].sentences()
+    assert first.words == WORDS[0] and first.tags == ["3", "0", "5", "0"] and first.line == 1
+    said = []
+    warn_of_examples(found, SimpleNamespace(warn=said.append))
+    assert said == [f"{tmp_path / 'train.parquet'}: {NUMBERED}"]
 
 
 def test_files_have_the_names_that_users_give_them(tmp_path):

@@ -3,13 +3,14 @@ file is refused in one line.
 """
 
 import csv
+import dataclasses
 import gzip
 import json
 
 import pytest
 
 from bert_gpu.finetune import examples, tables, tasks
-from bert_gpu.finetune.config import FinetuneConfig
+from bert_gpu.finetune.config import FinetuneConfig, resolve_task
 from bert_gpu.finetune.kinds import Classification
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.settings import UserError
@@ -79,6 +80,26 @@ def test_single_sentences_and_a_test_file_without_labels(tmp_path):
     assert not read(tmp_path).has_pairs
     test = read(tmp_path, "predict")
     assert test.column("labels") is None and test.column("texts_a") == ["b", "c"]
+
+
+@pytest.mark.parametrize("labels, warnings", [(["", " "], 0), (["-1", "-1"], 1)])
+def test_a_file_to_predict_whose_labels_are_kept_secret_has_none(tmp_path, labels, warnings):
+    rows = [("x", "a", "b", label) for label in labels]
+    for split in ("train", "dev", "test"):
+        write(tmp_path, tsv(rows), split=split)
+    found = read(tmp_path, "predict")
+    assert not found.has_labels and found.column("labels") is None and found.label_names == ()
+    assert found.column("cells") == [list(row) for row in rows] and len(found.warnings) == warnings
+    if labels[0]:
+        assert read(tmp_path, "eval").has_labels  # and a class may be called -1
+    else:
+        with pytest.raises(UserError, match="dev.tsv: line 2 has an empty 'label'"):
+            read(tmp_path, "eval")
+    write(tmp_path, tsv([*rows, ("y", "c", "d", "1"), ("z", "e", "f", "")]), split="test")
+    with pytest.raises(
+        UserError, match=rf"test.tsv: line {2 if not labels[0] else 5} has an empty"
+    ):
+        read(tmp_path, "predict")
 
 
 def test_every_format_holds_the_same(tmp_path):
@@ -231,6 +252,18 @@ def test_bad_tables_are_refused(tmp_path, text, parts):
         read(tmp_path)
     message = str(caught.value)
     assert "\n" not in message and all(part in message for part in [str(path), *parts]), message
+
+
+@pytest.mark.parametrize("task", ["pairs", "qqp"])  # qqp leaves out broken lines
+def test_columns_that_do_not_fit_the_file_are_refused(tmp_path, task):
+    path, config = write(tmp_path, tsv()), FinetuneConfig(data_dir=str(tmp_path), task_name=task)
+    config = dataclasses.replace(config, columns=("one", "two"), text_a="one", label="two")
+    with pytest.raises(UserError) as caught:
+        read_splits(resolve_task(config), config, ["train"])
+    assert str(caught.value) == (
+        f"{path}: line 1 has 4 columns and is no header (it lacks 'one'); --columns must name each "
+        "column, and 2 are named: one, two"
+    )
 
 
 def test_bad_files_are_refused(tmp_path):

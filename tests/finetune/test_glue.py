@@ -207,6 +207,18 @@ def test_a_header_is_one_also_where_glue_has_none(tmp_path):
     assert train.column("texts_a") == ["Yes.", "No yes."]
 
 
+def test_what_is_predicted_needs_no_header_where_glue_has_none(glue, tmp_path):
+    dev = FinetuneConfig(task_name="cola", predict_file=str(glue / "CoLA" / "dev.tsv"))
+    shares = FinetuneConfig(task_name="cola", train_file=str(tmp_path / "all"), test_share=0.5)
+    rows = [f"gj04\t{number % 2}\t\tSentence {number}.\n" for number in range(20)]
+    (tmp_path / "all").write_text("".join(rows))
+    [found] = read_splits(resolve_task(dev), dev, ["predict"])["predict"]
+    assert found.column("texts_a") == ['He said "go".', "Go he."]
+    assert found.column("labels") == ["1", "0"]
+    [part] = read_splits(resolve_task(shares), shares, ["predict"])["predict"]
+    assert part.header == list(tasks.TASKS["cola"].columns["test"]) and 2 < len(part) < 18
+
+
 def test_own_files_without_a_header(tmp_path):
     (tmp_path / "train.csv").write_text('1,"Yes, sir."\n0,No\n')
     config = FinetuneConfig(data_dir=str(tmp_path), columns=("label", "text_a"))

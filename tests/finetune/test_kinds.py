@@ -60,17 +60,18 @@ def test_what_is_no_number_is_refused(tmp_path, label):
 
 
 def test_several_labels(tmp_path):
-    cells = ["b", "a, b", '["c", "a,x"]', "b,,b"]
+    cells = ["b", "a, b", '["c", "a,x"]', "b,,b", "", "[]"]
     _, _, examples = labelled(tmp_path, cells, task_kind="multilabel")
     kind = MultiLabel()
     labels = kind.find_labels(examples)
     assert labels == ("a", "a,x", "b", "c")
     targets = kind.targets(examples, labels)
-    assert targets.tolist() == [[0, 0, 1, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]
-    logits = np.array([[1.0, -2.0, 30.0, -30.0]] * 4)
+    assert targets[:4].tolist() == [[0, 0, 1, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]
+    assert not targets[4:].any()  # none of them
+    logits = np.array([[1.0, -2.0, 30.0, -30.0]] * 6)
     outputs = kind.outputs(logits)
     np.testing.assert_allclose(outputs, 1 / (1 + np.exp(-logits)), rtol=1e-12)
-    assert kind.answers(outputs, labels) == ["a,b"] * 4
+    assert kind.answers(outputs, labels) == ["a,b"] * 6
     losses = np.mean(np.where(targets > 0, np.log1p(np.exp(-logits)), np.log1p(np.exp(logits))), -1)
     np.testing.assert_allclose(
         kind.losses(tf.constant(logits, tf.float32), targets), losses, rtol=1e-5

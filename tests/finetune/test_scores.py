@@ -4,6 +4,7 @@ asked for, and one that fails does not stop the others.
 
 import json
 import os
+import shutil
 
 import pytest
 
@@ -11,6 +12,7 @@ from bert_gpu.cli import classify, flags
 from bert_gpu.finetune import scores, sweep
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig
 from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.watch.reading import find_runs
 
 
 def row(task, value, cell="", trial=1, **more):
@@ -105,6 +107,32 @@ def test_the_order_of_all_tasks_and_what_starts_from_mnli(glue, tmp_path):
     assert by_name["cola/learning_rate=1/trial-1"].start.init_checkpoint is None
 
 
+def test_mnli_first_without_mnli_is_refused(glue, tmp_path, capsys):
+    asked = ["classify", "--mnli_first", f"--output_dir={tmp_path / 'out'}"]
+    assert flags.exit_code(classify.main, [*asked, "--task_name=rte"]) == 2
+    assert "--mnli_first: is of --task_name=all" in capsys.readouterr().err
+    shutil.rmtree(glue / "MNLI")
+    assert flags.exit_code(classify.main, [*asked, "--task_name=all", f"--data_dir={glue}"]) == 2
+    err = capsys.readouterr().err
+    assert f"--mnli_first: --data_dir={glue}"[:100] in err and "no folder MNLI" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_each_cell_has_a_folder_that_report_finds(tmp_path):
+    long = "x" * 300
+    cells = ["a=1", "vocab_file=/v/1", "vocab_file=/v-1", f"a=/{long}1", f"a=/{long}2", f"b={long}"]
+    settings = settings_for(tmp_path / "out")
+    trials = sweep.plan_trials(dict.fromkeys(cells, settings), SweepConfig())
+    folders = [trial.folder for trial in trials]
+    assert len(set(folders)) == len(cells) and [trial.cell for trial in trials] == cells
+    assert all(folder.count("/") == folders[0].count("/") for folder in folders)
+    assert folders[0] == str(tmp_path / "out" / "a=1" / "trial-1")
+    for folder in folders:
+        os.makedirs(folder)
+        open(os.path.join(folder, "run.json"), "w").close()
+    assert sorted(find_runs([str(tmp_path / "out")])) == sorted(folders)
+
+
 def test_what_starts_from_mnli_does_so_wherever_the_folder_lies(glue, tmp_path):
     output = tmp_path / "rte" / "out"
     settings = settings_for(output, task_name="all", data_dir=str(glue))
@@ -129,6 +157,21 @@ def test_marks_of_a_pretraining(tmp_path):
     assert sweep.is_sweep(FinetuneSettings(start=start), SweepConfig())
     assert [trial.mark for trial in trials] == [0.05, 0.1, 1.0]
     assert trials[0].settings.start.init_checkpoint == os.path.join(path, "0.05")
+
+
+@pytest.mark.parametrize(
+    "run, part",
+    [
+        (dict(predictions_file="p.tsv"), "--predictions_file=p.tsv: is one file"),
+        (dict(predictions_file="-"), "--predictions_file=-: is one file"),
+        (dict(predict_file="-", predictions_file="-"), "--predict_file=-: standard input"),
+    ],
+)
+def test_trials_do_not_share_a_file(tmp_path, run, part):
+    settings = settings_for(tmp_path / "out", **run)
+    with pytest.raises(UserError, match=part):
+        sweep.run_sweep({"": settings}, SweepConfig(num_trials=2))
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_task_of_glue(tmp_path):
@@ -159,6 +202,26 @@ def test_a_sweep_stops_with_its_trial_and_a_trial_that_diverges_does_not_stop_it
     content = json.loads((tmp_path / "out" / "scores.json").read_text())
     assert [trial.get("error") for trial in content["trials"]] == [None, "diverged at step 3", None]
     assert (tmp_path / "out" / "scores.md").read_text().startswith("| task ")
+
+
+def test_a_trial_that_is_refused_leaves_the_scores_of_those_before_it(tmp_path, monkeypatch):
+    class Result:
+        metrics, signal = dict(dev=dict(accuracy=0.5)), None
+
+    refused = []
+
+    def finetune(settings, console, reuses_results):
+        if settings.run.seed in refused:
+            raise UserError("--max_seq_length=4: too short")
+        return Result()
+
+    monkeypatch.setattr(sweep, "finetune", finetune)
+    settings, path = settings_for(tmp_path / "out", seed=11), tmp_path / "out" / "scores.json"
+    for seed in (13, 11):  # where the first one is refused, earlier scores stay
+        refused.append(seed)
+        with pytest.raises(UserError, match="--max_seq_length=4"):
+            sweep.run_sweep({"": settings}, SweepConfig(num_trials=3))
+        assert [one["seed"] for one in json.loads(path.read_text())["trials"]] == [11, 12]
 
 
 def test_what_starts_from_a_trial_that_failed_is_not_tried(glue, tmp_path, monkeypatch):
@@ -201,6 +264,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         ("seed=1,2", "seed=1,2 is no setting"),
         ("", "is empty"),
         ("nonsense=1", "--nonsense"),
+        ("learning_rate=1 --learning_rate=2", "has learning_rate more than once"),
         ("learning_rate=1,x", "--learning_rate=x"),
     ],
 )
@@ -209,3 +273,18 @@ def test_bad_grids_are_refused(tmp_path, capsys, grid, part):
     assert flags.exit_code(classify.main, asked) == 2
     err = capsys.readouterr().err
     assert part in err and err.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_sweep_that_only_predicts_leaves_the_scores_as_they_are(tmp_path, monkeypatch):
+    class Result:
+        metrics, signal = dict(dev=dict(accuracy=0.5)), None
+
+    monkeypatch.setattr(sweep, "finetune", lambda *_, **__: Result())
+    settings, two = settings_for(tmp_path / "out"), SweepConfig(num_trials=2)
+    sweep.run_sweep({"": settings}, two)
+    names = ("scores.json", "scores.md")
+    before = [(tmp_path / "out" / name).read_bytes() for name in names]
+    Result.metrics = dict(test={})
+    settings = settings_for(tmp_path / "out", do_predict=True)
+    sweep.run_sweep({"": settings}, two)
+    assert [(tmp_path / "out" / name).read_bytes() for name in names] == before

@@ -121,6 +121,22 @@ def test_onnxruntime_computes_the_same(tmp_path, architecture, switches):
     assert sorted(os.listdir(tmp_path / "out")) == ["README.md", "config.json", "model.onnx"]
 
 
+@pytest.mark.parametrize(
+    "lacking, names",
+    [
+        ("mlm/transform/kernel", ["pooler_output", "seq_relationship_logits"]),
+        ("nsp/bias", ["pooler_output", "prediction_logits"]),
+        ("pooler/kernel", ["prediction_logits"]),
+    ],
+)
+def test_a_pretraining_head_that_lacks_weights_has_no_output(lacking, names):
+    model = make("BertForPreTraining", {})
+    weights = {name: value for name, value in model.weights.items() if name != lacking}
+    hidden, mask = tf.zeros([2, 5, 32]), tf.ones([2, 5], tf.int32)
+    found = onnx.outputs("BertForPreTraining", weights, hidden, mask, model.config)
+    assert sorted(found) == ["last_hidden_state", *names]
+
+
 @pytest.mark.parametrize("means", ["regression", "multi_label_classification", None])
 def test_the_files_say_what_the_scores_mean(tmp_path, monkeypatch, means):
     """As those of our own folder do; nothing is translated."""
@@ -145,4 +161,9 @@ def test_what_cannot_leave_is_one_line_and_leaves_nothing(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     with pytest.raises(UserError, match=r"needs tf2onnx; install it with pip install 'bert-gpu\["):
         onnx.write(model, str(tmp_path / "out"), None)
+    headless = make("BertForSequenceClassification", {})
+    notes = headless.notes._replace(missing=["classifier/kernel"])
+    monkeypatch.setattr(onnx, "import_tf2onnx", lambda: None)
+    with pytest.raises(UserError, match="needs the weight classifier/kernel, which this model"):
+        onnx.write(headless._replace(notes=notes), str(tmp_path / "out"), None)
     assert os.listdir(tmp_path) == []
