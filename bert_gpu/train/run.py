@@ -445,6 +445,11 @@ def plan_run(training, settings, folder, stored, devices, state, make_step, cons
     plan = plan_batch(
         batch, settings.optimizer.learning_rate, devices.num_replicas, stored, is_ramped
     )
+    if is_ramped and not plan.is_ramped and "batch_ramp_proportion" not in settings.flexible:
+        console.warn(
+            "--batch_ramp_proportion has no effect on a batch of one micro-batch; give a smaller "
+            "--train_batch_size, or --gradient_accumulation_steps"
+        )
     if stored and batch.global_batch_size not in (None, plan.global_batch_size):
         raise UserError(
             f"--global_batch_size={batch.global_batch_size}: "
