@@ -822,6 +822,25 @@ def test_the_length_of_the_training_goes_before_a_recipes(workplace, trained, ca
     assert said[0] == said[1] and len(said[0]) == 1
 
 
+@pytest.mark.parametrize(
+    "files, folder, predicts",
+    [
+        ([], "examples/pairs", True),
+        (["train"], "None", False),
+        (["train", "test"], "None", True),
+        (["dev"], "None", False),
+    ],
+)
+def test_the_bundled_folder_is_not_mixed_with_named_files(
+    workplace, capsys, files, folder, predicts
+):
+    named = [f"--{split}_file={workplace / 'data' / split}.tsv" for split in files]
+    code, out, _ = call(capsys, "--show_config", *named)
+    assert code == 0 and f"--data_dir={folder} " in out and f"--do_predict={predicts} " in out
+    given = f"--data_dir={workplace / 'data'}"
+    assert given in call(capsys, "--show_config", given, *named)[1]
+
+
 def test_show_config_resolves_defaults(workplace, capsys):
     code, out, _ = call(capsys, "--show_config", f"--data_dir={workplace / 'data'}")
     assert (
