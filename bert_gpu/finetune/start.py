@@ -116,7 +116,7 @@ def find_trained(config, output_dir):
     """
     trained = os.path.join(output_dir, "model")
     candidates = [trained] if models.has_model(trained) else []
-    if config.init_checkpoint is not None:
+    if config.init_checkpoint not in (None, NONE):
         candidates.insert(0, models.find_model(config.init_checkpoint, "init_checkpoint"))
     for path in candidates:
         model, weights, notes, *_ = models.read_model(path)

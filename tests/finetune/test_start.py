@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bert_gpu.finetune.config import StartConfig
-from bert_gpu.finetune.start import start_training
+from bert_gpu.finetune.start import find_trained, start_training
 from bert_gpu.interop import huggingface
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
@@ -127,3 +127,11 @@ def test_top_layers_start_anew(tmp_path):
     assert not (start.weights[kernel] == saved[kernel]).any()
     with pytest.raises(UserError, match=f"--reinit_layers=9: the model has {num_layers} layers"):
         start_training(StartConfig(init_checkpoint=path, reinit_layers=9), LABELS, 1)
+
+
+def test_random_weights_are_no_model_to_evaluate(tmp_path):
+    save(tmp_path / "run" / "model", is_classifier=True)
+    trained = find_trained(StartConfig(init_checkpoint="none"), str(tmp_path / "run"))
+    assert trained.path == str(tmp_path / "run" / "model") and trained.labels == LABELS
+    with pytest.raises(UserError, match="no fine-tuned classifier there"):
+        find_trained(StartConfig(init_checkpoint="none"), str(tmp_path / "new"))
