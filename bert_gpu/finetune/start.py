@@ -19,6 +19,8 @@ from bert_gpu.model.heads import pooling_of
 from bert_gpu.model.weights import initialize
 from bert_gpu.settings import Settings, UserError, fields_of, like
 from bert_gpu.text.tokenizer import Tokenizer
+from bert_gpu.train.checkpoint import RUN, RunFolder
+from bert_gpu.train.provenance import weights_hash
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,12 +114,15 @@ class Trained(typing.NamedTuple):
 
 def find_trained(config, output_dir):
     """The Trained model of an evaluation: --init_checkpoint if it has a task's head, else the model
-    in --output_dir.
+    in --output_dir. That one goes first where its run started from --init_checkpoint, so that a
+    training's own flags evaluate what it has trained.
     """
     trained = os.path.join(output_dir, "model")
     candidates = [trained] if models.has_model(trained) else []
     if config.init_checkpoint not in (None, NONE):
-        candidates.insert(0, models.find_model(config.init_checkpoint, "init_checkpoint"))
+        named = models.find_model(config.init_checkpoint, "init_checkpoint")
+        is_start = bool(candidates) and has_started_from(config, output_dir)
+        candidates.insert(1 if is_start else 0, named)
     for path in candidates:
         model, weights, notes, *_ = models.read_model(path)
         for head in HEADS:
@@ -137,6 +142,21 @@ def find_trained(config, output_dir):
         f"{where}: no fine-tuned classifier there; "
         "train one first (--do_train), or name one with --init_checkpoint"
     )
+
+
+def has_started_from(config, output_dir):
+    """Whether the run in a folder is a fine-tuning that began with the weights of --init_checkpoint
+    and a head of its own, if any.
+    """
+    if not os.path.exists(os.path.join(output_dir, RUN)):
+        return False
+    settings = RunFolder(output_dir).stored(fields_of(FinetuneConfig))["settings"]
+    known = {"task_name", "labels", "seed", "init_checkpoint"} <= set(settings)
+    if not known or not isinstance(settings["labels"], list):
+        return False
+    head = open_form(tasks.find_task(settings["task_name"])).HEAD
+    start = start_training(config, tuple(settings["labels"]), settings["seed"], head=head)
+    return weights_hash(start.weights) == settings["init_checkpoint"]
 
 
 def start_trained(config, trained):
