@@ -158,6 +158,7 @@ def run_phases(
             reported = {part.source.stem: dict.fromkeys(names, 0.0) for part in examples["eval"]}
             settings.ending.criterion(joined(reported))  # refuses a --best_metric that there is not
     warn_of_skipped(examples, console)
+    warn_of_labels(settings.run, task, start, examples.get("predict", ()), console)
     about = describe(start, form, examples, encoded)
     if not trains:
         console.block([*device_rows(devices), *about])
@@ -350,6 +351,17 @@ def warn_of_skipped(examples, console):
     for part in [part for parts in examples.values() for part in parts]:
         if part.num_skipped:
             console.warn(f"{part.path}: {part.num_skipped:,} {part.why_skipped} are left out")
+
+
+def warn_of_labels(run, task, start, parts, console):
+    """Warns of predictions that GLUE's server would not take. parts: Examples to predict."""
+    if not results.has_labels_of(task, start.labels) and any(
+        results.is_submitted(run, part) for part in parts
+    ):
+        console.warn(
+            f"{start.path[:120]}: its labels ({shortened(', '.join(start.labels))}) are not those "
+            f"of {task.name}, so submission/ is left out; predict with a model of this task"
+        )
 
 
 def fixed_settings(settings, task, devices, start, examples, max_seq_length):
