@@ -165,7 +165,8 @@ class StartConfig(Settings):
     bert_config_file: str | None = setting(
         None,
         "The model's shape, as a config.json of Google's or Hugging Face's, with "
-        "--init_checkpoint=none. With another model it must agree with that.",
+        "--init_checkpoint=none. With another model it must agree with that, but for the dropout, "
+        "which is the file's.",
     )
     vocab_file: str | None = setting(None, "Vocabulary file. Default: the model's vocab.txt.")
     do_lower_case: bool | None = setting(

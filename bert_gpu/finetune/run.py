@@ -18,6 +18,7 @@ from bert_gpu.finetune.config import (
 from bert_gpu.finetune.forms import open_form
 from bert_gpu.finetune.splits import read_splits, standard_input_spooled
 from bert_gpu.finetune.start import (
+    DROPOUT,
     check_fits,
     find_trained,
     read_notes,
@@ -42,9 +43,6 @@ from bert_gpu.train.provenance import weights_hash
 from bert_gpu.train.sizes import check_size
 from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import TrainState, frozen_names
-
-# settings of the model that fine-tuning may change
-DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

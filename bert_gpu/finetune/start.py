@@ -13,7 +13,14 @@ from bert_gpu.finetune.heads import CLASSIFIER, HEADS, Head
 from bert_gpu.interop import models
 from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.sources import NONE, TASK
-from bert_gpu.model.config import ModelConfig, preset, read_config, read_labels, read_problem_type
+from bert_gpu.model.config import (
+    ModelConfig,
+    preset,
+    read_config,
+    read_config_of,
+    read_labels,
+    read_problem_type,
+)
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import pooling_of
 from bert_gpu.model.weights import initialize
@@ -21,6 +28,9 @@ from bert_gpu.settings import Settings, UserError, fields_of, like
 from bert_gpu.text.tokenizer import Tokenizer
 from bert_gpu.train.checkpoint import RUN, RunFolder
 from bert_gpu.train.provenance import weights_hash
+
+# settings of the model that fine-tuning may change
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +74,7 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
         path, (model, stored, notes, *_) = models.read_start(init_checkpoint)
         unused = models.describe_unused(notes)
         tokenizer = checked_tokenizer(config, path, model)
+        model = with_dropout(model, config)
         pooled_by, model = pooling_of(model, stored), with_pooling(model, config, head)
         own = f"{head.name}/"
         left = () if class_names(head, stored, notes.labels) == labels else (own,)
@@ -230,6 +241,14 @@ def with_pooling(model, config, head):
     return dataclasses.replace(model, **named)
 
 
+def with_dropout(model, config):
+    """The ModelConfig with the dropout of --bert_config_file, where that is named."""
+    if config.bert_config_file is None:
+        return model
+    asked = read_config(config.bert_config_file)
+    return dataclasses.replace(model, **{name: getattr(asked, name) for name in DROPOUT})
+
+
 def fresh_model(config):
     """(ModelConfig, tokenizer) of --init_checkpoint=none."""
     if (config.model is None) == (config.bert_config_file is None):
@@ -258,11 +277,11 @@ def checked_tokenizer(config, path, model):
             f"the size is that of the model in {path}"
         )
     if config.bert_config_file is not None:
-        asked, found = read_config(config.bert_config_file).to_dict(), model.to_dict()
+        asked, found = read_config_of(config.bert_config_file, model).to_dict(), model.to_dict()
         changed = [
             f"{name} {asked[name]}, there {found[name]}"
             for name in found
-            if asked[name] != found[name]
+            if name not in (*DROPOUT, "initializer_range") and asked[name] != found[name]
         ]
         if changed:
             raise UserError(
