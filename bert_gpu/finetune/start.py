@@ -77,7 +77,7 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
         model = with_dropout(model, config)
         pooled_by, model = pooling_of(model, stored), with_pooling(model, config, head)
         own = f"{head.name}/"
-        left = () if class_names(head, stored, notes.labels) == labels else (own,)
+        left = () if class_names(path, head, stored, notes.labels) == labels else (own,)
         if head is CLASSIFIER and (model.pooling, model.pooled_size) != pooled_by:
             left += ("pooler/", own)
         left += reinitialised(model, config.reinit_layers, head)
@@ -139,7 +139,7 @@ def find_trained(config, output_dir):
         for head in HEADS:
             if f"{head.name}/bias" not in weights:
                 continue
-            labels = class_names(head, weights, notes.labels)
+            labels = class_names(path, head, weights, notes.labels)
             specs = head.weights(open_encoder(model), len(labels))
             if set(specs) <= set(weights):
                 own = {name: weights[name] for name in specs}
@@ -298,16 +298,17 @@ def checked_tokenizer(config, path, model):
     return tokenizer
 
 
-def class_names(head, weights, names):
-    """Names of the classes of a model's head, () when it has none; the class indices when
-    config.json has no distinct names.
+def class_names(path, head, weights, names):
+    """Names of the classes of the head of the model in `path`, () when it has none; the class
+    indices when config.json has no distinct names. LABEL_0, LABEL_1 are names only in a model of
+    ours: those of Hugging Face have them where nobody named the classes.
     """
     if f"{head.name}/bias" not in weights or head.architecture not in LABELLED:
         return ()
     num_classes = len(weights[f"{head.name}/bias"])
-    if len(set(names)) != num_classes or all(
-        name == f"LABEL_{index}" for index, name in enumerate(names)
-    ):
+    is_ours = os.path.exists(os.path.join(path, TASK))
+    are_default = all(name == f"LABEL_{index}" for index, name in enumerate(names))
+    if len(set(names)) != num_classes or (are_default and not is_ours):
         return tuple(str(index) for index in range(num_classes))
     return names
 

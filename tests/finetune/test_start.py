@@ -160,3 +160,15 @@ def test_a_file_of_googles_agrees_with_the_checkpoint_beside_it(tmp_path):
             start_training(StartConfig(**named), LABELS, 1)
         with pytest.raises(UserError, match="hidden_act"):
             resolve_model(settings, 8, None, "CPU")
+
+
+def test_classes_that_are_called_as_nameless_ones_keep_their_names(tmp_path):
+    labels = ("LABEL_0", "LABEL_1")
+    save(tmp_path / "theirs", is_classifier=True, labels=labels)
+    config = StartConfig(init_checkpoint=str(tmp_path / "theirs"))
+    assert find_trained(config, str(tmp_path)).labels == ("0", "1")
+    save(tmp_path / "ours", is_classifier=True, labels=labels)
+    (tmp_path / "ours" / "task.json").write_text("{}")
+    config = StartConfig(init_checkpoint=str(tmp_path / "ours"))
+    assert find_trained(config, str(tmp_path)).labels == labels
+    assert not start_training(config, labels, 1).fresh
