@@ -37,7 +37,8 @@ class GaveUp(Exception):
 
 def setting(
     default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(),
-    aliases=(), needs=None, role=None, bert_values=None, none_means=None, inside=None, unit=None,
+    aliases=(), needs=None, instead=(), role=None, bert_values=None, none_means=None, inside=None,
+    unit=None,
 ):  # fmt: skip
     """A dataclass field that is also a flag.
 
@@ -50,6 +51,8 @@ def setting(
       aliases: other names of the flag.
       needs: (field, values): this field has no effect unless that field of the same class has one
         of the values; values None = any value but None.
+      instead: fields of the same class: where the user gives one of them, a command's own default
+        for this field does not hold.
       role: only for the model's fields: "bert", which BERT has, or "departure" from BERT.
       bert_values: a container of the values that are BERT. None = any value of BERT's own fields;
         for a departure, only its default.
@@ -69,6 +72,7 @@ def setting(
         choices=choices,
         words=tuple(words),
         aliases=tuple(aliases),
+        instead=tuple(instead),
     )
     return dataclasses.field(
         default=default,

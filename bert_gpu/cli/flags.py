@@ -133,8 +133,11 @@ class Parsed:
         """Settings of a class: each value from the user, else the recipe, else `defaults`, else the
         command's defaults, else the class.
         """
-        names = {field.name for field in dataclasses.fields(kind)}
-        ours = {name: value for name, value in self.defaults.items() if name in names}
+        ours = {
+            field.name: self.defaults[field.name]
+            for field in dataclasses.fields(kind)
+            if field.name in self.defaults and not any(map(self.given, field.metadata["instead"]))
+        }
         with self.blaming_source():
             made = kind(**ours | defaults | self.overrides(kind))
         for name in self.given_values(kind):

@@ -31,11 +31,13 @@ class FinetuneConfig(Settings):
         "JSON list. tagging is that of ner, answers that of squad. Default: the task's.",
         choices=tasks.KINDS,
     )
-    data_dir: str = setting(
-        "examples/pairs",
+    data_dir: str | None = setting(
+        None,
         "Folder with train, dev and test files, .tsv, .csv, .jsonl or .parquet (of ner also .txt "
         "or .conll, of squad .json); the test file may lack labels. For a task of GLUE also the "
-        "folder that holds CoLA, SST-2 and so on.",
+        "folder that holds CoLA, SST-2 and so on. Default: the bundled examples/pairs, or none "
+        "where one of the files is named.",
+        instead=("train_file", "dev_file", "test_file"),
     )
     train_file: str | None = setting(
         None, "The training file, of any name. Default: the one in --data_dir."
@@ -163,7 +165,8 @@ class StartConfig(Settings):
     bert_config_file: str | None = setting(
         None,
         "The model's shape, as a config.json of Google's or Hugging Face's, with "
-        "--init_checkpoint=none. With another model it must agree with that.",
+        "--init_checkpoint=none. With another model it must agree with that, but for the dropout, "
+        "which is the file's.",
     )
     vocab_file: str | None = setting(None, "Vocabulary file. Default: the model's vocab.txt.")
     do_lower_case: bool | None = setting(
@@ -275,6 +278,8 @@ def has_test_file(config):
         return True
     if config.task_name == tasks.ALL:
         return True
+    if config.data_dir is None:
+        return False
     task = tasks.find_task(config.task_name or DEFAULT_TASK)
     folder = tasks.find_folder(task, config.data_dir)
     return any(tasks.find_table(task, folder, stem) for stem in task.stems("test"))

@@ -209,8 +209,8 @@ def read_results(output_dir, examples, checkpoint, step):
 
 def write_predictions(output_dir, examples, labels, kind, outputs, predictions_file=None):
     """Writes what was predicted for Examples: test_results.tsv, with the outputs; predictions.tsv,
-    with the columns of the file as they are and the prediction; of a task of GLUE, the file in
-    submission/ that its server takes. Returns the path of predictions.tsv.
+    with the columns of the file as they are and the prediction. Returns the path of
+    predictions.tsv.
 
     Those of another file than test.* have its name, such as predictions_matched.tsv.
 
@@ -219,8 +219,7 @@ def write_predictions(output_dir, examples, labels, kind, outputs, predictions_f
         float64 (N, C).
       predictions_file: takes the place of predictions.tsv; "-" is standard output.
     """
-    stem, task = examples.source.stem, examples.task
-    suffix = stem.removeprefix("test")
+    suffix = examples.source.stem.removeprefix("test")
     answers = kind.answers(outputs, labels)
     titles = ["value"] if outputs.shape[1] == 1 else [f"probability_{label}" for label in labels]
     heading = ["id", "prediction", *titles]
@@ -252,15 +251,35 @@ def write_predictions(output_dir, examples, labels, kind, outputs, predictions_f
         [*([] if has_id else ["id"]), *examples.header, title],
         ([*([] if has_id else [name]), *cells, answers[index]] for index, name, cells in rows()),
     )
-    if stem in task.submission:
-        submitted = submission_of(task, labels, outputs, answers)
-        write_table(
-            os.path.join(output_dir, SUBMISSION),
-            task.submission[stem],
-            ["index", "prediction"],
-            ([name, submitted[index]] for index, name, _ in rows()),
-        )
     return os.path.join(where, name)
+
+
+def is_submitted(run, examples):
+    """Whether Examples to predict are a test file of which GLUE's server takes the predictions: the
+    task's own, not another one or a share of the training file.
+    """
+    is_own = run.predict_file is None and not run.test_share
+    return is_own and examples.source.stem in examples.task.submission
+
+
+def has_labels_of(task, labels):
+    """Whether the classes of a model are those that GLUE's server takes for a task."""
+    if task.labels is None:
+        return task.submitted == "number" and len(labels) == 1
+    return set(labels) == set(task.labels)
+
+
+def write_submission(output_dir, examples, labels, kind, outputs):
+    """Writes the file in submission/ that GLUE's server takes, as for `write_predictions`."""
+    task = examples.task
+    submitted = submission_of(task, outputs, kind.answers(outputs, labels))
+    ids = itertools.chain.from_iterable(chunk.ids for chunk in examples.chunks())
+    write_table(
+        os.path.join(output_dir, SUBMISSION),
+        task.submission[examples.source.stem],
+        ["index", "prediction"],
+        zip(ids, submitted, strict=True),
+    )
 
 
 def predictions_path(output_dir, suffix, predictions_file, default=PREDICTIONS):
@@ -312,14 +331,14 @@ def is_earlier(path, own, output_dir):
     return last.rstrip("_") == "prediction"
 
 
-def submission_of(task, labels, outputs, answers):
+def submission_of(task, outputs, answers):
     """The predictions of a task of GLUE as its server takes them: list of N str. Scores of STS-B
     lie between 0 and 5.
     """
     if task.submitted == "number":
         return [f"{value:.3f}" for value in np.clip(outputs[:, 0], 0, 5)]
     if task.submitted == "index":
-        return [str(labels.index(answer)) for answer in answers]
+        return [str(task.labels.index(answer)) for answer in answers]
     return answers
 
 

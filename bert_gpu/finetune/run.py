@@ -18,6 +18,7 @@ from bert_gpu.finetune.config import (
 from bert_gpu.finetune.forms import open_form
 from bert_gpu.finetune.splits import read_splits, standard_input_spooled
 from bert_gpu.finetune.start import (
+    DROPOUT,
     check_fits,
     find_trained,
     read_notes,
@@ -42,9 +43,6 @@ from bert_gpu.train.provenance import weights_hash
 from bert_gpu.train.sizes import check_size
 from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import TrainState, frozen_names
-
-# settings of the model that fine-tuning may change
-DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,6 +156,7 @@ def run_phases(
             reported = {part.source.stem: dict.fromkeys(names, 0.0) for part in examples["eval"]}
             settings.ending.criterion(joined(reported))  # refuses a --best_metric that there is not
     warn_of_examples(examples, console)
+    warn_of_labels(settings.run, task, start, examples.get("predict", ()), console)
     about = describe(start, form, examples, encoded)
     if not trains:
         console.block([*device_rows(devices), *about])
@@ -357,6 +356,17 @@ def warn_of_examples(examples, console):
             if warning not in said:
                 console.warn(f"{part.path}: {warning}")
         said.update(part.warnings)
+
+
+def warn_of_labels(run, task, start, parts, console):
+    """Warns of predictions that GLUE's server would not take. parts: Examples to predict."""
+    if not results.has_labels_of(task, start.labels) and any(
+        results.is_submitted(run, part) for part in parts
+    ):
+        console.warn(
+            f"{start.path[:120]}: its labels ({shortened(', '.join(start.labels))}) are not those "
+            f"of {task.name}, so submission/ is left out; predict with a model of this task"
+        )
 
 
 def fixed_settings(settings, task, devices, start, examples, max_seq_length):

@@ -18,6 +18,14 @@ from bert_gpu.settings import UserError
 
 tf = Later("tensorflow")
 
+# what to say where files are named, but not this one, and no folder that may hold it
+MISSING = dict(
+    train="--train_file: there is no file to train on; name one, or its folder with --data_dir",
+    dev="--dev_file: there is no file to evaluate on; name --dev_file or --dev_share, or the "
+    "folder with --data_dir, or leave evaluation out (--nodo_eval)",
+    test="--test_file: there is no file to predict; name --test_file or --predict_file",
+)
+
 
 def read_splits(task, config, phases):
     """{phase: list of examples (forms.py)}: one for each file of the phase, such as MNLI's two dev
@@ -57,6 +65,8 @@ def find_sources(task, config, split):
     part = parts["train"] if split == "train" else Part()
     if file := getattr(config, f"{split}_file"):
         return [Source(split, check_file(file, f"{split}_file"), part)]
+    if config.data_dir is None:
+        raise UserError(MISSING[split])
     check_folder(config.data_dir)
     folder, stems = find_folder(task, config.data_dir), task.stems(split)
     found = [Source(stem, path, part) for stem in stems if (path := find_table(task, folder, stem))]

@@ -82,7 +82,9 @@ def mean(values):
 def best_threshold(predictions, scores, answers, null_odds):
     """(best mean score, threshold): no answer is given to questions with odds above the threshold.
 
-    Of equal scores the lowest threshold counts, and 0 where no question should be answered.
+    Of equal scores the lowest threshold counts, and 0 where no question should be answered. As in
+    the official evaluation a question whose prediction is "" stays without an answer at any
+    threshold; the best of all thresholds is that of predictions without "".
     """
     current = sum(not texts for texts in answers.values())
     best, threshold = current, 0.0

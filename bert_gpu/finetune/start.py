@@ -13,12 +13,24 @@ from bert_gpu.finetune.heads import CLASSIFIER, HEADS, Head
 from bert_gpu.interop import models
 from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.sources import NONE, TASK
-from bert_gpu.model.config import ModelConfig, preset, read_config, read_labels, read_problem_type
+from bert_gpu.model.config import (
+    ModelConfig,
+    preset,
+    read_config,
+    read_config_of,
+    read_labels,
+    read_problem_type,
+)
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import pooling_of
 from bert_gpu.model.weights import initialize
 from bert_gpu.settings import Settings, UserError, fields_of, like
 from bert_gpu.text.tokenizer import Tokenizer
+from bert_gpu.train.checkpoint import RUN, RunFolder
+from bert_gpu.train.provenance import weights_hash
+
+# settings of the model that fine-tuning may change
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +74,10 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
         path, (model, stored, notes, *_) = models.read_start(init_checkpoint)
         unused = models.describe_unused(notes)
         tokenizer = checked_tokenizer(config, path, model)
+        model = with_dropout(model, config)
         pooled_by, model = pooling_of(model, stored), with_pooling(model, config, head)
         own = f"{head.name}/"
-        left = () if class_names(head, stored, notes.labels) == labels else (own,)
+        left = () if class_names(path, head, stored, notes.labels) == labels else (own,)
         if head is CLASSIFIER and (model.pooling, model.pooled_size) != pooled_by:
             left += ("pooler/", own)
         left += reinitialised(model, config.reinit_layers, head)
@@ -112,18 +125,21 @@ class Trained(typing.NamedTuple):
 
 def find_trained(config, output_dir):
     """The Trained model of an evaluation: --init_checkpoint if it has a task's head, else the model
-    in --output_dir.
+    in --output_dir. That one goes first where its run started from --init_checkpoint, so that a
+    training's own flags evaluate what it has trained.
     """
     trained = os.path.join(output_dir, "model")
     candidates = [trained] if models.has_model(trained) else []
-    if config.init_checkpoint is not None:
-        candidates.insert(0, models.find_model(config.init_checkpoint, "init_checkpoint"))
+    if config.init_checkpoint not in (None, NONE):
+        named = models.find_model(config.init_checkpoint, "init_checkpoint")
+        is_start = bool(candidates) and has_started_from(config, output_dir)
+        candidates.insert(1 if is_start else 0, named)
     for path in candidates:
         model, weights, notes, *_ = models.read_model(path)
         for head in HEADS:
             if f"{head.name}/bias" not in weights:
                 continue
-            labels = class_names(head, weights, notes.labels)
+            labels = class_names(path, head, weights, notes.labels)
             specs = head.weights(open_encoder(model), len(labels))
             if set(specs) <= set(weights):
                 own = {name: weights[name] for name in specs}
@@ -137,6 +153,21 @@ def find_trained(config, output_dir):
         f"{where}: no fine-tuned classifier there; "
         "train one first (--do_train), or name one with --init_checkpoint"
     )
+
+
+def has_started_from(config, output_dir):
+    """Whether the run in a folder is a fine-tuning that began with the weights of --init_checkpoint
+    and a head of its own, if any.
+    """
+    if not os.path.exists(os.path.join(output_dir, RUN)):
+        return False
+    settings = RunFolder(output_dir).stored(fields_of(FinetuneConfig))["settings"]
+    known = {"task_name", "labels", "seed", "init_checkpoint"} <= set(settings)
+    if not known or not isinstance(settings["labels"], list):
+        return False
+    head = open_form(tasks.find_task(settings["task_name"])).HEAD
+    start = start_training(config, tuple(settings["labels"]), settings["seed"], head=head)
+    return weights_hash(start.weights) == settings["init_checkpoint"]
 
 
 def start_trained(config, trained):
@@ -210,6 +241,14 @@ def with_pooling(model, config, head):
     return dataclasses.replace(model, **named)
 
 
+def with_dropout(model, config):
+    """The ModelConfig with the dropout of --bert_config_file, where that is named."""
+    if config.bert_config_file is None:
+        return model
+    asked = read_config(config.bert_config_file)
+    return dataclasses.replace(model, **{name: getattr(asked, name) for name in DROPOUT})
+
+
 def fresh_model(config):
     """(ModelConfig, tokenizer) of --init_checkpoint=none."""
     if (config.model is None) == (config.bert_config_file is None):
@@ -238,11 +277,11 @@ def checked_tokenizer(config, path, model):
             f"the size is that of the model in {path}"
         )
     if config.bert_config_file is not None:
-        asked, found = read_config(config.bert_config_file).to_dict(), model.to_dict()
+        asked, found = read_config_of(config.bert_config_file, model).to_dict(), model.to_dict()
         changed = [
             f"{name} {asked[name]}, there {found[name]}"
             for name in found
-            if asked[name] != found[name]
+            if name not in (*DROPOUT, "initializer_range") and asked[name] != found[name]
         ]
         if changed:
             raise UserError(
@@ -259,16 +298,17 @@ def checked_tokenizer(config, path, model):
     return tokenizer
 
 
-def class_names(head, weights, names):
-    """Names of the classes of a model's head, () when it has none; the class indices when
-    config.json has no distinct names.
+def class_names(path, head, weights, names):
+    """Names of the classes of the head of the model in `path`, () when it has none; the class
+    indices when config.json has no distinct names. LABEL_0, LABEL_1 are names only in a model of
+    ours: those of Hugging Face have them where nobody named the classes.
     """
     if f"{head.name}/bias" not in weights or head.architecture not in LABELLED:
         return ()
     num_classes = len(weights[f"{head.name}/bias"])
-    if len(set(names)) != num_classes or all(
-        name == f"LABEL_{index}" for index, name in enumerate(names)
-    ):
+    is_ours = os.path.exists(os.path.join(path, TASK))
+    are_default = all(name == f"LABEL_{index}" for index, name in enumerate(names))
+    if len(set(names)) != num_classes or (are_default and not is_ours):
         return tuple(str(index) for index in range(num_classes))
     return names
 

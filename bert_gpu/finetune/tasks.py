@@ -191,7 +191,7 @@ def find_folder(task, data_dir):
     """The folder of a task's files: `data_dir`, or the task's folder in it (CoLA in a folder with
     all of GLUE).
     """
-    if task.folder is None or any(
+    if None in (task.folder, data_dir) or any(
         find_table(task, data_dir, stem) for split in SPLITS for stem in task.stems(split)
     ):
         return data_dir

@@ -96,5 +96,9 @@ def after_evaluation(output_dir, settings, examples, rows, kind, labels, outputs
 
 
 def write(output_dir, settings, examples, rows, kind, labels, outputs):
-    named = settings.run.predictions_file
-    return results.write_predictions(output_dir, examples, labels, kind, outputs, named)
+    predicted = (output_dir, examples, labels, kind, outputs)
+    if results.is_submitted(settings.run, examples) and results.has_labels_of(
+        examples.task, labels
+    ):
+        results.write_submission(*predicted)
+    return results.write_predictions(*predicted, settings.run.predictions_file)

@@ -438,6 +438,20 @@ def read_config(path):
     return config
 
 
+def read_config_of(path, model):
+    """Reads a file, as `read_config` does, that is named beside a model whose ModelConfig is known.
+
+    Google and TF Model Garden call our gelu_new gelu, which is no contradiction to a model that has
+    it, unless the file says which one it means: by model_type, as Hugging Face, or gelu_form.
+    """
+    config = read_config(path)
+    if (config.hidden_act, model.hidden_act) != ("gelu", "gelu_new"):
+        return config
+    if {"model_type", "gelu_form"} & set(read_json(path, A_CONFIG, CONFIG_FIELDS)):
+        return config
+    return dataclasses.replace(config, hidden_act=model.hidden_act)
+
+
 def read_labels(path):
     """Reads the names of a classifier's classes, in the order of its logits, from a config.json of
     Hugging Face's form; () when it has none.

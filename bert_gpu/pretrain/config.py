@@ -5,7 +5,14 @@ import dataclasses
 from bert_gpu.data.config import InputConfig
 from bert_gpu.interop import sources
 from bert_gpu.interop.sources import NONE, find_model
-from bert_gpu.model.config import NOT_IN_WEIGHTS, PRESETS, ModelConfig, preset, read_config
+from bert_gpu.model.config import (
+    NOT_IN_WEIGHTS,
+    PRESETS,
+    ModelConfig,
+    preset,
+    read_config,
+    read_config_of,
+)
 from bert_gpu.recipes import differences
 from bert_gpu.settings import Settings, UserError, complaint, fields_of, setting
 from bert_gpu.train.config import RunSettings
@@ -175,13 +182,14 @@ def continued_model(settings, max_seq_length, stored):
 
     That of a run to resume is in its run.json: the folder that it started from may be gone.
     """
-    given = given_fields(settings)
     if stored is not None:
         known = {name: stored["settings"].get(name, field.default) for name, field in MODEL.items()}
         model = ModelConfig(**known)
+        given = given_fields(settings, model)
     else:
         folder = find_model(settings.run.start, "init_checkpoint")
         model = sources.read_config(folder)
+        given = given_fields(settings, model)
         check_continues(given, model, folder)
     changed = {name: value for name, (value, _) in given.items()}
     if max_seq_length > model.max_position_embeddings:
@@ -189,14 +197,14 @@ def continued_model(settings, max_seq_length, stored):
     return dataclasses.replace(model, **changed)
 
 
-def given_fields(settings):
+def given_fields(settings, model):
     """{field of ModelConfig: (value, flag)} that --model or --bert_config_file and single flags set
-    in PretrainSettings.
+    in PretrainSettings, beside a model to continue from.
     """
     run, fields, flag = settings.run, {}, ""
     if run.bert_config_file is not None:
         flag = f"--bert_config_file={run.bert_config_file}"
-        fields = read_config(run.bert_config_file).to_dict()
+        fields = read_config_of(run.bert_config_file, model).to_dict()
     elif run.model is not None:
         flag, fields = f"--model={run.model}", PRESETS[run.model]
     given = {name: (value, flag) for name, value in fields.items()}

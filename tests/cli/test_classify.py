@@ -281,6 +281,25 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     assert weights[0] == weights[1]
 
 
+def test_the_flags_of_a_training_from_a_fine_tuned_model_evaluate_what_it_has_trained(
+    trained, workplace, capsys, tmp_path
+):
+    """Also where both have the same labels; another --init_checkpoint is another model."""
+    output = tmp_path / "run"
+    asked = inputs(workplace, output, f"--init_checkpoint={trained}", "--num_train_steps=2")
+    assert call(capsys, *asked)[0] == 0
+    for more in ("--do_predict", "--do_eval"):
+        code, out, err = call(capsys, *asked, more)
+        assert code == 0 and f"model: {output / 'model'}" in out, err
+    shutil.copytree(trained / "model", tmp_path / "other")
+    path = tmp_path / "other" / "model.safetensors"
+    tensors = safetensors.numpy.load(path.read_bytes())
+    tensors["classifier.bias"] += 1
+    path.write_bytes(safetensors.numpy.save(tensors))
+    code, out, err = call(capsys, *asked, f"--init_checkpoint={tmp_path / 'other'}", "--do_eval")
+    assert code == 0 and f"model: {tmp_path / 'other'}" in out, err
+
+
 def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_path, monkeypatch):
     """Columns, labels and length are the model's; further columns are repeated."""
     file = tmp_path / "asked today.csv"
@@ -820,6 +839,25 @@ def test_the_length_of_the_training_goes_before_a_recipes(workplace, trained, ca
         assert code == 0
         said.append([line for line in out.splitlines() if line.startswith("data:")])
     assert said[0] == said[1] and len(said[0]) == 1
+
+
+@pytest.mark.parametrize(
+    "files, folder, predicts",
+    [
+        ([], "examples/pairs", True),
+        (["train"], "None", False),
+        (["train", "test"], "None", True),
+        (["dev"], "None", False),
+    ],
+)
+def test_the_bundled_folder_is_not_mixed_with_named_files(
+    workplace, capsys, files, folder, predicts
+):
+    named = [f"--{split}_file={workplace / 'data' / split}.tsv" for split in files]
+    code, out, _ = call(capsys, "--show_config", *named)
+    assert code == 0 and f"--data_dir={folder} " in out and f"--do_predict={predicts} " in out
+    given = f"--data_dir={workplace / 'data'}"
+    assert given in call(capsys, "--show_config", given, *named)[1]
 
 
 def test_show_config_resolves_defaults(workplace, capsys):

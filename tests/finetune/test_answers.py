@@ -220,6 +220,28 @@ def test_metrics_are_those_of_the_official_evaluations(seed):
         assert ours[f"best_{name}_thresh"] == theirs[f"final_{name}_thresh"]
 
 
+def test_the_best_of_all_thresholds_is_that_of_predictions_that_are_all_answers():
+    data = random_data(20, True, 1)
+    truth, generator = truth_of(data), np.random.default_rng(1)
+    # without answers that are articles alone, which the official evaluation takes for none
+    kept = [name for name, texts in truth.items() if all(map(squad_metrics.words_of, texts))]
+    truth = {name: truth[name] for name in kept}
+    predictions = noisy(data, 1)
+    every = {name: predictions[name] or "cat" for name in kept}
+    odds = {name: float(generator.standard_normal()) - 2 * bool(truth[name]) for name in every}
+
+    def score_at(threshold):
+        left = {name: text if odds[name] <= threshold else "" for name, text in every.items()}
+        return squad_metrics.score(left, truth, odds)
+
+    best = squad_metrics.score(every, truth, odds)
+    for plain, name in (("f1", "best_f1"), ("exact_match", "best_exact")):
+        found = [score_at(threshold)[plain] for threshold in (-1e9, *odds.values())]
+        assert best[name] == pytest.approx(max(found))
+        assert score_at(best[f"{name}_thresh"])[plain] == pytest.approx(best[name])
+    assert score_at(-2.0)["best_f1"] < best["best_f1"]
+
+
 def truth_of(data):
     return {
         entry["id"]: tuple(answer["text"] for answer in entry["answers"])

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from bert_gpu.finetune import examples, tables, tasks
-from bert_gpu.finetune.config import FinetuneConfig, resolve_task
+from bert_gpu.finetune.config import FinetuneConfig, has_test_file, resolve_phases, resolve_task
 from bert_gpu.finetune.kinds import Classification
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.settings import UserError
@@ -303,3 +303,22 @@ def test_labels_unknown_or_alone_are_refused(tmp_path):
     write(tmp_path, tsv([("1", "a", "b", "1"), ("2", "a", "b", "1")]))
     with pytest.raises(UserError, match=r"train.tsv: all 2 examples have the label '1'"):
         Classification().find_labels(read(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "files, phase, parts",
+    [
+        (["train"], "eval", ["--dev_file: there is no file", "--dev_share", "--nodo_eval"]),
+        (["train", "dev"], "predict", ["--test_file: there is no file to predict"]),
+        (["dev"], "train", ["--train_file: there is no file to train on"]),
+    ],
+)
+def test_files_without_a_folder_are_all_there_is(tmp_path, files, phase, parts):
+    named = {f"{split}_file": str(write(tmp_path, tsv(), split=split)) for split in files}
+    config = FinetuneConfig(**named)
+    assert resolve_phases(config) == ["train", "eval"] and not has_test_file(config)
+    with pytest.raises(UserError) as caught:
+        read_splits(PAIRS, config, [phase])
+    message = str(caught.value)
+    assert all(part in message for part in parts) and len(message) <= 300, message
+    assert len(read_splits(PAIRS, config, [files[0].replace("dev", "eval")])) == 1

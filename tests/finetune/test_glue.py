@@ -2,11 +2,19 @@
 spelling, and predictions are written as its server takes them.
 """
 
+import types
+
 import numpy as np
 import pytest
 
-from bert_gpu.finetune import kinds, results, tasks
-from bert_gpu.finetune.config import FILES, FinetuneConfig, has_test_file, resolve_task
+from bert_gpu.finetune import kinds, run, tasks, texts
+from bert_gpu.finetune.config import (
+    FILES,
+    FinetuneConfig,
+    FinetuneSettings,
+    has_test_file,
+    resolve_task,
+)
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.settings import UserError
 
@@ -180,7 +188,7 @@ def test_what_glue_takes(glue, tmp_path, folder):
     for part in read_splits(task, config, ["predict"])["predict"]:
         outputs = np.eye(len(labels))[[len(labels) - 1 - i for i in range(len(labels))]]
         outputs = np.array([[7.0], [-1.0]]) if folder == "STS-B" else outputs[: len(part)]
-        results.write_predictions(str(tmp_path), part, labels, kind, outputs)
+        texts.write(str(tmp_path), FinetuneSettings(run=config), part, None, kind, labels, outputs)
         lines = (tmp_path / "submission" / task.submission[part.source.stem]).read_text()
         heading, *rows = [line.split("\t") for line in lines.splitlines()]
         assert heading == ["index", "prediction"]
@@ -192,6 +200,41 @@ def test_what_glue_takes(glue, tmp_path, folder):
             "RTE": ["not_entailment", "entailment"],
         }.get(folder, ["1", "0"])
         assert [row[1] for row in rows] == wanted
+
+
+@pytest.mark.parametrize(
+    "folder, more, labels, submits",
+    [
+        ("RTE", {}, ("not_entailment", "entailment"), True),
+        ("RTE", dict(predict_file="{}/RTE/dev.tsv"), ("entailment", "not_entailment"), False),
+        ("RTE", dict(test_share=0.5), ("entailment", "not_entailment"), False),
+        ("RTE", dict(test_file="{}/RTE/test.tsv"), ("not_entailment", "entailment"), True),
+        ("RTE", {}, ("contradiction", "entailment", "neutral"), False),
+        ("RTE", {}, ("0", "1"), False),
+        ("STS-B", dict(task_kind="classification"), ("0", "1"), False),
+    ],
+)
+def test_glue_takes_the_own_test_file_of_a_task_in_its_labels_alone(
+    glue, tmp_path, folder, more, labels, submits
+):
+    more = {
+        name: value.format(glue) if isinstance(value, str) else value
+        for name, value in more.items()
+    }
+    config = FinetuneConfig(task_name=folder, data_dir=str(glue), **more)
+    task = resolve_task(config)
+    [part] = read_splits(task, config, ["predict"])["predict"]
+    settings, outputs = FinetuneSettings(run=config), np.eye(len(labels))[: len(part)]
+    texts.write(str(tmp_path), settings, part, None, kinds.Classification(), labels, outputs)
+    assert (tmp_path / "test_results.tsv").exists()
+    path = tmp_path / "submission" / f"{folder}.tsv"
+    assert path.exists() == submits
+    if submits:
+        assert path.read_text() == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
+    told, is_foreign = [], not submits and not {"predict_file", "test_share"} & set(more)
+    start = types.SimpleNamespace(path="runs/" + "x" * 300, labels=labels)
+    run.warn_of_labels(config, task, start, [part], types.SimpleNamespace(warn=told.append))
+    assert [len(text) <= 300 for text in told] == [True] * is_foreign
 
 
 def test_names_of_tasks():

@@ -7,13 +7,15 @@ import json
 import pytest
 
 from bert_gpu.finetune.config import StartConfig
-from bert_gpu.finetune.start import start_training
+from bert_gpu.finetune.start import find_trained, start_training
 from bert_gpu.interop import huggingface
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
+from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
 from bert_gpu.settings import UserError
+from tests.interop import tensorflow_1
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green"]
 MODEL = dict(
@@ -127,3 +129,46 @@ def test_top_layers_start_anew(tmp_path):
     assert not (start.weights[kernel] == saved[kernel]).any()
     with pytest.raises(UserError, match=f"--reinit_layers=9: the model has {num_layers} layers"):
         start_training(StartConfig(init_checkpoint=path, reinit_layers=9), LABELS, 1)
+
+
+def test_random_weights_are_no_model_to_evaluate(tmp_path):
+    save(tmp_path / "run" / "model", is_classifier=True)
+    trained = find_trained(StartConfig(init_checkpoint="none"), str(tmp_path / "run"))
+    assert trained.path == str(tmp_path / "run" / "model") and trained.labels == LABELS
+    with pytest.raises(UserError, match="no fine-tuned classifier there"):
+        find_trained(StartConfig(init_checkpoint="none"), str(tmp_path / "new"))
+
+
+def test_a_file_of_googles_agrees_with_the_checkpoint_beside_it(tmp_path):
+    """Its gelu is their name of gelu_new; its dropout is taken over. A file of Hugging Face's means
+    the exact one.
+    """
+    tensorflow_1.write(tmp_path)
+    file, prefix = tmp_path / "named.json", str(tmp_path / "bert_model.ckpt")
+    named = dict(init_checkpoint=prefix, bert_config_file=str(file))
+    named |= dict(vocab_file=str(tmp_path / "vocab.txt"))
+    file.write_text(json.dumps(tensorflow_1.SETTINGS | dict(hidden_dropout_prob=0.3)))
+    start = start_training(StartConfig(**named), LABELS, 1)
+    assert (start.model.hidden_act, start.model.hidden_dropout_prob) == ("gelu_new", 0.3)
+    settings = PretrainSettings(
+        run=PretrainConfig(init_checkpoint=prefix, bert_config_file=str(file))
+    )
+    assert resolve_model(settings, 8, None, "CPU") == start.model
+    for more in (dict(model_type="bert"), dict(gelu_form="erf"), dict(hidden_act="relu")):
+        file.write_text(json.dumps(tensorflow_1.SETTINGS | more))
+        with pytest.raises(UserError, match="hidden_act"):
+            start_training(StartConfig(**named), LABELS, 1)
+        with pytest.raises(UserError, match="hidden_act"):
+            resolve_model(settings, 8, None, "CPU")
+
+
+def test_classes_that_are_called_as_nameless_ones_keep_their_names(tmp_path):
+    labels = ("LABEL_0", "LABEL_1")
+    save(tmp_path / "theirs", is_classifier=True, labels=labels)
+    config = StartConfig(init_checkpoint=str(tmp_path / "theirs"))
+    assert find_trained(config, str(tmp_path)).labels == ("0", "1")
+    save(tmp_path / "ours", is_classifier=True, labels=labels)
+    (tmp_path / "ours" / "task.json").write_text("{}")
+    config = StartConfig(init_checkpoint=str(tmp_path / "ours"))
+    assert find_trained(config, str(tmp_path)).labels == labels
+    assert not start_training(config, labels, 1).fresh
