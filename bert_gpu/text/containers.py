@@ -115,7 +115,7 @@ def decoded_lines(pieces, name):
 
 
 def json_texts(pieces, field, name):
-    """The texts in a field of the objects of an array, or of objects that follow one another."""
+    """The texts in a field of the objects of one or several arrays, or of objects in a row."""
     decode, scan = codecs.getincrementaldecoder("utf-8")().decode, json.JSONDecoder().raw_decode
     buffer, position, index, is_last, head = "", 0, 0, False, b""
 
@@ -140,20 +140,29 @@ def json_texts(pieces, field, name):
 
     more()
     buffer = buffer.removeprefix(BYTE_ORDER_MARK)
-    separators = " \t\r\n"
+    in_array, num_arrays = False, 0
     while True:
+        separators = " \t\r\n," if in_array else " \t\r\n"
         while position < len(buffer) and buffer[position] in separators:
             position += 1
         if position == len(buffer):
-            if is_last:
-                return
-            more()
-            continue
-        if index == 0 and "," not in separators and buffer[position] == "[":
-            separators, position = separators + ",", position + 1
-            continue
-        if "," in separators and buffer[position] == "]":
+            if not is_last:
+                more()
+                continue
+            if in_array:
+                problem = f"the array is not closed after object {index}; the file is truncated"
+                raise UserError(f"{name}: {problem}, so copy it again"[:300])
             return
+        if not in_array and (num_arrays or index == 0) and buffer[position] == "[":
+            in_array, num_arrays, position = True, num_arrays + 1, position + 1
+            continue
+        if in_array and buffer[position] == "]":
+            in_array, position = False, position + 1
+            continue
+        if num_arrays and not in_array:
+            problem = f"something follows the array after object {index}"
+            remedy = "the file must be arrays of objects, or objects in a row"
+            raise UserError(f"{name}: {problem}; {remedy}"[:300])
         try:
             record, position = scan(buffer, position)
         except (ValueError, RecursionError):

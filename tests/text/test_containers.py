@@ -97,6 +97,12 @@ def test_json_objects_in_an_array_or_in_a_row(tmp_path, separator):
     assert read(tmp_path / "file", "json", piece_bytes=3) == ["a", "b"]
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 3, 1 << 20])
+def test_json_arrays_in_a_row(tmp_path, piece_bytes):
+    (tmp_path / "file").write_text('[{"text": "a"}]\n[ ][{"text": "b"}, {"text": "c"}]\n \n')
+    assert read(tmp_path / "file", "json", piece_bytes=piece_bytes) == ["a", "b", "c"]
+
+
 def test_texts_become_lines_with_the_same_sentences(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lines")
 
@@ -146,6 +152,10 @@ def test_a_spool_file_belongs_to_its_field(tmp_path):
         ("json", '[{"text": "a"}, {"body": "b"}]', ["object 2 has no field 'text'", "body"]),
         ("json", '["a"]', ["object 1 is JSON but not an object"]),
         ("json", b'[{"text": "\xff"}]', ["not UTF-8"]),
+        ("json", '[{"text": "a"}] rubbish', ["something follows the array after object 1"]),
+        ("json", '[{"text": "a"}]\n{"text": "b"}', ["something follows the array after object 1"]),
+        ("json", '[{"text": "a"}, {"text": "b"}\n', ["not closed after object 2", "truncated"]),
+        ("json", "[", ["not closed", "truncated"]),
         ("parquet", "PAR1 no parquet", ["cannot be read"]),
         ("arrow", "ARROW1 no arrow", ["cannot be read"]),
         ("arrow", "no arrow at all", ["cannot be read"]),
