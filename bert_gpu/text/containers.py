@@ -59,7 +59,10 @@ def table_texts(pieces, field, name, kind):
     csv.field_size_limit(LONGEST_CELL)
     reader, line = csv.reader(decoded_lines(pieces, name), **DIALECTS[kind]), 1
     try:
-        header = [title.strip() for title in next(reader, [])]
+        header = next(reader, None)
+        if header is None:
+            return  # an empty file
+        header = [title.strip() for title in header]
         if field not in header:
             check_delimiter(header, name, kind)
             raise no_column(name, field, header)
@@ -230,7 +233,9 @@ def check_column(schema, field, name):
         raise no_column(name, field, schema.names)
     kind = schema.field(field).type
     value = kind.value_type if types.is_dictionary(kind) else kind
-    if not (types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)):
+    # null: of a table without rows, or with nothing in the column, from pandas
+    is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    if not any(is_kind(value) for is_kind in is_text):
         raise UserError(
             f"{name}: the column {field[:50]!r} holds no strings ({kind}); "
             "name the column with the text by --text_column"[:300]

@@ -48,6 +48,7 @@ class Block:
       num_bytes: of text, as formats.py measures it.
       text_format: of the file.
       num_empty: number of rows and objects without text, about here; right in the sum of a file.
+      left_out: names of files without a document, of the whole corpus, in its first block.
     """
 
     path: str
@@ -59,6 +60,7 @@ class Block:
     num_bytes: int
     text_format: TextFormat = LINES
     num_empty: int = 0
+    left_out: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,18 +157,31 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
         file. Default: its path.
 
     Returns:
-      list of Block. They depend on the files, on block_bytes and on the formats alone.
+      list of Block. They depend on the files, on block_bytes and on the formats alone. A file
+      without a document has no block.
 
     Raises:
       UserError: a file cannot be read, is not UTF-8 or not in the format (the message has the line
-        number), or has no document.
+        number), or no file has a document.
     """
     formats = [text_format] * len(paths) if isinstance(text_format, TextFormat) else text_format
-    blocks = []
+    blocks, left_out = [], []
     for path, own_format, name in zip(paths, formats, names or paths, strict=True):
         first = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
-        blocks += scan_file(path, block_bytes, first, own_format, name)
+        found = scan_file(path, block_bytes, first, own_format, name)
+        left_out += [] if found else [name]
+        blocks += found
+    if not blocks:
+        raise no_document(left_out, formats[0])
+    blocks[0] = dataclasses.replace(blocks[0], left_out=tuple(left_out))
     return blocks
+
+
+def no_document(names, text_format):
+    others = f", nor have the other {len(names) - 1:,} files" if len(names) > 1 else ""
+    lines = "one sentence a line is needed, and a blank line between documents"
+    needed = lines if text_format.has_sentence_lines else "lines with text are needed"
+    return UserError(f"{names[0]}: has no document{others}; {needed}"[:300])
 
 
 def plan_windows(paths, window_bytes, text_formats, names=None, least=1):
@@ -254,7 +269,9 @@ def open_binary(path):
 
 
 def scan_file(path, block_bytes, first_document, text_format, name):
-    """The blocks of one file, in one pass. Arguments and errors are those of `plan_blocks`."""
+    """The blocks of one file, in one pass; none when it has no document. Arguments and errors are
+    those of `plan_blocks`.
+    """
     blocks = []
     start = num_documents = num_sentences = num_bytes = num_empty = 0  # of the current block
     position = num_lines = 0  # of the file
@@ -304,14 +321,6 @@ def scan_file(path, block_bytes, first_document, text_format, name):
         position += len(lines)
     if num_documents:
         close(position)
-    if not blocks:
-        lines = "one sentence a line is needed, and a blank line between documents"
-        raise UserError(
-            (
-                f"{name}: has no document; "
-                f"{lines if text_format.has_sentence_lines else 'lines with text are needed'}"
-            )[:300]
-        )
     return blocks
 
 

@@ -70,6 +70,15 @@ def test_the_texts_are_those_that_were_written(tmp_path, monkeypatch, kind, piec
     assert read(tmp_path / "file", kind, piece_bytes=piece_bytes) == TEXTS
 
 
+def test_a_file_without_rows_has_no_texts(tmp_path):
+    for kind in ("csv", "tsv", "json"):
+        (tmp_path / "file").write_text("")
+        assert read(tmp_path / "file", kind) == []
+    for kind in WRITERS:
+        WRITERS[kind](tmp_path / "file", [])
+        assert read(tmp_path / "file", kind) == []
+
+
 def test_tsv_has_no_quotes(tmp_path):
     (tmp_path / "file").write_text('n\ttext\r\n1\tsay "no\r\n2\t"so"\n')
     assert read(tmp_path / "file", "tsv") == ['say "no', '"so"']
@@ -143,7 +152,7 @@ def test_a_spool_file_belongs_to_its_field(tmp_path):
     "kind, content, parts",
     [
         ("csv", "id,body\n1,x\n", ["no column 'text'", "--text_column", "id, body"]),
-        ("csv", "", ["no column 'text'", "none"]),
+        ("csv", "\n", ["no column 'text'", "none"]),
         ("csv", "id,text\n1,x\n2,y,z\n", ["line 3 has 3 columns", "names 2", "needs quotes"]),
         ("csv", 'id,text\n1,"a\nb"\n2,"open\n', ["line 4 is not valid csv"]),
         ("csv", b"id,text\n1,good\n2,b\xe9d\n", ["line 3 is not UTF-8"]),

@@ -9,6 +9,7 @@ import pytest
 
 from bert_gpu.settings import UserError
 from bert_gpu.text import corpus
+from bert_gpu.text.config import TextFormat
 from bert_gpu.text.corpus import expand_inputs, plan_blocks, read_block
 
 
@@ -155,6 +156,19 @@ def test_bad_text_is_refused(tmp_path, monkeypatch, content, problem, chunk_byte
         and "\n" not in message
         and len(message) <= 300
     )
+
+
+def test_files_without_a_document_are_left_out(tmp_path):
+    contents = ["", "one\n\ntwo\n", "\n \n", "three\n", ""]
+    paths = [write(tmp_path, content, f"{i}.txt") for i, content in enumerate(contents)]
+    blocks = plan_blocks(paths, 1)
+    assert [read_block(block) for block in blocks] == [[[b"one"]], [[b"two"]], [[b"three"]]]
+    assert [block.first_document for block in blocks] == [0, 1, 2]
+    (window,) = corpus.plan_windows(paths, 100, TextFormat(input_format="lines"))
+    for found in (blocks, window.blocks):
+        assert [name for block in found for name in block.left_out] == paths[::2]
+    with pytest.raises(UserError, match=r"0\.txt: has no document, nor have the other 2 files; "):
+        plan_blocks(paths[::2], 1)
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
