@@ -110,11 +110,11 @@ def find_inputs(patterns, text_format, standard_input=None):
     lines = []
     for kind, reason in dict.fromkeys(zip(kinds, reasons, strict=True)):
         chosen = [
-            path
-            for path, *decision in zip(paths, kinds, reasons, strict=True)
+            (path, name)
+            for path, name, *decision in zip(paths, names, kinds, reasons, strict=True)
             if decision == [kind, reason]
         ]
-        size = sum(tf.io.gfile.stat(path).length for path in chosen)
+        size = sum(file_bytes(path, name) for path, name in chosen)
         what = FORMAT_NAMES[kind].format(field=text_format.text_field)
         files = "1 file" if len(chosen) == 1 else f"{len(chosen):,} files"
         lines.append(f"input: {files}, {format_bytes(size)}, {what} ({reason})")
@@ -122,6 +122,12 @@ def find_inputs(patterns, text_format, standard_input=None):
         shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
         lines.append(f"input: left out, because a job of ours wrote them: {shown}")
     return Inputs(paths, names, [text_format.replaced(kind) for kind in kinds], lines)
+
+
+def file_bytes(path, name):
+    """The size of a file, as it is stored. UserError when it is missing, such as a broken link."""
+    with corpus.readable(name):
+        return tf.io.gfile.stat(path).length
 
 
 def without_own(names, patterns):

@@ -111,6 +111,14 @@ def test_a_table_within_an_archive_is_refused(tmp_path, name):
         decide(tmp_path, {name: ""})
 
 
+@pytest.mark.parametrize("ending", ["txt", "json", "jsonl", "csv", "parquet"])
+def test_a_broken_link_is_named(tmp_path, ending):
+    (tmp_path / "good.txt").write_text("One.\n")
+    (tmp_path / f"link.{ending}").symlink_to("nowhere")
+    with pytest.raises(UserError, match=rf"link\.{ending}: no such file; check the path$"):
+        shape.find_inputs(str(tmp_path), TextFormat())
+
+
 def warnings_of(tmp_path, text, objective="nsp", **settings):
     path = tmp_path / "text"
     path.write_text(text, encoding="utf-8")
