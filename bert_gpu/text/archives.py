@@ -140,8 +140,10 @@ def spool_standard_input(stream, folder):
 
 def lines_of_texts(texts):
     """Yields texts (str) as lines of UTF-8; one without a character other than space as
-    LINE_BREAK, which is no document but is counted.
+    LINE_BREAK, which is no document but is counted. A byte order mark comes first: it says that
+    this is text, although the first one may begin as an archive does.
     """
+    yield corpus.BYTE_ORDER_MARK
     for text in texts:
         text = text.strip() or LINE_BREAK
         yield text.replace("\n", LINE_BREAK).encode() + b"\n"

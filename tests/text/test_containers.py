@@ -136,6 +136,16 @@ def test_texts_become_lines_with_the_same_sentences(tmp_path_factory):
     check()
 
 
+@pytest.mark.parametrize("begin", ["PK\x03\x04", "BZh91AY&SY", "\ufeff"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_text_may_begin_as_an_archive_or_a_file_does(tmp_path, kind, begin):
+    path, text_format = tmp_path / f"x.{kind}", TextFormat(input_format=kind)
+    WRITERS[kind](path, [f"{begin} one", "two"])
+    plain, formats = archives.unpack([str(path)], [text_format], str(tmp_path / "spool"))
+    blocks = corpus.plan_blocks(plain, 100, formats)
+    assert corpus.read_block(blocks[0]) == [[f"{begin} one".encode()], [b"two"]]
+
+
 def test_a_spool_file_belongs_to_its_field(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\none,two\n")
     spool = str(tmp_path / "spool")
@@ -143,7 +153,7 @@ def test_a_spool_file_belongs_to_its_field(tmp_path):
     for field in "ab":
         text_format = TextFormat(input_format="csv", text_field=field)
         (path,), _ = archives.unpack([str(tmp_path / "x.csv")], [text_format], spool)
-        with open(path) as file:
+        with open(path, encoding="utf-8-sig") as file:
             contents.append(file.read())
     assert contents == ["one\n", "two\n"]
 
