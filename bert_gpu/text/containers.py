@@ -66,6 +66,7 @@ def table_texts(pieces, field, name, kind):
         if field not in header:
             check_delimiter(header, name, kind)
             raise no_column(name, field, header)
+        check_single(name, field, header)
         column, line = header.index(field), reader.line_num + 1
         for row in reader:
             if row and len(row) != len(header):
@@ -229,8 +230,9 @@ def check_column(schema, field, name):
     """UserError unless a column of the name exists once and holds strings."""
     from pyarrow import types
 
-    if schema.get_field_index(field) < 0:
+    if field not in schema.names:
         raise no_column(name, field, schema.names)
+    check_single(name, field, schema.names)
     kind = schema.field(field).type
     value = kind.value_type if types.is_dictionary(kind) else kind
     # null: of a table without rows, or with nothing in the column, from pandas
@@ -239,6 +241,15 @@ def check_column(schema, field, name):
         raise UserError(
             f"{name}: the column {field[:50]!r} holds no strings ({kind}); "
             "name the column with the text by --text_column"[:300]
+        )
+
+
+def check_single(name, field, names):
+    """UserError when several columns have the name of the one with the text."""
+    if names.count(field) > 1:
+        raise UserError(
+            f"{name}: has {names.count(field)} columns {field[:50]!r}; rename all but the one with "
+            "the text, or name another by --text_column"[:300]
         )
 
 

@@ -198,6 +198,19 @@ def test_columns_that_are_missing_or_hold_no_text(tmp_path, kind):
         read(tmp_path / "file", kind, "id")
 
 
+def test_several_columns_of_one_name_are_refused_for_the_text(tmp_path):
+    (tmp_path / "csv").write_text("text,n, text ,n\na,1,b,2\n")
+    columns = [pyarrow.array([value]) for value in "a1b2"]
+    doubled = pyarrow.Table.from_arrays(columns, ["text", "n", "text", "n"])
+    parquet.write_table(doubled, tmp_path / "parquet")
+    with pyarrow.OSFile(str(tmp_path / "arrow"), "wb") as sink:
+        with ipc.new_stream(sink, doubled.schema) as writer:
+            writer.write_table(doubled)
+    for kind in ("csv", "parquet", "arrow"):
+        with pytest.raises(UserError, match="shown: has 2 columns 'text'; rename"):
+            read(tmp_path / kind, kind)
+
+
 def test_a_truncated_table_is_refused(tmp_path):
     for kind in ("parquet", "arrow"):
         WRITERS[kind](tmp_path / "file", ["some text"] * 50)
