@@ -35,7 +35,7 @@ MAGIC = {
 
 
 def is_compressed(path):
-    return path.endswith(encodings.ENDINGS)
+    return path.lower().endswith(encodings.ENDINGS)
 
 
 def plain_name(path):
@@ -233,6 +233,6 @@ def start_member(path):
     """An unpacker of one gzip member or zstd frame, with decompress(bytes), eof and unused_data.
     Both verify the checksum at the end.
     """
-    if path.endswith(".gz"):
+    if path.lower().endswith(".gz"):
         return zlib.decompressobj(16 + zlib.MAX_WBITS)
     return zstandard.ZstdDecompressor(max_window_size=LARGEST_ZSTD_WINDOW).decompressobj()

@@ -87,19 +87,19 @@ class Window:
 
 def expand_inputs(patterns):
     """Comma-separated files, folders and globs (or a list of them) -> sorted paths of
-    files, without repeats.
+    files, without repeats: of several paths of one file the first that is named.
 
-    A folder stands for all files below it whose names end in one of FOLDER_ENDINGS and do not begin
-    with a dot; of a folder that Hugging Face's `datasets` saved, its tables alone. Links to folders
-    below it are not followed. STANDARD_INPUT stays as it is. UserError when a pattern gives no
-    file.
+    A folder stands for all files below it whose names end in one of FOLDER_ENDINGS, in small or
+    capital letters, and do not begin with a dot; of a folder that Hugging Face's `datasets` saved,
+    its tables alone. Links to folders below it are not followed. STANDARD_INPUT stays as it is.
+    UserError when a pattern gives no file.
     """
     hint = comma_hint(patterns) if isinstance(patterns, str) else ""
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
-    paths = set()
+    paths = {}  # by the file that they lead to
     for pattern in filter(None, map(str.strip, patterns)):
         if pattern == STANDARD_INPUT:
-            paths.add(pattern)
+            paths[pattern] = pattern
             continue
         # A file may have glob characters in its name, so the name itself comes first.
         matches = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
@@ -122,12 +122,13 @@ def expand_inputs(patterns):
             raise UserError(
                 f"{pattern[:200]}: no such file; check the path (the pattern matches nothing){hint}"
             )
-        paths.update(files)
+        for path in sorted(files):
+            paths.setdefault(path if "://" in path else os.path.realpath(path), path)
     if not paths:
         raise UserError("no input file is named; give one or more, separated by commas")
-    for path in paths:
+    for path in paths.values():
         check_regular(path)
-    return sorted(paths)
+    return sorted(paths.values())
 
 
 def files_below(folder):
@@ -141,7 +142,7 @@ def files_below(folder):
         yield from (
             os.path.join(parent, name)
             for name in names
-            if name.endswith(FOLDER_ENDINGS) and not name.startswith(".")
+            if name.lower().endswith(FOLDER_ENDINGS) and not name.startswith(".")
         )
 
 

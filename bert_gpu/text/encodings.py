@@ -39,7 +39,7 @@ def check_no_archive(name, head, endings=()):
         return
     kind, ending, command = ARCHIVES[magic]
     remedy = f"unpack it ({command})"
-    if ending in endings and not name.endswith(ending):
+    if ending in endings and not name.lower().endswith(ending):
         remedy = f"give its name the ending {ending}, or {remedy}"
     raise UserError(f"{shortened_path(name)}: is a {kind} archive, not plain text; {remedy}")
 

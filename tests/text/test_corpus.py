@@ -2,13 +2,14 @@
 one line.
 """
 
+import gzip
 import itertools
 import random
 
 import pytest
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import corpus
+from bert_gpu.text import archives, corpus
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.corpus import expand_inputs, plan_blocks, read_block
 
@@ -232,6 +233,29 @@ def test_a_folder_stands_for_the_text_files_below_it(tmp_path):
     assert expand_inputs(f"{tmp_path}/*") == expected
     assert expand_inputs(f"{tmp_path}/a/no.md") == [f"{tmp_path}/a/no.md"]
     assert expand_inputs(f"file://{tmp_path}/a/e") == [f"file://{tmp_path}/a/e/f.zst"]
+
+
+def test_a_file_is_read_once_whatever_leads_to_it(tmp_path, monkeypatch):
+    write(tmp_path, "x", "b.txt")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").symlink_to("b.txt")
+    monkeypatch.chdir(tmp_path)
+    assert expand_inputs("b.txt,folder/../b.txt,a.txt") == ["b.txt"]
+    assert expand_inputs(f"./b.txt,{tmp_path}") == ["./b.txt"]
+    assert expand_inputs(f"{tmp_path}/*.txt") == [f"{tmp_path}/a.txt"]
+
+
+def test_endings_may_be_in_capitals(tmp_path):
+    (tmp_path / "B.TXT.GZ").write_bytes(gzip.compress(b"two\n"))
+    write(tmp_path, "one\n", "A.Txt")
+    paths = expand_inputs(str(tmp_path))
+    assert paths == [f"{tmp_path}/A.Txt", f"{tmp_path}/B.TXT.GZ"]
+    lines = [TextFormat(input_format="lines")] * 2
+    plain, formats = archives.unpack(paths, lines, str(tmp_path / "spool"))
+    assert [read_block(block) for block in plan_blocks(plain, 9, formats)] == [
+        [[b"one"]],
+        [[b"two"]],
+    ]
 
 
 @pytest.mark.parametrize(
