@@ -177,49 +177,44 @@ def _span_lengths(bits, segments, spec):
 
 def _take_spans(used, chosen, order, sizes, lengths, quota, longest):
     """Goes through the words in `order` (B, words) and takes the span at each word if it fits and
-    overlaps no span taken before.
+    overlaps no span taken before. Each step looks at the `longest` words from its word on alone.
 
     Returns used (B,), the number of pieces, and chosen (B, words), 1 + index of the first word of
     each word's span, or 0.
     """
-    num_words = tf.shape(order)[1]
-    ends = tf.cumsum(sizes, axis=1)
-    words = tf.range(num_words)[None, :]
-
-    def take(i, used, chosen):
-        first = order[:, i]
-        last = first + tf.gather(lengths, first, batch_dims=1) - 1
-        num_pieces = tf.gather(ends, last, batch_dims=1) - tf.gather(
-            ends - sizes, first, batch_dims=1
-        )
-        inside = (words >= first[:, None]) & (words <= last[:, None])
-        fits = (
-            (num_pieces > 0)
-            & (used + num_pieces <= quota)
-            & ~tf.reduce_any(inside & (chosen > 0), axis=1)
-        )
-        chosen = tf.where(inside & fits[:, None], first[:, None] + 1, chosen)
-        return i + 1, used + tf.where(fits, num_pieces, 0), chosen
-
-    def take_word(i, used, taken):
-        first = order[:, i]
-        num_pieces = tf.gather(sizes, first, batch_dims=1)
-        is_free = tf.gather(chosen, first, batch_dims=1) == 0
-        fits = (num_pieces > 0) & (used + num_pieces <= quota) & is_free
-        return i + 1, used + tf.where(fits, num_pieces, 0), taken.write(i, fits)
-
-    if longest > 1:
-        _, used, chosen = tf.while_loop(
-            lambda i, *_: i < num_words, take, [0, used, chosen], parallel_iterations=1
-        )
-        return used, chosen
-    # Single words cannot overlap, so it is enough to record whether each is taken.
-    taken = tf.TensorArray(tf.bool, size=num_words, element_shape=[None])
-    _, used, taken = tf.while_loop(
-        lambda i, *_: i < num_words, take_word, [0, used, taken], parallel_iterations=1
+    batch, num_words = tf.unstack(tf.shape(order))
+    offsets = tf.range(longest)[None, :]
+    # flat, with room at the end of each row for words that a window may reach but a span does not
+    padded = num_words + longest
+    row_starts = (tf.range(batch) * padded)[:, None]
+    ends = tf.pad(tf.cumsum(sizes, axis=1), [[0, 0], [1, 0]])
+    lengths = tf.gather(lengths, order, batch_dims=1)
+    num_pieces = tf.gather(ends, order + lengths, batch_dims=1) - tf.gather(
+        ends, order, batch_dims=1
     )
-    # (B, words), in the order drawn
-    taken = tf.transpose(tf.reshape(taken.stack(), [num_words, -1]))
-    rows = tf.broadcast_to(tf.range(tf.shape(order)[0])[:, None], tf.shape(order))
-    indices = tf.boolean_mask(tf.stack([rows, order], -1), taken)
-    return used, tf.tensor_scatter_nd_update(chosen, indices, indices[:, 1] + 1)
+    firsts, lengths, num_pieces = (tf.transpose(each) for each in (order, lengths, num_pieces))
+
+    def take(i, used, flat):
+        first = firsts[i][:, None]
+        window = row_starts + first + offsets  # (B, longest)
+        inside = offsets < lengths[i][:, None]
+        current = tf.gather(flat, window)
+        fits = (
+            (num_pieces[i] > 0)
+            & (used + num_pieces[i] <= quota)
+            & ~tf.reduce_any(inside & (current > 0), axis=1)
+        )
+        written = tf.where(inside & fits[:, None], first + 1, current)
+        flat = tf.tensor_scatter_nd_update(flat, window[..., None], written)
+        return i + 1, used + tf.where(fits, num_pieces[i], 0), flat
+
+    words_in_row = tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=1)
+    # A row is done when not even its smallest span fits.
+    smallest = tf.reduce_min(tf.where(num_pieces > 0, num_pieces, tf.int32.max // 2), axis=0)
+    _, used, flat = tf.while_loop(
+        lambda i, used, _: tf.reduce_any((i < words_in_row) & (used + smallest <= quota)),
+        take,
+        [0, used, tf.reshape(tf.pad(chosen, [[0, 0], [0, longest]]), [-1])],
+        parallel_iterations=1,
+    )
+    return used, tf.reshape(flat, [batch, padded])[:, :num_words]

@@ -140,8 +140,10 @@ class ShardWriter:
             ) from error
 
 
-def open_unpacked(path):
-    """An open binary file with a descriptor; a gzip-compressed file is unpacked first."""
+def open_unpacked(path, skip=None):
+    """An open binary file with a descriptor; a gzip-compressed file is unpacked first. With `skip`,
+    a function that gets a message, a damaged one is unpacked up to the damage.
+    """
     file = open(path, "rb")
     if file.read(2) != b"\x1f\x8b":
         return file
@@ -149,8 +151,14 @@ def open_unpacked(path):
     unpacked = tempfile.TemporaryFile()
     try:
         with gzip.open(path, "rb") as packed:
-            pieces = iter(functools.partial(packed.read, 1 << 22), b"")
-            unpacked.writelines(within_free_space(pieces, tempfile.gettempdir()))
+            # unlike read, read1 gives what comes before the damage
+            pieces = iter(functools.partial(packed.read1, 1 << 22), b"")
+            try:
+                unpacked.writelines(within_free_space(pieces, tempfile.gettempdir()))
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                if skip is None:
+                    raise
+                skip(f"{path}: the archive is damaged ({error}); what comes before is read")
         unpacked.flush()
     except BaseException:
         unpacked.close()
@@ -198,7 +206,7 @@ class RecordFile:
     def __init__(self, path, skip=None):
         self.path, self.skip, self.lacks_crcs = path, skip, False
         try:
-            with open_unpacked(path) as file:
+            with open_unpacked(path, skip) as file:
                 self.size = os.fstat(file.fileno()).st_size
                 self.descriptor = os.dup(file.fileno())
         except (OSError, EOFError, zlib.error) as error:

@@ -35,7 +35,7 @@ MAGIC = {
 
 
 def is_compressed(path):
-    return path.endswith(encodings.ENDINGS)
+    return path.lower().endswith(encodings.ENDINGS)
 
 
 def plain_name(path):
@@ -140,8 +140,10 @@ def spool_standard_input(stream, folder):
 
 def lines_of_texts(texts):
     """Yields texts (str) as lines of UTF-8; one without a character other than space as
-    LINE_BREAK, which is no document but is counted.
+    LINE_BREAK, which is no document but is counted. A byte order mark comes first: it says that
+    this is text, although the first one may begin as an archive does.
     """
+    yield corpus.BYTE_ORDER_MARK
     for text in texts:
         text = text.strip() or LINE_BREAK
         yield text.replace("\n", LINE_BREAK).encode() + b"\n"
@@ -231,6 +233,6 @@ def start_member(path):
     """An unpacker of one gzip member or zstd frame, with decompress(bytes), eof and unused_data.
     Both verify the checksum at the end.
     """
-    if path.endswith(".gz"):
+    if path.lower().endswith(".gz"):
         return zlib.decompressobj(16 + zlib.MAX_WBITS)
     return zstandard.ZstdDecompressor(max_window_size=LARGEST_ZSTD_WINDOW).decompressobj()

@@ -59,10 +59,14 @@ def table_texts(pieces, field, name, kind):
     csv.field_size_limit(LONGEST_CELL)
     reader, line = csv.reader(decoded_lines(pieces, name), **DIALECTS[kind]), 1
     try:
-        header = [title.strip() for title in next(reader, [])]
+        header = next(reader, None)
+        if header is None:
+            return  # an empty file
+        header = [title.strip() for title in header]
         if field not in header:
             check_delimiter(header, name, kind)
             raise no_column(name, field, header)
+        check_single(name, field, header)
         column, line = header.index(field), reader.line_num + 1
         for row in reader:
             if row and len(row) != len(header):
@@ -115,7 +119,7 @@ def decoded_lines(pieces, name):
 
 
 def json_texts(pieces, field, name):
-    """The texts in a field of the objects of an array, or of objects that follow one another."""
+    """The texts in a field of the objects of one or several arrays, or of objects in a row."""
     decode, scan = codecs.getincrementaldecoder("utf-8")().decode, json.JSONDecoder().raw_decode
     buffer, position, index, is_last, head = "", 0, 0, False, b""
 
@@ -140,20 +144,29 @@ def json_texts(pieces, field, name):
 
     more()
     buffer = buffer.removeprefix(BYTE_ORDER_MARK)
-    separators = " \t\r\n"
+    in_array, num_arrays = False, 0
     while True:
+        separators = " \t\r\n," if in_array else " \t\r\n"
         while position < len(buffer) and buffer[position] in separators:
             position += 1
         if position == len(buffer):
-            if is_last:
-                return
-            more()
-            continue
-        if index == 0 and "," not in separators and buffer[position] == "[":
-            separators, position = separators + ",", position + 1
-            continue
-        if "," in separators and buffer[position] == "]":
+            if not is_last:
+                more()
+                continue
+            if in_array:
+                problem = f"the array is not closed after object {index}; the file is truncated"
+                raise UserError(f"{name}: {problem}, so copy it again"[:300])
             return
+        if not in_array and (num_arrays or index == 0) and buffer[position] == "[":
+            in_array, num_arrays, position = True, num_arrays + 1, position + 1
+            continue
+        if in_array and buffer[position] == "]":
+            in_array, position = False, position + 1
+            continue
+        if num_arrays and not in_array:
+            problem = f"something follows the array after object {index}"
+            remedy = "the file must be arrays of objects, or objects in a row"
+            raise UserError(f"{name}: {problem}; {remedy}"[:300])
         try:
             record, position = scan(buffer, position)
         except (ValueError, RecursionError):
@@ -217,14 +230,26 @@ def check_column(schema, field, name):
     """UserError unless a column of the name exists once and holds strings."""
     from pyarrow import types
 
-    if schema.get_field_index(field) < 0:
+    if field not in schema.names:
         raise no_column(name, field, schema.names)
+    check_single(name, field, schema.names)
     kind = schema.field(field).type
     value = kind.value_type if types.is_dictionary(kind) else kind
-    if not (types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)):
+    # null: of a table without rows, or with nothing in the column, from pandas
+    is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    if not any(is_kind(value) for is_kind in is_text):
         raise UserError(
             f"{name}: the column {field[:50]!r} holds no strings ({kind}); "
             "name the column with the text by --text_column"[:300]
+        )
+
+
+def check_single(name, field, names):
+    """UserError when several columns have the name of the one with the text."""
+    if names.count(field) > 1:
+        raise UserError(
+            f"{name}: has {names.count(field)} columns {field[:50]!r}; rename all but the one with "
+            "the text, or name another by --text_column"[:300]
         )
 
 

@@ -48,6 +48,7 @@ class Block:
       num_bytes: of text, as formats.py measures it.
       text_format: of the file.
       num_empty: number of rows and objects without text, about here; right in the sum of a file.
+      left_out: names of files without a document, of the whole corpus, in its first block.
     """
 
     path: str
@@ -59,6 +60,7 @@ class Block:
     num_bytes: int
     text_format: TextFormat = LINES
     num_empty: int = 0
+    left_out: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,19 +87,19 @@ class Window:
 
 def expand_inputs(patterns):
     """Comma-separated files, folders and globs (or a list of them) -> sorted paths of
-    files, without repeats.
+    files, without repeats: of several paths of one file the first that is named.
 
-    A folder stands for all files below it whose names end in one of FOLDER_ENDINGS and do not begin
-    with a dot; of a folder that Hugging Face's `datasets` saved, its tables alone. Links to folders
-    below it are not followed. STANDARD_INPUT stays as it is. UserError when a pattern gives no
-    file.
+    A folder stands for all files below it whose names end in one of FOLDER_ENDINGS, in small or
+    capital letters, and do not begin with a dot; of a folder that Hugging Face's `datasets` saved,
+    its tables alone. Links to folders below it are not followed. STANDARD_INPUT stays as it is.
+    UserError when a pattern gives no file.
     """
     hint = comma_hint(patterns) if isinstance(patterns, str) else ""
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
-    paths = set()
+    paths = {}  # by the file that they lead to
     for pattern in filter(None, map(str.strip, patterns)):
         if pattern == STANDARD_INPUT:
-            paths.add(pattern)
+            paths[pattern] = pattern
             continue
         # A file may have glob characters in its name, so the name itself comes first.
         matches = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
@@ -120,12 +122,13 @@ def expand_inputs(patterns):
             raise UserError(
                 f"{pattern[:200]}: no such file; check the path (the pattern matches nothing){hint}"
             )
-        paths.update(files)
+        for path in sorted(files):
+            paths.setdefault(path if "://" in path else os.path.realpath(path), path)
     if not paths:
         raise UserError("no input file is named; give one or more, separated by commas")
-    for path in paths:
+    for path in paths.values():
         check_regular(path)
-    return sorted(paths)
+    return sorted(paths.values())
 
 
 def files_below(folder):
@@ -139,7 +142,7 @@ def files_below(folder):
         yield from (
             os.path.join(parent, name)
             for name in names
-            if name.endswith(FOLDER_ENDINGS) and not name.startswith(".")
+            if name.lower().endswith(FOLDER_ENDINGS) and not name.startswith(".")
         )
 
 
@@ -155,18 +158,31 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
         file. Default: its path.
 
     Returns:
-      list of Block. They depend on the files, on block_bytes and on the formats alone.
+      list of Block. They depend on the files, on block_bytes and on the formats alone. A file
+      without a document has no block.
 
     Raises:
       UserError: a file cannot be read, is not UTF-8 or not in the format (the message has the line
-        number), or has no document.
+        number), or no file has a document.
     """
     formats = [text_format] * len(paths) if isinstance(text_format, TextFormat) else text_format
-    blocks = []
+    blocks, left_out = [], []
     for path, own_format, name in zip(paths, formats, names or paths, strict=True):
         first = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
-        blocks += scan_file(path, block_bytes, first, own_format, name)
+        found = scan_file(path, block_bytes, first, own_format, name)
+        left_out += [] if found else [name]
+        blocks += found
+    if not blocks:
+        raise no_document(left_out, formats[0])
+    blocks[0] = dataclasses.replace(blocks[0], left_out=tuple(left_out))
     return blocks
+
+
+def no_document(names, text_format):
+    others = f", nor have the other {len(names) - 1:,} files" if len(names) > 1 else ""
+    lines = "one sentence a line is needed, and a blank line between documents"
+    needed = lines if text_format.has_sentence_lines else "lines with text are needed"
+    return UserError(f"{names[0]}: has no document{others}; {needed}"[:300])
 
 
 def plan_windows(paths, window_bytes, text_formats, names=None, least=1):
@@ -254,7 +270,9 @@ def open_binary(path):
 
 
 def scan_file(path, block_bytes, first_document, text_format, name):
-    """The blocks of one file, in one pass. Arguments and errors are those of `plan_blocks`."""
+    """The blocks of one file, in one pass; none when it has no document. Arguments and errors are
+    those of `plan_blocks`.
+    """
     blocks = []
     start = num_documents = num_sentences = num_bytes = num_empty = 0  # of the current block
     position = num_lines = 0  # of the file
@@ -304,14 +322,6 @@ def scan_file(path, block_bytes, first_document, text_format, name):
         position += len(lines)
     if num_documents:
         close(position)
-    if not blocks:
-        lines = "one sentence a line is needed, and a blank line between documents"
-        raise UserError(
-            (
-                f"{name}: has no document; "
-                f"{lines if text_format.has_sentence_lines else 'lines with text are needed'}"
-            )[:300]
-        )
     return blocks
 
 

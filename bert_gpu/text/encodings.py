@@ -39,9 +39,9 @@ def check_no_archive(name, head, endings=()):
         return
     kind, ending, command = ARCHIVES[magic]
     remedy = f"unpack it ({command})"
-    if ending in endings and not name.endswith(ending):
+    if ending in endings and not name.lower().endswith(ending):
         remedy = f"give its name the ending {ending}, or {remedy}"
-    raise UserError(f"{_shortened(name)}: is a {kind} archive, not plain text; {remedy}")
+    raise UserError(f"{shortened_path(name)}: is a {kind} archive, not plain text; {remedy}")
 
 
 def not_utf8(name, where, head=b""):
@@ -59,9 +59,9 @@ def not_utf8(name, where, head=b""):
         remedy = f"the file is {found}, so convert it: {command}"
     else:
         remedy = f"convert the file from its encoding; if that is {COMMONEST}: {command}"
-    return UserError(f"{_shortened(name)}: {problem}; {remedy}")
+    return UserError(f"{shortened_path(name)}: {problem}; {remedy}")
 
 
-def _shortened(path):
+def shortened_path(path):
     """A path that leaves room for the message: of a long one the end."""
     return path if len(path) <= 150 else f"...{os.path.basename(path)[-147:]}"

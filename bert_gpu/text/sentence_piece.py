@@ -234,10 +234,7 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
       UserError: there are no words, or vocab_size leaves no room for characters.
     """
     nothing = "the text has no words to learn a vocabulary from; check the input files"
-    words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
-    words = [(word, count) for word, count in words if len(word.encode()) <= MAX_WORD_BYTES][
-        :MAX_WORDS
-    ]
+    words = most_frequent_words(word_counts)
     if not words:
         raise UserError(nothing)
     model = io.BytesIO()
@@ -276,6 +273,22 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
             f"SentencePiece cannot learn from this text: {' '.join(str(error).split())}"[:300]
         ) from None
     return model.getvalue()
+
+
+def most_frequent_words(word_counts):
+    """List of (word, count), at most MAX_WORDS, by count and then by text.
+
+    Ties at the cut are broken by a hash, not by the text: where a "word" is a line (Chinese, Thai)
+    nearly all occur once, and the first ones by text have only the characters of the lowest codes.
+    """
+    words = [item for item in word_counts.items() if len(item[0].encode()) <= MAX_WORD_BYTES]
+    if len(words) > MAX_WORDS:
+        words.sort(key=lambda item: (-item[1], stable_hash(item[0])))
+    return sorted(words[:MAX_WORDS], key=lambda item: (-item[1], item[0]))
+
+
+def stable_hash(word):
+    return hashlib.blake2b(word.encode(), digest_size=16).digest()
 
 
 def pieces_of(content):

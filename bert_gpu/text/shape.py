@@ -17,6 +17,7 @@ import tensorflow as tf
 from bert_gpu.settings import UserError
 from bert_gpu.text import archives, corpus, own_files, sentence_piece, vocab
 from bert_gpu.text.config import AUTO
+from bert_gpu.text.encodings import shortened_path
 from bert_gpu.text.formats import parse_documents
 from bert_gpu.text.progress import format_bytes
 from bert_gpu.text.sentences import has_rules, split_sentences
@@ -109,11 +110,11 @@ def find_inputs(patterns, text_format, standard_input=None):
     lines = []
     for kind, reason in dict.fromkeys(zip(kinds, reasons, strict=True)):
         chosen = [
-            path
-            for path, *decision in zip(paths, kinds, reasons, strict=True)
+            (path, name)
+            for path, name, *decision in zip(paths, names, kinds, reasons, strict=True)
             if decision == [kind, reason]
         ]
-        size = sum(tf.io.gfile.stat(path).length for path in chosen)
+        size = sum(file_bytes(path, name) for path, name in chosen)
         what = FORMAT_NAMES[kind].format(field=text_format.text_field)
         files = "1 file" if len(chosen) == 1 else f"{len(chosen):,} files"
         lines.append(f"input: {files}, {format_bytes(size)}, {what} ({reason})")
@@ -121,6 +122,12 @@ def find_inputs(patterns, text_format, standard_input=None):
         shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
         lines.append(f"input: left out, because a job of ours wrote them: {shown}")
     return Inputs(paths, names, [text_format.replaced(kind) for kind in kinds], lines)
+
+
+def file_bytes(path, name):
+    """The size of a file, as it is stored. UserError when it is missing, such as a broken link."""
+    with corpus.readable(name):
+        return tf.io.gfile.stat(path).length
 
 
 def without_own(names, patterns):
@@ -274,6 +281,7 @@ def shape_warnings(blocks, documents, objective=None):
         line is one sentence, do not matter.
     """
     sentences = [sentence for document in documents for sentence in document]
+    left_out = left_out_warnings(blocks)
     json_warnings = looks_like(
         sentences,
         JSON_LINE.match,
@@ -281,10 +289,10 @@ def shape_warnings(blocks, documents, objective=None):
         "give --input_format=jsonl or json and --text_field, or take out the text alone",
     )
     if json_warnings:
-        return json_warnings  # the rest follows from it
+        return json_warnings + left_out  # the rest follows from it
     tables = table_warnings(blocks)
     if tables:
-        return tables
+        return tables + left_out
     empty = empty_warnings(blocks)
     if objective is not None:
         warnings = document_warnings(blocks, documents, objective)
@@ -299,7 +307,7 @@ def shape_warnings(blocks, documents, objective=None):
         "markup (tags, entities, links, Markdown or LaTeX)",
         "take out the text alone",
     )
-    warnings += empty
+    warnings += empty + left_out
     formats = {block.text_format for block in blocks}
     language = next(iter(formats)).language
     if not all(each.has_sentence_lines for each in formats) and not has_rules(language):
@@ -320,6 +328,18 @@ def empty_warnings(blocks):
         f"{num_empty:,} of {num_rows:,} rows have no text and are left out; see whether "
         "--text_column (of JSON --text_field) names the right one"
     ]
+
+
+def left_out_warnings(blocks):
+    """Of files without a document, among others that have some."""
+    names = [name for block in blocks for name in block.left_out]
+    if not names:
+        return []
+    first, others = shortened_path(names[0]), len(names) - 1
+    has = (
+        "has no document and is" if not others else f"and {others:,} more have no document and are"
+    )
+    return [f"{first} {has} left out; see whether text was lost"]
 
 
 def describe_empty(blocks):

@@ -98,13 +98,16 @@ def learn_wordpiece(word_counts, vocab_size):
             f"{least}, for the special pieces and a character"
         )
     words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
-    alphabet = frequent_characters(words, (vocab_size - len(SPECIAL_PIECES)) // 2)
-    words = [
-        (word, count)
-        for word, count in words
-        if len(word) <= MAX_WORD_CHARACTERS and alphabet.issuperset(word)
-    ]
+    max_characters = (vocab_size - len(SPECIAL_PIECES)) // 2
+    alphabet = frequent_characters(words, max_characters)
+    short = [(word, count) for word, count in words if len(word) <= MAX_WORD_CHARACTERS]
+    words = [(word, count) for word, count in short if alphabet.issuperset(word)]
     words = words[: max(MAX_WORDS, WORDS_PER_PIECE * vocab_size)]
+    if not words and short and len(alphabet) == max_characters:
+        raise UserError(
+            f"--vocab_size={vocab_size}: is too small; it leaves room for {max_characters} of the "
+            "text's characters, and no word has these alone; give a larger one"
+        )
     if not words:
         raise UserError("the text has no words to learn a vocabulary from; check the input files")
     inside = {character for word, _ in words for character in word[1:]}

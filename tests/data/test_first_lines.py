@@ -19,13 +19,15 @@ SENTENCES = [
     for kind in ("front", "back", "side")
 ]
 DOCUMENTS = "\n\n".join("\n".join(SENTENCES[i : i + 6]) for i in range(0, 120, 6))
-FLAGS = ["--vocab_size=200", "--dupe_factor=1", "--max_seq_length=32", "--num_workers=1"]
+FLAGS = ["--dupe_factor=1", "--max_seq_length=32", "--num_workers=1"]
 
 
 def call(folder, text, *flags):
     (folder / "in.txt").write_text(text)
     output = () if "--output_dir" in " ".join(flags) else (f"--output_dir={folder}/out",)
-    return command(["bert-gpu", "data", f"--input_file={folder}/in.txt", *output, *FLAGS, *flags])
+    size = [] if any("--vocab_file" in flag for flag in flags) else ["--vocab_size=200"]
+    files = [f"--input_file={folder}/in.txt", *output]
+    return command(["bert-gpu", "data", *files, *size, *FLAGS, *flags])
 
 
 def vocabulary(folder, *words):

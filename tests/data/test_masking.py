@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.data import masking
 from bert_gpu.data.masking import MaskingSpec, mask_rows
 from bert_gpu.data.random_bits import row_keys
 
@@ -162,13 +163,13 @@ def test_span_lengths(weights, expected):
     """
     ids = np.full((6000, 130), 9, np.int32)
     ids[:, 0], ids[:, -1] = CLS, SEP
-    masking = spec(max_ngram_size=3, ngram_weights=weights, share=3 / 130, max_predictions=3)
+    settings = spec(max_ngram_size=3, ngram_weights=weights, share=3 / 130, max_predictions=3)
     result = run(
         ids,
         np.full(6000, 130, np.int32),
         np.ones((6000, 130), bool),
         row_keys(5, np.arange(6000)),
-        masking,
+        settings,
     )
     positions = result["masked_lm_positions"]
     assert (result["masked_lm_weights"].sum(1) == 3).all()
@@ -198,3 +199,37 @@ def test_spans_stay_in_their_segment_and_are_disguised_together():
         runs += beside.sum()
         agree += (is_mask[1:] == is_mask[:-1])[beside].sum()
     assert agree / runs > 0.9  # chance alone would give 0.68
+
+
+def plain_take_spans(used, chosen, order, sizes, lengths, quota):
+    """What _take_spans gives, a word of a row at a time."""
+    used, chosen = used.copy(), chosen.copy()
+    for row in range(len(order)):
+        for first in order[row]:
+            span = slice(first, first + lengths[row, first])
+            num_pieces = sizes[row, span].sum()
+            if 0 < num_pieces <= quota[row] - used[row] and not chosen[row, span].any():
+                chosen[row, span] = first + 1
+                used[row] += num_pieces
+    return used, chosen
+
+
+@pytest.mark.parametrize("unit", [dict(whole_word=True), *(dict(max_ngram_size=n) for n in (2, 9))])
+def test_spans_are_taken_in_order_where_they_fit(monkeypatch, unit):
+    calls = []
+
+    def both(*arrays_and_longest):
+        result = take_spans(*arrays_and_longest)
+        plain = plain_take_spans(*(array.numpy() for array in arrays_and_longest[:-1]))
+        for one, other in zip(result, plain, strict=True):
+            np.testing.assert_array_equal(one, other)
+        calls.append(1)
+        return result
+
+    take_spans = masking._take_spans
+    monkeypatch.setattr(masking, "_take_spans", both)
+    for seed, share in ((0, 0.15), (1, 0.6)):
+        ids, lengths, starts = rows(num_rows=40, seed=seed)
+        keys = row_keys(seed, np.arange(len(ids)))
+        mask_rows(ids, lengths, starts, keys, spec(share=share, max_predictions=40, **unit))
+    assert len(calls) == (2 if "whole_word" in unit else 4)

@@ -70,6 +70,15 @@ def test_the_texts_are_those_that_were_written(tmp_path, monkeypatch, kind, piec
     assert read(tmp_path / "file", kind, piece_bytes=piece_bytes) == TEXTS
 
 
+def test_a_file_without_rows_has_no_texts(tmp_path):
+    for kind in ("csv", "tsv", "json"):
+        (tmp_path / "file").write_text("")
+        assert read(tmp_path / "file", kind) == []
+    for kind in WRITERS:
+        WRITERS[kind](tmp_path / "file", [])
+        assert read(tmp_path / "file", kind) == []
+
+
 def test_tsv_has_no_quotes(tmp_path):
     (tmp_path / "file").write_text('n\ttext\r\n1\tsay "no\r\n2\t"so"\n')
     assert read(tmp_path / "file", "tsv") == ['say "no', '"so"']
@@ -97,6 +106,12 @@ def test_json_objects_in_an_array_or_in_a_row(tmp_path, separator):
     assert read(tmp_path / "file", "json", piece_bytes=3) == ["a", "b"]
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 3, 1 << 20])
+def test_json_arrays_in_a_row(tmp_path, piece_bytes):
+    (tmp_path / "file").write_text('[{"text": "a"}]\n[ ][{"text": "b"}, {"text": "c"}]\n \n')
+    assert read(tmp_path / "file", "json", piece_bytes=piece_bytes) == ["a", "b", "c"]
+
+
 def test_texts_become_lines_with_the_same_sentences(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lines")
 
@@ -121,6 +136,16 @@ def test_texts_become_lines_with_the_same_sentences(tmp_path_factory):
     check()
 
 
+@pytest.mark.parametrize("begin", ["PK\x03\x04", "BZh91AY&SY", "\ufeff"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_text_may_begin_as_an_archive_or_a_file_does(tmp_path, kind, begin):
+    path, text_format = tmp_path / f"x.{kind}", TextFormat(input_format=kind)
+    WRITERS[kind](path, [f"{begin} one", "two"])
+    plain, formats = archives.unpack([str(path)], [text_format], str(tmp_path / "spool"))
+    blocks = corpus.plan_blocks(plain, 100, formats)
+    assert corpus.read_block(blocks[0]) == [[f"{begin} one".encode()], [b"two"]]
+
+
 def test_a_spool_file_belongs_to_its_field(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\none,two\n")
     spool = str(tmp_path / "spool")
@@ -128,7 +153,7 @@ def test_a_spool_file_belongs_to_its_field(tmp_path):
     for field in "ab":
         text_format = TextFormat(input_format="csv", text_field=field)
         (path,), _ = archives.unpack([str(tmp_path / "x.csv")], [text_format], spool)
-        with open(path) as file:
+        with open(path, encoding="utf-8-sig") as file:
             contents.append(file.read())
     assert contents == ["one\n", "two\n"]
 
@@ -137,7 +162,7 @@ def test_a_spool_file_belongs_to_its_field(tmp_path):
     "kind, content, parts",
     [
         ("csv", "id,body\n1,x\n", ["no column 'text'", "--text_column", "id, body"]),
-        ("csv", "", ["no column 'text'", "none"]),
+        ("csv", "\n", ["no column 'text'", "none"]),
         ("csv", "id,text\n1,x\n2,y,z\n", ["line 3 has 3 columns", "names 2", "needs quotes"]),
         ("csv", 'id,text\n1,"a\nb"\n2,"open\n', ["line 4 is not valid csv"]),
         ("csv", b"id,text\n1,good\n2,b\xe9d\n", ["line 3 is not UTF-8"]),
@@ -146,6 +171,10 @@ def test_a_spool_file_belongs_to_its_field(tmp_path):
         ("json", '[{"text": "a"}, {"body": "b"}]', ["object 2 has no field 'text'", "body"]),
         ("json", '["a"]', ["object 1 is JSON but not an object"]),
         ("json", b'[{"text": "\xff"}]', ["not UTF-8"]),
+        ("json", '[{"text": "a"}] rubbish', ["something follows the array after object 1"]),
+        ("json", '[{"text": "a"}]\n{"text": "b"}', ["something follows the array after object 1"]),
+        ("json", '[{"text": "a"}, {"text": "b"}\n', ["not closed after object 2", "truncated"]),
+        ("json", "[", ["not closed", "truncated"]),
         ("parquet", "PAR1 no parquet", ["cannot be read"]),
         ("arrow", "ARROW1 no arrow", ["cannot be read"]),
         ("arrow", "no arrow at all", ["cannot be read"]),
@@ -167,6 +196,19 @@ def test_columns_that_are_missing_or_hold_no_text(tmp_path, kind):
         read(tmp_path / "file", kind, "body")
     with pytest.raises(UserError, match=r"'id' holds no strings \(int64\)"):
         read(tmp_path / "file", kind, "id")
+
+
+def test_several_columns_of_one_name_are_refused_for_the_text(tmp_path):
+    (tmp_path / "csv").write_text("text,n, text ,n\na,1,b,2\n")
+    columns = [pyarrow.array([value]) for value in "a1b2"]
+    doubled = pyarrow.Table.from_arrays(columns, ["text", "n", "text", "n"])
+    parquet.write_table(doubled, tmp_path / "parquet")
+    with pyarrow.OSFile(str(tmp_path / "arrow"), "wb") as sink:
+        with ipc.new_stream(sink, doubled.schema) as writer:
+            writer.write_table(doubled)
+    for kind in ("csv", "parquet", "arrow"):
+        with pytest.raises(UserError, match="shown: has 2 columns 'text'; rename"):
+            read(tmp_path / kind, kind)
 
 
 def test_a_truncated_table_is_refused(tmp_path):

@@ -2,13 +2,15 @@
 one line.
 """
 
+import gzip
 import itertools
 import random
 
 import pytest
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import corpus
+from bert_gpu.text import archives, corpus
+from bert_gpu.text.config import TextFormat
 from bert_gpu.text.corpus import expand_inputs, plan_blocks, read_block
 
 
@@ -157,6 +159,19 @@ def test_bad_text_is_refused(tmp_path, monkeypatch, content, problem, chunk_byte
     )
 
 
+def test_files_without_a_document_are_left_out(tmp_path):
+    contents = ["", "one\n\ntwo\n", "\n \n", "three\n", ""]
+    paths = [write(tmp_path, content, f"{i}.txt") for i, content in enumerate(contents)]
+    blocks = plan_blocks(paths, 1)
+    assert [read_block(block) for block in blocks] == [[[b"one"]], [[b"two"]], [[b"three"]]]
+    assert [block.first_document for block in blocks] == [0, 1, 2]
+    (window,) = corpus.plan_windows(paths, 100, TextFormat(input_format="lines"))
+    for found in (blocks, window.blocks):
+        assert [name for block in found for name in block.left_out] == paths[::2]
+    with pytest.raises(UserError, match=r"0\.txt: has no document, nor have the other 2 files; "):
+        plan_blocks(paths[::2], 1)
+
+
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_missing_file_is_refused(tmp_path, scheme):
     with pytest.raises(UserError, match="no such file"):
@@ -218,6 +233,29 @@ def test_a_folder_stands_for_the_text_files_below_it(tmp_path):
     assert expand_inputs(f"{tmp_path}/*") == expected
     assert expand_inputs(f"{tmp_path}/a/no.md") == [f"{tmp_path}/a/no.md"]
     assert expand_inputs(f"file://{tmp_path}/a/e") == [f"file://{tmp_path}/a/e/f.zst"]
+
+
+def test_a_file_is_read_once_whatever_leads_to_it(tmp_path, monkeypatch):
+    write(tmp_path, "x", "b.txt")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").symlink_to("b.txt")
+    monkeypatch.chdir(tmp_path)
+    assert expand_inputs("b.txt,folder/../b.txt,a.txt") == ["b.txt"]
+    assert expand_inputs(f"./b.txt,{tmp_path}") == ["./b.txt"]
+    assert expand_inputs(f"{tmp_path}/*.txt") == [f"{tmp_path}/a.txt"]
+
+
+def test_endings_may_be_in_capitals(tmp_path):
+    (tmp_path / "B.TXT.GZ").write_bytes(gzip.compress(b"two\n"))
+    write(tmp_path, "one\n", "A.Txt")
+    paths = expand_inputs(str(tmp_path))
+    assert paths == [f"{tmp_path}/A.Txt", f"{tmp_path}/B.TXT.GZ"]
+    lines = [TextFormat(input_format="lines")] * 2
+    plain, formats = archives.unpack(paths, lines, str(tmp_path / "spool"))
+    assert [read_block(block) for block in plan_blocks(plain, 9, formats)] == [
+        [[b"one"]],
+        [[b"two"]],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_gpu.settings import UserError
+from bert_gpu.text import sentence_piece
 from bert_gpu.text.sentence_piece import (
     SentencePieceTokenizer,
     count_words,
@@ -236,6 +237,20 @@ def test_casing(documents, tmp_path):
 def test_ascii_is_covered_however_rare():
     vocab = pieces_of(learn_sentencepiece({"common": 1_000_000, "50%": 2, "∂x": 2}, 100))
     assert {"5", "0", "%"} <= set("".join(vocab)) and "∂" not in "".join(vocab)
+
+
+def test_of_words_that_occur_once_some_from_all_over_are_learnt_from(monkeypatch):
+    monkeypatch.setattr(sentence_piece, "MAX_WORDS", 300)
+    draw = random.Random(0)
+    ranges = [[chr(first + index) for index in range(20)] for first in (0x4E00, 0x9000)]
+    lines = {"".join(draw.choices(draw.choice(ranges), k=6)): 1 for _ in range(1000)}
+    words = sentence_piece.most_frequent_words(lines | {"often": 2})
+    assert words[0] == ("often", 2) and len(words) == 300
+    high = sum(word >= "\u9000" for word, _ in words)
+    assert 100 < high < 200
+    assert words == sentence_piece.most_frequent_words({"often": 2} | dict(reversed(lines.items())))
+    pieces = set(pieces_of(learn_sentencepiece(lines, 100)))
+    assert pieces.issuperset(ranges[0] + ranges[1])
 
 
 def test_alberts_names_are_accepted(tmp_path):

@@ -1,5 +1,6 @@
 """The format that real shapes of files are taken for, and the warning that each poor shape gets."""
 
+import dataclasses
 import gzip
 import json
 
@@ -110,6 +111,14 @@ def test_a_table_within_an_archive_is_refused(tmp_path, name):
         decide(tmp_path, {name: ""})
 
 
+@pytest.mark.parametrize("ending", ["txt", "json", "jsonl", "csv", "parquet"])
+def test_a_broken_link_is_named(tmp_path, ending):
+    (tmp_path / "good.txt").write_text("One.\n")
+    (tmp_path / f"link.{ending}").symlink_to("nowhere")
+    with pytest.raises(UserError, match=rf"link\.{ending}: no such file; check the path$"):
+        shape.find_inputs(str(tmp_path), TextFormat())
+
+
 def warnings_of(tmp_path, text, objective="nsp", **settings):
     path = tmp_path / "text"
     path.write_text(text, encoding="utf-8")
@@ -197,6 +206,20 @@ def test_each_poor_shape_is_warned_of(tmp_path, text, settings, parts):
 )
 def test_good_shapes_are_not(tmp_path, text, settings):
     assert warnings_of(tmp_path, text, **settings) == []
+
+
+@pytest.mark.parametrize(
+    "text, names, message",
+    [
+        (GOOD, ["a.csv"], "a.csv has no document and is left out"),
+        (JSON_LINES * 4, ["a", "b"], "a and 1 more have no document and are left out"),
+    ],
+)
+def test_files_without_a_document_are_warned_of(tmp_path, text, names, message):
+    (tmp_path / "text").write_text(text)
+    blocks = plan_blocks([str(tmp_path / "text")], 1 << 20)
+    blocks[0] = dataclasses.replace(blocks[0], left_out=tuple(names))
+    assert shape.shape_warnings(blocks, shape.sample(blocks), "nsp")[-1].startswith(message)
 
 
 def test_an_endless_document_among_others(tmp_path, monkeypatch):

@@ -113,7 +113,12 @@ def test_rare_characters_stay_out_but_ascii():
 
 @pytest.mark.parametrize(
     "counts, vocab_size, problem",
-    [({}, 100, "no words"), ({"a": 1}, 6, "--vocab_size=6"), ({"x" * 99: 3}, 50, "no words")],
+    [
+        ({}, 100, "no words"),
+        ({"a": 1}, 6, "--vocab_size=6"),
+        ({"x" * 99: 3}, 50, "no words"),
+        ({"the": 9, "end": 3}, 7, "--vocab_size=7: is too small; .* room for 1 of"),
+    ],
 )
 def test_what_gives_no_vocabulary_is_refused(counts, vocab_size, problem):
     with pytest.raises(UserError, match=problem):
