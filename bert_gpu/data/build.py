@@ -6,6 +6,7 @@ The corpus is cut at document boundaries into windows of about --window_megabyte
 workers writes the same bytes, and a killed job keeps its complete shards.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -145,7 +146,7 @@ class DatasetBuilder:
         if share is None:
             share = default_share(self.predicted_rows())
         self.fate = choose_validation(self.num_documents, share, config.random_seed).astype(np.int8)
-        self.shards()  # raises UserError when --num_shards is too large
+        self.num_shards = self._count_shards()
         # gzip's ratio is not known yet; _write_shards measures it on a sample
         if self.status == "new" and not config.gzip_compress:
             self._check_space(self.predicted_bytes())
@@ -195,8 +196,10 @@ class DatasetBuilder:
             rows = max(rows, self.num_documents)
         return round(rows)
 
-    def shards(self):
-        """The shards of the job, training first."""
+    def _count_shards(self):
+        """The number of training shards, which duplicates that are dropped later do not change.
+        UserError when --num_shards is too large.
+        """
         config = self.config
         max_shards = sum((self.fate[window.documents] == TRAIN).any() for window in self.windows)
         num_shards = config.num_shards or max(
@@ -207,6 +210,11 @@ class DatasetBuilder:
                 f"--num_shards={num_shards}: the text can be cut "
                 f"into {max_shards} at most; give {max_shards} or fewer"
             )
+        return num_shards
+
+    def shards(self):
+        """The shards of the job, training first."""
+        config, num_shards = self.config, self.num_shards
         prefix = os.path.join(config.folder, config.name)
         groups = np.array_split(np.arange(len(self.windows)), num_shards)
         shards = [
@@ -249,6 +257,7 @@ class DatasetBuilder:
                 # The last that --strict may refuse; an earlier data set is removed after it.
                 num_duplicates = self._drop_duplicates(console)
                 if self.overwrite:
+                    self._check_left(content)
                     target.clear(mark=True)
                 target.begin(content)
                 result = self._write_shards(console)
@@ -284,12 +293,18 @@ class DatasetBuilder:
             content = None
         else:
             content = learning.learn(self.blocks, config, console, self.workers).content
-            with tempfile.TemporaryDirectory() as folder:
-                path = os.path.join(folder, FILE_NAMES[config.tokenization])
-                with open(path, "wb") as file:
-                    file.write(content)
-                self._check_vocabulary(Worker(config, path, self.fate))
+            with self._worker_of(content) as worker:
+                self._check_vocabulary(worker)
         return content
+
+    @contextlib.contextmanager
+    def _worker_of(self, content):
+        """A Worker with the vocabulary of this content (bytes), which is not in the folder yet."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, FILE_NAMES[self.config.tokenization])
+            with open(path, "wb") as file:
+                file.write(content)
+            yield Worker(self.config, path, self.fate)
 
     def _check_vocabulary(self, worker):
         """Warns of a vocabulary that does not fit the text, and of documents that will be
@@ -324,6 +339,32 @@ class DatasetBuilder:
             ):
                 return
         raise learning.no_words(self.config.input_file)
+
+    def _check_left(self, content):
+        """UserError when cleaning leaves no document to train on; the first that it leaves ends
+        the search.
+        """
+        with self._worker_of(content) as worker:
+            for block in self.blocks:
+                fates = self.fate[corpus.Window((block,)).documents]
+                documents = [
+                    clean.normalize(document, self.config.normalization)
+                    for document, fate in zip(corpus.read_block(block), fates, strict=True)
+                    if fate == TRAIN
+                ]
+                for start in range(0, len(documents), 100):
+                    _, ids, *_ = worker.tokenize(documents[start : start + 100])
+                    if len(ids):
+                        return
+        raise self._nothing_left()
+
+    def _nothing_left(self):
+        limit = self.config.max_tokens_per_character
+        remedy = "" if limit is None else f", or a larger --max_tokens_per_character than {limit}"
+        return UserError(
+            f"--input_file={self.config.input_file[:100]}: nothing is left of the text "
+            f"after cleaning; give other text{remedy}"
+        )
 
     def _drop_duplicates(self, console):
         """Marks documents that equal an earlier one as dropped; returns their number."""
@@ -371,14 +412,7 @@ class DatasetBuilder:
         manifest = self._manifest(worker.tokenizer, counts)
         if not manifest.num_train_instances:
             self.target.clear()
-            limit = self.config.max_tokens_per_character
-            remedy = (
-                "" if limit is None else f", or a larger --max_tokens_per_character than {limit}"
-            )
-            raise UserError(
-                f"--input_file={self.config.input_file[:100]}: nothing is left of the text "
-                f"after cleaning; give other text{remedy}"
-            )
+            raise self._nothing_left()
         total = sum(counts.values(), Counts())
         self._warn_of_counts(total, shape.Warner(console, strict=False))
         self.target.finish(manifest, shards, counts)

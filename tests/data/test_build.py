@@ -287,6 +287,35 @@ def test_what_is_not_the_jobs_own_stays_when_it_fails(tmp_path, sample_text, voc
     )
 
 
+def test_what_is_refused_with_overwrite_removes_nothing(tmp_path, sample_text, vocab_file):
+    run(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1)
+    before = content(tmp_path)
+    with pytest.raises(UserError, match="nothing is left of the text"):
+        run(
+            tmp_path,
+            sample_text,
+            overwrite=True,
+            vocab_file=vocab_file,
+            max_tokens_per_character=0.001,
+        )
+    assert content(tmp_path) == before
+
+
+def test_dropped_duplicates_may_leave_shards_without_instances(tmp_path, vocab_file):
+    """The number of shards is checked before anything is removed, and not again after."""
+    documents = [f"The sea was calm on day {day}.\nThe night was dark.\n" for day in range(3)]
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join([*documents, *documents[:1] * 30]))
+    settings = dict(vocab_file=vocab_file, validation_share=0, num_shards=4)
+    run(tmp_path / "out", text, **settings)
+    made, counts, num_dropped = run(
+        tmp_path / "out", text, overwrite=True, drop_duplicates=True, **settings
+    )
+    assert num_dropped == 30 and counts.num_documents == 3
+    assert made.train_shards == ("x-00000-of-00004.tfrecord",)
+    assert len(Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord")).train) > 0
+
+
 def test_a_shard_without_instances_is_left_out(tmp_path, vocab_file):
     text = tmp_path / "text.txt"
     text.write_text("hello world this is text\nmore text here\n\n\u200b\n")
