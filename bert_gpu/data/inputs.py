@@ -9,6 +9,7 @@ import os
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.files import check_local, check_regular, comma_hint
 from bert_gpu.settings import UserError
+from bert_gpu.text import own_files
 
 # what lies beside records in a data set's folder and is never one itself
 NO_RECORDS = (".index", ".json", ".model", ".order", ".txt")
@@ -60,9 +61,17 @@ def glob_in_folder(pattern):
 
 def read_manifests(paths):
     """{folder: Manifest, or None without a dataset.json} for the folders of the files, in their
-    order.
+    order. UserError for a folder whose data job is unfinished: nothing says there which rows are
+    for validation.
     """
-    return {folder: read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
+    infos = {folder: read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
+    for folder, info in infos.items():
+        if info is None and (job := own_files.unfinished_job(folder or ".")):
+            raise UserError(
+                f"{os.path.join(folder, job)}: the data job of this folder is unfinished; repeat "
+                "its command, which resumes it"
+            )
+    return infos
 
 
 def check_equal(infos):

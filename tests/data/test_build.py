@@ -123,6 +123,8 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch, ca
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "killed", sample_text, **settings)
     assert not (tmp_path / "killed" / "dataset.json").exists()
+    with pytest.raises(UserError, match=r"\.x\.building\.json: the data job .* is unfinished"):
+        Dataset(InputConfig(input_file=f"{tmp_path}/killed/*.tfrecord"))
     written = []
     monkeypatch.setattr(
         build.Worker, "write_shard", lambda *args: (written.append(args[1].path), write(*args))
