@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 
 from bert_gpu.console import LogConsole, format_seconds
-from bert_gpu.data import examples
+from bert_gpu.data import examples, validation
 from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import (
@@ -31,7 +31,6 @@ from bert_gpu.data.shards import (
 )
 from bert_gpu.data.summary import summary
 from bert_gpu.data.target import Target
-from bert_gpu.data.validation import choose_validation, default_share, describe
 from bert_gpu.data.workers import write_shards
 from bert_gpu.files import check_writable, only_writer
 from bert_gpu.malloc import map_large_blocks, trim_heap
@@ -144,8 +143,13 @@ class DatasetBuilder:
         self.num_documents = self.windows[-1].documents.stop
         share = config.validation_share
         if share is None:
-            share = default_share(self.predicted_rows())
-        self.fate = choose_validation(self.num_documents, share, config.random_seed).astype(np.int8)
+            share = validation.default_share(self.predicted_rows())
+        self.most_bytes = validation.most_bytes(self.blocks, share)
+        is_large = validation.find_large(self.blocks, self.most_bytes)
+        chosen = validation.choose_validation(
+            self.num_documents, share, config.random_seed, is_large
+        )
+        self.fate = chosen.astype(np.int8)  # VALIDATION or TRAIN
         self.num_shards = self._count_shards()
         # gzip's ratio is not known yet; _write_shards measures it on a sample
         if self.status == "new" and not config.gzip_compress:
@@ -162,8 +166,15 @@ class DatasetBuilder:
         for line in shape.describe_empty(self.blocks):
             console.say(line)
         self.warn(shape.shape_warnings(self.blocks, self.sample, config.objective))
-        chosen = self.fate == VALIDATION
-        console.say(describe(chosen, self.predicted_rows(), config.validation_share))
+        self._say_validation(console)
+
+    def _say_validation(self, console):
+        """Says what is held out, and warns if that is much of the text."""
+        chosen, total = self.fate == VALIDATION, self.num_text_bytes
+        held_out = validation.bytes_of(self.blocks, chosen, self.most_bytes)
+        rows, share = self.predicted_rows(), self.config.validation_share
+        console.say(validation.describe(chosen, held_out / total, rows, share))
+        self.warn(validation.validation_warnings(chosen, (held_out, total), self.most_bytes))
 
     def _check_space(self, num_bytes):
         parent = existing_parent(self.config.folder)

@@ -225,9 +225,7 @@ def read_block(block):
       UserError: the file is missing or has changed since the block was planned.
     """
     try:
-        with open_binary(block.path) as file:
-            file.seek(block.start)
-            content = file.read(block.end - block.start)
+        content = read_content(block)
         documents = parse_documents(content, block.text_format)
     except (OSError, tf.errors.OpError, UnicodeDecodeError, BadLine) as error:
         raise changed(block.path) from error
@@ -238,6 +236,25 @@ def read_block(block):
     ):
         raise changed(block.path)
     return documents
+
+
+def document_bytes(block):
+    """(D,) int64, bytes of text of each document of a block, as formats.py measures it. UserError
+    as of `read_block`.
+    """
+    try:
+        found = find_documents(read_content(block), False, block.text_format)
+    except (OSError, tf.errors.OpError, UnicodeDecodeError, BadLine) as error:
+        raise changed(block.path) from error
+    if len(found.begins) != block.num_documents:
+        raise changed(block.path)
+    return np.diff(np.append(found.text_before, found.num_bytes))
+
+
+def read_content(block):
+    with open_binary(block.path) as file:
+        file.seek(block.start)
+        return file.read(block.end - block.start)
 
 
 def changed(path):

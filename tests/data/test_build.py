@@ -15,6 +15,7 @@ from bert_gpu.console import Console
 from bert_gpu.data import build, manifest, workers
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
+from bert_gpu.data.validation import choose_validation
 from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import WordPieceTokenizer
@@ -347,12 +348,12 @@ def test_a_broken_dataset_json_is_named(tmp_path, sample_text, vocab_file, chang
 
 
 def test_validation_documents_are_set_aside(tmp_path, sample_text):
-    chosen = build.choose_validation(1000, 0.05, 1)
-    assert chosen.sum() == 50 and (chosen == build.choose_validation(1000, 0.05, 1)).all()
-    assert build.choose_validation(64, 0.01, 1).sum() == 1
-    assert build.choose_validation(64, 0.0, 1).sum() == 0
-    assert build.choose_validation(2, 0.99, 1).sum() == 1
-    assert build.choose_validation(1, 0.5, 1).sum() == 0
+    chosen = choose_validation(1000, 0.05, 1)
+    assert chosen.sum() == 50 and (chosen == choose_validation(1000, 0.05, 1)).all()
+    assert choose_validation(64, 0.01, 1).sum() == 1
+    assert choose_validation(64, 0.0, 1).sum() == 0
+    assert choose_validation(2, 0.99, 1).sum() == 1
+    assert choose_validation(1, 0.5, 1).sum() == 0
 
 
 @pytest.mark.parametrize("text", ["", "\n\n  \n", "\x00\x07\n"])

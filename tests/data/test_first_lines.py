@@ -12,6 +12,7 @@ from bert_gpu.__main__ import main as command
 from bert_gpu.data import build, validation
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
+from bert_gpu.text import corpus
 
 SENTENCES = [
     f"The {kind} of the house had {number} doors, and the wind came through every one of them."
@@ -44,7 +45,7 @@ def test_the_first_lines(tmp_path, capsys):
     first, second, *_ = output.out.splitlines()
     assert first.startswith("input: 1 file, 9.7 kB, lines: one sentence a line") and not output.err
     assert first.endswith("documents end at blank lines (as its first lines show)")
-    assert second.startswith("validation: 2 of 20 documents (10.0%), about ")
+    assert second.startswith("validation: 2 of 20 documents (10.0% of the text), about ")
     assert second.endswith("too few for a steady eval_loss; more text makes more")
     settings = json.loads((tmp_path / "out" / "dataset.json").read_text())["settings"]
     assert settings["input_format"] == "lines" and "strict" not in settings
@@ -168,12 +169,46 @@ def test_validation_documents_get_one_pass(tmp_path):
         (1, None, "validation: none, because the text is one document"),
         (50, 0.0, "validation: none, as --validation_share=0 says"),
         (50, 0.02, "about 20 rows: too few for a steady eval_loss; give a larger"),
-        (50, None, "5 of 50 documents (10.0%), about 100 rows: too few"),
+        (50, None, "5 of 50 documents (10.0% of the text), about 100 rows: too few"),
     ],
 )
 def test_none_or_too_few_validation_rows_are_said(num_documents, share, part):
     chosen = np.arange(num_documents) < round(num_documents * (0.1 if share is None else share))
-    assert part in validation.describe(chosen, 1000, share)
+    assert part in validation.describe(chosen, chosen.mean(), 1000, share)
+
+
+@pytest.mark.parametrize("large", [0, 7, 19])
+def test_a_document_that_is_most_of_the_text_is_for_training(tmp_path, capsys, large):
+    """Wherever it stands, by all seeds; documents of like size are chosen by their hash alone."""
+    documents = ["\n".join(SENTENCES[i : i + 5]) for i in range(0, 100, 5)]
+    documents[large] = "\n".join(SENTENCES * 10)
+    (tmp_path / "in.txt").write_text("\n\n".join(documents))
+    blocks = corpus.plan_blocks([str(tmp_path / "in.txt")], 1000)
+    for pieces in (blocks, corpus.joined(blocks)):
+        is_large = validation.find_large(pieces, validation.most_bytes(pieces, 0.1))
+        assert np.flatnonzero(is_large).tolist() == [large]
+    for seed in range(30):
+        chosen = validation.choose_validation(20, 0.1, seed, is_large)
+        assert chosen.sum() == 2 and not chosen[large]
+        same = validation.choose_validation(20, 0.1, seed)
+        assert same[large] or (chosen == same).all()
+    assert call(tmp_path, "\n\n".join(documents)) == 0
+    output = capsys.readouterr()
+    assert "validation: 2 of 20 documents (0.8% of the text), about 6 rows" in output.out
+    assert "validation takes" not in output.err
+
+
+def test_a_validation_of_much_of_the_text_is_warned_of(tmp_path, capsys):
+    """Several documents, each of which is large, but none too large."""
+    documents = ["\n".join(SENTENCES[:2]) for _ in range(40)]
+    chosen = np.flatnonzero(validation.choose_validation(40, 0.1, 12345))
+    for index in chosen[:3]:
+        documents[index] = "\n".join(SENTENCES[:20])
+    text, flags = "\n\n".join(documents), [vocabulary(tmp_path, *COMMON), "--validation_share=.1"]
+    assert call(tmp_path, text, *flags) == 0
+    assert "takes 46% of the text, as 4 of 40 documents, because" in capsys.readouterr().err
+    assert call(tmp_path, text, *flags, "--overwrite", "--strict") == 2
+    assert "takes 46%" in capsys.readouterr().err
 
 
 def test_a_folder_as_vocabulary_is_called_a_folder(tmp_path, capsys):
