@@ -144,16 +144,20 @@ class DatasetBuilder:
         share = config.validation_share
         if share is None:
             share = validation.default_share(self.predicted_rows())
-        self.most_bytes = validation.most_bytes(self.blocks, share)
-        is_large = validation.find_large(self.blocks, self.most_bytes)
-        chosen = validation.choose_validation(
-            self.num_documents, share, config.random_seed, is_large
-        )
-        self.fate = chosen.astype(np.int8)  # VALIDATION or TRAIN
+        self.share, self.most_bytes = share, validation.most_bytes(self.blocks, share)
+        self.fate = self._choose().astype(np.int8)  # VALIDATION or TRAIN
         self.num_shards = self._count_shards()
         # gzip's ratio is not known yet; _write_shards measures it on a sample
         if self.status == "new" and not config.gzip_compress:
             self._check_space(self.predicted_bytes())
+
+    def _choose(self, is_dropped=None):
+        """(D,) bool, the documents for validation; see `validation.choose_validation`."""
+        is_large = validation.find_large(self.blocks, self.most_bytes)
+        seed = self.config.random_seed
+        return validation.choose_validation(
+            self.num_documents, self.share, seed, is_large, is_dropped
+        )
 
     def _look(self, console):
         """Says what the shape of the text makes of it, before anything is written."""
@@ -166,15 +170,20 @@ class DatasetBuilder:
         for line in shape.describe_empty(self.blocks):
             console.say(line)
         self.warn(shape.shape_warnings(self.blocks, self.sample, config.objective))
-        self._say_validation(console)
+        if not config.drop_duplicates:  # else once they are known
+            self._say_validation(console)
 
     def _say_validation(self, console):
         """Says what is held out, and warns if that is much of the text."""
-        chosen, total = self.fate == VALIDATION, self.num_text_bytes
-        held_out = validation.bytes_of(self.blocks, chosen, self.most_bytes)
-        rows, share = self.predicted_rows(), self.config.validation_share
-        console.say(validation.describe(chosen, held_out / total, rows, share))
-        self.warn(validation.validation_warnings(chosen, (held_out, total), self.most_bytes))
+        chosen, is_kept = self.fate == VALIDATION, self.fate != DROPPED
+        held_out, kept = (
+            validation.bytes_of(self.blocks, documents, self.most_bytes)
+            for documents in (chosen, is_kept)
+        )
+        chosen, text_share = chosen[is_kept], held_out / kept
+        rows = self.predicted_rows() * kept / self.num_text_bytes
+        console.say(validation.describe(chosen, text_share, rows, self.config.validation_share))
+        self.warn(validation.validation_warnings(chosen, text_share, self.share))
 
     def _check_space(self, num_bytes):
         parent = existing_parent(self.config.folder)
@@ -378,7 +387,9 @@ class DatasetBuilder:
         )
 
     def _drop_duplicates(self, console):
-        """Marks documents that equal an earlier one as dropped; returns their number."""
+        """Marks documents that equal an earlier one as dropped; returns their number. If none for
+        training or none for validation is left, chooses again among the others.
+        """
         if not self.config.drop_duplicates:
             return 0
         with ByteProgress(console, self.num_text_bytes, "looking for duplicates") as progress:
@@ -402,6 +413,10 @@ class DatasetBuilder:
                 ]
             )
         self.fate[is_duplicate] = DROPPED
+        if not all((self.fate == split).any() for split in (TRAIN, VALIDATION)):
+            chosen = self._choose(is_duplicate)
+            self.fate[~is_duplicate] = chosen[~is_duplicate]
+        self._say_validation(console)
         return num_dropped
 
     def _write_shards(self, console):

@@ -54,19 +54,22 @@ def bytes_of(blocks, chosen, most):
     )
 
 
-def choose_validation(num_documents, share, seed, is_large=None):
+def choose_validation(num_documents, share, seed, is_large=None, is_dropped=None):
     """(D,) bool: the documents set aside for validation, chosen by a hash of seed and index; at
     least one when share > 0, and never all. is_large: (D,) bool, those that are passed over, unless
-    all are.
+    all are. is_dropped: (D,) bool, those that do not count.
     """
     chosen = np.zeros(num_documents, bool)
-    if not share or num_documents < 2:
-        return chosen
     candidates = np.arange(num_documents)
-    if is_large is not None and not is_large.all():
-        candidates = candidates[~is_large]
+    if is_dropped is not None:
+        candidates = candidates[~is_dropped]
+    num_kept = len(candidates)
+    if not share or num_kept < 2:
+        return chosen
+    if is_large is not None and not is_large[candidates].all():
+        candidates = candidates[~is_large[candidates]]
     keys = row_keys(derive_key(seed, "validation"), candidates)
-    num_chosen = min(num_documents - 1, max(1, round(share * num_documents)), len(candidates))
+    num_chosen = min(num_kept - 1, max(1, round(share * num_kept)), len(candidates))
     chosen[candidates[np.argpartition(keys, num_chosen - 1)[:num_chosen]]] = True
     return chosen
 
@@ -94,15 +97,14 @@ def describe(chosen, text_share, num_rows, share):
     return f"{text}: too few for a steady eval_loss; {remedy}"
 
 
-def validation_warnings(chosen, num_bytes, most):
-    """Of a validation that takes far more of the text than its share: list of str. chosen: (D,)
-    bool. num_bytes: of the text, theirs and all. most: from `most_bytes`.
+def validation_warnings(chosen, text_share, share):
+    """Of a validation that takes far more of the text than the share wanted: list of str. chosen:
+    (D,) bool. text_share: of the bytes.
     """
-    held_out, total = num_bytes
-    if held_out <= most:
+    if text_share <= FAR_MORE * max(share, 1 / len(chosen)):
         return []
     return [
-        f"validation takes {held_out / total:.0%} of the text, as {int(chosen.sum()):,} of "
+        f"validation takes {text_share:.0%} of the text, as {int(chosen.sum()):,} of "
         f"{len(chosen):,} documents, because some are long; cut those into several, or give "
         "another --random_seed"
     ]

@@ -211,6 +211,27 @@ def test_a_validation_of_much_of_the_text_is_warned_of(tmp_path, capsys):
     assert "takes 46%" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("copies, num_different", [(10, 10), (2, 1)])
+def test_duplicates_leave_validation_and_training(tmp_path, capsys, copies, num_different):
+    """Of ten documents, each ten times, those chosen were copies; of one twice, the first was."""
+    documents = ["\n".join(SENTENCES[i : i + 6]) for i in range(0, 6 * num_different, 6)]
+    text = "\n\n".join(document for document in documents for _ in range(copies))
+    flags = vocabulary(tmp_path, *COMMON), "--drop_duplicates", "--validation_share=.05"
+    flags += "--quiet", "--overwrite", f"--output_dir={tmp_path}/out"
+    for seed in range(1, 4):
+        assert call(tmp_path, text, *flags, f"--random_seed={seed}") == 0
+        data = Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord"))
+        assert (data.validation is not None) == (num_different > 1)
+    capsys.readouterr()
+    assert call(tmp_path, text, *[flag for flag in flags if flag != "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("validation: ") == 1
+    if num_different > 1:
+        assert "validation: 1 of 10 documents (" in said
+    else:
+        assert "validation: none, because the text is one document" in said
+
+
 def test_a_folder_as_vocabulary_is_called_a_folder(tmp_path, capsys):
     (tmp_path / "pieces").mkdir()
     (tmp_path / "pieces" / "words.txt").write_text("[PAD]")
