@@ -136,7 +136,7 @@ class Dataset:
             length_multiple=self.config.length_multiple,
             skip_corrupt=self.warn if self.config.skip_corrupt_records else None,
             limits=limits,
-            needs_predictions=not self._masks_words(),
+            needs_predictions=self.info is not None and not self._masks_words(),
             order=self._order() if split == "train" else None,
         )
 
