@@ -7,7 +7,13 @@ import os
 import numpy as np
 
 from bert_gpu.data import examples
-from bert_gpu.data.inputs import check_equal, check_length, expand_globs, read_manifests
+from bert_gpu.data.inputs import (
+    check_equal,
+    check_evaluation,
+    check_length,
+    expand_globs,
+    read_manifests,
+)
 from bert_gpu.data.masking import MaskingSpec
 from bert_gpu.data.pipeline import Masking, Reader
 from bert_gpu.data.records import RecordSet
@@ -44,11 +50,10 @@ class Dataset:
                 f"{missing[0]}: dataset.json names this file, but it is missing; "
                 "run create_pretraining_data.py again"
             )
-        validation = (
-            held_out
-            if config.eval_input_file is None
-            else expand_globs(config.eval_input_file, "--eval_input_file")
-        )
+        validation = held_out
+        if config.eval_input_file is not None:
+            validation = expand_globs(config.eval_input_file, "--eval_input_file")
+            check_evaluation(read_manifests(validation), (self.folder, self.info))
         left_out = {os.path.realpath(path) for path in held_out + validation}
         paths = [path for path in paths if os.path.realpath(path) not in left_out]
         if not paths:

@@ -75,7 +75,9 @@ def read_manifests(paths):
 
 
 def check_equal(infos):
-    """UserError unless the data sets of all folders were made with the same settings."""
+    """UserError unless the data sets of all folders of --input_file were made with the same
+    settings.
+    """
     described = {folder: info for folder, info in infos.items() if info}
     if described and len(described) < len(infos):
         odd = next(folder for folder in infos if folder not in described)
@@ -83,26 +85,42 @@ def check_equal(infos):
             f"--input_file: {odd} has no dataset.json, but "
             f"{next(iter(described))} has one; train on one kind of records"
         )
-    first = next(iter(described.values()), None)
-    for folder, info in described.items():
-        kinds = [f"{each.masking} {each.objective}" for each in (info, first)]
-        if kinds[0] != kinds[1]:
+    first, *others = infos.items()
+    for other in others:
+        check_pair(other, first, "--input_file", "train on one")
+
+
+def check_evaluation(infos, training):
+    """UserError when a data set of --eval_input_file is known to differ from the one of training,
+    (folder, Manifest). Folders without a dataset.json pass.
+    """
+    for described in infos.items():
+        check_pair(described, training, "--eval_input_file", "name others")
+
+
+def check_pair(described, first, flag, remedy):
+    """UserError when two data sets, (folder, Manifest or None), were made with other settings."""
+    (folder, info), (first_folder, first) = described, first
+    if info is None or first is None:
+        return
+    kinds = [f"{each.masking} {each.objective}" for each in (info, first)]
+    if kinds[0] != kinds[1]:
+        raise UserError(
+            f"{flag}: {folder} holds {kinds[0]} data, and {first_folder} "
+            f"{kinds[1]}; {remedy}, or build both with the same --masking and --objective"
+        )
+    for name in (
+        "schema",
+        "max_seq_length",
+        "max_predictions_per_seq",
+        "tokenizer",
+    ):
+        if getattr(info, name) != getattr(first, name):
             raise UserError(
-                f"--input_file: {folder} holds {kinds[0]} data, and {next(iter(described))} "
-                f"{kinds[1]}; train on one, or build both with the same --masking and --objective"
+                f"{flag}: {folder} and {first_folder} differ in {name} "
+                f"({shown(info, name)} and {shown(first, name)}); "
+                f"build both with the same settings, or {remedy}"
             )
-        for name in (
-            "schema",
-            "max_seq_length",
-            "max_predictions_per_seq",
-            "tokenizer",
-        ):
-            if getattr(info, name) != getattr(first, name):
-                raise UserError(
-                    f"--input_file: {folder} and {next(iter(described))} differ in {name} "
-                    f"({shown(info, name)} and {shown(first, name)}); "
-                    "build both with the same settings, or train on one"
-                )
 
 
 def shown(info, name):

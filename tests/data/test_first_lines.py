@@ -12,6 +12,7 @@ from bert_gpu.__main__ import main as command
 from bert_gpu.data import build, validation
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
+from bert_gpu.settings import UserError
 from bert_gpu.text import corpus
 
 SENTENCES = [
@@ -277,8 +278,6 @@ def test_output_dir(tmp_path, capsys):
 
 
 def test_data_of_two_kinds_are_called_by_their_names(tmp_path, capsys):
-    from bert_gpu.settings import UserError
-
     kinds = {"a": [], "b": ["--masking=dynamic", "--objective=sop"]}
     flags = vocabulary(tmp_path, *COMMON)
     for name, more in kinds.items():
@@ -286,10 +285,24 @@ def test_data_of_two_kinds_are_called_by_their_names(tmp_path, capsys):
     records = ",".join(f"{tmp_path}/{name}/*.tfrecord" for name in kinds)
     with pytest.raises(UserError, match=r"b holds dynamic sop data, and .*a static nsp;"):
         Dataset(InputConfig(input_file=records))
+    apart = dict(input_file=f"{tmp_path}/a/*.tfrecord", eval_input_file=f"{tmp_path}/b/*.tfrecord")
+    with pytest.raises(UserError, match=r"^--eval_input_file: .*b holds dynamic sop data, and "):
+        Dataset(InputConfig(**apart))
     for name in kinds:
         (tmp_path / name / "dataset.json").unlink()
     with pytest.raises(UserError, match=r"holds dynamic .*pairs rows, and .* static pairs rows of"):
         Dataset(InputConfig(input_file=records))
+
+
+def test_records_to_validate_on_have_the_vocabulary_of_training(tmp_path):
+    for name, words in (("a", COMMON), ("b", COMMON[1:])):
+        folder = f"--output_dir={tmp_path}/{name}"
+        assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *words), folder) == 0
+    apart = dict(input_file=f"{tmp_path}/a/*.tfrecord", eval_input_file=f"{tmp_path}/b/*.tfrecord")
+    with pytest.raises(UserError, match=r"^--eval_input_file: .* differ in tokenizer \(.*others$"):
+        Dataset(InputConfig(**apart))
+    (tmp_path / "b" / "dataset.json").unlink()
+    assert len(Dataset(InputConfig(**apart)).validation) > 0
 
 
 TEXTS = [part.replace("\n", " ") for part in DOCUMENTS.split("\n\n")]
