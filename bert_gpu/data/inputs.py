@@ -6,13 +6,16 @@ import fnmatch
 import glob
 import os
 
-from bert_gpu.data.manifest import read_manifest
+from bert_gpu.data.manifest import FOR_MASKING, read_manifest
 from bert_gpu.files import check_local, check_regular, comma_hint
 from bert_gpu.settings import UserError
 from bert_gpu.text import own_files
 
 # what lies beside records in a data set's folder and is never one itself
 NO_RECORDS = (".index", ".json", ".model", ".order", ".txt")
+# in which data sets that are read together must be equal
+OF_ROWS = ("schema", "max_seq_length", "max_predictions_per_seq", "tokenizer")
+COMPARED = OF_ROWS + FOR_MASKING
 
 
 def expand_globs(patterns, flag):
@@ -109,23 +112,26 @@ def check_pair(described, first, flag, remedy):
             f"{flag}: {folder} holds {kinds[0]} data, and {first_folder} "
             f"{kinds[1]}; {remedy}, or build both with the same --masking and --objective"
         )
-    for name in (
-        "schema",
-        "max_seq_length",
-        "max_predictions_per_seq",
-        "tokenizer",
-    ):
-        if getattr(info, name) != getattr(first, name):
+    for name, own, other in zip(COMPARED, compared(info), compared(first), strict=True):
+        if own != other:
             raise UserError(
-                f"{flag}: {folder} and {first_folder} differ in {name} "
-                f"({shown(info, name)} and {shown(first, name)}); "
-                f"build both with the same settings, or {remedy}"
+                f"{flag}: {folder} and {first_folder} differ in {name} ({shown(own)} and "
+                f"{shown(other)}); build both with the same settings, or {remedy}"
             )
 
 
-def shown(info, name):
-    """The value of a Manifest's field, of hashes the beginning."""
-    return str(getattr(info, name))[:12]
+def compared(info):
+    """The values of COMPARED in a Manifest; None for how rows are masked if that is done
+    already.
+    """
+    values = [getattr(info, name) for name in OF_ROWS]
+    is_static = info.masking == "static"
+    return values + [None if is_static else info.settings[name] for name in FOR_MASKING]
+
+
+def shown(value):
+    """The value of a setting, of hashes the beginning."""
+    return str(value)[:12]
 
 
 def check_length(config, max_seq_length, path):

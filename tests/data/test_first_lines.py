@@ -305,6 +305,20 @@ def test_records_to_validate_on_have_the_vocabulary_of_training(tmp_path):
     assert len(Dataset(InputConfig(**apart)).validation) > 0
 
 
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+def test_rows_that_are_masked_when_read_are_masked_alike(tmp_path, masking):
+    flags = vocabulary(tmp_path, *COMMON), f"--masking={masking}", "--max_predictions_per_seq=5"
+    for name, share in (("a", 0.15), ("b", 0.4)):
+        more = f"--output_dir={tmp_path}/{name}", f"--masked_lm_prob={share}"
+        assert call(tmp_path, DOCUMENTS, *flags, *more) == 0
+    records = InputConfig(input_file=f"{tmp_path}/a/*.tfrecord,{tmp_path}/b/*.tfrecord")
+    if masking == "static":
+        Dataset(records)
+        return
+    with pytest.raises(UserError, match=r"differ in masked_lm_prob \(0.4 and 0.15\); build both"):
+        Dataset(records)
+
+
 TEXTS = [part.replace("\n", " ") for part in DOCUMENTS.split("\n\n")]
 
 
