@@ -160,7 +160,7 @@ class Dataset:
             return None
         path = os.path.join(self.folder, self.info.order_file)
         order = np.fromfile(path, "<i8") if os.path.exists(path) else np.zeros(0, np.int64)
-        if sorted(order) != list(range(len(self.train))):
+        if not np.array_equal(np.sort(order), np.arange(len(self.train))):
             raise UserError(
                 f"{path}: is not the order of the {len(self.train)} rows of "
                 "--input_file; train on the whole data set, or build it again"
