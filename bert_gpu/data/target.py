@@ -78,6 +78,9 @@ class Target:
             for split in ("train", "validation")
             for path in present.paths(config.folder, split)
         ]
+        # an index, the file beside them, is made again when they are read
+        others = filter(None, (present.vocab_file, present.order_file))
+        paths += [os.path.join(config.folder, name) for name in others]
         return "finished" if all(map(os.path.exists, paths)) else "resumed"
 
     def _refuse_foreign(self):

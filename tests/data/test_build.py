@@ -163,6 +163,17 @@ def test_same_and_changed_settings(tmp_path, sample_text, vocab_file):
     assert not (tmp_path / "x-00000-of-00001.tfrecord").exists()
 
 
+@pytest.mark.parametrize("missing", ["vocab.txt", "x.order"])
+def test_a_finished_data_set_that_lacks_a_file_is_completed(tmp_path, sample_text, missing):
+    settings = dict(vocab_size=300, dupe_factor=1, order="length")
+    run(tmp_path, sample_text, **settings)
+    before = content(tmp_path)
+    (tmp_path / missing).unlink()
+    assert build.DatasetBuilder(config(tmp_path, sample_text, **settings)).status == "resumed"
+    run(tmp_path, sample_text, **settings)
+    assert content(tmp_path) == before
+
+
 def test_changed_text_is_noticed(tmp_path, vocab_file):
     text = tmp_path / "text.txt"
     text.write_text("One man came.\nAnother man went.\n\nThe sea was calm.\nThe night was dark.\n")
