@@ -7,6 +7,7 @@ finished one has dataset.json. Without either file the folder's content is not o
 import glob
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -33,6 +34,8 @@ UNFINISHED += tuple(f"{name}.*.unfinished" for name in FILE_NAMES.values())
 TEMPORARY = (".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
 
 
+# after the name of the data set; see records.shard_path
+SHARD = r"(-validation)?-\d{5,}-of-\d{5,}\.(tfrecord|index)"
 BUILDING = fields_of(Manifest)  # of the entries in .NAME.building.json
 
 
@@ -137,7 +140,7 @@ class Target:
 
     def has_shards(self):
         """Whether the folder holds a complete shard."""
-        return bool(self._find("{name}-*.tfrecord"))
+        return any(path.endswith(".tfrecord") for path in self._shard_files())
 
     def clear(self, mark=False):
         """Removes an earlier data set of this name, or what an interrupted job left of it. With
@@ -150,7 +153,9 @@ class Target:
             write_json(self.building, self.wanted)
         else:
             self._remove(".{name}.building.json")
-        self._remove(FILE_NAME, "{name}-*.tfrecord", "{name}-*.index", "{name}.order")
+        self._remove(FILE_NAME, "{name}.order")
+        for path in self._shard_files():
+            os.remove(path)
 
     def undo(self):
         """Removes all files of this job from a folder that was empty before; the lock stays."""
@@ -180,10 +185,18 @@ class Target:
             if os.path.exists(shard.path) and os.path.exists(stats_path(shard))
         ]
         known = {path for shard in complete for path in (shard.path, index_path(shard.path))}
-        for path in self._find("{name}-*.tfrecord", "{name}-*.index"):
+        for path in self._shard_files():
             if path not in known:
                 os.remove(path)
         return complete
+
+    def _shard_files(self):
+        """The shards of this name and their indices; not what else begins with the name, such as
+        NAME-backup.tfrecord.
+        """
+        shard = re.compile(re.escape(self.config.name) + SHARD)
+        found = self._find("{name}-*.tfrecord", "{name}-*.index")
+        return [path for path in found if shard.fullmatch(os.path.basename(path))]
 
     def _find(self, *patterns):
         """Files in the folder that match patterns, in which {name} is the name of the data set."""

@@ -190,6 +190,18 @@ def test_foreign_shards_are_left_alone(tmp_path, sample_text, vocab_file):
     assert (tmp_path / "x-00000-of-00001.tfrecord").read_bytes() == b"precious"
 
 
+def test_overwriting_removes_shards_alone(tmp_path, sample_text, vocab_file):
+    """Not what a user has put beside them, whose name begins as theirs do."""
+    settings = dict(vocab_file=vocab_file, dupe_factor=1)
+    run(tmp_path, sample_text, num_shards=2, **settings)
+    mine = ["x-backup.tfrecord", "x-00000-of-00002-old.tfrecord", "x-mine.index"]
+    for name in mine:
+        (tmp_path / name).write_text("precious")
+    run(tmp_path, sample_text, overwrite=True, **settings)
+    assert all((tmp_path / name).read_text() == "precious" for name in mine)
+    assert not list(tmp_path.glob("x-*-of-00002.*"))
+
+
 def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
     (tmp_path / "vocab.txt").write_text("precious")
     for overwrite in (False, True):
