@@ -30,7 +30,7 @@ from bert_gpu.data.shards import (
     read_stats,
 )
 from bert_gpu.data.summary import summary
-from bert_gpu.data.target import Target
+from bert_gpu.data.target import LEARNT, Target
 from bert_gpu.data.workers import write_shards
 from bert_gpu.files import check_writable, only_writer
 from bert_gpu.malloc import map_large_blocks, trim_heap
@@ -111,11 +111,7 @@ class DatasetBuilder:
         config = self.config
         self.inputs = shape.find_inputs(config.input_file, text_format, standard_input)
         named = config.given_vocabulary
-        identity = (
-            "learnt from the text"
-            if named is None
-            else open_tokenizer(named, config.do_lower_case).identity
-        )
+        identity = LEARNT if named is None else open_tokenizer(named, config.do_lower_case).identity
         kinds = sorted({each.input_format for each in self.inputs.formats})
         self.settings = config.fixed() | text_format.to_dict()
         self.settings |= dict(vocabulary=identity, input_format=",".join(kinds))

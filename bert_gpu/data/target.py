@@ -4,6 +4,7 @@ An unfinished job has .NAME.building.json beside its shards, with its settings a
 finished one has dataset.json. Without either file the folder's content is not ours and stays.
 """
 
+import contextlib
 import glob
 import json
 import os
@@ -34,6 +35,7 @@ UNFINISHED += tuple(f"{name}.*.unfinished" for name in FILE_NAMES.values())
 TEMPORARY = (".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
 
 
+LEARNT = "learnt from the text"  # in the place of a vocabulary's identity
 # after the name of the data set; see records.shard_path
 SHARD = r"(-validation)?-\d{5,}-of-\d{5,}\.(tfrecord|index)"
 BUILDING = fields_of(Manifest)  # of the entries in .NAME.building.json
@@ -148,6 +150,7 @@ class Target:
 
         If it is killed, the folder holds either the earlier data set or this job, interrupted.
         """
+        learnt = self._learnt_vocabulary()
         self._remove(".{name}-*.stats", ".{name}-*.scores", *UNFINISHED)
         if mark:
             write_json(self.building, self.wanted)
@@ -156,6 +159,25 @@ class Target:
         self._remove(FILE_NAME, "{name}.order")
         for path in self._shard_files():
             os.remove(path)
+        if mark and learnt not in (None, self.vocab_file) and not self._is_given(learnt):
+            os.remove(learnt)
+
+    def _learnt_vocabulary(self):
+        """The vocabulary in the folder that the earlier data set learnt from its text, or None. One
+        that was given to it may be the user's own file.
+        """
+        present, made = read_manifest(self.config.folder), {}
+        if present is not None:
+            made = present.settings
+        elif os.path.exists(self.building):
+            with contextlib.suppress(UserError):  # a damaged one is overwritten all the same
+                made = read_json(self.building, "the settings of a job", BUILDING, ("settings",))
+                made = made["settings"]
+        name = FILE_NAMES.get(made.get("tokenization"))
+        if made.get("vocabulary") != LEARNT or name is None:
+            return None
+        path = os.path.join(self.config.folder, name)
+        return path if os.path.exists(path) else None
 
     def undo(self):
         """Removes all files of this job from a folder that was empty before; the lock stays."""

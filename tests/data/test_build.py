@@ -202,6 +202,25 @@ def test_overwriting_removes_shards_alone(tmp_path, sample_text, vocab_file):
     assert not list(tmp_path.glob("x-*-of-00002.*"))
 
 
+def test_overwriting_removes_a_vocabulary_that_was_learnt(tmp_path):
+    """By the earlier data set, for another tokenization. One that was given may be the user's."""
+    text, words = tmp_path / "text.txt", tmp_path / "out" / "vocab.txt"
+    text.write_text("The sea was calm.\nThe night was dark.\n\nOne man came.\nHe went.\n" * 9)
+
+    def overwrite(**settings):
+        run(tmp_path / "out", text, overwrite=True, vocab_size=100, dupe_factor=1, **settings)
+        return {path.name for path in (tmp_path / "out").iterdir()}
+
+    assert "vocab.txt" in overwrite()
+    learnt = words.read_bytes()
+    assert "sentencepiece.model" in (found := overwrite(tokenization="SentencePiece"))
+    assert "vocab.txt" not in found
+    assert "sentencepiece.model" not in overwrite()
+    overwrite(vocab_file=str(words))
+    assert words.read_bytes() == learnt
+    assert "vocab.txt" in overwrite(tokenization="SentencePiece")
+
+
 def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
     (tmp_path / "vocab.txt").write_text("precious")
     for overwrite in (False, True):
