@@ -127,13 +127,12 @@ class DatasetBuilder:
     def _plan(self, paths, formats):
         """Cuts the corpus into windows and assigns each document to training or validation."""
         config = self.config
-        self.windows = corpus.plan_windows(
-            paths,
-            max(1, round(config.window_megabytes * 1e6)),
-            formats,
-            self.inputs.names,
-            config.num_shards or 1,
-        )
+
+        def cut(least):
+            window_bytes = max(1, round(config.window_megabytes * 1e6))
+            return corpus.plan_windows(paths, window_bytes, formats, self.inputs.names, least)
+
+        self.windows = cut(config.num_shards or 1)
         self.blocks = [block for window in self.windows for block in window.blocks]
         self.num_text_bytes = sum(window.num_bytes for window in self.windows)
         self.num_documents = self.windows[-1].documents.stop
@@ -142,7 +141,7 @@ class DatasetBuilder:
             share = validation.default_share(self.predicted_rows())
         self.share, self.most_bytes = share, validation.most_bytes(self.blocks, share)
         self.fate = self._choose().astype(np.int8)  # VALIDATION or TRAIN
-        self.num_shards = self._count_shards()
+        self.num_shards = self._count_shards(cut)
         # gzip's ratio is not known yet; _write_shards measures it on a sample
         if self.status == "new" and not config.gzip_compress:
             self._check_space(self.predicted_bytes())
@@ -212,21 +211,29 @@ class DatasetBuilder:
             rows = max(rows, self.num_documents)
         return round(rows)
 
-    def _count_shards(self):
+    def _count_shards(self, cut):
         """The number of training shards, which duplicates that are dropped later do not change.
-        UserError when --num_shards is too large.
+        UserError when --num_shards is too large. cut: function of a number of windows, that cuts
+        the text into as many or more.
         """
-        config = self.config
-        max_shards = sum((self.fate[window.documents] == TRAIN).any() for window in self.windows)
-        num_shards = config.num_shards or max(
-            1, min(max_shards, max(min(max_shards, 8), round(self.predicted_bytes() / SHARD_BYTES)))
-        )
-        if num_shards > max(1, max_shards):
+        most, wanted = self._num_for_training(self.windows), self.config.num_shards
+        if wanted is None:
+            by_size = round(self.predicted_bytes() / SHARD_BYTES)
+            return max(1, min(most, max(min(most, 8), by_size)))
+        possible = wanted
+        while most < possible and possible > 1:
+            possible = max(1, min(most, possible - 1))
+            most = self._num_for_training(cut(possible))
+        if possible < wanted:
             raise UserError(
-                f"--num_shards={num_shards}: the text can be cut "
-                f"into {max_shards} at most; give {max_shards} or fewer"
+                f"--num_shards={wanted}: the text has too few documents to train on for so many; "
+                f"give {possible}"
             )
-        return num_shards
+        return wanted
+
+    def _num_for_training(self, windows):
+        """The number of windows that hold a document to train on."""
+        return sum((self.fate[window.documents] == TRAIN).any() for window in windows)
 
     def shards(self):
         """The shards of the job, training first."""

@@ -175,7 +175,7 @@ def plan_windows(paths, window_bytes, text_formats, names=None, least=1):
     Args:
       paths, text_formats, names: see `plan_blocks`.
       window_bytes: int > 0.
-      least: number of windows wanted, also of a short text; fewer when it has too few documents.
+      least: number of windows wanted, also of a short text; fewer only when it has fewer documents.
 
     Returns:
       list of Window. They depend on the text of each file, on window_bytes and on least alone.
@@ -184,17 +184,45 @@ def plan_windows(paths, window_bytes, text_formats, names=None, least=1):
     num_bytes = sum(block.num_bytes for block in blocks)
     num_windows = max(1, round(num_bytes / window_bytes))
     if least > num_windows:
-        num_windows = least
-        blocks = plan_blocks(paths, -(-num_bytes // num_windows), text_formats, names)
+        num_windows, block_bytes = least, -(-num_bytes // least)
+        blocks = plan_blocks(paths, block_bytes, text_formats, names)
+    windows = cut(blocks, num_windows)
+    if len(windows) < least:
+        num_documents = blocks[-1].first_document + blocks[-1].num_documents
+        while len(blocks) < min(least, num_documents):
+            block_bytes = max(1, block_bytes // BLOCKS_PER_WINDOW)
+            blocks = plan_blocks(paths, block_bytes, text_formats, names)
+        windows = cut_all(blocks, min(least, num_documents))
+    return windows
+
+
+def cut(blocks, num_windows):
+    """Windows of blocks, in equal parts of the text: each ends with the block in which its part
+    does. Parts that end in the same block are one.
+    """
+    num_bytes = sum(block.num_bytes for block in blocks)
     windows, pending, done = [], [], 0
     for block in blocks:
         pending.append(block)
         before, done = done, done + block.num_bytes
-        # in equal parts of the text: one ends within this block or at its end
         if done * num_windows // num_bytes > before * num_windows // num_bytes:
             windows.append(Window(tuple(joined(pending))))
             pending = []
     return windows
+
+
+def cut_all(blocks, num_windows):
+    """As `cut`, but exactly num_windows of them, no more than there are blocks: each has one at
+    least.
+    """
+    ends, index = np.cumsum([block.num_bytes for block in blocks]), np.arange(num_windows)
+    stops = 1 + np.searchsorted(ends, ends[-1] * (index + 1) // num_windows)
+    stops = index + np.maximum.accumulate(stops - index)
+    stops = np.minimum(stops, len(blocks) - index[::-1]).tolist()
+    starts = [0, *stops[:-1]]
+    return [
+        Window(tuple(joined(blocks[start:stop]))) for start, stop in zip(starts, stops, strict=True)
+    ]
 
 
 def joined(blocks):

@@ -174,6 +174,29 @@ def test_a_finished_data_set_that_lacks_a_file_is_completed(tmp_path, sample_tex
     assert content(tmp_path) == before
 
 
+@pytest.mark.parametrize("share, most", [(0, 10), (0.2, 8)])
+def test_as_many_shards_as_documents(tmp_path, vocab_file, share, most):
+    """Any number up to that; the number that is advised for a larger one is possible."""
+    text = tmp_path / "text.txt"
+    text.write_text("The sea was calm.\nThe night was dark.\n\n" * 10)
+    settings = dict(vocab_file=vocab_file, validation_share=share)
+
+    def opened(num_shards):
+        return build.DatasetBuilder(
+            config(tmp_path / "out", text, num_shards=num_shards, **settings)
+        )
+
+    possible = []
+    for num_shards in range(1, 15):
+        try:
+            shards = [shard for shard in opened(num_shards).shards() if shard.split == "train"]
+            assert len(shards) == num_shards and all(shard.windows for shard in shards)
+            possible.append(num_shards)
+        except UserError as error:
+            assert int(str(error).split("give ")[1]) in possible
+    assert max(possible) <= most and (share or possible == [*range(1, most + 1)])
+
+
 def test_changed_text_is_noticed(tmp_path, vocab_file):
     text = tmp_path / "text.txt"
     text.write_text("One man came.\nAnother man went.\n\nThe sea was calm.\nThe night was dark.\n")
@@ -415,7 +438,7 @@ def test_text_without_words(tmp_path, vocab_file, text):
             dict(max_predictions_per_seq=100),
             "--max_predictions_per_seq=100: must be at most --max_seq_length=64",
         ),
-        (dict(num_shards=1000), "--num_shards=1000: the text can be cut into"),
+        (dict(num_shards=1000), "--num_shards=1000: the text has too few documents to"),
         (dict(vocab_file="no.txt"), "no.txt"),
         (dict(input_file="no.txt"), "no.txt"),
         (dict(masked_lm_prob=1.5), "--masked_lm_prob=1.5: must be below 1"),
