@@ -28,9 +28,13 @@ class Dataset:
     other tools), folder (of the first training shard).
     """
 
-    def __init__(self, config, warn=print):
+    def __init__(self, config, warn=print, paths=None):
+        """config: InputConfig. paths: list of str, the files, if not those of config.input_file;
+        their names may have commas in them.
+        """
         self.config, self.warn = config, warn
-        paths = expand_globs(config.input_file, "--input_file")
+        if paths is None:
+            paths = expand_globs(config.input_file, "--input_file")
         infos = read_manifests(paths)
         self.folder = os.path.dirname(paths[0])
         self.info = infos[self.folder]

@@ -277,6 +277,12 @@ def test_output_dir(tmp_path, capsys):
     assert f"--output_file={tmp_path}/a/pretrain.tfrecord" in capsys.readouterr().out
 
 
+def test_a_folder_with_a_comma_in_its_name_is_shown(tmp_path, capsys):
+    folder = f"--output_dir={tmp_path}/o, e[1]"
+    assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON), folder, "--show=1") == 0
+    assert "next sentence: " in capsys.readouterr().out
+
+
 def test_data_of_two_kinds_are_called_by_their_names(tmp_path, capsys):
     kinds = {"a": [], "b": ["--masking=dynamic", "--objective=sop"]}
     flags = vocabulary(tmp_path, *COMMON)
