@@ -15,7 +15,7 @@ import time
 import google_crc32c
 import numpy as np
 
-from bert_gpu.console import LogConsole, format_seconds
+from bert_gpu.console import Console, LogConsole, format_seconds
 from bert_gpu.data import examples, validation
 from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.records import shard_path
@@ -61,15 +61,13 @@ def build(config, text_format=AUTO, overwrite=False, console=None):
 
 
 def build_with(workers, config, text_format, overwrite, console):
-    builder = DatasetBuilder(config, overwrite, text_format, workers)
+    builder = DatasetBuilder(config, overwrite, text_format, workers, console)
     if builder.status == "finished":
         builder.sweep()
         console.say(
             f"{config.folder}: this data set is finished; nothing to do (--overwrite starts over)"
         )
         return read_manifest(config.folder)
-    for line in builder.inputs.lines:
-        console.say(line)
     for text in builder.inputs.idle():
         console.warn(text)
     started = time.monotonic()
@@ -83,15 +81,16 @@ def build_with(workers, config, text_format, overwrite, console):
 
 
 class DatasetBuilder:
-    """One data job. The constructor checks the settings and reads the input once. It writes
-    nothing, except standard input to a file beside the output. workers: parallel.Workers; default:
-    this machine's.
+    """One data job. The constructor checks the settings, says what the input is and reads it. It
+    writes nothing, except standard input to a file beside the output. workers: parallel.Workers;
+    default: this machine's. console: default: one that is quiet.
 
     Attributes: status ("new", "resumed" or "finished"), inputs (shape.Inputs).
     """
 
-    def __init__(self, config, overwrite=False, text_format=AUTO, workers=None):
+    def __init__(self, config, overwrite=False, text_format=AUTO, workers=None, console=None):
         map_large_blocks()
+        self.console = console or Console(quiet=True)
         self.workers = workers or parallel.Workers(config.num_workers)
         self.config, self.overwrite, self.has_warned_of_vocabulary = config, overwrite, False
         if corpus.STANDARD_INPUT in map(str.strip, config.input_file.split(",")):
@@ -110,29 +109,40 @@ class DatasetBuilder:
     def _open(self, text_format, standard_input):
         config = self.config
         self.inputs = shape.find_inputs(config.input_file, text_format, standard_input)
+        for line in self.inputs.lines:
+            self.console.say(line)
         named = config.given_vocabulary
         identity = LEARNT if named is None else open_tokenizer(named, config.do_lower_case).identity
         kinds = sorted({each.input_format for each in self.inputs.formats})
         self.settings = config.fixed() | text_format.to_dict()
         self.settings |= dict(vocabulary=identity, input_format=",".join(kinds))
-        self.fingerprint = [
-            ["-" if path == standard_input else os.path.basename(path), os.path.getsize(path), crc]
-            for path, crc in ((path, file_crc(path)) for path in self.inputs.paths)
-        ]
+        self.fingerprint = []
+        with self._progress(self.inputs.paths, "computing checksums") as progress:
+            for path in self.inputs.paths:
+                name = "-" if path == standard_input else os.path.basename(path)
+                crc = file_crc(path, progress.add)
+                self.fingerprint.append([name, os.path.getsize(path), crc])
         self.target = Target(config, self.settings, self.fingerprint)
         self.status = self.target.status(self.overwrite)
         if self.status != "finished" and not self.inputs.needs_spool:
             self._plan(self.inputs.paths, self.inputs.formats)
 
+    def _progress(self, paths, what):
+        """Of reading files; what is wrong with one, whoever reads it says."""
+        num_bytes = sum(map(os.path.getsize, filter(os.path.exists, paths)))
+        return ByteProgress(self.console, num_bytes, what)
+
     def _plan(self, paths, formats):
         """Cuts the corpus into windows and assigns each document to training or validation."""
         config = self.config
 
-        def cut(least):
+        def cut(least, report=None):
             window_bytes = max(1, round(config.window_megabytes * 1e6))
-            return corpus.plan_windows(paths, window_bytes, formats, self.inputs.names, least)
+            names = self.inputs.names
+            return corpus.plan_windows(paths, window_bytes, formats, names, least, report)
 
-        self.windows = cut(config.num_shards or 1)
+        with self._progress(paths, "looking for documents") as progress:
+            self.windows = cut(config.num_shards or 1, progress.add)
         self.blocks = [block for window in self.windows for block in window.blocks]
         self.num_text_bytes = sum(window.num_bytes for window in self.windows)
         self.num_documents = self.windows[-1].documents.stop
@@ -513,13 +523,14 @@ def remove_empty(folder):
         os.rmdir(folder)
 
 
-def file_crc(path):
-    """CRC-32C of a file's content, read in pieces."""
+def file_crc(path, report):
+    """CRC-32C of a file's content, read in pieces. report: called with the bytes of each."""
     crc = 0
     try:
         with open(path, "rb") as file:
             while piece := file.read(1 << 24):
                 crc = google_crc32c.extend(crc, piece)
+                report(len(piece))
     except OSError as error:
         raise UserError(f"--input_file={path}: cannot be read ({error.strerror})") from error
     return crc

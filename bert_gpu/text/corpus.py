@@ -143,7 +143,7 @@ def files_below(folder):
         )
 
 
-def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
+def plan_blocks(paths, block_bytes, text_format=LINES, names=None, report=None):
     """Cuts files into blocks of about block_bytes of text, each at least that long except the last
     of a file.
 
@@ -153,6 +153,7 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
       text_format: TextFormat of all the files, or a list, one for each.
       names: list of str, the name of each file in error messages, such as that of the compressed
         file. Default: its path.
+      report: called with the bytes of the files read since the last call.
 
     Returns:
       list of Block. They depend on the files, on block_bytes and on the formats alone.
@@ -165,22 +166,22 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
     blocks = []
     for path, own_format, name in zip(paths, formats, names or paths, strict=True):
         first = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
-        blocks += scan_file(path, block_bytes, first, own_format, name)
+        blocks += scan_file(path, block_bytes, first, own_format, name, report)
     return blocks
 
 
-def plan_windows(paths, window_bytes, text_formats, names=None, least=1):
+def plan_windows(paths, window_bytes, text_formats, names=None, least=1, report=None):
     """Cuts files into windows of about the same size, near to window_bytes of text.
 
     Args:
-      paths, text_formats, names: see `plan_blocks`.
+      paths, text_formats, names, report: see `plan_blocks`.
       window_bytes: int > 0.
       least: number of windows wanted, also of a short text; fewer only when it has fewer documents.
 
     Returns:
       list of Window. They depend on the text of each file, on window_bytes and on least alone.
     """
-    blocks = plan_blocks(paths, -(-window_bytes // BLOCKS_PER_WINDOW), text_formats, names)
+    blocks = plan_blocks(paths, -(-window_bytes // BLOCKS_PER_WINDOW), text_formats, names, report)
     num_bytes = sum(block.num_bytes for block in blocks)
     num_windows = max(1, round(num_bytes / window_bytes))
     if least > num_windows:
@@ -298,7 +299,7 @@ def open_binary(path):
     return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
 
 
-def scan_file(path, block_bytes, first_document, text_format, name):
+def scan_file(path, block_bytes, first_document, text_format, name, report=None):
     """The blocks of one file, in one pass. Arguments and errors are those of `plan_blocks`."""
     blocks = []
     start = num_documents = num_sentences = num_bytes = num_empty = 0  # of the current block
@@ -314,6 +315,8 @@ def scan_file(path, block_bytes, first_document, text_format, name):
         start, num_documents, num_sentences, num_bytes, num_empty = end, 0, 0, 0, 0
 
     for lines in whole_lines(path, name):
+        if report is not None:
+            report(len(lines))
         if position == 0:
             check_no_archive(name, lines, ENDINGS)
             if lines.startswith(BYTE_ORDER_MARK):

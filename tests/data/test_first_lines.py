@@ -3,6 +3,7 @@ which --strict makes errors.
 """
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -53,6 +54,23 @@ def test_the_first_lines(tmp_path, capsys):
     # what was decided is what the flag says
     assert call(tmp_path, DOCUMENTS, "--input_format=lines", "--strict") == 0
     assert "nothing to do" in capsys.readouterr().out
+
+
+def test_the_input_is_said_before_it_is_read(tmp_path, capsys, monkeypatch):
+    """Reading a large one takes minutes, of which progress is shown."""
+    said = []
+
+    def checksum(path, report):
+        said.append(capsys.readouterr().out)
+        report(10**6)
+        return 0
+
+    monkeypatch.setattr(build, "file_crc", checksum)
+    text = f"{DOCUMENTS}\n\n" * 20
+    assert call(tmp_path, text, vocabulary(tmp_path, *COMMON)) == 0
+    assert said[0].startswith("input: 1 file, ")
+    output = capsys.readouterr().out
+    assert "computing checksums: MB " in output and "looking for documents: MB 0.2/0.2" in output
 
 
 @pytest.mark.parametrize(
@@ -144,7 +162,7 @@ def test_enough_validation_rows(tmp_path, capsys):
     """If the text has them; and of a large one not more than are needed."""
     text = "\n\n".join("\n".join(SENTENCES[i % 100 : i % 100 + 9]) for i in range(1200))
     assert call(tmp_path, text) == 0
-    said = capsys.readouterr().out.splitlines()[1]
+    (said,) = re.findall("^validation: .*", capsys.readouterr().out, re.MULTILINE)
     data = Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord"))
     assert len(data.validation) >= validation.NUM_ROWS and "too few" not in said
     assert len(data.validation) < 0.11 * (len(data.train) + len(data.validation))
