@@ -6,6 +6,7 @@ The corpus is cut at document boundaries into windows of about --window_megabyte
 workers writes the same bytes, and a killed job keeps its complete shards.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -14,8 +15,8 @@ import time
 import google_crc32c
 import numpy as np
 
-from bert_gpu.console import LogConsole, format_seconds
-from bert_gpu.data import examples
+from bert_gpu.console import Console, LogConsole, format_seconds
+from bert_gpu.data import examples, validation
 from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import (
@@ -29,8 +30,7 @@ from bert_gpu.data.shards import (
     read_stats,
 )
 from bert_gpu.data.summary import summary
-from bert_gpu.data.target import Target
-from bert_gpu.data.validation import choose_validation, default_share, describe
+from bert_gpu.data.target import LEARNT, Target
 from bert_gpu.data.workers import write_shards
 from bert_gpu.files import check_writable, only_writer
 from bert_gpu.malloc import map_large_blocks, trim_heap
@@ -61,15 +61,13 @@ def build(config, text_format=AUTO, overwrite=False, console=None):
 
 
 def build_with(workers, config, text_format, overwrite, console):
-    builder = DatasetBuilder(config, overwrite, text_format, workers)
+    builder = DatasetBuilder(config, overwrite, text_format, workers, console)
     if builder.status == "finished":
         builder.sweep()
         console.say(
             f"{config.folder}: this data set is finished; nothing to do (--overwrite starts over)"
         )
         return read_manifest(config.folder)
-    for line in builder.inputs.lines:
-        console.say(line)
     for text in builder.inputs.idle():
         console.warn(text)
     started = time.monotonic()
@@ -83,15 +81,16 @@ def build_with(workers, config, text_format, overwrite, console):
 
 
 class DatasetBuilder:
-    """One data job. The constructor checks the settings and reads the input once. It writes
-    nothing, except standard input to a file beside the output. workers: parallel.Workers; default:
-    this machine's.
+    """One data job. The constructor checks the settings, says what the input is and reads it. It
+    writes nothing, except standard input to a file beside the output. workers: parallel.Workers;
+    default: this machine's. console: default: one that is quiet.
 
     Attributes: status ("new", "resumed" or "finished"), inputs (shape.Inputs).
     """
 
-    def __init__(self, config, overwrite=False, text_format=AUTO, workers=None):
+    def __init__(self, config, overwrite=False, text_format=AUTO, workers=None, console=None):
         map_large_blocks()
+        self.console = console or Console(quiet=True)
         self.workers = workers or parallel.Workers(config.num_workers)
         self.config, self.overwrite, self.has_warned_of_vocabulary = config, overwrite, False
         if corpus.STANDARD_INPUT in map(str.strip, config.input_file.split(",")):
@@ -110,45 +109,60 @@ class DatasetBuilder:
     def _open(self, text_format, standard_input):
         config = self.config
         self.inputs = shape.find_inputs(config.input_file, text_format, standard_input)
+        for line in self.inputs.lines:
+            self.console.say(line)
         named = config.given_vocabulary
-        identity = (
-            "learnt from the text"
-            if named is None
-            else open_tokenizer(named, config.do_lower_case).identity
-        )
+        identity = LEARNT if named is None else open_tokenizer(named, config.do_lower_case).identity
         kinds = sorted({each.input_format for each in self.inputs.formats})
         self.settings = config.fixed() | text_format.to_dict()
         self.settings |= dict(vocabulary=identity, input_format=",".join(kinds))
-        self.fingerprint = [
-            ["-" if path == standard_input else os.path.basename(path), os.path.getsize(path), crc]
-            for path, crc in ((path, file_crc(path)) for path in self.inputs.paths)
-        ]
+        self.fingerprint = []
+        with self._progress(self.inputs.paths, "computing checksums") as progress:
+            for path in self.inputs.paths:
+                name = "-" if path == standard_input else os.path.basename(path)
+                crc = file_crc(path, progress.add)
+                self.fingerprint.append([name, os.path.getsize(path), crc])
         self.target = Target(config, self.settings, self.fingerprint)
         self.status = self.target.status(self.overwrite)
         if self.status != "finished" and not self.inputs.needs_spool:
             self._plan(self.inputs.paths, self.inputs.formats)
 
+    def _progress(self, paths, what):
+        """Of reading files; what is wrong with one, whoever reads it says."""
+        num_bytes = sum(map(os.path.getsize, filter(os.path.exists, paths)))
+        return ByteProgress(self.console, num_bytes, what)
+
     def _plan(self, paths, formats):
         """Cuts the corpus into windows and assigns each document to training or validation."""
         config = self.config
-        self.windows = corpus.plan_windows(
-            paths,
-            max(1, round(config.window_megabytes * 1e6)),
-            formats,
-            self.inputs.names,
-            config.num_shards or 1,
-        )
+
+        def cut(least, report=None):
+            window_bytes = max(1, round(config.window_megabytes * 1e6))
+            names = self.inputs.names
+            return corpus.plan_windows(paths, window_bytes, formats, names, least, report)
+
+        with self._progress(paths, "looking for documents") as progress:
+            self.windows = cut(config.num_shards or 1, progress.add)
         self.blocks = [block for window in self.windows for block in window.blocks]
         self.num_text_bytes = sum(window.num_bytes for window in self.windows)
         self.num_documents = self.windows[-1].documents.stop
         share = config.validation_share
         if share is None:
-            share = default_share(self.predicted_rows())
-        self.fate = choose_validation(self.num_documents, share, config.random_seed).astype(np.int8)
-        self.shards()  # raises UserError when --num_shards is too large
+            share = validation.default_share(self.predicted_rows())
+        self.share, self.most_bytes = share, validation.most_bytes(self.blocks, share)
+        self.fate = self._choose().astype(np.int8)  # VALIDATION or TRAIN
+        self.num_shards = self._count_shards(cut)
         # gzip's ratio is not known yet; _write_shards measures it on a sample
         if self.status == "new" and not config.gzip_compress:
             self._check_space(self.predicted_bytes())
+
+    def _choose(self, is_dropped=None):
+        """(D,) bool, the documents for validation; see `validation.choose_validation`."""
+        is_large = validation.find_large(self.blocks, self.most_bytes)
+        seed = self.config.random_seed
+        return validation.choose_validation(
+            self.num_documents, self.share, seed, is_large, is_dropped
+        )
 
     def _look(self, console):
         """Says what the shape of the text makes of it, before anything is written."""
@@ -161,8 +175,20 @@ class DatasetBuilder:
         for line in shape.describe_empty(self.blocks):
             console.say(line)
         self.warn(shape.shape_warnings(self.blocks, self.sample, config.objective))
-        chosen = self.fate == VALIDATION
-        console.say(describe(chosen, self.predicted_rows(), config.validation_share))
+        if not config.drop_duplicates:  # else once they are known
+            self._say_validation(console)
+
+    def _say_validation(self, console):
+        """Says what is held out, and warns if that is much of the text."""
+        chosen, is_kept = self.fate == VALIDATION, self.fate != DROPPED
+        held_out, kept = (
+            validation.bytes_of(self.blocks, documents, self.most_bytes)
+            for documents in (chosen, is_kept)
+        )
+        chosen, text_share = chosen[is_kept], held_out / kept
+        rows = self.predicted_rows() * kept / self.num_text_bytes
+        console.say(validation.describe(chosen, text_share, rows, self.config.validation_share))
+        self.warn(validation.validation_warnings(chosen, text_share, self.share))
 
     def _check_space(self, num_bytes):
         parent = existing_parent(self.config.folder)
@@ -195,18 +221,33 @@ class DatasetBuilder:
             rows = max(rows, self.num_documents)
         return round(rows)
 
+    def _count_shards(self, cut):
+        """The number of training shards, which duplicates that are dropped later do not change.
+        UserError when --num_shards is too large. cut: function of a number of windows, that cuts
+        the text into as many or more.
+        """
+        most, wanted = self._num_for_training(self.windows), self.config.num_shards
+        if wanted is None:
+            by_size = round(self.predicted_bytes() / SHARD_BYTES)
+            return max(1, min(most, max(min(most, 8), by_size)))
+        possible = wanted
+        while most < possible and possible > 1:
+            possible = max(1, min(most, possible - 1))
+            most = self._num_for_training(cut(possible))
+        if possible < wanted:
+            raise UserError(
+                f"--num_shards={wanted}: the text has too few documents to train on for so many; "
+                f"give {possible}"
+            )
+        return wanted
+
+    def _num_for_training(self, windows):
+        """The number of windows that hold a document to train on."""
+        return sum((self.fate[window.documents] == TRAIN).any() for window in windows)
+
     def shards(self):
         """The shards of the job, training first."""
-        config = self.config
-        max_shards = sum((self.fate[window.documents] == TRAIN).any() for window in self.windows)
-        num_shards = config.num_shards or max(
-            1, min(max_shards, max(min(max_shards, 8), round(self.predicted_bytes() / SHARD_BYTES)))
-        )
-        if num_shards > max(1, max_shards):
-            raise UserError(
-                f"--num_shards={num_shards}: the text can be cut "
-                f"into {max_shards} at most; give {max_shards} or fewer"
-            )
+        config, num_shards = self.config, self.num_shards
         prefix = os.path.join(config.folder, config.name)
         groups = np.array_split(np.arange(len(self.windows)), num_shards)
         shards = [
@@ -249,6 +290,7 @@ class DatasetBuilder:
                 # The last that --strict may refuse; an earlier data set is removed after it.
                 num_duplicates = self._drop_duplicates(console)
                 if self.overwrite:
+                    self._check_left(content)
                     target.clear(mark=True)
                 target.begin(content)
                 result = self._write_shards(console)
@@ -284,12 +326,18 @@ class DatasetBuilder:
             content = None
         else:
             content = learning.learn(self.blocks, config, console, self.workers).content
-            with tempfile.TemporaryDirectory() as folder:
-                path = os.path.join(folder, FILE_NAMES[config.tokenization])
-                with open(path, "wb") as file:
-                    file.write(content)
-                self._check_vocabulary(Worker(config, path, self.fate))
+            with self._worker_of(content) as worker:
+                self._check_vocabulary(worker)
         return content
+
+    @contextlib.contextmanager
+    def _worker_of(self, content):
+        """A Worker with the vocabulary of this content (bytes), which is not in the folder yet."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, FILE_NAMES[self.config.tokenization])
+            with open(path, "wb") as file:
+                file.write(content)
+            yield Worker(self.config, path, self.fate)
 
     def _check_vocabulary(self, worker):
         """Warns of a vocabulary that does not fit the text, and of documents that will be
@@ -325,8 +373,36 @@ class DatasetBuilder:
                 return
         raise learning.no_words(self.config.input_file)
 
+    def _check_left(self, content):
+        """UserError when cleaning leaves no document to train on; the first that it leaves ends
+        the search.
+        """
+        with self._worker_of(content) as worker:
+            for block in self.blocks:
+                fates = self.fate[corpus.Window((block,)).documents]
+                documents = [
+                    clean.normalize(document, self.config.normalization)
+                    for document, fate in zip(corpus.read_block(block), fates, strict=True)
+                    if fate == TRAIN
+                ]
+                for start in range(0, len(documents), 100):
+                    _, ids, *_ = worker.tokenize(documents[start : start + 100])
+                    if len(ids):
+                        return
+        raise self._nothing_left()
+
+    def _nothing_left(self):
+        limit = self.config.max_tokens_per_character
+        remedy = "" if limit is None else f", or a larger --max_tokens_per_character than {limit}"
+        return UserError(
+            f"--input_file={self.config.input_file[:100]}: nothing is left of the text "
+            f"after cleaning; give other text{remedy}"
+        )
+
     def _drop_duplicates(self, console):
-        """Marks documents that equal an earlier one as dropped; returns their number."""
+        """Marks documents that equal an earlier one as dropped; returns their number. If none for
+        training or none for validation is left, chooses again among the others.
+        """
         if not self.config.drop_duplicates:
             return 0
         with ByteProgress(console, self.num_text_bytes, "looking for duplicates") as progress:
@@ -350,6 +426,10 @@ class DatasetBuilder:
                 ]
             )
         self.fate[is_duplicate] = DROPPED
+        if not all((self.fate == split).any() for split in (TRAIN, VALIDATION)):
+            chosen = self._choose(is_duplicate)
+            self.fate[~is_duplicate] = chosen[~is_duplicate]
+        self._say_validation(console)
         return num_dropped
 
     def _write_shards(self, console):
@@ -371,14 +451,7 @@ class DatasetBuilder:
         manifest = self._manifest(worker.tokenizer, counts)
         if not manifest.num_train_instances:
             self.target.clear()
-            limit = self.config.max_tokens_per_character
-            remedy = (
-                "" if limit is None else f", or a larger --max_tokens_per_character than {limit}"
-            )
-            raise UserError(
-                f"--input_file={self.config.input_file[:100]}: nothing is left of the text "
-                f"after cleaning; give other text{remedy}"
-            )
+            raise self._nothing_left()
         total = sum(counts.values(), Counts())
         self._warn_of_counts(total, shape.Warner(console, strict=False))
         self.target.finish(manifest, shards, counts)
@@ -450,13 +523,14 @@ def remove_empty(folder):
         os.rmdir(folder)
 
 
-def file_crc(path):
-    """CRC-32C of a file's content, read in pieces."""
+def file_crc(path, report):
+    """CRC-32C of a file's content, read in pieces. report: called with the bytes of each."""
     crc = 0
     try:
         with open(path, "rb") as file:
             while piece := file.read(1 << 24):
                 crc = google_crc32c.extend(crc, piece)
+                report(len(piece))
     except OSError as error:
         raise UserError(f"--input_file={path}: cannot be read ({error.strerror})") from error
     return crc

@@ -7,7 +7,13 @@ import os
 import numpy as np
 
 from bert_gpu.data import examples
-from bert_gpu.data.inputs import check_equal, check_length, expand_globs, read_manifests
+from bert_gpu.data.inputs import (
+    check_equal,
+    check_evaluation,
+    check_length,
+    expand_globs,
+    read_manifests,
+)
 from bert_gpu.data.masking import MaskingSpec
 from bert_gpu.data.pipeline import Masking, Reader
 from bert_gpu.data.records import RecordSet
@@ -22,9 +28,13 @@ class Dataset:
     other tools), folder (of the first training shard).
     """
 
-    def __init__(self, config, warn=print):
+    def __init__(self, config, warn=print, paths=None):
+        """config: InputConfig. paths: list of str, the files, if not those of config.input_file;
+        their names may have commas in them.
+        """
         self.config, self.warn = config, warn
-        paths = expand_globs(config.input_file, "--input_file")
+        if paths is None:
+            paths = expand_globs(config.input_file, "--input_file")
         infos = read_manifests(paths)
         self.folder = os.path.dirname(paths[0])
         self.info = infos[self.folder]
@@ -44,11 +54,10 @@ class Dataset:
                 f"{missing[0]}: dataset.json names this file, but it is missing; "
                 "run create_pretraining_data.py again"
             )
-        validation = (
-            held_out
-            if config.eval_input_file is None
-            else expand_globs(config.eval_input_file, "--eval_input_file")
-        )
+        validation = held_out
+        if config.eval_input_file is not None:
+            validation = expand_globs(config.eval_input_file, "--eval_input_file")
+            check_evaluation(read_manifests(validation), (self.folder, self.info))
         left_out = {os.path.realpath(path) for path in held_out + validation}
         paths = [path for path in paths if os.path.realpath(path) not in left_out]
         if not paths:
@@ -136,7 +145,7 @@ class Dataset:
             length_multiple=self.config.length_multiple,
             skip_corrupt=self.warn if self.config.skip_corrupt_records else None,
             limits=limits,
-            needs_predictions=not self._masks_words(),
+            needs_predictions=self.info is not None and not self._masks_words(),
             order=self._order() if split == "train" else None,
         )
 
@@ -155,7 +164,7 @@ class Dataset:
             return None
         path = os.path.join(self.folder, self.info.order_file)
         order = np.fromfile(path, "<i8") if os.path.exists(path) else np.zeros(0, np.int64)
-        if sorted(order) != list(range(len(self.train))):
+        if not np.array_equal(np.sort(order), np.arange(len(self.train))):
             raise UserError(
                 f"{path}: is not the order of the {len(self.train)} rows of "
                 "--input_file; train on the whole data set, or build it again"

@@ -6,12 +6,16 @@ import fnmatch
 import glob
 import os
 
-from bert_gpu.data.manifest import read_manifest
+from bert_gpu.data.manifest import FOR_MASKING, read_manifest
 from bert_gpu.files import check_local, check_regular, comma_hint
 from bert_gpu.settings import UserError
+from bert_gpu.text import own_files
 
 # what lies beside records in a data set's folder and is never one itself
 NO_RECORDS = (".index", ".json", ".model", ".order", ".txt")
+# in which data sets that are read together must be equal
+OF_ROWS = ("schema", "max_seq_length", "max_predictions_per_seq", "tokenizer")
+COMPARED = OF_ROWS + FOR_MASKING
 
 
 def expand_globs(patterns, flag):
@@ -60,13 +64,23 @@ def glob_in_folder(pattern):
 
 def read_manifests(paths):
     """{folder: Manifest, or None without a dataset.json} for the folders of the files, in their
-    order.
+    order. UserError for a folder whose data job is unfinished: nothing says there which rows are
+    for validation.
     """
-    return {folder: read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
+    infos = {folder: read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
+    for folder, info in infos.items():
+        if info is None and (job := own_files.unfinished_job(folder or ".")):
+            raise UserError(
+                f"{os.path.join(folder, job)}: the data job of this folder is unfinished; repeat "
+                "its command, which resumes it"
+            )
+    return infos
 
 
 def check_equal(infos):
-    """UserError unless the data sets of all folders were made with the same settings."""
+    """UserError unless the data sets of all folders of --input_file were made with the same
+    settings.
+    """
     described = {folder: info for folder, info in infos.items() if info}
     if described and len(described) < len(infos):
         odd = next(folder for folder in infos if folder not in described)
@@ -74,31 +88,50 @@ def check_equal(infos):
             f"--input_file: {odd} has no dataset.json, but "
             f"{next(iter(described))} has one; train on one kind of records"
         )
-    first = next(iter(described.values()), None)
-    for folder, info in described.items():
-        kinds = [f"{each.masking} {each.objective}" for each in (info, first)]
-        if kinds[0] != kinds[1]:
+    first, *others = infos.items()
+    for other in others:
+        check_pair(other, first, "--input_file", "train on one")
+
+
+def check_evaluation(infos, training):
+    """UserError when a data set of --eval_input_file is known to differ from the one of training,
+    (folder, Manifest). Folders without a dataset.json pass.
+    """
+    for described in infos.items():
+        check_pair(described, training, "--eval_input_file", "name others")
+
+
+def check_pair(described, first, flag, remedy):
+    """UserError when two data sets, (folder, Manifest or None), were made with other settings."""
+    (folder, info), (first_folder, first) = described, first
+    if info is None or first is None:
+        return
+    kinds = [f"{each.masking} {each.objective}" for each in (info, first)]
+    if kinds[0] != kinds[1]:
+        raise UserError(
+            f"{flag}: {folder} holds {kinds[0]} data, and {first_folder} "
+            f"{kinds[1]}; {remedy}, or build both with the same --masking and --objective"
+        )
+    for name, own, other in zip(COMPARED, compared(info), compared(first), strict=True):
+        if own != other:
             raise UserError(
-                f"--input_file: {folder} holds {kinds[0]} data, and {next(iter(described))} "
-                f"{kinds[1]}; train on one, or build both with the same --masking and --objective"
+                f"{flag}: {folder} and {first_folder} differ in {name} ({shown(own)} and "
+                f"{shown(other)}); build both with the same settings, or {remedy}"
             )
-        for name in (
-            "schema",
-            "max_seq_length",
-            "max_predictions_per_seq",
-            "tokenizer",
-        ):
-            if getattr(info, name) != getattr(first, name):
-                raise UserError(
-                    f"--input_file: {folder} and {next(iter(described))} differ in {name} "
-                    f"({shown(info, name)} and {shown(first, name)}); "
-                    "build both with the same settings, or train on one"
-                )
 
 
-def shown(info, name):
-    """The value of a Manifest's field, of hashes the beginning."""
-    return str(getattr(info, name))[:12]
+def compared(info):
+    """The values of COMPARED in a Manifest; None for how rows are masked if that is done
+    already.
+    """
+    values = [getattr(info, name) for name in OF_ROWS]
+    is_static = info.masking == "static"
+    return values + [None if is_static else info.settings[name] for name in FOR_MASKING]
+
+
+def shown(value):
+    """The value of a setting, of hashes the beginning."""
+    return str(value)[:12]
 
 
 def check_length(config, max_seq_length, path):

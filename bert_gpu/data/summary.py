@@ -65,7 +65,7 @@ def decode_instances(config, num_instances):
     """
     manifest = read_manifest(config.folder)
     tokenizer = open_tokenizer(f"{config.folder}/{manifest.vocab_file}", manifest.do_lower_case)
-    data = Dataset(InputConfig(input_file=",".join(manifest.paths(config.folder, "train"))))
+    data = Dataset(InputConfig(), paths=manifest.paths(config.folder, "train"))
     num_left = min(num_instances, len(data.train))
     for batch in evaluation_batches(
         data.reader("train", tokenizer, config.random_seed), batch_size=min(num_instances, 64)

@@ -4,9 +4,11 @@ An unfinished job has .NAME.building.json beside its shards, with its settings a
 finished one has dataset.json. Without either file the folder's content is not ours and stays.
 """
 
+import contextlib
 import glob
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -33,6 +35,9 @@ UNFINISHED += tuple(f"{name}.*.unfinished" for name in FILE_NAMES.values())
 TEMPORARY = (".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
 
 
+LEARNT = "learnt from the text"  # in the place of a vocabulary's identity
+# after the name of the data set; see records.shard_path
+SHARD = r"(-validation)?-\d{5,}-of-\d{5,}\.(tfrecord|index)"
 BUILDING = fields_of(Manifest)  # of the entries in .NAME.building.json
 
 
@@ -78,6 +83,9 @@ class Target:
             for split in ("train", "validation")
             for path in present.paths(config.folder, split)
         ]
+        # an index, the file beside them, is made again when they are read
+        others = filter(None, (present.vocab_file, present.order_file))
+        paths += [os.path.join(config.folder, name) for name in others]
         return "finished" if all(map(os.path.exists, paths)) else "resumed"
 
     def _refuse_foreign(self):
@@ -134,7 +142,7 @@ class Target:
 
     def has_shards(self):
         """Whether the folder holds a complete shard."""
-        return bool(self._find("{name}-*.tfrecord"))
+        return any(path.endswith(".tfrecord") for path in self._shard_files())
 
     def clear(self, mark=False):
         """Removes an earlier data set of this name, or what an interrupted job left of it. With
@@ -142,12 +150,34 @@ class Target:
 
         If it is killed, the folder holds either the earlier data set or this job, interrupted.
         """
+        learnt = self._learnt_vocabulary()
         self._remove(".{name}-*.stats", ".{name}-*.scores", *UNFINISHED)
         if mark:
             write_json(self.building, self.wanted)
         else:
             self._remove(".{name}.building.json")
-        self._remove(FILE_NAME, "{name}-*.tfrecord", "{name}-*.index", "{name}.order")
+        self._remove(FILE_NAME, "{name}.order")
+        for path in self._shard_files():
+            os.remove(path)
+        if mark and learnt not in (None, self.vocab_file) and not self._is_given(learnt):
+            os.remove(learnt)
+
+    def _learnt_vocabulary(self):
+        """The vocabulary in the folder that the earlier data set learnt from its text, or None. One
+        that was given to it may be the user's own file.
+        """
+        present, made = read_manifest(self.config.folder), {}
+        if present is not None:
+            made = present.settings
+        elif os.path.exists(self.building):
+            with contextlib.suppress(UserError):  # a damaged one is overwritten all the same
+                made = read_json(self.building, "the settings of a job", BUILDING, ("settings",))
+                made = made["settings"]
+        name = FILE_NAMES.get(made.get("tokenization"))
+        if made.get("vocabulary") != LEARNT or name is None:
+            return None
+        path = os.path.join(self.config.folder, name)
+        return path if os.path.exists(path) else None
 
     def undo(self):
         """Removes all files of this job from a folder that was empty before; the lock stays."""
@@ -177,10 +207,18 @@ class Target:
             if os.path.exists(shard.path) and os.path.exists(stats_path(shard))
         ]
         known = {path for shard in complete for path in (shard.path, index_path(shard.path))}
-        for path in self._find("{name}-*.tfrecord", "{name}-*.index"):
+        for path in self._shard_files():
             if path not in known:
                 os.remove(path)
         return complete
+
+    def _shard_files(self):
+        """The shards of this name and their indices; not what else begins with the name, such as
+        NAME-backup.tfrecord.
+        """
+        shard = re.compile(re.escape(self.config.name) + SHARD)
+        found = self._find("{name}-*.tfrecord", "{name}-*.index")
+        return [path for path in found if shard.fullmatch(os.path.basename(path))]
 
     def _find(self, *patterns):
         """Files in the folder that match patterns, in which {name} is the name of the data set."""

@@ -146,7 +146,7 @@ def files_below(folder):
         )
 
 
-def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
+def plan_blocks(paths, block_bytes, text_format=LINES, names=None, report=None):
     """Cuts files into blocks of about block_bytes of text, each at least that long except the last
     of a file.
 
@@ -156,6 +156,7 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
       text_format: TextFormat of all the files, or a list, one for each.
       names: list of str, the name of each file in error messages, such as that of the compressed
         file. Default: its path.
+      report: called with the bytes of the files read since the last call.
 
     Returns:
       list of Block. They depend on the files, on block_bytes and on the formats alone. A file
@@ -169,7 +170,7 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None):
     blocks, left_out = [], []
     for path, own_format, name in zip(paths, formats, names or paths, strict=True):
         first = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
-        found = scan_file(path, block_bytes, first, own_format, name)
+        found = scan_file(path, block_bytes, first, own_format, name, report)
         left_out += [] if found else [name]
         blocks += found
     if not blocks:
@@ -185,32 +186,60 @@ def no_document(names, text_format):
     return UserError(f"{names[0]}: has no document{others}; {needed}"[:300])
 
 
-def plan_windows(paths, window_bytes, text_formats, names=None, least=1):
+def plan_windows(paths, window_bytes, text_formats, names=None, least=1, report=None):
     """Cuts files into windows of about the same size, near to window_bytes of text.
 
     Args:
-      paths, text_formats, names: see `plan_blocks`.
+      paths, text_formats, names, report: see `plan_blocks`.
       window_bytes: int > 0.
-      least: number of windows wanted, also of a short text; fewer when it has too few documents.
+      least: number of windows wanted, also of a short text; fewer only when it has fewer documents.
 
     Returns:
       list of Window. They depend on the text of each file, on window_bytes and on least alone.
     """
-    blocks = plan_blocks(paths, -(-window_bytes // BLOCKS_PER_WINDOW), text_formats, names)
+    blocks = plan_blocks(paths, -(-window_bytes // BLOCKS_PER_WINDOW), text_formats, names, report)
     num_bytes = sum(block.num_bytes for block in blocks)
     num_windows = max(1, round(num_bytes / window_bytes))
     if least > num_windows:
-        num_windows = least
-        blocks = plan_blocks(paths, -(-num_bytes // num_windows), text_formats, names)
+        num_windows, block_bytes = least, -(-num_bytes // least)
+        blocks = plan_blocks(paths, block_bytes, text_formats, names)
+    windows = cut(blocks, num_windows)
+    if len(windows) < least:
+        num_documents = blocks[-1].first_document + blocks[-1].num_documents
+        while len(blocks) < min(least, num_documents):
+            block_bytes = max(1, block_bytes // BLOCKS_PER_WINDOW)
+            blocks = plan_blocks(paths, block_bytes, text_formats, names)
+        windows = cut_all(blocks, min(least, num_documents))
+    return windows
+
+
+def cut(blocks, num_windows):
+    """Windows of blocks, in equal parts of the text: each ends with the block in which its part
+    does. Parts that end in the same block are one.
+    """
+    num_bytes = sum(block.num_bytes for block in blocks)
     windows, pending, done = [], [], 0
     for block in blocks:
         pending.append(block)
         before, done = done, done + block.num_bytes
-        # in equal parts of the text: one ends within this block or at its end
         if done * num_windows // num_bytes > before * num_windows // num_bytes:
             windows.append(Window(tuple(joined(pending))))
             pending = []
     return windows
+
+
+def cut_all(blocks, num_windows):
+    """As `cut`, but exactly num_windows of them, no more than there are blocks: each has one at
+    least.
+    """
+    ends, index = np.cumsum([block.num_bytes for block in blocks]), np.arange(num_windows)
+    stops = 1 + np.searchsorted(ends, ends[-1] * (index + 1) // num_windows)
+    stops = index + np.maximum.accumulate(stops - index)
+    stops = np.minimum(stops, len(blocks) - index[::-1]).tolist()
+    starts = [0, *stops[:-1]]
+    return [
+        Window(tuple(joined(blocks[start:stop]))) for start, stop in zip(starts, stops, strict=True)
+    ]
 
 
 def joined(blocks):
@@ -241,9 +270,7 @@ def read_block(block):
       UserError: the file is missing or has changed since the block was planned.
     """
     try:
-        with open_binary(block.path) as file:
-            file.seek(block.start)
-            content = file.read(block.end - block.start)
+        content = read_content(block)
         documents = parse_documents(content, block.text_format)
     except (OSError, tf.errors.OpError, UnicodeDecodeError, BadLine) as error:
         raise changed(block.path) from error
@@ -254,6 +281,25 @@ def read_block(block):
     ):
         raise changed(block.path)
     return documents
+
+
+def document_bytes(block):
+    """(D,) int64, bytes of text of each document of a block, as formats.py measures it. UserError
+    as of `read_block`.
+    """
+    try:
+        found = find_documents(read_content(block), False, block.text_format)
+    except (OSError, tf.errors.OpError, UnicodeDecodeError, BadLine) as error:
+        raise changed(block.path) from error
+    if len(found.begins) != block.num_documents:
+        raise changed(block.path)
+    return np.diff(np.append(found.text_before, found.num_bytes))
+
+
+def read_content(block):
+    with open_binary(block.path) as file:
+        file.seek(block.start)
+        return file.read(block.end - block.start)
 
 
 def changed(path):
@@ -269,7 +315,7 @@ def open_binary(path):
     return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
 
 
-def scan_file(path, block_bytes, first_document, text_format, name):
+def scan_file(path, block_bytes, first_document, text_format, name, report=None):
     """The blocks of one file, in one pass; none when it has no document. Arguments and errors are
     those of `plan_blocks`.
     """
@@ -287,6 +333,8 @@ def scan_file(path, block_bytes, first_document, text_format, name):
         start, num_documents, num_sentences, num_bytes, num_empty = end, 0, 0, 0, 0
 
     for lines in whole_lines(path, name):
+        if report is not None:
+            report(len(lines))
         if position == 0:
             check_no_archive(name, lines, ENDINGS)
             if lines.startswith(BYTE_ORDER_MARK):

@@ -29,7 +29,7 @@ def is_own(path):
 
 def is_data_folder(folder):
     """Whether a data job, finished or not, wrote to a folder."""
-    if any(fnmatch.fnmatchcase(name, BUILDING) for name in os.listdir(folder)):
+    if unfinished_job(folder) is not None:
         return True
     try:
         with open(os.path.join(folder, DATASET), encoding="utf-8") as file:
@@ -37,6 +37,11 @@ def is_data_folder(folder):
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and content.keys() >= MANIFEST_KEYS
+
+
+def unfinished_job(folder):
+    """The name of the file that an unfinished data job left in a folder, or None."""
+    return next(iter(fnmatch.filter(sorted(os.listdir(folder)), BUILDING)), None)
 
 
 def is_vocabulary(path):

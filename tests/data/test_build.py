@@ -15,6 +15,7 @@ from bert_gpu.console import Console
 from bert_gpu.data import build, manifest, workers
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
+from bert_gpu.data.validation import choose_validation
 from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer import WordPieceTokenizer
@@ -123,6 +124,8 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch, ca
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "killed", sample_text, **settings)
     assert not (tmp_path / "killed" / "dataset.json").exists()
+    with pytest.raises(UserError, match=r"\.x\.building\.json: the data job .* is unfinished"):
+        Dataset(InputConfig(input_file=f"{tmp_path}/killed/*.tfrecord"))
     written = []
     monkeypatch.setattr(
         build.Worker, "write_shard", lambda *args: (written.append(args[1].path), write(*args))
@@ -160,6 +163,40 @@ def test_same_and_changed_settings(tmp_path, sample_text, vocab_file):
     assert not (tmp_path / "x-00000-of-00001.tfrecord").exists()
 
 
+@pytest.mark.parametrize("missing", ["vocab.txt", "x.order"])
+def test_a_finished_data_set_that_lacks_a_file_is_completed(tmp_path, sample_text, missing):
+    settings = dict(vocab_size=300, dupe_factor=1, order="length")
+    run(tmp_path, sample_text, **settings)
+    before = content(tmp_path)
+    (tmp_path / missing).unlink()
+    assert build.DatasetBuilder(config(tmp_path, sample_text, **settings)).status == "resumed"
+    run(tmp_path, sample_text, **settings)
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("share, most", [(0, 10), (0.2, 8)])
+def test_as_many_shards_as_documents(tmp_path, vocab_file, share, most):
+    """Any number up to that; the number that is advised for a larger one is possible."""
+    text = tmp_path / "text.txt"
+    text.write_text("The sea was calm.\nThe night was dark.\n\n" * 10)
+    settings = dict(vocab_file=vocab_file, validation_share=share)
+
+    def opened(num_shards):
+        return build.DatasetBuilder(
+            config(tmp_path / "out", text, num_shards=num_shards, **settings)
+        )
+
+    possible = []
+    for num_shards in range(1, 15):
+        try:
+            shards = [shard for shard in opened(num_shards).shards() if shard.split == "train"]
+            assert len(shards) == num_shards and all(shard.windows for shard in shards)
+            possible.append(num_shards)
+        except UserError as error:
+            assert int(str(error).split("give ")[1]) in possible
+    assert max(possible) <= most and (share or possible == [*range(1, most + 1)])
+
+
 def test_changed_text_is_noticed(tmp_path, vocab_file):
     text = tmp_path / "text.txt"
     text.write_text("One man came.\nAnother man went.\n\nThe sea was calm.\nThe night was dark.\n")
@@ -174,6 +211,37 @@ def test_foreign_shards_are_left_alone(tmp_path, sample_text, vocab_file):
     with pytest.raises(UserError, match="is in the way"):
         build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file))
     assert (tmp_path / "x-00000-of-00001.tfrecord").read_bytes() == b"precious"
+
+
+def test_overwriting_removes_shards_alone(tmp_path, sample_text, vocab_file):
+    """Not what a user has put beside them, whose name begins as theirs do."""
+    settings = dict(vocab_file=vocab_file, dupe_factor=1)
+    run(tmp_path, sample_text, num_shards=2, **settings)
+    mine = ["x-backup.tfrecord", "x-00000-of-00002-old.tfrecord", "x-mine.index"]
+    for name in mine:
+        (tmp_path / name).write_text("precious")
+    run(tmp_path, sample_text, overwrite=True, **settings)
+    assert all((tmp_path / name).read_text() == "precious" for name in mine)
+    assert not list(tmp_path.glob("x-*-of-00002.*"))
+
+
+def test_overwriting_removes_a_vocabulary_that_was_learnt(tmp_path):
+    """By the earlier data set, for another tokenization. One that was given may be the user's."""
+    text, words = tmp_path / "text.txt", tmp_path / "out" / "vocab.txt"
+    text.write_text("The sea was calm.\nThe night was dark.\n\nOne man came.\nHe went.\n" * 9)
+
+    def overwrite(**settings):
+        run(tmp_path / "out", text, overwrite=True, vocab_size=100, dupe_factor=1, **settings)
+        return {path.name for path in (tmp_path / "out").iterdir()}
+
+    assert "vocab.txt" in overwrite()
+    learnt = words.read_bytes()
+    assert "sentencepiece.model" in (found := overwrite(tokenization="SentencePiece"))
+    assert "vocab.txt" not in found
+    assert "sentencepiece.model" not in overwrite()
+    overwrite(vocab_file=str(words))
+    assert words.read_bytes() == learnt
+    assert "vocab.txt" in overwrite(tokenization="SentencePiece")
 
 
 def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
@@ -287,6 +355,35 @@ def test_what_is_not_the_jobs_own_stays_when_it_fails(tmp_path, sample_text, voc
     )
 
 
+def test_what_is_refused_with_overwrite_removes_nothing(tmp_path, sample_text, vocab_file):
+    run(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1)
+    before = content(tmp_path)
+    with pytest.raises(UserError, match="nothing is left of the text"):
+        run(
+            tmp_path,
+            sample_text,
+            overwrite=True,
+            vocab_file=vocab_file,
+            max_tokens_per_character=0.001,
+        )
+    assert content(tmp_path) == before
+
+
+def test_dropped_duplicates_may_leave_shards_without_instances(tmp_path, vocab_file):
+    """The number of shards is checked before anything is removed, and not again after."""
+    documents = [f"The sea was calm on day {day}.\nThe night was dark.\n" for day in range(3)]
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join([*documents, *documents[:1] * 30]))
+    settings = dict(vocab_file=vocab_file, validation_share=0, num_shards=4)
+    run(tmp_path / "out", text, **settings)
+    made, counts, num_dropped = run(
+        tmp_path / "out", text, overwrite=True, drop_duplicates=True, **settings
+    )
+    assert num_dropped == 30 and counts.num_documents == 3
+    assert made.train_shards == ("x-00000-of-00004.tfrecord",)
+    assert len(Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord")).train) > 0
+
+
 def test_a_shard_without_instances_is_left_out(tmp_path, vocab_file):
     text = tmp_path / "text.txt"
     text.write_text("hello world this is text\nmore text here\n\n\u200b\n")
@@ -316,12 +413,12 @@ def test_a_broken_dataset_json_is_named(tmp_path, sample_text, vocab_file, chang
 
 
 def test_validation_documents_are_set_aside(tmp_path, sample_text):
-    chosen = build.choose_validation(1000, 0.05, 1)
-    assert chosen.sum() == 50 and (chosen == build.choose_validation(1000, 0.05, 1)).all()
-    assert build.choose_validation(64, 0.01, 1).sum() == 1
-    assert build.choose_validation(64, 0.0, 1).sum() == 0
-    assert build.choose_validation(2, 0.99, 1).sum() == 1
-    assert build.choose_validation(1, 0.5, 1).sum() == 0
+    chosen = choose_validation(1000, 0.05, 1)
+    assert chosen.sum() == 50 and (chosen == choose_validation(1000, 0.05, 1)).all()
+    assert choose_validation(64, 0.01, 1).sum() == 1
+    assert choose_validation(64, 0.0, 1).sum() == 0
+    assert choose_validation(2, 0.99, 1).sum() == 1
+    assert choose_validation(1, 0.5, 1).sum() == 0
 
 
 @pytest.mark.parametrize("text", ["", "\n\n  \n", "\x00\x07\n"])
@@ -341,7 +438,7 @@ def test_text_without_words(tmp_path, vocab_file, text):
             dict(max_predictions_per_seq=100),
             "--max_predictions_per_seq=100: must be at most --max_seq_length=64",
         ),
-        (dict(num_shards=1000), "--num_shards=1000: the text can be cut into"),
+        (dict(num_shards=1000), "--num_shards=1000: the text has too few documents to"),
         (dict(vocab_file="no.txt"), "no.txt"),
         (dict(input_file="no.txt"), "no.txt"),
         (dict(masked_lm_prob=1.5), "--masked_lm_prob=1.5: must be below 1"),

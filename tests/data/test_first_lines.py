@@ -3,6 +3,7 @@ which --strict makes errors.
 """
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -12,6 +13,8 @@ from bert_gpu.__main__ import main as command
 from bert_gpu.data import build, validation
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
+from bert_gpu.settings import UserError
+from bert_gpu.text import corpus
 
 SENTENCES = [
     f"The {kind} of the house had {number} doors, and the wind came through every one of them."
@@ -46,13 +49,30 @@ def test_the_first_lines(tmp_path, capsys):
     first, second, *_ = output.out.splitlines()
     assert first.startswith("input: 1 file, 9.7 kB, lines: one sentence a line") and not output.err
     assert first.endswith("documents end at blank lines (as its first lines show)")
-    assert second.startswith("validation: 2 of 20 documents (10.0%), about ")
+    assert second.startswith("validation: 2 of 20 documents (10.0% of the text), about ")
     assert second.endswith("too few for a steady eval_loss; more text makes more")
     settings = json.loads((tmp_path / "out" / "dataset.json").read_text())["settings"]
     assert settings["input_format"] == "lines" and "strict" not in settings
     # what was decided is what the flag says
     assert call(tmp_path, DOCUMENTS, "--input_format=lines", "--strict") == 0
     assert "nothing to do" in capsys.readouterr().out
+
+
+def test_the_input_is_said_before_it_is_read(tmp_path, capsys, monkeypatch):
+    """Reading a large one takes minutes, of which progress is shown."""
+    said = []
+
+    def checksum(path, report):
+        said.append(capsys.readouterr().out)
+        report(10**6)
+        return 0
+
+    monkeypatch.setattr(build, "file_crc", checksum)
+    text = f"{DOCUMENTS}\n\n" * 20
+    assert call(tmp_path, text, vocabulary(tmp_path, *COMMON)) == 0
+    assert said[0].startswith("input: 1 file, ")
+    output = capsys.readouterr().out
+    assert "computing checksums: MB " in output and "looking for documents: MB 0.2/0.2" in output
 
 
 @pytest.mark.parametrize(
@@ -144,7 +164,7 @@ def test_enough_validation_rows(tmp_path, capsys):
     """If the text has them; and of a large one not more than are needed."""
     text = "\n\n".join("\n".join(SENTENCES[i % 100 : i % 100 + 9]) for i in range(1200))
     assert call(tmp_path, text) == 0
-    said = capsys.readouterr().out.splitlines()[1]
+    (said,) = re.findall("^validation: .*", capsys.readouterr().out, re.MULTILINE)
     data = Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord"))
     assert len(data.validation) >= validation.NUM_ROWS and "too few" not in said
     assert len(data.validation) < 0.11 * (len(data.train) + len(data.validation))
@@ -170,12 +190,67 @@ def test_validation_documents_get_one_pass(tmp_path):
         (1, None, "validation: none, because the text is one document"),
         (50, 0.0, "validation: none, as --validation_share=0 says"),
         (50, 0.02, "about 20 rows: too few for a steady eval_loss; give a larger"),
-        (50, None, "5 of 50 documents (10.0%), about 100 rows: too few"),
+        (50, None, "5 of 50 documents (10.0% of the text), about 100 rows: too few"),
     ],
 )
 def test_none_or_too_few_validation_rows_are_said(num_documents, share, part):
     chosen = np.arange(num_documents) < round(num_documents * (0.1 if share is None else share))
-    assert part in validation.describe(chosen, 1000, share)
+    assert part in validation.describe(chosen, chosen.mean(), 1000, share)
+
+
+@pytest.mark.parametrize("large", [0, 7, 19])
+def test_a_document_that_is_most_of_the_text_is_for_training(tmp_path, capsys, large):
+    """Wherever it stands, by all seeds; documents of like size are chosen by their hash alone."""
+    documents = ["\n".join(SENTENCES[i : i + 5]) for i in range(0, 100, 5)]
+    documents[large] = "\n".join(SENTENCES * 10)
+    (tmp_path / "in.txt").write_text("\n\n".join(documents))
+    blocks = corpus.plan_blocks([str(tmp_path / "in.txt")], 1000)
+    for pieces in (blocks, corpus.joined(blocks)):
+        is_large = validation.find_large(pieces, validation.most_bytes(pieces, 0.1))
+        assert np.flatnonzero(is_large).tolist() == [large]
+    for seed in range(30):
+        chosen = validation.choose_validation(20, 0.1, seed, is_large)
+        assert chosen.sum() == 2 and not chosen[large]
+        same = validation.choose_validation(20, 0.1, seed)
+        assert same[large] or (chosen == same).all()
+    assert call(tmp_path, "\n\n".join(documents)) == 0
+    output = capsys.readouterr()
+    assert "validation: 2 of 20 documents (0.8% of the text), about 6 rows" in output.out
+    assert "validation takes" not in output.err
+
+
+def test_a_validation_of_much_of_the_text_is_warned_of(tmp_path, capsys):
+    """Several documents, each of which is large, but none too large."""
+    documents = ["\n".join(SENTENCES[:2]) for _ in range(40)]
+    chosen = np.flatnonzero(validation.choose_validation(40, 0.1, 12345))
+    for index in chosen[:3]:
+        documents[index] = "\n".join(SENTENCES[:20])
+    text, flags = "\n\n".join(documents), [vocabulary(tmp_path, *COMMON), "--validation_share=.1"]
+    assert call(tmp_path, text, *flags) == 0
+    assert "takes 46% of the text, as 4 of 40 documents, because" in capsys.readouterr().err
+    assert call(tmp_path, text, *flags, "--overwrite", "--strict") == 2
+    assert "takes 46%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("copies, num_different", [(10, 10), (2, 1)])
+def test_duplicates_leave_validation_and_training(tmp_path, capsys, copies, num_different):
+    """Of ten documents, each ten times, those chosen were copies; of one twice, the first was."""
+    documents = ["\n".join(SENTENCES[i : i + 6]) for i in range(0, 6 * num_different, 6)]
+    text = "\n\n".join(document for document in documents for _ in range(copies))
+    flags = vocabulary(tmp_path, *COMMON), "--drop_duplicates", "--validation_share=.05"
+    flags += "--quiet", "--overwrite", f"--output_dir={tmp_path}/out"
+    for seed in range(1, 4):
+        assert call(tmp_path, text, *flags, f"--random_seed={seed}") == 0
+        data = Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord"))
+        assert (data.validation is not None) == (num_different > 1)
+    capsys.readouterr()
+    assert call(tmp_path, text, *[flag for flag in flags if flag != "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("validation: ") == 1
+    if num_different > 1:
+        assert "validation: 1 of 10 documents (" in said
+    else:
+        assert "validation: none, because the text is one document" in said
 
 
 def test_a_folder_as_vocabulary_is_called_a_folder(tmp_path, capsys):
@@ -222,9 +297,13 @@ def test_output_dir(tmp_path, capsys):
     assert f"--output_file={tmp_path}/a/pretrain.tfrecord" in capsys.readouterr().out
 
 
-def test_data_of_two_kinds_are_called_by_their_names(tmp_path, capsys):
-    from bert_gpu.settings import UserError
+def test_a_folder_with_a_comma_in_its_name_is_shown(tmp_path, capsys):
+    folder = f"--output_dir={tmp_path}/o, e[1]"
+    assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON), folder, "--show=1") == 0
+    assert "next sentence: " in capsys.readouterr().out
 
+
+def test_data_of_two_kinds_are_called_by_their_names(tmp_path, capsys):
     kinds = {"a": [], "b": ["--masking=dynamic", "--objective=sop"]}
     flags = vocabulary(tmp_path, *COMMON)
     for name, more in kinds.items():
@@ -232,10 +311,38 @@ def test_data_of_two_kinds_are_called_by_their_names(tmp_path, capsys):
     records = ",".join(f"{tmp_path}/{name}/*.tfrecord" for name in kinds)
     with pytest.raises(UserError, match=r"b holds dynamic sop data, and .*a static nsp;"):
         Dataset(InputConfig(input_file=records))
+    apart = dict(input_file=f"{tmp_path}/a/*.tfrecord", eval_input_file=f"{tmp_path}/b/*.tfrecord")
+    with pytest.raises(UserError, match=r"^--eval_input_file: .*b holds dynamic sop data, and "):
+        Dataset(InputConfig(**apart))
     for name in kinds:
         (tmp_path / name / "dataset.json").unlink()
     with pytest.raises(UserError, match=r"holds dynamic .*pairs rows, and .* static pairs rows of"):
         Dataset(InputConfig(input_file=records))
+
+
+def test_records_to_validate_on_have_the_vocabulary_of_training(tmp_path):
+    for name, words in (("a", COMMON), ("b", COMMON[1:])):
+        folder = f"--output_dir={tmp_path}/{name}"
+        assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *words), folder) == 0
+    apart = dict(input_file=f"{tmp_path}/a/*.tfrecord", eval_input_file=f"{tmp_path}/b/*.tfrecord")
+    with pytest.raises(UserError, match=r"^--eval_input_file: .* differ in tokenizer \(.*others$"):
+        Dataset(InputConfig(**apart))
+    (tmp_path / "b" / "dataset.json").unlink()
+    assert len(Dataset(InputConfig(**apart)).validation) > 0
+
+
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+def test_rows_that_are_masked_when_read_are_masked_alike(tmp_path, masking):
+    flags = vocabulary(tmp_path, *COMMON), f"--masking={masking}", "--max_predictions_per_seq=5"
+    for name, share in (("a", 0.15), ("b", 0.4)):
+        more = f"--output_dir={tmp_path}/{name}", f"--masked_lm_prob={share}"
+        assert call(tmp_path, DOCUMENTS, *flags, *more) == 0
+    records = InputConfig(input_file=f"{tmp_path}/a/*.tfrecord,{tmp_path}/b/*.tfrecord")
+    if masking == "static":
+        Dataset(records)
+        return
+    with pytest.raises(UserError, match=r"differ in masked_lm_prob \(0.4 and 0.15\); build both"):
+        Dataset(records)
 
 
 TEXTS = [part.replace("\n", " ") for part in DOCUMENTS.split("\n\n")]

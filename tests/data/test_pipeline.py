@@ -191,6 +191,21 @@ def test_several_folders(data, tmp_path):
     assert [file.path for file in alone.validation.files] == [shard]
 
 
+def test_foreign_records_may_have_rows_without_predictions(tmp_path):
+    """Google's programs write them when they mask whole words; nothing says there that they do."""
+    values = {name: np.ones((3, 8), np.int64) for name in ("input_ids", "input_mask")}
+    values |= {
+        name: np.zeros((3, 2), np.int64) for name in ("masked_lm_positions", "masked_lm_ids")
+    }
+    values["segment_ids"] = np.zeros((3, 8), np.int64)
+    values["masked_lm_weights"] = np.array([[1, 1], [0, 0], [1, 0]], np.float32)
+    with records.ShardWriter(str(tmp_path / "x.tfrecord")) as writer:
+        writer.write(*examples.encode_examples(values))
+    foreign = dataset.Dataset(InputConfig(input_file=str(tmp_path / "x.tfrecord")))
+    batch = foreign.reader("train", None, 1).read(np.arange(3), np.zeros(3, int))
+    assert batch["masked_lm_weights"].sum(1).tolist() == [2, 0, 1]
+
+
 def test_numbers_beyond_the_model_are_refused(data):
     reader = data.reader("train", None, 1, limits=dict(input_ids=20))
     reader.read(np.arange(20), np.zeros(20, int))
