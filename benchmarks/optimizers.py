@@ -409,6 +409,7 @@ def plot(folder, model, form, found):
     axes.legend()
     figure.tight_layout()
     path = pathlib.Path(folder) / f"optimizers-{model}-{form}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
     print(f"\n{path}")

@@ -145,8 +145,8 @@ class DataConfig(Settings):
     validation_share: float | None = setting(
         None,
         "Share of the documents held out for validation, in separate shards; at "
-        "least one document (0 = none). Default: what makes at least 500 rows, between 1 % and "
-        "10 %.",
+        "least one document (0 = none). Default: what makes at least 500 rows, between 1 % (of a "
+        "large text 10,000 rows) and 10 %.",
         low=0.0,
         below=1.0,
     )

@@ -1,8 +1,9 @@
 """Sets documents aside for validation: which ones, and enough that their loss means something.
 
 Unless the user gives a share, it is the one that makes about NUM_ROWS rows in one pass, but no more
-than a tenth of a small text and no less than a hundredth of a large one. Documents are counted, not
-their bytes; but one that alone has far more of the text than the share is left to training.
+than a tenth of a small text, and of a large one a hundredth, up to MOST_ROWS. Documents are
+counted, not their bytes; but one that alone has far more of the text than the share is left to
+training.
 """
 
 import numpy as np
@@ -13,12 +14,15 @@ from bert_gpu.text import corpus
 NUM_ROWS = 500  # of 128 tokens they have 10,000 predictions, whose mean loss is known within 2 %
 MARGIN = 1.3  # the number of rows is estimated, and documents differ in length
 LEAST_SHARE, LARGEST_SHARE = 0.01, 0.1
+MOST_ROWS = 10_000  # a run validates at every checkpoint
 FAR_MORE = 2.0  # times the share, of the bytes of the text
 
 
 def default_share(num_rows):
     """The share of the documents of a text that makes about num_rows rows in all."""
-    return min(LARGEST_SHARE, max(LEAST_SHARE, MARGIN * NUM_ROWS / max(1, num_rows)))
+    num_rows = max(1, num_rows)
+    least = min(LEAST_SHARE, MOST_ROWS / num_rows)
+    return min(LARGEST_SHARE, max(least, MARGIN * NUM_ROWS / num_rows))
 
 
 def most_bytes(blocks, share):

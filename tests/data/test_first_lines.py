@@ -169,6 +169,7 @@ def test_enough_validation_rows(tmp_path, capsys):
     assert len(data.validation) >= validation.NUM_ROWS and "too few" not in said
     assert len(data.validation) < 0.11 * (len(data.train) + len(data.validation))
     assert validation.default_share(10**6) == validation.LEAST_SHARE
+    assert validation.default_share(10**8) * 10**8 == validation.MOST_ROWS
     assert validation.default_share(100) == validation.LARGEST_SHARE
     assert 1000 <= validation.default_share(13_000) * 26_000 <= 2000
 
