@@ -41,6 +41,7 @@ from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.tokenizers import open_tokenizer
 
 SHARD_BYTES = 128 << 20  # target
+LARGE_TEXT_BYTES = 100_000_000  # from which reading it takes a second
 # Averages of English text. Only the predicted size, and so the number of shards, uses them.
 TEXT_BYTES_PER_TOKEN, STATIC_BYTES_PER_POSITION, COMPACT_BYTES_PER_TOKEN, REAL_SHARE = (
     5.0,
@@ -128,9 +129,12 @@ class DatasetBuilder:
             self._plan(self.inputs.paths, self.inputs.formats)
 
     def _progress(self, paths, what):
-        """Of reading files; what is wrong with one, whoever reads it says."""
+        """Of reading files once, which a small text is not worth a bar for; what is wrong with one,
+        whoever reads it says.
+        """
         num_bytes = sum(map(os.path.getsize, filter(os.path.exists, paths)))
-        return ByteProgress(self.console, num_bytes, what)
+        console = self.console if num_bytes >= LARGE_TEXT_BYTES else Console(quiet=True)
+        return ByteProgress(console, num_bytes, what)
 
     def _plan(self, paths, formats):
         """Cuts the corpus into windows and assigns each document to training or validation."""

@@ -68,6 +68,7 @@ def test_the_input_is_said_before_it_is_read(tmp_path, capsys, monkeypatch):
         return 0
 
     monkeypatch.setattr(build, "file_crc", checksum)
+    monkeypatch.setattr(build, "LARGE_TEXT_BYTES", 0)
     text = f"{DOCUMENTS}\n\n" * 20
     assert call(tmp_path, text, vocabulary(tmp_path, *COMMON)) == 0
     assert said[0].startswith("input: 1 file, ")
