@@ -162,7 +162,7 @@ class DatasetBuilder:
 
     def _choose(self, is_dropped=None):
         """(D,) bool, the documents for validation; see `validation.choose_validation`."""
-        is_large = validation.find_large(self.blocks, self.most_bytes)
+        is_large = validation.find_large(self.blocks, self.most_bytes) if self.share else None
         seed = self.config.random_seed
         return validation.choose_validation(
             self.num_documents, self.share, seed, is_large, is_dropped
@@ -185,10 +185,8 @@ class DatasetBuilder:
     def _say_validation(self, console):
         """Says what is held out, and warns if that is much of the text."""
         chosen, is_kept = self.fate == VALIDATION, self.fate != DROPPED
-        held_out, kept = (
-            validation.bytes_of(self.blocks, documents, self.most_bytes)
-            for documents in (chosen, is_kept)
-        )
+        held_out = validation.bytes_of(self.blocks, chosen, self.most_bytes)
+        kept = validation.bytes_of(self.blocks, is_kept)
         chosen, text_share = chosen[is_kept], held_out / kept
         rows = self.predicted_rows() * kept / self.num_text_bytes
         console.say(validation.describe(chosen, text_share, rows, self.config.validation_share))
@@ -430,7 +428,8 @@ class DatasetBuilder:
                 ]
             )
         self.fate[is_duplicate] = DROPPED
-        if not all((self.fate == split).any() for split in (TRAIN, VALIDATION)):
+        wanted = (TRAIN, VALIDATION) if self.share else (TRAIN,)
+        if not all((self.fate == split).any() for split in wanted):
             chosen = self._choose(is_duplicate)
             self.fate[~is_duplicate] = chosen[~is_duplicate]
         self._say_validation(console)

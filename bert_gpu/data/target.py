@@ -33,8 +33,6 @@ UNFINISHED = (
 UNFINISHED += tuple(f"{name}.*.unfinished" for name in FILE_NAMES.values())
 # What a job needs until it is finished.
 TEMPORARY = (".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
-
-
 LEARNT = "learnt from the text"  # in the place of a vocabulary's identity
 # after the name of the data set; see records.shard_path
 SHARD = r"(-validation)?-\d{5,}-of-\d{5,}\.(tfrecord|index)"
@@ -83,10 +81,16 @@ class Target:
             for split in ("train", "validation")
             for path in present.paths(config.folder, split)
         ]
-        # an index, the file beside them, is made again when they are read
-        others = filter(None, (present.vocab_file, present.order_file))
-        paths += [os.path.join(config.folder, name) for name in others]
-        return "finished" if all(map(os.path.exists, paths)) else "resumed"
+        if not all(map(os.path.exists, paths)):
+            return "resumed"
+        # an index, the file beside a shard, is made again when it is read
+        for name in filter(None, (present.vocab_file, present.order_file)):
+            if not os.path.exists(os.path.join(config.folder, name)):
+                raise UserError(
+                    f"{config.folder}: its {name} is missing; put it back, or --overwrite builds "
+                    "the data set again"
+                )
+        return "finished"
 
     def _refuse_foreign(self):
         """UserError if this job would overwrite a file in a folder without a data set of ours."""

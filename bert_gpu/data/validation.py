@@ -6,6 +6,8 @@ counted, not their bytes; but one that alone has far more of the text than the s
 training.
 """
 
+import math
+
 import numpy as np
 
 from bert_gpu.data.random_bits import derive_key, row_keys
@@ -34,7 +36,7 @@ def most_bytes(blocks, share):
     return FAR_MORE * max(share, 1 / num_documents) * num_bytes
 
 
-def document_sizes(block, most):
+def document_sizes(block, most=math.inf):
     """(D,) bytes of text of the documents of a block. One of no more than `most` bytes is not read
     for that: their mean.
     """
@@ -48,7 +50,7 @@ def find_large(blocks, most):
     return np.concatenate([document_sizes(block, most) > most for block in blocks])
 
 
-def bytes_of(blocks, chosen, most):
+def bytes_of(blocks, chosen, most=math.inf):
     """Bytes of text of the chosen documents, (D,) bool; see `document_sizes`."""
     parts = [chosen[corpus.Window((block,)).documents] for block in blocks]
     return sum(

@@ -128,22 +128,16 @@ def find_trained(config, output_dir):
     in --output_dir. That one goes first where its run started from --init_checkpoint, so that a
     training's own flags evaluate what it has trained.
     """
-    trained = os.path.join(output_dir, "model")
-    candidates = [trained] if models.has_model(trained) else []
+    trained, named = os.path.join(output_dir, "model"), None
+    has_own = models.has_model(trained)
     if config.init_checkpoint not in (None, NONE):
-        named = models.find_model(config.init_checkpoint, "init_checkpoint")
-        is_start = bool(candidates) and has_started_from(config, output_dir)
-        candidates.insert(1 if is_start else 0, named)
-    for path in candidates:
-        model, weights, notes, *_ = models.read_model(path)
-        for head in HEADS:
-            if f"{head.name}/bias" not in weights:
-                continue
-            labels = class_names(path, head, weights, notes.labels)
-            specs = head.weights(open_encoder(model), len(labels))
-            if set(specs) <= set(weights):
-                own = {name: weights[name] for name in specs}
-                return Trained(path, model, own, labels, head)
+        named = read_trained(models.find_model(config.init_checkpoint, "init_checkpoint"))
+    if named is not None and not (has_own and has_started_from(config, output_dir)):
+        return named
+    if has_own and (own := read_trained(trained)) is not None:
+        return own
+    if named is not None:
+        return named
     where = (
         f"--init_checkpoint={config.init_checkpoint} and {trained}"
         if config.init_checkpoint
@@ -155,18 +149,35 @@ def find_trained(config, output_dir):
     )
 
 
+def read_trained(path):
+    """The Trained model of a folder, None when it has no task's head."""
+    model, weights, notes, *_ = models.read_model(path)
+    for head in HEADS:
+        if f"{head.name}/bias" not in weights:
+            continue
+        labels = class_names(path, head, weights, notes.labels)
+        specs = head.weights(open_encoder(model), len(labels))
+        if set(specs) <= set(weights):
+            own = {name: weights[name] for name in specs}
+            return Trained(path, model, own, labels, head)
+    return None
+
+
 def has_started_from(config, output_dir):
     """Whether the run in a folder is a fine-tuning that began with the weights of --init_checkpoint
     and a head of its own, if any.
     """
     if not os.path.exists(os.path.join(output_dir, RUN)):
         return False
-    settings = RunFolder(output_dir).stored(fields_of(FinetuneConfig))["settings"]
-    known = {"task_name", "labels", "seed", "init_checkpoint"} <= set(settings)
-    if not known or not isinstance(settings["labels"], list):
+    try:
+        settings = RunFolder(output_dir).stored(fields_of(FinetuneConfig))["settings"]
+        known = {"task_name", "labels", "seed", "init_checkpoint"} <= set(settings)
+        if not known or not isinstance(settings["labels"], list):
+            return False
+        head = open_form(tasks.find_task(settings["task_name"])).HEAD
+        start = start_training(config, tuple(settings["labels"]), settings["seed"], head=head)
+    except UserError:  # a damaged run, or other flags than its own
         return False
-    head = open_form(tasks.find_task(settings["task_name"])).HEAD
-    start = start_training(config, tuple(settings["labels"]), settings["seed"], head=head)
     return weights_hash(start.weights) == settings["init_checkpoint"]
 
 

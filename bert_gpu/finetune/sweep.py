@@ -184,6 +184,10 @@ def find_tasks(run):
     """Names of GLUE's tasks that a FinetuneConfig's data_dir holds, MNLI first; UserError when
     there are none.
     """
+    if run.data_dir is None:
+        raise UserError(
+            f"--task_name={tasks.ALL}: needs the folder of GLUE's tasks; name it with --data_dir"
+        )
     found = [
         name
         for name in sorted(tasks.GLUE, key=lambda name: name != "mnli")
@@ -233,7 +237,8 @@ def run_sweep(variants, sweep, console=None):
             except WorkerLost:
                 raise
             except UserError:  # such as a value of the grid that does not fit the data
-                if rows and workers.is_chief:
+                is_new = not os.path.exists(os.path.join(output_dir, scores.JSON))
+                if rows and is_new and workers.is_chief:
                     write_scores(output_dir, rows, has_scores)
                 raise
             except GaveUp as error:

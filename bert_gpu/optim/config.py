@@ -6,8 +6,6 @@ from bert_gpu.optim import adamw, adamw8bit, lamb, muon
 from bert_gpu.optim.interface import check_expression
 from bert_gpu.settings import Settings, UserError, setting
 
-CURVES = ("linear", "cosine", "polynomial", "constant", "one_cycle", "triangle", "wsd")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Settings):
@@ -21,7 +19,7 @@ class ScheduleConfig(Settings):
         "(Cramming) rises from 1/4 of the peak to the peak at 3/4 of the run, without warm-up. "
         "wsd (warm-up, stable, decay) stays at the peak until it falls over the last "
         "--decay_proportion of the run (MiniCPM, ModernBERT).",
-        choices=CURVES,
+        choices=("linear", "cosine", "polynomial", "constant", "one_cycle", "triangle", "wsd"),
     )
     num_warmup_steps: int | None = setting(
         None, "Steps of linear warm-up from 0. Overrides --warmup_proportion.", low=0
@@ -31,7 +29,6 @@ class ScheduleConfig(Settings):
         "Share of the run that is linear warm-up from 0.",
         low=0.0,
         below=1.0,
-        needs=("curve", tuple(curve for curve in CURVES if curve != "triangle")),
     )
     polynomial_power: float = setting(
         2.0,
@@ -93,6 +90,12 @@ class ScheduleConfig(Settings):
                 f"{warmup}: --curve=one_cycle by --lr_schedule=time "
                 "peaks at a share of the time; use --warmup_proportion"
             )
+
+    def idle(self, name):
+        """As of Settings, with what `needs` cannot say."""
+        if name == "warmup_proportion" and self.curve == "triangle":
+            return "--warmup_proportion has no effect with --curve=triangle, which has its own rise"
+        return super().idle(name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

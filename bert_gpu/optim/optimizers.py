@@ -108,8 +108,11 @@ def update(
         new_slots |= {f"{slot}/{name}": value for slot, value in state.items()}
     if only_if is None:
         return new_weights, new_slots
-    kept = lambda new, old: {name: tf.where(only_if, new[name], old[name]) for name in new}  # noqa: E731
-    return kept(new_weights, weights), kept(new_slots, slots)
+    return _chosen(only_if, new_weights, weights), _chosen(only_if, new_slots, slots)
+
+
+def _chosen(condition, new, old):
+    return {name: tf.where(condition, value, old[name]) for name, value in new.items()}
 
 
 def layer_factors(names, decay):

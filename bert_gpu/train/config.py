@@ -533,7 +533,10 @@ def fit_sizes(batch, flexible, num_replicas, stored=None):
         return dataclasses.replace(batch, global_batch_size=rounded(1))
     if "train_batch_size" in flexible:
         sizes = range(micro_batch, 0, -1)
-        change = lambda size: abs(rounded(size) - wanted)  # noqa: E731
+
+        def change(size):
+            return abs(rounded(size) - wanted)
+
         near = (size for size in sizes if change(size) <= wanted / 8)
         micro_batch = next(near, min(sizes, key=change))
     return dataclasses.replace(

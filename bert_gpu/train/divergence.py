@@ -151,7 +151,7 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds, warn):
         progress.num_rollbacks + 1,
     )
     progress.best_step, progress.best_metric = restored.best_step, restored.best_metric
-    progress.num_worse = restored.num_worse
+    progress.best_by, progress.num_worse = restored.best_by, restored.num_worse
     progress.health = None
     # if the run is killed now, it resumes with the next records
     folder.write_progress(progress)

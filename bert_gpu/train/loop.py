@@ -155,8 +155,10 @@ class Loop:
     def run(self):
         """Trains to the end, and saves there. Raises GaveUp."""
         with self.writer, contextlib.closing(self.profiler):
-            if self.progress.step == 0 and (values := self._validate()) is not None:
-                self.ending.criterion(values)  # refuses a metric that there is not
+            try:
+                self._begin()
+            except Diverged as problem:
+                self._go_back(problem)
             while not self.is_last:
                 with contextlib.closing(self._calls()) as calls:
                     try:
@@ -166,6 +168,17 @@ class Loop:
                         self._go_back(problem)
             self.profiler.end(self.progress.step)
         self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
+
+    def _begin(self):
+        """Validates before the first step, and the end of a run that could not be validated when
+        it was saved.
+        """
+        step = self.progress.step
+        if step == 0 and (values := self._validate()) is not None:
+            self.ending.criterion(values)  # refuses a metric that there is not
+        elif step and self.is_finished() and self.progress.validation_failed:
+            if self._judge_validation(self._validate()):
+                self.folder.write_progress(self.progress)
 
     def _turn(self, calls):
         """One call of steps, and what is due after it."""
@@ -178,12 +191,14 @@ class Loop:
         if due.log:
             self._log()
             self.judge.check_steps(self.progress.step, due.is_end)
-        is_best = due.validation and self._judge_validation(self._validate())
         try:
             for mark in due.exports:  # first: a run resumed from the checkpoint is past them
                 self._export(mark)
-        finally:
-            self._save_if_good(due.save or is_best)
+        except SaveFailed:
+            self._save_if_good(due.save)
+            raise
+        is_best = due.validation and self._judge_validation(self._validate())
+        self._save_if_good(due.save or is_best)
 
     def is_over(self):
         return bool(self.moment.caught) or self.is_finished()
@@ -271,8 +286,9 @@ class Loop:
         try:
             yield
         except UserError:
-            self._log()
-            self._save(is_together=False)  # it may be that of one worker
+            if self.progress.step:
+                self._log()
+                self._save(is_together=False)  # it may be that of one worker
             raise
 
     def _train(self, calls):
@@ -403,8 +419,10 @@ class Loop:
         """Validates; returns {name: value}, None without validation."""
         if self.job.validate is None:
             return None
+        self.progress.validation_failed = True
         with self._keeping_steps(), self.watch.paused("validation"):
             values = self.job.validate()
+        self.progress.validation_failed = False
         step = self.progress.step
         self.log.write(
             step,

@@ -94,7 +94,10 @@ def next_try(sizes, good, bad, taken):
     """
     if good < 0 or (bad < len(sizes) and not any(taken.values())):
         return max((good + bad) // 2, 0)
-    index_of = lambda size: bisect.bisect_right(sizes, size) - 1  # noqa: E731
+
+    def index_of(size):
+        return bisect.bisect_right(sizes, size) - 1
+
     size, share = sizes[good], taken[sizes[good]]
     guess, most = index_of(2 * size), index_of(MOST_GROWTH * size)
     # not of its neighbours, which tell more of what shares differ by otherwise

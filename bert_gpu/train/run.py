@@ -356,8 +356,9 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
 def export_end(settings, export, folder, state, progress, workers, console):
     """Writes model/ at the end of a run: the last weights, or the best ones with --export_best."""
     ending, step = settings.ending, progress.step
-    best_step = folder.best_step() if ending.export_best else None
-    if ending.export_best and best_step != progress.best_step:
+    has_best = ending.export_best and progress.best_step is not None
+    best_step = folder.best_step() if has_best else None
+    if has_best and best_step != progress.best_step:
         console.warn(
             f"the checkpoint of step {progress.best_step}, which has the best validation "
             f"{ending.best_metric}, is not there; model/ is that of step {best_step or step}"

@@ -194,7 +194,7 @@ def describe_model(run):
 def describe_data(run):
     settings, free = run.record["settings"], run.record.get("free") or {}
     data = settings.get("training_data")
-    words = [str(free.get("input_file") or free.get("data_dir") or "")]
+    words = [str(free.get("input_file") or free.get("data_dir") or free.get("train_file") or "")]
     if isinstance(data, dict) and isinstance(data.get("files"), list):
         counts = [file[1] for file in data["files"] if isinstance(file, list) and len(file) > 1]
         words.append(f"{sum(counts):,} rows" if all(type(n) is int for n in counts) else "")

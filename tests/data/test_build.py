@@ -164,13 +164,13 @@ def test_same_and_changed_settings(tmp_path, sample_text, vocab_file):
 
 
 @pytest.mark.parametrize("missing", ["vocab.txt", "x.order"])
-def test_a_finished_data_set_that_lacks_a_file_is_completed(tmp_path, sample_text, missing):
+def test_a_finished_data_set_that_lacks_a_file_is_not_touched(tmp_path, sample_text, missing):
     settings = dict(vocab_size=300, dupe_factor=1, order="length")
     run(tmp_path, sample_text, **settings)
-    before = content(tmp_path)
     (tmp_path / missing).unlink()
-    assert build.DatasetBuilder(config(tmp_path, sample_text, **settings)).status == "resumed"
-    run(tmp_path, sample_text, **settings)
+    before = content(tmp_path)
+    with pytest.raises(UserError, match=f"its {missing} is missing; put it back, or --overwrite"):
+        run(tmp_path, sample_text, **settings)
     assert content(tmp_path) == before
 
 

@@ -222,6 +222,10 @@ def test_a_trial_that_is_refused_leaves_the_scores_of_those_before_it(tmp_path, 
         with pytest.raises(UserError, match="--max_seq_length=4"):
             sweep.run_sweep({"": settings}, SweepConfig(num_trials=3))
         assert [one["seed"] for one in json.loads(path.read_text())["trials"]] == [11, 12]
+    refused[:] = [12]
+    with pytest.raises(UserError, match="--max_seq_length=4"):
+        sweep.run_sweep({"": settings}, SweepConfig(num_trials=3))
+    assert [one["seed"] for one in json.loads(path.read_text())["trials"]] == [11, 12]
 
 
 def test_what_starts_from_a_trial_that_failed_is_not_tried(glue, tmp_path, monkeypatch):

@@ -25,6 +25,22 @@ def test_bad_steps_stop_a_run(tmp_path, bad):
         world.run()
 
 
+def test_going_back_to_a_checkpoint_that_was_compared_by_another_metric(tmp_path):
+    settings = dict(num_train_steps=20, log_steps=1, save_checkpoints_steps=4, max_bad_steps=2)
+    settings |= dict(on_divergence="rollback", early_stop_patience=2)
+    first = World(tmp_path, eval_losses=lambda step: 3.0, **settings)
+    first.progress.step, first.weight = 4, 4.0
+    first.progress.improve(-0.9, "accuracy")
+    first.folder.save(first.progress, first.job.read(), 5)
+    losses = lambda step, record: np.nan if record in (0, 2) else 2.0  # noqa: E731
+    world = World(tmp_path, losses=losses, eval_losses=lambda step: 3.0 - step / 10, **settings)
+    world.progress, _ = world.folder.newest_whole(print)
+    world.progress.compare_by("loss")
+    world.run()
+    assert world.log.cuts == [4] and world.progress.step == 20
+    assert (world.progress.best_by, world.progress.best_step) == ("loss", 20)
+
+
 def test_the_time_that_is_left_after_going_back(tmp_path):
     """The session began behind the step that it went back to; no extra save is due there."""
     settings = dict(num_train_steps=20, log_steps=1, save_checkpoints_steps=4, max_bad_steps=4)

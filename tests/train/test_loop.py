@@ -293,17 +293,34 @@ def test_another_best_metric_begins_anew(tmp_path):
     assert (later.progress.best_step, later.progress.best_metric) == (20, 8.0)
 
 
-@pytest.mark.parametrize("corrupt_step", [7, 8])
-def test_a_corrupt_record_of_the_validation_loses_no_step(tmp_path, corrupt_step):
-    def eval_losses(step):
-        if step >= corrupt_step:
-            raise UserError("x.tfrecord: record 3 is corrupt")
-        return 2.0
+@pytest.mark.parametrize("corrupt_step", [0, 7, 8, 20])
+def test_a_corrupt_record_of_the_validation_loses_nothing(tmp_path, corrupt_step):
+    """No step, no mark, and not the validation at the end, which is made up for."""
+    corrupt = [corrupt_step]
 
-    world = World(tmp_path, eval_losses=eval_losses, eval_steps=4, save_checkpoints_steps=100)
+    def eval_losses(step):
+        if corrupt and step >= corrupt[0]:
+            raise UserError("x.tfrecord: record 3 is corrupt")
+        return 2.0 - step / 100
+
+    settings = dict(
+        eval_losses=eval_losses, eval_steps=4, save_checkpoints_steps=100, num_train_steps=20,
+        finetune_time_markers=("0.4", "1"),
+    )  # fmt: skip
+    first, second = World(tmp_path, **settings), World(tmp_path, **settings)
     with pytest.raises(UserError, match="record 3"):
-        world.run()
-    assert world.saved[-1] == world.log.lines[-1]["step"] == 8
+        first.run()
+    failed_at = -(-corrupt_step // 4) * 4
+    assert first.saved[-1:] == ([failed_at] if failed_at else [])
+    corrupt.clear()
+    if failed_at:
+        second.progress, _ = second.folder.newest_whole(print)
+    second.run()
+    assert first.exports + second.exports == [(0.4, 8), (1.0, 20)]
+    lines = first.log.lines + second.log.lines
+    validated = {line["step"] for line in lines if "eval_loss" in line}
+    assert validated == {0, 4, 8, 12, 16, 20} - ({failed_at} if 0 < failed_at < 20 else set())
+    assert second.progress.best_step == second.folder.best_step() == 20
 
 
 @pytest.mark.parametrize("settings", [{}, dict(num_train_steps=1000)])
