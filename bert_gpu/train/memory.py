@@ -162,7 +162,7 @@ def choose_micro_batch(share_of, num_replicas, global_batch_size=None):
             fits = max(n for n in range(1, num_replicas + 1) if global_batch_size % n == 0)
             raise UserError(
                 f"--train_batch_size=auto: a global batch of {global_batch_size} cannot be divided "
-                f"among {num_replicas} GPUs; train on {fits}, or, in a new run, give another "
+                f"among {num_replicas} GPUs; train on {fits} of them, or in a new run give another "
                 "--global_batch_size"
             )
     largest = largest_that_fits(share_of, sizes)

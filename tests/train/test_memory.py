@@ -107,3 +107,8 @@ def test_recompute_flags():
     assert MemoryConfig().layers_recomputed == 0
     assert MemoryConfig(recompute=True).layers_recomputed == 1
     assert MemoryConfig(recompute_every=3).layers_recomputed == 3
+
+
+def test_a_global_batch_that_the_gpus_cannot_divide():
+    with pytest.raises(UserError, match="a global batch of 64 .* among 3 GPUs; train on 2 of them"):
+        choose_micro_batch(lambda size: 0.0, 3, 64)
