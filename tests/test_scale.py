@@ -22,11 +22,13 @@ JOB = (
 
 @pytest.fixture(scope="module")
 def measure():
-    """Of benchmarks/helpers: command -> Run, with the highest sum of its processes' memory."""
+    """Of benchmarks/helpers: command -> megabytes, the highest sum of what its processes allocate.
+    The libraries' pages are left out: how many of them count depends on who else maps them.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "benchmarks"))
         from helpers.measure import run
-    return lambda command: run([str(part) for part in command], cwd=ROOT).peak_bytes / 1e6
+    return lambda command: run([str(part) for part in command], cwd=ROOT).peak_anonymous_bytes / 1e6
 
 
 @pytest.fixture(scope="module")
