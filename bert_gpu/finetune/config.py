@@ -58,8 +58,9 @@ class FinetuneConfig(Settings):
     )
     predictions_file: str | None = setting(
         None,
-        "File for the rows of what is predicted, with the predicted label; - is standard output. "
-        "An existing one must hold earlier predictions. "
+        "File for the rows of what is predicted, with the predicted label: with commas where its "
+        "name ends in .csv, else with tabs; - is standard output. An existing one must hold "
+        "earlier predictions. "
         "Default: predictions.tsv in --output_dir.",
     )
     dev_share: float = setting(
@@ -282,7 +283,7 @@ def has_test_file(config):
         return False
     task = tasks.find_task(config.task_name or DEFAULT_TASK)
     folder = tasks.find_folder(task, config.data_dir)
-    return any(tasks.find_table(task, folder, stem) for stem in task.stems("test"))
+    return bool(tasks.find_tables(task, folder, "test"))
 
 
 def resolve_defaults(settings, phases):

@@ -6,6 +6,8 @@ folder of their own, but must never overwrite foreign files of the same names.
 """
 
 import contextlib
+import csv
+import io
 import itertools
 import json
 import os
@@ -219,7 +221,7 @@ def write_predictions(output_dir, examples, labels, kind, outputs, predictions_f
         float64 (N, C).
       predictions_file: takes the place of predictions.tsv; "-" is standard output.
     """
-    suffix = examples.source.stem.removeprefix("test")
+    suffix = suffix_of(examples.source)
     answers = kind.answers(outputs, labels)
     titles = ["value"] if outputs.shape[1] == 1 else [f"probability_{label}" for label in labels]
     heading = ["id", "prediction", *titles]
@@ -302,7 +304,7 @@ def check_predictions_file(run, parts, own):
     if named in (None, STANDARD_OUTPUT):
         return
     for part in parts:
-        suffix = part.source.stem.removeprefix("test")
+        suffix = suffix_of(part.source)
         path = os.path.join(*predictions_path(run.output_dir, suffix, named))
         if os.path.isdir(path):
             raise UserError(f"--predictions_file={named}: is a folder; name a file"[:300])
@@ -325,10 +327,13 @@ def is_earlier(path, own, output_dir):
             if own == ANSWERS:
                 found = json.load(file)
                 return isinstance(found, dict) and all(isinstance(x, str) for x in found.values())
-            *_, last = file.readline().rstrip("\n").split("\t")
-    except (OSError, ValueError, RecursionError):
+            if is_csv(path):
+                *_, last = next(csv.reader(file))
+            else:
+                *_, last = file.readline().rstrip("\n").split("\t")
+    except (OSError, ValueError, RecursionError, StopIteration, csv.Error):
         return False
-    return last.rstrip("_") == "prediction"
+    return last.rsplit("\t", 1)[-1].rstrip("_") == "prediction"
 
 
 def submission_of(task, outputs, answers):
@@ -342,15 +347,37 @@ def submission_of(task, outputs, answers):
     return answers
 
 
+def suffix_of(source):
+    """What the names of a file's predictions end in: "_matched" of test_matched, "" of test."""
+    stem = source.stem
+    return stem.removeprefix("test") if stem.startswith("test") else f"_{stem}"
+
+
 def with_suffix(name, suffix):
     stem, ending = os.path.splitext(name)
     return f"{stem}{suffix}{ending}"
 
 
 def write_table(output_dir, name, heading, rows):
-    """Writes lines of cells with tabs between them. Tabs and line breaks inside become spaces."""
-    every = itertools.chain([heading], rows)
-    write(output_dir, name, ("\t".join(map(one_line, row)) + "\n" for row in every))
+    """Writes lines of cells: with commas between them and quoted where the name ends in .csv, else
+    with tabs, where tabs and line breaks inside become spaces.
+    """
+    line_of = comma_separated if is_csv(name) else tab_separated
+    write(output_dir, name, map(line_of, itertools.chain([heading], rows)))
+
+
+def is_csv(name):
+    return name.lower().endswith(".csv")
+
+
+def comma_separated(cells):
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
+
+
+def tab_separated(cells):
+    return "\t".join(map(one_line, cells)) + "\n"
 
 
 def one_line(cell):

@@ -13,7 +13,7 @@ from bert_gpu.finetune.config import FILES, STANDARD_INPUT
 from bert_gpu.finetune.examples import Source, check_alike
 from bert_gpu.finetune.forms import open_form
 from bert_gpu.finetune.tables import Part
-from bert_gpu.finetune.tasks import find_folder, find_table
+from bert_gpu.finetune.tasks import find_folder, find_tables
 from bert_gpu.settings import UserError
 
 tf = Later("tensorflow")
@@ -68,12 +68,13 @@ def find_sources(task, config, split):
     if config.data_dir is None:
         raise UserError(MISSING[split])
     check_folder(config.data_dir)
-    folder, stems = find_folder(task, config.data_dir), task.stems(split)
-    found = [Source(stem, path, part) for stem in stems if (path := find_table(task, folder, stem))]
+    stem, endings = task.stems(split)[0], " or .".join(task.endings)
+    tables = find_tables(task, find_folder(task, config.data_dir), split)
+    found = [Source(stem, path, part) for stem, path in tables.items()]
     if not found:
         raise UserError(
-            f"--data_dir={config.data_dir}: has no {stems[0]}.{' or .'.join(task.endings)}; add "
-            f"one, name another folder, or name the file with --{split}_file"
+            f"--data_dir={config.data_dir}: has no {stem}.{endings}; add one, name "
+            f" another folder, or name the file with --{split}_file"
         )
     return found
 

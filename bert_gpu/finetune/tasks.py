@@ -36,6 +36,7 @@ class TaskSpec:
       reported: those of the metrics whose mean is the task's score, as GLUE counts.
       folder: of the task in a folder with all of GLUE.
       parts: {split: stems of its files} where they are others than the split's name.
+      beside: {stem: name of a folder beside the task's} that may hold the file instead.
       columns: {split: names of the columns} of files without a header line.
       submission: {stem of a test file: name of the file that GLUE takes}.
       submitted: whether GLUE takes labels as they are ("name"), as class indices ("index"), or
@@ -57,6 +58,7 @@ class TaskSpec:
     reported: tuple[str, ...] = ()
     folder: str | None = None
     parts: dict = dataclasses.field(default_factory=dict)
+    beside: dict = dataclasses.field(default_factory=dict)
     columns: dict = dataclasses.field(default_factory=dict)
     submission: dict = dataclasses.field(default_factory=dict)
     submitted: str = "index"
@@ -153,9 +155,14 @@ TASKS = {
             labels=("contradiction", "entailment", "neutral"),
             parts={
                 "dev": ("dev_matched", "dev_mismatched"),
-                "test": ("test_matched", "test_mismatched"),
+                "test": ("test_matched", "test_mismatched", "diagnostic"),
             },
-            submission={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
+            beside={"diagnostic": "diagnostic"},  # AX, which has no training data of its own
+            submission={
+                "test_matched": "MNLI-m.tsv",
+                "test_mismatched": "MNLI-mm.tsv",
+                "diagnostic": "AX.tsv",
+            },
             submitted="name",
         ),
         _glue(
@@ -200,6 +207,26 @@ def find_folder(task, data_dir):
             if bare(name.rstrip("/")) == bare(task.folder):
                 return os.path.join(data_dir, name.rstrip("/"))
     return data_dir
+
+
+def find_tables(task, folder, split):
+    """{stem: path} of the tables of a split that there are, as for `find_table`; one that is not in
+    the task's folder may be in a folder beside it.
+    """
+    found = {}
+    for stem in task.stems(split):
+        path = find_table(task, folder, stem)
+        if path is None and stem in task.beside:
+            path = find_table(task, os.path.join(parent_of(folder), task.beside[stem]), stem)
+        if path is not None:
+            found[stem] = path
+    return found
+
+
+def parent_of(folder):
+    """The folder that holds a folder, which may be a URL."""
+    folder = str(folder)
+    return os.path.dirname(folder.rstrip("/") if "://" in folder else os.path.abspath(folder))
 
 
 def find_table(task, folder, stem):

@@ -2,6 +2,7 @@
 resume, bad input.
 """
 
+import csv
 import io
 import json
 import os
@@ -327,6 +328,11 @@ def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_pat
     for _ in range(2):
         code, _, _ = call(capsys, *asked, f"--predict_file={file}", f"--predictions_file={own}")
         assert code == 0 and own.read_text() == (output / "predictions.tsv").read_text()
+    own = tmp_path / "more" / "mine.csv"  # with commas, also over an earlier one
+    for _ in range(2):
+        code, _, err = call(capsys, *asked, f"--predict_file={file}", f"--predictions_file={own}")
+        with open(own, newline="") as written:
+            assert code == 0 and list(csv.reader(written)) == table, err
     # what it must not replace is refused before anything is written
     config = trained / "model" / "config.json"
     kept = {path: path.read_bytes() for path in (file, own, config)}

@@ -2,12 +2,13 @@
 spelling, and predictions are written as its server takes them.
 """
 
+import shutil
 import types
 
 import numpy as np
 import pytest
 
-from bert_gpu.finetune import kinds, run, tasks, texts
+from bert_gpu.finetune import kinds, results, run, tasks, texts
 from bert_gpu.finetune.config import (
     FILES,
     FinetuneConfig,
@@ -124,6 +125,7 @@ FORMS = {
         "test.tsv": ["index\tsentence1\tsentence2", "0\ta\tb", "1\tc\td"],
     },
 }
+DIAGNOSTIC = "index\tsentence1\tsentence2\n0\tThe cat sat.\tThe cat did not sit.\n1\ta\tb\n"
 # first texts, second texts and labels of the training examples
 TRAINING = {
     "CoLA": (["The sailors rode the breeze.", "They drank the pub."], None, ["1", "0"]),
@@ -150,6 +152,8 @@ def glue(tmp_path_factory):
         (folder / name).mkdir()
         for file, lines in contents.items():
             (folder / name / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "diagnostic").mkdir()
+    (folder / "diagnostic" / "diagnostic.tsv").write_text(DIAGNOSTIC)
     return folder
 
 
@@ -171,7 +175,8 @@ def test_files_of_glue(glue, folder):
         )
         assert train.num_skipped == {"MRPC": 1, "QQP": 2}.get(folder, 0)
         assert not any(part.has_labels for part in examples["predict"])
-        assert len(examples["eval"]) == len(examples["predict"]) == (2 if folder == "MNLI" else 1)
+        evaluated, predicted = len(examples["eval"]), len(examples["predict"])
+        assert (evaluated, predicted) == ((2, 3) if folder == "MNLI" else (1, 1))
         kind = kinds.KINDS[task.kind]()
         labels = task.labels or kind.find_labels(train)
         for part in [train, *examples["eval"]]:
@@ -235,6 +240,27 @@ def test_glue_takes_the_own_test_file_of_a_task_in_its_labels_alone(
     start = types.SimpleNamespace(path="runs/" + "x" * 300, labels=labels)
     run.warn_of_labels(config, task, start, [part], types.SimpleNamespace(warn=told.append))
     assert [len(text) <= 300 for text in told] == [True] * is_foreign
+
+
+def test_the_diagnostic_is_predicted_by_a_model_of_mnli(glue, tmp_path, monkeypatch):
+    """GLUE has it in a folder beside MNLI's; others keep it in MNLI's; it may be missing."""
+
+    def predicted(folder):
+        config = FinetuneConfig(task_name="mnli", data_dir=str(folder))
+        found = read_splits(resolve_task(config), config, ["predict"])["predict"]
+        suffixes = [results.suffix_of(part.source) for part in found]
+        assert suffixes == ["_matched", "_mismatched", "_diagnostic"][: len(found)]
+        return [part.path for part in found[2:]]
+
+    own, beside = tmp_path / "x" / "MNLI", glue / "diagnostic" / "diagnostic.tsv"
+    shutil.copytree(glue / "MNLI", own)
+    assert predicted(own) == predicted(tmp_path / "x") == []
+    shutil.copytree(glue / "diagnostic", tmp_path / "diagnostic")  # beside a folder of GLUE's
+    assert predicted(tmp_path / "x") == []
+    monkeypatch.chdir(glue / "MNLI")
+    assert predicted(glue) == predicted(".") == [str(beside)]
+    shutil.copy(beside, own)
+    assert predicted(tmp_path / "x") == [str(own / "diagnostic.tsv")]
 
 
 def test_names_of_tasks():
