@@ -50,25 +50,28 @@ def test_what_packs_hide_of_an_exchange():
 
 
 def test_a_search_goes_on_at_an_edge_until_it_gets_worse():
-    import optimizers
+    from helpers.learning_rates import final_rates, rates_between
+    from helpers.learning_rates import search as search_of
+    from helpers.race import DIVERGED
+    from optimizers import read_rates
 
     def search(rates, loss_at):
-        return optimizers.search(rates, lambda rates: [loss_at(rate) for rate in rates])
+        return search_of(rates, lambda rates: [loss_at(rate) for rate in rates])
 
-    rates = optimizers.rates_between(1e-3, 5e-3)
+    rates = rates_between(1e-3, 5e-3)
     found = search(rates, lambda rate: abs(rate - 0.02))
     assert sorted(found) == pytest.approx([0.001, 0.002, 0.005, 0.01, 0.02, 0.05])
     assert list(search(rates, lambda rate: rate))[3:5] == pytest.approx([5e-4, 2e-4])
     assert list(search(rates, lambda rate: 1.0)) == rates
     assert len(search([0.01], lambda rate: abs(rate - 0.01))) == 3
-    losses = {1e-3: 6.28, 2e-3: 6.3, 5e-3: 6.27, 1e-2: optimizers.DIVERGED}
-    assert optimizers.final_rates(losses) == [5e-3, 1e-3]
-    assert optimizers.final_rates(dict.fromkeys(losses, optimizers.DIVERGED)) == [1e-3]
-    found = optimizers.read_rates("adamw:0.001,lamb:5e-3,adamw:2e-4")
+    losses = {1e-3: 6.28, 2e-3: 6.3, 5e-3: 6.27, 1e-2: DIVERGED}
+    assert final_rates(losses) == [5e-3, 1e-3]
+    assert final_rates(dict.fromkeys(losses, DIVERGED)) == [1e-3]
+    found = read_rates("adamw:0.001,lamb:5e-3,adamw:2e-4")
     assert found == dict(adamw=[1e-3, 2e-4], lamb=[5e-3])
     for wrong in ("sgd:1", "adamw:abc", "adamw"):
         with pytest.raises(argparse.ArgumentTypeError, match=f"{wrong}: must be OPTIMIZER:LEARN"):
-            optimizers.read_rates(wrong)
+            read_rates(wrong)
 
 
 def test_calls_within_a_part_count_once():
@@ -93,7 +96,7 @@ def test_calls_within_a_part_count_once():
 
 
 def test_optimizers_are_compared_seed_by_seed(capsys):
-    import optimizers
+    from helpers import race_tables
 
     def row(loss):
         curve = [[0.0, 9.0], [10.0, loss]]
@@ -103,30 +106,31 @@ def test_optimizers_are_compared_seed_by_seed(capsys):
     lost = dict(error="diverged", steps=5)
     adamw = [row(5.0), row(7.0), lost]
     found = dict(adamw=(1e-3, adamw), lamb=(2e-3, [lost] * 3), muon=(3e-3, [row(3.0)] * 3))
-    optimizers.print_race("tiny", "pre-LN", found, 5)
+    race_tables.print_race("tiny", "pre-LN", found, 5)
     text = capsys.readouterr().out
     cells = table(text)
     assert cells["adamw (1 of 3 diverged)"][2] == "6.000 (5.000 to 7.000)"
     assert cells["adamw (1 of 3 diverged)"][-1] == "-" and "fall to 0" in text
     assert cells["lamb (3 of 3 diverged)"][2:] == ["-", "-", "-", "0 of 2"]
     assert cells["muon"][-1] == "5 (3 to 7)"
-    assert optimizers.time_to_adamw([row(6.0), row(6.0), lost], adamw) == "1 of 2: 7"
+    assert race_tables.time_to_adamw([row(6.0), row(6.0), lost], adamw) == "1 of 2: 7"
 
 
 def test_only_a_divergence_is_a_result():
-    import optimizers
+    from helpers.command import Failed
+    from helpers.race import or_diverged
 
     def fails(text):
         def make():
-            raise optimizers.Failed(text)
+            raise Failed(text)
 
         return make
 
     text = "run.py: exit code 3: error: diverged: 25 steps"
-    assert optimizers.or_diverged(fails(text), steps=3) == dict(steps=3, error=text)
+    assert or_diverged(fails(text), steps=3) == dict(steps=3, error=text)
     for other in ("run.py: exit code 3: error: disk full", "run.py: exit code 2: diverged"):
-        with pytest.raises(optimizers.Failed):
-            optimizers.or_diverged(fails(other))
+        with pytest.raises(Failed):
+            or_diverged(fails(other))
 
 
 def test_rows_of_other_settings_are_refused(tmp_path, small, capsys):

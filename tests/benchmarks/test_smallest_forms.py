@@ -167,13 +167,12 @@ def test_shapes_of_the_quick_recipe_are_compared(small, tmp_path):
 def test_optimizers_are_compared(small, tmp_path, monkeypatch, capsys):
     """All parts, with one learning rate each; a second time nothing is run again."""
     import optimizers
+    from helpers import learning_rates, race, race_pairs
 
-    monkeypatch.setattr(
-        optimizers, "FIRST_RATES", dict.fromkeys(optimizers.OPTIMIZERS, (2e-3,) * 2)
-    )
-    monkeypatch.setattr(optimizers, "FIRST_PAIR_RATES", (1e-3, 1e-3))
-    monkeypatch.setattr(optimizers, "FINE_TUNED_BY", ("muon",))
-    monkeypatch.setattr(optimizers, "extended", lambda losses: None)
+    monkeypatch.setattr(race, "FIRST_RATES", dict.fromkeys(race.OPTIMIZERS, (2e-3,) * 2))
+    monkeypatch.setattr(race_pairs, "FIRST_PAIR_RATES", (1e-3, 1e-3))
+    monkeypatch.setattr(race_pairs, "FINE_TUNED_BY", ("muon",))
+    monkeypatch.setattr(learning_rates, "extended", lambda losses: None)
     for name in TENSORFLOW_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     flags = (
@@ -188,8 +187,8 @@ def test_optimizers_are_compared(small, tmp_path, monkeypatch, capsys):
     assert [len(found[part]) for part in ("costs", "runs", "pairs")] == [1, 5, 3]
     assert "tiny pre-LN adamw 0.001 0.001 min seed 2" in found["runs"]
     assert all(4 < row["mlm_loss"] < 8 for row in found["runs"].values())
-    printed = race, pairs, costs = tables(capsys.readouterr().out)
-    assert list(race) == ["adamw", "muon"] and race["adamw"][-1] == "-"
+    printed = losses, pairs, costs = tables(capsys.readouterr().out)
+    assert list(losses) == ["adamw", "muon"] and losses["adamw"][-1] == "-"
     assert list(pairs) == ["untrained", "adamw", "muon"]
     assert all(0 <= number(row[-1]) <= 1 for row in pairs.values())
     assert number(costs["tiny pre-LN"][-1]) > 0
@@ -202,8 +201,9 @@ def test_optimizers_are_compared(small, tmp_path, monkeypatch, capsys):
         for path in sorted(tmp_path.glob("*-pretrained-*/run.json"))
     ]
     assert (len(models), len(trained)) == (1, 2) and not set(models) & set(trained)
-    monkeypatch.setattr(optimizers, "run_script", None)
-    monkeypatch.setattr(optimizers, "Peer", None)
+    for module in (optimizers, race, race_pairs):
+        monkeypatch.setattr(module, "run_script", None)
+    monkeypatch.setattr(race, "Peer", None)
     optimizers.main()
     assert json.loads((tmp_path / "found.json").read_text())["runs"] == found["runs"]
     capsys.readouterr()
