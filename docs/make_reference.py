@@ -8,7 +8,7 @@ is what it takes. A class that several commands have stands once, and names them
 import pathlib
 
 from bert_gpu.__main__ import COMMANDS, run
-from bert_gpu.cli import aliases, flags, help
+from bert_gpu.cli import aliases, flags, help_text
 from bert_gpu.settings import value_type
 
 TARGET = pathlib.Path(__file__).with_name("reference.md")
@@ -106,7 +106,7 @@ def shown_default(field, value):
         return ""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"`{help.shown(value, field.metadata['unit'])}`"
+    return f"`{help_text.shown(value, field.metadata['unit'])}`"
 
 
 def meaning_of(field):

@@ -91,11 +91,11 @@ def test_a_training_that_reads_it(folders, measure, tmp_path):
 
 # reads and tokenizes a table of pairs as a fine-tuning does, its tokens on the disk
 TABLE = (
-    "import sys; from bert_gpu.finetune import classifier, growing; "
+    "import sys; from bert_gpu.finetune import classifier, disk_array; "
     "from bert_gpu.finetune.config import FinetuneConfig, resolve_task; "
     "from bert_gpu.finetune.splits import read_splits; "
     "from bert_gpu.text.tokenizers import open_tokenizer; "
-    "growing.IN_MEMORY_BYTES = 1 << 20; config = FinetuneConfig(train_file=sys.argv[1]); "
+    "disk_array.IN_MEMORY_BYTES = 1 << 20; config = FinetuneConfig(train_file=sys.argv[1]); "
     "[found] = read_splits(resolve_task(config), config, ['train'])['train']; "
     "chunks = ((chunk.texts_a, chunk.texts_b) for chunk in found.chunks()); "
     "rows = classifier.encode_examples(open_tokenizer(sys.argv[2], True), chunks, "

@@ -62,9 +62,9 @@ class Ours:
     def open_predictor(self):
         from bert_gpu.finetune import classifier
         from bert_gpu.finetune.config import resolve_task
-        from bert_gpu.finetune.forms import open_form
         from bert_gpu.finetune.splits import read_splits
         from bert_gpu.finetune.start import find_trained, start_trained
+        from bert_gpu.finetune.task_types import open_form
         from bert_gpu.train.devices import set_up
         from bert_gpu.train.state import TrainState
 

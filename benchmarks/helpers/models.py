@@ -27,7 +27,7 @@ def make_model(folder, text, name, classifies=False):
     from bert_gpu.model.config import ModelConfig
     from bert_gpu.model.encoder import BertEncoder
     from bert_gpu.model.weights import initialize
-    from bert_gpu.text.tokenizer import WordPieceTokenizer
+    from bert_gpu.text.wordpiece import WordPieceTokenizer
 
     vocab_file = str(folder / "vocab.txt")
     learn_vocabulary(text, vocab_file, 30522)

@@ -168,7 +168,7 @@ class Workers:
     """Peers of one kind that train together, on loopback; `ask` gives the answer of the first."""
 
     def __init__(self, system, settings, num_workers):
-        from bert_gpu.launch.workers import environments
+        from bert_gpu.launch.processes import environments
 
         self.peers = []
         try:

@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 
-from bert_gpu.watch.processor import processor
+from bert_gpu.doctor.processor import processor
 
 from . import ROOT
 

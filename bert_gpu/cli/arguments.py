@@ -135,9 +135,11 @@ class Reader:
                 raise UserError(
                     f"{place.prefix}{text[:100]!r}: write --name=value, one flag a line"
                 )
-            from bert_gpu.cli import meanings  # here, because only a mistake need wait for it
+            from bert_gpu.cli import suggestions  # here, because only a mistake need wait for it
 
-            raise UserError(f"{place.prefix}{meanings.unknown(text, self.script, self.all_names)}")
+            raise UserError(
+                f"{place.prefix}{suggestions.unknown(text, self.script, self.all_names)}"
+            )
         if equals:
             return name, value, text
         if is_switch:

@@ -5,8 +5,9 @@ import sys
 
 from bert_gpu import console
 from bert_gpu.cli import flags
+from bert_gpu.doctor import checks
+from bert_gpu.doctor.config import DoctorConfig
 from bert_gpu.settings import UserError
-from bert_gpu.watch.config import DoctorConfig
 
 SUMMARY = (
     "Examines this machine: versions, processor, memory, disks, GPUs, driver, CUDA libraries and "
@@ -26,15 +27,14 @@ def main(argv):
     config = parsed.make(DoctorConfig)
     if parsed.positionals:
         raise UserError(f"doctor: {parsed.positionals[0][:60]!r}: takes flags only; drop it")
-    from bert_gpu.watch import doctor
 
     def say(text):
         if console.is_terminal(sys.stderr):
             console.tell(sys.stderr, f"{text} ...")
 
-    findings = doctor.examine(config, say=say)
+    findings = checks.examine(config, say=say)
     if config.json:
-        console.answer(json.dumps(doctor.as_json(findings), indent=1))
+        console.answer(json.dumps(checks.as_json(findings), indent=1))
     else:
-        console.answer("\n".join(doctor.report(findings, console.columns_of(sys.stdout))))
-    return 0 if doctor.works(findings) else 2
+        console.answer("\n".join(checks.report(findings, console.columns_of(sys.stdout))))
+    return 0 if checks.works(findings) else 2

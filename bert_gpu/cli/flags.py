@@ -17,7 +17,7 @@ from absl import flags as absl_flags
 
 import bert_gpu
 from bert_gpu import console, recipes
-from bert_gpu.cli import aliases, arguments, flagfile, help, quick, translations
+from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick, translations
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.settings import (
     GaveUp,
@@ -293,7 +293,7 @@ def parse(
     foreign = aliases.ALIASES.get(script, {})
     wanted = next((argument for argument in argv[1:] if argument in HELP), None)
     if wanted is not None:
-        text = help.text(
+        text = help_text.text(
             os.path.basename(argv[0]),
             summary,
             example,

@@ -28,14 +28,14 @@ def main(argv):
     if not parsed.positionals:
         raise UserError("report: needs the folder of a run; name one, such as runs/pretrain")
     with quick_imports():
-        from bert_gpu.watch import reading, report, serve
-    paths = reading.find_whole_runs(parsed.positionals, console.warn)
+        from bert_gpu.watch import report, run_data, serve
+    paths = run_data.find_whole_runs(parsed.positionals, console.warn)
     report.import_drawing()
     if not config.watch:
         num_pictures = report.write_report(paths, config, report.now())
         console.answer(f"{config.output}, and {num_pictures} pictures beside it")
         return 0
-    reading.read_runs(paths)  # what is damaged is told before anything is served
+    run_data.read_runs(paths)  # what is damaged is told before anything is served
     with serve.open_server(paths, config) as server:
         host, port = server.server_address
         console.answer(f"http://{host}:{port}/ shows {len(paths)} run{'s'[: len(paths) > 1]}; "

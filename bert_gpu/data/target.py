@@ -20,7 +20,7 @@ from bert_gpu.files import check_writable, read_json, write_json
 from bert_gpu.settings import UserError, fields_of
 from bert_gpu.text.config import FILE_NAMES
 from bert_gpu.text.tokenizers import open_tokenizer
-from bert_gpu.text.vocab import write_whole_file
+from bert_gpu.text.wordpiece_learner import write_whole_file
 
 # Files that a killed process may leave: *.partial of shards (records.py) and of JSON (files.py),
 # PID.unfinished of the rest.

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data.pipeline import bucketed, consume, epoch_order
-from bert_gpu.finetune.growing import GrowingArray
+from bert_gpu.finetune.disk_array import GrowingArray
 from bert_gpu.text.framing import frame, padded
 from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.step import Objective
@@ -156,7 +156,7 @@ def evaluation_batches(examples, *, batch_size):
 
 
 def task_objective(encoder, kind):
-    """The Objective of a kind of answers (kinds.py) on an Encoder: its losses, weighted by
+    """The Objective of a kind of answers (problem_types.py) on an Encoder: its losses, weighted by
     row_weights and by the kind's own weights.
     """
 

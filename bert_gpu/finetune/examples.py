@@ -42,7 +42,7 @@ class Chunk:
 
 
 class Loaded:
-    """What the examples of a Source have in common, whatever their task (forms.py).
+    """What the examples of a Source have in common, whatever their task (task_types.py).
 
     Attributes:
       source: Source. path: of the file. digest: SHA-256 of the file. num_examples: N.

@@ -1,4 +1,4 @@
-"""Metrics of predictions, from a kind's outputs and targets (kinds.py).
+"""Metrics of predictions, from a kind's outputs and targets (problem_types.py).
 
 Legend: N examples, C classes or labels. A metric that the data do not define (ROC-AUC when all
 labels are equal, F1 when a class does not occur, a correlation with a constant) is None, not 0 or

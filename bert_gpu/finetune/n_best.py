@@ -2,7 +2,7 @@
 
 As in Google's run_squad the candidates are pairs of the best first and last tokens of each row,
 each token in the row that shows most of its context. Other than there the characters of a token are
-known (places.py), so that answers are cut out of the context itself.
+known (offsets.py), so that answers are cut out of the context itself.
 
 Legend: R rows, T tokens of a row, K best tokens of a row, P pairs.
 """

@@ -15,7 +15,6 @@ from bert_gpu.finetune.config import (
     resolve_phases,
     resolve_task,
 )
-from bert_gpu.finetune.forms import open_form
 from bert_gpu.finetune.splits import read_splits, standard_input_spooled
 from bert_gpu.finetune.start import (
     DROPOUT,
@@ -26,6 +25,7 @@ from bert_gpu.finetune.start import (
     start_training,
     write_notes,
 )
+from bert_gpu.finetune.task_types import open_form
 from bert_gpu.interop import models
 from bert_gpu.interop.sources import NONE
 from bert_gpu.model.config import ModelConfig
@@ -38,9 +38,9 @@ from bert_gpu.train.config import MemoryConfig, fit_sizes
 from bert_gpu.train.devices import join_workers, set_up
 from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
+from bert_gpu.train.memory_check import check_size
 from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
-from bert_gpu.train.sizes import check_size
 from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import TrainState, frozen_names
 

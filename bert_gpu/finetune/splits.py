@@ -11,8 +11,8 @@ from bert_gpu import files
 from bert_gpu.environment import Later
 from bert_gpu.finetune.config import FILES, STANDARD_INPUT
 from bert_gpu.finetune.examples import Source, check_alike
-from bert_gpu.finetune.forms import open_form
 from bert_gpu.finetune.tables import Part
+from bert_gpu.finetune.task_types import open_form
 from bert_gpu.finetune.tasks import find_folder, find_tables
 from bert_gpu.settings import UserError
 
@@ -28,8 +28,8 @@ MISSING = dict(
 
 
 def read_splits(task, config, phases):
-    """{phase: list of examples (forms.py)}: one for each file of the phase, such as MNLI's two dev
-    files.
+    """{phase: list of examples (task_types.py)}: one for each file of the phase, such as MNLI's two
+    dev files.
 
     Args:
       task: TaskSpec. config: FinetuneConfig. phases: of config.resolve_phases.

@@ -8,8 +8,8 @@ import typing
 from bert_gpu.files import CHECKSUM, json_checksum, read_json
 from bert_gpu.finetune import tasks
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, TokenConfig
-from bert_gpu.finetune.forms import open_form
 from bert_gpu.finetune.heads import CLASSIFIER, HEADS, Head
+from bert_gpu.finetune.task_types import open_form
 from bert_gpu.interop import models
 from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.sources import NONE, TASK
@@ -25,7 +25,7 @@ from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import pooling_of
 from bert_gpu.model.weights import initialize
 from bert_gpu.settings import Settings, UserError, fields_of, like
-from bert_gpu.text.tokenizer import Tokenizer
+from bert_gpu.text.wordpiece import Tokenizer
 from bert_gpu.train.checkpoint import RUN, RunFolder
 from bert_gpu.train.provenance import weights_hash
 

@@ -1,7 +1,8 @@
 """The table of downstream tasks, and where their files are.
 
-A task is a row: which columns of which files it reads, what kind of answer it wants (kinds.py) and
-by which metrics it is judged. Those of GLUE read the files that GLUE distributes.
+A task is a row: which columns of which files it reads, what kind of answer it wants
+(problem_types.py) and by which metrics it is judged. Those of GLUE read the files that GLUE
+distributes.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from bert_gpu.settings import UserError
 
 tf = Later("tensorflow")
 
-TEXT_KINDS = ("classification", "regression", "multilabel")  # one answer a text; kinds.py has them
+TEXT_KINDS = ("classification", "regression", "multilabel")  # one answer a text: problem_types.py
 KINDS = (*TEXT_KINDS, "tagging", "answers")
 ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of the files of a task
 SPLITS = ("train", "dev", "test")

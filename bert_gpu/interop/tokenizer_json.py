@@ -12,8 +12,8 @@ import json
 
 from bert_gpu.settings import UserError
 from bert_gpu.text.sentence_piece import OTHER_NAMES, SPACE, SentencePieceTokenizer
-from bert_gpu.text.tokenizer import MAX_WORD_CHARACTERS
 from bert_gpu.text.vocab_file import SPECIAL_PIECES
+from bert_gpu.text.wordpiece import MAX_WORD_CHARACTERS
 
 # of sentencepiece_model.proto
 UNIGRAM = 1

@@ -19,8 +19,8 @@ from bert_gpu.train.config import fit_sizes
 from bert_gpu.train.devices import join_workers, set_up
 from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
+from bert_gpu.train.memory_check import check_size
 from bert_gpu.train.monitor import check_monitoring
-from bert_gpu.train.sizes import check_size
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.throughput import total_peak_flops
 

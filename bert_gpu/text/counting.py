@@ -9,7 +9,7 @@ import collections
 import functools
 import hashlib
 
-from bert_gpu.text import clean, corpus, sentence_piece, vocab
+from bert_gpu.text import clean, corpus, sentence_piece, wordpiece_learner
 from bert_gpu.text.parallel import LOCAL, map_blocks
 
 # of text; a larger corpus is sampled. Words that a gigabyte lacks would get no piece anyway
@@ -77,4 +77,4 @@ def count_group(blocks, do_lower_case, tokenization, normalization):
     )
     if tokenization == "SentencePiece":
         return sentence_piece.count_words(documents)
-    return vocab.count_words(documents, do_lower_case)
+    return wordpiece_learner.count_words(documents, do_lower_case)

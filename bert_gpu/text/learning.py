@@ -12,7 +12,15 @@ import shutil
 import sys
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import archives, corpus, counting, parallel, sentence_piece, shape, vocab
+from bert_gpu.text import (
+    archives,
+    corpus,
+    counting,
+    parallel,
+    sentence_piece,
+    shape,
+    wordpiece_learner,
+)
 from bert_gpu.text.progress import ByteProgress
 
 BLOCK_BYTES = 8 << 20  # that a process holds at once; a sample consists of such blocks
@@ -79,8 +87,8 @@ def learn(blocks, config, console, workers=parallel.LOCAL):
     if not counts:
         raise no_words(config.input_file)
     if config.tokenization == "WordPiece":
-        pieces = vocab.learn_wordpiece(counts, config.vocab_size)
-        return Learnt(vocab.file_content(pieces), pieces, num_bytes)
+        pieces = wordpiece_learner.learn_wordpiece(counts, config.vocab_size)
+        return Learnt(wordpiece_learner.file_content(pieces), pieces, num_bytes)
     content = sentence_piece.learn_sentencepiece(counts, config.vocab_size, config.do_lower_case)
     return Learnt(content, sentence_piece.pieces_of(content), num_bytes)
 
@@ -125,9 +133,9 @@ def learn_with(workers, config, text_format, console):
     finally:
         if standard_input is not None or (inputs is not None and inputs.needs_spool):
             shutil.rmtree(spool, ignore_errors=True)
-    vocab.write_whole_file(config.targets[0], learnt.content, "the vocabulary")
+    wordpiece_learner.write_whole_file(config.targets[0], learnt.content, "the vocabulary")
     for path in config.targets[1:]:
-        vocab.write_vocab(path, learnt.pieces)
+        wordpiece_learner.write_vocab(path, learnt.pieces)
     num_bytes = sum(block.num_bytes for block in blocks)
     of_text = f"{num_bytes / 1e6:,.1f} MB of text"
     if learnt.num_bytes < num_bytes:

@@ -21,9 +21,9 @@ import tensorflow as tf
 
 from bert_gpu.files import check_regular
 from bert_gpu.settings import UserError
-from bert_gpu.text import basic
-from bert_gpu.text.tokenizer import SPECIAL_PIECES, as_bytes
-from bert_gpu.text.vocab import CHARACTER_COVERAGE, MIN_PIECE_COUNT
+from bert_gpu.text import basic_tokenizer
+from bert_gpu.text.wordpiece import SPECIAL_PIECES, as_bytes
+from bert_gpu.text.wordpiece_learner import CHARACTER_COVERAGE, MIN_PIECE_COUNT
 
 SPACE = "▁"  # U+2581, marks a space in a piece
 OTHER_NAMES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}  # their names in ALBERT's models
@@ -167,8 +167,8 @@ def begins_word(piece):
     is_unknown = piece in ("[UNK]", OTHER_NAMES["[UNK]"])
     return (
         piece.startswith(SPACE)
-        or basic.is_cjk(ord(piece[0]))
-        or (basic.is_punctuation(piece[0]) and not is_unknown)
+        or basic_tokenizer.is_cjk(ord(piece[0]))
+        or (basic_tokenizer.is_punctuation(piece[0]) and not is_unknown)
     )
 
 

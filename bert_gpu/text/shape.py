@@ -15,13 +15,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import archives, corpus, own_files, sentence_piece, vocab
+from bert_gpu.text import archives, corpus, own_files, sentence_piece, wordpiece_learner
 from bert_gpu.text.config import AUTO
 from bert_gpu.text.encodings import shortened_path
 from bert_gpu.text.formats import parse_documents
 from bert_gpu.text.progress import format_bytes
 from bert_gpu.text.sentences import has_rules, split_sentences
-from bert_gpu.text.tokenizer import SPECIAL_PIECES, WordPieceTokenizer
+from bert_gpu.text.wordpiece import SPECIAL_PIECES, WordPieceTokenizer
 
 HEAD_BYTES = 1 << 16  # of a file, from which its format is decided
 NUM_HEADS, HEAD_LINES = 16, 200  # files that are looked at, and lines of each
@@ -483,7 +483,7 @@ def vocabulary_warnings(tokenizer, documents, do_lower_case, is_given):
 def unknown_words(tokenizer, documents):
     """The commonest words of a text that have an unknown piece; at most NUM_UNKNOWN_SHOWN."""
     if isinstance(tokenizer, WordPieceTokenizer):
-        counts = vocab.count_words(documents, tokenizer.do_lower_case)
+        counts = wordpiece_learner.count_words(documents, tokenizer.do_lower_case)
     else:
         counts = sentence_piece.count_words(documents)
     words = sorted(counts, key=lambda word: (-counts[word], word))

@@ -1,6 +1,6 @@
 """Tokenizers as TensorFlow ops, for models that are served from a graph: strings in, ids out.
 
-They give the ids of tokenizer.py and sentence_piece.py. There, tensorflow-text's FastBertTokenizer
+They give the ids of wordpiece.py and sentence_piece.py. There, tensorflow-text's FastBertTokenizer
 takes most lines, and Python those that it treats otherwise than Google. A graph has no Python, so
 here every line goes Google's way: one table says what each character becomes (cleaned, in lower
 case, decomposed, without accents, spaces around punctuation), and FastWordpieceTokenizer splits the
@@ -17,9 +17,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_gpu.text import basic
+from bert_gpu.text import basic_tokenizer
 from bert_gpu.text.sentence_piece import SentencePieceTokenizer
-from bert_gpu.text.tokenizer import MAX_WORD_BYTES, MAX_WORD_CHARACTERS, matchable
+from bert_gpu.text.wordpiece import MAX_WORD_BYTES, MAX_WORD_CHARACTERS, matchable
 
 SIGMA, FINAL_SIGMA = 0x3A3, 0x3C2  # capital; small at the end of a word
 
@@ -75,13 +75,13 @@ class SentencePieceOps(tf.Module):
 
 def cased(character):
     """What a character becomes before WordPiece, for a cased model."""
-    return character.translate(basic.CLEAN).translate(basic.SPLIT_PUNCTUATION)
+    return character.translate(basic_tokenizer.CLEAN).translate(basic_tokenizer.SPLIT_PUNCTUATION)
 
 
 def uncased(character):
     """The same, for an uncased model; basic.split_words does this to whole lines."""
-    lower = character.translate(basic.CLEAN).lower()
-    return unicodedata.normalize("NFD", lower).translate(basic.STRIP_ACCENT)
+    lower = character.translate(basic_tokenizer.CLEAN).lower()
+    return unicodedata.normalize("NFD", lower).translate(basic_tokenizer.STRIP_ACCENT)
 
 
 class CharacterMap(tf.Module):
@@ -155,7 +155,9 @@ class FinalSigma(tf.Module):
 def assigned_characters():
     """The characters that a rule may change: those that Unicode assigns, and the CJK ranges."""
     for code in range(sys.maxunicode + 1):
-        if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs") or basic.is_cjk(code):
+        if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs") or basic_tokenizer.is_cjk(
+            code
+        ):
             yield chr(code)
 
 

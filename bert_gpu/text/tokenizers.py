@@ -1,7 +1,7 @@
 """Opens the tokenizer of a file: WordPiece from a vocabulary, SentencePiece from a model."""
 
 from bert_gpu.text.sentence_piece import SentencePieceTokenizer
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 
 
 def open_tokenizer(path, do_lower_case):

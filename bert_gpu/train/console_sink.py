@@ -3,8 +3,8 @@ step elsewhere, and a line for each validation.
 """
 
 from bert_gpu.console import broken, columns_of, format_metric, format_seconds, is_terminal
-from bert_gpu.train.events import EVAL
 from bert_gpu.train.sinks import Sink
+from bert_gpu.train.tensorboard_sink import EVAL
 
 # {name: (label, format, importance where there is little room)}, in the order in which they stand;
 # losses and accuracies of the task stand behind "loss".

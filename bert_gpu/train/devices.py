@@ -16,7 +16,7 @@ from bert_gpu.fused import compile_silently_once, stderr_discarded
 from bert_gpu.settings import UserError
 from bert_gpu.train.config import choose_gpus
 from bert_gpu.train.hardware import visible_gpus
-from bert_gpu.train.sizes import gpu_bytes
+from bert_gpu.train.memory_check import gpu_bytes
 from bert_gpu.train.workers import ALONE, Alone, Workers, join, joined
 
 CODES = dict(nccl="NCCL", ring="RING")  # of --all_reduce; TensorFlow chooses for the others

@@ -12,7 +12,7 @@ import os
 from bert_gpu.data.manifest import FILE_NAME, read_manifest
 from bert_gpu.files import read_json
 from bert_gpu.settings import UserError, fields_of
-from bert_gpu.train import changes
+from bert_gpu.train import resume_changes
 from bert_gpu.train.checkpoint import METRICS, RUN, RunFolder, RunRecord
 from bert_gpu.train.provenance import file_hash
 from bert_gpu.train.sinks import read_lines
@@ -139,7 +139,7 @@ def training_facts(stored, lines, step, share):
     facts = {"recipe": free.get("recipe") or "none", "steps": share or number(step)}
     num_steps, hours = stored.get("num_steps"), free.get("total_training_time")
     if free.get("lr_schedule") == "time" and hours is not None:
-        facts["time budget"] = f"{changes.length('time', num_steps, hours)}, by the clock"
+        facts["time budget"] = f"{resume_changes.length('time', num_steps, hours)}, by the clock"
     elif num_steps is not None:
         facts["steps"] += f" of {num_steps:,}"
     facts["global batch"] = f"{stored['global_batch_size']:,} sequences"

@@ -13,11 +13,11 @@ from bert_gpu.settings import UserError
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
 from bert_gpu.train.console_sink import ConsoleSink
-from bert_gpu.train.events import TensorBoard
 from bert_gpu.train.hardware import HardwareSampler
-from bert_gpu.train.mlflow_runs import MLflow, check_mlflow, tracking_uri
+from bert_gpu.train.mlflow_sink import MLflow, check_mlflow, tracking_uri
 from bert_gpu.train.sinks import JsonLines, cut_lines
-from bert_gpu.train.weights_and_biases import WeightsAndBiases, check_wandb
+from bert_gpu.train.tensorboard_sink import TensorBoard
+from bert_gpu.train.wandb_sink import WeightsAndBiases, check_wandb
 
 SECRETS = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")  # ends of names in the environment
 

@@ -25,11 +25,11 @@ from bert_gpu.train import (
 )
 from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.cadence import num_steps_of
-from bert_gpu.train.changes import describe_changes
 from bert_gpu.train.checkpoint import Progress
 from bert_gpu.train.config import BatchConfig
 from bert_gpu.train.divergence import DivergedForGood
 from bert_gpu.train.loop import Job, Loop
+from bert_gpu.train.resume_changes import describe_changes
 from bert_gpu.train.shared_folder import open_folder
 from bert_gpu.train.signals import watch_signals
 from bert_gpu.train.step import Objective, TrainStep

@@ -13,7 +13,7 @@ from bert_gpu.console import format_seconds
 from bert_gpu.files import parse_json
 from bert_gpu.settings import UserError
 from bert_gpu.train import sinks
-from bert_gpu.train.sizes import gpu_bytes, in_words, machine_bytes
+from bert_gpu.train.memory_check import gpu_bytes, in_words, machine_bytes
 
 
 def rows(training, settings, plan, devices, num_steps, folder, stored):

@@ -9,8 +9,8 @@ import re
 
 import numpy as np
 
-from bert_gpu.watch.look import slugs
-from bert_gpu.watch.reading import known
+from bert_gpu.watch.run_data import known
+from bert_gpu.watch.style import slugs
 
 GIB = 1 << 30
 LOG_SPREAD = 50.0  # of highest to lowest value, from which a chart opens with a logarithmic axis

@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from bert_gpu.watch.curves import finite, smoothed, thinned
-from bert_gpu.watch.look import (
+from bert_gpu.watch.run_data import known
+from bert_gpu.watch.style import (
     ACTIVITIES,
     GRID,
     INK,
@@ -28,7 +29,6 @@ from bert_gpu.watch.look import (
     short_number,
     style_of,
 )
-from bert_gpu.watch.reading import known
 
 INCHES, DOTS = (4.6, 2.75), 200  # of a picture; dots an inch of a PNG
 AXIS_TITLES = dict(step="steps", tokens="real tokens", hours="hours")

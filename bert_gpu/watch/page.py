@@ -10,7 +10,6 @@ import importlib.resources
 import numpy as np
 
 from bert_gpu.watch.config import AXES
-from bert_gpu.watch.look import ACTIVITIES, SERIES, VARIABLES, short_number
 from bert_gpu.watch.sections import (
     differences,
     format_hours,
@@ -19,6 +18,7 @@ from bert_gpu.watch.sections import (
     summary_of_entry,
     trial_metrics,
 )
+from bert_gpu.watch.style import ACTIVITIES, SERIES, VARIABLES, short_number
 
 GENERATOR = "bert-gpu report"
 AXIS_NAMES = dict(step="steps", tokens="tokens", hours="time")

@@ -9,9 +9,9 @@ import numpy as np
 
 from bert_gpu.files import check_writable, exists, write_text
 from bert_gpu.settings import UserError
-from bert_gpu.watch import charts, page, reading, sections
+from bert_gpu.watch import charts, page, run_data, sections
 from bert_gpu.watch.config import AXES
-from bert_gpu.watch.look import slugs
+from bert_gpu.watch.style import slugs
 
 MARK_BYTES = 2000  # in which a file of ours says what it is
 DRAWER = "matplotlib"
@@ -45,7 +45,7 @@ def make_report(paths, config, made, **served):
     Raises:
       UserError: a run is damaged.
     """
-    runs = reading.read_runs(paths)
+    runs = run_data.read_runs(paths)
     found = sections.sections_of(runs)
     tables = [table for run in runs for table in (run.train, run.valid)]
     axes = [axis for axis in AXES if any(np.isfinite(table[axis]).any() for table in tables)]

@@ -12,7 +12,7 @@ from bert_gpu.files import check_regular, parse_json, read_json
 from bert_gpu.settings import UserError, fields_of
 from bert_gpu.train.checkpoint import METRICS, RUN, RunRecord
 from bert_gpu.train.sinks import metrics_complaint
-from bert_gpu.watch.reading import find_below, is_validation, state_of
+from bert_gpu.watch.run_data import find_below, is_validation, state_of
 
 TAIL_BYTES = 1 << 16  # of metrics.jsonl that are read first; more where they do not suffice
 DAMAGED = "damaged"

@@ -9,8 +9,8 @@ import dataclasses
 import numpy as np
 
 from bert_gpu.settings import shortened
-from bert_gpu.watch.look import ACTIVITIES, short_number, slug
-from bert_gpu.watch.reading import Run
+from bert_gpu.watch.run_data import Run
+from bert_gpu.watch.style import ACTIVITIES, short_number, slug
 
 OF_TRIALS = ("seed", "output_dir", "init_checkpoint")  # settings in which trials may differ
 NOT_TOLD = ("output_dir", "training_data.made.tokenizer")  # of which no difference is told

@@ -10,12 +10,12 @@ import threading
 
 from bert_gpu.settings import UserError
 from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES
-from bert_gpu.watch import page, reading
+from bert_gpu.watch import page, run_data
 from bert_gpu.watch.report import make_report, now
 
 HOST = "127.0.0.1"
 HOST_NAMES = (HOST, "localhost")
-WATCHED = (RUN, METRICS, SAMPLES, reading.RESULTS)
+WATCHED = (RUN, METRICS, SAMPLES, run_data.RESULTS)
 
 
 class Served:
@@ -64,7 +64,7 @@ def signature(paths):
                 found.append(f"{status.st_size}.{status.st_mtime_ns}")
             except OSError:
                 found.append("")
-        found.append(str(reading.is_held(os.path.join(path, LOCK))))
+        found.append(str(run_data.is_held(os.path.join(path, LOCK))))
     return "-".join(found)
 
 

@@ -15,14 +15,14 @@ import pytest
 import safetensors.numpy
 
 from bert_gpu.cli import classify, flags
-from bert_gpu.finetune import kinds
+from bert_gpu.finetune import problem_types
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
 from bert_gpu.model.config import ModelConfig, read_labels
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.model.weights import initialize
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 from bert_gpu.train import run as engine
 from tests.interop.test_huggingface import needs_oracle, oracle_python
 
@@ -421,7 +421,7 @@ def test_kinds_of_tasks(workplace, capsys, tmp_path, kind, cells, metrics, flags
     assert set(values) == metrics | {"dev", "test", *ABOUT} and values["num_examples"] > 9
     assert min(values[name] for name in metrics - {"loss", "spearman"}) > 0.9, values
     said = json.loads((tmp_path / "run" / "model" / "config.json").read_text())["problem_type"]
-    assert said == kinds.KINDS[kind].problem_type
+    assert said == problem_types.KINDS[kind].problem_type
     (tmp_path / "run" / "model" / "task.json").unlink()  # config.json tells the kind, too
     alone = ["--do_predict", f"--init_checkpoint={tmp_path / 'run'}", FLAGS[0]]
     alone += [f"--output_dir={tmp_path / 'alone'}", f"--predict_file={tmp_path / 'all.tsv'}"]

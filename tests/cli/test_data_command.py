@@ -14,7 +14,7 @@ import pytest
 from bert_gpu.__main__ import main as command
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 from tests.cli.pretraining import HANG_SECONDS, ROOT, wait_until
 
 

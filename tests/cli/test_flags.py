@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import bert_gpu
 from bert_gpu.__main__ import main as bert_gpu_command
-from bert_gpu.cli import classify, data, flags, help, meanings, pretrain
+from bert_gpu.cli import classify, data, flags, help_text, pretrain, suggestions
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.settings import Settings, UserError, fields_of, setting
 from bert_gpu.train.config import EndingConfig
@@ -163,7 +163,7 @@ def test_help_shows_the_main_flags_by_topic(script, capsys, monkeypatch):
     assert all(topic in lines for topic in main) and "--helpfull shows all flags" in text
     fields = fields_of(*COMMANDS[script].CLASSES)
     for name in names:
-        start = help.brief(fields[name].metadata["help"], 94, help.LINES)
+        start = help_text.brief(fields[name].metadata["help"], 94, help_text.LINES)
         assert " ".join(start.split()).removesuffix(".") in " ".join(text.split())
     full = " ".join(help_of(script, "--helpfull", capsys).split())
     for name, field in fields.items():
@@ -174,9 +174,12 @@ def test_help_shows_the_main_flags_by_topic(script, capsys, monkeypatch):
 
 
 def test_brief_keeps_whole_sentences():
-    assert help.brief("One is here. two follows. Three too.", 25, 1) == "One is here. two follows."
-    assert help.brief("a: one thing; b: another thing", 20, 1) == "a: one thing."
-    assert help.brief("one sentence that is far too long", 10, 1) == (
+    assert (
+        help_text.brief("One is here. two follows. Three too.", 25, 1)
+        == "One is here. two follows."
+    )
+    assert help_text.brief("a: one thing; b: another thing", 20, 1) == "a: one thing."
+    assert help_text.brief("one sentence that is far too long", 10, 1) == (
         "one sentence that is far too long"
     )
 
@@ -225,9 +228,9 @@ def test_the_words_for_flags_lead_to_flags():
     every = {"flagfile", "top_k"}
     for script, command in COMMANDS.items():
         every |= {*fields_of(*command.CLASSES)}
-        for names in meanings.flags_elsewhere(script).values():
+        for names in suggestions.flags_elsewhere(script).values():
             assert names
-    for names, words in meanings.WORDS.items():
+    for names, words in suggestions.WORDS.items():
         assert set(names.split()) <= every and words.split()
 
 

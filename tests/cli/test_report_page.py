@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.watch import reading, serve
+from bert_gpu.watch import run_data, serve
 from bert_gpu.watch.config import ReportConfig
 from tests.browser import NAMES, Page, find_browser
 from tests.cli.pretraining import lines, pretrain, start_and_hold, wait_until
@@ -54,14 +54,14 @@ def resumed(data, tmp_path_factory):
     with start_and_hold(data, output, "--save_checkpoints_steps=5", before_step=8) as process:
         wait_until(process, lambda: (output / "metrics.jsonl").exists() and len(lines(output)) >= 8)
         process.kill()
-    assert reading.read_run(str(output), "x").state == "stopped"
+    assert run_data.read_run(str(output), "x").state == "stopped"
     assert pretrain(data, output, "--save_checkpoints_steps=5") == 0
     return output
 
 
 @pytest.mark.long
 def test_a_run_that_was_killed_reads_as_the_one_that_was_not(resumed, finished):
-    first, second = (reading.read_run(str(folder), "x") for folder in (resumed, finished))
+    first, second = (run_data.read_run(str(folder), "x") for folder in (resumed, finished))
     assert first.train["step"].tolist() == list(range(1, 13))
     for table in ("train", "valid"):
         for name in ("step", "loss", "tokens"):

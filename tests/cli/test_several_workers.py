@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.launch import workers as launched
+from bert_gpu.launch import processes as launched
 from bert_gpu.train.checkpoint import RunFolder
 from tests.cli.pretraining import HANG_SECONDS, ROOT, SMALL, lines, pretrain
 from tests.cli.test_classify import FLAGS, write_split

@@ -13,10 +13,10 @@ from pyarrow import parquet
 
 from bert_gpu.cli import flags
 from bert_gpu.cli import vocab as command
-from bert_gpu.text import counting, learning, vocab
+from bert_gpu.text import counting, learning, wordpiece_learner
 from bert_gpu.text.corpus import plan_blocks
 from bert_gpu.text.sentence_piece import SentencePieceTokenizer
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 
 TEXT = (
     "The painter paints a painting.\nThe walker walked to ﬁve walls.\n\n"
@@ -40,7 +40,7 @@ def call(capsys, *arguments):
 def test_wordpiece_is_what_the_learner_gives(folder, capsys):
     code, out, _ = call(capsys, "--input_file=text.txt", "--vocab_size=60", "--vocab_file=out.txt")
     counts = counting.count_words_of_blocks(plan_blocks(["text.txt"], 1 << 20), True)
-    expected = vocab.learn_wordpiece(counts, 60)
+    expected = wordpiece_learner.learn_wordpiece(counts, 60)
     assert code == 0 and WordPieceTokenizer("out.txt").vocab == expected
     assert out.splitlines()[-1].startswith(
         f"out.txt: {len(expected)} pieces from 0.0 MB of text in "

@@ -18,7 +18,7 @@ from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.validation import choose_validation
 from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 
 QUIET = Console(quiet=True)
 

@@ -15,7 +15,7 @@ from bert_gpu.data import build, pipeline, records, summary
 from bert_gpu.data.config import PADDINGS, DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 
 LENGTH = 64
 OBJECTIVES = ("nsp", "sop", "full_sentences", "packed")

@@ -10,8 +10,8 @@ import pytest
 
 from bert_gpu.data import instances, masking
 from bert_gpu.data.random_bits import GOLDEN, MASK64, mix_int, row_keys
-from bert_gpu.text import corpus, vocab
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text import corpus, wordpiece_learner
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 
 PASSES, LENGTH, SHARE, SHORT = 6, 96, 0.15, 0.1
 
@@ -21,7 +21,10 @@ def vocab_file(tmp_path_factory, sample_text):
     path = str(tmp_path_factory.mktemp("vocab") / "vocab.txt")
     blocks = corpus.plan_blocks([sample_text], 1 << 20)
     documents = [document for block in blocks for document in corpus.read_block(block)]
-    vocab.write_vocab(path, vocab.learn_wordpiece(vocab.count_words(documents, True), 2000))
+    wordpiece_learner.write_vocab(
+        path,
+        wordpiece_learner.learn_wordpiece(wordpiece_learner.count_words(documents, True), 2000),
+    )
     return path
 
 

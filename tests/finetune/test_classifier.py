@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.finetune import classifier, heads
-from bert_gpu.finetune.growing import GrowingArray
-from bert_gpu.finetune.kinds import Classification
+from bert_gpu.finetune.disk_array import GrowingArray
+from bert_gpu.finetune.problem_types import Classification
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.heads import classifier_weights

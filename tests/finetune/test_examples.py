@@ -11,7 +11,7 @@ import pytest
 
 from bert_gpu.finetune import examples, tables, tasks
 from bert_gpu.finetune.config import FinetuneConfig, has_test_file, resolve_phases, resolve_task
-from bert_gpu.finetune.kinds import Classification
+from bert_gpu.finetune.problem_types import Classification
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.settings import UserError
 

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from bert_gpu.finetune import kinds, results, run, tasks, texts
+from bert_gpu.finetune import problem_types, results, run, tasks, text_classification
 from bert_gpu.finetune.config import (
     FILES,
     FinetuneConfig,
@@ -177,7 +177,7 @@ def test_files_of_glue(glue, folder):
         assert not any(part.has_labels for part in examples["predict"])
         evaluated, predicted = len(examples["eval"]), len(examples["predict"])
         assert (evaluated, predicted) == ((2, 3) if folder == "MNLI" else (1, 1))
-        kind = kinds.KINDS[task.kind]()
+        kind = problem_types.KINDS[task.kind]()
         labels = task.labels or kind.find_labels(train)
         for part in [train, *examples["eval"]]:
             assert len(kind.targets(part, labels)) == len(part)
@@ -188,12 +188,14 @@ def test_what_glue_takes(glue, tmp_path, folder):
     """Every file has one prediction for each test example, by GLUE's name and in its words."""
     config = FinetuneConfig(task_name=folder, data_dir=str(glue))
     task = resolve_task(config)
-    kind = kinds.KINDS[task.kind]()
+    kind = problem_types.KINDS[task.kind]()
     labels = task.labels or ("score",)
     for part in read_splits(task, config, ["predict"])["predict"]:
         outputs = np.eye(len(labels))[[len(labels) - 1 - i for i in range(len(labels))]]
         outputs = np.array([[7.0], [-1.0]]) if folder == "STS-B" else outputs[: len(part)]
-        texts.write(str(tmp_path), FinetuneSettings(run=config), part, None, kind, labels, outputs)
+        text_classification.write(
+            str(tmp_path), FinetuneSettings(run=config), part, None, kind, labels, outputs
+        )
         lines = (tmp_path / "submission" / task.submission[part.source.stem]).read_text()
         heading, *rows = [line.split("\t") for line in lines.splitlines()]
         assert heading == ["index", "prediction"]
@@ -230,7 +232,9 @@ def test_glue_takes_the_own_test_file_of_a_task_in_its_labels_alone(
     task = resolve_task(config)
     [part] = read_splits(task, config, ["predict"])["predict"]
     settings, outputs = FinetuneSettings(run=config), np.eye(len(labels))[: len(part)]
-    texts.write(str(tmp_path), settings, part, None, kinds.Classification(), labels, outputs)
+    text_classification.write(
+        str(tmp_path), settings, part, None, problem_types.Classification(), labels, outputs
+    )
     assert (tmp_path / "test_results.tsv").exists()
     path = tmp_path / "submission" / f"{folder}.tsv"
     assert path.exists() == submits

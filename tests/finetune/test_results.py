@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from bert_gpu.finetune import pictures, results, tagging
+from bert_gpu.finetune import pictures, results, token_classification
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.finetune.tasks import TASKS
@@ -34,7 +34,7 @@ def write_ner(folder, data):
     config = FinetuneConfig(data_dir=str(data), task_name="ner", columns=("words", "pos"))
     [part] = read_splits(resolve_task(config), config, ["predict"])["predict"]
     settings = FinetuneSettings(run=FinetuneConfig())
-    tagging.write(str(folder), settings, part, None, None, LABELS, np.eye(2))
+    token_classification.write(str(folder), settings, part, None, None, LABELS, np.eye(2))
     (folder / ".predictions.conll.7.partial").write_text("")
     metrics = {"test": dict(f1=0.5)}
     results.write_results(str(folder), metrics, {"eval": [part]}, "model", 1)

@@ -12,7 +12,7 @@ from bert_gpu.cli import classify, flags
 from bert_gpu.finetune import scores, sweep
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig
 from bert_gpu.settings import GaveUp, UserError
-from bert_gpu.watch.reading import find_runs
+from bert_gpu.watch.run_data import find_runs
 
 
 def row(task, value, cell="", trial=1, **more):

@@ -22,7 +22,7 @@ from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 from tests.text.test_tokenizer_ops import ODD
 
 HERE = pathlib.Path(__file__).parent

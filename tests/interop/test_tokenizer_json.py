@@ -21,8 +21,8 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.settings import UserError
 from bert_gpu.text.sentence_piece import count_words, learn_sentencepiece
 from bert_gpu.text.tokenizers import open_tokenizer
-from bert_gpu.text.vocab import count_words as count_pieces
-from bert_gpu.text.vocab import learn_wordpiece
+from bert_gpu.text.wordpiece_learner import count_words as count_pieces
+from bert_gpu.text.wordpiece_learner import learn_wordpiece
 from tests.interop.test_huggingface import needs_oracle, oracle_environment, oracle_python
 from tests.interop.test_leaving import OF_OURS, model_of
 from tests.test_architecture import ROOT

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import parallel, sentence_piece, vocab
+from bert_gpu.text import parallel, sentence_piece, wordpiece_learner
 from bert_gpu.text.corpus import plan_blocks, read_block
 from bert_gpu.text.counting import count_words_of_blocks, sample_blocks
 from bert_gpu.text.parallel import Workers, map_blocks
@@ -32,7 +32,7 @@ def blocks(tmp_path_factory):
 def test_counts_are_those_of_the_whole_text(blocks):
     documents = [document for block in blocks for document in read_block(block)]
     for do_lower_case in (True, False):
-        assert count_words_of_blocks(blocks, do_lower_case) == vocab.count_words(
+        assert count_words_of_blocks(blocks, do_lower_case) == wordpiece_learner.count_words(
             documents, do_lower_case
         )
     assert count_words_of_blocks(

@@ -9,7 +9,7 @@ import pytest
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.settings import UserError
-from bert_gpu.text import counting, learning, vocab
+from bert_gpu.text import counting, learning, wordpiece_learner
 from bert_gpu.text.config import LINES, VocabConfig
 from bert_gpu.text.corpus import plan_blocks, read_block
 from bert_gpu.text.progress import ByteProgress
@@ -58,11 +58,13 @@ def test_only_the_sample_is_learnt_from(text, monkeypatch):
     monkeypatch.setattr(counting, "SAMPLE_BYTES", size // 3)
     learnt = learning.learn(blocks, config, Console())
     sample = counting.sample_blocks(blocks, size // 3, 5)
-    counts = vocab.count_words(
+    counts = wordpiece_learner.count_words(
         [document for block in sample for document in read_block(block)], True
     )
     assert (
-        learnt.pieces == vocab.learn_wordpiece(counts, 60) == learnt.content.decode().splitlines()
+        learnt.pieces
+        == wordpiece_learner.learn_wordpiece(counts, 60)
+        == learnt.content.decode().splitlines()
     )
     assert learnt.num_bytes == sum(block.num_bytes for block in sample) < size
 

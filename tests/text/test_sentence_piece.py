@@ -21,7 +21,7 @@ from bert_gpu.text.sentence_piece import (
     learn_sentencepiece,
     pieces_of,
 )
-from bert_gpu.text.tokenizer import SPECIAL_PIECES
+from bert_gpu.text.wordpiece import SPECIAL_PIECES
 
 WORDS = [
     stem + end

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_gpu.text import tokenizer_ops
 from bert_gpu.text.sentence_piece import SentencePieceTokenizer, count_words, learn_sentencepiece
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyzABCσςßﬁ中.", "ss", "ij"]
 CHARACTERS = [

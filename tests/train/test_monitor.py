@@ -17,7 +17,7 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.util.tensor_util import make_ndarray
 
 from bert_gpu.settings import UserError
-from bert_gpu.train import events, monitor, sinks
+from bert_gpu.train import monitor, sinks, tensorboard_sink
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
 from bert_gpu.train.sinks import JsonLines
@@ -157,8 +157,8 @@ def test_events_of_an_older_version_are_divided(folder, monkeypatch, killed):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(events.os, "remove", ends)
-            events.divide_older(folder.tensorboard, ("mlm",))
+            patch.setattr(tensorboard_sink.os, "remove", ends)
+            tensorboard_sink.divide_older(folder.tensorboard, ("mlm",))
     log = open_log(folder, 3)
     log.write(4, dict(mlm=40.0))
     log.write(4, dict(eval_mlm_loss=50.0))

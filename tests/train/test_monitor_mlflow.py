@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from bert_gpu.settings import UserError
-from bert_gpu.train import mlflow_runs, monitor
+from bert_gpu.train import mlflow_sink, monitor
 from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
 
@@ -83,9 +83,9 @@ def test_a_server_that_is_gone(folder, monkeypatch):
 def test_a_server_that_does_not_answer(folder, monkeypatch):
     """The thread is stuck; writes and the end are not."""
     told, answers = [], threading.Event()
-    monkeypatch.setattr(mlflow_runs.MLflow, "_send", lambda self: answers.wait(600))
-    monkeypatch.setattr(mlflow_runs, "CLOSING_SECONDS", 0.05)
-    monkeypatch.setattr(mlflow_runs, "WAITING", 2)
+    monkeypatch.setattr(mlflow_sink.MLflow, "_send", lambda self: answers.wait(600))
+    monkeypatch.setattr(mlflow_sink, "CLOSING_SECONDS", 0.05)
+    monkeypatch.setattr(mlflow_sink, "WAITING", 2)
     log = open_log(folder, "http://127.0.0.1:9", warn=told.append)
     thread = log.sinks["MLflow"].thread
     for step in range(5):

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.cluster import Cluster
-from bert_gpu.launch import workers as launched
+from bert_gpu.launch import processes as launched
 from bert_gpu.pretrain.config import PretrainSettings
 from bert_gpu.settings import UserError
 from bert_gpu.train import devices, run, workers

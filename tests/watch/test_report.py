@@ -9,7 +9,7 @@ import pytest
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.settings import UserError
-from bert_gpu.watch import charts, look, page, reading, report, sections
+from bert_gpu.watch import charts, page, report, run_data, sections, style
 from bert_gpu.watch.config import ReportConfig
 from tests.watch.runs import line, make_run, noisy, validation
 
@@ -17,7 +17,7 @@ CLASSIFIER = dict(task_name="pairs", labels=["no", "yes"])
 
 
 def make(*folders, **config):
-    paths = reading.find_runs(map(str, folders))
+    paths = run_data.find_runs(map(str, folders))
     return report.make_report(paths, ReportConfig(**config), report.now())
 
 
@@ -146,7 +146,7 @@ def test_only_what_a_run_has_is_drawn(tmp_path):
         *("Clocks held down: heat", "surprise"),
     ]
     assert "run-0 range" in rich.html
-    (run,) = reading.read_runs([str(tmp_path / "rich")])
+    (run,) = run_data.read_runs([str(tmp_path / "rich")])
     assert sections.time_shares(run) == dict(training=0.75, validation=0.25)
     empty = make(make_run(tmp_path / "new", []))
     assert titles(empty.html) == [] and "Curves" not in empty.html and not empty.pictures
@@ -160,7 +160,7 @@ def test_a_loss_that_is_not_finite_or_positive_is_survived(tmp_path):
     assert (
         titles(made.html)[0] == "Loss" and '<svg data-axis="step" data-scale="log"' not in made.html
     )
-    (run,) = reading.read_runs([str(tmp_path / "run")])
+    (run,) = run_data.read_runs([str(tmp_path / "run")])
     by_key = {chart.key: chart for group in charts.charts_of([run]).values() for chart in group}
     assert by_key["gradient-norm"].opens_with_log([run])
     assert not by_key["loss"].opens_with_log([run])
@@ -184,7 +184,7 @@ def test_trials_are_one_entry_with_their_spread(tmp_path):
             folder = tmp_path / f"{model}-{seed}"
             make_run(folder, [line(1)], settings=CLASSIFIER | start, results=results)
     make_run(tmp_path / "pretraining", [line(1)])
-    runs = reading.read_runs(reading.find_runs([str(tmp_path)]))
+    runs = run_data.read_runs(run_data.find_runs([str(tmp_path)]))
     pretraining, trials = sections.sections_of(runs)
     assert [entry.name for entry in pretraining.entries] == ["pretraining"]
     assert [(entry.name, len(entry.runs)) for entry in trials.entries] == [("bad", 2), ("good", 3)]
@@ -213,7 +213,7 @@ def test_names_of_metrics_need_no_care(tmp_path):
 def test_each_task_has_a_section(tmp_path):
     for task in ("pairs", "CoLA", "c.o.l.a", "<>"):
         make_run(tmp_path / task.strip("<>") / "run", [line(1)], settings=dict(task_name=task))
-    runs = reading.read_runs([str(path.parent) for path in tmp_path.rglob("run.json")])
+    runs = run_data.read_runs([str(path.parent) for path in tmp_path.rglob("run.json")])
     found = sections.sections_of(runs)
     assert len({section.key for section in found}) == 4 and {"pairs", "cola"} <= {
         section.key for section in found
@@ -228,7 +228,7 @@ def test_a_folder_of_trials_has_an_entry_for_each_cell(tmp_path):
             settings = CLASSIFIER | dict(seed=seed, learning_rate=rate, init_checkpoint=f"x{seed}")
             folder = tmp_path / "sweep" / f"learning_rate={rate}" / f"trial-{seed}"
             make_run(folder, [line(1)], settings=settings, results=dict(accuracy=seed / 2))
-    runs = reading.read_runs(reading.find_runs([str(tmp_path / "sweep")]))
+    runs = run_data.read_runs(run_data.find_runs([str(tmp_path / "sweep")]))
     (section,) = sections.sections_of(runs)
     found = [(entry.name, len(entry.runs)) for entry in section.entries]
     assert found == [("learning_rate=1e-05", 2), ("learning_rate=2e-05", 2)]
@@ -239,12 +239,12 @@ def test_runs_of_one_seed_and_several_models_are_no_trials(tmp_path):
     for number in (1, 2):
         start = CLASSIFIER | dict(init_checkpoint=f"model{number}")
         make_run(tmp_path / f"pairs-{number}", [line(1)], settings=start)
-    runs = reading.read_runs(reading.find_runs([str(tmp_path)]))
+    runs = run_data.read_runs(run_data.find_runs([str(tmp_path)]))
     assert [entry.name for entry in sections.sections_of(runs)[0].entries] == ["pairs-1", "pairs-2"]
 
 
 def test_twenty_runs_are_told_apart():
-    assert len({str(look.style_of(index)) for index in range(20)}) == 20
+    assert len({str(style.style_of(index)) for index in range(20)}) == 20
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_twenty_runs_are_told_apart():
     [(0, "0"), (0.25, "0.25"), (1e-4, "1e-4"), (1500, "1500"), (12500, "12.5k"), (3e9, "3B")],
 )
 def test_numbers_are_short(value, text):
-    assert look.short_number(value) == text
+    assert style.short_number(value) == text
 
 
 def report_command(*arguments):

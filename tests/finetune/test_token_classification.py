@@ -12,7 +12,7 @@ import seqeval.metrics
 import seqeval.scheme
 import tensorflow as tf
 
-from bert_gpu.finetune import classifier, tagging
+from bert_gpu.finetune import classifier, token_classification
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.finetune.start import Start
@@ -62,7 +62,9 @@ def encoded(found, max_seq_length=40, doc_stride=None, padding="dynamic", labels
         run=FinetuneConfig(padding=padding), tokens=TokenConfig(doc_stride=doc_stride)
     )
     start = Start("none", MODEL, Numbers(), labels, {}, [])
-    return tagging.encode(found, tagging.Tagging(), start, settings, max_seq_length, ".")
+    return token_classification.encode(
+        found, token_classification.Tagging(), start, settings, max_seq_length, "."
+    )
 
 
 def random_sentences(count, longest, seed=0):
@@ -135,7 +137,10 @@ def padded(rows, padding):
 
 
 def test_losses_and_counts_are_those_of_the_words_however_rows_are_padded(tmp_path):
-    rows, kind = encoded(examples_of(tmp_path, random_sentences(8, 12)), 24), tagging.Tagging()
+    rows, kind = (
+        encoded(examples_of(tmp_path, random_sentences(8, 12)), 24),
+        token_classification.Tagging(),
+    )
     weights = initialize(token_classifier_weights(BertEncoder(MODEL), 3), 0)
     weights = {
         name: tf.constant(value * (20 if value.ndim == 2 else 1)) for name, value in weights.items()
@@ -172,7 +177,7 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(tmp_path, ru
     for replicas, batch_size, padding in runs:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
         predict = classifier.Predictor(
-            devices, random_state(devices), BertEncoder(MODEL), tagging.Tagging()
+            devices, random_state(devices), BertEncoder(MODEL), token_classification.Tagging()
         )
         results.append(predict(padded(rows, padding), batch_size))
     assert results[0].shape == (found.num_words, 3) and results[0].dtype == np.float64
@@ -194,14 +199,14 @@ def test_a_step_is_the_mean_over_all_words_however_it_is_divided(tmp_path):
     for replicas, micro_batches in [(1, 1), (2, 2)]:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
         state = random_state(devices, model=model)
-        objective = classifier.task_objective(BertEncoder(model), tagging.Tagging())
+        objective = classifier.task_objective(BertEncoder(model), token_classification.Tagging())
         step = TrainStep(
             devices, state, objective, OptimizerConfig(), num_micro_batches=micro_batches, seed=1
         )
         if not found:
-            outputs = classifier.Predictor(devices, state, BertEncoder(model), tagging.Tagging())(
-                rows, 8
-            )
+            outputs = classifier.Predictor(
+                devices, state, BertEncoder(model), token_classification.Tagging()
+            )(rows, 8)
         found.append(step([batch], [1e-3], 0).read()["loss"][0])
     is_word = batch["token_labels"] >= 0
     counts = np.repeat(batch["row_weights"], is_word.sum(-1)) > 0
@@ -217,8 +222,10 @@ def judged(truth, predicted, labels):
         origin = np.array([len(one) for one in truth])
 
     outputs = np.eye(len(labels))[[labels.index(tag) for one in predicted for tag in one]]
-    names = tagging.metric_names(None, tagging.Tagging(), labels)
-    found = tagging.judge(None, None, Rows, tagging.Tagging(), labels, outputs, names)
+    names = token_classification.metric_names(None, token_classification.Tagging(), labels)
+    found = token_classification.judge(
+        None, None, Rows, token_classification.Tagging(), labels, outputs, names
+    )
     assert set(found) == set(names)
     return found
 
@@ -293,7 +300,7 @@ def test_predictions_read_back_as_the_words_of_the_file(tmp_path, name, text):
     examples = read(tmp_path)
     outputs = np.eye(3)[np.arange(examples.num_words) % 3]
     settings, out = FinetuneSettings(run=FinetuneConfig()), tmp_path / "out"
-    tagging.write(str(out), settings, examples, None, None, LABELS, outputs)
+    token_classification.write(str(out), settings, examples, None, None, LABELS, outputs)
     table = (out / "test_results.tsv").read_bytes().decode().split("\n")[1:-1]
     (out / "predictions.conll").rename(out / "test.txt")
     sentences, again = list(examples.sentences()), list(read(out).sentences())
@@ -323,13 +330,15 @@ def test_metrics_that_nothing_defines_are_null():
     found = judged([["O", "B-X"]], [["O", "O"]], labels)
     assert (found["precision"], found["recall"], found["f1"]) == (0, 0, 0)
     outputs = np.full((2, 2), np.nan)
-    assert set(tagging.judge(None, None, None, None, labels, outputs, ("f1",)).values()) == {None}
+    assert set(
+        token_classification.judge(None, None, None, None, labels, outputs, ("f1",)).values()
+    ) == {None}
 
 
 def test_unknown_and_lonely_tags_are_refused(tmp_path):
     found = examples_of(tmp_path, [(["5", "6"], ["O", "O"]), (["7"], ["O"])])
     with pytest.raises(UserError, match=r"all 2 examples have the label 'O'"):
-        tagging.find_labels(None, found)
+        token_classification.find_labels(None, found)
     with pytest.raises(UserError, match=r"train.jsonl: line 1 has the label 'O'.*it has B-X"):
         encoded(found, labels=("B-X", "I-X"))
 
@@ -346,12 +355,14 @@ def test_a_tiny_bert_learns_a_rule(tmp_path):
     rows = encoded(examples_of(tmp_path, sentences))
     devices = set_up(DeviceConfig())
     state = random_state(devices, scale=1)
-    objective = classifier.task_objective(BertEncoder(MODEL), tagging.Tagging())
+    objective = classifier.task_objective(BertEncoder(MODEL), token_classification.Tagging())
     step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=1, seed=1)
     batches = classifier.training_batches(rows, batch_size=32, position=0, seed=1)
     for number, batch in enumerate(itertools.islice(batches, 60)):
         step([batch], [6e-3 * (1 - number / 60)], number)
-    outputs = classifier.Predictor(devices, state, BertEncoder(MODEL), tagging.Tagging())(rows, 64)
-    names = tagging.metric_names(None, None, LABELS)
-    found = tagging.judge(None, None, rows, None, LABELS, outputs, names)
+    outputs = classifier.Predictor(
+        devices, state, BertEncoder(MODEL), token_classification.Tagging()
+    )(rows, 64)
+    names = token_classification.metric_names(None, None, LABELS)
+    found = token_classification.judge(None, None, rows, None, LABELS, outputs, names)
     assert found["f1"] > 0.9, found

@@ -9,9 +9,9 @@ import pytest
 from official.nlp.tools import tokenization as google
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import vocab
-from bert_gpu.text.tokenizer import SPECIAL_PIECES, WordPieceTokenizer
-from bert_gpu.text.vocab import count_words, learn_wordpiece, write_vocab
+from bert_gpu.text import wordpiece_learner
+from bert_gpu.text.wordpiece import SPECIAL_PIECES, WordPieceTokenizer
+from bert_gpu.text.wordpiece_learner import count_words, learn_wordpiece, write_vocab
 
 STEMS = "walk talk jump paint build read teach learn sail climb whisper gather".split()
 ENDINGS = ["", "s", "ed", "ing", "er", "ers", "able", "less"]
@@ -73,7 +73,7 @@ def test_every_ascii_character_counts_as_google_counts_it():
 
 def test_vocabulary_does_not_depend_on_chunks(documents, monkeypatch):
     whole = count_words(documents, True)
-    monkeypatch.setattr(vocab, "LINES_PER_BATCH", 7)
+    monkeypatch.setattr(wordpiece_learner, "LINES_PER_BATCH", 7)
     parts = sum(
         (count_words(documents[first : first + 31], True) for first in reversed(range(0, 150, 31))),
         collections.Counter(),
@@ -133,7 +133,7 @@ def test_writing_replaces_whole_files_only(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("disk full")
 
-    monkeypatch.setattr(vocab.tf.io.gfile, "rename", fail)
+    monkeypatch.setattr(wordpiece_learner.tf.io.gfile, "rename", fail)
     with pytest.raises(UserError, match="cannot be written"):
         write_vocab(str(path), ["two"])
     assert [entry.name for entry in tmp_path.iterdir()] == [

@@ -6,7 +6,7 @@ tokenization.py) at the speed of tensorflow-text's FastBertTokenizer. That op di
 rules on several thousand characters (control characters, ß, ellipsis, ligatures, ... ) and in how
 it measures long words. So each line is checked first: plain ASCII, nearly all of an English text,
 goes straight to the op; a line with a character that the op treats differently, or with a word too
-long to judge, is split into words by text/basic.py and only then into pieces.
+long to judge, is split into words by basic_tokenizer.py and only then into pieces.
 """
 
 import functools
@@ -20,7 +20,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import basic
+from bert_gpu.text import basic_tokenizer
 from bert_gpu.text.vocab_file import SPECIAL_PIECES, read_vocab
 
 MAX_WORD_CHARACTERS = 200  # Google: a longer word is [UNK]
@@ -138,7 +138,7 @@ class WordPieceTokenizer:
         lengths = np.diff(splits)
         if len(rows):
             odd_ids, odd_lengths = self._tokenize_words(
-                basic.split_words(texts, self.do_lower_case)
+                basic_tokenizer.split_words(texts, self.do_lower_case)
             )
             # Blanked lines have no ids, so their ids are inserted where the next line begins.
             ids = np.insert(ids, np.repeat(splits[rows], odd_lengths), odd_ids)
@@ -311,7 +311,7 @@ def probe_kinds(codes, do_lower_case):
         normal = op._fast_bert_normalizer.normalize(tf.constant(probes)).numpy()
     ids, splits = (values.tolist() for values in run_op(op, probes))
     known = {"a": 1, "b": 2, "ab": 3}
-    for probe, words in enumerate(basic.split_words(probes, do_lower_case)):
+    for probe, words in enumerate(basic_tokenizer.split_words(probes, do_lower_case)):
         same_text = "".join(words).encode() == normal[probe].replace(b" ", b"")
         if (
             same_text

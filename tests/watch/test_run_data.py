@@ -10,13 +10,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from bert_gpu.settings import UserError
-from bert_gpu.watch import reading
+from bert_gpu.watch import run_data
 from bert_gpu.watch.curves import NUM_BINS, binned, finite, smoothed, thinned
 from tests.watch.runs import line, make_run, noisy, validation, write_lines
 
 
 def read(folder):
-    (run,) = reading.read_runs([str(folder)])
+    (run,) = run_data.read_runs([str(folder)])
     return run
 
 
@@ -141,19 +141,19 @@ def test_parameters_are_those_of_the_newest_checkpoint(tmp_path):
 def test_runs_are_found_and_named(tmp_path):
     for name in ("a/run", "b/run", "b/other"):
         make_run(tmp_path / name, [line(1)])
-    found = reading.find_runs([f"{tmp_path}/a/run", f"{tmp_path}/b", f"{tmp_path}/a/run/"])
-    assert reading.names_of(found) == ["a/run", "b/other", "b/run"]
-    assert reading.names_of([f"{tmp_path}/a/run"]) == ["run"]
+    found = run_data.find_runs([f"{tmp_path}/a/run", f"{tmp_path}/b", f"{tmp_path}/a/run/"])
+    assert run_data.names_of(found) == ["a/run", "b/other", "b/run"]
+    assert run_data.names_of([f"{tmp_path}/a/run"]) == ["run"]
     for name in ("sweep/mnli/rate=1/trial-1", "sweep/mnli/rate=1/trial-2", "sweep/rte/trial-1"):
         make_run(tmp_path / name, [line(1)])
-    found = reading.find_runs([f"{tmp_path}/sweep"])
-    assert reading.names_of(found) == ["rate=1/trial-1", "rate=1/trial-2", "rte/trial-1"]
+    found = run_data.find_runs([f"{tmp_path}/sweep"])
+    assert run_data.names_of(found) == ["rate=1/trial-1", "rate=1/trial-2", "rte/trial-1"]
     (tmp_path / "c" / "d").mkdir(parents=True)
     for path, problem in (("c", "holds no run"), ("d", "no such folder")):
         with pytest.raises(UserError, match=f"{path}: {problem}"):
-            reading.find_runs([f"{tmp_path}/{path}"])
+            run_data.find_runs([f"{tmp_path}/{path}"])
     with pytest.raises(UserError, match="is not a folder; name the --output_dir"):
-        reading.find_runs([f"{tmp_path}/a/run/run.json"])
+        run_data.find_runs([f"{tmp_path}/a/run/run.json"])
 
 
 def test_garbage_is_refused_by_name(tmp_path):
@@ -173,7 +173,7 @@ def test_garbage_is_refused_by_name(tmp_path):
 
 
 def test_reading_needs_nothing_heavy():
-    code = "import sys, bert_gpu.watch.reading, bert_gpu.watch.sections; print('tensorflow' in "
+    code = "import sys, bert_gpu.watch.run_data, bert_gpu.watch.sections; print('tensorflow' in "
     call = [sys.executable, "-c", f"{code} sys.modules, 'matplotlib' in sys.modules)"]
     assert subprocess.run(call, capture_output=True, text=True).stdout == "False False\n"
 

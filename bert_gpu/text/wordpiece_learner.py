@@ -15,8 +15,8 @@ import tensorflow as tf
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import basic
-from bert_gpu.text.tokenizer import SPECIAL_PIECES
+from bert_gpu.text import basic_tokenizer
+from bert_gpu.text.wordpiece import SPECIAL_PIECES
 
 LINES_PER_BATCH = 4096
 # The learner is Python and takes about a second for every 15,000 words in each of two to six
@@ -34,7 +34,7 @@ SIZE_SLACK = (
     0.05  # the search ends at most this far above the size; the rarest pieces beyond it are dropped
 )
 
-PUNCTUATION_CODES = [ord(mark) for mark in basic.ASCII_PUNCTUATION]
+PUNCTUATION_CODES = [ord(mark) for mark in basic_tokenizer.ASCII_PUNCTUATION]
 CONTROLS = bytes(code for code in (*range(32), 127) if code not in b"\t\n\r")
 SPACED = bytes(32 if code in PUNCTUATION_CODES else code for code in range(256))
 
@@ -67,7 +67,9 @@ def count_words(documents, do_lower_case):
         others = [
             sentence.decode("utf-8", "ignore") for sentence in batch if not sentence.isascii()
         ]
-        counts.update(itertools.chain.from_iterable(basic.split_words(others, do_lower_case)))
+        counts.update(
+            itertools.chain.from_iterable(basic_tokenizer.split_words(others, do_lower_case))
+        )
     for word, count in plain_counts.items():
         counts[word.decode()] += count
     for code in PUNCTUATION_CODES:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_gpu.finetune.places import locate_pieces
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.finetune.offsets import locate_pieces
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 
 VOCAB = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] steve smith ' s ( ) - . 18 ##95 ##43 19 nee japan ##ese the a "

@@ -10,8 +10,8 @@ import pytest
 from official.nlp.tools import tokenization as google
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import basic, tokenizer
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text import basic_tokenizer, wordpiece
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = """
@@ -130,7 +130,7 @@ def test_every_character_between_letters_splits_as_google_does(pair):
         for code in (*range(0xD800), *range(0xE000, 0x11000), *range(0x1F000, 0x1FC00))
     ]
     expected = [oracle.basic_tokenizer.tokenize(text) for text in texts]
-    assert basic.split_words(texts, ours.do_lower_case) == expected
+    assert basic_tokenizer.split_words(texts, ours.do_lower_case) == expected
     # Where the checked quick way is taken, the op must split in as many words as Google: seen
     # through the pieces of known letters.
     assert_equal(ours, oracle, texts[::7])
@@ -227,7 +227,7 @@ def test_bad_vocabulary_is_refused(tmp_path, text, problem):
 @pytest.mark.parametrize("name", ["absent.txt", "."])
 def test_missing_vocabulary_is_refused(tmp_path, name):
     with pytest.raises(UserError, match="vocabulary file"):
-        tokenizer.read_vocab(str(tmp_path / name))
+        wordpiece.read_vocab(str(tmp_path / name))
 
 
 def tokenizer_json(**model):
@@ -265,5 +265,5 @@ def test_a_tokenizer_json_that_is_none_of_berts_is_refused(tmp_path, text, probl
     path = tmp_path / "tokenizer.json"
     path.write_text(text)
     with pytest.raises(UserError) as caught:
-        tokenizer.read_vocab(str(path))
+        wordpiece.read_vocab(str(path))
     assert str(caught.value).startswith(f"{path}: ") and problem in str(caught.value)

@@ -2,7 +2,7 @@
 the first thing to put into a bug report.
 
 What is looked at becomes Findings, which are printed as a table or as JSON. Trials run in processes
-of their own (trials.py), so that a crash or a hang is a finding, too. No TensorFlow is imported
+of their own (probes.py), so that a crash or a hang is a finding, too. No TensorFlow is imported
 here.
 """
 
@@ -14,11 +14,11 @@ import sys
 
 import bert_gpu
 from bert_gpu.console import aligned, format_seconds, printable
+from bert_gpu.doctor import machine, probes
+from bert_gpu.doctor import processor as processors
 from bert_gpu.environment import OUR_FLAGS
+from bert_gpu.train.memory_check import in_words
 from bert_gpu.train.provenance import git_commit
-from bert_gpu.train.sizes import in_words
-from bert_gpu.watch import machine, trials
-from bert_gpu.watch import processor as processors
 
 PACKAGES = ("tensorflow", "tensorflow-text", "tf-models-official", "numpy", "numba", "keras")
 # of the environment: what changes how TensorFlow runs; none of them holds a secret
@@ -41,8 +41,8 @@ class Finding:
     details: dict = dataclasses.field(default_factory=dict)
 
 
-def examine(config, attempt=trials.attempt, say=lambda text: None):
-    """The Findings on this machine. config: DoctorConfig. attempt: as trials.attempt. say: takes
+def examine(config, attempt=probes.attempt, say=lambda text: None):
+    """The Findings on this machine. config: DoctorConfig. attempt: as probes.attempt. say: takes
     the text of what takes its time.
     """
     seconds = config.trial_seconds

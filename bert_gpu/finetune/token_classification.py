@@ -15,16 +15,16 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.finetune import kinds, results
+from bert_gpu.finetune import problem_types, results
 from bert_gpu.finetune.classifier import LENGTH_MULTIPLE, NO_LABEL, EncodedExamples
 from bert_gpu.finetune.conll import TaggedExamples as open_examples  # noqa: F401
-from bert_gpu.finetune.forms import check_texts_only
-from bert_gpu.finetune.growing import GrowingArray
+from bert_gpu.finetune.disk_array import GrowingArray
 from bert_gpu.finetune.heads import TOKEN_CLASSIFIER as HEAD
 from bert_gpu.finetune.heads import rows_of
 from bert_gpu.finetune.metrics import accuracy, f1_of_classes
 from bert_gpu.finetune.metrics import loss as mean_loss
 from bert_gpu.finetune.results import TAGGED as PREDICTED
+from bert_gpu.finetune.task_types import check_texts_only
 from bert_gpu.finetune.windows import best_windows, cut_windows
 from bert_gpu.model.heads import cross_entropy
 from bert_gpu.text.framing import ranges
@@ -32,7 +32,7 @@ from bert_gpu.text.framing import ranges
 OUTSIDE = "O"  # the tag of a word that belongs to no entity
 
 
-class Tagging(kinds.Kind):
+class Tagging(problem_types.Kind):
     """One of C tags for each word; the loss is the mean cross-entropy of the words, in nats."""
 
     head, target = HEAD, "token_labels"
@@ -56,7 +56,7 @@ class Tagging(kinds.Kind):
 
     def joined(self, rows):
         """float64 (W, C): the probabilities of the tags."""
-        return kinds.Classification().outputs(np.concatenate(rows).astype(np.float64))
+        return problem_types.Classification().outputs(np.concatenate(rows).astype(np.float64))
 
 
 def check(settings):
@@ -64,7 +64,7 @@ def check(settings):
 
 
 def find_labels(task, examples):
-    return kinds.find_classes(examples, examples.label_names)
+    return problem_types.find_classes(examples, examples.label_names)
 
 
 def defaults(examples):
@@ -72,7 +72,7 @@ def defaults(examples):
 
 
 def make_kind(settings, task, labels, examples):
-    kinds.check_plain_loss(settings.run, task)
+    problem_types.check_plain_loss(settings.run, task)
     return Tagging()
 
 
@@ -83,7 +83,7 @@ def encode(examples, kind, start, settings, max_seq_length, folder):
     indices = {label: index for index, label in enumerate(start.labels)}
     for label, line in zip(examples.label_names, examples.label_lines, strict=True):
         if label not in indices:
-            raise kinds.unknown_label(examples, line, label, start.labels)
+            raise problem_types.unknown_label(examples, line, label, start.labels)
     stride = settings.tokens.doc_stride or max(1, (max_seq_length - 2) // 2)
     ids, marks = GrowingArray(folder), GrowingArray(folder)
     lengths, sizes, num_long = [np.zeros(1, np.int64)], [], 0

@@ -1,9 +1,9 @@
 """Where the pieces of a text stand in it: the characters that each is made of.
 
-A tokenizer's cleaning may change the length of a text. SentencePiece tells places itself; for
+A tokenizer's cleaning may change the length of a text. SentencePiece reports offsets itself; for
 WordPiece they are found by cutting the text first: into Google's words (white space, punctuation,
-Chinese characters; text/basic.py), of which each character stays known, and where a word has
-several pieces, character by character. The pieces themselves are those of the whole text: where
+Chinese characters; text/basic_tokenizer.py), of which each character stays known, and where a word
+has several pieces, character by character. The pieces themselves are those of the whole text: where
 cutting would change them (a sigma before an apostrophe), those between two spaces have the place of
 all of it.
 
@@ -14,7 +14,7 @@ import re
 
 import numpy as np
 
-from bert_gpu.text import basic
+from bert_gpu.text import basic_tokenizer
 
 SPACE, SINGLE, LETTER = " ", ".", "a"  # the kinds of characters
 WORD = "a+|[.]"  # of kinds
@@ -22,14 +22,14 @@ WORD = "a+|[.]"  # of kinds
 
 def kind_of(code):
     """SPACE, SINGLE (a word of its own) or LETTER (also what cleaning removes)."""
-    cleaned = basic.clean(code)
+    cleaned = basic_tokenizer.clean(code)
     if cleaned == " ":
         return SPACE
-    is_single = isinstance(cleaned, str) or basic.is_punctuation(chr(code))
+    is_single = isinstance(cleaned, str) or basic_tokenizer.is_punctuation(chr(code))
     return SINGLE if is_single and cleaned is not None else LETTER
 
 
-KINDS = basic.Table(kind_of)
+KINDS = basic_tokenizer.Table(kind_of)
 
 
 def spans_of(text, pattern):
@@ -89,7 +89,9 @@ def places_in_word(tokenizer, word, ids):
     """(begins, ends) of the pieces of one word; None when their letters are not those of the word,
     as of [UNK].
     """
-    letters = ["".join(found) for found in basic.split_words(list(word), tokenizer.do_lower_case)]
+    letters = [
+        "".join(found) for found in basic_tokenizer.split_words(list(word), tokenizer.do_lower_case)
+    ]
     pieces = [piece.removeprefix("##") for piece in tokenizer.pieces(ids)]
     if "".join(letters) != "".join(pieces):
         return None

@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from bert_gpu.__main__ import main
-from bert_gpu.watch import doctor, machine, trials
-from bert_gpu.watch.config import DoctorConfig
-from bert_gpu.watch.processor import processor
+from bert_gpu.doctor import checks, machine, probes
+from bert_gpu.doctor.config import DoctorConfig
+from bert_gpu.doctor.processor import processor
 from tests.cli.pretraining import ROOT
 
 SEEN = dict(version="2.20.0", cuda="12.5.1", cudnn="9", gpus=[])
@@ -57,23 +57,23 @@ class Machine:
         return dict(loss=6.9, seconds=12.0, num_replicas=count, precision="float32", xla=False)
 
     def findings(self, **config):
-        return doctor.examine(DoctorConfig(**config), self.attempt)
+        return checks.examine(DoctorConfig(**config), self.attempt)
 
 
 def problems(findings):
-    return {finding.topic: finding for finding in findings if finding.state == doctor.PROBLEM}
+    return {finding.topic: finding for finding in findings if finding.state == checks.PROBLEM}
 
 
 def test_without_a_gpu_training_works_on_the_cpu(monkeypatch):
     world = Machine(monkeypatch, NO_GPU)
     findings = world.findings()
     assert world.trials == [("look", ""), ("rate", "CPU"), ("step", "CPU")]
-    assert doctor.works(findings) and doctor.verdict(findings) == "training would work, on CPU"
-    text = "\n".join(doctor.report(findings))
+    assert checks.works(findings) and checks.verdict(findings) == "training would work, on CPU"
+    text = "\n".join(checks.report(findings))
     for part in ("none (NVML Shared Library Not Found)", "none is needed", "30 GFLOP/s", "6.900"):
         assert part in text
     world.trials.clear()
-    assert doctor.works(world.findings(trials=False)) and world.trials == [("look", "")]
+    assert checks.works(world.findings(trials=False)) and world.trials == [("look", "")]
 
 
 def test_two_gpus_that_work(monkeypatch):
@@ -82,9 +82,9 @@ def test_two_gpus_that_work(monkeypatch):
     findings = world.findings()
     assert problems(findings) == {}
     assert [device for kind, device in world.trials if kind == "step"] == ["0", "1", "0,1"]
-    assert doctor.verdict(findings).endswith("on GPU 0, GPU 1, two replicas")
+    assert checks.verdict(findings).endswith("on GPU 0, GPU 1, two replicas")
     assert "driver 550.54.15, for CUDA up to 12.4; 0: NVIDIA H100 80GB HBM3, 85.5 GB" in "\n".join(
-        doctor.report(findings)
+        checks.report(findings)
     )
 
 
@@ -101,8 +101,8 @@ def test_gpus_that_the_environment_hides_are_not_missed(monkeypatch):
     world = Machine(monkeypatch, TWO_GPUS)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     findings = world.findings()
-    assert doctor.verdict(findings) == "training would work, on CPU"
-    assert "CUDA_VISIBLE_DEVICES=-1" in "\n".join(doctor.report(findings))
+    assert checks.verdict(findings) == "training would work, on CPU"
+    assert "CUDA_VISIBLE_DEVICES=-1" in "\n".join(checks.report(findings))
 
 
 def test_an_old_driver_is_named(monkeypatch):
@@ -154,7 +154,7 @@ def test_a_tensorflow_that_is_broken_is_a_finding(tmp_path, monkeypatch, name):
     code, problem = BROKEN[name]
     (tmp_path / "tensorflow.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = trials.attempt("look", "", 0.5 if name == "hang" else 60.0)
+    found = probes.attempt("look", "", 0.5 if name == "hang" else 60.0)
     assert found["error"].startswith(problem)
 
 
@@ -170,7 +170,7 @@ def test_an_interrupt_ends_the_trial_too(tmp_path, monkeypatch):
 
     monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        trials.attempt("look")
+        probes.attempt("look")
     (process,) = started
     with process:
         try:
@@ -205,9 +205,9 @@ def test_this_machine(capsys):
     shown = capsys.readouterr().out
     assert "step on CPU:" in shown and "GFLOP/s in float32" in shown
     assert shown.splitlines()[-1].startswith("verdict:") and "training would work" in shown
-    pair = trials.attempt("step", "CPU x 2", 300.0)
+    pair = probes.attempt("step", "CPU x 2", 300.0)
     assert pair["num_replicas"] == 2 and 5 < pair["loss"] < 8
-    assert "did not end" in trials.attempt("step", "CPU", 0.5)["error"]
+    assert "did not end" in probes.attempt("step", "CPU", 0.5)["error"]
 
 
 def test_flags_only(capsys):

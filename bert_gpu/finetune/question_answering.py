@@ -15,15 +15,15 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.finetune import kinds, results, squad_metrics
+from bert_gpu.finetune import problem_types, results, squad_metrics
 from bert_gpu.finetune.classifier import LENGTH_MULTIPLE, EncodedExamples
-from bert_gpu.finetune.forms import check_texts_only
-from bert_gpu.finetune.growing import GrowingArray
+from bert_gpu.finetune.disk_array import GrowingArray
 from bert_gpu.finetune.heads import SPAN as HEAD
 from bert_gpu.finetune.n_best import NO_ANSWER, best_of, predict
-from bert_gpu.finetune.places import locate_pieces
+from bert_gpu.finetune.offsets import locate_pieces
 from bert_gpu.finetune.results import ANSWERS as PREDICTED
 from bert_gpu.finetune.squad import Questions as open_examples  # noqa: F401
+from bert_gpu.finetune.task_types import check_texts_only
 from bert_gpu.finetune.windows import cut_windows
 from bert_gpu.model.heads import cross_entropy
 from bert_gpu.settings import UserError
@@ -49,7 +49,7 @@ class Origin(typing.NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Answers(kinds.Kind):
+class Answers(problem_types.Kind):
     """The first and the last token of an answer; the loss is the mean of their cross-entropies.
 
     allows_none: whether a question may have no answer. n_best_size: tokens that are
@@ -94,7 +94,7 @@ def defaults(examples):
 
 
 def make_kind(settings, task, labels, examples):
-    kinds.check_plain_loss(settings.run, task)
+    problem_types.check_plain_loss(settings.run, task)
     tokens = settings.tokens
     return Answers(tokens.version_2_with_negative, tokens.n_best_size)
 

@@ -1,8 +1,8 @@
 """What kinds of answer a task may want of a text: a class, a number, several labels at once.
 
 A kind says how the labels of a file become targets, what the model's scores mean, and what its loss
-is; tagging.py has that of words. Legend: N examples, B batch, C scores for an example (classes,
-labels, or 1).
+is; token_classification.py has that of words. Legend: N examples, B batch, C scores for an example
+(classes, labels, or 1).
 """
 
 import dataclasses

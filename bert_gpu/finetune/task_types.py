@@ -11,11 +11,11 @@ import typing
 from bert_gpu.settings import UserError
 
 FORMS = dict(
-    classification="texts",
-    regression="texts",
-    multilabel="texts",
-    tagging="tagging",
-    answers="answers",
+    classification="text_classification",
+    regression="text_classification",
+    multilabel="text_classification",
+    tagging="token_classification",
+    answers="question_answering",
 )
 
 

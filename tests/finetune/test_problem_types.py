@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
-from bert_gpu.finetune.kinds import Classification, MultiLabel, Regression
+from bert_gpu.finetune.problem_types import Classification, MultiLabel, Regression
 from bert_gpu.finetune.splits import read_splits
-from bert_gpu.finetune.texts import make_kind
+from bert_gpu.finetune.text_classification import make_kind
 from bert_gpu.settings import UserError
 
 LOGITS = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32) * 2

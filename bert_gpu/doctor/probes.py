@@ -1,7 +1,7 @@
 """Trials of the doctor: what may hang or end its process at once is tried in one of its own, with a
 limit.
 
-`python -m bert_gpu.watch.trials KIND DEVICE` makes one trial and prints a JSON object; `attempt`
+`python -m bert_gpu.doctor.probes KIND DEVICE` makes one trial and prints a JSON object; `attempt`
 calls it.
 """
 
@@ -21,7 +21,7 @@ def attempt(kind, device="", seconds=120.0):
     Args:
       kind: of TRIALS. device: "CPU", or the indices of GPUs such as "0" or "0,1".
     """
-    command = [sys.executable, "-m", "bert_gpu.watch.trials", kind, device]
+    command = [sys.executable, "-m", "bert_gpu.doctor.probes", kind, device]
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = [root, os.environ.get("PYTHONPATH", "")]
     process = subprocess.Popen(

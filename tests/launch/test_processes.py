@@ -13,7 +13,7 @@ import pytest
 
 from bert_gpu.cli import classify, flags, launch, pretrain
 from bert_gpu.console import Console
-from bert_gpu.launch import workers
+from bert_gpu.launch import processes
 from bert_gpu.launch.config import LaunchConfig
 from bert_gpu.settings import UserError
 
@@ -44,7 +44,7 @@ def run(tmp_path, code, again=(), num_gpus=0, **config):
     console = Recorder()
     config = LaunchConfig(num_workers=2, **config)
     commands = command(tmp_path, code), command(tmp_path, code, *again)
-    return workers.run(*commands, config, num_gpus, str(tmp_path / "logs"), console), console
+    return processes.run(*commands, config, num_gpus, str(tmp_path / "logs"), console), console
 
 
 def test_each_worker_gets_its_place_and_its_log(tmp_path, capfd):
@@ -179,24 +179,24 @@ class Process:
 
 def test_who_does_not_end_by_itself_is_ended(tmp_path):
     now, stopped = [0.0], Process(obeys=(signal.SIGKILL,))
-    processes = [Process(4), stopped]
+    started = [Process(4), stopped]
 
     def sleep(seconds):
         now[0] += seconds
 
-    ended = workers.wait(processes, workers.Interrupts(), lambda: now[0], sleep)
+    ended = processes.wait(started, processes.Interrupts(), lambda: now[0], sleep)
     assert stopped.got == [signal.SIGTERM, signal.SIGKILL]
-    limit = workers.SECONDS_TO_NOTICE + workers.SECONDS_TO_STOP
+    limit = processes.SECONDS_TO_NOTICE + processes.SECONDS_TO_STOP
     assert limit < now[0] < limit + 1
-    assert ended == workers.Ended((4, -signal.SIGKILL), 1)  # 0 has only lost 1
+    assert ended == processes.Ended((4, -signal.SIGKILL), 1)  # 0 has only lost 1
 
 
 def test_gpus_are_divided():
-    assert workers.divide_gpus(0, 2, {}) == [None, None]
-    assert workers.divide_gpus(4, 2, {}) == ["0,1", "2,3"]
-    assert workers.divide_gpus(3, 2, dict(CUDA_VISIBLE_DEVICES="5,7,9")) == ["5", "7"]
+    assert processes.divide_gpus(0, 2, {}) == [None, None]
+    assert processes.divide_gpus(4, 2, {}) == ["0,1", "2,3"]
+    assert processes.divide_gpus(3, 2, dict(CUDA_VISIBLE_DEVICES="5,7,9")) == ["5", "7"]
     with pytest.raises(UserError, match="there are 1 GPUs, and each worker needs one"):
-        workers.divide_gpus(1, 2, {})
+        processes.divide_gpus(1, 2, {})
 
 
 @pytest.mark.parametrize("num_gpus, num_idle", [(0, 0), (2, 0), (4, 0), (5, 1)])

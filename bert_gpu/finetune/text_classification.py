@@ -4,7 +4,7 @@ labels; see forms.FormModule.
 
 import numpy as np
 
-from bert_gpu.finetune import classifier, kinds, pictures, results
+from bert_gpu.finetune import classifier, pictures, problem_types, results
 from bert_gpu.finetune.examples import Examples as open_examples  # noqa: F401
 from bert_gpu.finetune.heads import CLASSIFIER as HEAD  # noqa: F401
 from bert_gpu.finetune.metrics import compute_metrics
@@ -18,7 +18,7 @@ def check(settings):
 
 
 def find_labels(task, examples):
-    return task.labels or kinds.KINDS[task.kind]().find_labels(examples)
+    return task.labels or problem_types.KINDS[task.kind]().find_labels(examples)
 
 
 def defaults(examples):
@@ -28,12 +28,12 @@ def defaults(examples):
 def make_kind(settings, task, labels, examples):
     config = settings.run
     if task.kind != "classification":
-        kinds.check_plain_loss(config, task)
-        return kinds.KINDS[task.kind]()
+        problem_types.check_plain_loss(config, task)
+        return problem_types.KINDS[task.kind]()
     if examples is None:
-        return kinds.Classification()
+        return problem_types.Classification()
     weights = config.class_weights and class_weights(config.class_weights, labels, examples)
-    return kinds.Classification(config.label_smoothing, weights)
+    return problem_types.Classification(config.label_smoothing, weights)
 
 
 def class_weights(text, labels, examples):
@@ -42,7 +42,7 @@ def class_weights(text, labels, examples):
     """
     if text == "balanced":
         numbers = np.bincount(
-            kinds.Classification().targets(examples, labels), minlength=len(labels)
+            problem_types.Classification().targets(examples, labels), minlength=len(labels)
         )
         absent = [label for label, number in zip(labels, numbers, strict=True) if not number]
         if absent:
@@ -51,7 +51,7 @@ def class_weights(text, labels, examples):
                 "give the weights as numbers"
             )
         return tuple(len(examples) / (len(labels) * int(number)) for number in numbers)
-    weights = [kinds.number_in(part) for part in text.split(",")]
+    weights = [problem_types.number_in(part) for part in text.split(",")]
     if len(weights) != len(labels) or any(weight is None or weight <= 0 for weight in weights):
         raise UserError(
             f"--class_weights={text[:60]}: must be balanced, or {len(labels)} numbers above 0, of "

@@ -12,7 +12,7 @@ import tensorflow as tf
 from official.nlp.data import squad_lib
 from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0, tokenization
 
-from bert_gpu.finetune import answers, classifier, n_best, squad_metrics
+from bert_gpu.finetune import classifier, n_best, question_answering, squad_metrics
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.finetune.start import Start
@@ -22,7 +22,7 @@ from bert_gpu.model.heads import span_weights
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizer import WordPieceTokenizer
+from bert_gpu.text.wordpiece import WordPieceTokenizer
 from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.devices import set_up
 from bert_gpu.train.state import TrainState
@@ -88,8 +88,10 @@ def settings_of(padding="dynamic", **tokens):
 
 def encoded(examples, vocab, settings, max_seq_length=32):
     start = Start("none", MODEL, WordPieceTokenizer(vocab), (), {}, [])
-    kind = answers.make_kind(settings, resolve_task(FinetuneConfig(task_name="squad")), (), None)
-    return kind, answers.encode(examples, kind, start, settings, max_seq_length, ".")
+    kind = question_answering.make_kind(
+        settings, resolve_task(FinetuneConfig(task_name="squad")), (), None
+    )
+    return kind, question_answering.encode(examples, kind, start, settings, max_seq_length, ".")
 
 
 def their_features(path, vocab, is_training, has_impossible):
@@ -321,7 +323,9 @@ def test_a_model_that_has_overflowed_has_no_metrics(tmp_path, vocab):
     kind, rows = encoded(examples, vocab, settings)
     batch = classifier.make_batch(rows, np.arange(len(rows)))
     outputs = kind.kept(np.full((len(rows), 32, 2), np.nan), batch)
-    found = answers.judge(settings, examples, rows, kind, (), outputs, ("f1", "exact_match"))
+    found = question_answering.judge(
+        settings, examples, rows, kind, (), outputs, ("f1", "exact_match")
+    )
     assert found == dict(f1=None, exact_match=None)
 
 
@@ -347,5 +351,5 @@ def test_a_tiny_bert_learns_a_form_of_question(tmp_path, vocab):
     for number, batch in enumerate(itertools.islice(batches, 80)):
         step([batch], [6e-3 * (1 - number / 80)], number)
     outputs = classifier.Predictor(devices, state, encoder, kind)(rows, 64)
-    found = answers.judge(settings, examples, rows, kind, (), outputs, ("exact_match",))
+    found = question_answering.judge(settings, examples, rows, kind, (), outputs, ("exact_match",))
     assert found["exact_match"] > 0.95, found

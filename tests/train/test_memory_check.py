@@ -13,7 +13,7 @@ from bert_gpu.model.encoders import open_encoder
 from bert_gpu.optim import optimizers
 from bert_gpu.pretrain.config import PretrainSettings
 from bert_gpu.settings import UserError
-from bert_gpu.train import sizes
+from bert_gpu.train import memory_check
 from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, MemoryConfig
 
 CPU = types.SimpleNamespace(kind="CPU", num_replicas=1, precision="float32", nvml=())
@@ -24,9 +24,9 @@ def specs_of(config):
 
 
 def check(monkeypatch, available, model="base", settings=None, devices=CPU, **changes):
-    monkeypatch.setattr(sizes, "machine_bytes", lambda: available)
+    monkeypatch.setattr(memory_check, "machine_bytes", lambda: available)
     config = preset(model, **changes)
-    sizes.check_size(settings or PretrainSettings(), config, specs_of, devices, 128, 32)
+    memory_check.check_size(settings or PretrainSettings(), config, specs_of, devices, 128, 32)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -34,7 +34,7 @@ def test_the_number_of_parameters_is_exact_though_two_layers_are_looked_at(name)
     settings, config = PretrainSettings(), preset(name)
     specs = specs_of(config)
     num_parameters = sum(int(np.prod(spec.shape)) for spec in specs.values())
-    need = sizes.weights(settings, config, specs_of)
+    need = memory_check.weights(settings, config, specs_of)
     assert f"{num_parameters:,} parameters" in need.what
     state = optimizers.state_bytes(specs, settings.optimizer)
     assert need.num_bytes == 8 * num_parameters + state
@@ -88,7 +88,7 @@ def test_what_the_remedies_save(monkeypatch):
 
 def test_gpus_are_looked_at_one_by_one(monkeypatch):
     devices = types.SimpleNamespace(kind="GPU", num_replicas=8, precision="bfloat16", nvml=(0,))
-    monkeypatch.setattr(sizes, "gpu_bytes", lambda gpus, limit: limit and limit << 20)
+    monkeypatch.setattr(memory_check, "gpu_bytes", lambda gpus, limit: limit and limit << 20)
     for limit, fits in ((256, False), (16000, True), (None, True)):
         settings = PretrainSettings(devices=DeviceConfig(gpu_memory_limit=limit))
         if fits:
@@ -99,5 +99,9 @@ def test_gpus_are_looked_at_one_by_one(monkeypatch):
 
 
 def test_this_machine_has_memory():
-    assert 10**8 < sizes.machine_bytes() < 10**15
-    assert [sizes.in_words(n) for n in (999, 1500, 25 * 10**9)] == ["999 B", "1.5 kB", "25 GB"]
+    assert 10**8 < memory_check.machine_bytes() < 10**15
+    assert [memory_check.in_words(n) for n in (999, 1500, 25 * 10**9)] == [
+        "999 B",
+        "1.5 kB",
+        "25 GB",
+    ]
