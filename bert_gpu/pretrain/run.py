@@ -126,6 +126,7 @@ def train(settings, dataset, folder, stored, console, clock):
         seed=settings.run.seed,
         batches_at=batches_at,
         num_records=len(dataset.train),
+        dupe_factor=dataset.dupe_factor,
         max_seq_length=dataset.max_seq_length,
         has_lengths=settings.inputs.padding != "fixed",
         validate=validate,

@@ -46,8 +46,9 @@ class Training:
       objective: step.Objective. seed: of dropout.
       batches_at: function of (position in consumed records, batch_size) -> endless iterator of
         batches.
-      num_records: of an epoch. max_seq_length: of the longest row. has_lengths: whether row lengths
-        may differ between calls.
+      num_records: of an epoch. dupe_factor: copies of the text in them, None = no pretraining.
+        max_seq_length: of the longest row. has_lengths: whether row lengths may differ between
+        calls.
       validate: () -> {name: value}, or None. export: function of (folder, weights, step),
         which writes the model of a step.
       fixed: {setting: value} of the task and the model that a run in progress may not change.
@@ -70,6 +71,7 @@ class Training:
     export: Callable
     fixed: dict
     hashes: dict
+    dupe_factor: int | None = None
     find_results: Callable = lambda folder: ()
     about: tuple[tuple[str, str], ...] = ()
     least_bytes: int | None = None
@@ -184,9 +186,7 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
     num_steps = num_steps_of(
         settings.cadence, training.num_records, plan.records_of_step(settings.schedule), has_budget
     )
-    console.block(start_block.rows(training, settings, plan, devices, num_steps, folder, stored))
     step = make_step(plan)
-    shared_update.announce(devices, state.joint_parts, step.is_shared, console)
     job = Job(
         step=step,
         put_on_devices=step.put_on_devices,
@@ -267,10 +267,12 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     is_exported = is_over and stored.get("exported_step") == progress.step
     if is_exported and workers.from_chief(os.path.isdir, folder.model):
         console.say(
-            f"{folder.path}: this run is finished ({progress.step} steps); "
-            "nothing to do (--overwrite starts over)"
+            f"{folder.path}: this run is finished ({start_block.counted_steps(progress.step)}); "
+            f"nothing to do ({how_to_go_on(job, progress)}, --overwrite starts over)"
         )
         return Outcome(folder, progress)
+    if not is_over:
+        say_start(job, training, settings, folder, stored, devices, state, console)
     content = describe_run(job, training, settings, devices)
     with folder.reserved(), watch_signals() as caught:
         if stored is None and not settings.overwrite and folder.stored() is not None:
@@ -351,6 +353,26 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
         )
         return Outcome(folder, progress, caught[0])
     return Outcome(folder, progress)
+
+
+def how_to_go_on(job, progress):
+    """What lets a finished run go on, in words."""
+    if job.num_steps is not None and progress.step >= job.num_steps:
+        flag = "num_train_steps"
+    elif job.is_finished(progress.step, progress.seconds):
+        flag = "total_training_time"
+    else:
+        flag = "early_stop_patience"
+    return f"a larger --{flag} goes on with it"
+
+
+def say_start(job, training, settings, folder, stored, devices, state, console):
+    """Says what a run is before its first step; arguments are those of `run_job`."""
+    plan, num_steps = job.plan, job.num_steps
+    console.block(start_block.rows(training, settings, plan, devices, num_steps, folder, stored))
+    if problem := start_block.length_problem(num_steps, plan, training, settings):
+        console.warn(problem)
+    shared_update.announce(devices, state.joint_parts, job.step.is_shared, console)
 
 
 def export_end(settings, export, folder, state, progress, workers, console):

@@ -15,6 +15,11 @@ from bert_gpu.settings import UserError
 from bert_gpu.train import sinks
 from bert_gpu.train.memory_check import gpu_bytes, in_words, machine_bytes
 
+# Beyond what pretrainings on little text take (400 by default: 40 epochs of 10 copies each).
+MANY_PASSES = 1000
+FEW_STEPS = 100  # of a recipe's own length
+LENGTHS = ("num_train_steps", "num_train_epochs")
+
 
 def rows(training, settings, plan, devices, num_steps, folder, stored):
     """The rows of a run, without those of which nothing is known; arguments are those of run.train.
@@ -29,7 +34,7 @@ def rows(training, settings, plan, devices, num_steps, folder, stored):
         ("batch", plan.describe(devices.unit)),
         ("tokens", f"{at_most}{tokens:,} a step, padding included"),
         ("learning rate", describe_rate(settings, plan)),
-        ("length", describe_length(num_steps, plan, training.num_records, settings.schedule)),
+        ("length", describe_length(num_steps, plan, training, settings.schedule)),
         ("time", describe_time(num_steps, settings.schedule, folder, stored)),
         ("memory", describe_memory(training.least_bytes, devices)),
         ("first step", describe_first_step(devices)),
@@ -63,11 +68,45 @@ def describe_rate(settings, plan):
     )
 
 
-def describe_length(num_steps, plan, num_records, schedule):
+def describe_length(num_steps, plan, training, schedule):
     if num_steps is None:
         return "as many steps as the time allows"
-    epochs = num_steps * plan.records_of_step(schedule) / num_records
-    return f"{num_steps:,} steps = {epochs:.1f} epochs"
+    epochs = num_steps * plan.records_of_step(schedule) / training.num_records
+    factor = training.dupe_factor or 1
+    passes = f" = {thousands(epochs * factor)} passes over the text (--dupe_factor={factor})"
+    return f"{counted_steps(num_steps)} = {thousands(epochs)} epochs" + passes * (factor > 1)
+
+
+def counted_steps(number):
+    return f"{number:,} step{'' if number == 1 else 's'}"
+
+
+def thousands(number):
+    """A number with a digit after the point, and without one from 100 on."""
+    return f"{number:,.1f}" if number < 99.95 else f"{number:,.0f}"
+
+
+def length_problem(num_steps, plan, training, settings):
+    """A warning of a pretraining that is far too long for its text, or of one whose recipe leaves
+    it hardly any steps; None of others. Arguments as for `rows`.
+    """
+    if num_steps is None or training.dupe_factor is None:
+        return None
+    records = num_steps * plan.records_of_step(settings.schedule)
+    passes = records / training.num_records * training.dupe_factor
+    if passes > MANY_PASSES:
+        return (
+            f"{counted_steps(num_steps)} are {thousands(passes)} passes over the text, which "
+            "overfits; give fewer steps (--num_train_steps) or more text"
+        )
+    own = set(LENGTHS) - {name for name, value in settings.values().items() if value is None}
+    if settings.recipe and own <= set(settings.flexible) and num_steps < FEW_STEPS:
+        return (
+            f"--recipe={settings.recipe}: {counted_steps(num_steps)} of {plan.global_batch_size:,} "
+            "sequences, all that its length gives on this data, are too few to learn from; give "
+            "more text, --num_train_steps, or a smaller --global_batch_size"
+        )
+    return None
 
 
 def describe_time(num_steps, schedule, folder, stored):

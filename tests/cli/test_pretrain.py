@@ -135,8 +135,13 @@ def test_again_otherwise_and_more(data, tmp_path, capsys):
     output = tmp_path / "run"
     assert pretrain(data, output, steps=3) == 0
     before = weights(output)
-    assert pretrain(data, output, steps=3) == 0
+    assert pretrain(data, output, "--noquiet", steps=3) == 0
     assert same(before, weights(output))
+    assert capsys.readouterr().out == (
+        f"{output}: this run is finished (3 steps); nothing to do "
+        "(a larger --num_train_steps goes on with it, --overwrite starts over)\n"
+        f"model: {output}/model\n"
+    )
     assert pretrain(data, output, "--adam_beta2=0.98", steps=3) == 2
     error = capsys.readouterr().err
     assert (
