@@ -243,8 +243,8 @@ class InputConfig(Settings):
 
     input_file: str = setting(
         "data/*.tfrecord",
-        "TFRecords to train on: a glob, or several separated by commas. Excludes "
-        "the validation shards that dataset.json names, even if a glob matches "
+        "TFRecords to train on: a glob or the folder of a data set, or several separated by "
+        "commas. Excludes the validation shards that dataset.json names, even if a glob matches "
         "them.",
     )
     eval_input_file: str | None = setting(
