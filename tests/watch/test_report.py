@@ -249,7 +249,10 @@ def test_twenty_runs_are_told_apart():
 
 @pytest.mark.parametrize(
     "value, text",
-    [(0, "0"), (0.25, "0.25"), (1e-4, "1e-4"), (1500, "1500"), (12500, "12.5k"), (3e9, "3B")],
+    [
+        *[(0, "0"), (0.25, "0.25"), (1e-4, "1e-4"), (1500, "1500"), (12500, "12.5k"), (3e9, "3B")],
+        *[(9999.7, "10k"), (-999_990, "-1M"), (1.23e17, "1.23e17"), (float("inf"), "inf")],
+    ],
 )
 def test_numbers_are_short(value, text):
     assert style.short_number(value) == text
