@@ -182,9 +182,12 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
     check_layers(settings.optimizer, state)
     devices.workers.check_alike(alike_settings(training, settings))
     plan = plan_run(training, settings, folder, stored, devices, state, make_step, console)
-    has_budget = settings.schedule.lr_schedule == "time"
+    runs_by_time = settings.schedule.lr_schedule == "time"
     num_steps = num_steps_of(
-        settings.cadence, training.num_records, plan.records_of_step(settings.schedule), has_budget
+        settings.cadence,
+        training.num_records,
+        plan.records_of_step(settings.schedule),
+        runs_by_time,
     )
     step = make_step(plan)
     job = Job(
