@@ -21,8 +21,8 @@ from bert_gpu.pretrain.config import (
     resolve_model,
 )
 from bert_gpu.settings import UserError
-from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import BatchConfig, fit_sizes
+from bert_gpu.train.run_folder import RunFolder
 
 SUMMARY = (
     "Pretrains a BERT on TFRecords, on all GPUs of this machine, or on the CPU if it has none. "

@@ -33,7 +33,6 @@ from bert_gpu.model.weights import column_blocks
 from bert_gpu.settings import Settings, UserError, fields_of, like, shortened
 from bert_gpu.train import run as engine
 from bert_gpu.train import shared_folder
-from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MemoryConfig, fit_sizes
 from bert_gpu.train.devices import join_workers, set_up
 from bert_gpu.train.facts import facts_while_training
@@ -41,6 +40,7 @@ from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
 from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import TrainState, frozen_names
 

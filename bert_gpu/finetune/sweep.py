@@ -22,9 +22,9 @@ from bert_gpu.finetune.run import finetune
 from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train import sinks
 from bert_gpu.train.devices import join_workers
+from bert_gpu.train.run_files import MARKS, METRICS, MODEL
 from bert_gpu.train.workers import WorkerLost
 
-MARKS = "marks"
 LONGEST_NAME = 200  # of a cell's folder, in bytes; file systems allow 255
 # trained from MNLI's model where that is asked for: Liu et al. 2019 (arXiv 1907.11692, section 5.1)
 AFTER_MNLI = ("rte", "mrpc", "sts-b")
@@ -89,7 +89,7 @@ def hours_at(path, shares):
     """{share: hours} of training until each mark, from the metrics of the pretraining that the
     folder marks/ belongs to; {} where these are missing.
     """
-    lines = sinks.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), "metrics.jsonl"))
+    lines = sinks.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), METRICS))
     values = [sinks.parse_json(line) for _, line in lines]
     times = [(line["progress"], line["seconds"]) for line in values if line.get("progress")]
     found = {}
@@ -134,7 +134,7 @@ def plan_trials(variants, sweep):
             first = dataclasses.replace(first, init_checkpoint=model)
         if sweep.mnli_first and name in AFTER_MNLI and "mnli" in names:
             source = os.path.join(settings.run.output_dir, "mnli", inner)
-            first = dataclasses.replace(first, init_checkpoint=os.path.join(source, "model"))
+            first = dataclasses.replace(first, init_checkpoint=os.path.join(source, MODEL))
         trial = dataclasses.replace(chosen, run=run, start=first)
         found.append(Trial(task, cell, mark, number + 1, folder, trial, source))
     return found

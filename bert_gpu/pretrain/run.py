@@ -21,10 +21,9 @@ from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
 from bert_gpu.train.monitor import check_monitoring
+from bert_gpu.train.run_files import EVAL_RESULTS
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.throughput import total_peak_flops
-
-RESULTS = "eval_results.json"
 
 
 def pretrain(settings, console=None, clock=time.monotonic):
@@ -138,7 +137,7 @@ def train(settings, dataset, folder, stored, console, clock):
             else provenance.file_hash(os.path.join(dataset.folder, "dataset.json")),
             vocabulary=None if vocab is None else vocab.identity,
         ),
-        find_results=lambda folder: [os.path.join(folder, RESULTS)],
+        find_results=lambda folder: [os.path.join(folder, EVAL_RESULTS)],
         about=describe(settings, model, devices.kind, weights, frozen, dataset),
         least_bytes=least_bytes,
         losses=LOSSES,
@@ -223,7 +222,7 @@ def evaluate(settings, dataset, folder, stored, console, clock):
     results = pretraining_validation(settings.run, reader, devices, state, encoder)() | dict(
         step=progress.step
     )
-    devices.workers.on_chief(lambda: write_json(os.path.join(folder.path, RESULTS), results))
+    devices.workers.on_chief(lambda: write_json(os.path.join(folder.path, EVAL_RESULTS), results))
     console.say(
         "\n".join(
             f"  {name:<14}{format_metric(value)}"

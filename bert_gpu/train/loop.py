@@ -17,7 +17,7 @@ from bert_gpu.settings import UserError
 from bert_gpu.train.advice import Advice
 from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
-from bert_gpu.train.checkpoint import SaveFailed
+from bert_gpu.train.checkpoint_writer import SaveFailed
 from bert_gpu.train.divergence import Diverged, Judge, roll_back
 from bert_gpu.train.log_interval import LogInterval, Stopwatch, describe_activities
 from bert_gpu.train.pace import Pace

@@ -7,7 +7,7 @@ class Pace:
     """Measures the pace of a session, from its first call of steps on, which compiles and does not
     count.
 
-    Args of the constructor: job: loop.Job. progress: checkpoint.Progress, kept up to date by the
+    Args of the constructor: job: loop.Job. progress: progress.Progress, kept up to date by the
       loop. watch: log_interval.Stopwatch.
     """
 

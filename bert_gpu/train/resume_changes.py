@@ -20,7 +20,7 @@ def describe_changes(stored, plan, kind, num_steps, schedule, progress):
 
     Args:
       stored: dict. plan: batching.BatchPlan. kind: "GPU" or "CPU". num_steps: of the new plan, None
-        = by time. schedule: ScheduleConfig. progress: checkpoint.Progress, where the run goes on.
+        = by time. schedule: ScheduleConfig. progress: progress.Progress, where the run goes on.
     """
     return [
         *schedule_changes(stored, plan, num_steps, schedule, progress),

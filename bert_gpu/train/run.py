@@ -15,20 +15,21 @@ import numpy as np
 
 from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train import (
-    checkpoint,
     memory,
     monitor,
     provenance,
+    run_files,
+    run_folder,
     shared_update,
     sinks,
     start_block,
 )
 from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.cadence import num_steps_of
-from bert_gpu.train.checkpoint import Progress
 from bert_gpu.train.config import BatchConfig
 from bert_gpu.train.divergence import DivergedForGood
 from bert_gpu.train.loop import Job, Loop
+from bert_gpu.train.progress import Progress
 from bert_gpu.train.resume_changes import describe_changes
 from bert_gpu.train.shared_folder import open_folder
 from bert_gpu.train.signals import watch_signals
@@ -149,7 +150,7 @@ def check_settings(folder, stored, fixed, fields, recipe):
     `check_resumable`.
     """
     if stored is not None:
-        checkpoint.check_resumable(folder, stored, fixed, fields, recipe)
+        run_folder.check_resumable(folder, stored, fixed, fields, recipe)
 
 
 def train(training, settings, folder, stored, devices, state, console, clock=time.monotonic):
@@ -405,7 +406,7 @@ def export_mark(folder, mark, step, export, state):
     """Exports the model as it is now, after `step` steps, to OUTPUT_DIR/marks/SHARE; returns that
     folder.
     """
-    path = os.path.join(folder.path, "marks", f"{mark:g}")
+    path = os.path.join(folder.path, run_files.MARKS, f"{mark:g}")
     export(path, state.read_weights(), step)
     return path
 

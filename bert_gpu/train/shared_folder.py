@@ -8,7 +8,8 @@ another never makes them part.
 import contextlib
 import functools
 
-from bert_gpu.train.checkpoint import CheckpointWriter, RunFolder, SaveFailed
+from bert_gpu.train.checkpoint_writer import CheckpointWriter, SaveFailed
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.workers import ALONE
 
 

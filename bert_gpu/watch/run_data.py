@@ -18,11 +18,12 @@ import safetensors
 
 from bert_gpu.files import check_regular, parse_json, read_json
 from bert_gpu.settings import UserError, fields_of, shortened
-from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES, VARIABLES, RunFolder, RunRecord
+from bert_gpu.train.progress import RunRecord
+from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, SAMPLES, VARIABLES
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.sinks import read_lines
 from bert_gpu.watch.samples import Sample, read_samples
 
-RESULTS = "eval_results.json"
 EVAL = "eval_"  # which names of validation begin with
 WEIGHTS = "weights/"  # which names of weights in a checkpoint begin with
 DEPTH = 4  # of folders that are looked through
@@ -193,7 +194,7 @@ def read_run(path, name):
         record=record,
         train=train,
         valid=valid,
-        results=read_results(os.path.join(path, RESULTS)),
+        results=read_results(os.path.join(path, EVAL_RESULTS)),
         samples=tuple(read_samples(os.path.join(path, SAMPLES))),
         state=state_of(path, record),
         num_parameters=count_parameters(path),

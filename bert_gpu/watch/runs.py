@@ -10,7 +10,8 @@ import time
 from bert_gpu.console import format_metric, format_seconds
 from bert_gpu.files import check_regular, parse_json, read_json
 from bert_gpu.settings import UserError, fields_of
-from bert_gpu.train.checkpoint import METRICS, RUN, RunRecord
+from bert_gpu.train.progress import RunRecord
+from bert_gpu.train.run_files import CHECKPOINTS, METRICS, MODEL, RUN
 from bert_gpu.train.sinks import metrics_complaint
 from bert_gpu.watch.run_data import find_below, is_validation, state_of
 
@@ -72,7 +73,7 @@ def look(path, now=None):
 def silence(path, now):
     """Seconds since something was written to a run's files, None when that is not known."""
     times = []
-    for name in (RUN, METRICS, "checkpoints", "model"):
+    for name in (RUN, METRICS, CHECKPOINTS, MODEL):
         try:
             times.append(os.stat(os.path.join(path, name)).st_mtime)
         except OSError:

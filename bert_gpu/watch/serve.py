@@ -9,13 +9,13 @@ import os
 import threading
 
 from bert_gpu.settings import UserError
-from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES
+from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, SAMPLES
 from bert_gpu.watch import page, run_data
 from bert_gpu.watch.report import make_report, now
 
 HOST = "127.0.0.1"
 HOST_NAMES = (HOST, "localhost")
-WATCHED = (RUN, METRICS, SAMPLES, run_data.RESULTS)
+WATCHED = (RUN, METRICS, SAMPLES, EVAL_RESULTS)
 
 
 class Served:

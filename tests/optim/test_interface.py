@@ -17,7 +17,8 @@ from bert_gpu.optim import adam, adamw, adamw8bit, optimizers
 from bert_gpu.optim.config import OPTIMIZERS, CommonSettings, OptimizerConfig, make_config
 from bert_gpu.optim.interface import Slot, is_decayed
 from bert_gpu.settings import setting
-from bert_gpu.train.checkpoint import Progress, RunFolder
+from bert_gpu.train.progress import Progress
+from bert_gpu.train.run_folder import RunFolder
 from tests.train import laws
 from tests.train.laws import Trainer, batches
 

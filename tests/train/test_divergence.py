@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.settings import GaveUp, UserError
-from bert_gpu.train.checkpoint import SaveFailed
+from bert_gpu.train.checkpoint_writer import SaveFailed
 from tests.train.world import World
 
 

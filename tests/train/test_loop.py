@@ -11,8 +11,8 @@ from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.settings import GaveUp, UserError
 from bert_gpu.train import batching
-from bert_gpu.train.checkpoint import Progress
 from bert_gpu.train.config import CadenceConfig
+from bert_gpu.train.progress import Progress
 from tests.train.world import SECONDS, World
 
 

@@ -9,7 +9,7 @@ import pytest
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.train.batching import BatchPlan
-from bert_gpu.train.checkpoint import Progress
+from bert_gpu.train.progress import Progress
 from bert_gpu.train.resume_changes import describe_changes
 
 PEAK = 1e-3

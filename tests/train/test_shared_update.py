@@ -17,8 +17,9 @@ from bert_gpu.model.weights import column_blocks
 from bert_gpu.optim import muon, optimizers
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train import shared_update
-from bert_gpu.train.checkpoint import Progress, RunFolder
+from bert_gpu.train.progress import Progress
 from bert_gpu.train.run import with_update
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.state import copies
 from tests.train.laws import Trainer, batches, distance
 
