@@ -90,7 +90,7 @@ class BatchContext(typing.NamedTuple):
 
 
 class Readout(typing.NamedTuple):
-    """The tokens of each row that are read behind the last layer. In that layer only they have
+    """The tokens of each row that are read after the last layer. In that layer only they have
     queries, residual connections and a feed-forward block; all tokens have keys and values.
 
     positions: int32 (B, P). mask: as in BatchContext, (B, 1, 1 or P, S). rotation: cosines and
@@ -196,7 +196,7 @@ class Products(typing.NamedTuple):
 
     embeddings: forward, before the layers. layers: forward, in all layers. recomputed: forward once
     more, in the backward pass. unread: forward, those of the layers that a token does without when
-    its hidden state behind the last layer is not read.
+    its hidden state after the last layer is not read.
     """
 
     embeddings: float
@@ -214,8 +214,8 @@ def token_products(config, num_attended):
 
 
 def unread_products(config, num_attended):
-    """What the last layer spares for a token that is not read: of `attention_products` all but the
-    2 H^2 of its key and value, and the feed-forward block.
+    """Multiplications that the last layer saves for a token that is not read: of
+    `attention_products` all but the 2 H^2 of its key and value, and the feed-forward block.
     """
     kept = 2 * config.hidden_size**2
     return attention_products(config, num_attended) - kept + feed_forward_products(config)
@@ -263,7 +263,7 @@ def encode(
     attention="plain",
     positions=None,
 ):
-    """Hidden states behind the last layer.
+    """Hidden states after the last layer.
 
     Args:
       weights: {name: tensor} with at least the names of `encoder_weights`; float32 or already of

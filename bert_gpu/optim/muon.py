@@ -58,7 +58,8 @@ class Settings(adamw8bit.Settings):
     )
     muon_rest: str = setting(
         "adamw",
-        "Optimizer of the weights that Muon leaves: embeddings, norms, biases, output layers.",
+        "Optimizer of the weights that Muon does not update: embeddings, norms, biases, output "
+        "layers.",
         choices=("adamw", "adamw8bit"),
     )
 

@@ -58,8 +58,8 @@ def lowest_capability():
     )
 
 
-FIRST_TRY = 8  # rows: fewer tell little of what more will take
-AIM = 0.95  # of the memory, because not all of it can be had
+FIRST_TRY = 8  # rows; fewer predict little about larger sizes
+AIM = 0.95  # share of the memory to fill; the rest cannot be allocated
 MOST_GROWTH = 8  # of a size from one try to the next
 CLOSE = 1.03  # sizes that differ by less are not told apart
 

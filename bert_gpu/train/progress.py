@@ -31,8 +31,8 @@ class RunRecord(Settings):
 class Progress:
     """Where a run stands. A rollback sets the step back, never the records.
 
-    best_step and best_metric are None before the first validation, health at the start. health:
-    the state of divergence.Health.
+    best_step and best_metric are None before the first validation. health: the state of
+    divergence.Health, None at the start of a run.
     """
 
     step: int = setting(0, "Updates tried.", low=0)

@@ -259,7 +259,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     if progress is not None and job.num_steps is not None and progress.step > job.num_steps:
         raise UserError(
             f"--output_dir={folder.path}: its run has done {progress.step} "
-            f"steps, more than the {job.num_steps} asked for; ask for more (--num_train_steps), "
+            f"steps, more than the {job.num_steps} asked for; raise --num_train_steps, "
             "name another folder, or --overwrite starts over"
         )
     if progress is not None:
@@ -291,8 +291,8 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             by = progress.best_by
             if progress.compare_by(settings.ending.best_metric):
                 console.say(
-                    f"--best_metric={settings.ending.best_metric}: validations before were "
-                    f"compared by {by}; the best one is looked for anew"
+                    f"--best_metric={settings.ending.best_metric}: earlier validations "
+                    f"were compared by {by}; the search for the best one restarts"
                 )
             folder.set_aside_after(progress.step)
             # of a save that was cut short
@@ -387,7 +387,8 @@ def export_end(settings, export, folder, state, progress, workers, console):
     if has_best and best_step != progress.best_step:
         console.warn(
             f"the checkpoint of step {progress.best_step}, which has the best validation "
-            f"{ending.best_metric}, is not there; model/ is that of step {best_step or step}"
+            f"{ending.best_metric}, is missing; model/ holds the weights of step "
+            f"{best_step or step}"
         )
     if best_step is not None:
         step = best_step
@@ -397,7 +398,8 @@ def export_end(settings, export, folder, state, progress, workers, console):
             remedy = "remove its folder, and repeat the command to export the last one"
             raise UserError(f"{error}, which is the best checkpoint; {remedy}") from error
         console.say(
-            f"model/ is that of step {step}, which has the best validation {ending.best_metric}"
+            f"model/ holds the weights of step {step}, which has the best validation "
+            f"{ending.best_metric}"
         )
     workers.on_chief(lambda: export(folder.model, state.read_weights(), step))
 

@@ -228,8 +228,8 @@ class RunFolder:
         return None
 
     def set_aside_after(self, step):
-        """Renames the checkpoints of later steps, which are damaged: they count no more, and stay
-        to be looked at.
+        """Renames the damaged checkpoints of later steps: they are ignored from then on, and kept
+        for inspection.
         """
         for later in self.steps():
             if later > step:

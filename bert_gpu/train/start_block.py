@@ -1,7 +1,7 @@
-"""What a run says of itself before its first step: rows (label, text) for the console.
+"""Describes a run before its first step: rows (label, text) for the console.
 
-Nothing is guessed: how long the run takes is told where a session before has measured it, and
-otherwise with the first log line.
+Nothing is guessed: the time that the run takes is said where an earlier session has measured it,
+and otherwise with the first log line.
 """
 
 import math
@@ -63,9 +63,7 @@ def describe_rate(settings, plan):
     if not math.isclose(factor, 1.0):
         scaled = f" = {config.learning_rate:g} x {factor:.4g} (--lr_scaling={plan.scaling})"
     clock = "by the clock" if schedule.lr_schedule == "time" else "by steps"
-    return (
-        f"{plan.learning_rate:g} at its peak{scaled}; {schedule.curve}, {clock}; {config.optimizer}"
-    )
+    return f"peak {plan.learning_rate:g}{scaled}; {schedule.curve}, {clock}; {config.optimizer}"
 
 
 def describe_length(num_steps, plan, training, schedule):
@@ -119,7 +117,7 @@ def describe_time(num_steps, schedule, folder, stored):
         return limit
     pace = stored and last_pace(folder)
     if not pace:
-        known = "measured from the first step on, and told with the log lines"
+        known = "measured from the first step on; see the log lines"
     else:
         step, steps_per_second = pace
         left = format_seconds(max(0, num_steps - step) / steps_per_second)
@@ -148,8 +146,8 @@ def describe_memory(least_bytes, devices):
 
 def describe_first_step(devices):
     if devices.xla:
-        return "XLA compiles it, which takes from seconds to minutes; how long is told after it"
-    return "TensorFlow traces it, which takes some seconds; how long is told after it"
+        return "XLA compiles it, which takes seconds to minutes; the time is logged afterwards"
+    return "TensorFlow traces it, which takes a few seconds; the time is logged afterwards"
 
 
 def peak_memory(devices):

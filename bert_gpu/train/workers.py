@@ -3,9 +3,9 @@ of them is gone.
 
 Gradients go through the strategy's all-reduce; what is here is the rest. All workers run the same
 program in lockstep, and what only one of them can know (its clock, its signals, the run's folder)
-is told to all at fixed places: `from_chief` (worker 0 does it, all get the answer), `gather` and
-`Moment.agree`. These are small collectives on the CPUs, with keys of their own. ALONE is the same
-without other workers, and costs nothing.
+is broadcast at fixed points of the program: `from_chief` (worker 0 does it, all get the answer),
+`gather` and `SharedMoment.agree`. These are small collectives on the CPUs, with keys of their own.
+ALONE is the same without other workers, and costs nothing.
 """
 
 import contextlib
@@ -278,10 +278,11 @@ class Workers:
         if down:
             who = f"worker {down[1]} ({self.cluster.addresses[int(down[1])]}) is gone"
         elif isinstance(error, tf.errors.DeadlineExceededError):
-            who = f"another worker has not come for {self.timeout_seconds:g} s (--worker_timeout)"
+            seconds = f"{self.timeout_seconds:g} s (--worker_timeout)"
+            who = f"another worker has not responded for {seconds}"
         else:
             who = "another worker is gone"
-        return WorkerLost(f"{who}; this one ends, its log may say why; {REMEDY}")
+        return WorkerLost(f"{who}; this worker stops; the lost worker's log may say why; {REMEDY}")
 
     def _broadcast_object(self, value):
         """The chief's value, on all workers."""

@@ -269,10 +269,8 @@ def test_a_best_checkpoint_that_could_not_be_saved_is_said(capsys):
     )
     assert exported == [12]
     error = capsys.readouterr().err
-    assert (
-        "step 8, which has the best validation loss, is not there; model/ is that of step 12"
-        in (error)
-    )
+    problem = "step 8, which has the best validation loss, is missing; "
+    assert f"{problem}model/ holds the weights of step 12" in error
 
 
 def test_a_full_disk_keeps_the_good_checkpoints(data, tmp_path, capsys, monkeypatch):
