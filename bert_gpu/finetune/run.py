@@ -57,12 +57,12 @@ class Result(typing.NamedTuple):
 
     path: of the model that was evaluated. metrics: {stem of a file, such as "dev": {name: value}},
     of a test file without labels {}.
-    outcome: train.run.Outcome of the training, None without one.
+    outcome: train.run.TrainingResult of the training, None without one.
     """
 
     path: str
     metrics: dict
-    outcome: engine.Outcome | None
+    outcome: engine.TrainingResult | None
 
     @property
     def signal(self):

@@ -19,7 +19,7 @@ from bert_gpu.files import check_writable, only_writer
 from bert_gpu.finetune import scores, tasks
 from bert_gpu.finetune.config import DEFAULT_TASK, STANDARD_INPUT, resolve_phases
 from bert_gpu.finetune.run import finetune
-from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.settings import TrainingStopped, UserError
 from bert_gpu.train import sinks
 from bert_gpu.train.devices import join_workers
 from bert_gpu.train.run_files import MARKS, METRICS, MODEL
@@ -241,7 +241,7 @@ def run_sweep(variants, sweep, console=None):
                 if rows and is_new and workers.is_chief:
                     write_scores(output_dir, rows, has_scores)
                 raise
-            except GaveUp as error:
+            except TrainingStopped as error:
                 console.warn(f"{name}: {error}; the others go on")
                 rows.append(row_of(trial, hours, error=str(error)))
                 failed.add(trial.folder)

@@ -62,7 +62,9 @@ def open_model(settings, dataset, stored):
 
 
 def train(settings, dataset, folder, stored, console, clock):
-    """Trains in a run's folder; returns an Outcome. folder, stored: of the engine's `open_run`."""
+    """Trains in a run's folder; returns a TrainingResult. folder, stored: of the engine's
+    `open_run`.
+    """
     settings, devices, vocab, encoder = open_model(settings, dataset, stored)
     model = encoder.config
     trained = training_encoder(
@@ -144,12 +146,12 @@ def train(settings, dataset, folder, stored, console, clock):
         flops=start.flops_counter(trained, dataset, frozen),
         peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
-    outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
-    if outcome.signal is None:
-        skipped = outcome.progress.num_skipped_records
+    result = engine.train(training, settings, folder, stored, devices, state, console, clock)
+    if result.signal is None:
+        skipped = result.progress.num_skipped_records
         more = f"; {skipped:,} bad records were skipped" if skipped else ""
         console.say(f"model: {folder.model}{more}")
-    return outcome
+    return result
 
 
 def fixed_settings(settings, model, devices, dataset):
@@ -230,4 +232,4 @@ def evaluate(settings, dataset, folder, stored, console, clock):
             if name != "step"
         )
     )
-    return engine.Outcome(folder, progress)
+    return engine.TrainingResult(folder, progress)

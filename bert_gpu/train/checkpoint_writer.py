@@ -4,16 +4,16 @@ import concurrent.futures
 import dataclasses
 
 from bert_gpu import console
-from bert_gpu.settings import GaveUp
+from bert_gpu.settings import TrainingStopped
 from bert_gpu.train.config import SAVE_ERRORS
 
 
-class SaveFailed(GaveUp):
+class SaveFailed(TrainingStopped):
     """A checkpoint could not be written. The message says which, why, and which one is the
     newest good one.
     """
 
-    is_told = True  # by the writer
+    is_reported = True  # by the writer
 
 
 class CheckpointWriter:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.settings import TrainingStopped, UserError
 from bert_gpu.train import (
     memory,
     monitor,
@@ -27,7 +27,7 @@ from bert_gpu.train import (
 from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.config import BatchConfig
-from bert_gpu.train.divergence import DivergedForGood
+from bert_gpu.train.divergence import Diverged
 from bert_gpu.train.loop import Job, Loop
 from bert_gpu.train.progress import Progress
 from bert_gpu.train.resume_changes import describe_changes
@@ -81,7 +81,7 @@ class Training:
     peak_flops: float | None = None
 
 
-class Outcome(typing.NamedTuple):
+class TrainingResult(typing.NamedTuple):
     """How a run ended: its folder, its progress, and the signal that stopped it early, if any.
 
     folder: RunFolder, or the SharedFolder of several workers.
@@ -164,10 +164,10 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
         () -> seconds.
 
     Returns:
-      Outcome.
+      TrainingResult.
 
     Raises:
-      GaveUp: the run diverged, stopped early or could not save. UserError.
+      TrainingStopped: the run diverged, stopped early or could not save. UserError.
     """
 
     def make_step(plan):
@@ -274,7 +274,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             f"{folder.path}: this run is finished ({start_block.counted_steps(progress.step)}); "
             f"nothing to do ({how_to_go_on(job, progress)}, --overwrite starts over)"
         )
-        return Outcome(folder, progress)
+        return TrainingResult(folder, progress)
     if not is_over:
         say_start(job, training, settings, folder, stored, devices, state, console)
     content = describe_run(job, training, settings, devices)
@@ -340,7 +340,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             if not caught or loop.is_finished():
                 export_end(settings, training.export, folder, state, progress, workers, console)
                 folder.create(content | dict(exported_step=progress.step))
-        except DivergedForGood:
+        except Diverged:
             with contextlib.suppress(OSError):  # what it raises matters more
                 folder.create(content | dict(ended="diverged"))  # until it is resumed
             raise
@@ -349,14 +349,14 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
                 f"{error.filename or folder.path}: {error.strerror or error}; "
                 "free some disk space, then repeat the same command"
             )
-            raise GaveUp(problem) from error
+            raise TrainingStopped(problem) from error
     if caught and not loop.is_finished():
         console.warn(
             f"stopped by {signal.Signals(caught[0]).name} after step "
             f"{progress.step}; the same command resumes from there"
         )
-        return Outcome(folder, progress, caught[0])
-    return Outcome(folder, progress)
+        return TrainingResult(folder, progress, caught[0])
+    return TrainingResult(folder, progress)
 
 
 def how_to_go_on(job, progress):

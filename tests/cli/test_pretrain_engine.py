@@ -117,7 +117,7 @@ def test_the_command_gives_a_run_the_real_clock(data, tmp_path, monkeypatch):
 
     def train(training, settings, folder, stored, devices, state, console, clock):
         clocks.append(clock)
-        return engine.Outcome(folder, Progress())
+        return engine.TrainingResult(folder, Progress())
 
     monkeypatch.setattr(engine, "train", train)
     assert pretrain(data, tmp_path / "run") == 0

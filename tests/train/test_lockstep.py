@@ -14,7 +14,7 @@ from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.settings import UserError
 from bert_gpu.train import run_folder, workers
 from bert_gpu.train.checkpoint_writer import SaveFailed
-from bert_gpu.train.divergence import DivergedForGood
+from bert_gpu.train.divergence import Diverged
 from bert_gpu.train.shared_folder import SharedFolder
 from tests.train.world import World
 
@@ -175,7 +175,7 @@ def test_both_diverge_alike(tmp_path):
     pair, errors = run_two(
         tmp_path, losses=lambda step, first: math.nan, num_train_steps=10, log_steps=1
     )
-    assert [type(error) for error in errors] == [DivergedForGood] * 2
+    assert [type(error) for error in errors] == [Diverged] * 2
 
 
 @pytest.mark.parametrize("broken", [[0, 1], [0]], ids=["all", "worker 0"])
