@@ -197,7 +197,8 @@ def plan_windows(paths, window_bytes, text_formats, names=None, least=1, report=
     Returns:
       list of Window. They depend on the text of each file, on window_bytes and on least alone.
     """
-    blocks = plan_blocks(paths, -(-window_bytes // BLOCKS_PER_WINDOW), text_formats, names, report)
+    block_bytes = -(-window_bytes // BLOCKS_PER_WINDOW)
+    blocks = plan_blocks(paths, block_bytes, text_formats, names, report)
     num_bytes = sum(block.num_bytes for block in blocks)
     num_windows = max(1, round(num_bytes / window_bytes))
     if least > num_windows:

@@ -172,6 +172,20 @@ def test_files_without_a_document_are_left_out(tmp_path):
         plan_blocks(paths[::2], 1)
 
 
+@pytest.mark.parametrize("position", [0, 1, 3])
+def test_there_are_as_many_windows_as_asked_for_or_documents(tmp_path, position):
+    """Wherever a document much longer than a window stands."""
+    documents = ["the cat sat on it\n"] * 3
+    documents.insert(position, "a b c d e f g h i\n" * 160)
+    path, text_format = write(tmp_path, "\n".join(documents)), TextFormat(input_format="lines")
+    for least in range(1, 7):
+        windows = corpus.plan_windows([path], 1000, text_format, least=least)
+        assert len(windows) >= min(least, 4)
+        assert [document for window in windows for document in window.read()] == [
+            [line.encode() for line in document.splitlines()] for document in documents
+        ]
+
+
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_missing_file_is_refused(tmp_path, scheme):
     with pytest.raises(UserError, match="no such file"):
