@@ -62,7 +62,7 @@ def test_the_input_is_said_before_it_is_read(tmp_path, capsys, monkeypatch):
     """Reading a large one takes minutes, of which progress is shown."""
     said = []
 
-    def checksum(path, report):
+    def checksum(path, name, report):
         said.append(capsys.readouterr().out)
         report(10**6)
         return 0
