@@ -11,7 +11,7 @@ import itertools
 import json
 
 from bert_gpu.settings import UserError
-from bert_gpu.text.encodings import ENDINGS, check_no_archive, not_utf8
+from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8
 from bert_gpu.text.formats import BadLine, text_of_record
 
 ROWS_PER_BATCH = 256  # of parquet and arrow
@@ -30,7 +30,7 @@ OTHER_DELIMITERS = {
     "|": CONVERT.replace(";", "|"),
     ",": "give --input_format=csv",
 }
-HEAD_BYTES = 16  # that say what a file is
+HEAD_BYTES = 256  # that say what a file is
 ARROW_FILE = b"ARROW1"  # at the beginning of a file; a stream has nothing of the kind
 
 
@@ -109,7 +109,7 @@ def decoded_lines(pieces, name):
         for line in lines:
             number += 1
             if number == 1:
-                check_no_archive(name, line, ENDINGS)
+                check_plain(name, line, ENDINGS)
             try:
                 text = line.decode()
             except UnicodeDecodeError:
@@ -138,7 +138,7 @@ def json_texts(pieces, field, name):
                 parts.append(decode(piece or b"", final=is_last))
                 wanted -= len(parts[-1])
         except UnicodeDecodeError:
-            check_no_archive(name, head, ENDINGS)
+            check_plain(name, head, ENDINGS)
             raise not_utf8(name, f"the text near object {index + 1}", head) from None
         buffer, position = "".join(parts), 0
 

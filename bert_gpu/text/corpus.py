@@ -20,7 +20,7 @@ from bert_gpu.files import check_regular, comma_hint
 from bert_gpu.settings import UserError
 from bert_gpu.text import saved_datasets
 from bert_gpu.text.config import LINES, TextFormat
-from bert_gpu.text.encodings import ENDINGS, check_no_archive, not_utf8
+from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8
 from bert_gpu.text.formats import BadLine, find_documents, parse_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -337,7 +337,7 @@ def scan_file(path, block_bytes, first_document, text_format, name, report=None)
         if report is not None:
             report(len(lines))
         if position == 0:
-            check_no_archive(name, lines, ENDINGS)
+            check_plain(name, lines, ENDINGS)
             if lines.startswith(BYTE_ORDER_MARK):
                 lines, position, start = lines[3:], 3, 3
         check_utf8(name, lines, num_lines)
