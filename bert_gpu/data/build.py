@@ -176,7 +176,8 @@ class DatasetBuilder:
         ]
         for line in shape.describe_empty(self.blocks):
             console.say(line)
-        self.warn(shape.shape_warnings(self.blocks, self.sample, config.objective))
+        shape_warnings = shape.shape_warnings(self.blocks, self.sample, config.objective)
+        self.warn(self.inputs.warnings + shape_warnings)
         if not config.drop_duplicates:  # else once they are known
             self._say_validation(console)
 

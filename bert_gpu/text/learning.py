@@ -129,7 +129,7 @@ def learn_with(workers, config, text_format, console):
         for line in shape.describe_empty(blocks):
             console.say(line)
         warn = shape.Warner(console, config.strict)
-        warn(shape.shape_warnings(blocks, shape.sample(blocks)))
+        warn(inputs.warnings + shape.shape_warnings(blocks, shape.sample(blocks)))
         learnt = learn(blocks, config, console, workers)
     finally:
         if standard_input is not None or (inputs is not None and inputs.needs_spool):

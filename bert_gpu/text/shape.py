@@ -77,12 +77,14 @@ class Inputs:
       paths: list of str. names: list of str, for messages.
       formats: list of TextFormat, decided.
       lines: list of str: what was decided and why, to print.
+      warnings: list of str: what was left out of folders, and what to do.
     """
 
     paths: list
     names: list
     formats: list
     lines: list
+    warnings: list
 
     def idle(self):
         """What has no effect on these files: list of str."""
@@ -103,7 +105,8 @@ def find_inputs(patterns, text_format, standard_input=None):
     """The Inputs of `corpus.expand_inputs`. standard_input: the file that holds what was read from
     it, if a pattern is "-". Raises UserError.
     """
-    names, left_out = without_own(corpus.expand_inputs(patterns), patterns)
+    found, others = corpus.find_files(patterns)
+    names, left_out = without_own(found, patterns)
     paths = [standard_input if name == corpus.STANDARD_INPUT else name for name in names]
     names = ["standard input" if name == corpus.STANDARD_INPUT else name for name in names]
     kinds, reasons = decide(paths, names, text_format)
@@ -121,7 +124,20 @@ def find_inputs(patterns, text_format, standard_input=None):
     if left_out:
         shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
         lines.append(f"input: left out, because a job of ours wrote them: {shown}")
-    return Inputs(paths, names, [text_format.replaced(kind) for kind in kinds], lines)
+    formats = [text_format.replaced(kind) for kind in kinds]
+    return Inputs(paths, names, formats, lines, other_warnings(others))
+
+
+def other_warnings(paths):
+    """Warns of the files in folders (paths) that are left out because of their endings, other than
+    those of our own jobs.
+    """
+    others = [path for path in paths if not own_files.is_own(path)]
+    if not others:
+        return []
+    several = f"{len(others):,} files of other kinds"
+    files = several if len(others) > 1 else "1 file of another kind"
+    return [f"left out: {files} ({corpus.endings_of(others)}); {corpus.TO_TEXT}"]
 
 
 def file_bytes(path, name):

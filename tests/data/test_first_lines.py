@@ -121,6 +121,22 @@ def test_strict_removes_no_finished_data_set(tmp_path, capsys):
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
+def test_files_of_a_folder_that_are_no_text_are_warned_of(tmp_path, capsys):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    (folder / "a.txt").write_text(f"{DOCUMENTS}\n\n")
+    for name in ("b.pdf", "c.html", "LICENSE"):
+        (folder / name).write_text("x")
+    flags = [f"--input_file={folder}", f"--output_dir={folder}", *FLAGS]
+    flags.append(vocabulary(tmp_path, *COMMON))
+    warning = "left out: 3 files of other kinds (.html, .pdf, no ending); extract their text"
+    assert command(["bert-gpu", "data", *flags, "--strict"]) == 2
+    assert warning in capsys.readouterr().err and not list(folder.glob("*.tfrecord"))
+    for flag in ("--quiet", "--overwrite"):  # then its own files are there, too
+        assert command(["bert-gpu", "data", *flags, flag]) == 0
+        assert warning in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("pattern", ["", "*.txt", "*"], ids=["folder", "glob", "all"])
 def test_own_files_are_no_input(tmp_path, capsys, pattern):
     """So that the folder of the text may be that of the output."""
