@@ -11,7 +11,7 @@ import itertools
 import json
 
 from bert_gpu.settings import UserError
-from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8
+from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8, shortened_path
 from bert_gpu.text.formats import BadLine, text_of_record
 
 ROWS_PER_BATCH = 256  # of parquet and arrow
@@ -30,6 +30,7 @@ OTHER_DELIMITERS = {
     "|": CONVERT.replace(";", "|"),
     ",": "give --input_format=csv",
 }
+MOST_TITLE, MOST_SPACES = 50, 4  # characters and spaces in the name of a column
 HEAD_BYTES = 256  # that say what a file is
 ARROW_FILE = b"ARROW1"  # at the beginning of a file; a stream has nothing of the kind
 
@@ -65,6 +66,7 @@ def table_texts(pieces, field, name, kind):
         header = [title.strip() for title in header]
         if field not in header:
             check_delimiter(header, name, kind)
+            check_header(header, name, field)
             raise no_column(name, field, header)
         check_single(name, field, header)
         column, line = header.index(field), reader.line_num + 1
@@ -80,6 +82,15 @@ def table_texts(pieces, field, name, kind):
         raise UserError(
             f"{name}: line {line} is not valid {kind} ({error}); check its quotes"[:300]
         ) from None
+
+
+def check_header(header, name, field):
+    """UserError when the first line of a table seems to be a row: a cell is as long as a text."""
+    if any(len(title) > MOST_TITLE or title.count(" ") > MOST_SPACES for title in header):
+        raise UserError(
+            f"{shortened_path(name)}: has no column {field[:50]!r}, and line 1 seems to be text, "
+            f"not a header; add a first line that names the columns"
+        )
 
 
 def check_delimiter(header, name, kind):

@@ -42,7 +42,8 @@ FORMAT_NAMES = dict(
 )
 
 NUM_SAMPLES, SAMPLE_BYTES = 16, 1 << 14  # of text, about
-LONE_DOCUMENT = 50  # sentences; fewer are a small experiment
+LONE_DOCUMENT = 50  # sentences of a text that is one document; fewer are a small experiment
+LONE_FOR_PAIRS = 3  # the same for nsp, which needs other documents
 ENDLESS_DOCUMENT = 20_000  # sentences; a long novel has 10,000
 MANY = 0.5  # the share of documents, or of lines, from which a shape is taken for the rule
 MARKUP_SHARE = 0.05  # of sentences, also of those that look like JSON
@@ -407,18 +408,19 @@ def looks_like(sentences, found, what, remedy):
 def document_warnings(blocks, documents, objective):
     num_documents = sum(block.num_documents for block in blocks)
     is_pairs = objective in ("nsp", "sop")
+    most_alone = LONE_FOR_PAIRS if objective == "nsp" else LONE_DOCUMENT
     longest = max(
         (b.num_sentences // b.num_documents for b in blocks if b.num_sentences is not None),
         default=0,
     )
-    if (num_documents == 1 and longest >= LONE_DOCUMENT) or longest >= ENDLESS_DOCUMENT:
+    if (num_documents == 1 and longest >= most_alone) or longest >= ENDLESS_DOCUMENT:
         return [
             f"a document has {longest:,} lines; put blank lines between documents, or give "
             "--input_format=documents if every line is a document"
             + (": pairs need second segments from other documents" if is_pairs else "")
         ]
     num_sentences = sum(map(len, documents))
-    if num_documents == 1 and objective == "nsp" and num_sentences >= LONE_DOCUMENT:
+    if num_documents == 1 and objective == "nsp" and num_sentences >= most_alone:
         return [
             f"the whole text is one document, of {num_sentences:,} sentences or more: pairs need "
             "second segments from other documents; give each document a line, row or object of "
