@@ -75,20 +75,35 @@ def test_names_that_are_taken_need_overwrite(finished, exported, capsys):
         (["--from=MODEL", "--to=gs://models/one"], "--to=gs://models/one: "),
         (["--from=MODEL", "--to=FILE"], "--to=FILE"),
         (["--from=MODEL", "--to=MODEL", "--overwrite"], "is the model itself"),
+        (["--from=MODEL", "--to=ABOVE", "--overwrite"], "the model lies in this folder"),
+        (["--from=MODEL", "--to=RUN", "--overwrite"], "--to=RUN: is the folder of a run"),
         (["--from=MODEL", "--to=NEW", "--vocab_file=FILE"], "FILE"),
     ],
 )
 def test_faults_are_one_line(name, arguments, message, finished, tmp_path, capsys):
     (tmp_path / "file").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\none\n")
     places = dict(MODEL=finished / "model", NOWHERE=tmp_path / "no", FILE=tmp_path / "file")
-    places["NEW"] = tmp_path / "new"
+    places |= dict(NEW=tmp_path / "new", RUN=finished, ABOVE=finished.parent)
+    before = sorted(os.listdir(finished))
     for word, path in places.items():
         arguments = [argument.replace(word, str(path)) for argument in arguments]
         message = message.replace(word, str(path))
     assert transfer(name, *arguments) == 2
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
-    assert os.listdir(tmp_path) == ["file"]
+    assert os.listdir(tmp_path) == ["file"] and sorted(os.listdir(finished)) == before
+
+
+@pytest.mark.parametrize("mark", ["run.json", ".run.lock", "checkpoints"])
+def test_a_run_is_no_target_and_its_model_wins_over_files_beside_it(exported, mark, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(exported, run)
+    shutil.copytree(exported, run / "model")
+    assert find_model(str(run), "from") == str(run)
+    (run / mark).mkdir()
+    assert find_model(str(run), "from") == str(run / "model")
+    with pytest.raises(UserError, match="is the folder of a run; name another folder"):
+        models.transfer(ExportConfig(source=str(exported), to=str(run), overwrite=True), print)
 
 
 def test_paths_are_looked_at_without_tensorflow(tmp_path):
