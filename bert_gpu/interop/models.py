@@ -113,5 +113,5 @@ def transfer(config, warn, format_name=None, describe=None):
             "the columns and lengths of its task"
         )
     if format_name is None:
-        return write_own(model, config.to)
+        return write_own(model, config.to, is_whole_model=True)
     return open_format(format_name).write(model, config.to, config)

@@ -65,6 +65,35 @@ def test_names_that_are_taken_need_overwrite(finished, exported, capsys):
     assert (exported / "mine.txt").read_text() == "mine"
 
 
+OTHERS = {
+    *("pytorch_model.bin", "spiece.model", "task.json", "modeling_bert_gpu.py", "model.onnx"),
+    *("bert_config.json", "bert_model.ckpt-9.index", "checkpoint", "saved_model.pb"),
+    *("variables/variables.index", "assets/vocab.txt", "model-00001-of-00002.safetensors"),
+}
+
+
+@pytest.mark.parametrize("name", ["huggingface", "google", "savedmodel", None])
+def test_a_model_that_is_written_over_another_leaves_nothing_of_it(name, finished, tmp_path):
+    """The folder is what a new one is, and files of no model."""
+    new, old = tmp_path / "new", tmp_path / "old"
+    for path in (*OTHERS, "config.json", "mine.txt", "runs/checkpoint"):
+        (old / path).parent.mkdir(parents=True, exist_ok=True)
+        (old / path).write_text("old")
+    for folder in (new, old):
+        given = [f"--from={finished}", f"--to={folder}", "--overwrite"]
+        assert transfer(*(["export", f"--format={name}"] if name else ["import"]), *given) == 0
+    found, expected = (
+        {str(path.relative_to(top)) for path in top.rglob("*")} for top in (old, new)
+    )
+    assert found == expected | {"mine.txt", "runs", "runs/checkpoint"}
+
+
+def test_folders_named_as_a_saved_models_stay_without_one(finished, tmp_path):
+    (tmp_path / "assets").mkdir()
+    assert transfer("import", f"--from={finished}", f"--to={tmp_path}", "--overwrite") == 0
+    assert (tmp_path / "assets").is_dir()
+
+
 @pytest.mark.parametrize("name", ["import", "export"])
 @pytest.mark.parametrize(
     "arguments, message",
