@@ -195,6 +195,9 @@ def run(command, again, config, num_gpus, log_dir, console):
             f"--num_workers={num_workers}: all get the same number of the {num_gpus} GPUs, so "
             f"{num_idle} {'is' if num_idle == 1 else 'are'} not used"
         )
+    if num_workers > 1:
+        others = "worker 1" if num_workers == 2 else f"workers 1 to {num_workers - 1}"
+        console.say(f"output of {others}: {os.path.join(log_dir, 'worker-*.log')}")
     with Interrupts() as interrupts:
         for attempt in range(config.restarts + 1):
             processes = start(command, environments(num_workers, num_gpus), log_dir)

@@ -54,10 +54,12 @@ def test_each_worker_gets_its_place_and_its_log(tmp_path, capfd):
     code = """
     print("output of", index, os.environ["TF_CONFIG"], flush=True)
     """
-    assert run(tmp_path, code)[0] == 0
+    code, console = run(tmp_path, code)
+    assert code == 0
     out = capfd.readouterr().out
     log = (tmp_path / "logs" / "worker-00001.log").read_text()
     assert out.startswith("output of 0") and "output of 1" not in out
+    assert console.stream.getvalue() == f"output of worker 1: {tmp_path}/logs/worker-*.log\n"
     clusters = [json.loads(text.split(maxsplit=3)[3])["cluster"] for text in (out, log)]
     assert clusters[0] == clusters[1] and len(set(clusters[0]["worker"])) == 2
 
