@@ -9,11 +9,13 @@ import dataclasses
 import json
 import os
 import re
+import socket
 
 from bert_gpu.settings import UserError
 
 # jobs of TF_CONFIG whose tasks train; where there is a chief, it is worker 0
 TRAINING_JOBS = ("chief", "worker")
+SECONDS_TO_ANSWER = 2.0  # of a worker's port
 SLURM_FIRST_PORT, SLURM_PORTS = 15000, 10000
 
 
@@ -38,6 +40,22 @@ class Cluster:
         """The name of this worker's part of a file: NAME-00000-of-00002.npy of NAME.npy."""
         stem, ending = os.path.splitext(path)
         return f"{stem}-{self.index:05d}-of-{len(self):05d}{ending}"
+
+    def first_unreachable(self):
+        """(index, reason) of the first other worker whose address cannot be connected to, None when
+        all can.
+        """
+        for index, address in enumerate(self.addresses):
+            host, _, port = address.rpartition(":")
+            if index == self.index:
+                continue
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
+            except (socket.gaierror, UnicodeError):
+                return index, "its host name does not resolve here"
+            except OSError as error:
+                return index, f"nothing answers there ({error.strerror or 'no answer'})"
+        return None
 
 
 def find_cluster(environ=os.environ):

@@ -1,6 +1,7 @@
 """TF_CONFIG and Slurm's variables name the workers; what cannot train says so."""
 
 import json
+import socket
 
 import pytest
 
@@ -109,3 +110,21 @@ def test_shares_are_all_items_once_and_in_order(total):
 
 def test_parts_of_a_file_are_named_as_shards():
     assert Cluster(TWO, 1).part_of("out/lines.npy") == "out/lines-00001-of-00002.npy"
+
+
+def test_the_first_worker_that_cannot_be_reached_is_named():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as there,
+        socket.create_server(("127.0.0.1", 0)) as gone,
+    ):
+        own, answers, silent = (
+            "127.0.0.1:1",
+            *(f"127.0.0.1:{server.getsockname()[1]}" for server in (there, gone)),
+        )
+        assert Cluster((own, answers, silent), 0).first_unreachable() is None
+        gone.close()
+        found = Cluster((own, answers, silent), 0).first_unreachable()
+        assert found == (2, "nothing answers there (Connection refused)")
+        too_long_for_any = f"{'a' * 70}.invalid:1"
+        index, reason = Cluster((own, too_long_for_any, silent), 0).first_unreachable()
+        assert index == 1 and "host name does not resolve" in reason
