@@ -8,6 +8,7 @@ from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.environment import quick_imports
 from bert_gpu.finetune.config import (
     STANDARD_OUTPUT,
+    FinetuneConfig,
     FinetuneSettings,
     SweepConfig,
     resolve_defaults,
@@ -57,28 +58,31 @@ MAIN = {
 
 
 def main(argv):
-    defaults = training.defaults_of(FinetuneSettings) | dict(
-        data_dir=flags.bundled("examples/pairs")
-    )
-
-    def parse(argv):
-        return flags.parse(
-            argv,
-            SUMMARY,
-            EXAMPLE,
-            CLASSES,
-            defaults=defaults,
-            script="classify",
-            main=MAIN,
-            implied=implied_recipe,
-        )
-
     parsed = parse(argv)
     with parsed.blaming_source():
         sweep = parsed.make(SweepConfig)
         cells = {} if sweep.grid is None else read_grid(sweep.grid)
         variants = {cell: parse([*argv, *given]) for cell, given in cells.items()}
         return run(parsed, sweep, variants or {"": parsed})
+
+
+def parse(argv):
+    """The flags.Parsed of a command line; only a training takes the bundled data by default."""
+    defaults = training.defaults_of(FinetuneSettings)
+    parsed = flags.parse(
+        argv,
+        SUMMARY,
+        EXAMPLE,
+        CLASSES,
+        defaults=defaults | dict(data_dir=flags.bundled("examples/pairs")),
+        script="classify",
+        main=MAIN,
+        implied=implied_recipe,
+    )
+    with parsed.blaming_source():
+        if "train" not in resolve_phases(parsed.make(FinetuneConfig)):
+            parsed.defaults = defaults
+    return parsed
 
 
 def read_grid(text):

@@ -15,7 +15,7 @@ from bert_gpu.finetune.config import (
     resolve_phases,
     resolve_task,
 )
-from bert_gpu.finetune.splits import read_splits, standard_input_spooled
+from bert_gpu.finetune.splits import read_splits, standard_input_spooled, with_data_of_run
 from bert_gpu.finetune.start import (
     DROPOUT,
     check_fits,
@@ -88,6 +88,9 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     console = workers.console(console or LogConsole())
     trained = None if trains else find_trained(settings.start, settings.run.output_dir)
     notes = None if trains else read_notes(trained.path, trained.head)
+    if not trains:
+        run = with_data_of_run(settings.run, phases, trained.path)
+        settings, phases = dataclasses.replace(settings, run=run), resolve_phases(run)
     task = resolve_task(settings.run, notes)
     form = open_form(task)
     form.check(settings)

@@ -9,12 +9,14 @@ import tempfile
 
 from bert_gpu import files
 from bert_gpu.environment import Later
-from bert_gpu.finetune.config import FILES, STANDARD_INPUT
+from bert_gpu.files import read_json
+from bert_gpu.finetune.config import FILES, STANDARD_INPUT, FinetuneConfig
 from bert_gpu.finetune.examples import Source, check_alike
 from bert_gpu.finetune.tables import Part
 from bert_gpu.finetune.task_types import open_form
 from bert_gpu.finetune.tasks import find_folder, find_tables
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, fields_of, shortened
+from bert_gpu.train.checkpoint import RUN
 
 tf = Later("tensorflow")
 
@@ -25,6 +27,42 @@ MISSING = dict(
     "folder with --data_dir, or leave evaluation out (--nodo_eval)",
     test="--test_file: there is no file to predict; name --test_file or --predict_file",
 )
+
+NAMED = ("data_dir", "train_file", "dev_file", "test_file")  # settings that say where files are
+SPLIT = ("columns", "dev_share", "test_share")  # and those that say how they are read
+
+
+def with_data_of_run(config, phases, model):
+    """A FinetuneConfig that names no data, with the data on which a model was trained; unchanged
+    where it names all that its phases read, or where no run of the model is known.
+
+    Args:
+      config: of an evaluation or a prediction. phases: its own (config.resolve_phases). model:
+        folder of the fine-tuned model, beside which its run.json is.
+
+    Raises:
+      UserError: run.json cannot be read, or the data are not where the run read them.
+    """
+    path = os.path.join(os.path.dirname(os.path.abspath(model)), RUN)
+    has_all = any(getattr(config, name) for name in NAMED) or (
+        phases == ["predict"] and config.predict_file
+    )
+    if has_all or not os.path.exists(path):
+        return config
+    fields = {name: fields_of(FinetuneConfig)[name] for name in (*NAMED, *SPLIT)}
+    free = read_json(path, "a run's settings", dict(free=fields)).get("free", {})
+    named = {name: free[name] for name in NAMED if free.get(name)}
+    for split in (FILES[phase] for phase in phases):
+        name = f"{split}_file" if f"{split}_file" in named else "data_dir"
+        if name in named and not files.exists(named[name]):
+            raise UserError(
+                f"--{name} is needed: {shortened(os.path.dirname(model))} was trained with "
+                f"--{name}={shortened(named[name])}, which is not there"
+            )
+    how = {name: free[name] for name in SPLIT if free.get(name) and not getattr(config, name)}
+    if "columns" in how:
+        how["columns"] = tuple(how["columns"])
+    return dataclasses.replace(config, **named, **how)
 
 
 def read_splits(task, config, phases):
