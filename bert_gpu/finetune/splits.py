@@ -151,11 +151,15 @@ def check_shares(config):
 def standard_input_spooled(config):
     """Yields a FinetuneConfig whose --predict_file is a file, also where it was "-": standard input
     is written to a temporary file first, because it is read more than once. A UserError that names
-    this file calls it standard input.
+    this file calls it standard input. UserError at a terminal, to which nothing is piped.
     """
     if config.predict_file != STANDARD_INPUT:
         yield config
         return
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError(
+            "--predict_file=-: nothing is piped to standard input; give a file, or pipe one"
+        )
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "standard-input")
         with open(path, "wb") as file:

@@ -351,6 +351,19 @@ def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_pat
     assert all(path.read_bytes() == content for path, content in kept.items())
 
 
+def test_standard_input_that_nothing_is_piped_to_is_refused(
+    trained, capsys, tmp_path, monkeypatch
+):
+    terminal = io.TextIOWrapper(io.BytesIO(b""))
+    terminal.isatty = lambda: True
+    asked = [f"--init_checkpoint={trained}", f"--output_dir={tmp_path / 'out'}", "--do_predict"]
+    for stream in (terminal, None):  # None: a service without standard input
+        monkeypatch.setattr("sys.stdin", stream)
+        code, _, err = call(capsys, *asked, "--predict_file=-")
+        said = "--predict_file=-: nothing is piped to standard input; give a file, or pipe one\n"
+        assert code == 2 and err.endswith(said) and not (tmp_path / "out").exists(), err
+
+
 def test_fresh_weights_that_are_frozen_are_warned_of(workplace, tmp_path, capsys):
     flags = ["--do_train", "--num_train_epochs=0.1", "--freeze=layers:1"]
     for more, is_warned in ((["--reinit_layers=1"], True), ([], False)):
