@@ -39,7 +39,14 @@ EXAMPLE = (
 )
 
 CLASSES = training.classes_of(FinetuneSettings, SweepConfig)
-NOT_IN_A_GRID = ("output_dir", "grid", "num_trials", "task_name", "overwrite", "seed")
+NOT_IN_A_GRID = dict(  # and what to do instead
+    seed="use --num_trials for several seeds",
+    num_trials="give it once, beside --grid",
+    overwrite="give it once, beside --grid",
+    output_dir="each trial has a folder of its own in it",
+    task_name="use --task_name=all for all tasks of GLUE, else a call for each task",
+    grid="write all settings into one",
+)
 MAIN = {
     "The task": ("data_dir", "task_name", "text_a", "text_b", "label"),
     "Model in, results out": ("init_checkpoint", "output_dir"),
@@ -90,10 +97,17 @@ def read_grid(text):
     axes = {}
     for part in text.split():
         name, is_set, values = part.removeprefix("--").partition("=")
-        if not is_set or not all(values.split(",")) or name in NOT_IN_A_GRID:
+        if name in NOT_IN_A_GRID:
+            raise UserError(f"--grid cannot vary {name}; {NOT_IN_A_GRID[name]}")
+        if not is_set or not name:
             raise UserError(
-                f"--grid={text[:100]}: {part[:40]} is no setting with values; write "
+                f"--grid={text[:100]}: {part[:40]} is not of the form name=value,value; write "
                 '--grid="learning_rate=2e-5,5e-5 num_train_epochs=2,3"'
+            )
+        if not all(values.split(",")):
+            raise UserError(
+                f"--grid={text[:100]}: {part[:40]} has an empty value; write values with single "
+                "commas between them, and settings with a space"
             )
         if name in axes:
             raise UserError(
