@@ -110,9 +110,10 @@ def find_sources(task, config, split):
     tables = find_tables(task, find_folder(task, config.data_dir), split)
     found = [Source(stem, path, part) for stem, path in tables.items()]
     if not found:
+        share = ", or give a share of the training file, --dev_share=.1" if split == "dev" else ""
         raise UserError(
-            f"--data_dir={config.data_dir}: has no {stem}.{endings}; add one, name "
-            f" another folder, or name the file with --{split}_file"
+            f"--data_dir={config.data_dir}: has no {stem}.{endings}; add one, name another folder, "
+            f"name the file with --{split}_file{share}"
         )
     return found
 

@@ -351,9 +351,7 @@ def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_pat
     assert all(path.read_bytes() == content for path, content in kept.items())
 
 
-def test_standard_input_that_nothing_is_piped_to_is_refused(
-    trained, capsys, tmp_path, monkeypatch
-):
+def test_standard_input_that_nothing_is_piped_to_is_refused(trained, capsys, tmp_path, monkeypatch):
     terminal = io.TextIOWrapper(io.BytesIO(b""))
     terminal.isatty = lambda: True
     asked = [f"--init_checkpoint={trained}", f"--output_dir={tmp_path / 'out'}", "--do_predict"]
