@@ -183,13 +183,13 @@ def run_phases(
         found = (folder.path, settings, part, rows, kind, start.labels, outputs)
         workers.on_chief(lambda: form.after_evaluation(*found))
 
-    def evaluate(leave=lambda *outputs: None):
-        """{stem of a dev file: {name: value}}. leave: of (examples, rows, outputs) of each."""
+    def evaluate(after=lambda *outputs: None):
+        """{stem of a dev file: {name: value}}. after: of (examples, rows, outputs) of each."""
         size, found = settings.run.eval_batch_size * devices.num_replicas, {}
         for part, rows in zip(examples["eval"], encoded["eval"], strict=True):
             outputs = predict(rows, size)
             found[part.source.stem] = judge(part, rows, outputs)
-            leave(part, rows, outputs)
+            after(part, rows, outputs)
         return found
 
     path, outcome = start.path, None
