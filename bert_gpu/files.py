@@ -64,6 +64,18 @@ def check_regular(path):
         raise UserError(f"{path}: is {kind}, not a file; write its content to a file and name that")
 
 
+@contextlib.contextmanager
+def readable(path):
+    """An OSError inside, where a file is opened and read, becomes a UserError that names it."""
+    try:
+        yield
+    except OSError as error:
+        problem = "is a folder, not a file"
+        if not isinstance(error, IsADirectoryError):
+            problem = f"cannot be read ({error.strerror}); change its permissions"
+        raise UserError(f"{error.filename or path}: {problem}"[:300]) from error
+
+
 def within_free_space(pieces, folder):
     """Yields pieces of bytes that are written to a folder. OSError before they would fill its disk:
     a small archive may hold more than any disk.

@@ -5,6 +5,7 @@ once: a run that was killed and resumed, or rolled back, may have written a step
 then the later line counts. Tokens are summed from what each line says of its interval.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -16,7 +17,7 @@ import numpy as np
 import psutil
 import safetensors
 
-from bert_gpu.files import check_regular, parse_json, read_json
+from bert_gpu.files import check_regular, read_json, readable
 from bert_gpu.settings import UserError, fields_of, shortened
 from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES, VARIABLES, RunFolder, RunRecord
 from bert_gpu.train.sinks import read_lines
@@ -151,13 +152,11 @@ def find_below(path, depth=DEPTH):
     """
     if os.path.isfile(os.path.join(path, RUN)):
         return [path]
-    if depth == 0 or not os.access(path, os.R_OK):
-        return []
-    inside = sorted(
-        entry.path
-        for entry in os.scandir(path)
-        if entry.is_dir() and not entry.name.startswith(".")
-    )
+    names = []
+    if depth > 0:
+        with contextlib.suppress(OSError):
+            names = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    inside = filter(os.path.isdir, (os.path.join(path, name) for name in names))
     return [run for folder in inside for run in find_below(folder, depth - 1)]
 
 
@@ -180,6 +179,12 @@ def read_runs(paths):
 
 
 def read_run(path, name):
+    """The Run of a folder. UserError when a file of it is damaged or cannot be read."""
+    with readable(path):
+        return read_folder(path, name)
+
+
+def read_folder(path, name):
     record = read_json(
         os.path.join(path, RUN),
         "a run's settings",
@@ -227,7 +232,7 @@ def read_metrics(path):
     UserError for a damaged line; a last line without an end is being written, and left out.
     """
     check_regular(path)
-    lines = [parse_json(line) for _, line in read_lines(path)]
+    lines = [values for values, _ in read_lines(path)]
     for number, line in enumerate(lines, 1):
         if line["step"] > MAX_STEP:
             raise UserError(

@@ -8,7 +8,7 @@ import os
 import time
 
 from bert_gpu.console import format_metric, format_seconds
-from bert_gpu.files import check_regular, parse_json, read_json
+from bert_gpu.files import check_regular, parse_json, read_json, readable
 from bert_gpu.settings import UserError, fields_of
 from bert_gpu.train.checkpoint import METRICS, RUN, RunRecord
 from bert_gpu.train.sinks import metrics_complaint
@@ -48,7 +48,8 @@ def look(path, now=None):
             fields_of(RunRecord) | dict(settings={}),
             ("settings",),
         )
-        training, validation = last_lines(os.path.join(path, METRICS))
+        with readable(path):
+            training, validation = last_lines(os.path.join(path, METRICS))
     except UserError as error:
         return run | dict(problem=str(error))
     latest = max((training, validation), key=lambda line: line.get("step", -1))
@@ -108,8 +109,7 @@ def tail(path, num_bytes):
     for number, line in enumerate(lines, 1 - len(lines)):
         try:
             content = parse_json(line)
-            problem = None if isinstance(content, dict) else "not a JSON object"
-            problem = problem or metrics_complaint(content)
+            problem = metrics_complaint(content)
         except (ValueError, RecursionError) as error:
             problem = f"not valid JSON ({error})"
         if problem:

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from bert_gpu.files import check_regular, parse_json
+from bert_gpu.files import check_regular, parse_json, readable
 from bert_gpu.settings import UserError, shortened
 
 
@@ -27,7 +27,7 @@ def read_samples(path):
     if not os.path.exists(path):
         return []
     check_regular(path)
-    with open(path, encoding="utf-8", errors="replace") as file:
+    with readable(path), open(path, encoding="utf-8", errors="replace") as file:
         lines = [line for line in file if line.endswith("\n")]
     samples, last_step = {}, 0
     for number, line in enumerate(lines, 1):

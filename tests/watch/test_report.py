@@ -331,6 +331,17 @@ def test_a_damaged_run_in_a_folder_is_left_out(tmp_path, capsys, monkeypatch):
     assert "warning" not in capsys.readouterr().err and not (tmp_path / "none.html").exists()
 
 
+def test_a_run_that_cannot_be_read_is_left_out(tmp_path, capsys):
+    for name in ("whole", "odd"):
+        make_run(tmp_path / "runs" / name, [line(1), line(2)])
+    (tmp_path / "runs" / "odd" / "metrics.jsonl").unlink()
+    (tmp_path / "runs" / "odd" / "metrics.jsonl").mkdir()
+    assert report_command(tmp_path / "runs", f"--output={tmp_path}/all.html") == 0
+    assert "warning: left out, because it is damaged:" in capsys.readouterr().err
+    assert report_command(tmp_path / "runs" / "odd", "--watch") == 2
+    assert "metrics.jsonl: is a folder, not a file" in capsys.readouterr().err
+
+
 def test_without_matplotlib_the_remedy_is_told(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "bert_gpu.watch.drawing", raising=False)
     monkeypatch.delattr("bert_gpu.watch.drawing", raising=False)

@@ -68,6 +68,15 @@ def test_a_damaged_line_is_named(tmp_path, text, problem):
     assert f"metrics.jsonl, {problem}" in str(error.value) and len(str(error.value)) <= 300
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "samples.jsonl", "run.json"])
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path, name):
+    folder = make_run(tmp_path / "run", [line(1)], samples=[])
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(UserError, match=f"{name}: is a folder"):
+        read(folder)
+
+
 def test_tokens_are_summed_over_changing_batches(tmp_path):
     """First lines of a session have no rates: those of the nearest line count."""
     nothing = dict(tokens_per_second=None, sequences_per_second=None)

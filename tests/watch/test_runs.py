@@ -73,6 +73,7 @@ def test_a_long_run_is_read_from_its_end(tmp_path, monkeypatch):
             "the last line: not valid",
         ),
         (lambda run: os.mkfifo(run / "metrics.jsonl"), "is a pipe"),
+        (lambda run: (run / "metrics.jsonl").mkdir(), "metrics.jsonl: is a folder, not a file"),
     ],
 )
 def test_a_damaged_run_is_a_row_that_says_so(tmp_path, capsys, spoil, problem):
