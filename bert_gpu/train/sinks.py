@@ -155,4 +155,4 @@ def metrics_complaint(values):
 class MetricsLine(Settings):
     """What a line of metrics.jsonl holds besides metrics, which are numbers or null."""
 
-    step: int = setting(0, "Finished steps.", low=0)
+    step: int = setting(0, "Finished steps.", low=0, high=1 << 53)  # floats skip larger ones

@@ -30,7 +30,6 @@ DEPTH = 4  # of folders that are looked through
 NOT_METRICS = ("num_examples", "step")  # of eval_results.json
 TRIAL = re.compile(r"trial-\d+")  # folders of finetune/sweep.py
 HUGE = 1e100  # from which a value counts as not finite: charts could not be scaled to it
-MAX_STEP = 1 << 53  # above which floats skip whole numbers
 CLOCK_SECONDS = 2.0  # by which the clock of a file system may be off
 
 
@@ -233,12 +232,6 @@ def read_metrics(path):
     """
     check_regular(path)
     lines = [values for values, _ in read_lines(path)]
-    for number, line in enumerate(lines, 1):
-        if line["step"] > MAX_STEP:
-            raise UserError(
-                f"{path}, line {number}: step={shortened(line['step'])}: no run is so long; "
-                "correct or remove the line"
-            )
     train, valid = once_each(lines)
     train, valid = (
         columns(train),

@@ -7,7 +7,7 @@ cannot be read is a row that says why.
 import os
 import time
 
-from bert_gpu.console import format_metric, format_seconds
+from bert_gpu.console import HUGE, format_metric, format_seconds
 from bert_gpu.files import check_regular, parse_json, read_json, readable
 from bert_gpu.settings import UserError, fields_of
 from bert_gpu.train.checkpoint import METRICS, RUN, RunRecord
@@ -150,8 +150,8 @@ def cells(run):
         step,
         shown("loss", format_metric),
         shown("eval_loss", format_metric),
-        shown("tokens_per_second", "{:,.0f}".format),
-        shown("hours", "{:.1f}".format),
+        shown("tokens_per_second", lambda rate: f"{rate:,.0f}" if rate < HUGE else f"{rate:.4g}"),
+        shown("hours", lambda hours: f"{hours:.1f}" if hours < HUGE else f"{hours:.4g}"),
         ago,
     )
 

@@ -58,7 +58,9 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
         ('{"step": -1}\n', "line 2: step=-1: must be at least 0"),
         ("[]\n", "line 2: not a JSON object"),
         ("\x00\x00\x00\n", "line 2: not valid JSON"),
-        (f'{{"step": {10**400}}}\n', "line 2: step=1000"),
+        (f'{{"step": {10**200}}}\n', "line 2: step=1000"),
+        (f'{{"step": 2, "loss": {"9" * 5000}}}\n', "line 2: not valid JSON (9999"),
+        ('{"step": 2, "loss": -1e999}\n', "line 2: not valid JSON (-1e999"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path, text, problem):
@@ -112,7 +114,8 @@ def test_samples(tmp_path):
     twice = [sample(1, "the"), others[0], *2 * [sample(2, "a"), others[1]]]
     write_lines(folder / "samples.jsonl", twice)
     assert [found.step for found in read(folder).samples] == [1, 1, 2, 2]
-    damaged = (dict(sample(1, "a"), guesses=[[2, "a"]]), dict(step=1), "7\n", "{\n")
+    damaged = [dict(sample(1, "a"), guesses=[[2, "a"]]), dict(step=1), "7\n", "{\n"]
+    damaged += [dict(sample(1, "a"), seconds=seconds) for seconds in ("inf", 10**400, 1e300, -1)]
     for row in (*damaged, dict(sample(1, "a"), guesses=[["a", 0.5]])):
         write_lines(folder / "samples.jsonl", [sample(1, "a"), row])
         with pytest.raises(UserError, match="samples.jsonl, line 2: not a masked sentence"):
@@ -172,6 +175,7 @@ def test_garbage_is_refused_by_name(tmp_path):
         ("run.json", "\x00"),
         ("run.json", json.dumps(dict(settings=[], global_batch_size=1, learning_rate=1))),
         ("eval_results.json", "[1]"),
+        ("eval_results.json", f'{{"accuracy": {10**400}}}'),
     ):
         old = (folder / name).read_text()
         (folder / name).write_text(content)
