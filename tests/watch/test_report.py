@@ -17,8 +17,8 @@ CLASSIFIER = dict(task_name="pairs", labels=["no", "yes"])
 
 
 def make(*folders, **config):
-    paths = run_data.find_runs(map(str, folders))
-    return report.make_report(paths, ReportConfig(**config), report.now())
+    runs = run_data.read_runs(run_data.find_runs(map(str, folders)))
+    return report.make_report(runs, ReportConfig(**config), report.now())
 
 
 def titles(html):
