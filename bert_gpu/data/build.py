@@ -167,7 +167,7 @@ class DatasetBuilder:
         )
 
     def _look(self, console):
-        """Says what the shape of the text makes of it, before anything is written."""
+        """Warns of what would make a poor data set, before anything is written."""
         config = self.config
         self.warn = shape.Warner(console, config.strict)
         self.sample = [
@@ -196,7 +196,7 @@ class DatasetBuilder:
         usage, flag = shutil.disk_usage(parent), f"--output_file={self.config.output_file}"
         free = usage.free
         if not usage.total:  # such as /proc
-            raise UserError(f"{flag}: {parent} holds no files of users; choose another folder")
+            raise UserError(f"{flag}: files cannot be stored in {parent}; choose another folder")
         if num_bytes > free:
             raise UserError(
                 f"{flag}: about {format_bytes(num_bytes)} will be "
@@ -423,7 +423,7 @@ class DatasetBuilder:
             self.warn(
                 [
                     f"--drop_duplicates: {num_dropped:,} of {self.num_documents:,} documents equal "
-                    "an earlier one and are dropped; see whether the text was copied several times"
+                    "an earlier one and are dropped; check whether the text contains copies"
                 ]
             )
         self.fate[is_duplicate] = DROPPED

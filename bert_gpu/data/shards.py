@@ -40,7 +40,7 @@ class Shard:
 
     @property
     def num_bytes(self):
-        """Of text that is read."""
+        """Bytes of text that are read."""
         return sum(window.num_bytes for window in self.windows)
 
 
@@ -50,13 +50,13 @@ class Counts:
 
     num_instances: int = setting(0, "Rows.", low=0)
     num_random_next: int = setting(0, "Rows with a random second segment.", low=0)
-    num_documents: int = setting(0, "Of the text.", low=0)
-    num_sentences: int = setting(0, "Of the text.", low=0)
-    num_tokens: int = setting(0, "Of the text, one pass.", low=0)
+    num_documents: int = setting(0, "Documents of the text.", low=0)
+    num_sentences: int = setting(0, "Sentences of the text.", low=0)
+    num_tokens: int = setting(0, "Tokens of the text, in one pass.", low=0)
     num_unknown: int = setting(0, "Tokens that the vocabulary lacks.", low=0)
-    num_row_tokens: int = setting(0, "Of all rows, without padding.", low=0)
-    num_bytes: int = setting(0, "Size of the shard.", low=0)
-    num_dropped: int = setting(0, "Documents, by --max_tokens_per_character.", low=0)
+    num_row_tokens: int = setting(0, "Tokens of all rows, without padding.", low=0)
+    num_bytes: int = setting(0, "Size of the shard's file.", low=0)
+    num_dropped: int = setting(0, "Documents that --max_tokens_per_character drops.", low=0)
 
     def __add__(self, other):
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
@@ -342,7 +342,7 @@ def compact_features(tokens):
 
 
 def rarity(tokens, frequencies):
-    """(N,) minus the mean log frequency of each row's tokens in the block, without special tokens:
+    """(N,) minus the mean log frequency of each row's tokens in the window, without special tokens:
     large for rare words.
     """
     shares = frequencies[tokens.input_ids]

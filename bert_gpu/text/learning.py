@@ -22,7 +22,7 @@ from bert_gpu.text import (
     shape,
     wordpiece_learner,
 )
-from bert_gpu.text.progress import ByteProgress
+from bert_gpu.text.progress import ByteProgress, format_bytes
 
 BLOCK_BYTES = 8 << 20  # that a process holds at once; a sample consists of such blocks
 
@@ -74,7 +74,7 @@ def learn(blocks, config, console, workers=parallel.LOCAL):
     num_bytes = sum(block.num_bytes for block in blocks)
     console.say(
         f"learning a {config.tokenization} vocabulary of "
-        f"{config.vocab_size} pieces from {num_bytes / 1e6:.1f} MB of text"
+        f"{config.vocab_size} pieces from {format_bytes(num_bytes)} of text"
     )
     with ByteProgress(console, num_bytes, "counting words") as progress:
         counts = counting.count_words_of_blocks(
@@ -138,9 +138,9 @@ def learn_with(workers, config, text_format, console):
     for path in config.targets[1:]:
         wordpiece_learner.write_vocab(path, learnt.pieces)
     num_bytes = sum(block.num_bytes for block in blocks)
-    of_text = f"{num_bytes / 1e6:,.1f} MB of text"
+    of_text = f"{format_bytes(num_bytes)} of text"
     if learnt.num_bytes < num_bytes:
-        of_text = f"a sample of {learnt.num_bytes / 1e6:,.1f} MB of {of_text}"
+        of_text = f"a sample of {format_bytes(learnt.num_bytes)} of {of_text}"
     return f"{' and '.join(config.targets)}: {len(learnt.pieces):,} pieces from {of_text}"
 
 

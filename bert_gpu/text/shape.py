@@ -32,7 +32,7 @@ BY_NAME = {
 }
 FORMAT_NAMES = dict(
     lines="lines: one sentence a line, documents end at blank lines",
-    documents="lines: every line is a document, split into sentences",
+    documents="documents: every line is one, split into sentences",
     jsonl="JSON Lines: every object is a document, its text in the field {field!r}",
     json="JSON: every object is a document, its text in the field {field!r}",
     csv="CSV: every row is a document, its text in the column {field!r}",
@@ -124,7 +124,7 @@ def find_inputs(patterns, text_format, standard_input=None):
         lines.append(f"input: {files}, {format_bytes(size)}, {what} ({reason})")
     if left_out:
         shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
-        lines.append(f"input: left out, because a job of ours wrote them: {shown}")
+        lines.append(f"input: left out, because bert-gpu wrote them: {shown}")
     formats = [text_format.replaced(kind) for kind in kinds]
     return Inputs(paths, names, formats, lines, other_warnings(others))
 
@@ -154,11 +154,11 @@ def without_own(names, patterns):
     left_out = [name for name in names if own_files.is_own(name)]
     named = patterns.split(",") if isinstance(patterns, str) else patterns
     for name in sorted({part.strip() for part in named}.intersection(left_out)):
-        raise UserError(f"--input_file={name}: was written by a job of ours, and is no text"[:300])
+        raise UserError(f"--input_file={name}: was written by bert-gpu and is not text"[:300])
     if left_out and len(left_out) == len(names):
         raise UserError(
-            f"--input_file={left_out[0]}: was written by a job of ours, as all that is found; "
-            "name files with text"[:300]
+            f"--input_file={left_out[0]}: was written by bert-gpu, "
+            "and so was every other file found; name files with text"[:300]
         )
     return [name for name in names if name not in set(left_out)], left_out
 
@@ -303,7 +303,7 @@ def shape_warnings(blocks, documents, objective=None):
         sentences,
         JSON_LINE.match,
         "JSON",
-        "give --input_format=jsonl or json and --text_field, or take out the text alone",
+        "give --input_format=jsonl or json and --text_field, or extract the plain text",
     )
     if json_warnings:
         return json_warnings + left_out  # the rest follows from it
@@ -322,7 +322,7 @@ def shape_warnings(blocks, documents, objective=None):
         sentences,
         MARKUP.search,
         "markup (tags, entities, links, Markdown or LaTeX)",
-        "take out the text alone",
+        "extract the plain text",
     )
     warnings += empty + left_out
     formats = {block.text_format for block in blocks}
@@ -336,19 +336,19 @@ def shape_warnings(blocks, documents, objective=None):
 
 
 def empty_warnings(blocks):
-    """Of rows and objects without text, when they are the rule."""
+    """Warns when most rows or objects have no text."""
     num_empty = sum(block.num_empty for block in blocks)
     num_rows = num_empty + sum(block.num_documents for block in blocks)
     if num_empty <= MANY * num_rows:
         return []
     return [
-        f"{num_empty:,} of {num_rows:,} rows have no text and are left out; see whether "
-        "--text_column (of JSON --text_field) names the right one"
+        f"{num_empty:,} of {num_rows:,} rows have no text and are left out; check that "
+        "--text_column (for JSON --text_field) names the right column"
     ]
 
 
 def left_out_warnings(blocks):
-    """Of files without a document, among others that have some."""
+    """Warns of files without a document, among others that have some."""
     names = [name for block in blocks for name in block.left_out]
     if not names:
         return []
@@ -356,7 +356,7 @@ def left_out_warnings(blocks):
     has = (
         "has no document and is" if not others else f"and {others:,} more have no document and are"
     )
-    return [f"{first} {has} left out; see whether text was lost"]
+    return [f"{first} {has} left out; check that no text was lost"]
 
 
 def describe_empty(blocks):
@@ -366,8 +366,8 @@ def describe_empty(blocks):
 
 
 def table_warnings(blocks):
-    """Of files that are read as lines, but begin as a table does: a header of words, and rows with
-    as many cells.
+    """Warns of files that are read as lines, but begin as a table does: a header of words, and rows
+    with as many cells.
     """
     paths = [block.path for block in blocks if block.text_format.input_format in PLAIN]
     paths = sorted(set(paths))
@@ -441,7 +441,7 @@ def document_warnings(blocks, documents, objective):
 
 
 def line_warnings(lines, blocks):
-    """Of lines (list of str) that should be sentences."""
+    """Warns when lines (list of str) that should be sentences are not."""
     language = blocks[0].text_format.language
     if wrapped := wrapped_warnings(lines, language):
         return wrapped
@@ -456,7 +456,7 @@ def line_warnings(lines, blocks):
 
 
 def wrapped_warnings(lines, language):
-    """Of lines (list of str) that end within sentences, and cut words in two."""
+    """Warns when most lines (list of str) end within sentences."""
     broken = sum(
         not SENTENCE_END.search(line) and following[:1].islower()
         for line, following in zip(lines, lines[1:], strict=False)
@@ -493,7 +493,7 @@ def vocabulary_warnings(tokenizer, documents, do_lower_case, is_given):
         warnings.append(
             f"{share:.0%} of the tokens are [UNK]; the commonest unknown words: {words}; take "
             "another vocabulary"
-            + (", or leave --vocab_file away to learn one" if is_given else ", or --vocab_size")
+            + (", or drop --vocab_file to learn one" if is_given else ", or --vocab_size")
         )
     return warnings
 

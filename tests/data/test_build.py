@@ -226,7 +226,7 @@ def test_changed_text_is_noticed(tmp_path, vocab_file):
 
 def test_foreign_shards_are_left_alone(tmp_path, sample_text, vocab_file):
     (tmp_path / "x-00000-of-00001.tfrecord").write_bytes(b"precious")
-    with pytest.raises(UserError, match="is in the way"):
+    with pytest.raises(UserError, match="exists and was not written by this script"):
         build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file))
     assert (tmp_path / "x-00000-of-00001.tfrecord").read_bytes() == b"precious"
 
@@ -265,7 +265,7 @@ def test_overwriting_removes_a_vocabulary_that_was_learnt(tmp_path):
 def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
     (tmp_path / "vocab.txt").write_text("precious")
     for overwrite in (False, True):
-        with pytest.raises(UserError, match="vocab.txt: is in the way"):
+        with pytest.raises(UserError, match="vocab.txt: exists and was not written"):
             build.DatasetBuilder(config(tmp_path, sample_text), overwrite)
     assert (tmp_path / "vocab.txt").read_text() == "precious"
 

@@ -153,7 +153,7 @@ WIKI = "\n".join(f"[[House|{number}]] {text}" for number, text in enumerate(para
         ),
         (JSON_LINES * 4, dict(input_format="lines"), ["look like JSON", "--input_format=jsonl"]),
         (JSON_LINES, dict(input_format="documents"), ["look like JSON"]),
-        (HTML, {}, ["look like markup", "<p>The front", "take out the text alone"]),
+        (HTML, {}, ["look like markup", "<p>The front", "extract the plain text"]),
         (WIKI, {}, ["look like markup", "[[House|0]]"]),
         (GOOD.replace("and the", "&amp; the"), {}, ["look like markup"]),
         (
@@ -270,7 +270,7 @@ WORDS = ["the", "house", "stood", ".", "still"]
             WORDS,
             True,
             b"The zebra stood. A Zebra. A house.",
-            ["40% of the tokens are [UNK]", "'a', 'zebra'", "leave --vocab_file away"],
+            ["40% of the tokens are [UNK]", "'a', 'zebra'", "drop --vocab_file"],
         ),
         ([*WORDS, "The"], False, b"The house stood.", []),
         ([*WORDS, "The"], True, b"The house stood.", ["1 pieces", "--nodo_lower_case"]),
