@@ -18,6 +18,7 @@ import numpy as np
 from bert_gpu.console import Console, LogConsole, format_seconds
 from bert_gpu.data import examples, validation
 from bert_gpu.data.manifest import Manifest, read_manifest
+from bert_gpu.data.own_files import is_own
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import (
     DROPPED,
@@ -35,7 +36,7 @@ from bert_gpu.data.workers import write_shards
 from bert_gpu.files import check_writable, only_writer
 from bert_gpu.malloc import map_large_blocks, trim_heap
 from bert_gpu.settings import UserError
-from bert_gpu.text import clean, corpus, learning, parallel, shape
+from bert_gpu.text import clean, corpus, inputs, learning, parallel, quality
 from bert_gpu.text.config import AUTO, FILE_NAMES
 from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.tokenizers import open_tokenizer
@@ -86,7 +87,7 @@ class DatasetBuilder:
     writes nothing, except standard input to a file beside the output. workers: parallel.Workers;
     default: this machine's. console: default: one that is quiet.
 
-    Attributes: status ("new", "resumed" or "finished"), inputs (shape.Inputs).
+    Attributes: status ("new", "resumed" or "finished"), inputs (inputs.Inputs).
     """
 
     def __init__(self, config, overwrite=False, text_format=AUTO, workers=None, console=None):
@@ -97,7 +98,7 @@ class DatasetBuilder:
         if corpus.STANDARD_INPUT in map(str.strip, config.input_file.split(",")):
             check_writable(config.folder, f"--output_file={config.output_file}")
         spool = Target(config, {}, []).spool
-        standard_input, is_new = learning.read_standard_input(config.input_file, spool)
+        standard_input, is_new = inputs.read_standard_input(config.input_file, spool)
         try:
             self._open(text_format, standard_input)
         except UserError:
@@ -109,7 +110,7 @@ class DatasetBuilder:
 
     def _open(self, text_format, standard_input):
         config = self.config
-        self.inputs = shape.find_inputs(config.input_file, text_format, standard_input)
+        self.inputs = inputs.find_inputs(config.input_file, text_format, standard_input, is_own)
         for line in self.inputs.lines:
             self.console.say(line)
         named = config.given_vocabulary
@@ -122,7 +123,7 @@ class DatasetBuilder:
             for path, shown in zip(self.inputs.paths, self.inputs.names, strict=True):
                 name = "-" if path == standard_input else os.path.basename(path)
                 crc = file_crc(path, shown, progress.add)
-                self.fingerprint.append([name, shape.file_bytes(path, shown), crc])
+                self.fingerprint.append([name, inputs.file_bytes(path, shown), crc])
         self.target = Target(config, self.settings, self.fingerprint)
         self.status = self.target.status(self.overwrite)
         if self.status != "finished" and not self.inputs.needs_spool:
@@ -130,7 +131,7 @@ class DatasetBuilder:
 
     def _progress(self, paths, what):
         """The progress of reading the files once; a small text gets no bar."""
-        num_bytes = sum(map(shape.file_bytes, paths, self.inputs.names))
+        num_bytes = sum(map(inputs.file_bytes, paths, self.inputs.names))
         console = self.console if num_bytes >= LARGE_TEXT_BYTES else Console(quiet=True)
         return ByteProgress(console, num_bytes, what)
 
@@ -169,14 +170,14 @@ class DatasetBuilder:
     def _look(self, console):
         """Warns of what would make a poor data set, before anything is written."""
         config = self.config
-        self.warn = shape.Warner(console, config.strict)
+        self.warn = quality.Warner(console, config.strict)
         self.sample = [
             clean.normalize(document, config.normalization)
-            for document in shape.sample(self.blocks)
+            for document in quality.sample(self.blocks)
         ]
-        for line in shape.describe_empty(self.blocks):
+        for line in quality.describe_empty(self.blocks):
             console.say(line)
-        shape_warnings = shape.shape_warnings(self.blocks, self.sample, config.objective)
+        shape_warnings = quality.shape_warnings(self.blocks, self.sample, config.objective)
         self.warn(self.inputs.warnings + shape_warnings)
         if not config.drop_duplicates:  # else once they are known
             self._say_validation(console)
@@ -285,7 +286,7 @@ class DatasetBuilder:
             try:
                 if self.inputs.needs_spool:
                     # next to the output, because it may be as large
-                    self._plan(*learning.unpack(self.inputs, target.spool, console))
+                    self._plan(*inputs.unpack(self.inputs, target.spool, console))
                     self._look(console)
                     content = self._vocabulary(console)
                 # The last that --strict may refuse; an earlier data set is removed after it.
@@ -347,7 +348,7 @@ class DatasetBuilder:
         config = self.config
         is_given = config.given_vocabulary is not None
         casing = config.do_lower_case
-        warnings = shape.vocabulary_warnings(worker.tokenizer, self.sample, casing, is_given)
+        warnings = quality.vocabulary_warnings(worker.tokenizer, self.sample, casing, is_given)
         if config.max_tokens_per_character is not None:
             *_, num_dropped = worker.tokenize(self.sample)
             warnings += self._drop_warnings(num_dropped, len(self.sample))
@@ -455,7 +456,7 @@ class DatasetBuilder:
             self.target.clear()
             raise self._nothing_left()
         total = sum(counts.values(), Counts())
-        self._warn_of_counts(total, shape.Warner(console, strict=False))
+        self._warn_of_counts(total, quality.Warner(console, strict=False))
         self.target.finish(manifest, shards, counts)
         return manifest, total
 
@@ -464,7 +465,7 @@ class DatasetBuilder:
         if self.has_warned_of_vocabulary:
             return
         unknown = counts.num_unknown / max(1, counts.num_tokens)
-        if unknown > shape.UNKNOWN_SHARE:
+        if unknown > quality.UNKNOWN_SHARE:
             warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
         num_documents = counts.num_dropped + counts.num_documents
         warn(self._drop_warnings(counts.num_dropped, num_documents))

@@ -175,7 +175,7 @@ def test_own_files_are_no_input(tmp_path, capsys, pattern):
 
 @pytest.mark.parametrize("flags", [[], ["--strict"]], ids=["plain", "strict"])
 def test_what_the_samples_do_not_show_is_warned_of_in_the_end(tmp_path, capsys, monkeypatch, flags):
-    monkeypatch.setattr(build.shape, "sample", lambda blocks: [[b"house", b"house had"]])
+    monkeypatch.setattr(build.quality, "sample", lambda blocks: [[b"house", b"house had"]])
     assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON[2:]), *flags) == 0
     assert "of the tokens are [UNK]" in capsys.readouterr().err
     assert (tmp_path / "out" / "dataset.json").exists()
