@@ -27,7 +27,7 @@ from bert_gpu.data.shards import (
     VALIDATION,
     Counts,
     Shard,
-    Worker,
+    ShardBuilder,
     read_stats,
 )
 from bert_gpu.data.summary import summary
@@ -316,11 +316,11 @@ class DatasetBuilder:
         """
         config = self.config
         if config.given_vocabulary is not None:
-            worker = Worker(config, config.given_vocabulary, self.fate)
-            self._check_words(worker.tokenizer)
-            self._check_vocabulary(worker)
+            builder = ShardBuilder(config, config.given_vocabulary, self.fate)
+            self._check_words(builder.tokenizer)
+            self._check_vocabulary(builder)
             if config.given_vocabulary.endswith(".json"):
-                content = worker.tokenizer.files()[FILE_NAMES["WordPiece"]]
+                content = builder.tokenizer.files()[FILE_NAMES["WordPiece"]]
             else:
                 with corpus.open_binary(config.given_vocabulary) as file:
                     content = file.read()
@@ -328,29 +328,29 @@ class DatasetBuilder:
             content = None
         else:
             content = learning.learn(self.blocks, config, console, self.workers).content
-            with self._worker_of(content) as worker:
-                self._check_vocabulary(worker)
+            with self._builder_of(content) as builder:
+                self._check_vocabulary(builder)
         return content
 
     @contextlib.contextmanager
-    def _worker_of(self, content):
-        """A Worker with the vocabulary of this content (bytes), which is not in the folder yet."""
+    def _builder_of(self, content):
+        """A ShardBuilder with a vocabulary (bytes) that is not in the folder yet."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, FILE_NAMES[self.config.tokenization])
             with open(path, "wb") as file:
                 file.write(content)
-            yield Worker(self.config, path, self.fate)
+            yield ShardBuilder(self.config, path, self.fate)
 
-    def _check_vocabulary(self, worker):
+    def _check_vocabulary(self, builder):
         """Warns of a vocabulary that does not fit the text, and of documents that will be
         dropped.
         """
         config = self.config
         is_given = config.given_vocabulary is not None
         casing = config.do_lower_case
-        warnings = quality.vocabulary_warnings(worker.tokenizer, self.sample, casing, is_given)
+        warnings = quality.vocabulary_warnings(builder.tokenizer, self.sample, casing, is_given)
         if config.max_tokens_per_character is not None:
-            *_, num_dropped = worker.tokenize(self.sample)
+            num_dropped = builder.tokenize(self.sample).num_dropped
             warnings += self._drop_warnings(num_dropped, len(self.sample))
         self.has_warned_of_vocabulary = bool(warnings)
         self.warn(warnings)
@@ -379,7 +379,7 @@ class DatasetBuilder:
         """UserError when cleaning leaves no document to train on; the first that it leaves ends
         the search.
         """
-        with self._worker_of(content) as worker:
+        with self._builder_of(content) as builder:
             for block in self.blocks:
                 fates = self.fate[corpus.Window((block,)).documents]
                 documents = [
@@ -388,8 +388,7 @@ class DatasetBuilder:
                     if fate == TRAIN
                 ]
                 for start in range(0, len(documents), 100):
-                    _, ids, *_ = worker.tokenize(documents[start : start + 100])
-                    if len(ids):
+                    if len(builder.tokenize(documents[start : start + 100]).ids):
                         return
         raise self._nothing_left()
 
@@ -437,7 +436,7 @@ class DatasetBuilder:
 
     def _write_shards(self, console):
         trim_heap()  # frees what planning and counting used
-        worker = Worker(self.config, self.target.vocab_file, self.fate)
+        builder = ShardBuilder(self.config, self.target.vocab_file, self.fate)
         shards = self.shards()
         kept = self.target.keep(shards)
         if kept:
@@ -446,12 +445,12 @@ class DatasetBuilder:
         if missing:
             # The training shards cover all blocks; the validation shard reads them again.
             num_bytes = sum(shard.num_bytes for shard in missing if shard.split == "train")
-            num_bytes *= worker.bytes_per_text_byte(self.windows)
+            num_bytes *= builder.bytes_per_text_byte(self.windows)
             self._check_space(num_bytes)
             console.say(f"about {format_bytes(num_bytes)} will be written to {self.config.folder}/")
-        self._write(missing, worker, console)
+        self._write(missing, builder, console)
         counts = {shard: read_stats(shard) for shard in shards}
-        manifest = self._manifest(worker.tokenizer, counts)
+        manifest = self._manifest(builder.tokenizer, counts)
         if not manifest.num_train_instances:
             self.target.clear()
             raise self._nothing_left()
@@ -505,12 +504,12 @@ class DatasetBuilder:
             inputs=self.fingerprint,
         )
 
-    def _write(self, shards, worker, console):
+    def _write(self, shards, builder, console):
         """Writes shards by the workers of the job."""
         total = sum(shard.num_bytes for shard in shards if shard.split == "train")
         with ByteProgress(console, total, "writing") as progress:
             work_bytes = total * self.config.num_passes
-            write_shards(worker, shards, self.workers, work_bytes, progress.add)
+            write_shards(builder, shards, self.workers, work_bytes, progress.add)
 
 
 def existing_parent(path):
