@@ -133,17 +133,8 @@ class Dataset:
         masking = None
         if self.schema.kind == examples.COMPACT:
             settings = self.info.settings
-            spec = MaskingSpec(
-                max_predictions=self.info.max_predictions_per_seq,
-                share=settings["masked_lm_prob"],
-                vocab_size=tokenizer.vocab_size,
-                cls_id=tokenizer.cls_id,
-                sep_id=tokenizer.sep_id,
-                mask_id=tokenizer.mask_id,
-                whole_word=settings["do_whole_word_mask"],
-                max_ngram_size=settings["max_ngram_size"],
-                ngram_weights=settings["ngram_weights"],
-            )
+            num_predictions = self.info.max_predictions_per_seq
+            spec = MaskingSpec.from_settings(settings, num_predictions, tokenizer)
             masking = Masking(spec, tokenizer.word_starts(np.arange(tokenizer.vocab_size)))
         return Reader(
             self.train if split == "train" else self.validation,

@@ -7,9 +7,9 @@ import glob
 import os
 
 from bert_gpu.data.manifest import FILE_NAME, FOR_MASKING, read_manifest
+from bert_gpu.data.own_files import unfinished_job
 from bert_gpu.files import check_local, check_regular, comma_hint
 from bert_gpu.settings import UserError
-from bert_gpu.text import own_files
 
 # what lies beside records in a data set's folder and is never one itself
 NO_RECORDS = (".index", ".json", ".model", ".order", ".txt")
@@ -82,7 +82,7 @@ def read_manifests(paths):
     """
     infos = {folder: read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
     for folder, info in infos.items():
-        if info is None and (job := own_files.unfinished_job(folder or ".")):
+        if info is None and (job := unfinished_job(folder or ".")):
             raise UserError(
                 f"{os.path.join(folder, job)}: the data job of this folder is unfinished; repeat "
                 "its command, which resumes it"

@@ -93,8 +93,8 @@ class Target:
             in_the_way.append(self.vocab_file)
         if in_the_way:
             raise UserError(
-                f"{in_the_way[0]}: is in the way, and this script did "
-                "not write it; move it, or choose another folder"
+                f"{in_the_way[0]}: exists and was not written by this script; "
+                "move it, or choose another folder"
             )
 
     def _compare(self, stored):

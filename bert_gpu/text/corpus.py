@@ -78,7 +78,7 @@ class Window:
 
     @property
     def num_bytes(self):
-        """Of text."""
+        """Bytes of text."""
         return sum(block.num_bytes for block in self.blocks)
 
     def read(self):

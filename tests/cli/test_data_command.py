@@ -245,14 +245,14 @@ def test_text_that_is_deleted_while_it_is_read(tmp_path, text, monkeypatch, caps
         f"--output_file={tmp_path}/out/x.tfrecord",
         *flags,
     ]
-    write = build.Worker.write_shard
+    write = build.ShardBuilder.write_shard
 
     def writes_and_deletes(worker, shard, report):
         write(worker, shard, report)
         os.remove(source)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build.Worker, "write_shard", writes_and_deletes)
+        patch.setattr(build.ShardBuilder, "write_shard", writes_and_deletes)
         assert command(call) == 2
     error = capsys.readouterr().err
     assert "text.txt: changed while it was being read" in error and error.count("\n") == 1

@@ -281,7 +281,7 @@ def test_killed_while_unpacked(tmp_path, lines_file, plain, monkeypatch):
     path.write_bytes(gzip.compress(lines_file.read_bytes()))
     with monkeypatch.context() as patch:
         patch.setattr(
-            job.Worker, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+            job.ShardBuilder, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         assert build(tmp_path / "out", path, "--order=as_is") == 130
     assert (tmp_path / "out" / ".x.spool").exists()
