@@ -265,7 +265,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     if progress is not None:
         progress.compare_by(settings.ending.best_metric)
     is_over = progress is not None and (
-        job.is_finished(progress.step, progress.seconds)
+        job.length.is_finished(progress.step, progress.seconds)
         or settings.ending.is_stale(progress.num_worse)
     )
     is_exported = is_over and stored.get("exported_step") == progress.step
@@ -363,7 +363,7 @@ def how_to_go_on(job, progress):
     """What lets a finished run go on, in words."""
     if job.num_steps is not None and progress.step >= job.num_steps:
         flag = "num_train_steps"
-    elif job.is_finished(progress.step, progress.seconds):
+    elif job.length.is_finished(progress.step, progress.seconds):
         flag = "total_training_time"
     else:
         flag = "early_stop_patience"
