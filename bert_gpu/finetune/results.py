@@ -5,7 +5,6 @@ A training owns its folder. Without training, results may go into the folder of 
 folder of their own, but must never overwrite foreign files of the same names.
 """
 
-import contextlib
 import csv
 import io
 import itertools
@@ -17,7 +16,7 @@ import numpy as np
 
 from bert_gpu import console
 from bert_gpu.console import format_metric
-from bert_gpu.files import check_writable
+from bert_gpu.files import atomic_file, check_writable
 from bert_gpu.finetune import pictures
 from bert_gpu.finetune.config import STANDARD_OUTPUT
 from bert_gpu.finetune.conll import DOCUMENT, cells_of
@@ -29,7 +28,7 @@ RESULTS_TEXT = "eval_results.txt"
 PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", "submission"
 TAGGED = "predictions.conll"
 ANSWERS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
-PARTIAL = re.compile(r"\.(.+)\.\d+\.partial")  # of `write`
+PARTIAL = re.compile(r"\.(.+)\.\d+\.partial")  # of files.atomic_file
 SUBMITTED = {name for task in TASKS.values() for name in task.submission.values()}
 BREAKS = re.compile(r"[\t\r\n]+")  # what parts the cells and lines of a table
 FILES = re.compile(
@@ -394,18 +393,10 @@ def write(output_dir, name, lines):
             console.answer(line.removesuffix("\n"))
         return
     path = os.path.join(output_dir, name)
-    partial = os.path.join(output_dir, f".{name}.{os.getpid()}.partial")
     try:
         os.makedirs(output_dir, exist_ok=True)
-        try:
-            with open(partial, "w", encoding="utf-8", errors="replace") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        finally:
-            with contextlib.suppress(OSError):
-                os.remove(partial)
+        with atomic_file(path, "wb") as file:
+            file.writelines(line.encode(errors="replace") for line in lines)
     except OSError as error:
         raise UserError(
             f"{path}: cannot be written ({error.strerror}); name another folder"

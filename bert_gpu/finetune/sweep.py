@@ -90,8 +90,7 @@ def hours_at(path, shares):
     folder marks/ belongs to; {} where these are missing.
     """
     lines = sinks.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), METRICS))
-    values = [sinks.parse_json(line) for _, line in lines]
-    times = [(line["progress"], line["seconds"]) for line in values if line.get("progress")]
+    times = [(line["progress"], line["seconds"]) for line, _ in lines if line.get("progress")]
     found = {}
     for share in shares:
         reached = [seconds for progress, seconds in times if progress >= share - 1e-9]

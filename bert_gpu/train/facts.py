@@ -6,7 +6,6 @@ trained on (if it is still the one whose hash run.json has), so that a card says
 time, host or folder is in it: the same run gives the same text.
 """
 
-import json
 import os
 
 from bert_gpu.data.manifest import FILE_NAME, read_manifest
@@ -80,7 +79,7 @@ def facts_of(path, step, model_path=None, share=None):
 def metric_lines(path, step):
     """The lines of metrics.jsonl up to a step; none for None."""
     lines = [] if step is None else read_lines(os.path.join(path, METRICS))
-    return [json.loads(line) for at, line in lines if at <= step]
+    return [values for values, _ in lines if values["step"] <= step]
 
 
 def number(value):

@@ -10,7 +10,6 @@ import os
 import tensorflow as tf
 
 from bert_gpu.console import format_seconds
-from bert_gpu.files import parse_json
 from bert_gpu.settings import UserError
 from bert_gpu.train import sinks
 from bert_gpu.train.memory_check import gpu_bytes, in_words, machine_bytes
@@ -131,9 +130,9 @@ def last_pace(folder):
         lines = sinks.read_lines(folder.metrics)
     except UserError:  # told when the run is resumed
         return None
-    for step, line in reversed(lines):
-        if speed := parse_json(line).get("steps_per_second"):
-            return step, speed
+    for values, _ in reversed(lines):
+        if speed := values.get("steps_per_second"):
+            return values["step"], speed
     return None
 
 

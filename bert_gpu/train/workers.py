@@ -142,10 +142,24 @@ class Workers:
 
     def connect(self):
         """Call it when the strategy is made: returns when all workers are there. WorkerLost when
-        one has not come in time.
+        one has not come in time; it names the first that cannot be reached.
         """
-        self.gather(None)
+        try:
+            self.gather(None)
+        except WorkerLost as lost:
+            raise self.absent() or lost from None
         threading.Thread(target=self.watch_peers, name="health", daemon=True).start()
+
+    def absent(self):
+        """The WorkerLost of the first worker that cannot be reached, None when all can."""
+        found = self.cluster.first_unreachable()
+        if found is None:
+            return None
+        index, reason = found
+        return WorkerLost(
+            f"worker {index} ({self.cluster.addresses[index][:80]}) has not come: {reason[:90]}; "
+            "start it, or correct its address on all workers"
+        )
 
     def watch_peers(self):
         """Ends all collectives with an error when a worker does not answer NUM_LOOKS times."""

@@ -7,8 +7,8 @@ cannot be read is a row that says why.
 import os
 import time
 
-from bert_gpu.console import format_metric, format_seconds
-from bert_gpu.files import check_regular, parse_json, read_json
+from bert_gpu.console import HUGE, format_metric, format_seconds
+from bert_gpu.files import check_regular, parse_json, read_json, readable
 from bert_gpu.settings import UserError, fields_of
 from bert_gpu.train.progress import RunRecord
 from bert_gpu.train.run_files import CHECKPOINTS, METRICS, MODEL, RUN
@@ -49,7 +49,8 @@ def look(path, now=None):
             fields_of(RunRecord) | dict(settings={}),
             ("settings",),
         )
-        training, validation = last_lines(os.path.join(path, METRICS))
+        with readable(path):
+            training, validation = last_lines(os.path.join(path, METRICS))
     except UserError as error:
         return run | dict(problem=str(error))
     latest = max((training, validation), key=lambda line: line.get("step", -1))
@@ -109,8 +110,7 @@ def tail(path, num_bytes):
     for number, line in enumerate(lines, 1 - len(lines)):
         try:
             content = parse_json(line)
-            problem = None if isinstance(content, dict) else "not a JSON object"
-            problem = problem or metrics_complaint(content)
+            problem = metrics_complaint(content)
         except (ValueError, RecursionError) as error:
             problem = f"not valid JSON ({error})"
         if problem:
@@ -151,8 +151,8 @@ def cells(run):
         step,
         shown("loss", format_metric),
         shown("eval_loss", format_metric),
-        shown("tokens_per_second", "{:,.0f}".format),
-        shown("hours", "{:.1f}".format),
+        shown("tokens_per_second", lambda rate: f"{rate:,.0f}" if rate < HUGE else f"{rate:.4g}"),
+        shown("hours", lambda hours: f"{hours:.1f}" if hours < HUGE else f"{hours:.4g}"),
         ago,
     )
 

@@ -263,9 +263,13 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "grid, part",
     [
-        ("learning_rate", "learning_rate is no setting with values"),
-        ("learning_rate=", "is no setting with values"),
-        ("seed=1,2", "seed=1,2 is no setting"),
+        ("learning_rate", "learning_rate is not of the form name=value,value; write"),
+        ("=1,2", "=1,2 is not of the form name=value,value; write"),
+        ("learning_rate=", "learning_rate= has an empty value; write"),
+        ("learning_rate=1e-3,, 2e-3", "learning_rate=1e-3,, has an empty value; write"),
+        ("seed=1,2", "--grid cannot vary seed; use --num_trials for several seeds\n"),
+        ("--output_dir=a,b", "--grid cannot vary output_dir; each trial has a folder of its own"),
+        ("task_name=cola,rte", "--grid cannot vary task_name; use --task_name=all for all"),
         ("", "is empty"),
         ("nonsense=1", "--nonsense"),
         ("learning_rate=1 --learning_rate=2", "has learning_rate more than once"),

@@ -134,6 +134,20 @@ def test_errors_of_collectives_mean_that_a_worker_is_lost(error, told):
     assert raised.value.exit_code == 4 and len(str(raised.value)) < 300
 
 
+@pytest.mark.parametrize("found", [(1, "nothing answers there (Connection refused)"), None])
+def test_a_worker_that_never_comes_is_named(found, monkeypatch):
+    lost = workers.WorkerLost("another worker is gone")
+
+    def gather(value):
+        raise lost
+
+    monkeypatch.setattr(Cluster, "first_unreachable", lambda cluster: found)
+    with pytest.raises(workers.WorkerLost) as raised:
+        make_workers(gather=gather).connect()
+    told = r"worker 1 (b:2) has not come: nothing answers there (Connection refused); start it, "
+    assert str(raised.value).startswith(told) if found else raised.value is lost
+
+
 def test_other_errors_stay():
     error = tf.errors.ResourceExhaustedError(None, None, "out of memory")
     with pytest.raises(tf.errors.ResourceExhaustedError), make_workers().watched():
