@@ -210,7 +210,9 @@ def run_phases(
             ),
             about,
         )
-        outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
+        outcome = engine.train(
+            engine.Session(training, settings, folder, stored, devices, state, console, clock)
+        )
         if outcome.signal is not None:
             return Result(folder.model, {}, outcome)
         # Evaluates the exported model, not the one in memory: a finished run is not trained again.

@@ -3,20 +3,22 @@
 import dataclasses
 import os
 import time
+import typing
 
 from bert_gpu.console import LogConsole, format_metric
 from bert_gpu.data import pipeline
 from bert_gpu.files import write_json
 from bert_gpu.interop import models
+from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.pretrain import start
-from bert_gpu.pretrain.config import RUN_FIELDS, model_name, resolve_model
+from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings, model_name, resolve_model
 from bert_gpu.pretrain.objective import LOSSES, pretraining_objective, pretraining_validation
 from bert_gpu.settings import UserError
 from bert_gpu.train import provenance
 from bert_gpu.train import run as engine
 from bert_gpu.train.config import fit_sizes
-from bert_gpu.train.devices import join_workers, set_up
+from bert_gpu.train.devices import Devices, join_workers, set_up
 from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
@@ -46,10 +48,21 @@ def pretrain(settings, console=None, clock=time.monotonic):
             return act(settings, dataset, folder, stored, console, clock)
 
 
-def open_model(settings, dataset, stored):
-    """(settings with resolved sizes, Devices, tokenizer or None, Encoder) of PretrainSettings.
-    stored: of the engine's `open_run`.
+class Opened(typing.NamedTuple):
+    """What the data and the devices decide.
+
+    settings: PretrainSettings with resolved sizes. devices: Devices. vocab: tokenizer, or None.
+    encoder: Encoder.
     """
+
+    settings: PretrainSettings
+    devices: Devices
+    vocab: typing.Any
+    encoder: Encoder
+
+
+def open_model(settings, dataset, stored):
+    """The Opened of PretrainSettings. stored: of the engine's `open_run`."""
     devices = set_up(settings.devices)
     settings = dataclasses.replace(
         settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
@@ -58,7 +71,8 @@ def open_model(settings, dataset, stored):
     model = resolve_model(
         settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind, stored
     )
-    return settings, devices, vocab, start.checked_encoder(settings.inputs, dataset, model, devices)
+    encoder = start.checked_encoder(settings.inputs, dataset, model, devices)
+    return Opened(settings, devices, vocab, encoder)
 
 
 def train(settings, dataset, folder, stored, console, clock):
@@ -146,7 +160,9 @@ def train(settings, dataset, folder, stored, console, clock):
         flops=start.flops_counter(trained, dataset, frozen),
         peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
-    result = engine.train(training, settings, folder, stored, devices, state, console, clock)
+    result = engine.train(
+        engine.Session(training, settings, folder, stored, devices, state, console, clock)
+    )
     if result.signal is None:
         skipped = result.progress.num_skipped_records
         more = f"; {skipped:,} bad records were skipped" if skipped else ""

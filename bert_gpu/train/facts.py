@@ -138,7 +138,9 @@ def training_facts(stored, lines, step, share):
     facts = {"recipe": free.get("recipe") or "none", "steps": share or number(step)}
     num_steps, hours = stored.get("num_steps"), free.get("total_training_time")
     if free.get("lr_schedule") == "time" and hours is not None:
-        facts["time budget"] = f"{resume_changes.length('time', num_steps, hours)}, by the clock"
+        facts["time budget"] = (
+            f"{resume_changes.describe_length('time', num_steps, hours)}, by the clock"
+        )
     elif num_steps is not None:
         facts["steps"] += f" of {num_steps:,}"
     facts["global batch"] = f"{stored['global_batch_size']:,} sequences"

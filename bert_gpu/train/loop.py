@@ -20,7 +20,7 @@ from bert_gpu.train.cadence import Cadence
 from bert_gpu.train.checkpoint_writer import SaveFailed
 from bert_gpu.train.divergence import DivergenceFound, DivergenceMonitor, roll_back
 from bert_gpu.train.log_interval import LogInterval, Stopwatch, describe_activities
-from bert_gpu.train.pace import Pace
+from bert_gpu.train.pace import Pace, RunLength
 from bert_gpu.train.profile import Profiler
 from bert_gpu.train.shared_folder import open_writer
 from bert_gpu.train.workers import ALONE, Alone, Workers
@@ -61,16 +61,17 @@ class Job:
     workers: Workers | Alone = ALONE
 
     @property
-    def budget_seconds(self):
-        """Seconds that the run may train, all sessions together; None = no limit."""
+    def length(self):
+        """The RunLength of the whole run."""
         hours = self.schedule.total_training_time
-        return None if hours is None else 3600 * hours
+        return RunLength(self.num_steps, hours and 3600 * hours)
 
-    def is_finished(self, step, seconds):
-        """Whether `step` steps or, after at least one step, `seconds` complete the run."""
-        by_steps = self.num_steps is not None and step >= self.num_steps
-        return by_steps or (
-            self.budget_seconds is not None and step > 0 and seconds >= self.budget_seconds
+    @property
+    def schedule_length(self):
+        """The RunLength that the schedule is stretched over."""
+        schedule = self.schedule
+        return RunLength.of_schedule(
+            schedule.lr_schedule, self.num_steps, schedule.total_training_time
         )
 
 
@@ -205,24 +206,14 @@ class Loop:
 
     def is_finished(self):
         """Whether all steps are done, the time is spent, or validations are no longer better."""
-        return self.job.is_finished(
+        return self.job.length.is_finished(
             self.progress.step, self.moment.seconds
         ) or self.ending.is_stale(self.progress.num_worse)
 
-    def share(self, step, seconds):
-        """The share of the schedule that is done, by steps or by time; at most 1."""
-        if self.job.schedule.lr_schedule == "time":
-            return min(1.0, seconds / self.job.budget_seconds)
-        return step / self.job.num_steps
-
     def _position(self, seconds):
-        """The Position of the current step. Its share is by steps or by time, whichever has more:
-        what ends the run first.
-        """
-        step, budget = self.progress.step, self.job.budget_seconds
-        by_steps = 0.0 if self.job.num_steps is None else step / self.job.num_steps
-        by_time = 0.0 if budget is None else seconds / budget
-        return Position(step, min(1.0, max(by_steps, by_time)), seconds)
+        """The Position of the current step."""
+        step = self.progress.step
+        return Position(step, self.job.length.fraction(step, seconds), seconds)
 
     def _calls(self):
         """Yields one call after another: (K host batches, the same on the devices, the progress at
@@ -260,9 +251,8 @@ class Loop:
         each or None without a ramp).
         """
         steps = range(step, self.cadence.call_ends(step))
-        by_time = self.job.schedule.lr_schedule == "time"
-        now = self.share(step, self.moment.seconds)
-        shares = [now if by_time else self.share(index, 0) for index in steps]
+        length, seconds = self.job.schedule_length, self.moment.seconds
+        shares = [length.fraction(index, seconds) for index in steps]
         if not self.job.plan.is_ramped:
             return steps, shares, None
         return (

@@ -21,7 +21,7 @@ LENGTHS = ("num_train_steps", "num_train_epochs")
 
 
 def rows(training, settings, plan, devices, num_steps, folder, stored):
-    """The rows of a run, without those of which nothing is known; arguments are those of run.train.
+    """The rows of a run, without those of which nothing is known; arguments as in run.Session.
 
     plan: BatchPlan. num_steps: of the whole run, None = by time.
     """
@@ -91,7 +91,7 @@ def length_problem(num_steps, plan, training, settings):
         return None
     records = num_steps * plan.records_of_step(settings.schedule)
     passes = records / training.num_records * training.dupe_factor
-    if passes > MANY_PASSES:
+    if passes > MANY_PASSES and settings.schedule.total_training_time is None:
         return (
             f"{counted_steps(num_steps)} are {thousands(passes)} passes over the text, which "
             "overfits; give fewer steps (--num_train_steps) or more text"

@@ -489,9 +489,9 @@ def test_trials_of_a_grid_resume_trial_by_trial(workplace, capsys, tmp_path, mon
     trained = []
     real = engine.train
 
-    def train(training, settings, folder, *rest):
-        found = real(training, settings, folder, *rest)
-        trained.append(os.path.relpath(folder.path, tmp_path / "out"))
+    def train(session):
+        found = real(session)
+        trained.append(os.path.relpath(session.folder.path, tmp_path / "out"))
         if len(trained) == 2 and not (tmp_path / "out" / "scores.json").exists():
             return found._replace(signal=15)
         return found

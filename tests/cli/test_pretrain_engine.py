@@ -115,9 +115,9 @@ def test_a_run_on_the_clock(data, tmp_path, clock):
 def test_the_command_gives_a_run_the_real_clock(data, tmp_path, monkeypatch):
     clocks = []
 
-    def train(training, settings, folder, stored, devices, state, console, clock):
-        clocks.append(clock)
-        return engine.TrainingResult(folder, Progress())
+    def train(session):
+        clocks.append(session.clock)
+        return engine.TrainingResult(session.folder, Progress())
 
     monkeypatch.setattr(engine, "train", train)
     assert pretrain(data, tmp_path / "run") == 0
@@ -258,15 +258,15 @@ def test_marks_best_and_early_stop(data, tmp_path, capsys):
 
 def test_a_best_checkpoint_that_could_not_be_saved_is_said(capsys):
     exported = []
-    engine.export_end(
-        types.SimpleNamespace(ending=EndingConfig(export_best=True)),
-        lambda path, weights, step: exported.append(step),
-        types.SimpleNamespace(best_step=lambda: None, model="model"),
-        types.SimpleNamespace(read_weights=dict),
-        Progress(step=12, best_step=8),
-        ALONE,
-        Console(),
+    session = types.SimpleNamespace(
+        training=types.SimpleNamespace(export=lambda path, weights, step: exported.append(step)),
+        settings=types.SimpleNamespace(ending=EndingConfig(export_best=True)),
+        folder=types.SimpleNamespace(best_step=lambda: None, model="model"),
+        state=types.SimpleNamespace(read_weights=dict),
+        workers=ALONE,
+        console=Console(),
     )
+    engine.export_end(session, Progress(step=12, best_step=8))
     assert exported == [12]
     error = capsys.readouterr().err
     problem = "step 8, which has the best validation loss, is missing; "

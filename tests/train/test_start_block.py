@@ -82,6 +82,7 @@ def test_the_length_in_passes_over_the_text(tmp_path, monkeypatch):
     [
         (1_000_000, dict(), 10, "are 10,000 passes over the text, which overfits; give fewer"),
         (1_000_000, dict(), None, None),
+        (1_000_000, dict(schedule=ScheduleConfig(total_training_time=1.0)), 10, None),
         (100_000, dict(), 1, None),
         (100_000, dict(), 10, None),
         (None, dict(), 10, None),

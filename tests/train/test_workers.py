@@ -124,7 +124,7 @@ def test_workers_that_differ_are_told_in_one_line():
     "error, told",
     [
         (tf.errors.UnavailableError(None, None, "task:1 is down"), r"worker 1 \(b:2\) is gone"),
-        (tf.errors.DeadlineExceededError(None, None, "late"), "not come for 20 s"),
+        (tf.errors.DeadlineExceededError(None, None, "late"), "not responded for 20 s"),
         (tf.errors.InternalError(None, None, "Collective ops is aborted"), "another worker is"),
     ],
 )
@@ -175,7 +175,7 @@ def test_the_largest_micro_batch_is_not_tried_on_several_machines():
     training = types.SimpleNamespace(batches_at=lambda position, size: iter([{}]))
     gpus = types.SimpleNamespace(kind="GPU", workers=make_workers(), num_replicas=2)
     with pytest.raises(UserError, match="--train_batch_size=auto: tries what fits on one machine"):
-        run.plan_run(training, settings, None, None, gpus, None, None, None)
+        run.plan_run(run.Session(training, settings, None, None, gpus, None, None))
 
 
 def test_what_is_for_one_machine_is_refused():
