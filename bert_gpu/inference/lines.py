@@ -70,6 +70,11 @@ def count_lines(path):
     return sum(len(window) for window in windows(path, Console(quiet=True)))
 
 
+def empty(path):
+    """The UserError for an input without a line."""
+    return UserError(f"--input={path}: is empty; it needs a text a line"[:300])
+
+
 def file_size(path):
     import tensorflow as tf
 
