@@ -60,7 +60,6 @@ def encode_examples(
     labels,
     max_seq_length,
     padding="dynamic",
-    length_multiple=LENGTH_MULTIPLE,
     folder=".",
 ):
     """Tokenizes, truncates and joins texts to EncodedExamples.
@@ -69,7 +68,7 @@ def encode_examples(
       tokenizer: text.tokenizer.Tokenizer. chunks: iterable of (texts_a, texts_b): lists of str, the
         second None for single texts.
       labels: a kind's targets of all of them, or None. max_seq_length: S, at least 5, so that each
-        text of a pair keeps a token. padding, length_multiple: as in EncodedExamples.
+        text of a pair keeps a token. padding: as in EncodedExamples.
       folder: as for GrowingArray.
     """
     ids, num_truncated = GrowingArray(folder), 0
@@ -88,7 +87,7 @@ def encode_examples(
         max_seq_length=max_seq_length,
         num_truncated=num_truncated,
         padding=padding,
-        length_multiple=max_seq_length if padding == "fixed" else length_multiple,
+        length_multiple=max_seq_length if padding == "fixed" else LENGTH_MULTIPLE,
     )
 
 

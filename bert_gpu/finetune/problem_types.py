@@ -224,6 +224,16 @@ def number_in(text):
     return value if math.isfinite(value) else None
 
 
+def are_measures(labels):
+    """Whether labels are numbers, more than two and some not whole: rather values than classes."""
+    numbers = [number_in(label) for label in labels]
+    return (
+        len(numbers) > 2
+        and None not in numbers
+        and not all(number.is_integer() for number in numbers)
+    )
+
+
 def labels_in(cell):
     """The labels in a cell: those of a JSON list, or those between commas; without repetitions."""
     if cell.startswith("["):
@@ -237,9 +247,16 @@ def labels_in(cell):
 
 
 def unknown_label(examples, line, label, labels):
+    """UserError for a label of a file that is none of the labels of a training or a model."""
     shown = ", ".join(labels)
-    shown = shown if len(shown) <= 100 else shown[:97] + "..."
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    owner = "the training file" if examples.task.labels is None else examples.task.name
+    remedy = "add an example of it there, or leave its rows out"
+    if examples.task.labels is not None:
+        remedy = "correct it, or leave its rows out"
+    elif examples.task.kind == "classification" and are_measures([label, *labels]):
+        remedy = "to predict numbers, give --task_kind=regression"
     return UserError(
-        f"{examples.path}: line {line} has the label {label[:40]!r}, "
-        f"which the classifier does not have (it has {shown})"
+        f"{examples.path}: line {line} has the label {label[:40]!r}, which {owner} does not have "
+        f"(it has {shown}); {remedy}"[:300]
     )

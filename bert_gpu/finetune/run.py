@@ -15,7 +15,7 @@ from bert_gpu.finetune.config import (
     resolve_phases,
     resolve_task,
 )
-from bert_gpu.finetune.splits import read_splits, standard_input_spooled
+from bert_gpu.finetune.splits import read_splits, standard_input_spooled, with_data_of_run
 from bert_gpu.finetune.start import (
     DROPOUT,
     check_fits,
@@ -33,7 +33,6 @@ from bert_gpu.model.weights import column_blocks
 from bert_gpu.settings import Settings, UserError, fields_of, like, shortened
 from bert_gpu.train import run as engine
 from bert_gpu.train import shared_folder
-from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MemoryConfig, fit_sizes
 from bert_gpu.train.devices import join_workers, set_up
 from bert_gpu.train.facts import facts_while_training
@@ -41,6 +40,7 @@ from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
 from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import TrainState, frozen_names
 
@@ -57,12 +57,12 @@ class Result(typing.NamedTuple):
 
     path: of the model that was evaluated. metrics: {stem of a file, such as "dev": {name: value}},
     of a test file without labels {}.
-    outcome: train.run.Outcome of the training, None without one.
+    outcome: train.run.TrainingResult of the training, None without one.
     """
 
     path: str
     metrics: dict
-    outcome: engine.Outcome | None
+    outcome: engine.TrainingResult | None
 
     @property
     def signal(self):
@@ -88,6 +88,9 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     console = workers.console(console or LogConsole())
     trained = None if trains else find_trained(settings.start, settings.run.output_dir)
     notes = None if trains else read_notes(trained.path, trained.head)
+    if not trains:
+        run = with_data_of_run(settings.run, phases, trained.path)
+        settings, phases = dataclasses.replace(settings, run=run), resolve_phases(run)
     task = resolve_task(settings.run, notes)
     form = open_form(task)
     form.check(settings)
@@ -180,13 +183,13 @@ def run_phases(
         found = (folder.path, settings, part, rows, kind, start.labels, outputs)
         workers.on_chief(lambda: form.after_evaluation(*found))
 
-    def evaluate(leave=lambda *outputs: None):
-        """{stem of a dev file: {name: value}}. leave: of (examples, rows, outputs) of each."""
+    def evaluate(after=lambda *outputs: None):
+        """{stem of a dev file: {name: value}}. after: of (examples, rows, outputs) of each."""
         size, found = settings.run.eval_batch_size * devices.num_replicas, {}
         for part, rows in zip(examples["eval"], encoded["eval"], strict=True):
             outputs = predict(rows, size)
             found[part.source.stem] = judge(part, rows, outputs)
-            leave(part, rows, outputs)
+            after(part, rows, outputs)
         return found
 
     path, outcome = start.path, None

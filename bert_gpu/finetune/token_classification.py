@@ -86,7 +86,7 @@ def encode(examples, kind, start, settings, max_seq_length, folder):
             raise problem_types.unknown_label(examples, line, label, start.labels)
     stride = settings.tokens.doc_stride or max(1, (max_seq_length - 2) // 2)
     ids, marks = GrowingArray(folder), GrowingArray(folder)
-    lengths, sizes, num_long = [np.zeros(1, np.int64)], [], 0
+    lengths, sizes = [np.zeros(1, np.int64)], []
     for sentences in examples.chunks():
         words = list(itertools.chain.from_iterable(one.words for one in sentences))
         tags = itertools.chain.from_iterable(one.tags or one.words for one in sentences)
@@ -98,7 +98,6 @@ def encode(examples, kind, start, settings, max_seq_length, folder):
         ids.append(framed_ids)
         marks.append(framed_marks)
         lengths.append(framed_lengths)
-        num_long += len(framed_lengths) - len(sentences)
     splits = np.cumsum(np.concatenate(lengths))
     is_fixed = settings.run.padding == "fixed" or start.encoder.fixed_length
     return EncodedExamples(

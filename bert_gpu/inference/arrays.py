@@ -14,6 +14,7 @@ import signal
 
 import numpy as np
 
+from bert_gpu.files import publish
 from bert_gpu.settings import UserError
 
 
@@ -43,7 +44,7 @@ class PartialFile:
     def publish(self):
         """Gives the finished file its name."""
         with self._blaming():
-            os.replace(self.partial, self.path)
+            publish(self.partial, self.path)
 
     @contextlib.contextmanager
     def _blaming(self):

@@ -21,7 +21,7 @@ RUN_FILES = (
     "run.json",
     ".run.lock",
     "checkpoints",
-)  # what train/checkpoint.py keeps in a run's folder
+)  # what train/run_folder.py keeps in a run's folder
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
 
 

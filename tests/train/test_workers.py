@@ -19,7 +19,7 @@ from bert_gpu.pretrain.config import PretrainSettings
 from bert_gpu.settings import UserError
 from bert_gpu.train import devices, run, workers
 from bert_gpu.train.config import BatchConfig, DeviceConfig
-from tests.train.laws import Trainer, batches, fresh
+from tests.train.tiny import Trainer, batches, fresh
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
