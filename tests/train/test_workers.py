@@ -145,7 +145,7 @@ def test_other_flags_are_told_but_for_places_of_files(other, told):
     "error, told",
     [
         (tf.errors.UnavailableError(None, None, "task:1 is down"), r"worker 1 \(b:2\) is gone"),
-        (tf.errors.DeadlineExceededError(None, None, "late"), "not come for 20 s"),
+        (tf.errors.DeadlineExceededError(None, None, "late"), "not responded for 20 s"),
         (tf.errors.InternalError(None, None, "Collective ops is aborted"), "another worker is"),
     ],
 )
