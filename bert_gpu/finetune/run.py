@@ -9,6 +9,7 @@ from bert_gpu.console import LogConsole
 from bert_gpu.finetune import classifier, results
 from bert_gpu.finetune.config import (
     DEFAULT_START,
+    FILES,
     STANDARD_INPUT,
     FinetuneConfig,
     FinetuneSettings,
@@ -80,6 +81,7 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     phases = resolve_phases(settings.run)
     trains = "train" in phases
     workers = join_workers(settings.devices)
+    engine.check_same_command(workers, settings)
     if workers.count > 1 and STANDARD_INPUT == settings.run.predict_file:
         raise UserError(
             "--predict_file=-: standard input is that of one worker; write it to a file that all "
@@ -104,6 +106,7 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     with workers.together(), standard_input_spooled(settings.run) as run:
         settings = dataclasses.replace(settings, run=run)
         examples = read_splits(task, run, phases)
+        workers.check_alike(data_facts(examples))
         results.check_predictions_file(run, examples.get("predict", ()), form.PREDICTED)
         with open_folder(run.output_dir, settings.overwrite, trains, start, workers) as opened:
             return run_phases(
@@ -149,6 +152,8 @@ def run_phases(
         if trains
         else None
     )
+    found = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
+    workers.check_alike(fixed or found)
     names = form.metric_names(task, kind, start.labels)
     if settings.ending.best_metric == "loss" not in names:  # the default, which answers do not have
         ending = dataclasses.replace(settings.ending, best_metric=names[0])
@@ -244,6 +249,16 @@ def run_phases(
     console.say(results.table([("", "examples", *names), *lines]))
     console.say(f"model: {path}" + "".join(f"; predictions: {where}" for where in predicted))
     return Result(path, metrics, outcome)
+
+
+def data_facts(examples):
+    """{name of a part of the data: its files, by name and content}, what workers tell each other.
+    examples: {phase: list of Examples}.
+    """
+    return {
+        f"the data to {phase}": " ".join(part.describe() for part in examples.get(phase, ()))
+        for phase in FILES
+    }
 
 
 def joined(metrics):

@@ -15,7 +15,7 @@ from bert_gpu.cluster import find_cluster
 from bert_gpu.files import check_local
 from bert_gpu.inference.arrays import GrowingArray, sigterm_unwinds
 from bert_gpu.inference.config import DEFAULT_LENGTH, STANDARD_INPUT
-from bert_gpu.inference.lines import count_lines, windows
+from bert_gpu.inference.lines import count_lines, empty, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.settings import UserError
 from bert_gpu.text.framing import frame
@@ -139,10 +139,6 @@ def share_of(path, cluster):
     if not num_lines:
         raise empty(path)
     return cluster.share(num_lines)
-
-
-def empty(path):
-    return UserError(f"--input={path}: is empty; it needs a text a line"[:300])
 
 
 def in_order(embedder, rows, num_texts):

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from bert_gpu.inference.arrays import PartialFile, sigterm_unwinds
 from bert_gpu.inference.embeddings import check_output
-from bert_gpu.inference.lines import windows
+from bert_gpu.inference.lines import empty, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.model.heads import mlm_logits, mlm_weights
 from bert_gpu.settings import UserError
@@ -125,7 +125,7 @@ def mask_counts(ids, splits, mask_id):
 
 def fill_file(config, console=None, say=print):
     """Answers each line of --input, to --output or by `say` (text, words of its masks); returns the
-    number of texts.
+    number of texts. UserError when there is none; then no file is left.
     """
     if config.output is not None:
         check_output(config.output, config.overwrite)
@@ -139,6 +139,8 @@ def fill_file(config, console=None, say=print):
             for text, masks in zip(texts, filler(texts, where), strict=True):
                 file.append(as_json(text, masks)) if file else say(text, masks)
             num_texts += len(texts)
+        if not num_texts:
+            raise empty(config.input)
         if file:
             file.finish()
             file.publish()

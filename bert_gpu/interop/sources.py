@@ -11,7 +11,7 @@ import re
 
 from bert_gpu.files import check_local, read_json
 from bert_gpu.interop.folders import displaced
-from bert_gpu.interop.formats import OURS, has_model, open_format, recognise
+from bert_gpu.interop.formats import OURS, has_model, only_written, open_format, recognise
 from bert_gpu.interop.relatives import read_shape
 from bert_gpu.settings import Settings, UserError, fields_of, setting
 
@@ -42,6 +42,11 @@ def find_model(path, flag):
     check_local(path, f"--{flag}")
     folders = (path, os.path.join(path, "model"))
     for folder in reversed(folders) if is_run(path) else folders:
+        if (name := only_written(folder)) is not None:
+            raise UserError(
+                f"--{flag}={folder[:150]}: is a model in the format {name}, which is only written "
+                "here, not read; name the model that it was made from"
+            )
         if has_model(folder):
             return folder
     if recognise(path) is not None:

@@ -40,7 +40,11 @@ def pretrain(settings, console=None, clock=time.monotonic):
     workers = join_workers(settings.devices)
     console = workers.console(console or LogConsole())
     with workers.together():
+        engine.check_same_command(workers, settings)
+        workers.check_alike(dict(architecture=settings.architecture))
         dataset = start.open_data(settings, console)
+        if workers.count > 1:
+            workers.check_alike(dataset.describe())
         with engine.open_run(
             run.output_dir, settings.overwrite, trains, RUN_FIELDS, run.start, workers
         ) as (folder, stored):
@@ -68,6 +72,7 @@ def open_model(settings, dataset, stored):
         settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
     )
     vocab = start.open_vocabulary(settings, dataset)
+    devices.workers.check_alike(dict(vocabulary=vocab and vocab.identity))
     model = resolve_model(
         settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind, stored
     )
@@ -85,6 +90,7 @@ def train(settings, dataset, folder, stored, console, clock):
         encoder, settings.memory, devices, dataset.max_seq_length, dataset.schema.is_packed
     )
     fixed = fixed_settings(settings, model, devices, dataset)
+    devices.workers.check_alike(fixed)
     if stored is not None:
         like = stored["settings"].get("training_data")
         engine.check_settings(

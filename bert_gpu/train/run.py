@@ -203,7 +203,6 @@ def train(session):
       TrainingStopped: the run diverged, stopped early or could not save. UserError.
     """
     check_layers(session.settings.optimizer, session.state)
-    session.workers.check_alike(alike_settings(session.training, session.settings))
     job = make_job(session, plan_run(session))
     progress = session.folder.newest_progress() if session.stored is not None else None
     if progress is not None:
@@ -250,14 +249,20 @@ def make_job(session, plan):
     )
 
 
-# Settings of which the workers of a run may each have their own: places of files and devices.
-OWN_SETTINGS = ("gpus", "output_dir", "input_file", "eval_input_file", "data_dir", "vocab_file")
+# Settings of which the workers of a run may each have their own: devices, and places of files, of
+# which the content is compared where they are read.
+OWN_SETTINGS = (
+    *("gpus", "output_dir", "input_file", "eval_input_file", "data_dir", "vocab_file"),
+    *("init_checkpoint", "train_file", "dev_file", "test_file", "predict_file"),
+)
 
 
-def alike_settings(training, settings):
-    """{name: value} of what all workers must have been given alike; the data's content among it."""
-    values = settings.values() | training.fixed | training.hashes
-    return {name: value for name, value in values.items() if name not in OWN_SETTINGS}
+def check_same_command(workers, settings):
+    """UserError on all workers when one of them has other RunSettings. Call it before anything that
+    depends on them is done together: opening the run's folder, training.
+    """
+    values = settings.values() | dict(overwrite=settings.overwrite, recipe=settings.recipe)
+    workers.check_alike({name: values[name] for name in values if name not in OWN_SETTINGS})
 
 
 def check_layers(optimizer, state):

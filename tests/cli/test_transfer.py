@@ -146,6 +146,24 @@ def test_paths_are_looked_at_without_tensorflow(tmp_path):
     assert all(row.reads or row.writes for row in formats.FORMATS)
 
 
+@pytest.mark.parametrize("name", ["savedmodel", "onnx"])
+def test_a_format_that_only_goes_out_says_so(name, exported, tmp_path, capsys):
+    """A folder that also has a model that is read is that one."""
+    there = tmp_path / "there"
+    shutil.copytree(exported, there)
+    (row,) = (row for row in formats.FORMATS if row.name == name)
+    (there / row.file).touch()
+    assert find_model(str(there), "from") == str(there)
+    (there / "model.safetensors").unlink()
+    if name == "savedmodel":
+        (there / "config.json").unlink()
+    assert transfer("import", f"--from={there}", f"--to={tmp_path}/back") == 2
+    told = capsys.readouterr().err
+    assert f"--from={there}: is a model in the format {name}, which is only written here" in told
+    assert told.count("\n") == 1 and not (tmp_path / "back").exists()
+    assert all((row.file is None) == row.reads for row in formats.FORMATS)
+
+
 def test_a_missing_vocabulary_is_named(exported, tmp_path, capsys):
     shutil.copytree(exported, tmp_path / "bare")
     for name in ("vocab.txt", "tokenizer.json"):

@@ -284,3 +284,28 @@ def test_what_killed_processes_have_left_goes(tmp_path):
         file.finish()
         file.publish()
     assert set(os.listdir(tmp_path)) == {*stay, "x.npy"}
+
+
+@pytest.mark.parametrize("name", ["embed", "fill-mask"])
+@pytest.mark.parametrize("length, is_refused", [(40, False), (41, True)])
+def test_a_line_that_is_too_long_is_named(
+    trained, tmp_path, capsys, monkeypatch, name, length, is_refused
+):
+    """It is refused before it is tokenized; in the middle of a file, and without an end."""
+    monkeypatch.setattr(lines, "LINE_BYTES", 40)
+    monkeypatch.setattr(lines.archives, "READ_BYTES", 16)
+    for end in ("", "\nb\n"):
+        (tmp_path / "x.txt").write_text("a\n" * 17 + "\n" + "a" * length + end)
+        given = [f"--model={trained[0]}", f"--input={tmp_path}/x.txt", f"--output={tmp_path}/x.npy"]
+        code = command(["bert-gpu", name, *given, "--overwrite"])
+        told = capsys.readouterr().err
+        assert code == (2 if is_refused else 0)
+        assert told.count("x.txt: line 19 has more than 0 MB; write one text a line") == is_refused
+
+
+def test_pieces_of_any_size_make_the_same_lines():
+    text = b"a\r\n\nbb\ncc c"
+    for size in range(1, len(text) + 1):
+        pieces = [text[first : first + size] for first in range(0, len(text), size)]
+        (window,) = lines.in_windows(pieces, "x")
+        assert window == [b"a", b"", b"bb", b"cc c"]

@@ -2,6 +2,8 @@
 knows, and do not wait for ever.
 """
 
+import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,7 +17,7 @@ import tensorflow as tf
 
 from bert_gpu.cluster import Cluster
 from bert_gpu.launch import processes as launched
-from bert_gpu.pretrain.config import PretrainSettings
+from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings
 from bert_gpu.settings import UserError
 from bert_gpu.train import devices, run, workers
 from bert_gpu.train.config import BatchConfig, DeviceConfig
@@ -118,6 +120,25 @@ def test_workers_that_differ_are_told_in_one_line():
     worker = make_workers(gather=lambda facts: [facts, dict(facts, seed=2)])
     with pytest.raises(UserError, match=r"worker 1 \(b:2\): seed is 2, on worker 0 1; give all"):
         worker.check_alike(dict(seed=1, precision="float32"))
+
+
+@pytest.mark.parametrize(
+    "other, told",
+    [
+        (dict(overwrite=True), "overwrite is True, on worker 0 False"),
+        (dict(run=PretrainConfig(do_train=False)), "do_train is False, on worker 0 None"),
+        (dict(batch=BatchConfig(train_batch_size=3)), "train_batch_size is 3"),
+        (dict(run=PretrainConfig(output_dir="elsewhere")), None),
+    ],
+)
+def test_other_flags_are_told_but_for_places_of_files(other, told):
+    settings = PretrainSettings()
+    other = dataclasses.replace(settings, **other)
+    sent = []
+    run.check_same_command(types.SimpleNamespace(check_alike=sent.append), other)
+    worker = make_workers(gather=lambda facts: [facts, *sent])
+    with pytest.raises(UserError, match=told) if told else contextlib.nullcontext():
+        run.check_same_command(worker, settings)
 
 
 @pytest.mark.parametrize(
