@@ -52,7 +52,7 @@ class Kind:
 class Classification(Kind):
     """One of C classes; the loss is the cross-entropy, in nats.
 
-    label_smoothing: share of the target that all classes have alike (Szegedy et al. 2016,
+    label_smoothing: fraction of the target spread evenly over all classes (Szegedy et al. 2016,
     arXiv 1512.00567, section 7). class_weights: C factors of the losses, or None.
     """
 
@@ -196,7 +196,7 @@ def check_plain_loss(config, task):
     for flag in ("label_smoothing", "class_weights"):
         if getattr(config, flag):
             raise UserError(
-                f"--{flag}={getattr(config, flag)}: is for classes, and this task is a "
+                f"--{flag}={getattr(config, flag)}: applies to classification only, not to "
                 f"{task.kind}; drop it"
             )
 

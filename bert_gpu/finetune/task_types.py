@@ -78,4 +78,6 @@ def check_texts_only(settings, task_name):
         (settings.start, "pooler_size"),
     ):
         if getattr(config, name) and name not in settings.flexible:
-            raise UserError(f"--{name}: is of classifiers of texts, not of {task_name}; drop it")
+            raise UserError(
+                f"--{name}: applies to text classification only, not to {task_name}; drop it"
+            )

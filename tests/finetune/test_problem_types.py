@@ -97,5 +97,7 @@ def test_weights_of_classes(tmp_path):
 @pytest.mark.parametrize("flags", [dict(label_smoothing=0.1), dict(class_weights="balanced")])
 def test_what_is_for_classes_is_refused_elsewhere(tmp_path, flags):
     config, task, examples = labelled(tmp_path, ["1", "2"], task_kind="regression", **flags)
-    with pytest.raises(UserError, match=r"is for classes, and this task is a regression"):
+    with pytest.raises(
+        UserError, match=r"applies to classification only, not to regression; drop it"
+    ):
         make_kind(FinetuneSettings(run=config), task, ("score",), examples)
