@@ -6,7 +6,7 @@ import time
 import typing
 
 from bert_gpu.console import LogConsole
-from bert_gpu.finetune import classifier, results
+from bert_gpu.finetune import results
 from bert_gpu.finetune.config import (
     DEFAULT_START,
     STANDARD_INPUT,
@@ -15,6 +15,9 @@ from bert_gpu.finetune.config import (
     resolve_phases,
     resolve_task,
 )
+from bert_gpu.finetune.encoded import training_batches
+from bert_gpu.finetune.objective import task_objective
+from bert_gpu.finetune.prediction import Predictor
 from bert_gpu.finetune.splits import read_splits, standard_input_spooled, with_data_of_run
 from bert_gpu.finetune.start import (
     DROPOUT,
@@ -25,7 +28,7 @@ from bert_gpu.finetune.start import (
     start_training,
     write_notes,
 )
-from bert_gpu.finetune.task_types import open_form
+from bert_gpu.finetune.task_types import open_task_type
 from bert_gpu.interop import models
 from bert_gpu.interop.sources import NONE
 from bert_gpu.model.config import ModelConfig
@@ -92,19 +95,19 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
         run = with_data_of_run(settings.run, phases, trained.path)
         settings, phases = dataclasses.replace(settings, run=run), resolve_phases(run)
     task = resolve_task(settings.run, notes)
-    form = open_form(task)
-    form.check(settings)
-    if not trains and trained.head is not form.HEAD:
+    task_type = open_task_type(task)
+    task_type.check(settings)
+    if not trains and trained.head is not task_type.HEAD:
         raise UserError(
-            f"--task_name={task.name}: needs a {form.HEAD.architecture}, and {trained.path} is a "
-            f"{trained.head.architecture}; name another model, or drop the flag"
+            f"--task_name={task.name}: needs a {task_type.HEAD.architecture}, and "
+            f"{trained.path} is a {trained.head.architecture}; name another model, or drop the flag"
         )
     init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
     start = None if init_checkpoint == NONE else init_checkpoint
     with workers.together(), standard_input_spooled(settings.run) as run:
         settings = dataclasses.replace(settings, run=run)
         examples = read_splits(task, run, phases)
-        results.check_predictions_file(run, examples.get("predict", ()), form.PREDICTED)
+        results.check_predictions_file(run, examples.get("predict", ()), task_type.PREDICTED)
         with open_folder(run.output_dir, settings.overwrite, trains, start, workers) as opened:
             return run_phases(
                 settings, task, examples, trained, notes, *opened, console, clock, reuses_results
@@ -119,29 +122,34 @@ def run_phases(
     trained, notes: of the model to evaluate (start.py), None for a training.
     folder, stored: of `open_folder`.
     """
-    trains, form = trained is None, open_form(task)
+    trains, task_type = trained is None, open_task_type(task)
     devices = set_up(settings.devices)
     workers = devices.workers
     settings = dataclasses.replace(
         settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
     )
     start = (
-        choose_start(settings, task, form, examples["train"][0], stored, devices)
+        choose_start(settings, task, task_type, examples["train"][0], stored, devices)
         if trains
         else start_trained(settings.start, trained)
     )
     first = next(parts[0] for parts in examples.values())  # to train on, where there is a training
     tokens = {
         name: told(name, settings.tokens, notes, default)
-        for name, default in form.defaults(first).items()
+        for name, default in task_type.defaults(first).items()
     }
     settings = dataclasses.replace(settings, tokens=dataclasses.replace(settings.tokens, **tokens))
-    kind = form.make_kind(settings, task, start.labels, first if trains else None)
+    problem_type = task_type.make_problem_type(
+        settings, task, start.labels, first if trains else None
+    )
     length = choose_length(settings, task, start, notes)
     every = [part for parts in examples.values() for part in parts]
     check_fits(start, every, length, devices.precision)
     encoded = {
-        phase: [form.encode(part, kind, start, settings, length, folder.path) for part in parts]
+        phase: [
+            task_type.encode(part, problem_type, start, settings, length, folder.path)
+            for part in parts
+        ]
         for phase, parts in examples.items()
     }
     fixed = (
@@ -149,7 +157,7 @@ def run_phases(
         if trains
         else None
     )
-    names = form.metric_names(task, kind, start.labels)
+    names = task_type.metric_names(task, problem_type, start.labels)
     if settings.ending.best_metric == "loss" not in names:  # the default, which answers do not have
         ending = dataclasses.replace(settings.ending, best_metric=names[0])
         settings = dataclasses.replace(settings, ending=ending)
@@ -160,7 +168,7 @@ def run_phases(
             settings.ending.criterion(joined(reported))  # refuses a --best_metric that there is not
     warn_of_examples(examples, console)
     warn_of_labels(settings.run, task, start, examples.get("predict", ()), console)
-    about = describe(start, form, examples, encoded)
+    about = describe(start, task_type, examples, encoded)
     if not trains:
         console.block([*device_rows(devices), *about])
 
@@ -174,14 +182,14 @@ def run_phases(
         frozen,
         column_blocks(start.encoder.weights()),
     )
-    predict = classifier.Predictor(devices, state, start.encoder, kind)
+    predict = Predictor(devices, state, start.encoder, problem_type)
 
     def judge(part, rows, outputs):
-        return form.judge(settings, part, rows, kind, start.labels, outputs, names)
+        return task_type.judge(settings, part, rows, problem_type, start.labels, outputs, names)
 
     def leave(part, rows, outputs):
-        found = (folder.path, settings, part, rows, kind, start.labels, outputs)
-        workers.on_chief(lambda: form.after_evaluation(*found))
+        found = (folder.path, settings, part, rows, problem_type, start.labels, outputs)
+        workers.on_chief(lambda: task_type.after_evaluation(*found))
 
     def evaluate(after=lambda *outputs: None):
         """{stem of a dev file: {name: value}}. after: of (examples, rows, outputs) of each."""
@@ -199,12 +207,12 @@ def run_phases(
             fixed,
             devices,
             start,
-            kind,
+            problem_type,
             encoded["train"][0],
             (lambda: joined(evaluate())) if "eval" in examples else None,
             exporter(
                 start,
-                kind,
+                problem_type,
                 write_notes(task, examples["train"][0].has_pairs, length, tokens),
                 lambda step: facts_while_training(folder.path, step, console.warn),
             ),
@@ -229,8 +237,8 @@ def run_phases(
         metrics[part.source.stem] = judge(part, rows, outputs) if part.has_labels else {}
         if part.has_labels:
             leave(part, rows, outputs)
-        written = (folder.path, settings, part, rows, kind, start.labels, outputs)
-        predicted.append(workers.from_chief(form.write, *written))
+        written = (folder.path, settings, part, rows, problem_type, start.labels, outputs)
+        predicted.append(workers.from_chief(task_type.write, *written))
     if "eval" in examples:
         if outcome is not None:
             step = outcome.progress.step
@@ -289,14 +297,14 @@ def open_folder(output_dir, overwrite, trains, start, workers):
     yield folder, stored
 
 
-def choose_start(settings, task, form, examples, stored, devices):
+def choose_start(settings, task, task_type, examples, stored, devices):
     """The Start of a training on examples."""
 
     def check(model, specs_of):
         check_size(settings, model, specs_of, devices, 1, settings.run.eval_batch_size, stored)
 
-    labels = form.find_labels(task, examples)
-    start = start_training(settings.start, labels, settings.run.seed, check, form.HEAD)
+    labels = task_type.find_labels(task, examples)
+    start = start_training(settings.start, labels, settings.run.seed, check, task_type.HEAD)
     dropout = {
         name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None
     }
@@ -319,7 +327,7 @@ def choose_length(settings, task, start, notes):
     return start.encoder.fixed_length or min(told or task.max_seq_length, longest)
 
 
-def describe(start, form, examples, encoded):
+def describe(start, task_type, examples, encoded):
     """Rows on the model and the data, for the log."""
     labels = f"; labels: {', '.join(start.labels)}" if len(start.labels) > 1 else ""
     rows = [("model", f"{start.path}{labels}"[:300])]
@@ -330,7 +338,7 @@ def describe(start, form, examples, encoded):
         rows.append(("fresh weights", names))
     for phase, parts in examples.items():
         for part, found in zip(parts, encoded[phase], strict=True):
-            rows.append(("data", f"{part.path}: {form.describe(part, found)}"))
+            rows.append(("data", f"{part.path}: {task_type.describe(part, found)}"))
     return tuple(rows)
 
 
@@ -398,15 +406,15 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
     )
 
 
-def exporter(start, kind, notes, describe):
+def exporter(start, problem_type, notes, describe):
     """The function of (folder, weights, step) that writes a Start's model.
 
-    kind: of answers (kinds.Kind). notes: {name: bytes} of further files. describe: function of the
+    problem_type: a ProblemType. notes: {name: bytes} of further files. describe: function of the
     step -> facts for its card.
     """
 
     def export(path, weights, step):
-        task = (kind.head.architecture, start.labels, kind.problem_type)
+        task = (problem_type.head.architecture, start.labels, problem_type.config_name)
         said = models.Notes([], [], *task)
         model = models.Model(start.model, weights, said, start.tokenizer, describe(step))
         models.write_own(model, path, notes)
@@ -414,20 +422,20 @@ def exporter(start, kind, notes, describe):
     return export
 
 
-def make_training(settings, fixed, devices, start, kind, encoded, validate, export, about):
-    """The engine's Training of a head on the classifier.EncodedExamples of the train file.
+def make_training(settings, fixed, devices, start, problem_type, encoded, validate, export, about):
+    """The engine's Training of a head on the encoded.EncodedExamples of the train file.
 
     validate, export, about: of the engine's Training.
     """
 
     def batches_at(position, batch_size):
-        return classifier.training_batches(
+        return training_batches(
             encoded, batch_size=batch_size, position=position, seed=settings.run.seed
         )
 
     return engine.Training(
-        objective=classifier.task_objective(
-            training_encoder(start.encoder, settings.memory, devices), kind
+        objective=task_objective(
+            training_encoder(start.encoder, settings.memory, devices), problem_type
         ),
         seed=settings.run.seed,
         batches_at=batches_at,

@@ -61,7 +61,7 @@ class PartialFile:
             os.remove(self.partial)
 
 
-class GrowingArray(PartialFile):
+class NpyWriter(PartialFile):
     """An .npy file of rows of one shape and type."""
 
     def __init__(self, path, row_shape=(), dtype=np.float32):
