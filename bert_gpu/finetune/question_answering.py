@@ -223,28 +223,36 @@ def metric_names(task, problem_type, labels):
     return (*squad_metrics.PLAIN, *more)
 
 
-def judge(settings, examples, rows, problem_type, labels, outputs, names):
-    if not all(np.isfinite(best.start_scores + best.end_scores).all() for best in outputs):
+def predicted_answers(evaluated):
+    """The n_best.Predicted of an Evaluated."""
+    tokens, outputs = evaluated.settings.tokens, evaluated.outputs
+    return predict(evaluated.examples, evaluated.rows, evaluated.problem_type, tokens, outputs)
+
+
+def judge(evaluated, names):
+    every = (best.start_scores + best.end_scores for best in evaluated.outputs)
+    if not all(np.isfinite(scores).all() for scores in every):
         return dict.fromkeys(names)  # a model that has overflowed predicts nothing
-    predicted = predict(examples, rows, problem_type, settings.tokens, outputs)
-    answers = {question.id: question.answers for question in examples.questions}
+    predicted = predicted_answers(evaluated)
+    answers = {question.id: question.answers for question in evaluated.examples.questions}
     found = squad_metrics.score(predicted.answers, answers, predicted.null_odds)
     return {name: found[name] for name in names}
 
 
-def after_evaluation(output_dir, settings, examples, rows, problem_type, labels, outputs):
+def after_evaluation(output_dir, evaluated):
     """Writes the predictions of a dev file, for the official evaluation."""
-    if examples.source.stem != "test":
-        write(output_dir, settings, examples, rows, problem_type, labels, outputs)
+    if evaluated.stem != "test":
+        write(output_dir, evaluated)
 
 
-def write(output_dir, settings, examples, rows, problem_type, labels, outputs):
+def write(output_dir, evaluated):
     """Writes predictions.json, {id: answer}, nbest_predictions.json and, where a question may have
     no answer, null_odds.json; of a dev file with _dev in the names.
     """
-    predicted = predict(examples, rows, problem_type, settings.tokens, outputs)
-    stem = examples.source.stem
-    suffix, named = ("", settings.run.predictions_file) if stem == "test" else (f"_{stem}", None)
+    predicted, stem = predicted_answers(evaluated), evaluated.stem
+    suffix, named = (
+        ("", evaluated.settings.run.predictions_file) if stem == "test" else (f"_{stem}", None)
+    )
     where, name = results.predictions_path(output_dir, suffix, named, PREDICTED)
     contents = {(where, name): predicted.answers}
     contents[output_dir, results.with_suffix(results.N_BEST, suffix)] = predicted.n_best

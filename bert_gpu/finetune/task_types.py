@@ -5,6 +5,7 @@ A task type is a module of this room with what `TaskType` says; run.py trains an
 one of them alike. Adding one takes its module, its row in TASK_TYPES, and a task (tasks.py).
 """
 
+import dataclasses
 import importlib
 import typing
 
@@ -19,10 +20,31 @@ TASK_TYPES = dict(
 )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """What a model has made of a file.
+
+    settings: FinetuneSettings. examples: those of the file. rows: encoded.EncodedExamples of them.
+    problem_type: ProblemType. labels: names of the classes. outputs: the problem type's, of all
+    rows.
+    """
+
+    settings: typing.Any
+    examples: typing.Any
+    rows: typing.Any
+    problem_type: typing.Any
+    labels: tuple[str, ...]
+    outputs: typing.Any
+
+    @property
+    def stem(self):
+        """The name of the file without its ending; it names results."""
+        return self.examples.source.stem
+
+
 class TaskType(typing.Protocol):
     """What the module of a task type provides. `rows` are encoded.EncodedExamples, `labels` the
-    names of the classes, `problem_type` is of `make_problem_type`, `outputs` are its outputs for
-    all rows.
+    names of the classes, `problem_type` is of `make_problem_type`.
     """
 
     HEAD: typing.Any  # of heads.py
@@ -56,13 +78,13 @@ class TaskType(typing.Protocol):
     def metric_names(self, task, problem_type, labels):
         """Names of the metrics, the most important first."""
 
-    def judge(self, settings, examples, rows, problem_type, labels, outputs, names):
-        """{name: float or None} of the metrics of examples with labels."""
+    def judge(self, evaluated, names):
+        """{name: float or None} of the metrics of an Evaluated with labels."""
 
-    def after_evaluation(self, output_dir, settings, examples, rows, problem_type, labels, outputs):
+    def after_evaluation(self, output_dir, evaluated):
         """Writes what a finished evaluation leaves beside its metrics."""
 
-    def write(self, output_dir, settings, examples, rows, problem_type, labels, outputs):
+    def write(self, output_dir, evaluated):
         """Writes the predictions; returns the path of the file that one reads first."""
 
 

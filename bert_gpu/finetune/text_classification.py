@@ -90,20 +90,20 @@ def metric_names(task, problem_type, labels):
     return task.metrics or problem_type.metrics
 
 
-def judge(settings, examples, rows, problem_type, labels, outputs, names):
-    return compute_metrics(outputs, rows.labels, names)
+def judge(evaluated, names):
+    return compute_metrics(evaluated.outputs, evaluated.rows.labels, names)
 
 
-def after_evaluation(output_dir, settings, examples, rows, problem_type, labels, outputs):
-    if settings.run.pictures and np.isfinite(outputs).all():
-        stem, task = examples.source.stem, examples.task
-        pictures.draw(output_dir, stem, task, labels, outputs, rows.labels)
+def after_evaluation(output_dir, evaluated):
+    outputs, task = evaluated.outputs, evaluated.examples.task
+    if evaluated.settings.run.pictures and np.isfinite(outputs).all():
+        targets = evaluated.rows.labels
+        pictures.draw(output_dir, evaluated.stem, task, evaluated.labels, outputs, targets)
 
 
-def write(output_dir, settings, examples, rows, problem_type, labels, outputs):
-    predicted = (output_dir, examples, labels, problem_type, outputs)
-    if results.is_submitted(settings.run, examples) and results.has_labels_of(
-        examples.task, labels
-    ):
+def write(output_dir, evaluated):
+    run, examples, labels = evaluated.settings.run, evaluated.examples, evaluated.labels
+    predicted = (output_dir, examples, labels, evaluated.problem_type, evaluated.outputs)
+    if results.is_submitted(run, examples) and results.has_labels_of(examples.task, labels):
         results.write_submission(*predicted)
-    return results.write_predictions(*predicted, settings.run.predictions_file)
+    return results.write_predictions(*predicted, run.predictions_file)

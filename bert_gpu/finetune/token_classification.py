@@ -204,7 +204,8 @@ def as_entities(labels):
     return [label if label == OUTSIDE else f"I-{label}" for label in labels]
 
 
-def judge(settings, examples, rows, problem_type, labels, outputs, names):
+def judge(evaluated, names):
+    rows, labels, outputs = evaluated.rows, evaluated.labels, evaluated.outputs
     if not np.isfinite(outputs).all():  # a model that has overflowed predicts nothing
         return dict.fromkeys(names)
     targets = np.asarray(rows.token_labels)
@@ -241,14 +242,15 @@ def entity_scores(truth, predicted):
     return dict(precision=float(precision), recall=float(recall), f1=float(f1))
 
 
-def after_evaluation(output_dir, settings, examples, rows, problem_type, labels, outputs):
+def after_evaluation(output_dir, evaluated):
     pass
 
 
-def write(output_dir, settings, examples, rows, problem_type, labels, outputs):
+def write(output_dir, evaluated):
     """Writes predictions.conll, the lines of the file with the predicted tag as a further column,
     and test_results.tsv, with the probability of each tag.
     """
+    examples, labels, outputs = evaluated.examples, evaluated.labels, evaluated.outputs
     answers = [labels[index] for index in np.argmax(outputs, -1)]
 
     def lines():
@@ -268,7 +270,7 @@ def write(output_dir, settings, examples, rows, problem_type, labels, outputs):
 
     titles = ("id", "prediction", "word", *(f"probability_{label}" for label in labels))
     results.write_table(output_dir, results.PROBABILITIES, titles, cells())
-    named = settings.run.predictions_file
+    named = evaluated.settings.run.predictions_file
     where, name = results.predictions_path(output_dir, "", named, PREDICTED)
     results.write(where, name, lines())
     return os.path.join(where, name)

@@ -34,6 +34,7 @@ from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.devices import set_up
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
+from tests.finetune.evaluations import evaluated
 
 WORDS = "the a cat dog bird sat ran mat tree in on of who where japan steve smith".split()
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"'s().,-?", "18", "##95", "##ese"]
@@ -330,9 +331,8 @@ def test_a_model_that_has_overflowed_has_no_metrics(tmp_path, vocab):
     kind, rows = rows_for(examples, vocab, settings)
     batch = encoded.make_batch(rows, np.arange(len(rows)))
     outputs = kind.kept(np.full((len(rows), 32, 2), np.nan), batch)
-    found = question_answering.judge(
-        settings, examples, rows, kind, (), outputs, ("f1", "exact_match")
-    )
+    known = dict(settings=settings, examples=examples, rows=rows, problem_type=kind)
+    found = question_answering.judge(evaluated(**known, outputs=outputs), ("f1", "exact_match"))
     assert found == dict(f1=None, exact_match=None)
 
 
@@ -358,5 +358,6 @@ def test_a_tiny_bert_learns_a_form_of_question(tmp_path, vocab):
     for number, batch in enumerate(itertools.islice(batches, 80)):
         step([batch], [6e-3 * (1 - number / 80)], number)
     outputs = prediction.Predictor(devices, state, encoder, kind)(rows, 64)
-    found = question_answering.judge(settings, examples, rows, kind, (), outputs, ("exact_match",))
+    known = dict(settings=settings, examples=examples, rows=rows, problem_type=kind)
+    found = question_answering.judge(evaluated(**known, outputs=outputs), ("exact_match",))
     assert found["exact_match"] > 0.95, found

@@ -26,6 +26,7 @@ from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.devices import set_up
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
+from tests.finetune.evaluations import evaluated
 
 CLS, SEP, UNK = 2, 3, 1
 MODEL = ModelConfig(
@@ -221,9 +222,7 @@ def judged(truth, predicted, labels):
 
     outputs = np.eye(len(labels))[[labels.index(tag) for one in predicted for tag in one]]
     names = token_classification.metric_names(None, token_classification.Tagging(), labels)
-    found = token_classification.judge(
-        None, None, Rows, token_classification.Tagging(), labels, outputs, names
-    )
+    found = token_classification.judge(evaluated(rows=Rows, labels=labels, outputs=outputs), names)
     assert set(found) == set(names)
     return found
 
@@ -298,7 +297,8 @@ def test_predictions_read_back_as_the_words_of_the_file(tmp_path, name, text):
     examples = read(tmp_path)
     outputs = np.eye(3)[np.arange(examples.num_words) % 3]
     settings, out = FinetuneSettings(run=FinetuneConfig()), tmp_path / "out"
-    token_classification.write(str(out), settings, examples, None, None, LABELS, outputs)
+    known = dict(settings=settings, examples=examples, labels=LABELS, outputs=outputs)
+    token_classification.write(str(out), evaluated(**known))
     table = (out / "test_results.tsv").read_bytes().decode().split("\n")[1:-1]
     (out / "predictions.conll").rename(out / "test.txt")
     sentences, again = list(examples.sentences()), list(read(out).sentences())
@@ -328,9 +328,8 @@ def test_metrics_that_nothing_defines_are_null():
     found = judged([["O", "B-X"]], [["O", "O"]], labels)
     assert (found["precision"], found["recall"], found["f1"]) == (0, 0, 0)
     outputs = np.full((2, 2), np.nan)
-    assert set(
-        token_classification.judge(None, None, None, None, labels, outputs, ("f1",)).values()
-    ) == {None}
+    overflowed = evaluated(labels=labels, outputs=outputs)
+    assert token_classification.judge(overflowed, ("f1",)) == {"f1": None}
 
 
 def test_unknown_and_lonely_tags_are_refused(tmp_path):
@@ -362,5 +361,5 @@ def test_a_tiny_bert_learns_a_rule(tmp_path):
         devices, state, BertEncoder(MODEL), token_classification.Tagging()
     )(rows, 64)
     names = token_classification.metric_names(None, None, LABELS)
-    found = token_classification.judge(None, None, rows, None, LABELS, outputs, names)
+    found = token_classification.judge(evaluated(rows=rows, labels=LABELS, outputs=outputs), names)
     assert found["f1"] > 0.9, found
