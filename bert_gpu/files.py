@@ -6,9 +6,11 @@ import collections
 import contextlib
 import errno
 import json
+import math
 import os
 import shutil
 import stat
+import sys
 
 import filelock
 import google_crc32c
@@ -19,6 +21,7 @@ CHECKSUM = "crc32c"  # the last entry of a JSON file of ours: the checksum of th
 # what transformers adds when it saves a model of ours anew, with our checksum of what it was before
 SAVED_ANEW = {"transformers_version", "is_local", "added_tokens_decoder"}
 MAX_DEPTH = 16  # of lists and objects in each other
+LARGEST = sys.float_info.max
 
 
 def exists(path):
@@ -64,6 +67,18 @@ def check_regular(path):
         raise UserError(f"{path}: is {kind}, not a file; write its content to a file and name that")
 
 
+@contextlib.contextmanager
+def readable(path):
+    """An OSError inside, where a file is opened and read, becomes a UserError that names it."""
+    try:
+        yield
+    except OSError as error:
+        problem = "is a folder, not a file"
+        if not isinstance(error, IsADirectoryError):
+            problem = f"cannot be read ({error.strerror}); change its permissions"
+        raise UserError(f"{error.filename or path}: {problem}"[:300]) from error
+
+
 def within_free_space(pieces, folder):
     """Yields pieces of bytes that are written to a folder. OSError before they would fill its disk:
     a small archive may hold more than any disk.
@@ -80,21 +95,71 @@ def within_free_space(pieces, folder):
         yield piece
 
 
-def write_text(path, text):
-    """Writes a text file under a temporary name beside it, then renames."""
-    partial = os.path.join(
-        os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.partial"
-    )
+@contextlib.contextmanager
+def atomic_file(path, mode="w", partial=None):
+    """A new file, open to be written, that replaces `path` when the block ends without an error and
+    is removed otherwise. After a power cut `path` is the old file or the whole new one.
+
+    Args:
+      path: with a scheme, TensorFlow's file systems decide what is atomic. mode: "w" (UTF-8) or
+        "wb". partial: the file's path until then; default: .NAME.PID.partial beside it.
+
+    Raises: OSError, or tf.errors.OpError with a scheme.
+    """
+    folder, name = os.path.split(path)
+    partial = partial or os.path.join(folder, f".{name}.{os.getpid()}.partial")
+    opened = remote_file if "://" in path else local_file
+    with opened(path, mode, partial) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def local_file(path, mode, partial):
+    file = open(partial, mode, encoding=None if "b" in mode else "utf-8")
     try:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())  # before the rename: a name must not outlive its content
+        file.close()
+        publish(partial, path)
     except BaseException:
+        with contextlib.suppress(OSError):
+            file.close()
         with contextlib.suppress(OSError):
             os.remove(partial)
         raise
+
+
+@contextlib.contextmanager
+def remote_file(path, mode, partial):
+    import tensorflow as tf
+
+    try:
+        with tf.io.gfile.GFile(partial, mode) as file:
+            yield file
+        tf.io.gfile.rename(partial, path, overwrite=True)
+    except BaseException:
+        with contextlib.suppress(tf.errors.OpError):
+            tf.io.gfile.remove(partial)
+        raise
+
+
+def publish(partial, path):
+    """Renames a file whose content is on the disk, and writes its folder to the disk."""
+    os.replace(partial, path)
+    # Some file systems cannot sync a folder; the file is whole all the same.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_text(path, text):
+    """Writes a text file as a whole or not at all; see `atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(text)
 
 
 def write_json(path, content):
@@ -151,7 +216,7 @@ def read_json(path, what, fields=None, keys=()):
 
 def parse_json(text):
     """The value of a JSON text. ValueError also for what Python's parser would allow: NaN,
-    infinities, a key given twice, deep nesting.
+    infinities, numbers too large for a float, a key given twice, deep nesting.
     """
 
     def refuse_constant(name):
@@ -164,7 +229,13 @@ def parse_json(text):
             raise ValueError(f"key {twice[:60]!r} is given twice")
         return content
 
-    value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates)
+    value = json.loads(
+        text,
+        parse_constant=refuse_constant,
+        object_pairs_hook=refuse_duplicates,
+        parse_float=lambda digits: finite(digits, float(digits)),
+        parse_int=lambda digits: finite(digits, int(digits) if len(digits) < 400 else math.inf),
+    )
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
@@ -175,6 +246,13 @@ def parse_json(text):
         ]
     if any(isinstance(child, dict | list) for child in level):
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
+    return value
+
+
+def finite(digits, value):
+    """A number that was read; ValueError when a float cannot hold it."""
+    if not -LARGEST <= value <= LARGEST:
+        raise ValueError(f"{digits[:20]}... is too large a number")
     return value
 
 

@@ -69,7 +69,7 @@ def build_with(workers, config, text_format, overwrite, console):
             f"{config.folder}: this data set is finished; nothing to do (--overwrite starts over)"
         )
         return read_manifest(config.folder)
-    for text in builder.inputs.idle():
+    for text in builder.inputs.without_effect():
         console.warn(text)
     started = time.monotonic()
     manifest, counts, num_duplicates = builder.run(console)
@@ -119,20 +119,18 @@ class DatasetBuilder:
         self.settings |= dict(vocabulary=identity, input_format=",".join(kinds))
         self.fingerprint = []
         with self._progress(self.inputs.paths, "computing checksums") as progress:
-            for path in self.inputs.paths:
+            for path, shown in zip(self.inputs.paths, self.inputs.names, strict=True):
                 name = "-" if path == standard_input else os.path.basename(path)
-                crc = file_crc(path, progress.add)
-                self.fingerprint.append([name, os.path.getsize(path), crc])
+                crc = file_crc(path, shown, progress.add)
+                self.fingerprint.append([name, shape.file_bytes(path, shown), crc])
         self.target = Target(config, self.settings, self.fingerprint)
         self.status = self.target.status(self.overwrite)
         if self.status != "finished" and not self.inputs.needs_spool:
             self._plan(self.inputs.paths, self.inputs.formats)
 
     def _progress(self, paths, what):
-        """Of reading files once, which a small text is not worth a bar for; what is wrong with one,
-        whoever reads it says.
-        """
-        num_bytes = sum(map(os.path.getsize, filter(os.path.exists, paths)))
+        """The progress of reading the files once; a small text gets no bar."""
+        num_bytes = sum(map(shape.file_bytes, paths, self.inputs.names))
         console = self.console if num_bytes >= LARGE_TEXT_BYTES else Console(quiet=True)
         return ByteProgress(console, num_bytes, what)
 
@@ -178,7 +176,8 @@ class DatasetBuilder:
         ]
         for line in shape.describe_empty(self.blocks):
             console.say(line)
-        self.warn(shape.shape_warnings(self.blocks, self.sample, config.objective))
+        shape_warnings = shape.shape_warnings(self.blocks, self.sample, config.objective)
+        self.warn(self.inputs.warnings + shape_warnings)
         if not config.drop_duplicates:  # else once they are known
             self._say_validation(console)
 
@@ -322,7 +321,7 @@ class DatasetBuilder:
             if config.given_vocabulary.endswith(".json"):
                 content = worker.tokenizer.files()[FILE_NAMES["WordPiece"]]
             else:
-                with open(config.given_vocabulary, "rb") as file:
+                with corpus.open_binary(config.given_vocabulary) as file:
                     content = file.read()
         elif self.status == "resumed" and self.target.kept_vocabulary():
             content = None
@@ -526,14 +525,13 @@ def remove_empty(folder):
         os.rmdir(folder)
 
 
-def file_crc(path, report):
-    """CRC-32C of a file's content, read in pieces. report: called with the bytes of each."""
+def file_crc(path, name, report):
+    """CRC-32C of a file's content, read in pieces. name: for messages. report: called with the
+    bytes of each piece. Raises UserError.
+    """
     crc = 0
-    try:
-        with open(path, "rb") as file:
-            while piece := file.read(1 << 24):
-                crc = google_crc32c.extend(crc, piece)
-                report(len(piece))
-    except OSError as error:
-        raise UserError(f"--input_file={path}: cannot be read ({error.strerror})") from error
+    with corpus.readable(name), corpus.open_binary(path) as file:
+        while piece := file.read(1 << 24):
+            crc = google_crc32c.extend(crc, piece)
+            report(len(piece))
     return crc

@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from bert_gpu.data import examples
+from bert_gpu.data.config import DataConfig
 from bert_gpu.data.inputs import (
     check_equal,
     check_evaluation,
@@ -81,6 +82,15 @@ class Dataset:
             self.schema.max_predictions_per_seq or self.info.max_predictions_per_seq
         )
         check_length(config, self.max_seq_length, paths[0])
+
+    @property
+    def dupe_factor(self):
+        """Copies of the text in the records; 1 for records from other tools."""
+        if self.info is None:
+            return 1
+        made = self.info.settings
+        names = [name for name in ("dupe_factor", "masking") if made.get(name) is not None]
+        return DataConfig(**{name: made[name] for name in names}).num_passes
 
     def _warn_of_older_indices(self):
         sets = [self.train] if self.validation is None else [self.train, self.validation]

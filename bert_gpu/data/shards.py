@@ -14,10 +14,10 @@ import tensorflow as tf
 from bert_gpu.data import examples, instances, masking, packing
 from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
-from bert_gpu.files import read_json, write_json
+from bert_gpu.files import atomic_file, read_json, write_json
 from bert_gpu.malloc import trim_heap
 from bert_gpu.settings import UserError, fields_of, setting
-from bert_gpu.tensor_files import load_file, save_file
+from bert_gpu.tensor_files import load_file, save
 from bert_gpu.text import clean, corpus
 from bert_gpu.text.tokenizers import open_tokenizer
 
@@ -115,7 +115,8 @@ class Worker:
                 report(num_bytes if shard.split == "train" else 0, group_counts.num_tokens)
             if self.config.order in SCORED_ORDERS:
                 whole = np.concatenate(scores) if scores else np.zeros(0)
-                save_file({"scores": whole}, scores_path(shard))
+                with atomic_file(scores_path(shard), "wb") as file:
+                    file.write(save({"scores": whole}))
         counts.num_bytes = writer.num_bytes
         write_json(stats_path(shard), dataclasses.asdict(counts))
 

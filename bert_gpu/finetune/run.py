@@ -39,7 +39,6 @@ from bert_gpu.model.weights import column_blocks
 from bert_gpu.settings import Settings, UserError, fields_of, like, shortened
 from bert_gpu.train import run as engine
 from bert_gpu.train import shared_folder
-from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MemoryConfig, fit_sizes
 from bert_gpu.train.devices import Devices, join_workers, set_up
 from bert_gpu.train.facts import facts_while_training
@@ -47,6 +46,7 @@ from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
 from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import TrainState, frozen_names
 
@@ -63,12 +63,12 @@ class Result(typing.NamedTuple):
 
     path: of the model that was evaluated. metrics: {stem of a file, such as "dev": {name: value}},
     of a test file without labels {}.
-    outcome: train.run.Outcome of the training, None without one.
+    outcome: train.run.TrainingResult of the training, None without one.
     """
 
     path: str
     metrics: dict
-    outcome: engine.Outcome | None
+    outcome: engine.TrainingResult | None
 
     @property
     def signal(self):

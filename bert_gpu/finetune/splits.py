@@ -16,7 +16,7 @@ from bert_gpu.finetune.tables import Part
 from bert_gpu.finetune.task_types import open_task_type
 from bert_gpu.finetune.tasks import find_folder, find_tables
 from bert_gpu.settings import UserError, fields_of, shortened
-from bert_gpu.train.checkpoint import RUN
+from bert_gpu.train.run_files import RUN
 
 tf = Later("tensorflow")
 

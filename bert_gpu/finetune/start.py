@@ -26,8 +26,9 @@ from bert_gpu.model.heads import pooling_of
 from bert_gpu.model.weights import initialize
 from bert_gpu.settings import Settings, UserError, fields_of, like
 from bert_gpu.text.wordpiece import Tokenizer
-from bert_gpu.train.checkpoint import RUN, RunFolder
 from bert_gpu.train.provenance import weights_hash
+from bert_gpu.train.run_files import MODEL, RUN
+from bert_gpu.train.run_folder import RunFolder
 
 # settings of the model that fine-tuning may change
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -128,7 +129,7 @@ def find_trained(config, output_dir):
     in --output_dir. That one goes first where its run started from --init_checkpoint, so that a
     training's own flags evaluate what it has trained.
     """
-    trained, named = os.path.join(output_dir, "model"), None
+    trained, named = os.path.join(output_dir, MODEL), None
     has_own = models.has_model(trained)
     if config.init_checkpoint not in (None, NONE):
         named = read_trained(models.find_model(config.init_checkpoint, "init_checkpoint"))

@@ -16,7 +16,7 @@ from bert_gpu.environment import Later
 from bert_gpu.finetune.tasks import ENDINGS
 from bert_gpu.settings import UserError
 from bert_gpu.text.containers import CONVERT, decoded_lines
-from bert_gpu.text.encodings import check_no_archive
+from bert_gpu.text.encodings import check_plain
 
 tf = Later("tensorflow")
 
@@ -250,7 +250,7 @@ def read_pieces(path, digest):
         with tf.io.gfile.GFile(path, "rb") as file:
             while piece := file.read(READ_BYTES):
                 if is_first:
-                    check_no_archive(path, piece)
+                    check_plain(path, piece)
                     is_first = False
                 digest.update(piece)
                 yield piece

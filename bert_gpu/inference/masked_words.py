@@ -12,7 +12,7 @@ import json
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.inference.arrays import PartialFile
+from bert_gpu.inference.arrays import PartialFile, sigterm_unwinds
 from bert_gpu.inference.embeddings import check_output
 from bert_gpu.inference.lines import windows
 from bert_gpu.inference.opened import ROWS, open_model
@@ -131,6 +131,7 @@ def fill_file(config, console=None, say=print):
         check_output(config.output, config.overwrite)
     filler, num_texts = MaskFiller(config), 0
     with contextlib.ExitStack() as stack:
+        stack.enter_context(sigterm_unwinds())
         file = config.output and stack.enter_context(PartialFile(config.output))
         for window in windows(config.input, console):
             texts = [line.decode("utf-8", "replace") for line in window]

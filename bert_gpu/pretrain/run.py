@@ -21,10 +21,9 @@ from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
 from bert_gpu.train.monitor import check_monitoring
+from bert_gpu.train.run_files import EVAL_RESULTS
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.throughput import total_peak_flops
-
-RESULTS = "eval_results.json"
 
 
 def pretrain(settings, console=None, clock=time.monotonic):
@@ -63,7 +62,9 @@ def open_model(settings, dataset, stored):
 
 
 def train(settings, dataset, folder, stored, console, clock):
-    """Trains in a run's folder; returns an Outcome. folder, stored: of the engine's `open_run`."""
+    """Trains in a run's folder; returns a TrainingResult. folder, stored: of the engine's
+    `open_run`.
+    """
     settings, devices, vocab, encoder = open_model(settings, dataset, stored)
     model = encoder.config
     trained = training_encoder(
@@ -126,6 +127,7 @@ def train(settings, dataset, folder, stored, console, clock):
         seed=settings.run.seed,
         batches_at=batches_at,
         num_records=len(dataset.train),
+        dupe_factor=dataset.dupe_factor,
         max_seq_length=dataset.max_seq_length,
         has_lengths=settings.inputs.padding != "fixed",
         validate=validate,
@@ -137,19 +139,19 @@ def train(settings, dataset, folder, stored, console, clock):
             else provenance.file_hash(os.path.join(dataset.folder, "dataset.json")),
             vocabulary=None if vocab is None else vocab.identity,
         ),
-        find_results=lambda folder: [os.path.join(folder, RESULTS)],
+        find_results=lambda folder: [os.path.join(folder, EVAL_RESULTS)],
         about=describe(settings, model, devices.kind, weights, frozen, dataset),
         least_bytes=least_bytes,
         losses=LOSSES,
         flops=start.flops_counter(trained, dataset, frozen),
         peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
-    outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
-    if outcome.signal is None:
-        skipped = outcome.progress.num_skipped_records
+    result = engine.train(training, settings, folder, stored, devices, state, console, clock)
+    if result.signal is None:
+        skipped = result.progress.num_skipped_records
         more = f"; {skipped:,} bad records were skipped" if skipped else ""
         console.say(f"model: {folder.model}{more}")
-    return outcome
+    return result
 
 
 def fixed_settings(settings, model, devices, dataset):
@@ -222,7 +224,7 @@ def evaluate(settings, dataset, folder, stored, console, clock):
     results = pretraining_validation(settings.run, reader, devices, state, encoder)() | dict(
         step=progress.step
     )
-    devices.workers.on_chief(lambda: write_json(os.path.join(folder.path, RESULTS), results))
+    devices.workers.on_chief(lambda: write_json(os.path.join(folder.path, EVAL_RESULTS), results))
     console.say(
         "\n".join(
             f"  {name:<14}{format_metric(value)}"
@@ -230,4 +232,4 @@ def evaluate(settings, dataset, folder, stored, console, clock):
             if name != "step"
         )
     )
-    return engine.Outcome(folder, progress)
+    return engine.TrainingResult(folder, progress)

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 
+from bert_gpu.files import exists
 from bert_gpu.settings import UserError
 from bert_gpu.text import (
     archives,
@@ -121,14 +122,14 @@ def learn_with(workers, config, text_format, console):
         inputs = shape.find_inputs(config.input_file, text_format, standard_input)
         for line in inputs.lines:
             console.say(line)
-        for text in inputs.idle():
+        for text in inputs.without_effect():
             console.warn(text)
         paths, formats = unpack(inputs, spool, console)
         blocks = corpus.plan_blocks(paths, BLOCK_BYTES, formats, inputs.names)
         for line in shape.describe_empty(blocks):
             console.say(line)
         warn = shape.Warner(console, config.strict)
-        warn(shape.shape_warnings(blocks, shape.sample(blocks)))
+        warn(inputs.warnings + shape.shape_warnings(blocks, shape.sample(blocks)))
         learnt = learn(blocks, config, console, workers)
     finally:
         if standard_input is not None or (inputs is not None and inputs.needs_spool):
@@ -149,7 +150,7 @@ def check_targets(config):
         folder = os.path.dirname(path) or "."
         if os.path.isdir(path):
             raise UserError(f"{path}: is a folder; name a file in it"[:300])
-        if os.path.exists(path) and not config.overwrite:
+        if exists(path) and not config.overwrite:
             raise UserError(f"{path}: exists already; name another file, or give --overwrite"[:300])
         if "://" not in path and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
             raise UserError(

@@ -42,7 +42,8 @@ FORMAT_NAMES = dict(
 )
 
 NUM_SAMPLES, SAMPLE_BYTES = 16, 1 << 14  # of text, about
-LONE_DOCUMENT = 50  # sentences; fewer are a small experiment
+LONE_DOCUMENT = 50  # sentences of a text that is one document; fewer are a small experiment
+LONE_FOR_PAIRS = 3  # the same for nsp, which needs other documents
 ENDLESS_DOCUMENT = 20_000  # sentences; a long novel has 10,000
 MANY = 0.5  # the share of documents, or of lines, from which a shape is taken for the rule
 MARKUP_SHARE = 0.05  # of sentences, also of those that look like JSON
@@ -77,14 +78,16 @@ class Inputs:
       paths: list of str. names: list of str, for messages.
       formats: list of TextFormat, decided.
       lines: list of str: what was decided and why, to print.
+      warnings: list of str: what was left out of folders, and what to do.
     """
 
     paths: list
     names: list
     formats: list
     lines: list
+    warnings: list
 
-    def idle(self):
+    def without_effect(self):
         """What has no effect on these files: list of str."""
         field = self.formats[0].text_field
         if field == AUTO.text_field or any(each.input_format not in PLAIN for each in self.formats):
@@ -103,7 +106,8 @@ def find_inputs(patterns, text_format, standard_input=None):
     """The Inputs of `corpus.expand_inputs`. standard_input: the file that holds what was read from
     it, if a pattern is "-". Raises UserError.
     """
-    names, left_out = without_own(corpus.expand_inputs(patterns), patterns)
+    found, others = corpus.find_files(patterns)
+    names, left_out = without_own(found, patterns)
     paths = [standard_input if name == corpus.STANDARD_INPUT else name for name in names]
     names = ["standard input" if name == corpus.STANDARD_INPUT else name for name in names]
     kinds, reasons = decide(paths, names, text_format)
@@ -121,7 +125,20 @@ def find_inputs(patterns, text_format, standard_input=None):
     if left_out:
         shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
         lines.append(f"input: left out, because a job of ours wrote them: {shown}")
-    return Inputs(paths, names, [text_format.replaced(kind) for kind in kinds], lines)
+    formats = [text_format.replaced(kind) for kind in kinds]
+    return Inputs(paths, names, formats, lines, other_warnings(others))
+
+
+def other_warnings(paths):
+    """Warns of the files in folders (paths) that are left out because of their endings, other than
+    those of our own jobs.
+    """
+    others = [path for path in paths if not own_files.is_own(path)]
+    if not others:
+        return []
+    several = f"{len(others):,} files of other kinds"
+    files = several if len(others) > 1 else "1 file of another kind"
+    return [f"left out: {files} ({corpus.endings_of(others)}); {corpus.TO_TEXT}"]
 
 
 def file_bytes(path, name):
@@ -391,18 +408,19 @@ def looks_like(sentences, found, what, remedy):
 def document_warnings(blocks, documents, objective):
     num_documents = sum(block.num_documents for block in blocks)
     is_pairs = objective in ("nsp", "sop")
+    most_alone = LONE_FOR_PAIRS if objective == "nsp" else LONE_DOCUMENT
     longest = max(
         (b.num_sentences // b.num_documents for b in blocks if b.num_sentences is not None),
         default=0,
     )
-    if (num_documents == 1 and longest >= LONE_DOCUMENT) or longest >= ENDLESS_DOCUMENT:
+    if (num_documents == 1 and longest >= most_alone) or longest >= ENDLESS_DOCUMENT:
         return [
             f"a document has {longest:,} lines; put blank lines between documents, or give "
             "--input_format=documents if every line is a document"
             + (": pairs need second segments from other documents" if is_pairs else "")
         ]
     num_sentences = sum(map(len, documents))
-    if num_documents == 1 and objective == "nsp" and num_sentences >= LONE_DOCUMENT:
+    if num_documents == 1 and objective == "nsp" and num_sentences >= most_alone:
         return [
             f"the whole text is one document, of {num_sentences:,} sentences or more: pairs need "
             "second segments from other documents; give each document a line, row or object of "

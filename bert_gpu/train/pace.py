@@ -7,7 +7,7 @@ class Pace:
     """Measures the pace of a session, from its first call of steps on, which compiles and does not
     count.
 
-    Args of the constructor: job: loop.Job. progress: checkpoint.Progress, kept up to date by the
+    Args of the constructor: job: loop.Job. progress: progress.Progress, kept up to date by the
       loop. watch: log_interval.Stopwatch.
     """
 
@@ -22,11 +22,11 @@ class Pace:
         """Call it when the first call of steps is done."""
         self.origin = (self._done(), self.watch.seconds)
 
-    def share(self, step=None):
+    def share(self):
         """Share of the run that is done, by steps or time, whichever has more; at most 1."""
         shares = [0.0]
         if self.job.num_steps is not None:
-            shares.append((self.progress.step if step is None else step) / self.job.num_steps)
+            shares.append(self.progress.step / self.job.num_steps)
         if self.job.budget_seconds is not None:
             shares.append(self.watch.seconds / self.job.budget_seconds)
         return min(1.0, max(shares))

@@ -1,4 +1,4 @@
-"""What a resumed run does otherwise than before, in words: the learning rate and the batch that a
+"""Describes what a resumed run does differently from before: the learning rate and the batch that a
 new length brings, another division of the global batch over GPUs and micro-batches.
 
 `stored` is the content of run.json, whose plan is the old one; what an older version has not
@@ -10,8 +10,8 @@ import math
 from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
 
 CLOSE = (
-    "dropout draws other masks and sums are rounded in another order, so that results are close to "
-    "those before, not equal to the bit"
+    "dropout draws other masks and sums are rounded in another order, so that results are close "
+    "to, but not bit-identical with, those before"
 )
 
 
@@ -20,7 +20,7 @@ def describe_changes(stored, plan, kind, num_steps, schedule, progress):
 
     Args:
       stored: dict. plan: batching.BatchPlan. kind: "GPU" or "CPU". num_steps: of the new plan, None
-        = by time. schedule: ScheduleConfig. progress: checkpoint.Progress, where the run goes on.
+        = by time. schedule: ScheduleConfig. progress: progress.Progress, where the run goes on.
     """
     return [
         *schedule_changes(stored, plan, num_steps, schedule, progress),
@@ -91,7 +91,7 @@ def division_changes(stored, plan, kind):
         changed[0] += f", accumulation {accumulation} -> {plan.num_micro_batches}"
     return [
         f"{change}: global batch ({plan.global_batch_size} sequences), order of the records and "
-        f"learning rate stay; {CLOSE}"
+        f"learning rate stay the same; {CLOSE}"
         for change in changed
     ]
 

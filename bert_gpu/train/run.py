@@ -13,22 +13,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.settings import TrainingStopped, UserError
 from bert_gpu.train import (
-    checkpoint,
     memory,
     monitor,
     provenance,
+    run_files,
+    run_folder,
     shared_update,
     sinks,
     start_block,
 )
 from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.cadence import num_steps_of
-from bert_gpu.train.checkpoint import Progress
 from bert_gpu.train.config import BatchConfig
-from bert_gpu.train.divergence import DivergedForGood
+from bert_gpu.train.divergence import Diverged
 from bert_gpu.train.loop import Job, Loop
+from bert_gpu.train.progress import Progress
 from bert_gpu.train.resume_changes import describe_changes
 from bert_gpu.train.shared_folder import open_folder
 from bert_gpu.train.signals import watch_signals
@@ -46,8 +47,9 @@ class Training:
       objective: step.Objective. seed: of dropout.
       batches_at: function of (position in consumed records, batch_size) -> endless iterator of
         batches.
-      num_records: of an epoch. max_seq_length: of the longest row. has_lengths: whether row lengths
-        may differ between calls.
+      num_records: of an epoch. dupe_factor: copies of the text in them, None = no pretraining.
+        max_seq_length: of the longest row. has_lengths: whether row lengths may differ between
+        calls.
       validate: () -> {name: value}, or None. export: function of (folder, weights, step),
         which writes the model of a step.
       fixed: {setting: value} of the task and the model that a run in progress may not change.
@@ -70,6 +72,7 @@ class Training:
     export: Callable
     fixed: dict
     hashes: dict
+    dupe_factor: int | None = None
     find_results: Callable = lambda folder: ()
     about: tuple[tuple[str, str], ...] = ()
     least_bytes: int | None = None
@@ -78,7 +81,7 @@ class Training:
     peak_flops: float | None = None
 
 
-class Outcome(typing.NamedTuple):
+class TrainingResult(typing.NamedTuple):
     """How a run ended: its folder, its progress, and the signal that stopped it early, if any.
 
     folder: RunFolder, or the SharedFolder of several workers.
@@ -147,7 +150,7 @@ def check_settings(folder, stored, fixed, fields, recipe):
     `check_resumable`.
     """
     if stored is not None:
-        checkpoint.check_resumable(folder, stored, fixed, fields, recipe)
+        run_folder.check_resumable(folder, stored, fixed, fields, recipe)
 
 
 def train(training, settings, folder, stored, devices, state, console, clock=time.monotonic):
@@ -161,10 +164,10 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
         () -> seconds.
 
     Returns:
-      Outcome.
+      TrainingResult.
 
     Raises:
-      GaveUp: the run diverged, stopped early or could not save. UserError.
+      TrainingStopped: the run diverged, stopped early or could not save. UserError.
     """
 
     def make_step(plan):
@@ -180,13 +183,14 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
     check_layers(settings.optimizer, state)
     devices.workers.check_alike(alike_settings(training, settings))
     plan = plan_run(training, settings, folder, stored, devices, state, make_step, console)
-    has_budget = settings.schedule.lr_schedule == "time"
+    runs_by_time = settings.schedule.lr_schedule == "time"
     num_steps = num_steps_of(
-        settings.cadence, training.num_records, plan.records_of_step(settings.schedule), has_budget
+        settings.cadence,
+        training.num_records,
+        plan.records_of_step(settings.schedule),
+        runs_by_time,
     )
-    console.block(start_block.rows(training, settings, plan, devices, num_steps, folder, stored))
     step = make_step(plan)
-    shared_update.announce(devices, state.joint_parts, step.is_shared, console)
     job = Job(
         step=step,
         put_on_devices=step.put_on_devices,
@@ -255,7 +259,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     if progress is not None and job.num_steps is not None and progress.step > job.num_steps:
         raise UserError(
             f"--output_dir={folder.path}: its run has done {progress.step} "
-            f"steps, more than the {job.num_steps} asked for; ask for more (--num_train_steps), "
+            f"steps, more than the {job.num_steps} asked for; raise --num_train_steps, "
             "name another folder, or --overwrite starts over"
         )
     if progress is not None:
@@ -267,10 +271,12 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
     is_exported = is_over and stored.get("exported_step") == progress.step
     if is_exported and workers.from_chief(os.path.isdir, folder.model):
         console.say(
-            f"{folder.path}: this run is finished ({progress.step} steps); "
-            "nothing to do (--overwrite starts over)"
+            f"{folder.path}: this run is finished ({start_block.counted_steps(progress.step)}); "
+            f"nothing to do ({how_to_go_on(job, progress)}, --overwrite starts over)"
         )
-        return Outcome(folder, progress)
+        return TrainingResult(folder, progress)
+    if not is_over:
+        say_start(job, training, settings, folder, stored, devices, state, console)
     content = describe_run(job, training, settings, devices)
     with folder.reserved(), watch_signals() as caught:
         if stored is None and not settings.overwrite and folder.stored() is not None:
@@ -285,8 +291,8 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             by = progress.best_by
             if progress.compare_by(settings.ending.best_metric):
                 console.say(
-                    f"--best_metric={settings.ending.best_metric}: validations before were "
-                    f"compared by {by}; the best one is looked for anew"
+                    f"--best_metric={settings.ending.best_metric}: earlier validations "
+                    f"were compared by {by}; the search for the best one restarts"
                 )
             folder.set_aside_after(progress.step)
             # of a save that was cut short
@@ -334,7 +340,7 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
             if not caught or loop.is_finished():
                 export_end(settings, training.export, folder, state, progress, workers, console)
                 folder.create(content | dict(exported_step=progress.step))
-        except DivergedForGood:
+        except Diverged:
             with contextlib.suppress(OSError):  # what it raises matters more
                 folder.create(content | dict(ended="diverged"))  # until it is resumed
             raise
@@ -343,14 +349,34 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
                 f"{error.filename or folder.path}: {error.strerror or error}; "
                 "free some disk space, then repeat the same command"
             )
-            raise GaveUp(problem) from error
+            raise TrainingStopped(problem) from error
     if caught and not loop.is_finished():
         console.warn(
             f"stopped by {signal.Signals(caught[0]).name} after step "
             f"{progress.step}; the same command resumes from there"
         )
-        return Outcome(folder, progress, caught[0])
-    return Outcome(folder, progress)
+        return TrainingResult(folder, progress, caught[0])
+    return TrainingResult(folder, progress)
+
+
+def how_to_go_on(job, progress):
+    """What lets a finished run go on, in words."""
+    if job.num_steps is not None and progress.step >= job.num_steps:
+        flag = "num_train_steps"
+    elif job.is_finished(progress.step, progress.seconds):
+        flag = "total_training_time"
+    else:
+        flag = "early_stop_patience"
+    return f"a larger --{flag} goes on with it"
+
+
+def say_start(job, training, settings, folder, stored, devices, state, console):
+    """Says what a run is before its first step; arguments are those of `run_job`."""
+    plan, num_steps = job.plan, job.num_steps
+    console.block(start_block.rows(training, settings, plan, devices, num_steps, folder, stored))
+    if problem := start_block.length_problem(num_steps, plan, training, settings):
+        console.warn(problem)
+    shared_update.announce(devices, state.joint_parts, job.step.is_shared, console)
 
 
 def export_end(settings, export, folder, state, progress, workers, console):
@@ -361,7 +387,8 @@ def export_end(settings, export, folder, state, progress, workers, console):
     if has_best and best_step != progress.best_step:
         console.warn(
             f"the checkpoint of step {progress.best_step}, which has the best validation "
-            f"{ending.best_metric}, is not there; model/ is that of step {best_step or step}"
+            f"{ending.best_metric}, is missing; model/ holds the weights of step "
+            f"{best_step or step}"
         )
     if best_step is not None:
         step = best_step
@@ -371,7 +398,8 @@ def export_end(settings, export, folder, state, progress, workers, console):
             remedy = "remove its folder, and repeat the command to export the last one"
             raise UserError(f"{error}, which is the best checkpoint; {remedy}") from error
         console.say(
-            f"model/ is that of step {step}, which has the best validation {ending.best_metric}"
+            f"model/ holds the weights of step {step}, which has the best validation "
+            f"{ending.best_metric}"
         )
     workers.on_chief(lambda: export(folder.model, state.read_weights(), step))
 
@@ -380,7 +408,7 @@ def export_mark(folder, mark, step, export, state):
     """Exports the model as it is now, after `step` steps, to OUTPUT_DIR/marks/SHARE; returns that
     folder.
     """
-    path = os.path.join(folder.path, "marks", f"{mark:g}")
+    path = os.path.join(folder.path, run_files.MARKS, f"{mark:g}")
     export(path, state.read_weights(), step)
     return path
 

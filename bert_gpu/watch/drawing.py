@@ -268,8 +268,10 @@ def geometry(figure):
     )
 
 
-def write_png(figure, path, title, names):
-    """Writes a figure as PNG with a title and, for several runs, a legend. names: {index: name}."""
+def write_png(figure, file, title, names):
+    """Writes a figure as PNG to an open binary file, with a title and, for several runs, a legend.
+    names: {index: name}.
+    """
     with matplotlib.rc_context(STYLE), any_script():
         axes = figure.axes[0]
         if figure.get_layout_engine() is None:
@@ -282,4 +284,6 @@ def write_png(figure, path, title, names):
                 lines += axes.plot([], [], color=color, linestyle=dashes, linewidth=1.7)
             # matplotlib would leave out a name that begins with _
             axes.legend(lines, [f" {name}" for name in names.values()], fontsize=8, frameon=False)
-        figure.savefig(path, dpi=DOTS, facecolor=PAPER, metadata={"Software": "bert-gpu"})
+        figure.savefig(
+            file, format="png", dpi=DOTS, facecolor=PAPER, metadata={"Software": "bert-gpu"}
+        )

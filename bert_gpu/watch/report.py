@@ -1,15 +1,14 @@
 """Writes a report on runs: one HTML file, and a picture of each chart beside it."""
 
-import contextlib
 import datetime
 import os
 import typing
 
 import numpy as np
 
-from bert_gpu.files import check_writable, exists, write_text
+from bert_gpu.files import atomic_file, check_writable, exists, write_text
 from bert_gpu.settings import UserError
-from bert_gpu.watch import charts, page, run_data, sections
+from bert_gpu.watch import charts, page, sections
 from bert_gpu.watch.config import AXES
 from bert_gpu.watch.style import slugs
 
@@ -35,21 +34,17 @@ def import_drawing():
     return drawing
 
 
-def make_report(paths, config, made, **served):
-    """The Report on the runs in folders.
+def make_report(runs, config, made, problems=(), **served):
+    """The Report on runs.
 
     Args:
-      paths: of runs. config: ReportConfig. made: datetime.datetime. served: further arguments of
-        page.page, for a page that is served.
-
-    Raises:
-      UserError: a run is damaged.
+      runs: [Run], at least one. config: ReportConfig. made: datetime.datetime. problems: texts that
+        the page begins with. served: further arguments of page.page, for a page that is served.
     """
-    runs = run_data.read_runs(paths)
     found = sections.sections_of(runs)
     tables = [table for run in runs for table in (run.train, run.valid)]
     axes = [axis for axis in AXES if any(np.isfinite(table[axis]).any() for table in tables)]
-    pictures, parts = {}, []
+    pictures, parts = {}, [page.problem_html(problem) for problem in problems]
     for section in found:
         trials = draw_results(section, pictures)
         plots = draw_section(section, axes, config, pictures) if axes else {}
@@ -111,7 +106,7 @@ def draw_section(section, axes, config, pictures):
 def add_picture(pictures, section, key, figure, title, names):
     """Adds to {name: function of a path, which writes that picture}. names: of the legend."""
     name = f"{section.key}-{key}" if section.key else key
-    pictures[name] = lambda path: import_drawing().write_png(figure, path, title, names)
+    pictures[name] = lambda file: import_drawing().write_png(figure, file, title, names)
 
 
 def draw_forms(chart, section, axes, config, drawing):
@@ -135,15 +130,15 @@ def draw_forms(chart, section, axes, config, drawing):
     return svgs, figures
 
 
-def write_report(paths, config, made):
-    """Writes the report on the runs in folders to config.output, and the pictures beside it.
-    Returns the number of pictures.
+def write_report(runs, config, made):
+    """Writes the report on runs to config.output, and the pictures beside it. Returns the number of
+    pictures.
 
     Raises:
-      UserError: a run is damaged, or the output is another file.
+      UserError: the output is another file.
     """
     check_output(config.output)
-    report = make_report(paths, config, made)
+    report = make_report(runs, config, made)
     folder, name = os.path.split(os.path.abspath(config.output))
     stem = os.path.splitext(name)[0]
     targets = {
@@ -153,19 +148,10 @@ def write_report(paths, config, made):
         check_ours(path)
     os.makedirs(folder, exist_ok=True)
     for path, write in targets.items():
-        write_picture(path, write)
+        with atomic_file(path, "wb") as file:
+            write(file)
     write_text(config.output, report.html)
     return len(targets)
-
-
-def write_picture(path, write):
-    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial.png")
-    try:
-        write(partial)
-        os.replace(partial, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(partial)
 
 
 def check_output(path):

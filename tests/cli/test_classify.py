@@ -261,7 +261,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     class Killed(BaseException):
         pass
 
-    from bert_gpu.train.checkpoint import RunFolder
+    from bert_gpu.train.run_folder import RunFolder
 
     save = RunFolder.save
 

@@ -14,7 +14,7 @@ import pytest
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.launch import processes as launched
-from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.run_folder import RunFolder
 from tests.cli.pretraining import HANG_SECONDS, ROOT, SMALL, lines, pretrain
 from tests.cli.test_classify import FLAGS, write_split
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.console import Console
-from bert_gpu.data import build, manifest, workers
+from bert_gpu.data import build, manifest, target, workers
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.validation import choose_validation
@@ -107,6 +107,24 @@ def test_the_seed_decides(tmp_path, sample_text, vocab_file):
     shard = "x-00000-of-00001.tfrecord"
     first, second, other = (content(tmp_path / name)[shard] for name in "abc")
     assert first == second != other
+
+
+def test_a_shard_that_a_power_cut_has_cut_is_written_again(
+    tmp_path, sample_text, vocab_file, monkeypatch
+):
+    settings = dict(vocab_file=vocab_file, num_shards=2, num_workers=1)
+    run(tmp_path / "whole", sample_text, **settings)
+
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target.Target, "finish", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "cut", sample_text, **settings)
+    os.truncate(tmp_path / "cut" / "x-00001-of-00002.tfrecord", 0)
+    assert run(tmp_path / "cut", sample_text, **settings)
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
 def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch, capsys):

@@ -62,7 +62,7 @@ def test_the_input_is_said_before_it_is_read(tmp_path, capsys, monkeypatch):
     """Reading a large one takes minutes, of which progress is shown."""
     said = []
 
-    def checksum(path, report):
+    def checksum(path, name, report):
         said.append(capsys.readouterr().out)
         report(10**6)
         return 0
@@ -119,6 +119,22 @@ def test_strict_removes_no_finished_data_set(tmp_path, capsys):
     assert call(tmp_path, text, *flags) == 2
     assert "equal an earlier one" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_files_of_a_folder_that_are_no_text_are_warned_of(tmp_path, capsys):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    (folder / "a.txt").write_text(f"{DOCUMENTS}\n\n")
+    for name in ("b.pdf", "c.html", "LICENSE"):
+        (folder / name).write_text("x")
+    flags = [f"--input_file={folder}", f"--output_dir={folder}", *FLAGS]
+    flags.append(vocabulary(tmp_path, *COMMON))
+    warning = "left out: 3 files of other kinds (.html, .pdf, no ending); extract their text"
+    assert command(["bert-gpu", "data", *flags, "--strict"]) == 2
+    assert warning in capsys.readouterr().err and not list(folder.glob("*.tfrecord"))
+    for flag in ("--quiet", "--overwrite"):  # then its own files are there, too
+        assert command(["bert-gpu", "data", *flags, flag]) == 0
+        assert warning in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("pattern", ["", "*.txt", "*"], ids=["folder", "glob", "all"])

@@ -12,7 +12,7 @@ from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_t
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.finetune.tasks import TASKS
 from bert_gpu.settings import UserError
-from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.run_folder import RunFolder
 from tests.finetune.evaluations import evaluated
 
 LABELS = ("B-X", "O")

@@ -11,7 +11,7 @@ import pytest
 from bert_gpu.cli import classify, flags
 from bert_gpu.finetune import scores, sweep
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig
-from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.settings import TrainingStopped, UserError
 from bert_gpu.watch.run_data import find_runs
 
 
@@ -194,7 +194,7 @@ def test_a_sweep_stops_with_its_trial_and_a_trial_that_diverges_does_not_stop_it
         called.append(settings.run.seed)
         result = Result()
         if settings.run.seed == 12:
-            raise GaveUp("diverged at step 3")
+            raise TrainingStopped("diverged at step 3")
         result.signal = 15 if settings.run.seed == 14 else None
         return result
 
@@ -240,7 +240,7 @@ def test_what_starts_from_a_trial_that_failed_is_not_tried(glue, tmp_path, monke
     def finetune(settings, console, reuses_results):
         called.append((settings.run.task_name, settings.run.seed))
         if called[-1] == ("mnli", 3):
-            raise GaveUp("diverged at step 3")
+            raise TrainingStopped("diverged at step 3")
         return Result()
 
     monkeypatch.setattr(sweep, "finetune", finetune)

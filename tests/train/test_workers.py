@@ -19,7 +19,7 @@ from bert_gpu.pretrain.config import PretrainSettings
 from bert_gpu.settings import UserError
 from bert_gpu.train import devices, run, workers
 from bert_gpu.train.config import BatchConfig, DeviceConfig
-from tests.train.laws import Trainer, batches, fresh
+from tests.train.tiny import Trainer, batches, fresh
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -132,6 +132,20 @@ def test_errors_of_collectives_mean_that_a_worker_is_lost(error, told):
     with pytest.raises(workers.WorkerLost, match=told) as raised, make_workers().watched():
         raise error
     assert raised.value.exit_code == 4 and len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize("found", [(1, "nothing answers there (Connection refused)"), None])
+def test_a_worker_that_never_comes_is_named(found, monkeypatch):
+    lost = workers.WorkerLost("another worker is gone")
+
+    def gather(value):
+        raise lost
+
+    monkeypatch.setattr(Cluster, "first_unreachable", lambda cluster: found)
+    with pytest.raises(workers.WorkerLost) as raised:
+        make_workers(gather=gather).connect()
+    told = r"worker 1 (b:2) has not come: nothing answers there (Connection refused); start it, "
+    assert str(raised.value).startswith(told) if found else raised.value is lost
 
 
 def test_other_errors_stay():
