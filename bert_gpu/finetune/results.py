@@ -208,7 +208,7 @@ def read_results(output_dir, examples, checkpoint, step):
     }
 
 
-def write_predictions(output_dir, examples, labels, kind, outputs, predictions_file=None):
+def write_predictions(output_dir, examples, labels, problem_type, outputs, predictions_file=None):
     """Writes what was predicted for Examples: test_results.tsv, with the outputs; predictions.tsv,
     with the columns of the file as they are and the prediction. Returns the path of
     predictions.tsv.
@@ -216,12 +216,12 @@ def write_predictions(output_dir, examples, labels, kind, outputs, predictions_f
     Those of another file than test.* have its name, such as predictions_matched.tsv.
 
     Args:
-      examples: Examples. labels: names of the classes. kind: of kinds.KINDS. outputs: the kind's,
-        float64 (N, C).
+      examples: Examples. labels: names of the classes. problem_type: a ProblemType.
+      outputs: of it, float64 (N, C).
       predictions_file: takes the place of predictions.tsv; "-" is standard output.
     """
     suffix = suffix_of(examples.source)
-    answers = kind.answers(outputs, labels)
+    answers = problem_type.predicted_labels(outputs, labels)
     titles = ["value"] if outputs.shape[1] == 1 else [f"probability_{label}" for label in labels]
     heading = ["id", "prediction", *titles]
 
@@ -270,10 +270,10 @@ def has_labels_of(task, labels):
     return set(labels) == set(task.labels)
 
 
-def write_submission(output_dir, examples, labels, kind, outputs):
+def write_submission(output_dir, examples, labels, problem_type, outputs):
     """Writes the file in submission/ that GLUE's server takes, as for `write_predictions`."""
     task = examples.task
-    submitted = submission_of(task, outputs, kind.answers(outputs, labels))
+    submitted = submission_of(task, outputs, problem_type.predicted_labels(outputs, labels))
     ids = itertools.chain.from_iterable(chunk.ids for chunk in examples.chunks())
     write_table(
         os.path.join(output_dir, SUBMISSION),

@@ -13,7 +13,7 @@ from bert_gpu.files import read_json
 from bert_gpu.finetune.config import FILES, STANDARD_INPUT, FinetuneConfig
 from bert_gpu.finetune.examples import Source, check_alike
 from bert_gpu.finetune.tables import Part
-from bert_gpu.finetune.task_types import open_form
+from bert_gpu.finetune.task_types import open_task_type
 from bert_gpu.finetune.tasks import find_folder, find_tables
 from bert_gpu.settings import UserError, fields_of, shortened
 from bert_gpu.train.run_files import RUN
@@ -73,14 +73,14 @@ def read_splits(task, config, phases):
       task: TaskSpec. config: FinetuneConfig. phases: of config.resolve_phases.
 
     Raises:
-      UserError: a file is missing, or as for the examples of the task's form.
+      UserError: a file is missing, or as for the examples of the task type.
     """
     check_shares(config)
-    found, form = {}, open_form(task)
+    found, task_type = {}, open_task_type(task)
     for phase in phases:
         needs_label = phase != "predict"
         found[phase] = [
-            form.open_examples(task, source, needs_label)
+            task_type.open_examples(task, source, needs_label)
             for source in find_sources(task, config, FILES[phase])
         ]
     check_alike(task, [part for parts in found.values() for part in parts])

@@ -9,7 +9,7 @@ from bert_gpu.files import CHECKSUM, json_checksum, read_json
 from bert_gpu.finetune import tasks
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, TokenConfig
 from bert_gpu.finetune.heads import CLASSIFIER, HEADS, Head
-from bert_gpu.finetune.task_types import open_form
+from bert_gpu.finetune.task_types import open_task_type
 from bert_gpu.interop import models
 from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.sources import NONE, TASK
@@ -175,7 +175,7 @@ def has_started_from(config, output_dir):
         known = {"task_name", "labels", "seed", "init_checkpoint"} <= set(settings)
         if not known or not isinstance(settings["labels"], list):
             return False
-        head = open_form(tasks.find_task(settings["task_name"])).HEAD
+        head = open_task_type(tasks.find_task(settings["task_name"])).HEAD
         start = start_training(config, tuple(settings["labels"]), settings["seed"], head=head)
     except UserError:  # a damaged run, or other flags than its own
         return False
@@ -207,7 +207,7 @@ class TaskNotes(Settings):
 
 def write_notes(task, has_pairs, max_seq_length, tokens):
     """{name: bytes} of the file that `read_notes` reads. tokens: {field of TokenConfig: value} that
-    the task's form uses.
+    the task type uses.
     """
     values = dict(
         task_name=task.name,
@@ -231,14 +231,14 @@ def read_notes(path, head=CLASSIFIER):
         notes = read_json(file, "the task of a fine-tuned model", fields, keys=keys)
         return TaskNotes(**{name: notes.get(name) for name in fields})
     if head is not CLASSIFIER:
-        task = next(task for task in tasks.TASKS.values() if open_form(task).HEAD is head)
+        task = next(task for task in tasks.TASKS.values() if open_task_type(task).HEAD is head)
         return TaskNotes(task_name=task.name, task_kind=task.kind)
     said = os.path.join(path, "config.json")
     if not os.path.exists(said):  # in another format
         return TaskNotes()
     means = read_problem_type(said) or ("regression" if len(read_labels(said)) == 1 else None)
-    kinds = {"regression": "regression", "multi_label_classification": "multilabel"}
-    return TaskNotes(task_kind=kinds.get(means))
+    names = {"regression": "regression", "multi_label_classification": "multilabel"}
+    return TaskNotes(task_kind=names.get(means))
 
 
 def with_pooling(model, config, head):

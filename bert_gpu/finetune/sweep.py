@@ -47,7 +47,7 @@ class Trial(typing.NamedTuple):
     source: str | None = None
 
 
-class Outcome(typing.NamedTuple):
+class SweepResult(typing.NamedTuple):
     """How a sweep ended. path: of scores.json. signal: that stopped it, or None."""
 
     path: str
@@ -155,13 +155,13 @@ def check_own_files(run):
     """UserError where a FinetuneConfig names a file that only one fine-tuning can read or write."""
     if run.predict_file == STANDARD_INPUT:
         raise UserError(
-            "--predict_file=-: standard input can be read once, and several trials are asked for; "
-            "write it to a file, and name that"
+            "--predict_file=-: standard input can be read only once, but there are several trials; "
+            "save it to a file and name that file"
         )
     if run.predictions_file is not None:
         raise UserError(
-            f"--predictions_file={run.predictions_file[:100]}: is one file, and several trials are "
-            "asked for; drop it, and each leaves its predictions in its folder"
+            f"--predictions_file={run.predictions_file[:100]}: several trials cannot share one "
+            "file; drop it, and each leaves its predictions in its folder"
         )
 
 
@@ -169,7 +169,7 @@ def check_mnli(run, names):
     """UserError where --mnli_first means nothing. names: of the tasks, [None] without "all"."""
     if names == [None]:
         raise UserError(
-            "--mnli_first: is of --task_name=all, which trains MNLI itself; give that, or name "
+            "--mnli_first: needs --task_name=all, which trains MNLI itself; give that, or name "
             "MNLI's model with --init_checkpoint"
         )
     if "mnli" not in names:
@@ -202,7 +202,7 @@ def find_tasks(run):
 
 
 def run_sweep(variants, sweep, console=None):
-    """Runs what is missing of a sweep and writes its scores; returns an Outcome.
+    """Runs what is missing of a sweep and writes its scores; returns a SweepResult.
 
     Args: those of `plan_trials`. console: console.Console; by default messages go to Python's
       logger "bert_gpu".
@@ -253,7 +253,7 @@ def run_sweep(variants, sweep, console=None):
     if has_scores:
         console.say(scores.describe(rows))
         console.say(f"scores: {path}")
-    return Outcome(path, stopped)
+    return SweepResult(path, stopped)
 
 
 def write_scores(output_dir, rows, has_scores):

@@ -108,7 +108,7 @@ def sigterm_unwinds():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class GrowingArray(PartialFile):
+class NpyWriter(PartialFile):
     """An .npy file of rows of one shape and type."""
 
     def __init__(self, path, row_shape=(), dtype=np.float32):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bert_gpu.cluster import find_cluster
 from bert_gpu.files import check_local
-from bert_gpu.inference.arrays import GrowingArray, sigterm_unwinds
+from bert_gpu.inference.arrays import NpyWriter, sigterm_unwinds
 from bert_gpu.inference.config import DEFAULT_LENGTH, STANDARD_INPUT
 from bert_gpu.inference.lines import count_lines, empty, windows
 from bert_gpu.inference.opened import ROWS, open_model
@@ -103,10 +103,10 @@ def embed_file(config, console=None):
     num_texts = num_tokens = num_truncated = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())
-        array = stack.enter_context(GrowingArray(config.output, (embedder.width,)))
+        array = stack.enter_context(NpyWriter(config.output, (embedder.width,)))
         offsets = None
         if config.pooling == "none":
-            offsets = stack.enter_context(GrowingArray(config.offsets_file, (), np.int64))
+            offsets = stack.enter_context(NpyWriter(config.offsets_file, (), np.int64))
             offsets.write(np.zeros(1))
         for texts in windows(config.input, console, share=share):
             rows = embedder.frame(texts)

@@ -433,7 +433,7 @@ def test_kinds_of_tasks(workplace, capsys, tmp_path, kind, cells, metrics, flags
     assert set(values) == metrics | {"dev", "test", *ABOUT} and values["num_examples"] > 9
     assert min(values[name] for name in metrics - {"loss", "spearman"}) > 0.9, values
     said = json.loads((tmp_path / "run" / "model" / "config.json").read_text())["problem_type"]
-    assert said == problem_types.KINDS[kind].problem_type
+    assert said == problem_types.PROBLEM_TYPES[kind].config_name
     (tmp_path / "run" / "model" / "task.json").unlink()  # config.json tells the kind, too
     alone = ["--do_predict", f"--init_checkpoint={tmp_path / 'run'}", FLAGS[0]]
     alone += [f"--output_dir={tmp_path / 'alone'}", f"--predict_file={tmp_path / 'all.tsv'}"]

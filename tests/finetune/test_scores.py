@@ -110,7 +110,7 @@ def test_the_order_of_all_tasks_and_what_starts_from_mnli(glue, tmp_path):
 def test_mnli_first_without_mnli_is_refused(glue, tmp_path, capsys):
     asked = ["classify", "--mnli_first", f"--output_dir={tmp_path / 'out'}"]
     assert flags.exit_code(classify.main, [*asked, "--task_name=rte"]) == 2
-    assert "--mnli_first: is of --task_name=all" in capsys.readouterr().err
+    assert "--mnli_first: needs --task_name=all" in capsys.readouterr().err
     shutil.rmtree(glue / "MNLI")
     assert flags.exit_code(classify.main, [*asked, "--task_name=all", f"--data_dir={glue}"]) == 2
     err = capsys.readouterr().err
@@ -162,8 +162,11 @@ def test_marks_of_a_pretraining(tmp_path):
 @pytest.mark.parametrize(
     "run, part",
     [
-        (dict(predictions_file="p.tsv"), "--predictions_file=p.tsv: is one file"),
-        (dict(predictions_file="-"), "--predictions_file=-: is one file"),
+        (
+            dict(predictions_file="p.tsv"),
+            "--predictions_file=p.tsv: several trials cannot share one file",
+        ),
+        (dict(predictions_file="-"), "--predictions_file=-: several trials cannot share one file"),
         (dict(predict_file="-", predictions_file="-"), "--predict_file=-: standard input"),
     ],
 )
