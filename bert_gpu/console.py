@@ -18,6 +18,7 @@ import warnings
 from bert_gpu.settings import UserError
 
 LINE_CHARACTERS = 300  # of a warning or an error
+HUGE = 1e9  # from which a metric is written with an exponent
 
 
 class Console:
@@ -355,4 +356,7 @@ def format_seconds(seconds):
 
 
 def format_metric(value):
-    return "none" if value is None or not math.isfinite(value) else f"{value:.4f}"
+    """A loss or another metric: four digits behind the point; a huge one as 1.5e+300."""
+    if value is None or not math.isfinite(value):
+        return "none"
+    return f"{value:.4f}" if abs(value) < HUGE else f"{value:.4g}"

@@ -6,9 +6,11 @@ import collections
 import contextlib
 import errno
 import json
+import math
 import os
 import shutil
 import stat
+import sys
 
 import filelock
 import google_crc32c
@@ -19,6 +21,7 @@ CHECKSUM = "crc32c"  # the last entry of a JSON file of ours: the checksum of th
 # what transformers adds when it saves a model of ours anew, with our checksum of what it was before
 SAVED_ANEW = {"transformers_version", "is_local", "added_tokens_decoder"}
 MAX_DEPTH = 16  # of lists and objects in each other
+LARGEST = sys.float_info.max
 
 
 def exists(path):
@@ -62,6 +65,18 @@ def check_regular(path):
         return
     if kind is not None:
         raise UserError(f"{path}: is {kind}, not a file; write its content to a file and name that")
+
+
+@contextlib.contextmanager
+def readable(path):
+    """An OSError inside, where a file is opened and read, becomes a UserError that names it."""
+    try:
+        yield
+    except OSError as error:
+        problem = "is a folder, not a file"
+        if not isinstance(error, IsADirectoryError):
+            problem = f"cannot be read ({error.strerror}); change its permissions"
+        raise UserError(f"{error.filename or path}: {problem}"[:300]) from error
 
 
 def within_free_space(pieces, folder):
@@ -201,7 +216,7 @@ def read_json(path, what, fields=None, keys=()):
 
 def parse_json(text):
     """The value of a JSON text. ValueError also for what Python's parser would allow: NaN,
-    infinities, a key given twice, deep nesting.
+    infinities, numbers too large for a float, a key given twice, deep nesting.
     """
 
     def refuse_constant(name):
@@ -214,7 +229,13 @@ def parse_json(text):
             raise ValueError(f"key {twice[:60]!r} is given twice")
         return content
 
-    value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates)
+    value = json.loads(
+        text,
+        parse_constant=refuse_constant,
+        object_pairs_hook=refuse_duplicates,
+        parse_float=lambda digits: finite(digits, float(digits)),
+        parse_int=lambda digits: finite(digits, int(digits) if len(digits) < 400 else math.inf),
+    )
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
@@ -225,6 +246,13 @@ def parse_json(text):
         ]
     if any(isinstance(child, dict | list) for child in level):
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
+    return value
+
+
+def finite(digits, value):
+    """A number that was read; ValueError when a float cannot hold it."""
+    if not -LARGEST <= value <= LARGEST:
+        raise ValueError(f"{digits[:20]}... is too large a number")
     return value
 
 

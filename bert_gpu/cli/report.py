@@ -29,16 +29,17 @@ def main(argv):
         raise UserError("report: needs the folder of a run; name one, such as runs/pretrain")
     with quick_imports():
         from bert_gpu.watch import report, run_data, serve
-    paths = run_data.find_whole_runs(parsed.positionals, console.warn)
+    logs = {}
+    # also before anything is served: what is damaged is told here
+    runs = run_data.read_whole_runs(parsed.positionals, console.warn, logs)
     report.import_drawing()
     if not config.watch:
-        num_pictures = report.write_report(paths, config, report.now())
+        num_pictures = report.write_report(runs, config, report.now())
         console.answer(f"{config.output}, and {num_pictures} pictures beside it")
         return 0
-    run_data.read_runs(paths)  # what is damaged is told before anything is served
-    with serve.open_server(paths, config) as server:
+    with serve.open_server(parsed.positionals, config, logs) as server:
         host, port = server.server_address
-        console.answer(f"http://{host}:{port}/ shows {len(paths)} run{'s'[: len(paths) > 1]}; "
+        console.answer(f"http://{host}:{port}/ shows {len(runs)} run{'s'[: len(runs) > 1]}; "
                        f"Ctrl-C ends it{tunnel_hint(port)}")  # fmt: skip
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -58,7 +58,7 @@ def build_with(workers, config, text_format, overwrite, console):
             f"{config.folder}: this data set is finished; nothing to do (--overwrite starts over)"
         )
         return read_manifest(config.folder)
-    for text in builder.inputs.idle():
+    for text in builder.inputs.without_effect():
         console.warn(text)
     started = time.monotonic()
     manifest, counts, num_duplicates = builder.run(console)

@@ -15,7 +15,7 @@ from bert_gpu import files
 from bert_gpu.environment import Later
 from bert_gpu.finetune.tasks import ENDINGS
 from bert_gpu.settings import UserError
-from bert_gpu.text.containers import decoded_lines
+from bert_gpu.text.containers import CONVERT, decoded_lines
 from bert_gpu.text.encodings import check_plain
 
 tf = Later("tensorflow")
@@ -23,6 +23,13 @@ tf = Later("tensorflow")
 DIALECTS = {
     "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
     "csv": dict(delimiter=",", strict=True),
+}
+SEPARATED = {"tsv": "tabs", "csv": "commas"}  # their columns
+OTHER_DELIMITERS = {  # which a header may have instead, and what to do
+    ";": CONVERT,
+    "|": CONVERT.replace(";", "|"),
+    "\t": "name it .tsv",
+    ",": "name it .csv",
 }
 REMEDIES = {"tsv": "a text with a tab needs .csv", "csv": "a text with a comma needs quotes"}
 # some documents exceed the csv module's limit of 131,072
@@ -101,6 +108,8 @@ class Table:
 
     def _header_of(self, cells):
         titles = [title.strip() for title in cells]
+        if len(titles) == 1 and not self.expected <= set(titles):
+            check_delimiter(self.path, titles[0], self.kind)
         self.is_headed = self.names is None or self.expected <= set(titles)
         if not self.is_headed and len(cells) != len(self.names):
             raise UserError(
@@ -169,6 +178,17 @@ class Table:
     def _finish(self, digest):
         """Keeps the digest of the whole file. UserError when it has changed since it was read."""
         self.digest = settled_digest(self.path, digest, self.digest)
+
+
+def check_delimiter(path, line, kind):
+    """UserError when a header of one column seems to have another delimiter than its table."""
+    found = next((delimiter for delimiter in OTHER_DELIMITERS if delimiter in line), None)
+    if found is not None:
+        shown = "a tab" if found == "\t" else repr(found)
+        raise UserError(
+            f"{path}: line 1 has {shown} between its columns ({line[:40]!r}), and a .{kind} has "
+            f"{SEPARATED[kind]}; {OTHER_DELIMITERS[found]}"[:300]
+        )
 
 
 def settled_digest(path, digest, before):

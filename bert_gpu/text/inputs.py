@@ -58,7 +58,7 @@ class Inputs:
     lines: list
     warnings: list
 
-    def idle(self):
+    def without_effect(self):
         """What has no effect on these files: list of str."""
         field = self.formats[0].text_field
         if field == AUTO.text_field or any(each.input_format not in PLAIN for each in self.formats):

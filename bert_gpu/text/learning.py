@@ -100,7 +100,7 @@ def learn_with(workers, config, text_format, console, is_own):
         inputs = find_inputs(config.input_file, text_format, standard_input, is_own)
         for line in inputs.lines:
             console.say(line)
-        for text in inputs.idle():
+        for text in inputs.without_effect():
             console.warn(text)
         paths, formats = unpack(inputs, spool, console)
         blocks = corpus.plan_blocks(paths, BLOCK_BYTES, formats, inputs.names)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 
-from bert_gpu.files import parse_json, write_text
+from bert_gpu.files import parse_json, readable, write_text
 from bert_gpu.settings import (
     Settings,
     UserError,
@@ -100,36 +100,45 @@ def cut_lines(path, step):
     """
     if os.path.exists(path):
         lines = read_lines(path, "correct or remove it, or --overwrite")
-        kept = [line for at, line in lines if step is not None and at <= step]
+        kept = [line for values, line in lines if step is not None and values["step"] <= step]
         write_text(path, "".join(kept))
 
 
 def read_lines(path, remedy="correct or remove it"):
-    """[(step, line)] of a metrics.jsonl, [] without one; without the last line if it has no end.
+    """[(object, its text)] of the lines of a metrics.jsonl, [] without one; without the last line
+    if it has no end.
 
     remedy: what to do about a damaged line. UserError names the line, and the key, when it is not
-    what `JsonLines` writes.
+    what `JsonLines` writes, and when the file cannot be read.
     """
     if not os.path.exists(path):
         return []
-    lines, found = [], []
-    with open(path, encoding="utf-8", errors="replace") as file:
+    with readable(path), open(path, encoding="utf-8", errors="replace") as file:
         lines = [line for line in file if line.endswith("\n")]
-    for number, line in enumerate(lines, 1):
-        try:
-            values = parse_json(line)
-            problem = None if isinstance(values, dict) else "not a JSON object"
-            problem = problem or metrics_complaint(values)
-        except (ValueError, RecursionError) as error:
-            problem = f"not valid JSON ({error})"
-        if problem:
-            raise UserError(f"{path}, line {number}: {problem}; {remedy}"[:300])
-        found.append((values["step"], line))
-    return found
+    return [
+        (parse_line(line, f"{path}, line {number}", remedy), line)
+        for number, line in enumerate(lines, 1)
+    ]
+
+
+def parse_line(line, where, remedy="correct or remove it"):
+    """The object of a line of a metrics.jsonl. UserError, which says `where` the line stands, when
+    it is not what `JsonLines` writes.
+    """
+    try:
+        values = parse_json(line)
+        problem = metrics_complaint(values)
+    except (ValueError, RecursionError) as error:
+        problem = f"not valid JSON ({error})"
+    if problem:
+        raise UserError(f"{where}: {problem}; {remedy}"[:300])
+    return values
 
 
 def metrics_complaint(values):
-    """What is wrong with the object of a line, None when nothing is."""
+    """What is wrong with the JSON value of a line, None when nothing is."""
+    if not isinstance(values, dict):
+        return "not a JSON object"
     if "step" not in values:
         return "has no 'step'"
     if problem := stored_complaint(values, fields_of(MetricsLine)):
@@ -146,4 +155,4 @@ def metrics_complaint(values):
 class MetricsLine(Settings):
     """What a line of metrics.jsonl holds besides metrics, which are numbers or null."""
 
-    step: int = setting(0, "Finished steps.", low=0)
+    step: int = setting(0, "Finished steps.", low=0, high=1 << 53)  # floats skip larger ones

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_gpu.files import atomic_file, check_writable, exists, write_text
 from bert_gpu.settings import UserError
-from bert_gpu.watch import charts, page, run_data, sections
+from bert_gpu.watch import charts, page, sections
 from bert_gpu.watch.config import AXES
 from bert_gpu.watch.style import slugs
 
@@ -34,21 +34,17 @@ def import_drawing():
     return drawing
 
 
-def make_report(paths, config, made, **served):
-    """The Report on the runs in folders.
+def make_report(runs, config, made, problems=(), **served):
+    """The Report on runs.
 
     Args:
-      paths: of runs. config: ReportConfig. made: datetime.datetime. served: further arguments of
-        page.page, for a page that is served.
-
-    Raises:
-      UserError: a run is damaged.
+      runs: [Run], at least one. config: ReportConfig. made: datetime.datetime. problems: texts that
+        the page begins with. served: further arguments of page.page, for a page that is served.
     """
-    runs = run_data.read_runs(paths)
     found = sections.sections_of(runs)
     tables = [table for run in runs for table in (run.train, run.valid)]
     axes = [axis for axis in AXES if any(np.isfinite(table[axis]).any() for table in tables)]
-    pictures, parts = {}, []
+    pictures, parts = {}, [page.problem_html(problem) for problem in problems]
     for section in found:
         trials = draw_results(section, pictures)
         plots = draw_section(section, axes, config, pictures) if axes else {}
@@ -134,15 +130,15 @@ def draw_forms(chart, section, axes, config, drawing):
     return svgs, figures
 
 
-def write_report(paths, config, made):
-    """Writes the report on the runs in folders to config.output, and the pictures beside it.
-    Returns the number of pictures.
+def write_report(runs, config, made):
+    """Writes the report on runs to config.output, and the pictures beside it. Returns the number of
+    pictures.
 
     Raises:
-      UserError: a run is damaged, or the output is another file.
+      UserError: the output is another file.
     """
     check_output(config.output)
-    report = make_report(paths, config, made)
+    report = make_report(runs, config, made)
     folder, name = os.path.split(os.path.abspath(config.output))
     stem = os.path.splitext(name)[0]
     targets = {

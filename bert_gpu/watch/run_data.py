@@ -2,9 +2,13 @@
 
 The lines of metrics.jsonl become two tables, training and validation, in which every step stands
 once: a run that was killed and resumed, or rolled back, may have written a step a second time, and
-then the later line counts. Tokens are summed from what each line says of its interval.
+then the later line counts. Tokens are summed from what each line says of its interval. Who reads a
+run again and again keeps its MetricsLog, which reads only what was appended.
 """
 
+import array
+import bisect
+import contextlib
 import dataclasses
 import functools
 import json
@@ -16,20 +20,22 @@ import numpy as np
 import psutil
 import safetensors
 
-from bert_gpu.files import check_regular, parse_json, read_json
+from bert_gpu.console import printable
+from bert_gpu.files import check_regular, read_json, readable
 from bert_gpu.settings import UserError, fields_of, shortened
-from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES, VARIABLES, RunFolder, RunRecord
-from bert_gpu.train.sinks import read_lines
+from bert_gpu.train.progress import RunRecord
+from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, SAMPLES, VARIABLES
+from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.train.sinks import parse_line
 from bert_gpu.watch.samples import Sample, read_samples
 
-RESULTS = "eval_results.json"
 EVAL = "eval_"  # which names of validation begin with
 WEIGHTS = "weights/"  # which names of weights in a checkpoint begin with
 DEPTH = 4  # of folders that are looked through
 NOT_METRICS = ("num_examples", "step")  # of eval_results.json
 TRIAL = re.compile(r"trial-\d+")  # folders of finetune/sweep.py
 HUGE = 1e100  # from which a value counts as not finite: charts could not be scaled to it
-MAX_STEP = 1 << 53  # above which floats skip whole numbers
+END_BYTES = 200  # of what was read before, by which a file is known again
 CLOCK_SECONDS = 2.0  # by which the clock of a file system may be off
 
 
@@ -106,7 +112,12 @@ def as_text(value):
         return "–"
     if isinstance(value, bool | list):
         return shortened(json.dumps(value))
-    return f"{value:g}" if isinstance(value, float) else shortened(value)
+    return f"{value:g}" if isinstance(value, float) else as_name(shortened(value))
+
+
+def as_name(path):
+    """A path as one line that can be printed and encoded, whatever bytes it has."""
+    return printable(path).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def find_runs(paths):
@@ -125,24 +136,63 @@ def find_runs(paths):
                 "name the --output_dir of a run"
             )
         found += below
-    return list({os.path.realpath(path): path for path in found}.values())
+    return distinct(found)
 
 
-def find_whole_runs(paths, warn):
-    """As `find_runs`, without those runs below a folder that are damaged, which `warn` is told.
-    Those that are named themselves stay, and so do all when none is whole: reading them says why.
+def distinct(paths):
+    """One path of each folder: of links to it, the folder itself if it is among them."""
+    kept = {}
+    for path in paths:
+        real = os.path.realpath(path)
+        if real not in kept or os.path.islink(kept[real]):
+            kept[real] = path
+    return list(kept.values())
+
+
+def read_whole_runs(paths, warn, logs=None):
+    """[Run] of `find_runs` without those below a folder that are damaged, which `warn` is told.
+    logs: as for `try_runs`.
+
+    Raises:
+      UserError: what is wrong with a path that is named itself, or with the first run when none is
+        whole.
     """
-    found, problems = find_runs(paths), {}
-    for path in set(found).difference(paths):
+    runs, problems = try_runs(paths, logs)
+    named = set(map(os.path.realpath, paths))
+    for path, problem in problems.items():
+        if not runs or os.path.realpath(path) in named:
+            raise problem
+    for problem in problems.values():
+        warn(left_out(problem))
+    return runs
+
+
+def left_out(problem):
+    return f"left out, because it is damaged: {problem}"
+
+
+def try_runs(paths, logs=None):
+    """([Run], {path: UserError}): the runs of folders that can be read, and what is wrong with the
+    other runs or folders. logs: {path of a run: its MetricsLog}, kept up to date.
+    """
+    found, runs, problems, logs = [], [], {}, {} if logs is None else logs
+    for path in paths:
         try:
-            read_run(path, path)
+            found += find_runs([path])
         except UserError as problem:
             problems[path] = problem
-    if len(problems) == len(found):
-        return found
-    for path in sorted(problems):
-        warn(f"left out, because it is damaged: {problems[path]}")
-    return [path for path in found if path not in problems]
+    found = distinct(found)
+    for path in logs.keys() - set(found):
+        del logs[path]
+    for path in found:
+        log = logs.setdefault(path, MetricsLog(os.path.join(path, METRICS)))
+        try:
+            runs.append(read_run(path, path, log))
+        except UserError as problem:
+            problems[path] = problem
+    names = names_of([run.path for run in runs])
+    named = zip(runs, names, strict=True)
+    return [dataclasses.replace(run, name=name) for run, name in named], problems
 
 
 def find_below(path, depth=DEPTH):
@@ -151,13 +201,11 @@ def find_below(path, depth=DEPTH):
     """
     if os.path.isfile(os.path.join(path, RUN)):
         return [path]
-    if depth == 0 or not os.access(path, os.R_OK):
-        return []
-    inside = sorted(
-        entry.path
-        for entry in os.scandir(path)
-        if entry.is_dir() and not entry.name.startswith(".")
-    )
+    names = []
+    if depth > 0:
+        with contextlib.suppress(OSError):
+            names = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    inside = filter(os.path.isdir, (os.path.join(path, name) for name in names))
     return [run for folder in inside for run in find_below(folder, depth - 1)]
 
 
@@ -165,9 +213,10 @@ def names_of(paths):
     """A name for each path: its last parts, as few as tell all apart; of the trials of a
     fine-tuning also the part before, which says of what.
     """
-    parts = [os.path.realpath(path).split(os.sep) for path in paths]
+    parts = [as_name(os.path.realpath(path)).split(os.sep) for path in paths]
+    names = []
     least = 1 + any(TRIAL.fullmatch(part[-1]) for part in parts)
-    for count in range(least, max(map(len, parts)) + 1):
+    for count in range(least, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(names):
             break
@@ -179,21 +228,29 @@ def read_runs(paths):
     return [read_run(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
 
 
-def read_run(path, name):
+def read_run(path, name, log=None):
+    """The Run of a folder. UserError when a file of it is damaged or cannot be read. log: the
+    MetricsLog of earlier calls.
+    """
+    with readable(path):
+        return read_folder(path, name, log or MetricsLog(os.path.join(path, METRICS)))
+
+
+def read_folder(path, name, log):
     record = read_json(
         os.path.join(path, RUN),
         "a run's settings",
         fields_of(RunRecord) | dict(settings={}, free={}, versions={}),
         ("settings",),
     )
-    train, valid = read_metrics(os.path.join(path, METRICS))
+    train, valid = log.read()
     return Run(
         path=path,
         name=name,
         record=record,
         train=train,
         valid=valid,
-        results=read_results(os.path.join(path, RESULTS)),
+        results=read_results(os.path.join(path, EVAL_RESULTS)),
         samples=tuple(read_samples(os.path.join(path, SAMPLES))),
         state=state_of(path, record),
         num_parameters=count_parameters(path),
@@ -222,53 +279,103 @@ def is_held(path):
         return False
 
 
-def read_metrics(path):
-    """(training, validation) of a metrics.jsonl: {name: (n,) float64} each, empty without a file.
-    UserError for a damaged line; a last line without an end is being written, and left out.
-    """
-    check_regular(path)
-    lines = [parse_json(line) for _, line in read_lines(path)]
-    for number, line in enumerate(lines, 1):
-        if line["step"] > MAX_STEP:
-            raise UserError(
-                f"{path}, line {number}: step={shortened(line['step'])}: no run is so long; "
-                "correct or remove the line"
-            )
-    train, valid = once_each(lines)
-    train, valid = (
-        columns(train),
-        columns(
-            [{name.removeprefix(EVAL): value for name, value in line.items()} for line in valid]
-        ),
-    )
-    add_axes(train, valid)
-    return train, valid
-
-
 def is_validation(line):
     return any(name.startswith(EVAL) for name in line)
 
 
-def once_each(lines):
-    """(lines of training, lines of validation), in each of which steps rise. A line whose step is
-    not above those of its kind replaces what was written since: the run went back.
+class MetricsLog:
+    """The tables of a metrics.jsonl, read again and again: each time only what was appended. A file
+    that is another one, or was cut or changed before its end, is read from its start.
     """
-    kept = {False: [], True: []}
-    for line in lines:
-        kind, step = is_validation(line), line["step"]
-        if kept[kind] and step <= kept[kind][-1]["step"]:
-            kept[kind] = [other for other in kept[kind] if other["step"] < step]
-            kept[not kind] = [other for other in kept[not kind] if other["step"] <= step]
-        kept[kind].append(line)
-    return kept[False], kept[True]
+
+    def __init__(self, path):
+        self.path = path
+        self._clear()
+
+    def _clear(self):
+        self.inode, self.offset, self.num_lines, self.end = None, 0, 0, b""
+        self.train, self.valid = Columns(), Columns()
+
+    def read(self):
+        """(training, validation): {name: (n,) float64} each, empty without a file. UserError for a
+        damaged line; a last line without an end is being written, and left out.
+        """
+        check_regular(self.path)
+        try:
+            if os.path.exists(self.path):
+                with readable(self.path):
+                    self._read_appended()
+            else:
+                self._clear()
+        except BaseException:
+            self._clear()
+            raise
+        train, valid = self.train.arrays(), self.valid.arrays()
+        valid = {name.removeprefix(EVAL): values for name, values in valid.items()}
+        add_axes(train, valid)
+        return train, valid
+
+    def _read_appended(self):
+        with open(self.path, "rb") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            file.seek(self.offset - len(self.end))
+            if inode != self.inode or file.read(len(self.end)) != self.end:
+                self._clear()
+                self.inode = inode
+                file.seek(0)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self.num_lines += 1
+                where = f"{self.path}, line {self.num_lines}"
+                self._take(parse_line(line.decode("utf-8", "replace"), where))
+                self.offset += len(line)
+                self.end = line[-END_BYTES:]
+
+    def _take(self, line):
+        """Adds a line. One whose step is not above those of its kind replaces what was written
+        since: the run went back.
+        """
+        own, other, step = self.train, self.valid, line["step"]
+        if is_validation(line):
+            own, other = other, own
+        if step <= own.last_step:
+            own.cut(step)
+            other.cut(step + 1)
+        own.append(line)
 
 
-def columns(lines):
-    """{name: (n,) float64} of objects of numbers and nulls; "step" is always there."""
-    names = dict.fromkeys(["step", *(name for line in lines for name in line)])
-    return {
-        name: np.array([as_float(line.get(name)) for line in lines], np.float64) for name in names
-    }
+class Columns:
+    """Lines of numbers and nulls whose steps rise, as a column for each name; NaN where a line has
+    no value.
+    """
+
+    def __init__(self):
+        self.values = {"step": array.array("d")}
+
+    @property
+    def last_step(self):
+        return self.values["step"][-1] if self.values["step"] else -1
+
+    def append(self, line):
+        """Adds an object of a number or None each."""
+        count = len(self.values["step"])
+        for name, value in line.items():
+            if name not in self.values:
+                self.values[name] = array.array("d", [math.nan]) * count
+            self.values[name].append(as_float(value))
+        for name in self.values.keys() - line.keys():
+            self.values[name].append(math.nan)
+
+    def cut(self, step):
+        """Drops the lines from a step on."""
+        count = bisect.bisect_left(self.values["step"], step)
+        for column in self.values.values():
+            del column[count:]
+
+    def arrays(self):
+        """{name: (n,) float64}."""
+        return {name: np.array(column, np.float64) for name, column in self.values.items()}
 
 
 def as_float(value):

@@ -7,10 +7,11 @@ cannot be read is a row that says why.
 import os
 import time
 
-from bert_gpu.console import format_metric, format_seconds
-from bert_gpu.files import check_regular, parse_json, read_json
+from bert_gpu.console import HUGE, format_metric, format_seconds
+from bert_gpu.files import check_regular, parse_json, read_json, readable
 from bert_gpu.settings import UserError, fields_of
-from bert_gpu.train.checkpoint import METRICS, RUN, RunRecord
+from bert_gpu.train.progress import RunRecord
+from bert_gpu.train.run_files import CHECKPOINTS, METRICS, MODEL, RUN
 from bert_gpu.train.sinks import metrics_complaint
 from bert_gpu.watch.run_data import find_below, is_validation, state_of
 
@@ -48,7 +49,8 @@ def look(path, now=None):
             fields_of(RunRecord) | dict(settings={}),
             ("settings",),
         )
-        training, validation = last_lines(os.path.join(path, METRICS))
+        with readable(path):
+            training, validation = last_lines(os.path.join(path, METRICS))
     except UserError as error:
         return run | dict(problem=str(error))
     latest = max((training, validation), key=lambda line: line.get("step", -1))
@@ -72,7 +74,7 @@ def look(path, now=None):
 def silence(path, now):
     """Seconds since something was written to a run's files, None when that is not known."""
     times = []
-    for name in (RUN, METRICS, "checkpoints", "model"):
+    for name in (RUN, METRICS, CHECKPOINTS, MODEL):
         try:
             times.append(os.stat(os.path.join(path, name)).st_mtime)
         except OSError:
@@ -108,8 +110,7 @@ def tail(path, num_bytes):
     for number, line in enumerate(lines, 1 - len(lines)):
         try:
             content = parse_json(line)
-            problem = None if isinstance(content, dict) else "not a JSON object"
-            problem = problem or metrics_complaint(content)
+            problem = metrics_complaint(content)
         except (ValueError, RecursionError) as error:
             problem = f"not valid JSON ({error})"
         if problem:
@@ -150,8 +151,8 @@ def cells(run):
         step,
         shown("loss", format_metric),
         shown("eval_loss", format_metric),
-        shown("tokens_per_second", "{:,.0f}".format),
-        shown("hours", "{:.1f}".format),
+        shown("tokens_per_second", lambda rate: f"{rate:,.0f}" if rate < HUGE else f"{rate:.4g}"),
+        shown("hours", lambda hours: f"{hours:.1f}" if hours < HUGE else f"{hours:.4g}"),
         ago,
     )
 

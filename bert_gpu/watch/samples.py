@@ -3,8 +3,10 @@
 import dataclasses
 import os
 
-from bert_gpu.files import check_regular, parse_json
+from bert_gpu.files import check_regular, parse_json, readable
 from bert_gpu.settings import UserError, shortened
+
+MAX_SECONDS = 1e10  # three hundred years
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +29,7 @@ def read_samples(path):
     if not os.path.exists(path):
         return []
     check_regular(path)
-    with open(path, encoding="utf-8", errors="replace") as file:
+    with readable(path), open(path, encoding="utf-8", errors="replace") as file:
         lines = [line for line in file if line.endswith("\n")]
     samples, last_step = {}, 0
     for number, line in enumerate(lines, 1):
@@ -53,7 +55,12 @@ def as_sample(content):
         raise ValueError(f"step={shortened(step)}: must be a whole number of at least 0")
     if not isinstance(text, str):
         raise ValueError("text: must be a text")
+    seconds = content["seconds"]
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_SECONDS:
+        raise ValueError(
+            f"seconds={shortened(seconds)}: must be a number from 0 to {MAX_SECONDS:g}"
+        )
     guesses = tuple((float(share), piece) for share, piece in content["guesses"])
     if not all(0 <= share <= 1 and isinstance(piece, str) for share, piece in guesses):
         raise ValueError("guesses: must be [probability, piece] each")
-    return Sample(step, float(content["seconds"]), text, guesses)
+    return Sample(step, float(seconds), text, guesses)

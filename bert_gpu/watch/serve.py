@@ -1,33 +1,35 @@
 """Serves a report on 127.0.0.1 while its runs go on; the page asks again every few seconds.
 
-The report is drawn when it is asked for, and only if a file of a run has changed since, or a run
-has ended: one that was killed leaves its files as they were.
+The report is drawn when it is asked for, and only if a file of a run has changed since, a run has
+come or gone, or one has ended: one that was killed leaves its files as they were.
 """
 
+import hashlib
 import http.server
 import os
 import threading
 
 from bert_gpu.settings import UserError
-from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES
+from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, SAMPLES
 from bert_gpu.watch import page, run_data
 from bert_gpu.watch.report import make_report, now
 
 HOST = "127.0.0.1"
 HOST_NAMES = (HOST, "localhost")
-WATCHED = (RUN, METRICS, SAMPLES, run_data.RESULTS)
+WATCHED = (RUN, METRICS, SAMPLES, EVAL_RESULTS)
 
 
 class Served:
     """The newest page of a report, drawn on demand."""
 
-    def __init__(self, paths, config):
-        self.paths, self.config = paths, config
+    def __init__(self, paths, config, logs=None):
+        """paths: of runs or folders of runs. logs: as for run_data.try_runs."""
+        self.paths, self.config, self.logs = paths, config, {} if logs is None else logs
         self.lock, self.version, self.html = threading.Lock(), None, ""
 
     def newest(self):
-        """(version, page), drawn anew when a run has changed. What is wrong with a run stands on
-        the page, because it may be put right.
+        """(version, page), drawn anew when a run has changed, come or gone. What is wrong with a
+        run stands on the page, because it may be put right.
         """
         with self.lock:
             version = signature(self.paths)
@@ -36,28 +38,28 @@ class Served:
             return self.version, self.html
 
     def _draw(self, version):
-        seconds = self.config.refresh_seconds
-        try:
-            report = make_report(
-                self.paths, self.config, now(), refresh_seconds=seconds, version=version
-            )
-            return report.html
-        except UserError as problem:
-            return page.page(
-                "Report",
-                f"{now():%Y-%m-%d %H:%M}",
-                page.problem_html(problem),
-                axes=[],
-                axis=self.config.x,
-                refresh_seconds=seconds,
-                version=version,
-            )
+        runs, problems = run_data.try_runs(self.paths, self.logs)
+        served = dict(refresh_seconds=self.config.refresh_seconds, version=version)
+        if runs:
+            texts = map(run_data.left_out, problems.values())
+            return make_report(runs, self.config, now(), texts, **served).html
+        return page.page(
+            "Report",
+            f"{now():%Y-%m-%d %H:%M}",
+            "\n".join(map(page.problem_html, problems.values())),
+            axes=[],
+            axis=self.config.x,
+            **served,
+        )
 
 
 def signature(paths):
-    """A text that changes when a file of a run does, and when its process begins or ends."""
+    """A text that changes when a run comes or goes, when a file of one changes, and when its
+    process begins or ends.
+    """
     found = []
-    for path in paths:
+    for path in (run for folder in paths for run in run_data.find_below(folder)):
+        found.append(path)
         for name in WATCHED:
             try:
                 status = os.stat(os.path.join(path, name))
@@ -65,7 +67,7 @@ def signature(paths):
             except OSError:
                 found.append("")
         found.append(str(run_data.is_held(os.path.join(path, LOCK))))
-    return "-".join(found)
+    return hashlib.sha256("-".join(found).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def handler_of(served):
@@ -97,12 +99,12 @@ def handler_of(served):
     return Handler
 
 
-def open_server(paths, config):
-    """A server of the report on the runs in folders; its server_address says where. UserError when
-    the port is taken.
+def open_server(paths, config, logs=None):
+    """A server of the report on runs, as for `Served`; its server_address says where. UserError
+    when the port is taken.
     """
     try:
-        handler = handler_of(Served(paths, config))
+        handler = handler_of(Served(paths, config, logs))
         server = http.server.ThreadingHTTPServer((HOST, config.port), handler)
     except OSError as error:
         raise UserError(

@@ -17,8 +17,8 @@ CLASSIFIER = dict(task_name="pairs", labels=["no", "yes"])
 
 
 def make(*folders, **config):
-    paths = run_data.find_runs(map(str, folders))
-    return report.make_report(paths, ReportConfig(**config), report.now())
+    runs = run_data.read_runs(run_data.find_runs(map(str, folders)))
+    return report.make_report(runs, ReportConfig(**config), report.now())
 
 
 def titles(html):
@@ -155,7 +155,7 @@ def test_only_what_a_run_has_is_drawn(tmp_path):
 
 def test_a_loss_that_is_not_finite_or_positive_is_survived(tmp_path):
     lines = [line(1, loss=None), line(2, loss=0.0), line(3, loss=-1.0), line(4, gradient_norm=1e9)]
-    lines += [line(5, loss=1e308, gradient_norm=10**400)]
+    lines += [line(5, loss=1e308, gradient_norm=10**300)]
     made = make(make_run(tmp_path / "run", lines))
     assert (
         titles(made.html)[0] == "Loss" and '<svg data-axis="step" data-scale="log"' not in made.html
@@ -249,7 +249,10 @@ def test_twenty_runs_are_told_apart():
 
 @pytest.mark.parametrize(
     "value, text",
-    [(0, "0"), (0.25, "0.25"), (1e-4, "1e-4"), (1500, "1500"), (12500, "12.5k"), (3e9, "3B")],
+    [
+        *[(0, "0"), (0.25, "0.25"), (1e-4, "1e-4"), (1500, "1500"), (12500, "12.5k"), (3e9, "3B")],
+        *[(9999.7, "10k"), (-999_990, "-1M"), (1.23e17, "1.23e17"), (float("inf"), "inf")],
+    ],
 )
 def test_numbers_are_short(value, text):
     assert style.short_number(value) == text
@@ -329,6 +332,17 @@ def test_a_damaged_run_in_a_folder_is_left_out(tmp_path, capsys, monkeypatch):
         (tmp_path / "runs" / name / "run.json").write_text("{")
     assert report_command("runs", "--output=none.html") == 2
     assert "warning" not in capsys.readouterr().err and not (tmp_path / "none.html").exists()
+
+
+def test_a_run_that_cannot_be_read_is_left_out(tmp_path, capsys):
+    for name in ("whole", "odd"):
+        make_run(tmp_path / "runs" / name, [line(1), line(2)])
+    (tmp_path / "runs" / "odd" / "metrics.jsonl").unlink()
+    (tmp_path / "runs" / "odd" / "metrics.jsonl").mkdir()
+    assert report_command(tmp_path / "runs", f"--output={tmp_path}/all.html") == 0
+    assert "warning: left out, because it is damaged:" in capsys.readouterr().err
+    assert report_command(tmp_path / "runs" / "odd", "--watch") == 2
+    assert "metrics.jsonl: is a folder, not a file" in capsys.readouterr().err
 
 
 def test_without_matplotlib_the_remedy_is_told(tmp_path, monkeypatch):

@@ -49,6 +49,49 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
     assert len(read(folder).train["step"]) == 0 and read(folder).last_step == 0
 
 
+def test_a_log_is_read_on_as_if_it_were_read_anew(tmp_path, monkeypatch):
+    """Whatever happens to the file between two looks; what was only appended is parsed alone."""
+    path = tmp_path / "metrics.jsonl"
+    log = run_data.MetricsLog(str(path))
+    parsed = []
+    parse_line = run_data.parse_line
+    monkeypatch.setattr(
+        run_data, "parse_line", lambda *args: parsed.append(args[0]) or parse_line(*args)
+    )
+    start = [line(1), line(2), validation(2)]
+    for lines, num_parsed in (
+        ([], 0),
+        (start, 3),
+        (start, 0),
+        ([*start, line(3, new=1.0), '{"step": 4'], 1),
+        ([*start, line(3, new=1.0), line(4)], 1),
+        ([*start, line(3, new=1.0), line(4), line(2, loss=0.5)], 1),
+        ([line(1)], 1),
+        ([line(1, loss=5.0)], 1),
+        ([line(1, loss=5.0), "damage\n"], None),
+        ([line(1, loss=5.0), line(2)], 2),
+    ):
+        write_lines(path, lines)
+        parsed.clear()
+        if num_parsed is None:
+            for _ in range(2):
+                with pytest.raises(UserError, match="line 2: not valid JSON"):
+                    log.read()
+            continue
+        found = log.read()
+        assert len(parsed) == num_parsed
+        expected = run_data.MetricsLog(str(path)).read()
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_equal(one, {name: other[name] for name in one})
+    other = tmp_path / "other"
+    write_lines(other, [line(1, loss=5.0), line(2), line(3)])
+    other.replace(path)
+    parsed.clear()
+    assert log.read()[0]["step"].tolist() == [1, 2, 3] and len(parsed) == 3
+    path.unlink()
+    assert log.read()[0]["step"].tolist() == []
+
+
 @pytest.mark.parametrize(
     "text, problem",
     [
@@ -58,7 +101,9 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
         ('{"step": -1}\n', "line 2: step=-1: must be at least 0"),
         ("[]\n", "line 2: not a JSON object"),
         ("\x00\x00\x00\n", "line 2: not valid JSON"),
-        (f'{{"step": {10**400}}}\n', "line 2: step=1000"),
+        (f'{{"step": {10**200}}}\n', "line 2: step=1000"),
+        (f'{{"step": 2, "loss": {"9" * 5000}}}\n', "line 2: not valid JSON (9999"),
+        ('{"step": 2, "loss": -1e999}\n', "line 2: not valid JSON (-1e999"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path, text, problem):
@@ -66,6 +111,15 @@ def test_a_damaged_line_is_named(tmp_path, text, problem):
     with pytest.raises(UserError) as error:
         read(folder)
     assert f"metrics.jsonl, {problem}" in str(error.value) and len(str(error.value)) <= 300
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "samples.jsonl", "run.json"])
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path, name):
+    folder = make_run(tmp_path / "run", [line(1)], samples=[])
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(UserError, match=f"{name}: is a folder"):
+        read(folder)
 
 
 def test_tokens_are_summed_over_changing_batches(tmp_path):
@@ -103,7 +157,8 @@ def test_samples(tmp_path):
     twice = [sample(1, "the"), others[0], *2 * [sample(2, "a"), others[1]]]
     write_lines(folder / "samples.jsonl", twice)
     assert [found.step for found in read(folder).samples] == [1, 1, 2, 2]
-    damaged = (dict(sample(1, "a"), guesses=[[2, "a"]]), dict(step=1), "7\n", "{\n")
+    damaged = [dict(sample(1, "a"), guesses=[[2, "a"]]), dict(step=1), "7\n", "{\n"]
+    damaged += [dict(sample(1, "a"), seconds=seconds) for seconds in ("inf", 10**400, 1e300, -1)]
     for row in (*damaged, dict(sample(1, "a"), guesses=[["a", 0.5]])):
         write_lines(folder / "samples.jsonl", [sample(1, "a"), row])
         with pytest.raises(UserError, match="samples.jsonl, line 2: not a masked sentence"):
@@ -163,6 +218,7 @@ def test_garbage_is_refused_by_name(tmp_path):
         ("run.json", "\x00"),
         ("run.json", json.dumps(dict(settings=[], global_batch_size=1, learning_rate=1))),
         ("eval_results.json", "[1]"),
+        ("eval_results.json", f'{{"accuracy": {10**400}}}'),
     ):
         old = (folder / name).read_text()
         (folder / name).write_text(content)

@@ -72,7 +72,12 @@ def test_a_long_run_is_read_from_its_end(tmp_path, monkeypatch):
             lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\xfe\n"),
             "the last line: not valid",
         ),
+        (
+            lambda run: (run / "metrics.jsonl").write_text(f'{{"step": 1, "loss": {10**500}}}\n'),
+            "is too large a number",
+        ),
         (lambda run: os.mkfifo(run / "metrics.jsonl"), "is a pipe"),
+        (lambda run: (run / "metrics.jsonl").mkdir(), "metrics.jsonl: is a folder, not a file"),
     ],
 )
 def test_a_damaged_run_is_a_row_that_says_so(tmp_path, capsys, spoil, problem):
@@ -84,6 +89,12 @@ def test_a_damaged_run_is_a_row_that_says_so(tmp_path, capsys, spoil, problem):
     shown = capsys.readouterr().out.splitlines()
     assert shown[1].split()[1] == "stopped" and shown[2].split()[1] == "damaged"
     assert shown[4].startswith(str(run)) and problem in shown[4]
+
+
+def test_huge_values_keep_the_table_narrow(tmp_path):
+    huge = dict(loss=1e308, seconds=1e308, tokens_per_second=1e308)
+    make_run(tmp_path / "run", [line(1, **huge), validation(1, eval_loss=1e308)])
+    assert all(len(text) < 200 for text in runs.table([look(tmp_path / "run")]))
 
 
 def test_runs_are_found_below_but_not_inside_runs(tmp_path):

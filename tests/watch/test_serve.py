@@ -62,6 +62,26 @@ def test_the_page_follows_the_run(server, run):
     assert "4 of 100" in ask(server)[1]
 
 
+def test_runs_come_go_and_break_and_the_others_stay(tmp_path):
+    for name in ("one", "two"):
+        make_run(tmp_path / "runs" / name, [line(1), line(2)])
+    served = serve.Served([str(tmp_path / "runs")], ReportConfig(watch=True))
+    version, html = served.newest()
+    assert served.newest() == (version, html)
+    make_run(tmp_path / "runs" / "third", [line(1)])
+    assert ">third<" in served.newest()[1]
+    write_lines(tmp_path / "runs" / "one" / "metrics.jsonl", ["damage\n"])
+    html = served.newest()[1]
+    assert "left out, because it is damaged:" in html and "one/metrics.jsonl, line 1" in html
+    assert ">two<" in html and ">third<" in html and ">one<" not in html
+    (tmp_path / "runs" / "two").rename(tmp_path / "away")
+    assert ">two<" not in (html := served.newest()[1]) and ">third<" in html
+    (tmp_path / "runs").rename(tmp_path / "gone")
+    assert "runs: no such folder" in served.newest()[1]
+    (tmp_path / "gone").rename(tmp_path / "runs")
+    assert ">third<" in served.newest()[1]
+
+
 def test_only_the_page_is_served_and_only_here(server, run):
     assert server.server_address[0] == "127.0.0.1"
     for path in ("/run.json", "/../run/run.json", "/etc/passwd"):
