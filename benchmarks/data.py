@@ -267,11 +267,11 @@ class Bench:
                 **settings,
             )
             builder = DatasetBuilder(config)
-            worker = ShardBuilder(config, str(self.vocab), builder.fate)
-            worker.write_shard(builder.shards()[0], lambda *done: None)  # compiles
+            worker = ShardBuilder(config, str(self.vocab), builder.plan.fate)
+            worker.write_shard(builder.plan.shards()[0], lambda *done: None)  # compiles
 
             def whole(builder=builder, worker=worker):
-                for shard in builder.shards():
+                for shard in builder.plan.shards():
                     worker.write_shard(shard, lambda *done: None)
 
             seconds = timed(whole)

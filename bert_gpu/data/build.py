@@ -13,20 +13,17 @@ import tempfile
 import time
 
 import google_crc32c
-import numpy as np
 
 from bert_gpu.console import Console, LogConsole, format_seconds
-from bert_gpu.data import examples, validation
+from bert_gpu.data import examples, text_checks, validation
 from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.own_files import is_own
-from bert_gpu.data.records import shard_path
+from bert_gpu.data.plan import plan_corpus
 from bert_gpu.data.shards import (
     DROPPED,
     SCORED_ORDERS,
-    TRAIN,
     VALIDATION,
     Counts,
-    Shard,
     ShardBuilder,
     read_stats,
 )
@@ -41,16 +38,7 @@ from bert_gpu.text.config import AUTO, FILE_NAMES
 from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.tokenizers import open_tokenizer
 
-SHARD_BYTES = 128 << 20  # target
 LARGE_TEXT_BYTES = 100_000_000  # from which reading it takes a second
-# Averages of English text. Only the predicted size, and so the number of shards, uses them.
-TEXT_BYTES_PER_TOKEN, STATIC_BYTES_PER_POSITION, COMPACT_BYTES_PER_TOKEN, REAL_SHARE = (
-    5.0,
-    6.0,
-    2.2,
-    0.86,
-)
-MOST_DROPPED = 0.5  # the share of documents from which a filter is warned of
 
 
 def build(config, text_format=AUTO, overwrite=False, console=None):
@@ -87,7 +75,8 @@ class DatasetBuilder:
     writes nothing, except standard input to a file beside the output. workers: parallel.Workers;
     default: this machine's. console: default: one that is quiet.
 
-    Attributes: status ("new", "resumed" or "finished"), inputs (inputs.Inputs).
+    Attributes: status ("new", "resumed" or "finished"), inputs (inputs.Inputs), plan (CorpusPlan;
+    None before compressed files and tables are unpacked, and of a finished data set).
     """
 
     def __init__(self, config, overwrite=False, text_format=AUTO, workers=None, console=None):
@@ -95,6 +84,7 @@ class DatasetBuilder:
         self.console = console or Console(quiet=True)
         self.workers = workers or parallel.Workers(config.num_workers)
         self.config, self.overwrite, self.has_warned_of_vocabulary = config, overwrite, False
+        self.plan = None  # until the text is unpacked
         if corpus.STANDARD_INPUT in map(str.strip, config.input_file.split(",")):
             check_writable(config.folder, f"--output_file={config.output_file}")
         spool = Target(config, {}, []).spool
@@ -136,36 +126,11 @@ class DatasetBuilder:
         return ByteProgress(console, num_bytes, what)
 
     def _plan(self, paths, formats):
-        """Cuts the corpus into windows and assigns each document to training or validation."""
-        config = self.config
-
-        def cut(least, report=None):
-            window_bytes = max(1, round(config.window_megabytes * 1e6))
-            names = self.inputs.names
-            return corpus.plan_windows(paths, window_bytes, formats, names, least, report)
-
         with self._progress(paths, "looking for documents") as progress:
-            self.windows = cut(config.num_shards or 1, progress.add)
-        self.blocks = [block for window in self.windows for block in window.blocks]
-        self.num_text_bytes = sum(window.num_bytes for window in self.windows)
-        self.num_documents = self.windows[-1].documents.stop
-        share = config.validation_share
-        if share is None:
-            share = validation.default_share(self.predicted_rows())
-        self.share, self.most_bytes = share, validation.most_bytes(self.blocks, share)
-        self.fate = self._choose().astype(np.int8)  # VALIDATION or TRAIN
-        self.num_shards = self._count_shards(cut)
+            self.plan = plan_corpus(self.config, paths, formats, self.inputs.names, progress.add)
         # gzip's ratio is not known yet; _write_shards measures it on a sample
-        if self.status == "new" and not config.gzip_compress:
-            self._check_space(self.predicted_bytes())
-
-    def _choose(self, is_dropped=None):
-        """(D,) bool, the documents for validation; see `validation.choose_validation`."""
-        is_large = validation.find_large(self.blocks, self.most_bytes) if self.share else None
-        seed = self.config.random_seed
-        return validation.choose_validation(
-            self.num_documents, self.share, seed, is_large, is_dropped
-        )
+        if self.status == "new" and not self.config.gzip_compress:
+            self._check_space(self.plan.predicted_bytes)
 
     def _look(self, console):
         """Warns of what would make a poor data set, before anything is written."""
@@ -173,24 +138,25 @@ class DatasetBuilder:
         self.warn = quality.Warner(console, config.strict)
         self.sample = [
             clean.normalize(document, config.normalization)
-            for document in quality.sample(self.blocks)
+            for document in quality.sample(self.plan.blocks)
         ]
-        for line in quality.describe_empty(self.blocks):
+        for line in quality.describe_empty(self.plan.blocks):
             console.say(line)
-        shape_warnings = quality.shape_warnings(self.blocks, self.sample, config.objective)
+        shape_warnings = quality.shape_warnings(self.plan.blocks, self.sample, config.objective)
         self.warn(self.inputs.warnings + shape_warnings)
         if not config.drop_duplicates:  # else once they are known
             self._say_validation(console)
 
     def _say_validation(self, console):
         """Says what is held out, and warns if that is much of the text."""
-        chosen, is_kept = self.fate == VALIDATION, self.fate != DROPPED
-        held_out = validation.bytes_of(self.blocks, chosen, self.most_bytes)
-        kept = validation.bytes_of(self.blocks, is_kept)
+        plan = self.plan
+        chosen, is_kept = plan.fate == VALIDATION, plan.fate != DROPPED
+        held_out = validation.bytes_of(plan.blocks, chosen, plan.most_bytes)
+        kept = validation.bytes_of(plan.blocks, is_kept)
         chosen, text_share = chosen[is_kept], held_out / kept
-        rows = self.predicted_rows() * kept / self.num_text_bytes
+        rows = plan.predicted_rows * kept / plan.num_text_bytes
         console.say(validation.describe(chosen, text_share, rows, self.config.validation_share))
-        self.warn(validation.validation_warnings(chosen, text_share, self.share))
+        self.warn(validation.validation_warnings(chosen, text_share, plan.share))
 
     def _check_space(self, num_bytes):
         parent = existing_parent(self.config.folder)
@@ -204,68 +170,6 @@ class DatasetBuilder:
                 f"written, but only {format_bytes(free)} are free; make room, choose another disk, "
                 "or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic"
             )
-
-    def predicted_bytes(self):
-        """Estimated size of the shards on disk, from averages of English text; it decides their
-        number.
-        """
-        num_tokens = self.num_text_bytes / TEXT_BYTES_PER_TOKEN * self.config.num_passes
-        if self.config.masking == "static":
-            return num_tokens / REAL_SHARE * STATIC_BYTES_PER_POSITION
-        return num_tokens * COMPACT_BYTES_PER_TOKEN
-
-    def predicted_rows(self):
-        """Estimated number of rows of one pass over the whole text."""
-        config = self.config
-        length = config.max_seq_length * (1.0 if config.objective == "packed" else REAL_SHARE)
-        rows = self.num_text_bytes / TEXT_BYTES_PER_TOKEN / length
-        if config.objective in ("nsp", "sop"):
-            rows = max(rows, self.num_documents)
-        return round(rows)
-
-    def _count_shards(self, cut):
-        """The number of training shards, which duplicates that are dropped later do not change.
-        UserError when --num_shards is too large. cut: function of a number of windows, that cuts
-        the text into as many or more.
-        """
-        most, wanted = self._num_for_training(self.windows), self.config.num_shards
-        if wanted is None:
-            by_size = round(self.predicted_bytes() / SHARD_BYTES)
-            return max(1, min(most, max(min(most, 8), by_size)))
-        possible = wanted
-        while most < possible and possible > 1:
-            possible = max(1, min(most, possible - 1))
-            most = self._num_for_training(cut(possible))
-        if possible < wanted:
-            raise UserError(
-                f"--num_shards={wanted}: the text has too few documents to train on for so many; "
-                f"give {possible}"
-            )
-        return wanted
-
-    def _num_for_training(self, windows):
-        """The number of windows that hold a document to train on."""
-        return sum((self.fate[window.documents] == TRAIN).any() for window in windows)
-
-    def shards(self):
-        """The shards of the job, training first."""
-        config, num_shards = self.config, self.num_shards
-        prefix = os.path.join(config.folder, config.name)
-        groups = np.array_split(np.arange(len(self.windows)), num_shards)
-        shards = [
-            Shard(
-                shard_path(prefix, i, num_shards),
-                "train",
-                i,
-                tuple(self.windows[index] for index in group),
-            )
-            for i, group in enumerate(groups)
-        ]
-        if (self.fate == VALIDATION).any():
-            shards.append(
-                Shard(shard_path(prefix, 0, 1, "validation"), "validation", 0, tuple(self.windows))
-            )
-        return shards
 
     def run(self, console):
         """Writes the missing shards; returns (Manifest, Counts, number of duplicate documents
@@ -292,7 +196,8 @@ class DatasetBuilder:
                 # The last that --strict may refuse; an earlier data set is removed after it.
                 num_duplicates = self._drop_duplicates(console)
                 if self.overwrite:
-                    self._check_left(content)
+                    with self._builder_of(content) as builder:
+                        text_checks.check_left(config, self.plan, builder)
                     target.clear(mark=True)
                 target.begin(content)
                 result = self._write_shards(console)
@@ -316,8 +221,8 @@ class DatasetBuilder:
         """
         config = self.config
         if config.given_vocabulary is not None:
-            builder = ShardBuilder(config, config.given_vocabulary, self.fate)
-            self._check_words(builder.tokenizer)
+            builder = ShardBuilder(config, config.given_vocabulary, self.plan.fate)
+            text_checks.check_words(config, self.plan.blocks, builder.tokenizer)
             self._check_vocabulary(builder)
             if config.given_vocabulary.endswith(".json"):
                 content = builder.tokenizer.files()[FILE_NAMES["WordPiece"]]
@@ -327,7 +232,7 @@ class DatasetBuilder:
         elif self.status == "resumed" and self.target.kept_vocabulary():
             content = None
         else:
-            content = learning.learn(self.blocks, config, console, self.workers).content
+            content = learning.learn(self.plan.blocks, config, console, self.workers).content
             with self._builder_of(content) as builder:
                 self._check_vocabulary(builder)
         return content
@@ -339,7 +244,7 @@ class DatasetBuilder:
             path = os.path.join(folder, FILE_NAMES[self.config.tokenization])
             with open(path, "wb") as file:
                 file.write(content)
-            yield ShardBuilder(self.config, path, self.fate)
+            yield ShardBuilder(self.config, path, self.plan.fate)
 
     def _check_vocabulary(self, builder):
         """Warns of a vocabulary that does not fit the text, and of documents that will be
@@ -351,62 +256,15 @@ class DatasetBuilder:
         warnings = quality.vocabulary_warnings(builder.tokenizer, self.sample, casing, is_given)
         if config.max_tokens_per_character is not None:
             num_dropped = builder.tokenize(self.sample).num_dropped
-            warnings += self._drop_warnings(num_dropped, len(self.sample))
+            warnings += text_checks.drop_warnings(config, num_dropped, len(self.sample))
         self.has_warned_of_vocabulary = bool(warnings)
         self.warn(warnings)
 
-    def _drop_warnings(self, num_dropped, num_documents):
-        if num_dropped <= MOST_DROPPED * num_documents:
-            return []
-        return [
-            f"--max_tokens_per_character={self.config.max_tokens_per_character}: drops "
-            f"{num_dropped / num_documents:.0%} of the documents; give a larger value, or a "
-            "vocabulary that fits the text"
-        ]
-
-    def _check_words(self, tokenizer):
-        """UserError when the given vocabulary finds no word in any block."""
-        for block in self.blocks:
-            lines = [line for document in corpus.read_block(block) for line in document]
-            if any(
-                len(tokenizer.tokenize(lines[start : start + 1000])[0])
-                for start in range(0, len(lines), 1000)
-            ):
-                return
-        raise learning.no_words(self.config.input_file)
-
-    def _check_left(self, content):
-        """UserError when cleaning leaves no document to train on; the first that it leaves ends
-        the search.
-        """
-        with self._builder_of(content) as builder:
-            for block in self.blocks:
-                fates = self.fate[corpus.Window((block,)).documents]
-                documents = [
-                    clean.normalize(document, self.config.normalization)
-                    for document, fate in zip(corpus.read_block(block), fates, strict=True)
-                    if fate == TRAIN
-                ]
-                for start in range(0, len(documents), 100):
-                    if len(builder.tokenize(documents[start : start + 100]).ids):
-                        return
-        raise self._nothing_left()
-
-    def _nothing_left(self):
-        limit = self.config.max_tokens_per_character
-        remedy = "" if limit is None else f", or a larger --max_tokens_per_character than {limit}"
-        return UserError(
-            f"--input_file={self.config.input_file[:100]}: nothing is left of the text "
-            f"after cleaning; give other text{remedy}"
-        )
-
     def _drop_duplicates(self, console):
-        """Marks documents that equal an earlier one as dropped; returns their number. If none for
-        training or none for validation is left, chooses again among the others.
-        """
+        """Drops documents that equal an earlier one from the plan; returns their number."""
         if not self.config.drop_duplicates:
             return 0
-        with ByteProgress(console, self.num_text_bytes, "looking for duplicates") as progress:
+        with ByteProgress(console, self.plan.num_text_bytes, "looking for duplicates") as progress:
             args = dict(
                 normalization=self.config.normalization,
                 workers=self.workers,
@@ -414,30 +272,20 @@ class DatasetBuilder:
             )
             folder = self.target.spool + ".hashes"
             try:
-                is_duplicate = clean.find_duplicates(self.blocks, folder, **args)
+                is_duplicate = clean.find_duplicates(self.plan.blocks, folder, **args)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
         trim_heap()
         num_dropped = int(is_duplicate.sum())
-        if num_dropped > MOST_DROPPED * self.num_documents:
-            self.warn(
-                [
-                    f"--drop_duplicates: {num_dropped:,} of {self.num_documents:,} documents equal "
-                    "an earlier one and are dropped; check whether the text contains copies"
-                ]
-            )
-        self.fate[is_duplicate] = DROPPED
-        wanted = (TRAIN, VALIDATION) if self.share else (TRAIN,)
-        if not all((self.fate == split).any() for split in wanted):
-            chosen = self._choose(is_duplicate)
-            self.fate[~is_duplicate] = chosen[~is_duplicate]
+        self.warn(text_checks.copy_warnings(num_dropped, self.plan.num_documents))
+        self.plan = self.plan.without(is_duplicate)
         self._say_validation(console)
         return num_dropped
 
     def _write_shards(self, console):
         trim_heap()  # frees what planning and counting used
-        builder = ShardBuilder(self.config, self.target.vocab_file, self.fate)
-        shards = self.shards()
+        builder = ShardBuilder(self.config, self.target.vocab_file, self.plan.fate)
+        shards = self.plan.shards()
         kept = self.target.keep(shards)
         if kept:
             console.say(f"resuming from {len(kept)} of {len(shards)} shards")
@@ -445,7 +293,7 @@ class DatasetBuilder:
         if missing:
             # The training shards cover all blocks; the validation shard reads them again.
             num_bytes = sum(shard.num_bytes for shard in missing if shard.split == "train")
-            num_bytes *= builder.bytes_per_text_byte(self.windows)
+            num_bytes *= builder.bytes_per_text_byte(self.plan.windows)
             self._check_space(num_bytes)
             console.say(f"about {format_bytes(num_bytes)} will be written to {self.config.folder}/")
         self._write(missing, builder, console)
@@ -453,7 +301,7 @@ class DatasetBuilder:
         manifest = self._manifest(builder.tokenizer, counts)
         if not manifest.num_train_instances:
             self.target.clear()
-            raise self._nothing_left()
+            raise text_checks.nothing_left(self.config)
         total = sum(counts.values(), Counts())
         self._warn_of_counts(total, quality.Warner(console, strict=False))
         self.target.finish(manifest, shards, counts)
@@ -467,7 +315,7 @@ class DatasetBuilder:
         if unknown > quality.UNKNOWN_SHARE:
             warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
         num_documents = counts.num_dropped + counts.num_documents
-        warn(self._drop_warnings(counts.num_dropped, num_documents))
+        warn(text_checks.drop_warnings(self.config, counts.num_dropped, num_documents))
 
     def _manifest(self, tokenizer, counts):
         config = self.config

@@ -118,8 +118,8 @@ def expected(tmp_path_factory, documents):
     folder = tmp_path_factory.mktemp("expected")
     write_lines(folder / "text.txt", documents)
     builder = build.DatasetBuilder(config(folder / "out", folder / "text.txt"))
-    assert len(builder.windows) > 2, "windows end at the same documents"
-    assert len(builder.blocks) == len(builder.windows), "of one file"
+    assert len(builder.plan.windows) > 2, "windows end at the same documents"
+    assert len(builder.plan.blocks) == len(builder.plan.windows), "of one file"
     builder.run(QUIET)
     return content(folder / "out")
 
@@ -214,8 +214,8 @@ def test_small_files_share_windows(tmp_path, documents):
     for number, lines in enumerate(documents):
         write_lines(tmp_path / "in" / f"{number:02d}.txt", [lines])
     builder = build.DatasetBuilder(config(tmp_path / "out", tmp_path / "in"))
-    sizes = [window.documents.stop - window.documents.start for window in builder.windows]
-    assert sum(sizes) == len(documents) == len(builder.blocks) and min(sizes) > 3
+    sizes = [window.documents.stop - window.documents.start for window in builder.plan.windows]
+    assert sum(sizes) == len(documents) == len(builder.plan.blocks) and min(sizes) > 3
 
 
 def test_a_killed_job_of_a_table_goes_on(tmp_path, documents, expected, vocab_file, monkeypatch):

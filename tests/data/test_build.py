@@ -209,7 +209,7 @@ def test_as_many_shards_as_documents(tmp_path, vocab_file, share, most):
     possible = []
     for num_shards in range(1, 15):
         try:
-            shards = [shard for shard in opened(num_shards).shards() if shard.split == "train"]
+            shards = [shard for shard in opened(num_shards).plan.shards() if shard.split == "train"]
             assert len(shards) == num_shards and all(shard.windows for shard in shards)
             possible.append(num_shards)
         except UserError as error:

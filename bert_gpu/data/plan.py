@@ -1,0 +1,180 @@
+"""Text in, the plan of a data job out: windows, which documents are held out, and the shards.
+
+The plan depends on the text and the settings alone. Only predictions of sizes and of numbers of
+rows use averages of English text; they decide how many shards there are and how many documents are
+held out.
+"""
+
+import dataclasses
+import functools
+import os
+
+import numpy as np
+
+from bert_gpu.data import validation
+from bert_gpu.data.config import DataConfig
+from bert_gpu.data.records import shard_path
+from bert_gpu.data.shards import DROPPED, TRAIN, VALIDATION, Shard
+from bert_gpu.settings import UserError
+from bert_gpu.text import corpus
+
+SHARD_BYTES = 128 << 20  # target
+# Averages of English text. Only the predicted size, and so the number of shards, uses them.
+TEXT_BYTES_PER_TOKEN, STATIC_BYTES_PER_POSITION, COMPACT_BYTES_PER_TOKEN, REAL_SHARE = (
+    5.0,
+    6.0,
+    2.2,
+    0.86,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusPlan:
+    """What a job makes of a text of D documents.
+
+    Attributes:
+      config: of the job. windows: list of corpus.Window, the whole text.
+      share: of the documents, that is held out for validation.
+      fate: (D,) int8, TRAIN, VALIDATION or DROPPED. num_shards: to train on.
+    """
+
+    config: DataConfig
+    windows: list
+    share: float
+    fate: np.ndarray
+    num_shards: int
+
+    @functools.cached_property
+    def blocks(self):
+        return [block for window in self.windows for block in window.blocks]
+
+    @property
+    def num_documents(self):
+        return len(self.fate)
+
+    @functools.cached_property
+    def num_text_bytes(self):
+        return sum(window.num_bytes for window in self.windows)
+
+    @property
+    def most_bytes(self):
+        """Bytes of text above which a document is too long to be held out."""
+        return validation.most_bytes(self.blocks, self.share)
+
+    @property
+    def predicted_bytes(self):
+        return predict_bytes(self.config, self.num_text_bytes)
+
+    @property
+    def predicted_rows(self):
+        return predict_rows(self.config, self.num_text_bytes, self.num_documents)
+
+    def without(self, is_dropped):
+        """The plan without some documents, (D,) bool, in as many shards. If none to train on or
+        none for validation is left, chooses again among the others.
+        """
+        fate = self.fate.copy()
+        fate[is_dropped] = DROPPED
+        wanted = (TRAIN, VALIDATION) if self.share else (TRAIN,)
+        if not all((fate == split).any() for split in wanted):
+            chosen = choose(self.config, self.windows, self.share, is_dropped)
+            fate[~is_dropped] = chosen[~is_dropped]
+        return dataclasses.replace(self, fate=fate)
+
+    def shards(self):
+        """The shards of the job, training first."""
+        prefix = os.path.join(self.config.folder, self.config.name)
+        groups = np.array_split(np.arange(len(self.windows)), self.num_shards)
+        shards = [
+            Shard(
+                shard_path(prefix, i, self.num_shards),
+                "train",
+                i,
+                tuple(self.windows[index] for index in group),
+            )
+            for i, group in enumerate(groups)
+        ]
+        if (self.fate == VALIDATION).any():
+            path = shard_path(prefix, 0, 1, "validation")
+            shards.append(Shard(path, "validation", 0, tuple(self.windows)))
+        return shards
+
+
+def plan_corpus(config, paths, formats, names, report):
+    """The CorpusPlan of plain files.
+
+    Args:
+      config: DataConfig. paths, formats, names, report: see `corpus.plan_blocks`.
+
+    Raises UserError: the text is bad, or has too few documents for --num_shards.
+    """
+
+    def cut(least, report=None):
+        window_bytes = max(1, round(config.window_megabytes * 1e6))
+        return corpus.plan_windows(paths, window_bytes, formats, names, least, report)
+
+    windows = cut(config.num_shards or 1, report)
+    num_bytes = sum(window.num_bytes for window in windows)
+    share = config.validation_share
+    if share is None:
+        num_rows = predict_rows(config, num_bytes, windows[-1].documents.stop)
+        share = validation.default_share(num_rows)
+    fate = choose(config, windows, share).astype(np.int8)
+    return CorpusPlan(config, windows, share, fate, count_shards(config, windows, fate, cut))
+
+
+def choose(config, windows, share, is_dropped=None):
+    """(D,) bool, the documents for validation; see `validation.choose_validation`."""
+    blocks, is_large = [block for window in windows for block in window.blocks], None
+    if share:
+        is_large = validation.find_large(blocks, validation.most_bytes(blocks, share))
+    num_documents, seed = windows[-1].documents.stop, config.random_seed
+    return validation.choose_validation(num_documents, share, seed, is_large, is_dropped)
+
+
+def predict_bytes(config, num_text_bytes):
+    """Estimated size of the shards on disk; it decides their number."""
+    num_tokens = num_text_bytes / TEXT_BYTES_PER_TOKEN * config.num_passes
+    if config.masking == "static":
+        return num_tokens / REAL_SHARE * STATIC_BYTES_PER_POSITION
+    return num_tokens * COMPACT_BYTES_PER_TOKEN
+
+
+def predict_rows(config, num_text_bytes, num_documents):
+    """Estimated number of rows of one pass over the whole text."""
+    length = config.max_seq_length * (1.0 if config.objective == "packed" else REAL_SHARE)
+    rows = num_text_bytes / TEXT_BYTES_PER_TOKEN / length
+    if config.objective in ("nsp", "sop"):
+        rows = max(rows, num_documents)
+    return round(rows)
+
+
+def count_shards(config, windows, fate, cut):
+    """The number of training shards, which duplicates that are dropped later do not change.
+
+    Args:
+      fate: (D,) TRAIN or VALIDATION. cut: function of a number of windows, that cuts the text into
+        as many or more.
+
+    Raises UserError: --num_shards is too large.
+    """
+    most, wanted = num_for_training(windows, fate), config.num_shards
+    if wanted is None:
+        num_text_bytes = sum(window.num_bytes for window in windows)
+        by_size = round(predict_bytes(config, num_text_bytes) / SHARD_BYTES)
+        return max(1, min(most, max(min(most, 8), by_size)))
+    possible = wanted
+    while most < possible and possible > 1:
+        possible = max(1, min(most, possible - 1))
+        most = num_for_training(cut(possible), fate)
+    if possible < wanted:
+        raise UserError(
+            f"--num_shards={wanted}: the text has too few documents to train on for so many; "
+            f"give {possible}"
+        )
+    return wanted
+
+
+def num_for_training(windows, fate):
+    """The number of windows that hold a document to train on."""
+    return sum((fate[window.documents] == TRAIN).any() for window in windows)
