@@ -119,7 +119,8 @@ def start(command, environs, log_dir):
             for index in range(1, len(environs))
         ]
         streams = [{}, *(dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log) for log in logs)]
-        stopped = functools.partial(stop_with_parent, ctypes.CDLL(None).prctl, os.getpid())
+        prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux has it
+        stopped = prctl and functools.partial(stop_with_parent, prctl, os.getpid())
         return [
             subprocess.Popen(
                 command, env=environ, start_new_session=True, preexec_fn=stopped, **stream
