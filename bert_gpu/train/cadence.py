@@ -10,13 +10,19 @@ import math
 from bert_gpu.train.config import shares
 
 
-def num_steps_of(config, num_records, records_of_step, runs_by_time=False):
-    """Steps of a run: as set, or those of its epochs, rounded up; None when only time ends it."""
+DEFAULT_PASSES = 40  # over the text, as BERT's pretraining made (Devlin et al. 2018, appendix A.2)
+
+
+def num_steps_of(config, num_records, records_of_step, runs_by_time=False, dupe_factor=1):
+    """Steps of a run: as set, or those of its epochs, rounded up; None when only time ends it.
+    dupe_factor: copies of the text in the records.
+    """
     if config.num_train_steps is not None:
         return config.num_train_steps
     if config.num_train_epochs is None and runs_by_time:
         return None
-    return max(1, math.ceil((config.num_train_epochs or 40.0) * num_records / records_of_step))
+    num_epochs = config.num_train_epochs or DEFAULT_PASSES / dupe_factor
+    return max(1, math.ceil(num_epochs * num_records / records_of_step))
 
 
 class Cadence:

@@ -182,8 +182,8 @@ class CadenceConfig(Settings):
     )
     num_train_epochs: float | None = setting(
         None,
-        "Passes over the training records. Default in pretraining: "
-        "40, or as many as --total_training_time allows.",
+        "Passes over the training records. Default in pretraining: 40 passes over the text, which "
+        "are 4 over records with --dupe_factor=10, or as many as --total_training_time allows.",
         above=0.0,
         high=MAX_EPOCHS,
     )

@@ -227,6 +227,7 @@ def make_job(session, plan):
         training.num_records,
         plan.records_of_step(settings.schedule),
         runs_by_time=settings.schedule.lr_schedule == "time",
+        dupe_factor=training.dupe_factor or 1,
     )
     step = session.make_step(plan)
     return Job(

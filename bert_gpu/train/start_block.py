@@ -14,7 +14,7 @@ from bert_gpu.settings import UserError
 from bert_gpu.train import sinks
 from bert_gpu.train.memory_check import gpu_bytes, in_words, machine_bytes
 
-# Beyond what pretrainings on little text take (400 by default: 40 epochs of 10 copies each).
+# Beyond what pretrainings on little text take (40 by default).
 MANY_PASSES = 1000
 FEW_STEPS = 100  # of a recipe's own length
 LENGTHS = ("num_train_steps", "num_train_epochs")
