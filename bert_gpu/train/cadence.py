@@ -9,7 +9,6 @@ import math
 
 from bert_gpu.train.config import shares
 
-
 DEFAULT_PASSES = 40  # over the text, as BERT's pretraining made (Devlin et al. 2018, appendix A.2)
 
 
