@@ -18,6 +18,7 @@ from bert_gpu.finetune.config import (
 )
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.settings import UserError
+from tests.finetune.evaluations import evaluated
 
 # {folder: {file: lines of cells}}
 FORMS = {
@@ -193,9 +194,9 @@ def test_what_glue_takes(glue, tmp_path, folder):
     for part in read_splits(task, config, ["predict"])["predict"]:
         outputs = np.eye(len(labels))[[len(labels) - 1 - i for i in range(len(labels))]]
         outputs = np.array([[7.0], [-1.0]]) if folder == "STS-B" else outputs[: len(part)]
-        text_classification.write(
-            str(tmp_path), FinetuneSettings(run=config), part, None, kind, labels, outputs
-        )
+        known = dict(examples=part, problem_type=kind, labels=labels, outputs=outputs)
+        settings = FinetuneSettings(run=config)
+        text_classification.write(str(tmp_path), evaluated(settings=settings, **known))
         lines = (tmp_path / "submission" / task.submission[part.source.stem]).read_text()
         heading, *rows = [line.split("\t") for line in lines.splitlines()]
         assert heading == ["index", "prediction"]
@@ -231,10 +232,9 @@ def test_glue_takes_the_own_test_file_of_a_task_in_its_labels_alone(
     config = FinetuneConfig(task_name=folder, data_dir=str(glue), **more)
     task = resolve_task(config)
     [part] = read_splits(task, config, ["predict"])["predict"]
-    settings, outputs = FinetuneSettings(run=config), np.eye(len(labels))[: len(part)]
-    text_classification.write(
-        str(tmp_path), settings, part, None, problem_types.Classification(), labels, outputs
-    )
+    known = dict(examples=part, problem_type=problem_types.Classification(), labels=labels)
+    known |= dict(settings=FinetuneSettings(run=config), outputs=np.eye(len(labels))[: len(part)])
+    text_classification.write(str(tmp_path), evaluated(**known))
     assert (tmp_path / "test_results.tsv").exists()
     path = tmp_path / "submission" / f"{folder}.tsv"
     assert path.exists() == submits
