@@ -125,6 +125,8 @@ def find_runs(paths):
     """
     found = []
     for path in paths:
+        if not path:
+            raise UserError("report: a folder's name is empty; name the --output_dir of a run")
         if not os.path.isdir(path):
             problem = "is not a folder" if os.path.exists(path) else "no such folder"
             raise UserError(f"{path[:150]}: {problem}; name the --output_dir of a run")
