@@ -186,7 +186,7 @@ def cards(section):
         state = state_of_entry(entry)
         found.append(
             f'<div class="card"><h4>{swatch(entry.index)}{text(entry.name)}'
-            f'<span class="state {state}">{state}</span></h4><dl>{facts}</dl></div>'
+            f'<span class="state {text(state)}">{text(state)}</span></h4><dl>{facts}</dl></div>'
         )
     return f'<div class="cards">{"".join(found)}</div>'
 

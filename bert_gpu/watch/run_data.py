@@ -17,11 +17,11 @@ import os
 import re
 
 import numpy as np
-import psutil
 import safetensors
 
 from bert_gpu.console import printable
 from bert_gpu.files import check_regular, read_json, readable
+from bert_gpu.lock_holder import ENDED, RUNNING, state_of_holder
 from bert_gpu.settings import UserError, fields_of, shortened
 from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES, VARIABLES, RunFolder, RunRecord
 from bert_gpu.train.sinks import parse_line
@@ -35,7 +35,6 @@ NOT_METRICS = ("num_examples", "step")  # of eval_results.json
 TRIAL = re.compile(r"trial-\d+")  # folders of finetune/sweep.py
 HUGE = 1e100  # from which a value counts as not finite: charts could not be scaled to it
 END_BYTES = 200  # of what was read before, by which a file is known again
-CLOCK_SECONDS = 2.0  # by which the clock of a file system may be off
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,7 +47,7 @@ class Run:
         of validation, NaN where a line has no value; both have "step", "hours" and "tokens" (NaN
         when not known). Names of `valid` have no "eval_".
       results: {name: number} of eval_results.json. samples: [Sample] in order of step.
-      state: "finished", "running", "diverged" or "stopped". num_parameters: None = not known.
+      state: as of `state_of`. num_parameters: None = not known.
     """
 
     path: str
@@ -259,25 +258,15 @@ def read_folder(path, name, log):
 
 
 def state_of(path, record):
+    """ "finished", "running", "diverged", "stopped", or "on HOST": its process was one of another
+    host, which cannot be asked whether it is alive.
+    """
     if record.get("exported_step") is not None:
         return "finished"
-    if is_held(os.path.join(path, LOCK)):
-        return "running"
-    return record.get("ended") or "stopped"
-
-
-def is_held(path):
-    """Whether the process that reserved a run's folder is alive on this machine: one with the
-    number in the lock, which was there before it was written. Taking the lock would answer this,
-    too, but refuse the folder to a run that begins in that moment.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            process = psutil.Process(int(file.read()))
-        written = os.stat(path).st_mtime
-        return process.is_running() and process.create_time() <= written + CLOCK_SECONDS
-    except (OSError, ValueError, psutil.Error):
-        return False
+    holder = state_of_holder(os.path.join(path, LOCK))
+    if holder == RUNNING:
+        return RUNNING
+    return record.get("ended") or ("stopped" if holder == ENDED else holder)
 
 
 def is_validation(line):

@@ -35,7 +35,7 @@ def find(path):
 def look(path, now=None):
     """What one run is up to: a dict of JSON values, None where something is not known.
 
-    Keys: path, kind ("pretrain" or "finetune"), state ("running", "stopped", "finished", "diverged"
+    Keys: path, kind ("pretrain" or "finetune"), state (as of run_data.state_of,
     or "damaged"), problem (of a damaged one), step, num_steps, loss, eval_loss, eval_step,
     tokens_per_second, hours, remaining_seconds (of a running one), silent_seconds (since the last
     sign of life). now: time.time().

@@ -9,6 +9,7 @@ import http.server
 import os
 import threading
 
+from bert_gpu.lock_holder import state_of_holder
 from bert_gpu.settings import UserError
 from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES
 from bert_gpu.watch import page, run_data
@@ -66,7 +67,7 @@ def signature(paths):
                 found.append(f"{status.st_size}.{status.st_mtime_ns}")
             except OSError:
                 found.append("")
-        found.append(str(run_data.is_held(os.path.join(path, LOCK))))
+        found.append(state_of_holder(os.path.join(path, LOCK)))
     return hashlib.sha256("-".join(found).encode("utf-8", "surrogateescape")).hexdigest()
 
 
