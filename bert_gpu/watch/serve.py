@@ -16,7 +16,7 @@ from bert_gpu.watch import page, run_data
 from bert_gpu.watch.report import make_report, now
 
 HOST = "127.0.0.1"
-HOST_NAMES = (HOST, "localhost")
+HOST_NAMES = (HOST, "localhost", "::1")
 WATCHED = (RUN, METRICS, SAMPLES, run_data.RESULTS)
 
 
@@ -71,11 +71,18 @@ def signature(paths):
     return hashlib.sha256("-".join(found).encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def host_of(header):
+    """The name in a Host header, which may have a port, and brackets around an IPv6 address."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()
+
+
 def handler_of(served):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             # a page elsewhere that has its name point here may not read the report
-            if self.headers.get("Host", "").rpartition(":")[0] not in HOST_NAMES:
+            if host_of(self.headers.get("Host", "")) not in HOST_NAMES:
                 self.send_error(403)
                 return
             if self.path.split("?")[0] != "/":
