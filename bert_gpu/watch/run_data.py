@@ -388,15 +388,19 @@ def add_axes(train, valid):
 def cumulative_tokens(train):
     """Real tokens (padding not counted) consumed until each line, (n,); NaN when not known.
 
-    A line gives tokens a sequence, as a ratio of two rates, and sequences of a step. The first line
-    of a session has no rates; that of the nearest line stands in.
+    A line gives tokens a sequence and sequences a step as ratios of rates, which are means over its
+    interval. The first line of a session has no rates: the tokens of the nearest line and the batch
+    of its last step stand in.
     """
     steps, batch = train["step"], train.get("global_batch_size")
     rates = [train.get(f"{name}_per_second") for name in ("tokens", "sequences")]
+    step_rate = train.get("steps_per_second", np.full(len(steps), np.nan))
     if batch is None or any(rate is None for rate in rates):
         return np.full(len(steps), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         length = rates[0] / rates[1]
+        mean_batch = rates[1] / step_rate
+    batch = np.where(np.isfinite(mean_batch), mean_batch, batch)
     is_known = np.isfinite(length)
     if not is_known.any():
         return np.full(len(steps), np.nan)

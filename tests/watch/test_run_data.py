@@ -137,6 +137,13 @@ def test_tokens_are_summed_over_changing_batches(tmp_path):
     assert np.isnan(read(folder).valid["tokens"]).all()
 
 
+def test_tokens_of_a_batch_ramp_are_those_of_the_whole_interval(tmp_path):
+    """Steps of 4, 4 and 8 sequences of 10 tokens: the batch of the last step counts once."""
+    ramp = line(3, global_batch_size=8, sequences_per_second=16.0, tokens_per_second=160.0)
+    run = read(make_run(tmp_path / "run", [ramp | dict(steps_per_second=3.0)]))
+    assert run.train["tokens"] == pytest.approx([160])
+
+
 def test_missing_values_are_not_numbers(tmp_path):
     run = read(make_run(tmp_path / "run", [line(1, loss=None), line(2), line(3, loss=None)]))
     assert np.isnan(run.train["loss"]).tolist() == [True, False, True]
