@@ -18,7 +18,7 @@ from bert_gpu.watch.sections import (
     summary_of_entry,
     trial_metrics,
 )
-from bert_gpu.watch.style import ACTIVITIES, SERIES, VARIABLES, short_number
+from bert_gpu.watch.style import ACTIVITIES, SERIES, VARIABLES, encodable, short_number
 
 GENERATOR = "bert-gpu report"
 AXIS_NAMES = dict(step="steps", tokens="tokens", hours="time")
@@ -57,7 +57,7 @@ PAGE = """<!DOCTYPE html>
 
 
 def text(value):
-    return html.escape(str(value))
+    return html.escape(encodable(str(value)))
 
 
 def file_text(name):
