@@ -146,5 +146,5 @@ def check_casing(folder):
         raise UserError(
             f"{folder}: its tokenizer has {' and '.join(odd)} with "
             f"do_lower_case={str(lowers).lower()}, unlike Google's rules, the only ones here; to "
-            f"use them all the same, give --{'' if lowers else 'no'}do_lower_case"
+            f"use it anyway, give --{'' if lowers else 'no'}do_lower_case"
         )

@@ -17,7 +17,7 @@ from bert_gpu.watch.run_data import EVAL, as_name, distinct, find_below, is_vali
 TAIL_BYTES = 1 << 16  # of metrics.jsonl that are read and checked
 MAX_BYTES = 1 << 24  # of it that are searched for a line of a kind that is not there
 DAMAGED = "damaged"
-HEADINGS = ("run", "state", "step", "loss", "validation", "tokens/s", "hours", "last sign")
+HEADINGS = ("run", "state", "step", "loss", "validation", "tokens/s", "hours", "last write")
 
 
 def find(path):
@@ -38,7 +38,7 @@ def look(path, now=None):
     Keys: path, kind ("pretrain" or "finetune"), state (as of run_data.state_of,
     or "damaged"), problem (of a damaged one), step, num_steps, loss, eval_loss, eval_step,
     tokens_per_second, hours, remaining_seconds (of a running one), silent_seconds (since the last
-    sign of life). now: time.time().
+    write). now: time.time().
     """
     names = ("problem", "step", "num_steps", "loss", "eval_loss", "eval_step")
     names += ("tokens_per_second", "hours", "remaining_seconds")

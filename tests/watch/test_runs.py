@@ -152,7 +152,7 @@ def test_the_table_and_its_json(tmp_path, capsys, monkeypatch):
     make_run(tmp_path / "runs" / "second-with-a-long-name", [], num_steps=None)
     assert main(["bert-gpu", "runs"]) == 0
     first, *rows = capsys.readouterr().out.splitlines()
-    assert first.split() == [*runs.HEADINGS[:-1], "last", "sign"]
+    assert first.split() == [*runs.HEADINGS[:-1], "last", "write"]
     assert rows[0].split() == (
         ["runs/first", "finished", "20", "of", "100", "0.4000", "0.4500", "40", "0.0"]
         + rows[0].split()[-3:]
