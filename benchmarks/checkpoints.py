@@ -19,7 +19,8 @@ from bert_gpu import tensor_files
 from bert_gpu.model import heads
 from bert_gpu.model.config import PRESETS, preset
 from bert_gpu.model.encoder import BertEncoder
-from bert_gpu.train.checkpoint import Progress, RunFolder
+from bert_gpu.train.progress import Progress
+from bert_gpu.train.run_folder import RunFolder
 
 
 def make_values(model):

@@ -236,7 +236,7 @@ class Bench:
 
         from bert_gpu.data.build import DatasetBuilder
         from bert_gpu.data.config import DataConfig
-        from bert_gpu.data.shards import Worker
+        from bert_gpu.data.shards import ShardBuilder
         from bert_gpu.text import corpus
         from bert_gpu.text.wordpiece import WordPieceTokenizer
 
@@ -267,7 +267,7 @@ class Bench:
                 **settings,
             )
             builder = DatasetBuilder(config)
-            worker = Worker(config, str(self.vocab), builder.fate)
+            worker = ShardBuilder(config, str(self.vocab), builder.fate)
             worker.write_shard(builder.shards()[0], lambda *done: None)  # compiles
 
             def whole(builder=builder, worker=worker):

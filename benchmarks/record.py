@@ -113,7 +113,7 @@ def write_samples(options, shares, lines):
     """Writes samples.jsonl of the run: what its model took masked words for at each mark."""
     from bert_gpu import inference
     from bert_gpu.inference.masked_words import MaskFiller
-    from bert_gpu.train.checkpoint import SAMPLES
+    from bert_gpu.train.run_files import SAMPLES
 
     run, texts = pathlib.Path(options.folder) / "run", masked_sentences(options)
     models = [(share, run / "marks" / f"{share:g}") for share in shares] + [(1.0, run / "model")]

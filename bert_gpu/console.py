@@ -173,7 +173,7 @@ class Lines:
         if (now - self.shown >= self.SECONDS or is_last) and done > self.start:
             left = (now - self.started) / (done - self.start) * (self.total - done)
             self.console.say(
-                f"{self.what}: {self.unit} {done}/{self.total}  "
+                f"{self.what}: {done}/{self.total} {self.unit}  "
                 f"{self.latest}  {format_seconds(left)} left"
             )
             self.shown, self.is_done = now, is_last

@@ -97,21 +97,71 @@ def within_free_space(pieces, folder):
         yield piece
 
 
-def write_text(path, text):
-    """Writes a text file under a temporary name beside it, then renames."""
-    partial = os.path.join(
-        os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.partial"
-    )
+@contextlib.contextmanager
+def atomic_file(path, mode="w", partial=None):
+    """A new file, open to be written, that replaces `path` when the block ends without an error and
+    is removed otherwise. After a power cut `path` is the old file or the whole new one.
+
+    Args:
+      path: with a scheme, TensorFlow's file systems decide what is atomic. mode: "w" (UTF-8) or
+        "wb". partial: the file's path until then; default: .NAME.PID.partial beside it.
+
+    Raises: OSError, or tf.errors.OpError with a scheme.
+    """
+    folder, name = os.path.split(path)
+    partial = partial or os.path.join(folder, f".{name}.{os.getpid()}.partial")
+    opened = remote_file if "://" in path else local_file
+    with opened(path, mode, partial) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def local_file(path, mode, partial):
+    file = open(partial, mode, encoding=None if "b" in mode else "utf-8")
     try:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())  # before the rename: a name must not outlive its content
+        file.close()
+        publish(partial, path)
     except BaseException:
+        with contextlib.suppress(OSError):
+            file.close()
         with contextlib.suppress(OSError):
             os.remove(partial)
         raise
+
+
+@contextlib.contextmanager
+def remote_file(path, mode, partial):
+    import tensorflow as tf
+
+    try:
+        with tf.io.gfile.GFile(partial, mode) as file:
+            yield file
+        tf.io.gfile.rename(partial, path, overwrite=True)
+    except BaseException:
+        with contextlib.suppress(tf.errors.OpError):
+            tf.io.gfile.remove(partial)
+        raise
+
+
+def publish(partial, path):
+    """Renames a file whose content is on the disk, and writes its folder to the disk."""
+    os.replace(partial, path)
+    # Some file systems cannot sync a folder; the file is whole all the same.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_text(path, text):
+    """Writes a text file as a whole or not at all; see `atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(text)
 
 
 def write_json(path, content):

@@ -24,15 +24,15 @@ class UserError(Exception):
     """
 
 
-class GaveUp(Exception):
+class TrainingStopped(Exception):
     """A training stops: it diverged, reached an early stop, or cannot save. The message says when
     and what to try.
 
-    is_told: whether the message has been printed. exit_code: of the command that it ends.
+    is_reported: whether the message has been printed. exit_code: of the command that it ends.
     ends_at_once: whether the process should not wait for TensorFlow to end.
     """
 
-    is_told, exit_code, ends_at_once = False, 3, False
+    is_reported, exit_code, ends_at_once = False, 3, False
 
 
 def setting(
@@ -92,7 +92,7 @@ class Settings:
             if problem:
                 raise UserError(problem)
 
-    def idle(self, name):
+    def without_effect(self, name):
         """A message why the value of a field has no effect; None when it has one."""
         needs = next(field for field in dataclasses.fields(self) if field.name == name).metadata[
             "needs"

@@ -31,6 +31,7 @@ PAGES = {
         "report",
         "finetuning",
         "recipes",
+        "continued-pretraining",
         "migration",
     ),
     "Use": ("models", "serving"),

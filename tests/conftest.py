@@ -15,6 +15,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 # Before TensorFlow, as in the commands: the same kernels, and so the same bits.
 import bert_gpu  # noqa: F401, I001
 
+import hypothesis
 import pytest
 import tensorflow as tf
 
@@ -25,6 +26,17 @@ tf.config.set_logical_device_configuration(
 # experimental_get_compiler_ir draws a random number, which deterministic ops, switched on by other
 # tests, allow with a seed only.
 tf.random.set_seed(1)
+
+
+# The same examples in every run, however slow the machine is.
+hypothesis.settings.register_profile(
+    "same",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ NEEDS = {"--lr_schedule=time": ["--total_training_time=1"]}
 GUIDE_NAMES = (
     *("first-day", "flags", "recipes", "running", "report", "batch-and-rate", "memory"),
     *("time-budgets", "troubleshooting", "file-formats", "extending", "watching", "models"),
-    *("finetuning", "serving", "several-machines"),
+    *("finetuning", "serving", "several-machines", "continued-pretraining", "text"),
 )
 GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDE_NAMES)]
 

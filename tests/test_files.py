@@ -1,4 +1,6 @@
-"""Inputs that are no files are refused, and archives do not fill a disk."""
+"""Files are written as a whole or not at all; inputs that are no files are refused, and archives do
+not fill a disk.
+"""
 
 import errno
 import gzip
@@ -6,15 +8,20 @@ import json
 import os
 import shutil
 import socket
+import stat
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_gpu import files
 from bert_gpu.__main__ import main as command
-from bert_gpu.data.records import RecordFile
+from bert_gpu.data.records import RecordFile, ShardWriter
+from bert_gpu.finetune import results
 from bert_gpu.settings import UserError
 from bert_gpu.text import archives
 from bert_gpu.text.config import LINES
+from bert_gpu.text.wordpiece_learner import write_vocab
 
 KINDS = {"fifo": "a pipe (FIFO)", "socket": "a socket", "device": "a device"}
 
@@ -89,6 +96,64 @@ def test_free_space_is_asked_for_again(tmp_path, monkeypatch):
     with pytest.raises(OSError):
         written.extend(passed)
     assert len(written) == files.LOOK_AGAIN_BYTES >> 20
+
+
+def write_shard(path, compress=False):
+    with ShardWriter(path, compress) as writer:
+        writer.write(np.arange(9, dtype=np.uint8), np.array([0, 4, 9]))
+
+
+WRITERS = {
+    "x.json": lambda path: files.write_json(path, {"a": 1}),
+    "vocab.txt": lambda path: write_vocab(path, ["a", "##b"]),
+    "x-00000-of-00001.tfrecord": write_shard,
+    "x-00000-of-00002.tfrecord": lambda path: write_shard(path, True),
+    "spool": lambda path: archives.write_spool([b"a", b"b"], path, "x.gz"),
+    "x.tsv": lambda path: results.write(*os.path.split(path), ["a\n", "b\n"]),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_has_a_name_is_on_the_disk(tmp_path, monkeypatch, name):
+    """A power cut leaves no name of a file whose content is lost."""
+    synced, sync = set(), os.fsync
+
+    def fsync(descriptor):
+        state = os.fstat(descriptor)
+        assert name not in os.listdir(tmp_path) or stat.S_ISDIR(state.st_mode)
+        synced.add((state.st_ino, state.st_size))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    WRITERS[name](str(tmp_path / name))
+    assert name in os.listdir(tmp_path)
+    for state in map(os.stat, (tmp_path, *tmp_path.iterdir())):
+        assert state.st_size > 0 and (state.st_ino, state.st_size) in synced
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_that_cannot_be_written_whole_leaves_the_old_one(tmp_path, monkeypatch, name):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / name).write_text("old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises((OSError, UserError)):
+        WRITERS[name](str(tmp_path / name))
+    assert os.listdir(tmp_path) == [name] and (tmp_path / name).read_text() == "old"
+
+
+def test_a_file_with_a_scheme_is_replaced_as_a_whole():
+    path = "ram://files/a.txt"
+    tf.io.gfile.makedirs("ram://files")
+    for text in ("old", "new"):
+        files.write_text(path, text)
+        with pytest.raises(ZeroDivisionError), files.atomic_file(path) as file:
+            file.write("part")
+            raise ZeroDivisionError
+        assert tf.io.gfile.listdir("ram://files") == ["a.txt"]
+        with tf.io.gfile.GFile(path) as file:
+            assert file.read() == text
 
 
 def test_a_config_of_many_labels_is_read(tmp_path):

@@ -91,14 +91,14 @@ def test_a_training_that_reads_it(folders, measure, tmp_path):
 
 # reads and tokenizes a table of pairs as a fine-tuning does, its tokens on the disk
 TABLE = (
-    "import sys; from bert_gpu.finetune import classifier, disk_array; "
+    "import sys; from bert_gpu.finetune import disk_array, encoded; "
     "from bert_gpu.finetune.config import FinetuneConfig, resolve_task; "
     "from bert_gpu.finetune.splits import read_splits; "
     "from bert_gpu.text.tokenizers import open_tokenizer; "
     "disk_array.IN_MEMORY_BYTES = 1 << 20; config = FinetuneConfig(train_file=sys.argv[1]); "
     "[found] = read_splits(resolve_task(config), config, ['train'])['train']; "
     "chunks = ((chunk.texts_a, chunk.texts_b) for chunk in found.chunks()); "
-    "rows = classifier.encode_examples(open_tokenizer(sys.argv[2], True), chunks, "
+    "rows = encoded.encode_examples(open_tokenizer(sys.argv[2], True), chunks, "
     "found.label_codes, 128); "
     "assert len(rows) == len(found) > 5e4 and type(rows.ids).__name__ == 'memmap'"
 )

@@ -60,26 +60,28 @@ class Ours:
         return dict(tokens_per_second=second["tokens_per_second"], loss=loss)
 
     def open_predictor(self):
-        from bert_gpu.finetune import classifier
         from bert_gpu.finetune.config import resolve_task
+        from bert_gpu.finetune.prediction import Predictor
         from bert_gpu.finetune.splits import read_splits
         from bert_gpu.finetune.start import find_trained, start_trained
-        from bert_gpu.finetune.task_types import open_form
+        from bert_gpu.finetune.task_types import open_task_type
         from bert_gpu.train.devices import set_up
         from bert_gpu.train.state import TrainState
 
         run = self.settings.run
         task, devices = resolve_task(run), set_up(self.settings.devices)
-        form, start = (
-            open_form(task),
+        task_type, start = (
+            open_task_type(task),
             start_trained(self.settings.start, find_trained(self.settings.start, ".")),
         )
-        kind = form.make_kind(self.settings, task, start.labels, None)
+        problem_type = task_type.make_problem_type(self.settings, task, start.labels, None)
         (examples,) = read_splits(task, run, ["eval"])["eval"]
         folder = tempfile.gettempdir()
-        self.encoded = form.encode(examples, kind, start, self.settings, run.max_seq_length, folder)
+        self.encoded = task_type.encode(
+            examples, problem_type, start, self.settings, run.max_seq_length, folder
+        )
         state = TrainState(devices.strategy, start.weights)
-        self.predictor = classifier.Predictor(devices, state, start.encoder, kind)
+        self.predictor = Predictor(devices, state, start.encoder, problem_type)
         self.predict()  # compiles
 
     def predict(self, output=None):

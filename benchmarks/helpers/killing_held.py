@@ -7,19 +7,19 @@ checkpoint it prints a line, and waits there until it reads one or its input end
 import runpy
 import sys
 
-from bert_gpu.train import checkpoint
+from bert_gpu.train import run_folder
 
-save_file = checkpoint.save_file
+save_file = run_folder.save_file
 
 
 def held(tensors, path):
-    checkpoint.save_file = save_file
+    run_folder.save_file = save_file
     save_file(tensors, path)
     print("writing", flush=True)
     sys.stdin.readline()
 
 
 if __name__ == "__main__":
-    checkpoint.save_file = held
+    run_folder.save_file = held
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import time
+import types
 
 import numpy as np
 from cpu_profile import op_seconds, primitive_seconds, standard_output, threads_of_trace
@@ -232,11 +233,15 @@ class Ours(Trainer):
         sample = make_batch(8, self.length)
         try:
             if self.gpu:
-                make = lambda plan: self.make_step(plan.num_micro_batches)  # noqa: E731
-                console = Console(stream=sys.stderr)
-                size = fill_memory(
-                    batch, self.devices, self.state, make, sample, self.length, wanted, console
+                session = types.SimpleNamespace(
+                    devices=self.devices,
+                    state=self.state,
+                    settings=types.SimpleNamespace(batch=batch),
+                    training=types.SimpleNamespace(max_seq_length=self.length),
+                    console=Console(stream=sys.stderr),
+                    make_step=lambda plan: self.make_step(plan.num_micro_batches),
                 )
+                size = fill_memory(session, sample, wanted)
             else:
                 size = rows
         except UserError as error:

@@ -8,6 +8,7 @@ from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.environment import quick_imports
 from bert_gpu.finetune.config import (
     STANDARD_OUTPUT,
+    FinetuneConfig,
     FinetuneSettings,
     SweepConfig,
     resolve_defaults,
@@ -38,7 +39,14 @@ EXAMPLE = (
 )
 
 CLASSES = training.classes_of(FinetuneSettings, SweepConfig)
-NOT_IN_A_GRID = ("output_dir", "grid", "num_trials", "task_name", "overwrite", "seed")
+NOT_IN_A_GRID = dict(  # and what to do instead
+    seed="use --num_trials for several seeds",
+    num_trials="give it once, beside --grid",
+    overwrite="give it once, beside --grid",
+    output_dir="each trial has a folder of its own in it",
+    task_name="use --task_name=all for all tasks of GLUE, else a call for each task",
+    grid="write all settings into one",
+)
 MAIN = {
     "The task": ("data_dir", "task_name", "text_a", "text_b", "label"),
     "Model in, results out": ("init_checkpoint", "output_dir"),
@@ -57,22 +65,6 @@ MAIN = {
 
 
 def main(argv):
-    defaults = training.defaults_of(FinetuneSettings) | dict(
-        data_dir=flags.bundled("examples/pairs")
-    )
-
-    def parse(argv):
-        return flags.parse(
-            argv,
-            SUMMARY,
-            EXAMPLE,
-            CLASSES,
-            defaults=defaults,
-            script="classify",
-            main=MAIN,
-            implied=implied_recipe,
-        )
-
     parsed = parse(argv)
     with parsed.blaming_source():
         sweep = parsed.make(SweepConfig)
@@ -81,15 +73,41 @@ def main(argv):
         return run(parsed, sweep, variants or {"": parsed})
 
 
+def parse(argv):
+    """The flags.Parsed of a command line; only a training takes the bundled data by default."""
+    defaults = training.defaults_of(FinetuneSettings)
+    parsed = flags.parse(
+        argv,
+        SUMMARY,
+        EXAMPLE,
+        CLASSES,
+        defaults=defaults | dict(data_dir=flags.bundled("examples/pairs")),
+        script="classify",
+        main=MAIN,
+        implied=implied_recipe,
+    )
+    with parsed.blaming_source():
+        if "train" not in resolve_phases(parsed.make(FinetuneConfig)):
+            parsed.defaults = defaults
+    return parsed
+
+
 def read_grid(text):
     """{cell: its flags} of --grid, such as {"learning_rate=2e-5": ["--learning_rate=2e-5"]}."""
     axes = {}
     for part in text.split():
         name, is_set, values = part.removeprefix("--").partition("=")
-        if not is_set or not all(values.split(",")) or name in NOT_IN_A_GRID:
+        if name in NOT_IN_A_GRID:
+            raise UserError(f"--grid cannot vary {name}; {NOT_IN_A_GRID[name]}")
+        if not is_set or not name:
             raise UserError(
-                f"--grid={text[:100]}: {part[:40]} is no setting with values; write "
+                f"--grid={text[:100]}: {part[:40]} is not of the form name=value,value; write "
                 '--grid="learning_rate=2e-5,5e-5 num_train_epochs=2,3"'
+            )
+        if not all(values.split(",")):
+            raise UserError(
+                f"--grid={text[:100]}: {part[:40]} has an empty value; write values with single "
+                "commas between them, and settings with a space"
             )
         if name in axes:
             raise UserError(

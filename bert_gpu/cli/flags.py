@@ -20,8 +20,8 @@ from bert_gpu import console, recipes
 from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick, translations
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.settings import (
-    GaveUp,
     Settings,
+    TrainingStopped,
     UserError,
     fields_of,
     parse_time,
@@ -141,7 +141,7 @@ class Parsed:
         with self.blaming_source():
             made = kind(**ours | defaults | self.overrides(kind))
         for name in self.given_values(kind):
-            problem = made.idle(name)
+            problem = made.without_effect(name)
             if problem and problem not in self.warned:
                 self.warned.add(problem)
                 console.warn(problem)
@@ -434,8 +434,8 @@ def exit_code(main, argv):
             return main(argv) or 0
     except UserError as error:
         return fail(str(error))
-    except GaveUp as problem:
-        if not problem.is_told:
+    except TrainingStopped as problem:
+        if not problem.is_reported:
             console.warn(str(problem))
         if problem.ends_at_once:
             console.close_streams()

@@ -7,8 +7,9 @@ from bert_gpu.data.inputs import (
     check_equal,
     check_length,
     expand_globs,
-    glob_in_folder,
+    matching,
     read_manifests,
+    split_patterns,
 )
 from bert_gpu.environment import quick_imports
 from bert_gpu.model.config import ModelConfig
@@ -20,8 +21,8 @@ from bert_gpu.pretrain.config import (
     resolve_model,
 )
 from bert_gpu.settings import UserError
-from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import BatchConfig, fit_sizes
+from bert_gpu.train.run_folder import RunFolder
 
 SUMMARY = (
     "Pretrains a BERT on TFRecords, on all GPUs of this machine, or on the CPU if it has none. "
@@ -112,7 +113,8 @@ def show_config(parsed, settings):
     """
     device_kind, num_replicas = training.find_devices(settings.devices)
     lines, length, vocab_size, stored = [], 0, None, None
-    if parsed.given("input_file") or glob_in_folder(settings.inputs.input_file):
+    patterns = split_patterns(settings.inputs.input_file)
+    if all(matching(pattern, "--input_file") for pattern in patterns):
         length, vocab_size = look_at_data(settings)
         stored = (
             None if settings.overwrite else RunFolder(settings.run.output_dir).stored(RUN_FIELDS)

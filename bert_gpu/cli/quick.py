@@ -41,7 +41,7 @@ def starts_quick():
     recipe.
     """
     from bert_gpu.finetune.config import DEFAULT_START
-    from bert_gpu.train.checkpoint import RunFolder
+    from bert_gpu.train.run_folder import RunFolder
 
     try:
         stored = RunFolder(os.path.dirname(DEFAULT_START)).stored()

@@ -30,8 +30,9 @@ def main(argv):
     started = time.monotonic()
     with environment.quick_imports():
         from bert_gpu.console import Console, format_seconds
+        from bert_gpu.data.own_files import is_own
         from bert_gpu.text.learning import learn_files
     console = Console(config.quiet)
-    result = learn_files(config, text_format, console)
+    result = learn_files(config, text_format, console, is_own)
     console.say(f"{result} in {format_seconds(time.monotonic() - started)}")
     return 0

@@ -18,6 +18,7 @@ import numpy as np
 from bert_gpu.console import Console, LogConsole, format_seconds
 from bert_gpu.data import examples, validation
 from bert_gpu.data.manifest import Manifest, read_manifest
+from bert_gpu.data.own_files import is_own
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import (
     DROPPED,
@@ -26,7 +27,7 @@ from bert_gpu.data.shards import (
     VALIDATION,
     Counts,
     Shard,
-    Worker,
+    ShardBuilder,
     read_stats,
 )
 from bert_gpu.data.summary import summary
@@ -35,7 +36,7 @@ from bert_gpu.data.workers import write_shards
 from bert_gpu.files import check_writable, only_writer
 from bert_gpu.malloc import map_large_blocks, trim_heap
 from bert_gpu.settings import UserError
-from bert_gpu.text import clean, corpus, learning, parallel, shape
+from bert_gpu.text import clean, corpus, inputs, learning, parallel, quality
 from bert_gpu.text.config import AUTO, FILE_NAMES
 from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.tokenizers import open_tokenizer
@@ -69,7 +70,7 @@ def build_with(workers, config, text_format, overwrite, console):
             f"{config.folder}: this data set is finished; nothing to do (--overwrite starts over)"
         )
         return read_manifest(config.folder)
-    for text in builder.inputs.idle():
+    for text in builder.inputs.without_effect():
         console.warn(text)
     started = time.monotonic()
     manifest, counts, num_duplicates = builder.run(console)
@@ -86,7 +87,7 @@ class DatasetBuilder:
     writes nothing, except standard input to a file beside the output. workers: parallel.Workers;
     default: this machine's. console: default: one that is quiet.
 
-    Attributes: status ("new", "resumed" or "finished"), inputs (shape.Inputs).
+    Attributes: status ("new", "resumed" or "finished"), inputs (inputs.Inputs).
     """
 
     def __init__(self, config, overwrite=False, text_format=AUTO, workers=None, console=None):
@@ -97,7 +98,7 @@ class DatasetBuilder:
         if corpus.STANDARD_INPUT in map(str.strip, config.input_file.split(",")):
             check_writable(config.folder, f"--output_file={config.output_file}")
         spool = Target(config, {}, []).spool
-        standard_input, is_new = learning.read_standard_input(config.input_file, spool)
+        standard_input, is_new = inputs.read_standard_input(config.input_file, spool)
         try:
             self._open(text_format, standard_input)
         except UserError:
@@ -109,7 +110,7 @@ class DatasetBuilder:
 
     def _open(self, text_format, standard_input):
         config = self.config
-        self.inputs = shape.find_inputs(config.input_file, text_format, standard_input)
+        self.inputs = inputs.find_inputs(config.input_file, text_format, standard_input, is_own)
         for line in self.inputs.lines:
             self.console.say(line)
         named = config.given_vocabulary
@@ -119,20 +120,18 @@ class DatasetBuilder:
         self.settings |= dict(vocabulary=identity, input_format=",".join(kinds))
         self.fingerprint = []
         with self._progress(self.inputs.paths, "computing checksums") as progress:
-            for path in self.inputs.paths:
+            for path, shown in zip(self.inputs.paths, self.inputs.names, strict=True):
                 name = "-" if path == standard_input else os.path.basename(path)
-                crc = file_crc(path, progress.add)
-                self.fingerprint.append([name, os.path.getsize(path), crc])
+                crc = file_crc(path, shown, progress.add)
+                self.fingerprint.append([name, inputs.file_bytes(path, shown), crc])
         self.target = Target(config, self.settings, self.fingerprint)
         self.status = self.target.status(self.overwrite)
         if self.status != "finished" and not self.inputs.needs_spool:
             self._plan(self.inputs.paths, self.inputs.formats)
 
     def _progress(self, paths, what):
-        """Of reading files once, which a small text is not worth a bar for; what is wrong with one,
-        whoever reads it says.
-        """
-        num_bytes = sum(map(os.path.getsize, filter(os.path.exists, paths)))
+        """The progress of reading the files once; a small text gets no bar."""
+        num_bytes = sum(map(inputs.file_bytes, paths, self.inputs.names))
         console = self.console if num_bytes >= LARGE_TEXT_BYTES else Console(quiet=True)
         return ByteProgress(console, num_bytes, what)
 
@@ -169,16 +168,17 @@ class DatasetBuilder:
         )
 
     def _look(self, console):
-        """Says what the shape of the text makes of it, before anything is written."""
+        """Warns of what would make a poor data set, before anything is written."""
         config = self.config
-        self.warn = shape.Warner(console, config.strict)
+        self.warn = quality.Warner(console, config.strict)
         self.sample = [
             clean.normalize(document, config.normalization)
-            for document in shape.sample(self.blocks)
+            for document in quality.sample(self.blocks)
         ]
-        for line in shape.describe_empty(self.blocks):
+        for line in quality.describe_empty(self.blocks):
             console.say(line)
-        self.warn(shape.shape_warnings(self.blocks, self.sample, config.objective))
+        shape_warnings = quality.shape_warnings(self.blocks, self.sample, config.objective)
+        self.warn(self.inputs.warnings + shape_warnings)
         if not config.drop_duplicates:  # else once they are known
             self._say_validation(console)
 
@@ -197,7 +197,7 @@ class DatasetBuilder:
         usage, flag = shutil.disk_usage(parent), f"--output_file={self.config.output_file}"
         free = usage.free
         if not usage.total:  # such as /proc
-            raise UserError(f"{flag}: {parent} holds no files of users; choose another folder")
+            raise UserError(f"{flag}: files cannot be stored in {parent}; choose another folder")
         if num_bytes > free:
             raise UserError(
                 f"{flag}: about {format_bytes(num_bytes)} will be "
@@ -286,7 +286,7 @@ class DatasetBuilder:
             try:
                 if self.inputs.needs_spool:
                     # next to the output, because it may be as large
-                    self._plan(*learning.unpack(self.inputs, target.spool, console))
+                    self._plan(*inputs.unpack(self.inputs, target.spool, console))
                     self._look(console)
                     content = self._vocabulary(console)
                 # The last that --strict may refuse; an earlier data set is removed after it.
@@ -316,41 +316,41 @@ class DatasetBuilder:
         """
         config = self.config
         if config.given_vocabulary is not None:
-            worker = Worker(config, config.given_vocabulary, self.fate)
-            self._check_words(worker.tokenizer)
-            self._check_vocabulary(worker)
+            builder = ShardBuilder(config, config.given_vocabulary, self.fate)
+            self._check_words(builder.tokenizer)
+            self._check_vocabulary(builder)
             if config.given_vocabulary.endswith(".json"):
-                content = worker.tokenizer.files()[FILE_NAMES["WordPiece"]]
+                content = builder.tokenizer.files()[FILE_NAMES["WordPiece"]]
             else:
-                with open(config.given_vocabulary, "rb") as file:
+                with corpus.open_binary(config.given_vocabulary) as file:
                     content = file.read()
         elif self.status == "resumed" and self.target.kept_vocabulary():
             content = None
         else:
             content = learning.learn(self.blocks, config, console, self.workers).content
-            with self._worker_of(content) as worker:
-                self._check_vocabulary(worker)
+            with self._builder_of(content) as builder:
+                self._check_vocabulary(builder)
         return content
 
     @contextlib.contextmanager
-    def _worker_of(self, content):
-        """A Worker with the vocabulary of this content (bytes), which is not in the folder yet."""
+    def _builder_of(self, content):
+        """A ShardBuilder with a vocabulary (bytes) that is not in the folder yet."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, FILE_NAMES[self.config.tokenization])
             with open(path, "wb") as file:
                 file.write(content)
-            yield Worker(self.config, path, self.fate)
+            yield ShardBuilder(self.config, path, self.fate)
 
-    def _check_vocabulary(self, worker):
+    def _check_vocabulary(self, builder):
         """Warns of a vocabulary that does not fit the text, and of documents that will be
         dropped.
         """
         config = self.config
         is_given = config.given_vocabulary is not None
         casing = config.do_lower_case
-        warnings = shape.vocabulary_warnings(worker.tokenizer, self.sample, casing, is_given)
+        warnings = quality.vocabulary_warnings(builder.tokenizer, self.sample, casing, is_given)
         if config.max_tokens_per_character is not None:
-            *_, num_dropped = worker.tokenize(self.sample)
+            num_dropped = builder.tokenize(self.sample).num_dropped
             warnings += self._drop_warnings(num_dropped, len(self.sample))
         self.has_warned_of_vocabulary = bool(warnings)
         self.warn(warnings)
@@ -379,7 +379,7 @@ class DatasetBuilder:
         """UserError when cleaning leaves no document to train on; the first that it leaves ends
         the search.
         """
-        with self._worker_of(content) as worker:
+        with self._builder_of(content) as builder:
             for block in self.blocks:
                 fates = self.fate[corpus.Window((block,)).documents]
                 documents = [
@@ -388,8 +388,7 @@ class DatasetBuilder:
                     if fate == TRAIN
                 ]
                 for start in range(0, len(documents), 100):
-                    _, ids, *_ = worker.tokenize(documents[start : start + 100])
-                    if len(ids):
+                    if len(builder.tokenize(documents[start : start + 100]).ids):
                         return
         raise self._nothing_left()
 
@@ -424,7 +423,7 @@ class DatasetBuilder:
             self.warn(
                 [
                     f"--drop_duplicates: {num_dropped:,} of {self.num_documents:,} documents equal "
-                    "an earlier one and are dropped; see whether the text was copied several times"
+                    "an earlier one and are dropped; check whether the text contains copies"
                 ]
             )
         self.fate[is_duplicate] = DROPPED
@@ -437,7 +436,7 @@ class DatasetBuilder:
 
     def _write_shards(self, console):
         trim_heap()  # frees what planning and counting used
-        worker = Worker(self.config, self.target.vocab_file, self.fate)
+        builder = ShardBuilder(self.config, self.target.vocab_file, self.fate)
         shards = self.shards()
         kept = self.target.keep(shards)
         if kept:
@@ -446,17 +445,17 @@ class DatasetBuilder:
         if missing:
             # The training shards cover all blocks; the validation shard reads them again.
             num_bytes = sum(shard.num_bytes for shard in missing if shard.split == "train")
-            num_bytes *= worker.bytes_per_text_byte(self.windows)
+            num_bytes *= builder.bytes_per_text_byte(self.windows)
             self._check_space(num_bytes)
             console.say(f"about {format_bytes(num_bytes)} will be written to {self.config.folder}/")
-        self._write(missing, worker, console)
+        self._write(missing, builder, console)
         counts = {shard: read_stats(shard) for shard in shards}
-        manifest = self._manifest(worker.tokenizer, counts)
+        manifest = self._manifest(builder.tokenizer, counts)
         if not manifest.num_train_instances:
             self.target.clear()
             raise self._nothing_left()
         total = sum(counts.values(), Counts())
-        self._warn_of_counts(total, shape.Warner(console, strict=False))
+        self._warn_of_counts(total, quality.Warner(console, strict=False))
         self.target.finish(manifest, shards, counts)
         return manifest, total
 
@@ -465,7 +464,7 @@ class DatasetBuilder:
         if self.has_warned_of_vocabulary:
             return
         unknown = counts.num_unknown / max(1, counts.num_tokens)
-        if unknown > shape.UNKNOWN_SHARE:
+        if unknown > quality.UNKNOWN_SHARE:
             warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
         num_documents = counts.num_dropped + counts.num_documents
         warn(self._drop_warnings(counts.num_dropped, num_documents))
@@ -505,12 +504,12 @@ class DatasetBuilder:
             inputs=self.fingerprint,
         )
 
-    def _write(self, shards, worker, console):
+    def _write(self, shards, builder, console):
         """Writes shards by the workers of the job."""
         total = sum(shard.num_bytes for shard in shards if shard.split == "train")
         with ByteProgress(console, total, "writing") as progress:
             work_bytes = total * self.config.num_passes
-            write_shards(worker, shards, self.workers, work_bytes, progress.add)
+            write_shards(builder, shards, self.workers, work_bytes, progress.add)
 
 
 def existing_parent(path):
@@ -526,14 +525,13 @@ def remove_empty(folder):
         os.rmdir(folder)
 
 
-def file_crc(path, report):
-    """CRC-32C of a file's content, read in pieces. report: called with the bytes of each."""
+def file_crc(path, name, report):
+    """CRC-32C of a file's content, read in pieces. name: for messages. report: called with the
+    bytes of each piece. Raises UserError.
+    """
     crc = 0
-    try:
-        with open(path, "rb") as file:
-            while piece := file.read(1 << 24):
-                crc = google_crc32c.extend(crc, piece)
-                report(len(piece))
-    except OSError as error:
-        raise UserError(f"--input_file={path}: cannot be read ({error.strerror})") from error
+    with corpus.readable(name), corpus.open_binary(path) as file:
+        while piece := file.read(1 << 24):
+            crc = google_crc32c.extend(crc, piece)
+            report(len(piece))
     return crc

@@ -189,14 +189,14 @@ class DataConfig(Settings):
                 "with SentencePiece use --sp_model_file"
             )
 
-    def idle(self, name):
+    def without_effect(self, name):
         """As of Settings, with what `needs` cannot say."""
         if name == "vocab_size" and self.given_vocabulary is not None:
             flag = "vocab_file" if self.vocab_file is not None else "sp_model_file"
             return f"--vocab_size has no effect beside --{flag}, which is not learnt"
         if name == "ngram_weights" and self.max_ngram_size == 1:
             return "--ngram_weights has no effect without --max_ngram_size above 1"
-        return super().idle(name)
+        return super().without_effect(name)
 
     @property
     def given_vocabulary(self):
@@ -243,8 +243,8 @@ class InputConfig(Settings):
 
     input_file: str = setting(
         "data/*.tfrecord",
-        "TFRecords to train on: a glob, or several separated by commas. Excludes "
-        "the validation shards that dataset.json names, even if a glob matches "
+        "TFRecords to train on: a glob or the folder of a data set, or several separated by "
+        "commas. Excludes the validation shards that dataset.json names, even if a glob matches "
         "them.",
     )
     eval_input_file: str | None = setting(

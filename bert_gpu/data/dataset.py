@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from bert_gpu.data import examples
+from bert_gpu.data.config import DataConfig
 from bert_gpu.data.inputs import (
     check_equal,
     check_evaluation,
@@ -17,6 +18,7 @@ from bert_gpu.data.inputs import (
 from bert_gpu.data.masking import MaskingSpec
 from bert_gpu.data.pipeline import Masking, Reader
 from bert_gpu.data.records import RecordSet
+from bert_gpu.files import json_checksum
 from bert_gpu.settings import UserError
 
 
@@ -82,6 +84,15 @@ class Dataset:
         )
         check_length(config, self.max_seq_length, paths[0])
 
+    @property
+    def dupe_factor(self):
+        """Copies of the text in the records; 1 for records from other tools."""
+        if self.info is None:
+            return 1
+        made = self.info.settings
+        names = [name for name in ("dupe_factor", "masking") if made.get(name) is not None]
+        return DataConfig(**{name: made[name] for name in names}).num_passes
+
     def _warn_of_older_indices(self):
         sets = [self.train] if self.validation is None else [self.train, self.validation]
         older = [file.path for records in sets for file in records.files if file.lacks_crcs]
@@ -98,19 +109,23 @@ class Dataset:
         like: the identity in the run.json to compare with. One of an older version identifies a
         file by its size, beginning and end (an integer), and so does the result then.
         """
-        is_older = is_older_identity(like)
-        files = [
-            [
-                os.path.basename(file.path),
-                len(file),
-                file.edges() if is_older else f"{file.fingerprint():08x}",
-            ]
-            for file in self.train.files
-        ]
+        files = files_identity(self.train, is_older_identity(like))
         made = (
             None if self.info is None else dict(tokenizer=self.info.tokenizer, **self.info.settings)
         )
         return dict(files=files, made=made, max_seq_length=self.max_seq_length)
+
+    def describe(self):
+        """{part of the data: how many records it has, with a checksum of what decides their
+        batches}, which workers compare.
+        """
+        parts = {"the training data": (self.train, self.identity())}
+        if self.validation is not None:
+            parts["the validation data"] = self.validation, files_identity(self.validation)
+        return {"the validation data": "none"} | {
+            name: f"{len(records):,} records with checksum {json_checksum(dict(of=identity))}"
+            for name, (records, identity) in parts.items()
+        }
 
     def reader(self, split, tokenizer, seed, limits=None):
         """The Reader of "train" or "validation".
@@ -123,17 +138,8 @@ class Dataset:
         masking = None
         if self.schema.kind == examples.COMPACT:
             settings = self.info.settings
-            spec = MaskingSpec(
-                max_predictions=self.info.max_predictions_per_seq,
-                share=settings["masked_lm_prob"],
-                vocab_size=tokenizer.vocab_size,
-                cls_id=tokenizer.cls_id,
-                sep_id=tokenizer.sep_id,
-                mask_id=tokenizer.mask_id,
-                whole_word=settings["do_whole_word_mask"],
-                max_ngram_size=settings["max_ngram_size"],
-                ngram_weights=settings["ngram_weights"],
-            )
+            num_predictions = self.info.max_predictions_per_seq
+            spec = MaskingSpec.from_settings(settings, num_predictions, tokenizer)
             masking = Masking(spec, tokenizer.word_starts(np.arange(tokenizer.vocab_size)))
         return Reader(
             self.train if split == "train" else self.validation,
@@ -170,6 +176,20 @@ class Dataset:
                 "--input_file; train on the whole data set, or build it again"
             )
         return order
+
+
+def files_identity(records, is_older=False):
+    """[name, number of records, checksum of all] of each file. is_older: as an older version has
+    it, an integer of the file's size, beginning and end.
+    """
+    return [
+        [
+            os.path.basename(file.path),
+            len(file),
+            file.edges() if is_older else f"{file.fingerprint():08x}",
+        ]
+        for file in records.files
+    ]
 
 
 def is_older_identity(identity):

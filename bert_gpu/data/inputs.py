@@ -6,10 +6,10 @@ import fnmatch
 import glob
 import os
 
-from bert_gpu.data.manifest import FOR_MASKING, read_manifest
+from bert_gpu.data.manifest import FILE_NAME, FOR_MASKING, read_manifest
+from bert_gpu.data.own_files import unfinished_job
 from bert_gpu.files import check_local, check_regular, comma_hint
 from bert_gpu.settings import UserError
-from bert_gpu.text import own_files
 
 # what lies beside records in a data set's folder and is never one itself
 NO_RECORDS = (".index", ".json", ".model", ".order", ".txt")
@@ -19,18 +19,12 @@ COMPARED = OF_ROWS + FOR_MASKING
 
 
 def expand_globs(patterns, flag):
-    """Files that match comma-separated names and globs, sorted, without repeats; UserError when one
-    matches nothing.
+    """Files that match comma-separated names, globs and folders of data sets, sorted, without
+    repeats; UserError when one matches nothing.
     """
     paths = set()
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        check_local(pattern, flag)
-        if os.path.isdir(pattern):
-            raise UserError(
-                f"{flag}={pattern}: is a folder; name the files in it, "
-                f"for example {pattern.rstrip('/')}/*.tfrecord"
-            )
-        found = [pattern] if os.path.exists(pattern) else glob_in_folder(pattern)
+    for pattern in split_patterns(patterns):
+        found = matching(pattern, flag)
         if not found:
             raise UserError(
                 f"{flag}={pattern}: no file matches; write one with create_pretraining_data.py, or "
@@ -42,6 +36,25 @@ def expand_globs(patterns, flag):
     for path in paths:
         check_regular(path)
     return sorted(paths)
+
+
+def split_patterns(patterns):
+    return [part.strip() for part in patterns.split(",") if part.strip()]
+
+
+def matching(pattern, flag):
+    """Files of one name or glob, of a folder with a dataset.json its *.tfrecord; [] when there are
+    none. UserError for another folder.
+    """
+    check_local(pattern, flag)
+    if os.path.isdir(pattern) and not os.path.exists(os.path.join(pattern, FILE_NAME)):
+        raise UserError(
+            f"{flag}={pattern}: is a folder without dataset.json; name the files in it, "
+            f"for example {pattern.rstrip('/')}/*.tfrecord"
+        )
+    if os.path.isdir(pattern):
+        return glob_in_folder(os.path.join(pattern, "*.tfrecord"))
+    return [pattern] if os.path.exists(pattern) else glob_in_folder(pattern)
 
 
 def glob_in_folder(pattern):
@@ -69,7 +82,7 @@ def read_manifests(paths):
     """
     infos = {folder: read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
     for folder, info in infos.items():
-        if info is None and (job := own_files.unfinished_job(folder or ".")):
+        if info is None and (job := unfinished_job(folder or ".")):
             raise UserError(
                 f"{os.path.join(folder, job)}: the data job of this folder is unfinished; repeat "
                 "its command, which resumes it"

@@ -18,7 +18,7 @@ FOR_MASKING = ("masked_lm_prob", "do_whole_word_mask", "max_ngram_size", "ngram_
 class Decided(Settings):
     """Settings that the text has decided."""
 
-    input_format: str = setting("lines", "Of the files; several are separated by commas.")
+    input_format: str = setting("lines", "Format of the files; several are separated by commas.")
 
 
 # what `settings` has, and the vocabulary's identity
@@ -31,29 +31,29 @@ class Manifest(Settings):
     validation together.
     """
 
-    name: str = setting("", "Of the data set.")
-    schema: str = setting("static", "Of the records.", choices=("static", "compact"))
+    name: str = setting("", "Name of the data set.")
+    schema: str = setting("static", "Record schema.", choices=("static", "compact"))
     objective: str = like(DataConfig, "objective")
     masking: str = like(DataConfig, "masking")
     max_seq_length: int = like(DataConfig, "max_seq_length")
     max_predictions_per_seq: int = setting(1, "Masked tokens of a row, at most.", low=1)
-    vocab_file: str = setting("", "The vocabulary's file.")
-    vocab_size: int = setting(1, "Pieces in it.", low=1)
-    tokenizer: str = setting("", "Its identity.")
+    vocab_file: str = setting("", "File of the vocabulary.")
+    vocab_size: int = setting(1, "Pieces in the vocabulary.", low=1)
+    tokenizer: str = setting("", "Identity of the tokenizer.")
     do_lower_case: bool = setting(True, "Whether text is lower-cased.")
     order_file: str = setting(
         "",
         "int64 indices of the training rows in the order that --noshuffle reads them; empty = the "
         "order of the shards.",
     )
-    seed: int = setting(0, "Of all draws.", low=0)
+    seed: int = setting(0, "Random seed.", low=0)
     train_shards: tuple[str, ...] = setting((), "Shards to train on.")
     validation_shards: tuple[str, ...] = setting((), "Shards to validate on.")
     num_train_instances: int = setting(0, "Records to train on.", low=0)
     num_validation_instances: int = setting(0, "Records to validate on.", low=0)
-    num_documents: int = setting(0, "Of the text.", low=0)
-    num_sentences: int = setting(0, "Of the text.", low=0)
-    num_tokens: int = setting(0, "Of the text.", low=0)
+    num_documents: int = setting(0, "Documents in the text.", low=0)
+    num_sentences: int = setting(0, "Sentences in the text.", low=0)
+    num_tokens: int = setting(0, "Tokens in the text.", low=0)
     settings: dict = setting(None, "What the data set was made with.", inside=MADE_WITH)
     inputs: list = setting(None, "[name, bytes, checksum] of each file of text.")
 

@@ -39,6 +39,21 @@ class MaskingSpec:
     max_ngram_size: int = 1
     ngram_weights: str = "inverse"
 
+    @classmethod
+    def from_settings(cls, settings, max_predictions, tokenizer):
+        """The masking of a data set. settings: dict that has those of manifest.FOR_MASKING."""
+        return cls(
+            max_predictions=max_predictions,
+            share=settings["masked_lm_prob"],
+            vocab_size=tokenizer.vocab_size,
+            cls_id=tokenizer.cls_id,
+            sep_id=tokenizer.sep_id,
+            mask_id=tokenizer.mask_id,
+            whole_word=settings["do_whole_word_mask"],
+            max_ngram_size=settings["max_ngram_size"],
+            ngram_weights=settings["ngram_weights"],
+        )
+
 
 def mask_rows(input_ids, lengths, word_starts, keys, spec):
     """Masks a batch of rows.

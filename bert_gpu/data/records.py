@@ -26,9 +26,8 @@ import zlib
 
 import google_crc32c
 import numpy as np
-import tensorflow as tf
 
-from bert_gpu.files import within_free_space
+from bert_gpu.files import atomic_file, within_free_space
 from bert_gpu.settings import UserError
 
 HEADER, FOOTER = 12, 4
@@ -81,10 +80,12 @@ class ShardWriter:
         self.num_bytes = 0
 
     def __enter__(self):
-        self.file = self.sink = tf.io.gfile.GFile(self.partial, "wb")
+        self.shard = contextlib.ExitStack()
+        with self._explained():
+            opened = atomic_file(self.path, "wb", self.partial)
+            self.file = self.sink = self.shard.enter_context(opened)
         if self.compress:
             self.sink = gzip.GzipFile("", "wb", GZIP_LEVEL, self.file, mtime=0)
-        self.sink.write(b"")  # creates the file even when there is no record
         return self
 
     def write(self, buffer, splits):
@@ -99,44 +100,30 @@ class ShardWriter:
         self.crcs.append(np.array(crcs, "<u4"))
         self.sizes.append(np.diff(splits) + HEADER + FOOTER)
 
-    def __exit__(self, error, *_):
+    def __exit__(self, kind, error, traceback):
         if error is not None:
-            self._remove()
-            return
-        try:
-            with self._explained():
-                self._finish()
-        except UserError:
-            self._remove()
-            raise
+            return self.shard.__exit__(kind, error, traceback)
+        with self._explained(), self.shard:
+            self._finish()
 
     def _finish(self):
         if self.compress:
             self.sink.close()  # writes the end of the archive; the file stays open
         self.num_bytes = self.file.tell()
-        self.file.close()
         offsets = np.concatenate([[0], np.cumsum(np.concatenate([[], *self.sizes]))])
         crcs = np.concatenate([[], *self.crcs])
-        with tf.io.gfile.GFile(self.partial + ".index", "wb") as file:
+        with atomic_file(index_path(self.path), "wb", self.partial + ".index") as file:
             file.write(pack_index(offsets, crcs))
-        tf.io.gfile.rename(self.partial + ".index", index_path(self.path), overwrite=True)
-        tf.io.gfile.rename(self.partial, self.path, overwrite=True)
-
-    def _remove(self):
-        # closing fails too when writing failed
-        with contextlib.suppress(tf.errors.OpError):
-            self.file.close()
-        tf.io.gfile.remove(self.partial)
 
     @contextlib.contextmanager
     def _explained(self):
         """Turns a full disk and the like into a UserError."""
         try:
             yield
-        except tf.errors.OpError as error:
-            what = " ".join(error.message.split())[-80:]
+        except OSError as error:
             raise UserError(
-                f"{self.path}: cannot be written ({what}); make room, then repeat the same command"
+                f"{self.path}: cannot be written ({error.strerror}); "
+                "make room, then repeat the same command"
             ) from error
 
 

@@ -6,6 +6,7 @@ time; random second segments of NSP instances come from the same window.
 
 import dataclasses
 import os
+import typing
 import zlib
 
 import numpy as np
@@ -14,10 +15,10 @@ import tensorflow as tf
 from bert_gpu.data import examples, instances, masking, packing
 from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
-from bert_gpu.files import read_json, write_json
+from bert_gpu.files import atomic_file, read_json, write_json
 from bert_gpu.malloc import trim_heap
 from bert_gpu.settings import UserError, fields_of, setting
-from bert_gpu.tensor_files import load_file, save_file
+from bert_gpu.tensor_files import load_file, save
 from bert_gpu.text import clean, corpus
 from bert_gpu.text.tokenizers import open_tokenizer
 
@@ -40,7 +41,7 @@ class Shard:
 
     @property
     def num_bytes(self):
-        """Of text that is read."""
+        """Bytes of text that are read."""
         return sum(window.num_bytes for window in self.windows)
 
 
@@ -50,17 +51,31 @@ class Counts:
 
     num_instances: int = setting(0, "Rows.", low=0)
     num_random_next: int = setting(0, "Rows with a random second segment.", low=0)
-    num_documents: int = setting(0, "Of the text.", low=0)
-    num_sentences: int = setting(0, "Of the text.", low=0)
-    num_tokens: int = setting(0, "Of the text, one pass.", low=0)
+    num_documents: int = setting(0, "Documents of the text.", low=0)
+    num_sentences: int = setting(0, "Sentences of the text.", low=0)
+    num_tokens: int = setting(0, "Tokens of the text, in one pass.", low=0)
     num_unknown: int = setting(0, "Tokens that the vocabulary lacks.", low=0)
-    num_row_tokens: int = setting(0, "Of all rows, without padding.", low=0)
-    num_bytes: int = setting(0, "Size of the shard.", low=0)
-    num_dropped: int = setting(0, "Documents, by --max_tokens_per_character.", low=0)
+    num_row_tokens: int = setting(0, "Tokens of all rows, without padding.", low=0)
+    num_bytes: int = setting(0, "Size of the shard's file.", low=0)
+    num_dropped: int = setting(0, "Documents that --max_tokens_per_character drops.", low=0)
 
     def __add__(self, other):
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
         return Counts(*(mine + theirs for mine, theirs in pairs))
+
+
+class Tokenized(typing.NamedTuple):
+    """Documents (lists of sentences) and their tokens.
+
+    Attributes:
+      documents: list, those that are kept. ids: (T,) int, the tokens of all their sentences.
+      splits: (sentences + 1,) offsets of the sentences in ids. num_dropped: documents.
+    """
+
+    documents: list
+    ids: np.ndarray
+    splits: np.ndarray
+    num_dropped: int
 
 
 class MemoryWriter:
@@ -73,7 +88,7 @@ class MemoryWriter:
         self.parts += [buffer.tobytes(), bytes((HEADER + FOOTER) * (len(splits) - 1))]
 
 
-class Worker:
+class ShardBuilder:
     """Turns windows into a shard. Picklable: each process makes its own tokenizer."""
 
     def __init__(self, config, vocab_file, fate):
@@ -115,7 +130,8 @@ class Worker:
                 report(num_bytes if shard.split == "train" else 0, group_counts.num_tokens)
             if self.config.order in SCORED_ORDERS:
                 whole = np.concatenate(scores) if scores else np.zeros(0)
-                save_file({"scores": whole}, scores_path(shard))
+                with atomic_file(scores_path(shard), "wb") as file:
+                    file.write(save({"scores": whole}))
         counts.num_bytes = writer.num_bytes
         write_json(stats_path(shard), dataclasses.asdict(counts))
 
@@ -232,13 +248,11 @@ class Worker:
         return counts
 
     def tokenize(self, texts):
-        """(kept documents, ids, sentence splits, number of documents dropped by
-        --max_tokens_per_character).
-        """
+        """The Tokenized of documents, without those that --max_tokens_per_character drops."""
         ids, splits = self.tokenizer.tokenize([line for document in texts for line in document])
         limit = self.config.max_tokens_per_character
         if limit is None:
-            return texts, ids, splits, 0
+            return Tokenized(texts, ids, splits, 0)
         ends = np.cumsum([0, *map(len, texts)])
         num_tokens = np.diff(splits[ends])
         num_characters = np.array(
@@ -249,7 +263,8 @@ class Worker:
         lengths = np.diff(splits)
         kept = [document for document, good in zip(texts, keep, strict=True) if good]
         kept_splits = np.concatenate([[0], np.cumsum(lengths[kept_lines])]).astype(np.int64)
-        return kept, ids[np.repeat(kept_lines, lengths)], kept_splits, int((~keep).sum())
+        kept_ids = ids[np.repeat(kept_lines, lengths)]
+        return Tokenized(kept, kept_ids, kept_splits, int((~keep).sum()))
 
     def _rows(self, documents, num_own, key, num_passes):
         """PairRows or PieceRows of all passes over the first `num_own` documents, ordered as the
@@ -310,17 +325,8 @@ class Worker:
         return {rename.get(name, name): values for name, values in features.items()}
 
     def _mask_rows(self, input_ids, lengths, word_starts, keys):
-        tokenizer = self.tokenizer
-        spec = masking.MaskingSpec(
-            max_predictions=self.config.num_predictions,
-            share=self.config.masked_lm_prob,
-            vocab_size=tokenizer.vocab_size,
-            cls_id=tokenizer.cls_id,
-            sep_id=tokenizer.sep_id,
-            mask_id=tokenizer.mask_id,
-            whole_word=self.config.do_whole_word_mask,
-            max_ngram_size=self.config.max_ngram_size,
-            ngram_weights=self.config.ngram_weights,
+        spec = masking.MaskingSpec.from_settings(
+            self.config.to_dict(), self.config.num_predictions, self.tokenizer
         )
         return masking.mask_rows(input_ids, lengths, word_starts, keys, spec)
 
@@ -341,7 +347,7 @@ def compact_features(tokens):
 
 
 def rarity(tokens, frequencies):
-    """(N,) minus the mean log frequency of each row's tokens in the block, without special tokens:
+    """(N,) minus the mean log frequency of each row's tokens in the window, without special tokens:
     large for rare words.
     """
     shares = frequencies[tokens.input_ids]

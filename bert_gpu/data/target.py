@@ -15,22 +15,16 @@ import numpy as np
 
 from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from bert_gpu.data.records import index_path
-from bert_gpu.data.shards import read_scores, stats_path
+from bert_gpu.data.shards import read_scores, read_stats, stats_path
 from bert_gpu.files import check_writable, read_json, write_json
 from bert_gpu.settings import UserError, fields_of
 from bert_gpu.text.config import FILE_NAMES
 from bert_gpu.text.tokenizers import open_tokenizer
 from bert_gpu.text.wordpiece_learner import write_whole_file
 
-# Files that a killed process may leave: *.partial of shards (records.py) and of JSON (files.py),
-# PID.unfinished of the rest.
-UNFINISHED = (
-    ".{name}-*.partial*",
-    "..{name}*.partial",
-    f".{FILE_NAME}.*.partial",
-    "{name}.order.*.unfinished",
-)
-UNFINISHED += tuple(f"{name}.*.unfinished" for name in FILE_NAMES.values())
+# Files that a killed process may leave (files.atomic_file), those of shards first.
+UNFINISHED = (".{name}-*.partial*", "..{name}*.partial", ".{name}.order.*.partial")
+UNFINISHED += tuple(f".{name}.*.partial" for name in (FILE_NAME, *FILE_NAMES.values()))
 # What a job needs until it is finished.
 TEMPORARY = (".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
 LEARNT = "learnt from the text"  # in the place of a vocabulary's identity
@@ -99,8 +93,8 @@ class Target:
             in_the_way.append(self.vocab_file)
         if in_the_way:
             raise UserError(
-                f"{in_the_way[0]}: is in the way, and this script did "
-                "not write it; move it, or choose another folder"
+                f"{in_the_way[0]}: exists and was not written by this script; "
+                "move it, or choose another folder"
             )
 
     def _compare(self, stored):
@@ -203,12 +197,14 @@ class Target:
 
     def keep(self, shards):
         """The job's complete shards. Removes other shards of this name, which an interrupted
-        --overwrite left.
+        --overwrite or a power cut left.
         """
         complete = [
             shard
             for shard in shards
-            if os.path.exists(shard.path) and os.path.exists(stats_path(shard))
+            if os.path.exists(shard.path)
+            and os.path.exists(stats_path(shard))
+            and os.path.getsize(shard.path) == read_stats(shard).num_bytes
         ]
         known = {path for shard in complete for path in (shard.path, index_path(shard.path))}
         for path in self._shard_files():

@@ -104,8 +104,10 @@ def describe(chosen, text_share, num_rows, share):
 
 
 def validation_warnings(chosen, text_share, share):
-    """Of a validation that takes far more of the text than the share wanted: list of str. chosen:
-    (D,) bool. text_share: of the bytes.
+    """Warns of a validation that takes far more of the text than the share wanted: list of str.
+
+    Args:
+      chosen: (D,) bool. text_share: of the bytes. share: of the documents, as wanted.
     """
     if text_share <= FAR_MORE * max(share, 1 / len(chosen)):
         return []

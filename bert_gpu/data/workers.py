@@ -17,39 +17,39 @@ THREADS_BYTES = 1000 << 20
 UNSEEN_SECONDS = 90.0
 
 
-def write_shards(worker, shards, workers, work_bytes, report):
+def write_shards(builder, shards, workers, work_bytes, report):
     """Writes shards in any order.
 
     Args:
-      worker: shards.Worker. shards: list of Shard. workers: parallel.Workers.
+      builder: shards.ShardBuilder. shards: list of Shard. workers: parallel.Workers.
       work_bytes: bytes of text times passes. report: called with (bytes of text, tokens) done since
         the last call.
     """
-    assert worker.tokenizer  # created once, before threads start
+    assert builder.tokenizer  # created once, before threads start
     # the validation shard, which is last, is little work
     num_tasks = sum(shard.split == "train" for shard in shards)
     pool = workers.pool(num_tasks, work_bytes < THREADS_BYTES, parallel.Threads)
     # closed before the folder's lock is free, also when this fails
     with contextlib.closing(
-        pool.run(functools.partial(write_shard, worker), shards, report)
+        pool.run(functools.partial(write_shard, builder), shards, report)
     ) as written:
         for path in written:
             wait_for_file(path)
 
 
-def write_shard(worker, shard, report):
+def write_shard(builder, shard, report):
     """Writes a shard; returns its path."""
-    worker.write_shard(shard, report)
+    builder.write_shard(shard, report)
     return shard.path
 
 
-def wait_for_file(path, clock=time.monotonic, sleep=time.sleep):
+def wait_for_file(path):
     """Returns when a file that a worker has written is seen here; UserError when it never is."""
-    end = clock() + UNSEEN_SECONDS
+    end = time.monotonic() + UNSEEN_SECONDS
     while os.path.basename(path) not in os.listdir(os.path.dirname(path) or "."):
-        if clock() > end:
+        if time.monotonic() > end:
             raise UserError(
                 f"{path}: was written on another node of the cluster and is not seen here; "
                 "name a folder that all nodes share"
             )
-        sleep(1.0)
+        time.sleep(1.0)

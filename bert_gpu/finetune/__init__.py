@@ -18,7 +18,7 @@ def finetune(settings, console=None):
 
     Raises:
       settings.UserError: a setting or a file is wrong; the message says what to do.
-      settings.GaveUp: the run diverged, stopped early or could not save.
+      settings.TrainingStopped: the run diverged, stopped early or could not save.
       KeyboardInterrupt: Ctrl-C, after the current step is saved. SIGTERM ends the process then; a
         second signal ends it at once.
     """

@@ -36,7 +36,7 @@ class FinetuneConfig(Settings):
         "Folder with train, dev and test files, .tsv, .csv, .jsonl or .parquet (of ner also .txt "
         "or .conll, of squad .json); the test file may lack labels. For a task of GLUE also the "
         "folder that holds CoLA, SST-2 and so on. Default: the bundled examples/pairs, or none "
-        "where one of the files is named.",
+        "where one of the files is named; without training the data of the model's run.",
         instead=("train_file", "dev_file", "test_file"),
     )
     train_file: str | None = setting(
@@ -65,13 +65,16 @@ class FinetuneConfig(Settings):
     )
     dev_share: float = setting(
         0.0,
-        "Share of the training file that is evaluated on instead of trained on, chosen by a hash "
-        "of the texts.",
+        "Fraction of the training file that is evaluated on instead of trained on, chosen by a "
+        "hash of the texts.",
         low=0.0,
         below=1.0,
     )
     test_share: float = setting(
-        0.0, "Share of the training file that is the test file, likewise.", low=0.0, below=1.0
+        0.0,
+        "Fraction of the training file that is set aside as the test set, chosen likewise.",
+        low=0.0,
+        below=1.0,
     )
     columns: tuple[str, ...] | None = setting(
         None,
@@ -135,7 +138,8 @@ class FinetuneConfig(Settings):
     predict_batch_size: int = setting(32, "Examples that one GPU predicts at once.", low=1)
     label_smoothing: float = setting(
         0.0,
-        "Share of the target that all classes have alike in training, of a classification.",
+        "Label smoothing in classification: the fraction of the target spread evenly over all "
+        "classes.",
         low=0.0,
         below=1.0,
     )
@@ -156,8 +160,8 @@ class StartConfig(Settings):
     init_checkpoint: str | None = setting(
         None,
         "Start from this model: a model/ folder, a run's folder or a Hugging Face "
-        "BERT folder; none = random weights. RUN/marks, the models that a pretraining "
-        "exported on its way, is a fine-tuning of each. Default: runs/pretrain/model, or "
+        "BERT folder; none = random weights. RUN/marks (the models exported during a "
+        "pretraining) starts one fine-tuning from each. Default: runs/pretrain/model, or "
         "without training the model in --output_dir.",
     )
     model: str | None = setting(
@@ -201,7 +205,7 @@ class TokenConfig(Settings):
 
     doc_stride: int | None = setting(
         None,
-        "Tokens from the beginning of a row to that of the next one, of a text that needs several: "
+        "Stride in tokens between consecutive rows of a text that does not fit into one: "
         "contexts of squad, sentences of ner. Default: 128 of squad, half a row of ner.",
         low=1,
     )
@@ -240,7 +244,7 @@ class SweepConfig(Settings):
     )
     mnli_first: bool = setting(
         False,
-        "With --task_name=all: train RTE, MRPC and STS-B from the model that MNLI has left, "
+        "With --task_name=all: train RTE, MRPC and STS-B from the model fine-tuned on MNLI, "
         "instead of --init_checkpoint.",
     )
 

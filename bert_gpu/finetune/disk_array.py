@@ -8,7 +8,7 @@ import numpy as np
 IN_MEMORY_BYTES = 256 << 20
 
 
-class GrowingArray:
+class DiskArray:
     """Collects int32 arrays (n,) and gives them as one (T,).
 
     Args of the constructor:

@@ -8,9 +8,10 @@ import os
 
 import numpy as np
 
-from bert_gpu.finetune.tables import Part, Table
-from bert_gpu.finetune.tasks import SPLITS
-from bert_gpu.settings import UserError
+from bert_gpu.finetune.problem_types import are_measures, number_in
+from bert_gpu.finetune.tables import DIALECTS, Part, Table
+from bert_gpu.finetune.tasks import SPLITS, TASKS
+from bert_gpu.settings import UserError, shortened
 
 CHUNK_ROWS = 8192
 IDS = ("id", "index")  # columns that number the examples
@@ -95,6 +96,7 @@ class Examples(Loaded):
         self.source, self.path, self.task = source, source.path, task
         self.table = Table(source.path, task.columns.get(split), wanted, task.skips_broken)
         header = self.header = self.table.header
+        check_header(self.table, task, needs_label)
         self.a = find_column(self.path, header, task.text_a, "text_a")
         self.b = self.label = None
         if task.text_b is not None and (task.requires_text_b or task.text_b in header):
@@ -134,6 +136,11 @@ class Examples(Loaded):
         self.label_names = tuple(found)
         self.label_lines = tuple(line for _, line in found.values())
         self.label_codes = np.array(codes, np.int32) if self.has_labels else None
+        if self.has_labels and self.task.kind == "classification" and are_measures(found):
+            self.warnings += (
+                f"{self.task.label!r} has numbers such as {self.label_names[0]}, which are taken "
+                "for classes; to predict numbers, give --task_kind=regression",
+            )
 
     def chunks(self):
         """Reads the file again: yields Chunks of up to CHUNK_ROWS examples, in order."""
@@ -180,6 +187,38 @@ def check_alike(task, examples):
                 f"but {pairs[0].path} has; add it, or name the "
                 "column with --text_b (--text_b= for single sentences)"
             )
+
+
+def check_header(table, task, needs_label):
+    """UserError that says what to do about a table without the columns of a TaskSpec, where its
+    first line shows it: it is a row, or has single texts and the task is pairs.
+    """
+    header, wanted = table.header, (task.text_a, task.label) if needs_label else (task.text_a,)
+    if set(wanted) <= set(header):
+        return
+    if table.kind in DIALECTS and table.is_headed and any(map(is_content, header)):
+        first, second = task.text_a, task.text_b or "text_b"
+        names = {
+            1: (first,),
+            2: (first, task.label if needs_label else second),
+            3: (first, second, task.label),
+        }.get(len(header), (first, "..."))
+        raise UserError(
+            f"{table.path}: line 1 ({shortened(', '.join(header))}) seems to be a row, not a "
+            f"header; name the {len(header)} columns with --columns={','.join(names)}"[:300]
+        )
+    single = TASKS["single"]
+    if task.text_a == TASKS["pairs"].text_a not in header and single.text_a in header:
+        raise UserError(
+            f"{table.path}: line 1 has no column {task.text_a!r} (it has "
+            f"{shortened(', '.join(header))}); for single texts give --task_name=single, else name "
+            "your columns with --text_a and --text_b"[:300]
+        )
+
+
+def is_content(title):
+    """Whether a cell of a first line is a number or a text rather than the name of a column."""
+    return number_in(title) is not None or len(title) > 40 or title.count(" ") > 2
 
 
 def find_column(path, header, name, flag):

@@ -1,4 +1,4 @@
-"""Metrics of predictions, from a kind's outputs and targets (problem_types.py).
+"""Metrics of predictions, from a problem type's outputs and targets (problem_types.py).
 
 Legend: N examples, C classes or labels. A metric that the data do not define (ROC-AUC when all
 labels are equal, F1 when a class does not occur, a correlation with a constant) is None, not 0 or
@@ -68,9 +68,9 @@ def matthews(probabilities, labels):
 
 
 def loss(outputs, targets):
-    """The mean of the kind's loss: the cross-entropy in nats of classes, or of several labels an
-    example; the squared error of numbers. Not scikit-learn's log_loss, which clips it at 36 and so
-    differs from the training loss.
+    """The mean loss: of classes, or of several labels an example, the cross-entropy in nats; of
+    numbers the squared error. Not scikit-learn's log_loss, which clips it at 36 and so differs from
+    the training loss.
     """
     targets = np.asarray(targets)
     if targets.ndim == 1 and np.issubdtype(targets.dtype, np.floating):
@@ -148,7 +148,7 @@ def compute_metrics(outputs, targets, names=("accuracy", "f1", "auc", "loss")):
     """{name: float or None} of the metrics `names`.
 
     Args:
-      outputs: of a kind's `outputs`: float (N, C); rows of a classifier's sum to 1.
+      outputs: of a problem type's `outputs`: float (N, C); rows of a classifier's sum to 1.
       targets: of its `targets`: int (N,), float (N,), or 0 and 1 (N, C).
     """
     outputs, targets = np.asarray(outputs), np.asarray(targets)

@@ -47,24 +47,24 @@ class Predicted(typing.NamedTuple):
     null_odds: dict | None
 
 
-def predict(examples, rows, kind, tokens, outputs):
+def predict(examples, rows, problem_type, tokens, outputs):
     """Predicted of the questions of examples.
 
     Args:
-      examples: squad.Questions. rows: classifier.EncodedExamples. kind: answers.Answers. tokens:
-        TokenConfig. outputs: list of R Best.
+      examples: squad.Questions. rows: encoded.EncodedExamples. problem_type:
+        question_answering.Answers. tokens: TokenConfig. outputs: list of R Best.
     """
-    found = Predicted({}, {}, {} if kind.allows_none else None)
+    found = Predicted({}, {}, {} if problem_type.allows_none else None)
     bounds = np.searchsorted(rows.origin.questions, np.arange(len(examples) + 1))
     for index, question in enumerate(examples.questions):
         of_question = range(bounds[index], bounds[index + 1])
         context = examples.contexts[question.context]
         pairs = candidates(rows, index, of_question, outputs, tokens)
         null = min((outputs[row].null_scores for row in of_question), key=sum)
-        entries = n_best(context, pairs, kind, null)
+        entries = n_best(context, pairs, problem_type, null)
         best = next((entry for entry in entries if entry["text"]), None)
         answer = entries[0]["text"]
-        if kind.allows_none:
+        if problem_type.allows_none:
             odds = sum(null)
             if best is not None:
                 odds -= best["start_logit"] + best["end_logit"]
@@ -116,22 +116,22 @@ def candidates(rows, index, of_question, outputs, tokens):
     return Pairs(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
-def n_best(context, pairs, kind, null):
+def n_best(context, pairs, problem_type, null):
     """The best answers of different texts, at most n_best_size of them, as Predicted.n_best has
     them; with allows_none also no answer, "". null: its scores as first and as last.
     """
     begins, ends, start_scores, end_scores = (values.tolist() for values in pairs)
     texts = [context[begin:end] for begin, end in zip(begins, ends, strict=True)]
     rows = list(zip(texts, start_scores, end_scores, strict=True))
-    if kind.allows_none:
+    if problem_type.allows_none:
         rows.append(("", *null))
     rows.sort(key=lambda row: row[1] + row[2], reverse=True)
     chosen = {}
     for row in rows:
-        if len(chosen) == kind.n_best_size:
+        if len(chosen) == problem_type.n_best_size:
             break
         chosen.setdefault(row[0], row)
-    if kind.allows_none:
+    if problem_type.allows_none:
         chosen.setdefault("", ("", *null))
     entries = list(chosen.values()) or [("", 0.0, 0.0)]
     totals = np.array([first + last for _, first, last in entries])

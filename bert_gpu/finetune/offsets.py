@@ -2,10 +2,9 @@
 
 A tokenizer's cleaning may change the length of a text. SentencePiece reports offsets itself; for
 WordPiece they are found by cutting the text first: into Google's words (white space, punctuation,
-Chinese characters; text/basic_tokenizer.py), of which each character stays known, and where a word
-has several pieces, character by character. The pieces themselves are those of the whole text: where
-cutting would change them (a sigma before an apostrophe), those between two spaces have the place of
-all of it.
+Chinese characters; text/basic_tokenizer.py), whose characters are known, and a word of several
+pieces character by character. The pieces themselves are those of the whole text: where cutting at
+punctuation would change them (a sigma before an apostrophe), `places_between_spaces` finds theirs.
 
 Legend: T pieces of a text.
 """
@@ -103,9 +102,9 @@ def places_in_word(tokenizer, word, ids):
 
 
 def places_between_spaces(tokenizer, text, ids):
-    """(begins, ends) of pieces that are not those of the text's words alone: where two spaces have
-    the pieces of the words between them, as ever, else all that stands between; of all of the text
-    where even that is another.
+    """(begins, ends) of the pieces of a text that are not those of its words alone. Between two
+    spaces, the offsets of the words' own pieces if these match the pieces of the whole text, else
+    the whole stretch between the spaces; if even those pieces differ, the whole text.
     """
     limits = spans_of(text, "[a.]+")
     found, splits = tokenizer.tokenize([text[begin:end] for begin, end in limits])

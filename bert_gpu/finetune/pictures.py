@@ -35,7 +35,7 @@ def draw(output_dir, stem, task, labels, outputs, targets):
 
     Args:
       stem: of the file, which names the pictures. task: TaskSpec. labels: names of the classes.
-      outputs, targets: of the kind, float64 (N, C) and (N,); (N, C) for several labels.
+      outputs, targets: of the problem type, float64 (N, C) and (N,); (N, C) for several labels.
     """
     folder = os.path.join(output_dir, FOLDER)
     if task.kind == "regression":

@@ -1,8 +1,8 @@
-"""What kinds of answer a task may want of a text: a class, a number, several labels at once.
+"""The types of problem that a task on texts may be: one class, a number, several labels at once.
 
-A kind says how the labels of a file become targets, what the model's scores mean, and what its loss
-is; token_classification.py has that of words. Legend: N examples, B batch, C scores for an example
-(classes, labels, or 1).
+A problem type says how the labels of a file become targets, what the model's scores mean, and what
+its loss is; token_classification.py has that of words, question_answering.py that of answers.
+Legend: N examples, B batch, C scores for an example (classes, labels, or 1).
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ heads = Later("bert_gpu.finetune.heads")
 SEPARATOR = ","  # of the labels in a cell
 
 
-class Kind:
-    """What every kind has; here that of texts.
+class ProblemType:
+    """What every problem type has; here those of texts.
 
-    problem_type: as in config.json of Hugging Face, None where it has none. target: the name of the
-    targets in a batch.
+    config_name: its name in config.json of Hugging Face, None where it has none. target: the name
+    of the targets in a batch.
     """
 
-    problem_type, target = None, "labels"
+    config_name, target = None, "labels"
 
     @property
     def head(self):
@@ -36,7 +36,7 @@ class Kind:
 
     def kept(self, logits, batch):
         """What is kept of the scores of each row (B, ...) of an evaluation: a list of B arrays.
-        batch: as `classifier.make_batch` gives it.
+        batch: as `encoded.make_batch` gives it.
         """
         return list(logits)
 
@@ -49,16 +49,16 @@ class Kind:
 
 
 @dataclasses.dataclass(frozen=True)
-class Classification(Kind):
+class Classification(ProblemType):
     """One of C classes; the loss is the cross-entropy, in nats.
 
-    label_smoothing: share of the target that all classes have alike (Szegedy et al. 2016,
+    label_smoothing: fraction of the target spread evenly over all classes (Szegedy et al. 2016,
     arXiv 1512.00567, section 7). class_weights: C factors of the losses, or None.
     """
 
     label_smoothing: float = 0.0
     class_weights: tuple[float, ...] | None = None
-    problem_type = "single_label_classification"  # as in config.json of Hugging Face
+    config_name = "single_label_classification"
     metrics = ("accuracy", "f1", "auc", "loss")
 
     def find_labels(self, examples):
@@ -96,16 +96,16 @@ class Classification(Kind):
         exponentials = np.exp(logits - logits.max(-1, keepdims=True))
         return exponentials / exponentials.sum(-1, keepdims=True)
 
-    def answers(self, outputs, labels):
+    def predicted_labels(self, outputs, labels):
         """The predicted label of each example, a list of str."""
         return [labels[index] for index in np.argmax(outputs, -1)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Regression(Kind):
+class Regression(ProblemType):
     """A number; the loss is the squared error. C = 1."""
 
-    problem_type = "regression"
+    config_name = "regression"
     metrics = ("pearson", "spearman", "loss")
 
     def find_labels(self, examples):
@@ -135,17 +135,17 @@ class Regression(Kind):
         """float64 (N, 1): the predicted numbers."""
         return logits
 
-    def answers(self, outputs, labels):
+    def predicted_labels(self, outputs, labels):
         return [f"{value:.6g}" for value in outputs[:, 0]]
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiLabel(Kind):
+class MultiLabel(ProblemType):
     """Any number of C labels, in one cell: separated by commas, or a JSON list. The loss is the
     mean binary cross-entropy over the labels, in nats.
     """
 
-    problem_type = "multi_label_classification"
+    config_name = "multi_label_classification"
     metrics = ("f1_micro", "f1_macro", "exact_match", "loss")
 
     def find_labels(self, examples):
@@ -180,7 +180,7 @@ class MultiLabel(Kind):
         """float64 (N, C) -> the probability of each label."""
         return np.exp(-np.logaddexp(0, -logits))
 
-    def answers(self, outputs, labels):
+    def predicted_labels(self, outputs, labels):
         """The labels that are more probable than not, separated by commas."""
         return [
             SEPARATOR.join(label for label, value in zip(labels, row, strict=True) if value > 0.5)
@@ -188,7 +188,7 @@ class MultiLabel(Kind):
         ]
 
 
-KINDS = dict(classification=Classification, regression=Regression, multilabel=MultiLabel)
+PROBLEM_TYPES = dict(classification=Classification, regression=Regression, multilabel=MultiLabel)
 
 
 def check_plain_loss(config, task):
@@ -196,7 +196,7 @@ def check_plain_loss(config, task):
     for flag in ("label_smoothing", "class_weights"):
         if getattr(config, flag):
             raise UserError(
-                f"--{flag}={getattr(config, flag)}: is for classes, and this task is a "
+                f"--{flag}={getattr(config, flag)}: applies to classification only, not to "
                 f"{task.kind}; drop it"
             )
 
@@ -224,6 +224,16 @@ def number_in(text):
     return value if math.isfinite(value) else None
 
 
+def are_measures(labels):
+    """Whether labels are numbers, more than two and some not whole: rather values than classes."""
+    numbers = [number_in(label) for label in labels]
+    return (
+        len(numbers) > 2
+        and None not in numbers
+        and not all(number.is_integer() for number in numbers)
+    )
+
+
 def labels_in(cell):
     """The labels in a cell: those of a JSON list, or those between commas; without repetitions."""
     if cell.startswith("["):
@@ -237,9 +247,16 @@ def labels_in(cell):
 
 
 def unknown_label(examples, line, label, labels):
+    """UserError for a label of a file that is none of the labels of a training or a model."""
     shown = ", ".join(labels)
-    shown = shown if len(shown) <= 100 else shown[:97] + "..."
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    owner = "the training file" if examples.task.labels is None else examples.task.name
+    remedy = "add an example of it there, or leave its rows out"
+    if examples.task.labels is not None:
+        remedy = "correct it, or leave its rows out"
+    elif examples.task.kind == "classification" and are_measures([label, *labels]):
+        remedy = "to predict numbers, give --task_kind=regression"
     return UserError(
-        f"{examples.path}: line {line} has the label {label[:40]!r}, "
-        f"which the classifier does not have (it has {shown})"
+        f"{examples.path}: line {line} has the label {label[:40]!r}, which {owner} does not have "
+        f"(it has {shown}); {remedy}"[:300]
     )

@@ -1,4 +1,4 @@
-"""The form of squad: a piece of its context that answers each question; see forms.FormModule.
+"""The task type of squad: a span of its context answers each question; see task_types.TaskType.
 
 Rows are [CLS] question [SEP] window of the context [SEP]. The head scores each token as the
 answer's first and as its last; [CLS] as both stands for no answer. n_best.py makes answers of it.
@@ -16,19 +16,19 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.finetune import problem_types, results, squad_metrics
-from bert_gpu.finetune.classifier import LENGTH_MULTIPLE, EncodedExamples
-from bert_gpu.finetune.disk_array import GrowingArray
-from bert_gpu.finetune.heads import SPAN as HEAD
+from bert_gpu.finetune.disk_array import DiskArray
+from bert_gpu.finetune.encoded import LENGTH_MULTIPLE, EncodedExamples
+from bert_gpu.finetune.heads import SPAN
 from bert_gpu.finetune.n_best import NO_ANSWER, best_of, predict
 from bert_gpu.finetune.offsets import locate_pieces
-from bert_gpu.finetune.results import ANSWERS as PREDICTED
-from bert_gpu.finetune.squad import Questions as open_examples  # noqa: F401
+from bert_gpu.finetune.squad import Questions
 from bert_gpu.finetune.task_types import check_texts_only
 from bert_gpu.finetune.windows import cut_windows
 from bert_gpu.model.heads import cross_entropy
 from bert_gpu.settings import UserError
 from bert_gpu.text.framing import ranges
 
+HEAD, PREDICTED = SPAN, results.ANSWERS
 CONTEXTS_PER_CALL = 512  # that are tokenized at once
 
 
@@ -49,7 +49,7 @@ class Origin(typing.NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Answers(problem_types.Kind):
+class Answers(problem_types.ProblemType):
     """The first and the last token of an answer; the loss is the mean of their cross-entropies.
 
     allows_none: whether a question may have no answer. n_best_size: tokens that are
@@ -83,6 +83,10 @@ def check(settings):
     check_texts_only(settings, "squad")
 
 
+def open_examples(task, source, needs_label):
+    return Questions(task, source, needs_label)
+
+
 def find_labels(task, examples):
     return ()
 
@@ -93,13 +97,13 @@ def defaults(examples):
     )
 
 
-def make_kind(settings, task, labels, examples):
+def make_problem_type(settings, task, labels, examples):
     problem_types.check_plain_loss(settings.run, task)
     tokens = settings.tokens
     return Answers(tokens.version_2_with_negative, tokens.n_best_size)
 
 
-def encode(examples, kind, start, settings, max_seq_length, folder):
+def encode(examples, problem_type, start, settings, max_seq_length, folder):
     """EncodedExamples with labels int32 (R, 2), and an Origin."""
     tokens, questions = settings.tokens, examples.questions
     if max_seq_length < tokens.max_query_length + 4:
@@ -107,7 +111,7 @@ def encode(examples, kind, start, settings, max_seq_length, folder):
             f"--max_seq_length={max_seq_length}: leaves no room beside a question of "
             f"--max_query_length={tokens.max_query_length} tokens; raise it, or lower that"
         )
-    ids, begins, ends = GrowingArray(folder), GrowingArray(folder), GrowingArray(folder)
+    ids, begins, ends = DiskArray(folder), DiskArray(folder), DiskArray(folder)
     lengths, firsts, rows = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)], []
     sizes, labels = [np.zeros(1, np.int64)], [np.zeros((0, 2), np.int32)]
     asked = itertools.groupby(enumerate(questions), lambda one: one[1].context)
@@ -214,33 +218,41 @@ def describe(examples, rows):
     )
 
 
-def metric_names(task, kind, labels):
-    more = squad_metrics.OF_IMPOSSIBLE if kind.allows_none else ()
+def metric_names(task, problem_type, labels):
+    more = squad_metrics.OF_IMPOSSIBLE if problem_type.allows_none else ()
     return (*squad_metrics.PLAIN, *more)
 
 
-def judge(settings, examples, rows, kind, labels, outputs, names):
-    if not all(np.isfinite(best.start_scores + best.end_scores).all() for best in outputs):
+def predicted_answers(evaluated):
+    """The n_best.Predicted of an Evaluated."""
+    tokens, outputs = evaluated.settings.tokens, evaluated.outputs
+    return predict(evaluated.examples, evaluated.rows, evaluated.problem_type, tokens, outputs)
+
+
+def judge(evaluated, names):
+    every = (best.start_scores + best.end_scores for best in evaluated.outputs)
+    if not all(np.isfinite(scores).all() for scores in every):
         return dict.fromkeys(names)  # a model that has overflowed predicts nothing
-    predicted = predict(examples, rows, kind, settings.tokens, outputs)
-    answers = {question.id: question.answers for question in examples.questions}
+    predicted = predicted_answers(evaluated)
+    answers = {question.id: question.answers for question in evaluated.examples.questions}
     found = squad_metrics.score(predicted.answers, answers, predicted.null_odds)
     return {name: found[name] for name in names}
 
 
-def after_evaluation(output_dir, settings, examples, rows, kind, labels, outputs):
+def after_evaluation(output_dir, evaluated):
     """Writes the predictions of a dev file, for the official evaluation."""
-    if examples.source.stem != "test":
-        write(output_dir, settings, examples, rows, kind, labels, outputs)
+    if evaluated.stem != "test":
+        write(output_dir, evaluated)
 
 
-def write(output_dir, settings, examples, rows, kind, labels, outputs):
+def write(output_dir, evaluated):
     """Writes predictions.json, {id: answer}, nbest_predictions.json and, where a question may have
     no answer, null_odds.json; of a dev file with _dev in the names.
     """
-    predicted = predict(examples, rows, kind, settings.tokens, outputs)
-    stem = examples.source.stem
-    suffix, named = ("", settings.run.predictions_file) if stem == "test" else (f"_{stem}", None)
+    predicted, stem = predicted_answers(evaluated), evaluated.stem
+    suffix, named = (
+        ("", evaluated.settings.run.predictions_file) if stem == "test" else (f"_{stem}", None)
+    )
     where, name = results.predictions_path(output_dir, suffix, named, PREDICTED)
     contents = {(where, name): predicted.answers}
     contents[output_dir, results.with_suffix(results.N_BEST, suffix)] = predicted.n_best

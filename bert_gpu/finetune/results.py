@@ -5,7 +5,6 @@ A training owns its folder. Without training, results may go into the folder of 
 folder of their own, but must never overwrite foreign files of the same names.
 """
 
-import contextlib
 import csv
 import io
 import itertools
@@ -17,19 +16,19 @@ import numpy as np
 
 from bert_gpu import console
 from bert_gpu.console import format_metric
-from bert_gpu.files import check_writable
+from bert_gpu.files import atomic_file, check_writable
 from bert_gpu.finetune import pictures
 from bert_gpu.finetune.config import STANDARD_OUTPUT
 from bert_gpu.finetune.conll import DOCUMENT, cells_of
 from bert_gpu.finetune.tasks import TASKS
 from bert_gpu.settings import UserError
-from bert_gpu.train import checkpoint
+from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, RUN
 
-RESULTS, RESULTS_TEXT = "eval_results.json", "eval_results.txt"
+RESULTS_TEXT = "eval_results.txt"
 PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", "submission"
 TAGGED = "predictions.conll"
 ANSWERS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
-PARTIAL = re.compile(r"\.(.+)\.\d+\.partial")  # of `write`
+PARTIAL = re.compile(r"\.(.+)\.\d+\.partial")  # of files.atomic_file
 SUBMITTED = {name for task in TASKS.values() for name in task.submission.values()}
 BREAKS = re.compile(r"[\t\r\n]+")  # what parts the cells and lines of a table
 FILES = re.compile(
@@ -51,7 +50,7 @@ def find_results(folder):
             parts = (os.path.join(path, part) for part in sorted(os.listdir(path)))
             found += filter(is_part, parts)
             folders.append(path)
-        elif name == RESULTS or is_result(folder, name):  # every run has its own RESULTS
+        elif name == EVAL_RESULTS or is_result(folder, name):  # every run has its own EVAL_RESULTS
             found.append(path)
     return found + folders
 
@@ -61,14 +60,14 @@ def open_results(folder, fields):
     Writes nothing.
 
     Args:
-      folder: checkpoint.RunFolder. fields: as for its `stored`.
+      folder: run_folder.RunFolder. fields: as for its `stored`.
 
     Raises:
       UserError: the folder cannot be written, or holds anything but a classifier's run or earlier
         results.
     """
     check_writable(folder.path, f"--output_dir={folder.path}")
-    if os.path.exists(os.path.join(folder.path, checkpoint.RUN)):
+    if os.path.exists(os.path.join(folder.path, RUN)):
         run = folder.stored(fields)
         if "task_name" not in run["settings"]:
             raise UserError(
@@ -76,7 +75,7 @@ def open_results(folder, fields):
                 "not a classifier's; name another folder for the results"
             )
         return run
-    present = set(os.listdir(folder.path)) - {checkpoint.LOCK} if os.path.isdir(folder.path) else ()
+    present = set(os.listdir(folder.path)) - {LOCK} if os.path.isdir(folder.path) else ()
     others = [name for name in sorted(present) if not is_result(folder.path, name)]
     if others:
         problem = f"holds no run, but {others[0][:60]}"
@@ -103,7 +102,7 @@ def is_result(path, name):
         if name == TAGGED:
             return is_tagged(where, os.path.join(path, PROBABILITIES))
         with open(where, encoding="utf-8") as file:
-            if name == RESULTS:
+            if name == EVAL_RESULTS:
                 values = json.load(file)
                 return isinstance(values, dict) and {"num_examples", "checkpoint"} <= set(values)
             first = file.readline().rstrip("\n")
@@ -169,7 +168,7 @@ def write_results(output_dir, metrics, examples, checkpoint, step):
         step=step,
         data=describe_data(examples),
     )
-    write(output_dir, RESULTS, [json.dumps(values, indent=1), "\n"])
+    write(output_dir, EVAL_RESULTS, [json.dumps(values, indent=1), "\n"])
     lines = [
         f"{name if len(dev) == 1 else f'{stem}_{name}'} = {parts[stem][name]}\n"
         for stem in dev
@@ -192,7 +191,7 @@ def read_results(output_dir, examples, checkpoint, step):
     None without such.
     """
     try:
-        with open(os.path.join(output_dir, RESULTS), encoding="utf-8") as file:
+        with open(os.path.join(output_dir, EVAL_RESULTS), encoding="utf-8") as file:
             values = json.load(file)
         stated = [values[name] for name in ("checkpoint", "step", "data")]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -209,7 +208,7 @@ def read_results(output_dir, examples, checkpoint, step):
     }
 
 
-def write_predictions(output_dir, examples, labels, kind, outputs, predictions_file=None):
+def write_predictions(output_dir, examples, labels, problem_type, outputs, predictions_file=None):
     """Writes what was predicted for Examples: test_results.tsv, with the outputs; predictions.tsv,
     with the columns of the file as they are and the prediction. Returns the path of
     predictions.tsv.
@@ -217,12 +216,12 @@ def write_predictions(output_dir, examples, labels, kind, outputs, predictions_f
     Those of another file than test.* have its name, such as predictions_matched.tsv.
 
     Args:
-      examples: Examples. labels: names of the classes. kind: of kinds.KINDS. outputs: the kind's,
-        float64 (N, C).
+      examples: Examples. labels: names of the classes. problem_type: a ProblemType.
+      outputs: of it, float64 (N, C).
       predictions_file: takes the place of predictions.tsv; "-" is standard output.
     """
     suffix = suffix_of(examples.source)
-    answers = kind.answers(outputs, labels)
+    answers = problem_type.predicted_labels(outputs, labels)
     titles = ["value"] if outputs.shape[1] == 1 else [f"probability_{label}" for label in labels]
     heading = ["id", "prediction", *titles]
 
@@ -271,10 +270,10 @@ def has_labels_of(task, labels):
     return set(labels) == set(task.labels)
 
 
-def write_submission(output_dir, examples, labels, kind, outputs):
+def write_submission(output_dir, examples, labels, problem_type, outputs):
     """Writes the file in submission/ that GLUE's server takes, as for `write_predictions`."""
     task = examples.task
-    submitted = submission_of(task, outputs, kind.answers(outputs, labels))
+    submitted = submission_of(task, outputs, problem_type.predicted_labels(outputs, labels))
     ids = itertools.chain.from_iterable(chunk.ids for chunk in examples.chunks())
     write_table(
         os.path.join(output_dir, SUBMISSION),
@@ -394,18 +393,10 @@ def write(output_dir, name, lines):
             console.answer(line.removesuffix("\n"))
         return
     path = os.path.join(output_dir, name)
-    partial = os.path.join(output_dir, f".{name}.{os.getpid()}.partial")
     try:
         os.makedirs(output_dir, exist_ok=True)
-        try:
-            with open(partial, "w", encoding="utf-8", errors="replace") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        finally:
-            with contextlib.suppress(OSError):
-                os.remove(partial)
+        with atomic_file(path, "wb") as file:
+            file.writelines(line.encode(errors="replace") for line in lines)
     except OSError as error:
         raise UserError(
             f"{path}: cannot be written ({error.strerror}); name another folder"

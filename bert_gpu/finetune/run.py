@@ -2,22 +2,29 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
 import typing
 
 from bert_gpu.console import LogConsole
-from bert_gpu.finetune import classifier, results
+from bert_gpu.finetune import results, tasks
 from bert_gpu.finetune.config import (
     DEFAULT_START,
+    FILES,
     STANDARD_INPUT,
     FinetuneConfig,
     FinetuneSettings,
     resolve_phases,
     resolve_task,
 )
-from bert_gpu.finetune.splits import read_splits, standard_input_spooled
+from bert_gpu.finetune.encoded import training_batches
+from bert_gpu.finetune.objective import task_objective
+from bert_gpu.finetune.prediction import Predictor
+from bert_gpu.finetune.problem_types import ProblemType
+from bert_gpu.finetune.splits import read_splits, standard_input_spooled, with_data_of_run
 from bert_gpu.finetune.start import (
     DROPOUT,
+    Start,
     check_fits,
     find_trained,
     read_notes,
@@ -25,7 +32,7 @@ from bert_gpu.finetune.start import (
     start_training,
     write_notes,
 )
-from bert_gpu.finetune.task_types import open_form
+from bert_gpu.finetune.task_types import Evaluated, TaskType, open_task_type
 from bert_gpu.interop import models
 from bert_gpu.interop.sources import NONE
 from bert_gpu.model.config import ModelConfig
@@ -33,14 +40,14 @@ from bert_gpu.model.weights import column_blocks
 from bert_gpu.settings import Settings, UserError, fields_of, like, shortened
 from bert_gpu.train import run as engine
 from bert_gpu.train import shared_folder
-from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MemoryConfig, fit_sizes
-from bert_gpu.train.devices import join_workers, set_up
+from bert_gpu.train.devices import Devices, join_workers, set_up
 from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
 from bert_gpu.train.monitor import check_monitoring
 from bert_gpu.train.provenance import weights_hash
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import TrainState, frozen_names
 
@@ -57,12 +64,12 @@ class Result(typing.NamedTuple):
 
     path: of the model that was evaluated. metrics: {stem of a file, such as "dev": {name: value}},
     of a test file without labels {}.
-    outcome: train.run.Outcome of the training, None without one.
+    outcome: train.run.TrainingResult of the training, None without one.
     """
 
     path: str
     metrics: dict
-    outcome: engine.Outcome | None
+    outcome: engine.TrainingResult | None
 
     @property
     def signal(self):
@@ -80,6 +87,7 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     phases = resolve_phases(settings.run)
     trains = "train" in phases
     workers = join_workers(settings.devices)
+    engine.check_same_command(workers, settings)
     if workers.count > 1 and STANDARD_INPUT == settings.run.predict_file:
         raise UserError(
             "--predict_file=-: standard input is that of one worker; write it to a file that all "
@@ -88,157 +96,305 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     console = workers.console(console or LogConsole())
     trained = None if trains else find_trained(settings.start, settings.run.output_dir)
     notes = None if trains else read_notes(trained.path, trained.head)
+    if not trains:
+        run = with_data_of_run(settings.run, phases, trained.path)
+        settings, phases = dataclasses.replace(settings, run=run), resolve_phases(run)
     task = resolve_task(settings.run, notes)
-    form = open_form(task)
-    form.check(settings)
-    if not trains and trained.head is not form.HEAD:
+    task_type = open_task_type(task)
+    task_type.check(settings)
+    if not trains and trained.head is not task_type.HEAD:
         raise UserError(
-            f"--task_name={task.name}: needs a {form.HEAD.architecture}, and {trained.path} is a "
-            f"{trained.head.architecture}; name another model, or drop the flag"
+            f"--task_name={task.name}: needs a {task_type.HEAD.architecture}, and "
+            f"{trained.path} is a {trained.head.architecture}; name another model, or drop the flag"
         )
     init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
     start = None if init_checkpoint == NONE else init_checkpoint
     with workers.together(), standard_input_spooled(settings.run) as run:
         settings = dataclasses.replace(settings, run=run)
         examples = read_splits(task, run, phases)
-        results.check_predictions_file(run, examples.get("predict", ()), form.PREDICTED)
+        workers.check_alike(data_facts(examples))
+        results.check_predictions_file(run, examples.get("predict", ()), task_type.PREDICTED)
         with open_folder(run.output_dir, settings.overwrite, trains, start, workers) as opened:
-            return run_phases(
-                settings, task, examples, trained, notes, *opened, console, clock, reuses_results
-            )
+            folder, stored = opened
+            prepared = prepare(settings, task, examples, trained, notes, folder, stored)
+            tell(prepared, console)
+            return run_prepared(prepared, console, clock, reuses_results)
 
 
-def run_phases(
-    settings, task, examples, trained, notes, folder, stored, console, clock, reuses_results
-):
-    """Runs the phases of `examples`, {phase: list of Examples}; returns a Result.
+def run_prepared(prepared, console, clock, reuses_results):
+    """Trains, evaluates and predicts, as a Prepared says; returns a Result."""
+    state, outcome = first_state(prepared), None
+    predict = Predictor(prepared.devices, state, prepared.start.encoder, prepared.problem_type)
+    if prepared.trains:
+        outcome = train_task(prepared, state, predict, console, clock)
+        if outcome.signal is not None:
+            return Result(prepared.path, {}, outcome)
+        if reuses_results and (found := earlier_results(prepared, outcome)):
+            return Result(prepared.path, found, outcome)
+        take_exported(prepared, state)
+    metrics = evaluate_and_predict(prepared, predict, outcome, console)
+    return Result(prepared.path, metrics, outcome)
 
-    trained, notes: of the model to evaluate (start.py), None for a training.
-    folder, stored: of `open_folder`.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Settings, data and model of a run, read, checked and encoded.
+
+    Attributes:
+      settings: FinetuneSettings, with the values of all defaults. task: TaskSpec. task_type: its
+        module. devices: Devices. folder, stored: of `open_folder`.
+      start: start.Start. problem_type: ProblemType. length: maximum tokens of a row.
+      tokens: {field of TokenConfig: value} that the model must be used with.
+      examples, encoded: {phase: list of Examples, or of EncodedExamples}, one a file.
+      metric_names: the most important first. fixed: {name: value} that a resumed run may not
+        change, None without a training.
     """
-    trains, form = trained is None, open_form(task)
-    devices = set_up(settings.devices)
-    workers = devices.workers
+
+    settings: FinetuneSettings
+    task: tasks.TaskSpec
+    task_type: TaskType
+    devices: Devices
+    folder: RunFolder
+    stored: dict | None
+    start: Start
+    problem_type: ProblemType
+    length: int
+    tokens: dict
+    examples: dict
+    encoded: dict
+    metric_names: tuple[str, ...]
+    fixed: dict | None
+
+    @property
+    def trains(self):
+        return self.fixed is not None
+
+    @property
+    def path(self):
+        """The folder of the model that is evaluated: of a training the exported one."""
+        return self.folder.model if self.trains else self.start.path
+
+    @property
+    def files(self):
+        """The Examples of all files."""
+        return [part for parts in self.examples.values() for part in parts]
+
+
+def prepare(settings, task, examples, trained, notes, folder, stored):
+    """The Prepared of a run; reads the model, encodes the examples and checks that all fits.
+
+    Args:
+      examples: {phase: list of Examples}. trained, notes: of the model to evaluate (start.py), None
+        for a training. folder, stored: of `open_folder`.
+    """
+    task_type, devices = open_task_type(task), set_up(settings.devices)
+    first = next(parts[0] for parts in examples.values())  # to train on, where there is a training
+    training_examples = first if trained is None else None
     settings = dataclasses.replace(
         settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
     )
     start = (
-        choose_start(settings, task, form, examples["train"][0], stored, devices)
-        if trains
+        choose_start(settings, task, task_type, first, stored, devices)
+        if trained is None
         else start_trained(settings.start, trained)
     )
-    first = next(parts[0] for parts in examples.values())  # to train on, where there is a training
     tokens = {
         name: told(name, settings.tokens, notes, default)
-        for name, default in form.defaults(first).items()
+        for name, default in task_type.defaults(first).items()
     }
     settings = dataclasses.replace(settings, tokens=dataclasses.replace(settings.tokens, **tokens))
-    kind = form.make_kind(settings, task, start.labels, first if trains else None)
+    problem_type = task_type.make_problem_type(settings, task, start.labels, training_examples)
     length = choose_length(settings, task, start, notes)
     every = [part for parts in examples.values() for part in parts]
     check_fits(start, every, length, devices.precision)
     encoded = {
-        phase: [form.encode(part, kind, start, settings, length, folder.path) for part in parts]
+        phase: [
+            task_type.encode(part, problem_type, start, settings, length, folder.path)
+            for part in parts
+        ]
         for phase, parts in examples.items()
     }
-    fixed = (
-        fixed_settings(settings, task, devices, start, examples["train"][0], length) | tokens
-        if trains
-        else None
-    )
-    names = form.metric_names(task, kind, start.labels)
-    if settings.ending.best_metric == "loss" not in names:  # the default, which answers do not have
-        ending = dataclasses.replace(settings.ending, best_metric=names[0])
-        settings = dataclasses.replace(settings, ending=ending)
-    if trains:
+    names = task_type.metric_names(task, problem_type, start.labels)
+    settings, fixed = with_best_metric(settings, names), None
+    if trained is None:
+        fixed = fixed_settings(settings, task, devices, start, first, length) | tokens
+    found = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
+    devices.workers.check_alike(fixed or found)
+    if trained is None:
         engine.check_settings(folder, stored, fixed, RUN_FIELDS, settings.recipe)
-        if "eval" in examples:
-            reported = {part.source.stem: dict.fromkeys(names, 0.0) for part in examples["eval"]}
-            settings.ending.criterion(joined(reported))  # refuses a --best_metric that there is not
-    warn_of_examples(examples, console)
-    warn_of_labels(settings.run, task, start, examples.get("predict", ()), console)
-    about = describe(start, form, examples, encoded)
-    if not trains:
-        console.block([*device_rows(devices), *about])
+        check_best_metric(settings, names, examples.get("eval", ()))
+    return Prepared(
+        settings=settings,
+        task=task,
+        task_type=task_type,
+        devices=devices,
+        folder=folder,
+        stored=stored,
+        start=start,
+        problem_type=problem_type,
+        length=length,
+        tokens=tokens,
+        examples=examples,
+        encoded=encoded,
+        metric_names=names,
+        fixed=fixed,
+    )
 
-    memory, optimizer = (settings.memory, settings.optimizer) if trains else (MemoryConfig(), None)
-    frozen = frozen_names(start.weights, memory.freeze)
-    warn_of_fresh(start, frozen, memory.freeze, console)
-    state = TrainState(
-        devices.strategy,
+
+def with_best_metric(settings, names):
+    """FinetuneSettings whose --best_metric is the first of the metrics' names where it is "loss",
+    the default, and there is no loss, as of answers.
+    """
+    if settings.ending.best_metric != "loss" or "loss" in names:
+        return settings
+    ending = dataclasses.replace(settings.ending, best_metric=names[0])
+    return dataclasses.replace(settings, ending=ending)
+
+
+def check_best_metric(settings, names, examples):
+    """UserError for a --best_metric that the dev files' Examples do not have."""
+    if examples:
+        reported = {part.source.stem: dict.fromkeys(names, 0.0) for part in examples}
+        settings.ending.criterion(joined(reported))
+
+
+def tell(prepared, console):
+    """Warns of what a user may not expect; without a training, also says what is evaluated."""
+    settings, start = prepared.settings, prepared.start
+    warn_of_examples(prepared.examples, console)
+    warn_of_labels(
+        settings.run, prepared.task, start, prepared.examples.get("predict", ()), console
+    )
+    if prepared.trains:
+        warn_of_fresh(start, settings.memory.freeze, console)
+    else:
+        console.block([*device_rows(prepared.devices), *describe(prepared)])
+
+
+def first_state(prepared):
+    """The TrainState with the weights that the run starts from."""
+    settings, start = prepared.settings, prepared.start
+    memory, optimizer = (
+        (settings.memory, settings.optimizer) if prepared.trains else (MemoryConfig(), None)
+    )
+    return TrainState(
+        prepared.devices.strategy,
         start.weights,
         optimizer,
-        frozen,
+        frozen_names(start.weights, memory.freeze),
         column_blocks(start.encoder.weights()),
     )
-    predict = classifier.Predictor(devices, state, start.encoder, kind)
 
-    def judge(part, rows, outputs):
-        return form.judge(settings, part, rows, kind, start.labels, outputs, names)
 
-    def leave(part, rows, outputs):
-        found = (folder.path, settings, part, rows, kind, start.labels, outputs)
-        workers.on_chief(lambda: form.after_evaluation(*found))
+def train_task(prepared, state, predict, console, clock):
+    """Trains, or goes on with a training; returns the engine's Outcome. predict: a Predictor on the
+    state, for the validations.
+    """
 
-    def evaluate(leave=lambda *outputs: None):
-        """{stem of a dev file: {name: value}}. leave: of (examples, rows, outputs) of each."""
-        size, found = settings.run.eval_batch_size * devices.num_replicas, {}
-        for part, rows in zip(examples["eval"], encoded["eval"], strict=True):
-            outputs = predict(rows, size)
-            found[part.source.stem] = judge(part, rows, outputs)
-            leave(part, rows, outputs)
-        return found
-
-    path, outcome = start.path, None
-    if trains:
-        training = make_training(
-            settings,
-            fixed,
-            devices,
-            start,
-            kind,
-            encoded["train"][0],
-            (lambda: joined(evaluate())) if "eval" in examples else None,
-            exporter(
-                start,
-                kind,
-                write_notes(task, examples["train"][0].has_pairs, length, tokens),
-                lambda step: facts_while_training(folder.path, step, console.warn),
-            ),
-            about,
+    def validate():
+        return joined(
+            {one.stem: judge(prepared, one) for one in evaluations(prepared, predict, "eval")}
         )
-        outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
-        if outcome.signal is not None:
-            return Result(folder.model, {}, outcome)
-        # Evaluates the exported model, not the one in memory: a finished run is not trained again.
-        path = folder.model
-        step = outcome.progress.step
-        if reuses_results:
-            where = (folder.path, examples, path, step)
-            if found := workers.from_chief(results.read_results, *where):
-                return Result(path, found, outcome)
-        state.assign_weights(workers.arrays_from_chief(lambda: models.read_model(path).weights))
+
+    training = make_training(
+        prepared, validate if "eval" in prepared.examples else None, console.warn
+    )
+    return engine.train(
+        engine.Session(
+            training,
+            prepared.settings,
+            prepared.folder,
+            prepared.stored,
+            prepared.devices,
+            state,
+            console,
+            clock,
+        )
+    )
+
+
+def earlier_results(prepared, outcome):
+    """The metrics that were written of the same model and data as after a training, or None."""
+    where = (prepared.folder.path, prepared.examples, prepared.path, outcome.progress.step)
+    return prepared.devices.workers.from_chief(results.read_results, *where)
+
+
+def take_exported(prepared, state):
+    """Gives a TrainState the exported weights, because these are evaluated, not those in memory: a
+    finished run is not trained again.
+    """
+    workers = prepared.devices.workers
+    state.assign_weights(
+        workers.arrays_from_chief(lambda: models.read_model(prepared.path).weights)
+    )
+
+
+def evaluations(prepared, predict, phase):
+    """Yields the Evaluated of each file of a phase, "eval" or "predict"."""
+    settings, parts = prepared.settings, prepared.examples.get(phase, ())
+    batch_size = dict(eval=settings.run.eval_batch_size, predict=settings.run.predict_batch_size)
+    for examples, rows in zip(parts, prepared.encoded.get(phase, ()), strict=True):
+        yield Evaluated(
+            settings=settings,
+            examples=examples,
+            rows=rows,
+            problem_type=prepared.problem_type,
+            labels=prepared.start.labels,
+            outputs=predict(rows, batch_size[phase] * prepared.devices.num_replicas),
+        )
+
+
+def judge(prepared, evaluated):
+    """{name: float or None} of the metrics of a file; {} of one without labels."""
+    if not evaluated.examples.has_labels:
+        return {}
+    return prepared.task_type.judge(evaluated, prepared.metric_names)
+
+
+def evaluate_and_predict(prepared, predict, outcome, console):
+    """Evaluates and predicts all files, and writes and says what comes of it.
+
+    Args:
+      predict: Predictor. outcome: the engine's, of the training, None without one.
+
+    Returns:
+      {stem of a file: {name: value}}, of a test file without labels {}.
+    """
+    workers, task_type, path = prepared.devices.workers, prepared.task_type, prepared.folder.path
     metrics, predicted = {}, []
-    if "eval" in examples:
-        metrics = evaluate(leave)
-    for part, rows in zip(examples.get("predict", ()), encoded.get("predict", ()), strict=True):
-        outputs = predict(rows, settings.run.predict_batch_size * devices.num_replicas)
-        metrics[part.source.stem] = judge(part, rows, outputs) if part.has_labels else {}
-        if part.has_labels:
-            leave(part, rows, outputs)
-        written = (folder.path, settings, part, rows, kind, start.labels, outputs)
-        predicted.append(workers.from_chief(form.write, *written))
-    if "eval" in examples:
-        if outcome is not None:
-            step = outcome.progress.step
-        else:  # of the run in this folder, if it is that one's model
-            step = (stored or {}).get("exported_step") if path == folder.model else None
-        workers.from_chief(results.write_results, folder.path, metrics, examples, path, step)
-    sizes = {part.source.stem: len(part) for part in every}
+    for phase in ("eval", "predict"):
+        for one in evaluations(prepared, predict, phase):
+            metrics[one.stem] = judge(prepared, one)
+            if one.examples.has_labels:
+                workers.on_chief(functools.partial(task_type.after_evaluation, path, one))
+            if phase == "predict":
+                predicted.append(workers.from_chief(task_type.write, path, one))
+    if "eval" in prepared.examples:
+        what = (metrics, prepared.examples, prepared.path, step_of(prepared, outcome))
+        workers.from_chief(results.write_results, path, *what)
+    sizes = {part.source.stem: len(part) for part in prepared.files}
     lines = [(stem, sizes[stem], *values.values()) for stem, values in metrics.items()]
-    console.say(results.table([("", "examples", *names), *lines]))
-    console.say(f"model: {path}" + "".join(f"; predictions: {where}" for where in predicted))
-    return Result(path, metrics, outcome)
+    console.say(results.table([("", "examples", *prepared.metric_names), *lines]))
+    console.say(f"model: {prepared.path}" + "".join(f"; predictions: {one}" for one in predicted))
+    return metrics
+
+
+def step_of(prepared, outcome):
+    """The step of the training that left the evaluated model; None where it is unknown."""
+    if outcome is not None:
+        return outcome.progress.step
+    is_of_folder = prepared.path == prepared.folder.model
+    return (prepared.stored or {}).get("exported_step") if is_of_folder else None
+
+
+def data_facts(examples):
+    """{name of a part of the data: its files, by name and content}, what workers tell each other.
+    examples: {phase: list of Examples}.
+    """
+    return {
+        f"the data to {phase}": " ".join(part.describe() for part in examples.get(phase, ()))
+        for phase in FILES
+    }
 
 
 def joined(metrics):
@@ -286,14 +442,14 @@ def open_folder(output_dir, overwrite, trains, start, workers):
     yield folder, stored
 
 
-def choose_start(settings, task, form, examples, stored, devices):
+def choose_start(settings, task, task_type, examples, stored, devices):
     """The Start of a training on examples."""
 
     def check(model, specs_of):
         check_size(settings, model, specs_of, devices, 1, settings.run.eval_batch_size, stored)
 
-    labels = form.find_labels(task, examples)
-    start = start_training(settings.start, labels, settings.run.seed, check, form.HEAD)
+    labels = task_type.find_labels(task, examples)
+    start = start_training(settings.start, labels, settings.run.seed, check, task_type.HEAD)
     dropout = {
         name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None
     }
@@ -316,8 +472,9 @@ def choose_length(settings, task, start, notes):
     return start.encoder.fixed_length or min(told or task.max_seq_length, longest)
 
 
-def describe(start, form, examples, encoded):
+def describe(prepared):
     """Rows on the model and the data, for the log."""
+    start = prepared.start
     labels = f"; labels: {', '.join(start.labels)}" if len(start.labels) > 1 else ""
     rows = [("model", f"{start.path}{labels}"[:300])]
     if start.unused:
@@ -325,17 +482,15 @@ def describe(start, form, examples, encoded):
     if start.fresh:
         names = ", ".join(start.fresh) if len(start.fresh) < 10 else "all"
         rows.append(("fresh weights", names))
-    for phase, parts in examples.items():
-        for part, found in zip(parts, encoded[phase], strict=True):
-            rows.append(("data", f"{part.path}: {form.describe(part, found)}"))
+    for phase, parts in prepared.examples.items():
+        for part, found in zip(parts, prepared.encoded[phase], strict=True):
+            rows.append(("data", f"{part.path}: {prepared.task_type.describe(part, found)}"))
     return tuple(rows)
 
 
-def warn_of_fresh(start, frozen, expressions, console):
-    """Warns of weights of a Start that --freeze keeps as they were initialised. frozen: names;
-    expressions: of --freeze.
-    """
-    fresh = sorted(set(start.fresh) & frozen)
+def warn_of_fresh(start, expressions, console):
+    """Warns of weights of a Start that --freeze, of these expressions, keeps as initialised."""
+    fresh = sorted(set(start.fresh) & frozen_names(start.weights, expressions))
     if fresh:
         console.warn(
             f"--freeze={shortened(','.join(expressions))}: {len(fresh)} of these weights are "
@@ -395,15 +550,15 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
     )
 
 
-def exporter(start, kind, notes, describe):
+def exporter(start, problem_type, notes, describe):
     """The function of (folder, weights, step) that writes a Start's model.
 
-    kind: of answers (kinds.Kind). notes: {name: bytes} of further files. describe: function of the
+    problem_type: a ProblemType. notes: {name: bytes} of further files. describe: function of the
     step -> facts for its card.
     """
 
     def export(path, weights, step):
-        task = (kind.head.architecture, start.labels, kind.problem_type)
+        task = (problem_type.head.architecture, start.labels, problem_type.config_name)
         said = models.Notes([], [], *task)
         model = models.Model(start.model, weights, said, start.tokenizer, describe(step))
         models.write_own(model, path, notes)
@@ -411,20 +566,23 @@ def exporter(start, kind, notes, describe):
     return export
 
 
-def make_training(settings, fixed, devices, start, kind, encoded, validate, export, about):
-    """The engine's Training of a head on the classifier.EncodedExamples of the train file.
-
-    validate, export, about: of the engine's Training.
+def make_training(prepared, validate, warn):
+    """The engine's Training on the train file. validate: of it. warn: is told of facts that cannot
+    be read.
     """
+    settings, start, devices = prepared.settings, prepared.start, prepared.devices
+    problem_type, encoded = prepared.problem_type, prepared.encoded["train"][0]
+    has_pairs = prepared.examples["train"][0].has_pairs
+    notes = write_notes(prepared.task, has_pairs, prepared.length, prepared.tokens)
 
     def batches_at(position, batch_size):
-        return classifier.training_batches(
+        return training_batches(
             encoded, batch_size=batch_size, position=position, seed=settings.run.seed
         )
 
     return engine.Training(
-        objective=classifier.task_objective(
-            training_encoder(start.encoder, settings.memory, devices), kind
+        objective=task_objective(
+            training_encoder(start.encoder, settings.memory, devices), problem_type
         ),
         seed=settings.run.seed,
         batches_at=batches_at,
@@ -432,9 +590,17 @@ def make_training(settings, fixed, devices, start, kind, encoded, validate, expo
         max_seq_length=encoded.max_seq_length,
         has_lengths=True,
         validate=validate,
-        export=export,
-        fixed=fixed,
-        hashes=dict(init_checkpoint=fixed["init_checkpoint"], vocabulary=start.tokenizer.identity),
+        export=exporter(
+            start,
+            problem_type,
+            notes,
+            lambda step: facts_while_training(prepared.folder.path, step, warn),
+        ),
+        fixed=prepared.fixed,
+        hashes=dict(
+            init_checkpoint=prepared.fixed["init_checkpoint"],
+            vocabulary=start.tokenizer.identity,
+        ),
         find_results=results.find_results,
-        about=about,
+        about=describe(prepared),
     )

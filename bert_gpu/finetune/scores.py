@@ -111,7 +111,7 @@ def describe(rows):
         number = len(glue) - 1
         note = "" if number == len(tasks.GLUE) else f" of {number} of {len(tasks.GLUE)} tasks"
         heading = [f"mean{note}" if name == "mean" else name for name in glue]
-        parts.append(markdown([heading, [hundredfold(value) for value in glue.values()]]))
+        parts.append(markdown([heading, [as_percent(value) for value in glue.values()]]))
     return "\n\n".join(parts)
 
 
@@ -121,13 +121,13 @@ def cells_table(rows):
     for (task, mark, cell), trials in cells_of(rows).items():
         made = summary(trials)
         where = [] if mark is None else [f"mark {mark:g}"]
-        each = [hundredfold(row.get("score")) for row in trials]
+        each = [as_percent(row.get("score")) for row in trials]
         lines.append(
             [
                 task,
                 ", ".join(where + cell.split()) or "-",
                 str(made["trials"]),
-                *(hundredfold(made[name]) for name in ("median", "mean", "deviation")),
+                *(as_percent(made[name]) for name in ("median", "mean", "deviation")),
                 " ".join(each),
             ]
         )
@@ -142,11 +142,11 @@ def marks_table(rows):
     for mark, spent in hours.items():
         found = [best[task, mark][1]["median"] if (task, mark) in best else None for task in names]
         shown = "-" if spent is None else f"{spent:.3g}"
-        lines.append([f"{mark:g}", shown, *map(hundredfold, found)])
+        lines.append([f"{mark:g}", shown, *map(as_percent, found)])
     return markdown(lines)
 
 
-def hundredfold(value):
+def as_percent(value):
     return "-" if value is None else f"{100 * value:.2f}"
 
 

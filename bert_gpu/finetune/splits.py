@@ -9,12 +9,14 @@ import tempfile
 
 from bert_gpu import files
 from bert_gpu.environment import Later
-from bert_gpu.finetune.config import FILES, STANDARD_INPUT
+from bert_gpu.files import read_json
+from bert_gpu.finetune.config import FILES, STANDARD_INPUT, FinetuneConfig
 from bert_gpu.finetune.examples import Source, check_alike
 from bert_gpu.finetune.tables import Part
-from bert_gpu.finetune.task_types import open_form
+from bert_gpu.finetune.task_types import open_task_type
 from bert_gpu.finetune.tasks import find_folder, find_tables
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, fields_of, shortened
+from bert_gpu.train.run_files import RUN
 
 tf = Later("tensorflow")
 
@@ -26,6 +28,42 @@ MISSING = dict(
     test="--test_file: there is no file to predict; name --test_file or --predict_file",
 )
 
+NAMED = ("data_dir", "train_file", "dev_file", "test_file")  # settings that say where files are
+SPLIT = ("columns", "dev_share", "test_share")  # and those that say how they are read
+
+
+def with_data_of_run(config, phases, model):
+    """A FinetuneConfig that names no data, with the data on which a model was trained; unchanged
+    where it names all that its phases read, or where no run of the model is known.
+
+    Args:
+      config: of an evaluation or a prediction. phases: its own (config.resolve_phases). model:
+        folder of the fine-tuned model, beside which its run.json is.
+
+    Raises:
+      UserError: run.json cannot be read, or the data are not where the run read them.
+    """
+    path = os.path.join(os.path.dirname(os.path.abspath(model)), RUN)
+    has_all = any(getattr(config, name) for name in NAMED) or (
+        phases == ["predict"] and config.predict_file
+    )
+    if has_all or not os.path.exists(path):
+        return config
+    fields = {name: fields_of(FinetuneConfig)[name] for name in (*NAMED, *SPLIT)}
+    free = read_json(path, "a run's settings", dict(free=fields)).get("free", {})
+    named = {name: free[name] for name in NAMED if free.get(name)}
+    for split in (FILES[phase] for phase in phases):
+        name = f"{split}_file" if f"{split}_file" in named else "data_dir"
+        if name in named and not files.exists(named[name]):
+            raise UserError(
+                f"--{name} is needed: {shortened(os.path.dirname(model))} was trained with "
+                f"--{name}={shortened(named[name])}, which is not there"
+            )
+    how = {name: free[name] for name in SPLIT if free.get(name) and not getattr(config, name)}
+    if "columns" in how:
+        how["columns"] = tuple(how["columns"])
+    return dataclasses.replace(config, **named, **how)
+
 
 def read_splits(task, config, phases):
     """{phase: list of examples (task_types.py)}: one for each file of the phase, such as MNLI's two
@@ -35,14 +73,14 @@ def read_splits(task, config, phases):
       task: TaskSpec. config: FinetuneConfig. phases: of config.resolve_phases.
 
     Raises:
-      UserError: a file is missing, or as for the examples of the task's form.
+      UserError: a file is missing, or as for the examples of the task type.
     """
     check_shares(config)
-    found, form = {}, open_form(task)
+    found, task_type = {}, open_task_type(task)
     for phase in phases:
         needs_label = phase != "predict"
         found[phase] = [
-            form.open_examples(task, source, needs_label)
+            task_type.open_examples(task, source, needs_label)
             for source in find_sources(task, config, FILES[phase])
         ]
     check_alike(task, [part for parts in found.values() for part in parts])
@@ -72,9 +110,10 @@ def find_sources(task, config, split):
     tables = find_tables(task, find_folder(task, config.data_dir), split)
     found = [Source(stem, path, part) for stem, path in tables.items()]
     if not found:
+        share = ", or give a share of the training file, --dev_share=.1" if split == "dev" else ""
         raise UserError(
-            f"--data_dir={config.data_dir}: has no {stem}.{endings}; add one, name "
-            f" another folder, or name the file with --{split}_file"
+            f"--data_dir={config.data_dir}: has no {stem}.{endings}; add one, name another folder, "
+            f"name the file with --{split}_file{share}"
         )
     return found
 
@@ -113,11 +152,15 @@ def check_shares(config):
 def standard_input_spooled(config):
     """Yields a FinetuneConfig whose --predict_file is a file, also where it was "-": standard input
     is written to a temporary file first, because it is read more than once. A UserError that names
-    this file calls it standard input.
+    this file calls it standard input. UserError at a terminal, to which nothing is piped.
     """
     if config.predict_file != STANDARD_INPUT:
         yield config
         return
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError(
+            "--predict_file=-: nothing is piped to standard input; give a file, or pipe one"
+        )
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "standard-input")
         with open(path, "wb") as file:

@@ -17,7 +17,7 @@ EXAMPLE = (
     '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "..."}]}]}]}'
 )
 NEAR = 2  # characters that an answer may lie beside its answer_start
-MOST_LOST = 0.01  # share of a training file whose answers may not be in their contexts
+MAX_LOST = 0.01  # share of a training file whose answers may not be in their contexts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Questions(Loaded):
       question has none.
 
     In a training file, questions whose answer is not at its place are left out, as in Google's
-    run_squad, and counted; more than MOST_LOST of them are an error.
+    run_squad, and counted; more than MAX_LOST of them are an error.
 
     Raises:
       UserError: the file is missing, not JSON or not SQuAD's, two questions have an id, no
@@ -159,7 +159,7 @@ class Questions(Loaded):
         """Drops the lost questions; UserError when they are too many."""
         first, number = self.lost[0], len(self.lost)
         problem = f"{first.answers[0][:40]!r}, the answer of question {first.id[:40]!r}, is not in "
-        if number > MOST_LOST * len(self.questions):
+        if number > MAX_LOST * len(self.questions):
             more = f" (and {number - 1:,} more)" if number > 1 else ""
             raise UserError(
                 f"{self.path}: {problem}its context at answer_start={first.start}{more}; "

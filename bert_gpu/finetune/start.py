@@ -9,7 +9,7 @@ from bert_gpu.files import CHECKSUM, json_checksum, read_json
 from bert_gpu.finetune import tasks
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, TokenConfig
 from bert_gpu.finetune.heads import CLASSIFIER, HEADS, Head
-from bert_gpu.finetune.task_types import open_form
+from bert_gpu.finetune.task_types import open_task_type
 from bert_gpu.interop import models
 from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.sources import NONE, TASK
@@ -26,8 +26,9 @@ from bert_gpu.model.heads import pooling_of
 from bert_gpu.model.weights import initialize
 from bert_gpu.settings import Settings, UserError, fields_of, like
 from bert_gpu.text.wordpiece import Tokenizer
-from bert_gpu.train.checkpoint import RUN, RunFolder
 from bert_gpu.train.provenance import weights_hash
+from bert_gpu.train.run_files import MODEL, RUN
+from bert_gpu.train.run_folder import RunFolder
 
 # settings of the model that fine-tuning may change
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -128,7 +129,7 @@ def find_trained(config, output_dir):
     in --output_dir. That one goes first where its run started from --init_checkpoint, so that a
     training's own flags evaluate what it has trained.
     """
-    trained, named = os.path.join(output_dir, "model"), None
+    trained, named = os.path.join(output_dir, MODEL), None
     has_own = models.has_model(trained)
     if config.init_checkpoint not in (None, NONE):
         named = read_trained(models.find_model(config.init_checkpoint, "init_checkpoint"))
@@ -174,7 +175,7 @@ def has_started_from(config, output_dir):
         known = {"task_name", "labels", "seed", "init_checkpoint"} <= set(settings)
         if not known or not isinstance(settings["labels"], list):
             return False
-        head = open_form(tasks.find_task(settings["task_name"])).HEAD
+        head = open_task_type(tasks.find_task(settings["task_name"])).HEAD
         start = start_training(config, tuple(settings["labels"]), settings["seed"], head=head)
     except UserError:  # a damaged run, or other flags than its own
         return False
@@ -206,7 +207,7 @@ class TaskNotes(Settings):
 
 def write_notes(task, has_pairs, max_seq_length, tokens):
     """{name: bytes} of the file that `read_notes` reads. tokens: {field of TokenConfig: value} that
-    the task's form uses.
+    the task type uses.
     """
     values = dict(
         task_name=task.name,
@@ -230,14 +231,14 @@ def read_notes(path, head=CLASSIFIER):
         notes = read_json(file, "the task of a fine-tuned model", fields, keys=keys)
         return TaskNotes(**{name: notes.get(name) for name in fields})
     if head is not CLASSIFIER:
-        task = next(task for task in tasks.TASKS.values() if open_form(task).HEAD is head)
+        task = next(task for task in tasks.TASKS.values() if open_task_type(task).HEAD is head)
         return TaskNotes(task_name=task.name, task_kind=task.kind)
     said = os.path.join(path, "config.json")
     if not os.path.exists(said):  # in another format
         return TaskNotes()
     means = read_problem_type(said) or ("regression" if len(read_labels(said)) == 1 else None)
-    kinds = {"regression": "regression", "multi_label_classification": "multilabel"}
-    return TaskNotes(task_kind=kinds.get(means))
+    names = {"regression": "regression", "multi_label_classification": "multilabel"}
+    return TaskNotes(task_kind=names.get(means))
 
 
 def with_pooling(model, config, head):

@@ -19,12 +19,12 @@ from bert_gpu.files import check_writable, only_writer
 from bert_gpu.finetune import scores, tasks
 from bert_gpu.finetune.config import DEFAULT_TASK, STANDARD_INPUT, resolve_phases
 from bert_gpu.finetune.run import finetune
-from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.settings import TrainingStopped, UserError
 from bert_gpu.train import sinks
 from bert_gpu.train.devices import join_workers
+from bert_gpu.train.run_files import MARKS, METRICS, MODEL
 from bert_gpu.train.workers import WorkerLost
 
-MARKS = "marks"
 LONGEST_NAME = 200  # of a cell's folder, in bytes; file systems allow 255
 # trained from MNLI's model where that is asked for: Liu et al. 2019 (arXiv 1907.11692, section 5.1)
 AFTER_MNLI = ("rte", "mrpc", "sts-b")
@@ -47,7 +47,7 @@ class Trial(typing.NamedTuple):
     source: str | None = None
 
 
-class Outcome(typing.NamedTuple):
+class SweepResult(typing.NamedTuple):
     """How a sweep ended. path: of scores.json. signal: that stopped it, or None."""
 
     path: str
@@ -89,7 +89,7 @@ def hours_at(path, shares):
     """{share: hours} of training until each mark, from the metrics of the pretraining that the
     folder marks/ belongs to; {} where these are missing.
     """
-    lines = sinks.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), "metrics.jsonl"))
+    lines = sinks.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), METRICS))
     times = [(line["progress"], line["seconds"]) for line, _ in lines if line.get("progress")]
     found = {}
     for share in shares:
@@ -133,7 +133,7 @@ def plan_trials(variants, sweep):
             first = dataclasses.replace(first, init_checkpoint=model)
         if sweep.mnli_first and name in AFTER_MNLI and "mnli" in names:
             source = os.path.join(settings.run.output_dir, "mnli", inner)
-            first = dataclasses.replace(first, init_checkpoint=os.path.join(source, "model"))
+            first = dataclasses.replace(first, init_checkpoint=os.path.join(source, MODEL))
         trial = dataclasses.replace(chosen, run=run, start=first)
         found.append(Trial(task, cell, mark, number + 1, folder, trial, source))
     return found
@@ -155,13 +155,13 @@ def check_own_files(run):
     """UserError where a FinetuneConfig names a file that only one fine-tuning can read or write."""
     if run.predict_file == STANDARD_INPUT:
         raise UserError(
-            "--predict_file=-: standard input can be read once, and several trials are asked for; "
-            "write it to a file, and name that"
+            "--predict_file=-: standard input can be read only once, but there are several trials; "
+            "save it to a file and name that file"
         )
     if run.predictions_file is not None:
         raise UserError(
-            f"--predictions_file={run.predictions_file[:100]}: is one file, and several trials are "
-            "asked for; drop it, and each leaves its predictions in its folder"
+            f"--predictions_file={run.predictions_file[:100]}: several trials cannot share one "
+            "file; drop it, and each leaves its predictions in its folder"
         )
 
 
@@ -169,7 +169,7 @@ def check_mnli(run, names):
     """UserError where --mnli_first means nothing. names: of the tasks, [None] without "all"."""
     if names == [None]:
         raise UserError(
-            "--mnli_first: is of --task_name=all, which trains MNLI itself; give that, or name "
+            "--mnli_first: needs --task_name=all, which trains MNLI itself; give that, or name "
             "MNLI's model with --init_checkpoint"
         )
     if "mnli" not in names:
@@ -202,7 +202,7 @@ def find_tasks(run):
 
 
 def run_sweep(variants, sweep, console=None):
-    """Runs what is missing of a sweep and writes its scores; returns an Outcome.
+    """Runs what is missing of a sweep and writes its scores; returns a SweepResult.
 
     Args: those of `plan_trials`. console: console.Console; by default messages go to Python's
       logger "bert_gpu".
@@ -240,7 +240,7 @@ def run_sweep(variants, sweep, console=None):
                 if rows and is_new and workers.is_chief:
                     write_scores(output_dir, rows, has_scores)
                 raise
-            except GaveUp as error:
+            except TrainingStopped as error:
                 console.warn(f"{name}: {error}; the others go on")
                 rows.append(row_of(trial, hours, error=str(error)))
                 failed.add(trial.folder)
@@ -253,7 +253,7 @@ def run_sweep(variants, sweep, console=None):
     if has_scores:
         console.say(scores.describe(rows))
         console.say(f"scores: {path}")
-    return Outcome(path, stopped)
+    return SweepResult(path, stopped)
 
 
 def write_scores(output_dir, rows, has_scores):

@@ -15,14 +15,21 @@ from bert_gpu import files
 from bert_gpu.environment import Later
 from bert_gpu.finetune.tasks import ENDINGS
 from bert_gpu.settings import UserError
-from bert_gpu.text.containers import decoded_lines
-from bert_gpu.text.encodings import check_no_archive
+from bert_gpu.text.containers import CONVERT, decoded_lines
+from bert_gpu.text.encodings import check_plain
 
 tf = Later("tensorflow")
 
 DIALECTS = {
     "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
     "csv": dict(delimiter=",", strict=True),
+}
+SEPARATED = {"tsv": "tabs", "csv": "commas"}  # their columns
+OTHER_DELIMITERS = {  # which a header may have instead, and what to do
+    ";": CONVERT,
+    "|": CONVERT.replace(";", "|"),
+    "\t": "name it .tsv",
+    ",": "name it .csv",
 }
 REMEDIES = {"tsv": "a text with a tab needs .csv", "csv": "a text with a comma needs quotes"}
 # some documents exceed the csv module's limit of 131,072
@@ -101,6 +108,8 @@ class Table:
 
     def _header_of(self, cells):
         titles = [title.strip() for title in cells]
+        if len(titles) == 1 and not self.expected <= set(titles):
+            check_delimiter(self.path, titles[0], self.kind)
         self.is_headed = self.names is None or self.expected <= set(titles)
         if not self.is_headed and len(cells) != len(self.names):
             raise UserError(
@@ -171,6 +180,17 @@ class Table:
         self.digest = settled_digest(self.path, digest, self.digest)
 
 
+def check_delimiter(path, line, kind):
+    """UserError when a header of one column seems to have another delimiter than its table."""
+    found = next((delimiter for delimiter in OTHER_DELIMITERS if delimiter in line), None)
+    if found is not None:
+        shown = "a tab" if found == "\t" else repr(found)
+        raise UserError(
+            f"{path}: line 1 has {shown} between its columns ({line[:40]!r}), and a .{kind} has "
+            f"{SEPARATED[kind]}; {OTHER_DELIMITERS[found]}"[:300]
+        )
+
+
 def settled_digest(path, digest, before):
     """The hexadecimal digest of a whole file that has been read. before: that of the last time, or
     None; UserError when it was another.
@@ -230,7 +250,7 @@ def read_pieces(path, digest):
         with tf.io.gfile.GFile(path, "rb") as file:
             while piece := file.read(READ_BYTES):
                 if is_first:
-                    check_no_archive(path, piece)
+                    check_plain(path, piece)
                     is_first = False
                 digest.update(piece)
                 yield piece

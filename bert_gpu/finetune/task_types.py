@@ -1,16 +1,17 @@
-"""The forms of tasks: what their files hold, what rows are made of it, how predictions are judged
-and written.
+"""The types of task (texts, words, answers): what their files hold, what rows are made of it, how
+predictions are judged and written.
 
-A form is a module of this room with what `FormModule` says; run.py trains and evaluates every one
-of them alike. Adding one takes its module, its row in FORMS, and a task of its kind (tasks.py).
+A task type is a module of this room with what `TaskType` says; run.py trains and evaluates every
+one of them alike. Adding one takes its module, its row in TASK_TYPES, and a task (tasks.py).
 """
 
+import dataclasses
 import importlib
 import typing
 
 from bert_gpu.settings import UserError
 
-FORMS = dict(
+TASK_TYPES = dict(
     classification="text_classification",
     regression="text_classification",
     multilabel="text_classification",
@@ -19,16 +20,38 @@ FORMS = dict(
 )
 
 
-class FormModule(typing.Protocol):
-    """What the module of a form provides. `rows` are classifier.EncodedExamples, `labels` the names
-    of the classes, `kind` is of `make_kind`, `outputs` are its outputs for all rows.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """What a model has made of a file.
+
+    settings: FinetuneSettings. examples: those of the file. rows: encoded.EncodedExamples of them.
+    problem_type: ProblemType. labels: names of the classes. outputs: the problem type's, of all
+    rows.
+    """
+
+    settings: typing.Any
+    examples: typing.Any
+    rows: typing.Any
+    problem_type: typing.Any
+    labels: tuple[str, ...]
+    outputs: typing.Any
+
+    @property
+    def stem(self):
+        """The name of the file without its ending; it names results."""
+        return self.examples.source.stem
+
+
+class TaskType(typing.Protocol):
+    """What the module of a task type provides. `rows` are encoded.EncodedExamples, `labels` the
+    names of the classes, `problem_type` is of `make_problem_type`.
     """
 
     HEAD: typing.Any  # of heads.py
     PREDICTED: str  # name of the file of predictions
 
     def check(self, settings):
-        """UserError for FinetuneSettings that mean nothing in this form."""
+        """UserError for FinetuneSettings that mean nothing for it."""
 
     def open_examples(self, task, source, needs_label):
         """The examples.Loaded of an examples.Source."""
@@ -41,33 +64,33 @@ class FormModule(typing.Protocol):
         with. examples: those of the training, else others of the task.
         """
 
-    def make_kind(self, settings, task, labels, examples):
-        """The kind of answers (kinds.Kind), with the losses that FinetuneSettings want. examples:
+    def make_problem_type(self, settings, task, labels, examples):
+        """The ProblemType (problem_types.py), with the losses that FinetuneSettings want. examples:
         those of the training, None without one.
         """
 
-    def encode(self, examples, kind, start, settings, max_seq_length, folder):
-        """The rows of examples. folder: as for growing.GrowingArray."""
+    def encode(self, examples, problem_type, start, settings, max_seq_length, folder):
+        """The rows of examples. folder: as for disk_array.DiskArray."""
 
     def describe(self, examples, rows):
         """The sizes of examples and rows, for the log."""
 
-    def metric_names(self, task, kind, labels):
+    def metric_names(self, task, problem_type, labels):
         """Names of the metrics, the most important first."""
 
-    def judge(self, settings, examples, rows, kind, labels, outputs, names):
-        """{name: float or None} of the metrics of examples with labels."""
+    def judge(self, evaluated, names):
+        """{name: float or None} of the metrics of an Evaluated with labels."""
 
-    def after_evaluation(self, output_dir, settings, examples, rows, kind, labels, outputs):
+    def after_evaluation(self, output_dir, evaluated):
         """Writes what a finished evaluation leaves beside its metrics."""
 
-    def write(self, output_dir, settings, examples, rows, kind, labels, outputs):
+    def write(self, output_dir, evaluated):
         """Writes the predictions; returns the path of the file that one reads first."""
 
 
-def open_form(task) -> FormModule:
-    """The module of a TaskSpec's form."""
-    return importlib.import_module(f"{__package__}.{FORMS[task.kind]}")
+def open_task_type(task) -> TaskType:
+    """The module of a TaskSpec's type."""
+    return importlib.import_module(f"{__package__}.{TASK_TYPES[task.kind]}")
 
 
 def check_texts_only(settings, task_name):
@@ -78,4 +101,6 @@ def check_texts_only(settings, task_name):
         (settings.start, "pooler_size"),
     ):
         if getattr(config, name) and name not in settings.flexible:
-            raise UserError(f"--{name}: is of classifiers of texts, not of {task_name}; drop it")
+            raise UserError(
+                f"--{name}: applies to text classification only, not to {task_name}; drop it"
+            )

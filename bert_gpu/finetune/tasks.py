@@ -1,6 +1,6 @@
 """The table of downstream tasks, and where their files are.
 
-A task is a row: which columns of which files it reads, what kind of answer it wants
+A task is a row: which columns of which files it reads, what type of problem it is
 (problem_types.py) and by which metrics it is judged. Those of GLUE read the files that GLUE
 distributes.
 """
@@ -33,7 +33,7 @@ class TaskSpec:
         single texts.
       labels: the labels in the order of the logits; None = those of the training file (see
         `find_labels`).
-      metrics: names from metrics.METRICS, the most important first; () = the kind's.
+      metrics: names from metrics.METRICS, the most important first; () = the problem type's.
       reported: those of the metrics whose mean is the task's score, as GLUE counts.
       folder: of the task in a folder with all of GLUE.
       parts: {split: stems of its files} where they are others than the split's name.

@@ -1,15 +1,16 @@
-"""The form of tasks that want an answer to each text, or pair of texts: classes, numbers, several
-labels; see forms.FormModule.
+"""The task type of texts, or pairs of texts, each of which has a class, a number or several labels;
+see task_types.TaskType.
 """
 
 import numpy as np
 
-from bert_gpu.finetune import classifier, pictures, problem_types, results
-from bert_gpu.finetune.examples import Examples as open_examples  # noqa: F401
-from bert_gpu.finetune.heads import CLASSIFIER as HEAD  # noqa: F401
+from bert_gpu.finetune import encoded, pictures, problem_types, results
+from bert_gpu.finetune.examples import Examples
+from bert_gpu.finetune.heads import CLASSIFIER
 from bert_gpu.finetune.metrics import compute_metrics
-from bert_gpu.finetune.results import PREDICTIONS as PREDICTED  # noqa: F401
 from bert_gpu.settings import UserError
+
+HEAD, PREDICTED = CLASSIFIER, results.PREDICTIONS
 
 
 def check(settings):
@@ -17,19 +18,23 @@ def check(settings):
         pictures.check_pictures()
 
 
+def open_examples(task, source, needs_label):
+    return Examples(task, source, needs_label)
+
+
 def find_labels(task, examples):
-    return task.labels or problem_types.KINDS[task.kind]().find_labels(examples)
+    return task.labels or problem_types.PROBLEM_TYPES[task.kind]().find_labels(examples)
 
 
 def defaults(examples):
     return {}
 
 
-def make_kind(settings, task, labels, examples):
+def make_problem_type(settings, task, labels, examples):
     config = settings.run
     if task.kind != "classification":
         problem_types.check_plain_loss(config, task)
-        return problem_types.KINDS[task.kind]()
+        return problem_types.PROBLEM_TYPES[task.kind]()
     if examples is None:
         return problem_types.Classification()
     weights = config.class_weights and class_weights(config.class_weights, labels, examples)
@@ -60,11 +65,11 @@ def class_weights(text, labels, examples):
     return tuple(weights)
 
 
-def encode(examples, kind, start, settings, max_seq_length, folder):
-    return classifier.encode_examples(
+def encode(examples, problem_type, start, settings, max_seq_length, folder):
+    return encoded.encode_examples(
         start.tokenizer,
         ((chunk.texts_a, chunk.texts_b) for chunk in examples.chunks()),
-        kind.targets(examples, start.labels) if examples.has_labels else None,
+        problem_type.targets(examples, start.labels) if examples.has_labels else None,
         max_seq_length,
         "fixed" if start.encoder.fixed_length else settings.run.padding,
         folder=folder,
@@ -72,33 +77,33 @@ def encode(examples, kind, start, settings, max_seq_length, folder):
 
 
 def describe(examples, rows):
-    kind = "pairs" if examples.has_pairs else "texts"
+    what = "pairs" if examples.has_pairs else "texts"
     cut = (
         f"; {rows.num_truncated:,} cut to {rows.max_seq_length} tokens"
         if rows.num_truncated
         else ""
     )
-    return f"{len(examples):,} {kind}, {len(rows.ids) / len(rows):.1f} tokens each{cut}"
+    return f"{len(examples):,} {what}, {len(rows.ids) / len(rows):.1f} tokens each{cut}"
 
 
-def metric_names(task, kind, labels):
-    return task.metrics or kind.metrics
+def metric_names(task, problem_type, labels):
+    return task.metrics or problem_type.metrics
 
 
-def judge(settings, examples, rows, kind, labels, outputs, names):
-    return compute_metrics(outputs, rows.labels, names)
+def judge(evaluated, names):
+    return compute_metrics(evaluated.outputs, evaluated.rows.labels, names)
 
 
-def after_evaluation(output_dir, settings, examples, rows, kind, labels, outputs):
-    if settings.run.pictures and np.isfinite(outputs).all():
-        stem, task = examples.source.stem, examples.task
-        pictures.draw(output_dir, stem, task, labels, outputs, rows.labels)
+def after_evaluation(output_dir, evaluated):
+    outputs, task = evaluated.outputs, evaluated.examples.task
+    if evaluated.settings.run.pictures and np.isfinite(outputs).all():
+        targets = evaluated.rows.labels
+        pictures.draw(output_dir, evaluated.stem, task, evaluated.labels, outputs, targets)
 
 
-def write(output_dir, settings, examples, rows, kind, labels, outputs):
-    predicted = (output_dir, examples, labels, kind, outputs)
-    if results.is_submitted(settings.run, examples) and results.has_labels_of(
-        examples.task, labels
-    ):
+def write(output_dir, evaluated):
+    run, examples, labels = evaluated.settings.run, evaluated.examples, evaluated.labels
+    predicted = (output_dir, examples, labels, evaluated.problem_type, evaluated.outputs)
+    if results.is_submitted(run, examples) and results.has_labels_of(examples.task, labels):
         results.write_submission(*predicted)
-    return results.write_predictions(*predicted, settings.run.predictions_file)
+    return results.write_predictions(*predicted, run.predictions_file)

@@ -1,4 +1,4 @@
-"""The form of ner: a tag for each word; see forms.FormModule.
+"""The task type of ner: a tag for each word; see task_types.TaskType.
 
 A word's tag is read at its first piece. A sentence that is longer than a row becomes several rows
 that overlap (windows.py); each word is learnt and predicted in one of them. A word of which the
@@ -16,23 +16,22 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.finetune import problem_types, results
-from bert_gpu.finetune.classifier import LENGTH_MULTIPLE, NO_LABEL, EncodedExamples
-from bert_gpu.finetune.conll import TaggedExamples as open_examples  # noqa: F401
-from bert_gpu.finetune.disk_array import GrowingArray
-from bert_gpu.finetune.heads import TOKEN_CLASSIFIER as HEAD
-from bert_gpu.finetune.heads import rows_of
+from bert_gpu.finetune.conll import TaggedExamples
+from bert_gpu.finetune.disk_array import DiskArray
+from bert_gpu.finetune.encoded import LENGTH_MULTIPLE, NO_LABEL, EncodedExamples
+from bert_gpu.finetune.heads import TOKEN_CLASSIFIER, rows_of
 from bert_gpu.finetune.metrics import accuracy, f1_of_classes
 from bert_gpu.finetune.metrics import loss as mean_loss
-from bert_gpu.finetune.results import TAGGED as PREDICTED
 from bert_gpu.finetune.task_types import check_texts_only
 from bert_gpu.finetune.windows import best_windows, cut_windows
 from bert_gpu.model.heads import cross_entropy
 from bert_gpu.text.framing import ranges
 
+HEAD, PREDICTED = TOKEN_CLASSIFIER, results.TAGGED
 OUTSIDE = "O"  # the tag of a word that belongs to no entity
 
 
-class Tagging(problem_types.Kind):
+class Tagging(problem_types.ProblemType):
     """One of C tags for each word; the loss is the mean cross-entropy of the words, in nats."""
 
     head, target = HEAD, "token_labels"
@@ -63,6 +62,10 @@ def check(settings):
     check_texts_only(settings, "ner")
 
 
+def open_examples(task, source, needs_label):
+    return TaggedExamples(task, source, needs_label)
+
+
 def find_labels(task, examples):
     return problem_types.find_classes(examples, examples.label_names)
 
@@ -71,12 +74,12 @@ def defaults(examples):
     return dict(doc_stride=None)
 
 
-def make_kind(settings, task, labels, examples):
+def make_problem_type(settings, task, labels, examples):
     problem_types.check_plain_loss(settings.run, task)
     return Tagging()
 
 
-def encode(examples, kind, start, settings, max_seq_length, folder):
+def encode(examples, problem_type, start, settings, max_seq_length, folder):
     """EncodedExamples with token_labels: the tag of each word at its first piece, tag 0 where the
     file has none. Their origin is int64 (N,), the words of each sentence.
     """
@@ -85,8 +88,8 @@ def encode(examples, kind, start, settings, max_seq_length, folder):
         if label not in indices:
             raise problem_types.unknown_label(examples, line, label, start.labels)
     stride = settings.tokens.doc_stride or max(1, (max_seq_length - 2) // 2)
-    ids, marks = GrowingArray(folder), GrowingArray(folder)
-    lengths, sizes, num_long = [np.zeros(1, np.int64)], [], 0
+    ids, marks = DiskArray(folder), DiskArray(folder)
+    lengths, sizes = [np.zeros(1, np.int64)], []
     for sentences in examples.chunks():
         words = list(itertools.chain.from_iterable(one.words for one in sentences))
         tags = itertools.chain.from_iterable(one.tags or one.words for one in sentences)
@@ -98,7 +101,6 @@ def encode(examples, kind, start, settings, max_seq_length, folder):
         ids.append(framed_ids)
         marks.append(framed_marks)
         lengths.append(framed_lengths)
-        num_long += len(framed_lengths) - len(sentences)
     splits = np.cumsum(np.concatenate(lengths))
     is_fixed = settings.run.padding == "fixed" or start.encoder.fixed_length
     return EncodedExamples(
@@ -179,7 +181,7 @@ def describe(examples, rows):
     )
 
 
-def metric_names(task, kind, labels):
+def metric_names(task, problem_type, labels):
     """Those of entities where the tags tell entities, else those of words alone."""
     if as_entities(labels) is None:
         return ("accuracy", "f1_of_classes", "loss")
@@ -202,7 +204,8 @@ def as_entities(labels):
     return [label if label == OUTSIDE else f"I-{label}" for label in labels]
 
 
-def judge(settings, examples, rows, kind, labels, outputs, names):
+def judge(evaluated, names):
+    rows, labels, outputs = evaluated.rows, evaluated.labels, evaluated.outputs
     if not np.isfinite(outputs).all():  # a model that has overflowed predicts nothing
         return dict.fromkeys(names)
     targets = np.asarray(rows.token_labels)
@@ -239,14 +242,15 @@ def entity_scores(truth, predicted):
     return dict(precision=float(precision), recall=float(recall), f1=float(f1))
 
 
-def after_evaluation(output_dir, settings, examples, rows, kind, labels, outputs):
+def after_evaluation(output_dir, evaluated):
     pass
 
 
-def write(output_dir, settings, examples, rows, kind, labels, outputs):
+def write(output_dir, evaluated):
     """Writes predictions.conll, the lines of the file with the predicted tag as a further column,
     and test_results.tsv, with the probability of each tag.
     """
+    examples, labels, outputs = evaluated.examples, evaluated.labels, evaluated.outputs
     answers = [labels[index] for index in np.argmax(outputs, -1)]
 
     def lines():
@@ -266,7 +270,7 @@ def write(output_dir, settings, examples, rows, kind, labels, outputs):
 
     titles = ("id", "prediction", "word", *(f"probability_{label}" for label in labels))
     results.write_table(output_dir, results.PROBABILITIES, titles, cells())
-    named = settings.run.predictions_file
+    named = evaluated.settings.run.predictions_file
     where, name = results.predictions_path(output_dir, "", named, PREDICTED)
     results.write(where, name, lines())
     return os.path.join(where, name)

@@ -1,16 +1,20 @@
 """Files that are written piece by piece and appear when they are whole; array files (.npy) among
 them, whose number of rows need not be known before.
 
-A file has a hidden name, .NAME.PID.partial, until then. NumPy's header leaves room for the number
+A file has a hidden name, .NAME.PID.partial, until then; what a killed process has left goes when
+the same file is written again. NumPy's header leaves room for the number
 of rows, which is written last.
 """
 
 import contextlib
 import math
 import os
+import re
+import signal
 
 import numpy as np
 
+from bert_gpu.files import publish
 from bert_gpu.settings import UserError
 
 
@@ -22,6 +26,7 @@ class PartialFile:
         self.partial = os.path.join(folder, f".{name}.{os.getpid()}.partial")
         with self._blaming():
             os.makedirs(folder or ".", exist_ok=True)
+            remove_leftovers(folder or ".", name)
             self.file = open(self.partial, "wb")
 
     def append(self, data):
@@ -39,7 +44,7 @@ class PartialFile:
     def publish(self):
         """Gives the finished file its name."""
         with self._blaming():
-            os.replace(self.partial, self.path)
+            publish(self.partial, self.path)
 
     @contextlib.contextmanager
     def _blaming(self):
@@ -61,7 +66,49 @@ class PartialFile:
             os.remove(self.partial)
 
 
-class GrowingArray(PartialFile):
+def remove_leftovers(folder, name):
+    """Removes the partial files of a name whose processes have ended."""
+    for left in os.listdir(folder):
+        match = re.fullmatch(rf"\.{re.escape(name)}\.(\d{{1,9}})\.partial", left)
+        if match and not is_running(int(match[1])):
+            with contextlib.suppress(OSError):
+                os.remove(os.path.join(folder, left))
+
+
+def is_running(process_id):
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        pass
+    return True
+
+
+@contextlib.contextmanager
+def sigterm_unwinds():
+    """Inside, SIGTERM ends the process by SystemExit, so that contexts clean up as for Ctrl-C. A
+    program that handles the signal itself goes on to do so, and so do threads other than the main.
+    """
+
+    def stop(number, frame):
+        raise SystemExit(128 + number)
+
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    try:
+        signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class NpyWriter(PartialFile):
     """An .npy file of rows of one shape and type."""
 
     def __init__(self, path, row_shape=(), dtype=np.float32):

@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from bert_gpu.cluster import find_cluster
 from bert_gpu.files import check_local
-from bert_gpu.inference.arrays import GrowingArray
+from bert_gpu.inference.arrays import NpyWriter, sigterm_unwinds
 from bert_gpu.inference.config import DEFAULT_LENGTH, STANDARD_INPUT
-from bert_gpu.inference.lines import count_lines, windows
+from bert_gpu.inference.lines import count_lines, empty, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.settings import UserError
 from bert_gpu.text.framing import frame
@@ -102,10 +102,11 @@ def embed_file(config, console=None):
     embedder = Embedder(config)
     num_texts = num_tokens = num_truncated = 0
     with contextlib.ExitStack() as stack:
-        array = stack.enter_context(GrowingArray(config.output, (embedder.width,)))
+        stack.enter_context(sigterm_unwinds())
+        array = stack.enter_context(NpyWriter(config.output, (embedder.width,)))
         offsets = None
         if config.pooling == "none":
-            offsets = stack.enter_context(GrowingArray(config.offsets_file, (), np.int64))
+            offsets = stack.enter_context(NpyWriter(config.offsets_file, (), np.int64))
             offsets.write(np.zeros(1))
         for texts in windows(config.input, console, share=share):
             rows = embedder.frame(texts)
@@ -138,10 +139,6 @@ def share_of(path, cluster):
     if not num_lines:
         raise empty(path)
     return cluster.share(num_lines)
-
-
-def empty(path):
-    return UserError(f"--input={path}: is empty; it needs a text a line"[:300])
 
 
 def in_order(embedder, rows, num_texts):

@@ -12,6 +12,9 @@ from bert_gpu.settings import UserError
 from bert_gpu.text import archives, corpus
 
 WINDOW_LINES, WINDOW_BYTES = 8192, 4 << 20
+# Tokenizing a line takes some 35 times its size. It is not cut instead: how many bytes the tokens
+# that a model reads come from has no bound, for a word of any length is one [UNK].
+LINE_BYTES = 16 << 20
 
 
 def windows(path, console=None, what="texts", share=None):
@@ -20,11 +23,12 @@ def windows(path, console=None, what="texts", share=None):
     that are wanted; None = all.
 
     Raises:
-      UserError: the file is missing, not a file, or a broken archive.
+      UserError: the file is missing, not a file, or a broken archive, or has a line of more than
+        LINE_BYTES.
     """
     console = console or LogConsole()
     if path == STANDARD_INPUT:
-        yield from counted(in_windows(standard_input()), console, what)
+        yield from counted(in_windows(standard_input(), path), console, what)
         return
     check_regular(path)
     with corpus.readable(path), readable_archive(path):
@@ -39,7 +43,8 @@ def windows(path, console=None, what="texts", share=None):
         bar = console.progress(round(size / 1e6, 1), 0, what, "MB")
         started, num_lines = time.monotonic(), 0
         try:
-            for window in shared(in_windows(archives.plain_pieces(path, report)), share):
+            found = in_windows(archives.plain_pieces(path, report), path)
+            for window in shared(found, share):
                 yield window
                 num_lines += len(window)
                 speed = num_lines / max(time.monotonic() - started, 1e-3)
@@ -63,6 +68,11 @@ def shared(found, share):
 def count_lines(path):
     """Lines of a text file. UserError as for `windows`."""
     return sum(len(window) for window in windows(path, Console(quiet=True)))
+
+
+def empty(path):
+    """The UserError for an input without a line."""
+    return UserError(f"--input={path}: is empty; it needs a text a line"[:300])
 
 
 def file_size(path):
@@ -90,25 +100,39 @@ def standard_input():
         yield piece
 
 
-def in_windows(pieces):
-    """Pieces of bytes -> windows of lines. The last line may lack its end; \\r\\n is one, too."""
-    window, num_bytes, rest = [], 0, []
+def in_windows(pieces, path):
+    """Pieces of bytes -> windows of lines. The last line may lack its end; \\r\\n is one, too.
+    UserError, which names `path`, for a line of more than LINE_BYTES, before all of it is read.
+    """
+    window, num_bytes, num_lines, rest, rest_bytes = [], 0, 0, [], 0
     for piece in pieces:
         *lines, last = piece.split(b"\n")
         for line in lines:
+            check_length(rest_bytes + len(line), path, num_lines + 1)
             line = b"".join([*rest, line]).removesuffix(b"\r")
-            rest = []
+            rest, rest_bytes = [], 0
             window.append(line)
-            num_bytes += len(line)
+            num_bytes, num_lines = num_bytes + len(line), num_lines + 1
             if len(window) == WINDOW_LINES or num_bytes >= WINDOW_BYTES:
                 yield window
                 window, num_bytes = [], 0
         rest.append(last)
+        rest_bytes += len(last)
+        check_length(rest_bytes, path, num_lines + 1)
     last = b"".join(rest)
     if last:
         window.append(last.removesuffix(b"\r"))
     if window:
         yield window
+
+
+def check_length(num_bytes, path, number):
+    """UserError for a line, by its number from 1, of too many bytes."""
+    if num_bytes > LINE_BYTES:
+        most = f"{LINE_BYTES >> 20} MB"
+        raise UserError(
+            f"--input={path[-150:]}: line {number:,} has more than {most}; write one text a line"
+        )
 
 
 def counted(found, console, what, seconds=10.0):

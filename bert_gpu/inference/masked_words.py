@@ -12,9 +12,9 @@ import json
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.inference.arrays import PartialFile
+from bert_gpu.inference.arrays import PartialFile, sigterm_unwinds
 from bert_gpu.inference.embeddings import check_output
-from bert_gpu.inference.lines import windows
+from bert_gpu.inference.lines import empty, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.model.heads import mlm_logits, mlm_weights
 from bert_gpu.settings import UserError
@@ -125,12 +125,13 @@ def mask_counts(ids, splits, mask_id):
 
 def fill_file(config, console=None, say=print):
     """Answers each line of --input, to --output or by `say` (text, words of its masks); returns the
-    number of texts.
+    number of texts. UserError when there is none; then no file is left.
     """
     if config.output is not None:
         check_output(config.output, config.overwrite)
     filler, num_texts = MaskFiller(config), 0
     with contextlib.ExitStack() as stack:
+        stack.enter_context(sigterm_unwinds())
         file = config.output and stack.enter_context(PartialFile(config.output))
         for window in windows(config.input, console):
             texts = [line.decode("utf-8", "replace") for line in window]
@@ -138,6 +139,8 @@ def fill_file(config, console=None, say=print):
             for text, masks in zip(texts, filler(texts, where), strict=True):
                 file.append(as_json(text, masks)) if file else say(text, masks)
             num_texts += len(texts)
+        if not num_texts:
+            raise empty(config.input)
         if file:
             file.finish()
             file.publish()

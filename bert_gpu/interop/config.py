@@ -27,7 +27,7 @@ class TransferConfig(Settings):
         "Lower-case the text. Default: as the model's tokenizer_config.json says, else yes.",
     )
     overwrite: bool = setting(
-        False, "Replace files of the same names in a folder that is not empty; others stay."
+        False, "Write to a folder that is not empty: replaces the model in it; other files stay."
     )
 
     def check_paths(self):
@@ -39,8 +39,8 @@ class TransferConfig(Settings):
         check_writable(self.to, f"--to={self.to}")
         if not self.overwrite and os.path.isdir(self.to) and os.listdir(self.to):
             raise UserError(
-                f"--to={self.to}: is not empty; name another folder, or replace files of the "
-                "same names with --overwrite"
+                f"--to={self.to}: is not empty; name another folder, or replace the model in it "
+                "with --overwrite"
             )
 
 

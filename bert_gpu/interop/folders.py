@@ -6,6 +6,7 @@ The new folder is written under a hidden name, .NAME.PID.partial; then the old o
 the next write first puts the old one back, and readers are told where it is (displaced).
 """
 
+import fnmatch
 import os
 import re
 import shutil
@@ -13,10 +14,37 @@ import shutil
 from bert_gpu.files import check_local
 from bert_gpu.settings import UserError
 
+# Names of what the formats write and read, in whose company a model would be another one. README.md
+# is not among them: every format writes it.
+MODEL_FILES = (
+    "config.json",
+    "model.safetensors*",
+    "model-*-of-*.safetensors",
+    "pytorch_model*.bin*",
+    "vocab.txt",
+    "sentencepiece.model",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "task.json",
+    "modeling_bert_gpu.py",
+    "bert_config.json",
+    "bert_model.ckpt*",
+    "checkpoint",
+    "saved_model.pb",
+    "model.onnx",
+)
+# beside the first alone: other folders may have these names
+OF_SAVED_MODEL = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
 
-def replace_folder(folder, contents):
+
+def replace_folder(folder, contents, is_whole_model=False):
     """Writes the files `contents` {name: bytes} to `folder`; files of other names stay. A name may
     be in a folder: variables/variables.index.
+
+    is_whole_model: the contents are all that makes a model, so files of another one do not stay.
 
     Raises:
       UserError: `folder` is a file or the current folder, or writing failed; then nothing has
@@ -37,7 +65,8 @@ def replace_folder(folder, contents):
         os.makedirs(new)
         write_files(new, contents)
         if os.path.isdir(folder):
-            copy_others(folder, new, contents)
+            others = files_of_model(folder) if is_whole_model else ()
+            copy_others(folder, new, {*contents, *others})
             os.rename(folder, old)
         os.rename(new, folder)
     except (OSError, shutil.Error) as error:
@@ -94,11 +123,18 @@ def write_files(folder, contents):
             os.fsync(file.fileno())
 
 
-def copy_others(source, target, contents):
-    """Copies the files of `source` that `contents` does not replace; links stay links. A folder
-    with new files is replaced as a whole.
+def files_of_model(folder):
+    """Names in a folder that are of a model in any format."""
+    names = os.listdir(folder)
+    found = {name for name in names if any(fnmatch.fnmatchcase(name, of) for of in MODEL_FILES)}
+    return found.union(OF_SAVED_MODEL) if OF_SAVED_MODEL[0] in names else found
+
+
+def copy_others(source, target, names):
+    """Copies the files of `source` that are not in `names`; links stay links. A folder with new
+    files is replaced as a whole.
     """
-    replaced = {name.split("/")[0] for name in contents}
+    replaced = {name.split("/")[0] for name in names}
     for entry in os.scandir(source):
         path = os.path.join(target, entry.name)
         if entry.name in replaced:

@@ -71,7 +71,7 @@ class FormatModule(typing.Protocol):
 
 class Format(typing.NamedTuple):
     """A row of the table. module: in this room. reads, writes: what it can do. holds_task: whether
-    it writes Model.task.
+    it writes Model.task. file: of one that does not read, what its folders are known by.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Format(typing.NamedTuple):
     reads: bool = True
     writes: bool = True
     holds_task: bool = False
+    file: str | None = None
 
 
 OURS = "huggingface"  # what trainings write; has_model recognises it
@@ -86,8 +87,8 @@ FORMATS = (
     Format(OURS, "huggingface", holds_task=True),
     Format("google", "google"),
     Format("garden", "garden"),
-    Format("savedmodel", "savedmodel", reads=False),
-    Format("onnx", "onnx", reads=False, holds_task=True),
+    Format("savedmodel", "savedmodel", reads=False, file="saved_model.pb"),
+    Format("onnx", "onnx", reads=False, holds_task=True, file="model.onnx"),
 )
 
 
@@ -130,3 +131,16 @@ def recognise(path):
         return OURS
     others = (name for name in format_names(writes=False) if name != OURS)
     return next((name for name in others if open_format(name).recognises(path)), None)
+
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+
+
+def only_written(folder):
+    """The name of the format of a folder whose model cannot be read, because that format is only
+    written here; None for others.
+    """
+    found = [row.name for row in FORMATS if row.file and os.path.exists(f"{folder}/{row.file}")]
+    if not found or any(os.path.exists(f"{folder}/{name}") for name in WEIGHTS):
+        return None
+    return found[0] if recognise(folder) in (None, OURS) else None

@@ -160,7 +160,7 @@ def write(model, folder, options):
     relative = relative_of(config, architecture)
     files = tokenizer_files(model.tokenizer, config, must_open=True)
     if relative is None:
-        write_own(model, folder)
+        write_own(model, folder, is_whole_model=True)
         name = family_of(config).class_of(architecture)
         if config.is_classic:
             return f"{folder}: {name} of transformers; {_opened(folder, architecture)}"
@@ -181,7 +181,7 @@ def write(model, folder, options):
             config, held, labels, score_meaning(held, model.notes.problem_type)
         ),
     }
-    replace_folder(str(folder).rstrip("/"), contents)
+    replace_folder(str(folder).rstrip("/"), contents, is_whole_model=True)
     lost = "" if held == architecture else ", without next sentences"
     return (
         f"{folder}: {family.class_of(held)} of transformers, which computes the same{lost}; "
@@ -198,9 +198,9 @@ def _opened(folder, architecture, more=""):
     return f'{auto_class(architecture)}.from_pretrained("{folder}"{more})'
 
 
-def write_own(model, folder, more=None):
+def write_own(model, folder, more=None, is_whole_model=False):
     """Writes a Model as a folder of ours, with its tokenizer, its card, its task and further files
-    {name: bytes}; returns the line for the log.
+    {name: bytes}; returns the line for the log. is_whole_model: of folders.replace_folder.
     """
     config, notes = model.config, model.notes
     files = {**tokenizer_files(model.tokenizer, config), **(model.task or {}), **(more or {})}
@@ -209,7 +209,7 @@ def write_own(model, folder, more=None):
         usage |= card.transformers_usage(notes.architecture, remote=not config.is_classic)
     files["README.md"] = card.readme(model, usage, library="transformers")
     said = (notes.architecture, notes.labels, files, notes.problem_type)
-    write_model(folder, config, model.weights, *said)
+    write_model(folder, config, model.weights, *said, is_whole_model=is_whole_model)
     return f"{folder}: {family_of(config).class_of(notes.architecture)}"
 
 
@@ -221,6 +221,7 @@ def write_model(
     labels=(),
     files=None,
     problem_type=None,
+    is_whole_model=False,
 ):
     """Writes a model folder of ours, which `read_model` reads back and `transformers` opens with
     `architecture`.from_pretrained.
@@ -236,6 +237,7 @@ def write_model(
       labels: names of a classifier's classes; by default LABEL_0, LABEL_1 and so on.
       files: {name: bytes} of further files, such as vocab.txt.
       problem_type: of formats.Notes.
+      is_whole_model: of folders.replace_folder.
 
     Raises:
       UserError: a weight of the architecture is missing.
@@ -252,7 +254,7 @@ def write_model(
         "model.safetensors": tensor_files.save(tensors),
         "config.json": model_config.config_bytes(config, architecture, labels, more),
     }
-    replace_folder(str(folder).rstrip("/"), contents)
+    replace_folder(str(folder).rstrip("/"), contents, is_whole_model)
 
 
 def _code_for(config):

@@ -19,6 +19,7 @@ from bert_gpu.interop.huggingface import write_model, write_own  # noqa: F401
 from bert_gpu.interop.sources import (  # noqa: F401
     find_model,
     find_vocabulary,
+    is_run,
     task_files,
     tokenizer_notes,
 )
@@ -65,6 +66,12 @@ def open_model(path, flag, vocab_file=None, do_lower_case=None):
     return found, model._replace(tokenizer=tokenizer)
 
 
+def is_within(path, folder):
+    """Whether a path lies in a folder, at any depth."""
+    path, folder = os.path.realpath(path), os.path.realpath(folder)
+    return os.path.commonpath([path, folder]) == folder
+
+
 def describe_unused(notes):
     """What a model's files have and no model here, for the log; "" for nothing."""
     names = notes.unused
@@ -90,9 +97,13 @@ def transfer(config, warn, format_name=None, describe=None):
       UserError: there is no such model, it is damaged, or the format cannot hold it; then nothing
         has been written.
     """
+    if is_run(config.to):  # its training holds its lock, and would lose what it writes
+        raise UserError(f"--to={config.to}: is the folder of a run; name another folder")
     path, model = open_model(config.source, "from", config.vocab_file, config.do_lower_case)
     if os.path.realpath(path) == os.path.realpath(config.to):
         raise UserError(f"--to={config.to}: is the model itself; name another folder")
+    if is_within(path, config.to):
+        raise UserError(f"--to={config.to}: the model lies in this folder; name another folder")
     if model.tokenizer is None:
         warn(f"{path}: has no vocabulary; name it with --vocab_file, or the copy has none either")
     if unused := describe_unused(model.notes):
@@ -105,5 +116,5 @@ def transfer(config, warn, format_name=None, describe=None):
             "the columns and lengths of its task"
         )
     if format_name is None:
-        return write_own(model, config.to)
+        return write_own(model, config.to, is_whole_model=True)
     return open_format(format_name).write(model, config.to, config)

@@ -106,7 +106,7 @@ def write(model, folder, options):
         "README.md": card.readme(model, USAGE),
         "config.json": model_config.config_bytes(config, architecture, model.notes.labels, meaning),
     }
-    replace_folder(folder.rstrip("/"), contents)
+    replace_folder(folder.rstrip("/"), contents, is_whole_model=True)
     names = ", ".join(output.name for output in proto.graph.output)
     return f"{os.path.join(folder, MODEL)}: {', '.join(INPUTS)} (int64) -> {names}"
 

@@ -217,7 +217,7 @@ def write(model, folder, options):
                 f"{temporary}: cannot be written ({reason}); make room there"[:300]
             ) from None
         contents = files_in(temporary) | {"README.md": card.readme(model, usage(signatures))}
-        replace_folder(folder.rstrip("/"), contents)
+        replace_folder(folder.rstrip("/"), contents, is_whole_model=True)
     names = ", ".join(name for name in signatures if name != "serving_default")
     return (
         f"{folder}: a SavedModel of raw strings, {options.precision}, with {names}; "

@@ -11,12 +11,17 @@ import re
 
 from bert_gpu.files import check_local, read_json
 from bert_gpu.interop.folders import displaced
-from bert_gpu.interop.formats import OURS, has_model, open_format, recognise
+from bert_gpu.interop.formats import OURS, has_model, only_written, open_format, recognise
 from bert_gpu.interop.relatives import read_shape
 from bert_gpu.settings import Settings, UserError, fields_of, setting
 
 NONE = "none"  # --init_checkpoint=none: random weights
 TASK = "task.json"  # beside a fine-tuned model's weights: finetune/start.py writes and reads it
+RUN_FILES = (
+    "run.json",
+    ".run.lock",
+    "checkpoints",
+)  # what train/run_folder.py keeps in a run's folder
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
 
 
@@ -32,10 +37,16 @@ class TokenizerNotes(Settings):
 
 def find_model(path, flag):
     """The path of a model in any format that is read: `path`, or its model/ when `path` is the
-    folder of a run. The UserError names `flag`.
+    folder of a run, also where other files of a model lie beside that. The UserError names `flag`.
     """
     check_local(path, f"--{flag}")
-    for folder in (path, os.path.join(path, "model")):
+    folders = (path, os.path.join(path, "model"))
+    for folder in reversed(folders) if is_run(path) else folders:
+        if (name := only_written(folder)) is not None:
+            raise UserError(
+                f"--{flag}={folder[:150]}: is a model in the format {name}, which is only written "
+                "here, not read; name the model that it was made from"
+            )
         if has_model(folder):
             return folder
     if recognise(path) is not None:
@@ -45,7 +56,7 @@ def find_model(path, flag):
             f"--{flag}={path}: this run is not finished, so it has "
             f"no model/ yet; run its command again to resume it{ending_hint(path)}"[:300]
         )
-    for folder in (path, os.path.join(path, "model")):
+    for folder in folders:
         if (old := displaced(folder)) is not None:
             raise UserError(
                 f"--{flag}={path}: a write of {folder} was killed, "
@@ -75,6 +86,11 @@ def ending_hint(path):
     names = os.listdir(os.path.join(path, "checkpoints"))
     steps = [int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)", name))]
     return f", or end it at its checkpoint: --num_train_steps={max(steps)}" if steps else ""
+
+
+def is_run(folder):
+    """Whether a folder is that of a run, finished or not."""
+    return any(os.path.lexists(os.path.join(folder, name)) for name in RUN_FILES)
 
 
 def read_config(path):

@@ -149,4 +149,4 @@ def write_folder(model, folder, save, usage, files=()):
         for name in os.listdir(temporary):
             with open(os.path.join(temporary, name), "rb") as file:
                 contents[name] = file.read()
-    replace_folder(folder.rstrip("/"), contents)
+    replace_folder(folder.rstrip("/"), contents, is_whole_model=True)

@@ -2,9 +2,13 @@
 started again when one of them dies.
 
 Each gets a TF_CONFIG with free ports of this machine and its share of the GPUs. Worker 0 has this
-process's streams, the others write to logs.
+process's streams, the others write to logs. None outlives this process: Linux itself tells them to
+save and stop when it has died.
 """
 
+import contextlib
+import ctypes
+import functools
 import json
 import os
 import signal
@@ -21,6 +25,7 @@ FINAL = (2, 3, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 # How long the others may take to end by themselves after one has ended badly, or after SIGTERM.
 SECONDS_TO_NOTICE, SECONDS_TO_STOP = 20.0, 30.0
 SECONDS_BETWEEN_LOOKS = 0.1
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 class Ended(typing.NamedTuple):
@@ -33,19 +38,25 @@ class Ended(typing.NamedTuple):
 
 
 class Interrupts:
-    """SIGINT and SIGTERM sent to this process: `taken` lists them. As a context, it catches
-    them.
+    """SIGINT, SIGTERM and SIGHUP sent to this process: `taken` lists them. As a context, it catches
+    them; SIGHUP not where it is ignored, as under nohup. Of SIGHUP only the first counts: the end
+    of a terminal is told by the kernel and again by the shell, and a second signal would end
+    workers that are saving.
     """
 
     def __init__(self):
         self.taken = []
 
     def __enter__(self):
-        self.previous = {
-            number: signal.signal(number, lambda number, _: self.taken.append(number))
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        self.previous = {number: signal.signal(number, self._take) for number in numbers}
         return self
+
+    def _take(self, number, frame):
+        if number != signal.SIGHUP or number not in self.taken:
+            self.taken.append(number)
 
     def __exit__(self, *_):
         for number, handler in self.previous.items():
@@ -98,31 +109,45 @@ def log_of(log_dir, index):
 
 def start(command, environs, log_dir):
     """The processes (subprocess.Popen) of a command, one for each environment. They are in sessions
-    of their own, so that Ctrl-C reaches them once, from here.
+    of their own, so that Ctrl-C reaches them once, from here. OSError, before any has started, when
+    a log cannot be written.
     """
     os.makedirs(log_dir, exist_ok=True)
-    processes = []
-    for index, environ in enumerate(environs):
-        options = dict(env=environ, start_new_session=True)
-        if index == 0:
-            processes.append(subprocess.Popen(command, **options))
-            continue
-        with open(log_of(log_dir, index), "ab") as log:
-            options |= dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-            processes.append(subprocess.Popen(command, **options))
-    return processes
+    with contextlib.ExitStack() as stack:
+        logs = [
+            stack.enter_context(open(log_of(log_dir, index), "ab"))
+            for index in range(1, len(environs))
+        ]
+        streams = [{}, *(dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log) for log in logs)]
+        stopped = functools.partial(stop_with_parent, ctypes.CDLL(None).prctl, os.getpid())
+        return [
+            subprocess.Popen(
+                command, env=environ, start_new_session=True, preexec_fn=stopped, **stream
+            )
+            for environ, stream in zip(environs, streams, strict=True)
+        ]
+
+
+def stop_with_parent(prctl, parent):
+    """Makes the kernel send SIGTERM to this new process when its parent, a process id, has ended,
+    even by SIGKILL. It runs between fork and exec, so it only makes calls of the system.
+    """
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before that
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def wait(processes, interrupts, clock=time.monotonic, sleep=time.sleep):
-    """Waits for all processes; returns Ended. Passes signals on to all of them. When one ends
-    badly, the others may end by themselves, and are ended after some time.
+    """Waits for all processes; returns Ended. Passes signals on to all of them, SIGHUP as SIGTERM:
+    they need no terminal to save. When one ends badly, the others may end by themselves, and are
+    ended after some time.
     """
     num_passed, cause, since, stage = 0, None, None, 0
     while any(process.poll() is None for process in processes):
         sleep(SECONDS_BETWEEN_LOOKS)
         for number in interrupts.taken[num_passed:]:
             num_passed += 1
-            send(processes, number)
+            send(processes, signal.SIGTERM if number == signal.SIGHUP else number)
         if cause is None:
             cause = next((i for i, process in enumerate(processes) if process.poll()), None)
             since = clock()
@@ -170,6 +195,9 @@ def run(command, again, config, num_gpus, log_dir, console):
             f"--num_workers={num_workers}: all get the same number of the {num_gpus} GPUs, so "
             f"{num_idle} {'is' if num_idle == 1 else 'are'} not used"
         )
+    if num_workers > 1:
+        others = "worker 1" if num_workers == 2 else f"workers 1 to {num_workers - 1}"
+        console.say(f"output of {others}: {os.path.join(log_dir, 'worker-*.log')}")
     with Interrupts() as interrupts:
         for attempt in range(config.restarts + 1):
             processes = start(command, environments(num_workers, num_gpus), log_dir)

@@ -90,7 +90,7 @@ class BatchContext(typing.NamedTuple):
 
 
 class Readout(typing.NamedTuple):
-    """The tokens of each row that are read behind the last layer. In that layer only they have
+    """The tokens of each row that are read after the last layer. In that layer only they have
     queries, residual connections and a feed-forward block; all tokens have keys and values.
 
     positions: int32 (B, P). mask: as in BatchContext, (B, 1, 1 or P, S). rotation: cosines and
@@ -122,8 +122,8 @@ def mix_values(weights, x, context, config, seed, site):
     return tf.reshape(mixed, [-1, config.hidden_size])
 
 
-def read_values(weights, asking, x, context, readout, config, seed, site):
-    """What the tokens of a Readout, `asking` (B x P, H), attend to: -> (B x P, H)."""
+def read_values(weights, query_inputs, x, context, readout, config, seed, site):
+    """What the tokens of a Readout, `query_inputs` (B x P, H), attend to: -> (B x P, H)."""
     num_heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     parts, widths = {}, [config.hidden_size, 2 * config.hidden_size]
     for kind in ("kernel", "bias"):
@@ -133,7 +133,7 @@ def read_values(weights, asking, x, context, readout, config, seed, site):
             )
     projected = []
     for name, rows, length, num in (
-        ("q", asking, sizes(readout.positions)[1], 1),
+        ("q", query_inputs, sizes(readout.positions)[1], 1),
         ("kv", x, context.length, 2),
     ):
         product, bias = project(parts, name, rows)
@@ -150,9 +150,9 @@ def read_values(weights, asking, x, context, readout, config, seed, site):
     return tf.reshape(mixed, [-1, config.hidden_size])
 
 
-def attention_block(weights, x, context, config, seed, site, readout=None, asking=None):
+def attention_block(weights, x, context, config, seed, site, readout=None, query_inputs=None):
     """Self-attention: (R, H) -> (R, H) and a bias yet to be added, as `project` returns them. With
-    a Readout, only of its tokens: `asking` (B x P, H) -> (B x P, H).
+    a Readout, only of its tokens: `query_inputs` (B x P, H) -> (B x P, H).
 
     cuDNN's attention computes queries for all tokens, and those of a Readout are selected after it.
     """
@@ -162,7 +162,7 @@ def attention_block(weights, x, context, config, seed, site, readout=None, askin
         mixed = mix_values(weights, x, context, config, seed, site)
         mixed = context.rows_at(mixed, readout.positions)
     else:
-        mixed = read_values(weights, asking, x, context, readout, config, seed, site)
+        mixed = read_values(weights, query_inputs, x, context, readout, config, seed, site)
     return project(weights, "attention/output", mixed)
 
 
@@ -196,7 +196,7 @@ class Products(typing.NamedTuple):
 
     embeddings: forward, before the layers. layers: forward, in all layers. recomputed: forward once
     more, in the backward pass. unread: forward, those of the layers that a token does without when
-    its hidden state behind the last layer is not read.
+    its hidden state after the last layer is not read.
     """
 
     embeddings: float
@@ -214,8 +214,8 @@ def token_products(config, num_attended):
 
 
 def unread_products(config, num_attended):
-    """What the last layer spares for a token that is not read: of `attention_products` all but the
-    2 H^2 of its key and value, and the feed-forward block.
+    """Multiplications that the last layer saves for a token that is not read: of
+    `attention_products` all but the 2 H^2 of its key and value, and the feed-forward block.
     """
     kept = 2 * config.hidden_size**2
     return attention_products(config, num_attended) - kept + feed_forward_products(config)
@@ -242,11 +242,11 @@ def run_layer(weights, index, x, context, config, seed, readout=None):
         x = add_dropped(x, *change, config.hidden_dropout_prob, seed, site + part)
         return x if config.norm_first else norm(own, f"{part}/norm", x, config)
 
-    tokens, asking = before("attention", x), None
+    tokens, query_inputs = before("attention", x), None
     if readout is not None:
         x = context.rows_at(x, readout.positions)
-        asking = before("attention", x)
-    change = attention_block(own, tokens, context, config, seed, site, readout, asking)
+        query_inputs = before("attention", x)
+    change = attention_block(own, tokens, context, config, seed, site, readout, query_inputs)
     x = add("attention", x, change)
     return add("feed_forward", x, feed_forward_block(own, before("feed_forward", x), config))
 
@@ -263,7 +263,7 @@ def encode(
     attention="plain",
     positions=None,
 ):
-    """Hidden states behind the last layer.
+    """Hidden states after the last layer.
 
     Args:
       weights: {name: tensor} with at least the names of `encoder_weights`; float32 or already of

@@ -41,7 +41,7 @@ class Encoder(typing.Protocol):
         """
 
     def encode(self, weights, batch, *, dtype=tf.float32, seed=None, positions=None) -> tf.Tensor:
-        """Hidden states behind the last layer, (B, S, H) or, at positions (B, P), (B, P, H), in the
+        """Hidden states after the last layer, (B, S, H) or, at positions (B, P), (B, P, H), in the
         compute dtype; arguments as for `encoder.encode`.
         """
 

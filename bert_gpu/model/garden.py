@@ -260,7 +260,7 @@ class BuiltEncoder:
     its output is not used.
     """
 
-    def __init__(self, encoder, config, specs, attributes):
+    def __init__(self, encoder, specs, attributes):
         self.model, self.specs, self.attributes = _Model(encoder), specs, attributes
         self.layers = list(encoder._flatten_layers())
         self.shapes = {
@@ -401,7 +401,7 @@ def _build(encoder, dtype):
         encoder,
         counts.most_common(1),
     )
-    return BuiltEncoder(network, config, specs, attributes)
+    return BuiltEncoder(network, specs, attributes)
 
 
 def _spec(variable, initializer):

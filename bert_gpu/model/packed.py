@@ -17,8 +17,10 @@ def sequence_bias(sequence_ids, positions=None):
     """(B, S) -> (B, 1, S, S) float32, added to attention scores: 0 between tokens of one sequence,
     -1e9 elsewhere. With positions (B, P), only their rows: (B, 1, P, S).
     """
-    asking = sequence_ids if positions is None else tf.gather(sequence_ids, positions, batch_dims=1)
-    is_other = asking[:, None, :, None] != sequence_ids[:, None, None, :]
+    query_ids = (
+        sequence_ids if positions is None else tf.gather(sequence_ids, positions, batch_dims=1)
+    )
+    is_other = query_ids[:, None, :, None] != sequence_ids[:, None, None, :]
     return tf.where(is_other, tf.constant(-1e9), tf.constant(0.0))
 
 

@@ -91,11 +91,11 @@ class ScheduleConfig(Settings):
                 "peaks at a share of the time; use --warmup_proportion"
             )
 
-    def idle(self, name):
+    def without_effect(self, name):
         """As of Settings, with what `needs` cannot say."""
         if name == "warmup_proportion" and self.curve == "triangle":
             return "--warmup_proportion has no effect with --curve=triangle, which has its own rise"
-        return super().idle(name)
+        return super().without_effect(name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,11 +131,11 @@ class CommonSettings(Settings):
         super().__post_init__()
         check_expression(self, "weight_decay_exclude")
 
-    def idle(self, name):
+    def without_effect(self, name):
         """As of Settings; the chosen optimizer's module may add a reason."""
-        found = super().idle(name)
-        if found is None and hasattr(self.module, "idle"):
-            found = self.module.idle(name, self)
+        found = super().without_effect(name)
+        if found is None and hasattr(self.module, "without_effect"):
+            found = self.module.without_effect(name, self)
         return found
 
 

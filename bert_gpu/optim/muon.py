@@ -58,7 +58,8 @@ class Settings(adamw8bit.Settings):
     )
     muon_rest: str = setting(
         "adamw",
-        "Optimizer of the weights that Muon leaves: embeddings, norms, biases, output layers.",
+        "Optimizer of the weights that Muon does not update: embeddings, norms, biases, output "
+        "layers.",
         choices=("adamw", "adamw8bit"),
     )
 
@@ -73,7 +74,7 @@ class Traits:
     num_row_axes: int
 
 
-def idle(name, config):
+def without_effect(name, config):
     """A message why the setting `name` has no effect under this config, None when it has one."""
     if name in adamw8bit.Settings.__annotations__ and config.muon_rest != "adamw8bit":
         return f"--{name} has no effect without --muon_rest=adamw8bit"

@@ -3,28 +3,29 @@
 import dataclasses
 import os
 import time
+import typing
 
 from bert_gpu.console import LogConsole, format_metric
 from bert_gpu.data import pipeline
 from bert_gpu.files import write_json
 from bert_gpu.interop import models
+from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.pretrain import start
-from bert_gpu.pretrain.config import RUN_FIELDS, model_name, resolve_model
+from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings, model_name, resolve_model
 from bert_gpu.pretrain.objective import LOSSES, pretraining_objective, pretraining_validation
 from bert_gpu.settings import UserError
 from bert_gpu.train import provenance
 from bert_gpu.train import run as engine
 from bert_gpu.train.config import fit_sizes
-from bert_gpu.train.devices import join_workers, set_up
+from bert_gpu.train.devices import Devices, join_workers, set_up
 from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
 from bert_gpu.train.monitor import check_monitoring
+from bert_gpu.train.run_files import EVAL_RESULTS
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.throughput import total_peak_flops
-
-RESULTS = "eval_results.json"
 
 
 def pretrain(settings, console=None, clock=time.monotonic):
@@ -39,7 +40,11 @@ def pretrain(settings, console=None, clock=time.monotonic):
     workers = join_workers(settings.devices)
     console = workers.console(console or LogConsole())
     with workers.together():
+        engine.check_same_command(workers, settings)
+        workers.check_alike(dict(architecture=settings.architecture))
         dataset = start.open_data(settings, console)
+        if workers.count > 1:
+            workers.check_alike(dataset.describe())
         with engine.open_run(
             run.output_dir, settings.overwrite, trains, RUN_FIELDS, run.start, workers
         ) as (folder, stored):
@@ -47,29 +52,45 @@ def pretrain(settings, console=None, clock=time.monotonic):
             return act(settings, dataset, folder, stored, console, clock)
 
 
-def open_model(settings, dataset, stored):
-    """(settings with resolved sizes, Devices, tokenizer or None, Encoder) of PretrainSettings.
-    stored: of the engine's `open_run`.
+class Opened(typing.NamedTuple):
+    """What the data and the devices decide.
+
+    settings: PretrainSettings with resolved sizes. devices: Devices. vocab: tokenizer, or None.
+    encoder: Encoder.
     """
+
+    settings: PretrainSettings
+    devices: Devices
+    vocab: typing.Any
+    encoder: Encoder
+
+
+def open_model(settings, dataset, stored):
+    """The Opened of PretrainSettings. stored: of the engine's `open_run`."""
     devices = set_up(settings.devices)
     settings = dataclasses.replace(
         settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
     )
     vocab = start.open_vocabulary(settings, dataset)
+    devices.workers.check_alike(dict(vocabulary=vocab and vocab.identity))
     model = resolve_model(
         settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind, stored
     )
-    return settings, devices, vocab, start.checked_encoder(settings.inputs, dataset, model, devices)
+    encoder = start.checked_encoder(settings.inputs, dataset, model, devices)
+    return Opened(settings, devices, vocab, encoder)
 
 
 def train(settings, dataset, folder, stored, console, clock):
-    """Trains in a run's folder; returns an Outcome. folder, stored: of the engine's `open_run`."""
+    """Trains in a run's folder; returns a TrainingResult. folder, stored: of the engine's
+    `open_run`.
+    """
     settings, devices, vocab, encoder = open_model(settings, dataset, stored)
     model = encoder.config
     trained = training_encoder(
         encoder, settings.memory, devices, dataset.max_seq_length, dataset.schema.is_packed
     )
     fixed = fixed_settings(settings, model, devices, dataset)
+    devices.workers.check_alike(fixed)
     if stored is not None:
         like = stored["settings"].get("training_data")
         engine.check_settings(
@@ -126,6 +147,7 @@ def train(settings, dataset, folder, stored, console, clock):
         seed=settings.run.seed,
         batches_at=batches_at,
         num_records=len(dataset.train),
+        dupe_factor=dataset.dupe_factor,
         max_seq_length=dataset.max_seq_length,
         has_lengths=settings.inputs.padding != "fixed",
         validate=validate,
@@ -137,19 +159,21 @@ def train(settings, dataset, folder, stored, console, clock):
             else provenance.file_hash(os.path.join(dataset.folder, "dataset.json")),
             vocabulary=None if vocab is None else vocab.identity,
         ),
-        find_results=lambda folder: [os.path.join(folder, RESULTS)],
+        find_results=lambda folder: [os.path.join(folder, EVAL_RESULTS)],
         about=describe(settings, model, devices.kind, weights, frozen, dataset),
         least_bytes=least_bytes,
         losses=LOSSES,
         flops=start.flops_counter(trained, dataset, frozen),
         peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
     )
-    outcome = engine.train(training, settings, folder, stored, devices, state, console, clock)
-    if outcome.signal is None:
-        skipped = outcome.progress.num_skipped_records
+    result = engine.train(
+        engine.Session(training, settings, folder, stored, devices, state, console, clock)
+    )
+    if result.signal is None:
+        skipped = result.progress.num_skipped_records
         more = f"; {skipped:,} bad records were skipped" if skipped else ""
         console.say(f"model: {folder.model}{more}")
-    return outcome
+    return result
 
 
 def fixed_settings(settings, model, devices, dataset):
@@ -222,7 +246,7 @@ def evaluate(settings, dataset, folder, stored, console, clock):
     results = pretraining_validation(settings.run, reader, devices, state, encoder)() | dict(
         step=progress.step
     )
-    devices.workers.on_chief(lambda: write_json(os.path.join(folder.path, RESULTS), results))
+    devices.workers.on_chief(lambda: write_json(os.path.join(folder.path, EVAL_RESULTS), results))
     console.say(
         "\n".join(
             f"  {name:<14}{format_metric(value)}"
@@ -230,4 +254,4 @@ def evaluate(settings, dataset, folder, stored, console, clock):
             if name != "step"
         )
     )
-    return engine.Outcome(folder, progress)
+    return engine.TrainingResult(folder, progress)

@@ -15,7 +15,7 @@ import zlib
 import tensorflow as tf
 import zstandard
 
-from bert_gpu.files import within_free_space
+from bert_gpu.files import atomic_file, publish, within_free_space
 from bert_gpu.settings import UserError
 from bert_gpu.text import containers, corpus, encodings
 from bert_gpu.text.formats import LINE_BREAK
@@ -134,7 +134,7 @@ def spool_standard_input(stream, folder):
     ending = next((ending for magic, ending in MAGIC.items() if first.startswith(magic)), "")
     target = os.path.join(folder, f"{digest.hexdigest()}-stdin{ending}")
     is_new = not os.path.exists(target)
-    os.replace(unfinished, target)
+    publish(unfinished, target)
     return target, is_new
 
 
@@ -151,17 +151,13 @@ def lines_of_texts(texts):
 
 def write_spool(pieces, target, name):
     """Writes pieces (iterable of bytes) to the file `target`, which appears when it is complete."""
-    folder, unfinished = os.path.dirname(target), f"{target}.unfinished"
+    folder = os.path.dirname(target)
     created_folder = not os.path.exists(folder)
     try:
         os.makedirs(folder, exist_ok=True)
-        with open(unfinished, "wb") as file:
-            for piece in within_free_space(pieces, folder):
-                file.write(piece)
-            file.flush()
-            # otherwise a power failure could leave the name without the content
-            os.fsync(file.fileno())
-        os.rename(unfinished, target)
+        # One name for every process: what a killed one has left is overwritten.
+        with atomic_file(target, "wb", f"{target}.unfinished") as file:
+            file.writelines(within_free_space(pieces, folder))
     except (OSError, tf.errors.OpError, *BROKEN) as error:
         if isinstance(error, OSError) and error.errno is not None:
             problem = f"cannot be unpacked to {folder} ({error.strerror}); {write_remedy(error)}"
@@ -174,8 +170,6 @@ def write_spool(pieces, target, name):
             )
         raise UserError(f"{name}: {problem}"[:300]) from None
     finally:
-        if os.path.exists(unfinished):
-            os.remove(unfinished)
         if created_folder and os.path.exists(folder) and not os.listdir(folder):
             os.rmdir(folder)
 

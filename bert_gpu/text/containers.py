@@ -11,7 +11,7 @@ import itertools
 import json
 
 from bert_gpu.settings import UserError
-from bert_gpu.text.encodings import ENDINGS, check_no_archive, not_utf8
+from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8, shortened_path
 from bert_gpu.text.formats import BadLine, text_of_record
 
 ROWS_PER_BATCH = 256  # of parquet and arrow
@@ -30,7 +30,8 @@ OTHER_DELIMITERS = {
     "|": CONVERT.replace(";", "|"),
     ",": "give --input_format=csv",
 }
-HEAD_BYTES = 16  # that say what a file is
+MOST_TITLE, MOST_SPACES = 50, 4  # characters and spaces in the name of a column
+HEAD_BYTES = 256  # that say what a file is
 ARROW_FILE = b"ARROW1"  # at the beginning of a file; a stream has nothing of the kind
 
 
@@ -65,6 +66,7 @@ def table_texts(pieces, field, name, kind):
         header = [title.strip() for title in header]
         if field not in header:
             check_delimiter(header, name, kind)
+            check_header(header, name, field)
             raise no_column(name, field, header)
         check_single(name, field, header)
         column, line = header.index(field), reader.line_num + 1
@@ -80,6 +82,15 @@ def table_texts(pieces, field, name, kind):
         raise UserError(
             f"{name}: line {line} is not valid {kind} ({error}); check its quotes"[:300]
         ) from None
+
+
+def check_header(header, name, field):
+    """UserError when the first line of a table seems to be a row: a cell is as long as a text."""
+    if any(len(title) > MOST_TITLE or title.count(" ") > MOST_SPACES for title in header):
+        raise UserError(
+            f"{shortened_path(name)}: has no column {field[:50]!r}, and line 1 seems to be text, "
+            f"not a header; add a first line that names the columns"
+        )
 
 
 def check_delimiter(header, name, kind):
@@ -109,7 +120,7 @@ def decoded_lines(pieces, name):
         for line in lines:
             number += 1
             if number == 1:
-                check_no_archive(name, line, ENDINGS)
+                check_plain(name, line, ENDINGS)
             try:
                 text = line.decode()
             except UnicodeDecodeError:
@@ -138,7 +149,7 @@ def json_texts(pieces, field, name):
                 parts.append(decode(piece or b"", final=is_last))
                 wanted -= len(parts[-1])
         except UnicodeDecodeError:
-            check_no_archive(name, head, ENDINGS)
+            check_plain(name, head, ENDINGS)
             raise not_utf8(name, f"the text near object {index + 1}", head) from None
         buffer, position = "".join(parts), 0
 

@@ -20,16 +20,17 @@ from bert_gpu.files import check_regular, comma_hint
 from bert_gpu.settings import UserError
 from bert_gpu.text import saved_datasets
 from bert_gpu.text.config import LINES, TextFormat
-from bert_gpu.text.encodings import ENDINGS, check_no_archive, not_utf8
+from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8, shortened_path
 from bert_gpu.text.formats import BadLine, find_documents, parse_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 22  # that the scan holds at once, beside the longest line
 # of files that are read from a folder
 FOLDER_ENDINGS = (
-    *(".txt", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".feather"),
-    *(".gz", ".zst"),
+    *(".txt", ".text", ".md", ".json", ".jsonl", ".ndjson", ".csv", ".tsv"),
+    *(".parquet", ".arrow", ".feather", ".gz", ".zst"),
 )
+TO_TEXT = "extract their text, as with pdftotext FILE, or name files to read them as they are"
 STANDARD_INPUT = "-"
 BLOCKS_PER_WINDOW = 8  # so that windows are of equal size within an eighth of it
 
@@ -77,7 +78,7 @@ class Window:
 
     @property
     def num_bytes(self):
-        """Of text."""
+        """Bytes of text."""
         return sum(block.num_bytes for block in self.blocks)
 
     def read(self):
@@ -94,9 +95,16 @@ def expand_inputs(patterns):
     its tables alone. Links to folders below it are not followed. STANDARD_INPUT stays as it is.
     UserError when a pattern gives no file.
     """
+    return find_files(patterns)[0]
+
+
+def find_files(patterns):
+    """(paths, others): those of `expand_inputs`, and sorted paths of the files below the folders
+    that are left out because of their endings.
+    """
     hint = comma_hint(patterns) if isinstance(patterns, str) else ""
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
-    paths = {}  # by the file that they lead to
+    paths, others = {}, set()  # paths by the file that they lead to
     for pattern in filter(None, map(str.strip, patterns)):
         if pattern == STANDARD_INPUT:
             paths[pattern] = pattern
@@ -109,15 +117,12 @@ def expand_inputs(patterns):
             for path in folders
             if path == pattern or not os.path.basename(path).startswith(".")
         ]
-        files = set(matches).difference(folders).union(*map(files_below, shown))
+        files, rest = set(matches).difference(folders), set()
+        for path, is_text in (found for folder in shown for found in files_below(folder)):
+            (files if is_text else rest).add(path)
         if folders and not files:
-            endings = " ".join("*" + ending for ending in FOLDER_ENDINGS)
-            raise UserError(
-                (
-                    f"{pattern}: is a folder with none of {endings} below it; "
-                    f"name the files, as {pattern.rstrip('/')}/*.text"
-                )[:300]
-            )
+            raise no_text(pattern, rest)
+        others |= rest
         if not files:
             raise UserError(
                 f"{pattern[:200]}: no such file; check the path (the pattern matches nothing){hint}"
@@ -128,21 +133,42 @@ def expand_inputs(patterns):
         raise UserError("no input file is named; give one or more, separated by commas")
     for path in paths.values():
         check_regular(path)
-    return sorted(paths.values())
+    return sorted(paths.values()), sorted(others.difference(paths.values()))
+
+
+def no_text(folder, others):
+    """The UserError for a folder in which no file has an ending of FOLDER_ENDINGS."""
+    shown = shortened_path(folder.rstrip("/"))
+    if not others:
+        endings = " ".join("*" + ending for ending in FOLDER_ENDINGS)
+        return UserError(
+            f"{shown}: is a folder with none of {endings} below it; name the files"[:300]
+        )
+    return UserError(
+        f"{shown}: is a folder with files of other kinds only ({endings_of(others)}); "
+        f"{TO_TEXT}, as {os.path.basename(shown)}/*"[:300]
+    )
+
+
+def endings_of(paths):
+    """The endings of files, for messages."""
+    endings = sorted({os.path.splitext(path)[1].lower()[:12] or "no ending" for path in paths})
+    return ", ".join(endings[:5]) + (", ..." if len(endings) > 5 else "")
 
 
 def files_below(folder):
+    """Yields (path, whether it is read) of the files below a folder that are not hidden."""
     # TensorFlow's walk would follow links, and never end on a cycle.
     walk = tf.io.gfile.walk if "://" in folder else os.walk
     for parent, folders, names in walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         if saved_datasets.is_saved(names):
-            yield from saved_datasets.tables(parent, names)
+            yield from ((path, True) for path in saved_datasets.tables(parent, names))
             continue
         yield from (
-            os.path.join(parent, name)
+            (os.path.join(parent, name), name.lower().endswith(FOLDER_ENDINGS))
             for name in names
-            if name.lower().endswith(FOLDER_ENDINGS) and not name.startswith(".")
+            if not name.startswith(".")
         )
 
 
@@ -197,7 +223,8 @@ def plan_windows(paths, window_bytes, text_formats, names=None, least=1, report=
     Returns:
       list of Window. They depend on the text of each file, on window_bytes and on least alone.
     """
-    blocks = plan_blocks(paths, -(-window_bytes // BLOCKS_PER_WINDOW), text_formats, names, report)
+    block_bytes = -(-window_bytes // BLOCKS_PER_WINDOW)
+    blocks = plan_blocks(paths, block_bytes, text_formats, names, report)
     num_bytes = sum(block.num_bytes for block in blocks)
     num_windows = max(1, round(num_bytes / window_bytes))
     if least > num_windows:
@@ -336,7 +363,7 @@ def scan_file(path, block_bytes, first_document, text_format, name, report=None)
         if report is not None:
             report(len(lines))
         if position == 0:
-            check_no_archive(name, lines, ENDINGS)
+            check_plain(name, lines, ENDINGS)
             if lines.startswith(BYTE_ORDER_MARK):
                 lines, position, start = lines[3:], 3, 3
         check_utf8(name, lines, num_lines)

@@ -1,7 +1,8 @@
-"""The first bytes of a file that is no UTF-8 in, what it is and how to convert it out.
+"""The first bytes of a file that is no plain text in, what it is and how to convert it out.
 
-Archives are known by their magic bytes, whatever their names are, and UTF-16 and UTF-32 by their
-byte order marks. Other encodings have no mark; WINDOWS-1252, the commonest one, stands for them.
+Archives and documents are known by their magic bytes, whatever their names are, and UTF-16 and
+UTF-32 by their byte order marks. Other encodings have no mark; WINDOWS-1252, the commonest one,
+stands for them.
 """
 
 import os
@@ -16,6 +17,18 @@ ARCHIVES = {
     b"BZh": ("bzip2", None, "bzip2 -dc < FILE > NEW"),
     b"PK\x03\x04": ("zip", None, "unzip FILE"),
 }
+# Documents by their first bytes, then those that are zip archives by what their first entry has in
+# its name or content: its name, what extracts its text.
+DOCUMENTS = {
+    b"%PDF-": ("a PDF", "pdftotext FILE"),
+    b"{\\rtf": ("an RTF document", "pandoc -f rtf -t plain FILE"),
+}
+ZIPPED = {
+    b"[Content_Types].xml": ("a document of Microsoft Office", "soffice --convert-to txt FILE"),
+    b"application/vnd.oasis.opendocument": ("an OpenDocument", "soffice --convert-to txt FILE"),
+    b"application/epub+zip": ("an EPUB", "pandoc -f epub -t plain FILE"),
+}
+ENTRY_BYTES = 200  # that have the name of the first entry, and the content of a `mimetype`
 ENDINGS = tuple(ending for _, ending, _ in ARCHIVES.values() if ending)
 BZIP2_BLOCK = slice(4, 10), b"1AY&SY"  # a text may begin with BZh
 BYTE_ORDER_MARKS = {  # the longer ones first
@@ -27,13 +40,18 @@ BYTE_ORDER_MARKS = {  # the longer ones first
 COMMONEST = "WINDOWS-1252"
 
 
-def check_no_archive(name, head, endings=()):
-    """UserError when a file begins as an archive does.
+def check_plain(name, head, endings=()):
+    """UserError when a file begins as an archive or a document, such as a PDF, does.
 
     Args:
-      name: of the file in the message. head: its first bytes, 10 or more where it has them.
+      name: of the file in the message. head: its first bytes, 200 or more where it has them.
       endings: those under which the caller would have unpacked it.
     """
+    if document := kind_of_document(head):
+        kind, command = document
+        raise UserError(
+            f"{shortened_path(name)}: is {kind}, not plain text; extract it, as with {command}"
+        )
     magic = next((magic for magic in ARCHIVES if head.startswith(magic)), None)
     if magic is None or (magic == b"BZh" and head[BZIP2_BLOCK[0]] != BZIP2_BLOCK[1]):
         return
@@ -42,6 +60,17 @@ def check_no_archive(name, head, endings=()):
     if ending in endings and not name.lower().endswith(ending):
         remedy = f"give its name the ending {ending}, or {remedy}"
     raise UserError(f"{shortened_path(name)}: is a {kind} archive, not plain text; {remedy}")
+
+
+def kind_of_document(head):
+    """(name, what extracts its text) of a document that begins with these bytes, or None."""
+    for magic, document in DOCUMENTS.items():
+        if head.startswith(magic):
+            return document
+    if head.startswith(b"PK\x03\x04"):
+        entry = head[:ENTRY_BYTES]
+        return next((document for part, document in ZIPPED.items() if part in entry), None)
+    return None
 
 
 def not_utf8(name, where, head=b""):

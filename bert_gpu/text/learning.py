@@ -9,19 +9,19 @@ writes to its folder.
 import dataclasses
 import os
 import shutil
-import sys
 
+from bert_gpu.files import exists
 from bert_gpu.settings import UserError
 from bert_gpu.text import (
-    archives,
     corpus,
     counting,
     parallel,
+    quality,
     sentence_piece,
-    shape,
     wordpiece_learner,
 )
-from bert_gpu.text.progress import ByteProgress
+from bert_gpu.text.inputs import find_inputs, read_standard_input, unpack
+from bert_gpu.text.progress import ByteProgress, format_bytes
 
 BLOCK_BYTES = 8 << 20  # that a process holds at once; a sample consists of such blocks
 
@@ -35,28 +35,6 @@ class Learnt:
     content: bytes
     pieces: list
     num_bytes: int
-
-
-def unpack(inputs, spool, console):
-    """(paths, formats) of plain text for a shape.Inputs. Compressed files and tables are unpacked
-    into the folder `spool`; see `archives.unpack`.
-    """
-    if not inputs.needs_spool:
-        return inputs.paths, inputs.formats
-    total = archives.packed_bytes(inputs.paths, inputs.formats)
-    with ByteProgress(console, total, "unpacking") as progress:
-        return archives.unpack(inputs.paths, inputs.formats, spool, progress.add, inputs.names)
-
-
-def read_standard_input(input_file, spool):
-    """Copies standard input, if it is an input, to a file in the folder `spool`: (path or None,
-    whether it is new). Raises UserError.
-    """
-    if corpus.STANDARD_INPUT not in map(str.strip, input_file.split(",")):
-        return None, False
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UserError("--input_file=-: nothing is piped to standard input; give a file, or pipe")
-    return archives.spool_standard_input(sys.stdin.buffer, spool)
 
 
 def learn(blocks, config, console, workers=parallel.LOCAL):
@@ -73,7 +51,7 @@ def learn(blocks, config, console, workers=parallel.LOCAL):
     num_bytes = sum(block.num_bytes for block in blocks)
     console.say(
         f"learning a {config.tokenization} vocabulary of "
-        f"{config.vocab_size} pieces from {num_bytes / 1e6:.1f} MB of text"
+        f"{config.vocab_size} pieces from {format_bytes(num_bytes)} of text"
     )
     with ByteProgress(console, num_bytes, "counting words") as progress:
         counts = counting.count_words_of_blocks(
@@ -100,35 +78,36 @@ def no_words(input_file):
     )
 
 
-def learn_files(config, text_format, console):
+def learn_files(config, text_format, console, is_own=lambda path: False):
     """Learns a vocabulary and writes it to the output files of the settings.
 
     Args:
-      config: VocabConfig. text_format: TextFormat. console: shows progress.
+      config: VocabConfig. text_format: TextFormat. console: shows progress. is_own: as for
+        `find_inputs`.
 
     Returns: a summary in one line. Raises UserError when the text or a file name is wrong.
     """
     check_targets(config)
     with parallel.open_workers(config, console) as workers:
-        return learn_with(workers, config, text_format, console)
+        return learn_with(workers, config, text_format, console, is_own)
 
 
-def learn_with(workers, config, text_format, console):
+def learn_with(workers, config, text_format, console, is_own):
     spool = f"{config.targets[0]}.unpacked"  # stays when this process is killed, for the next call
     inputs = standard_input = None
     try:
         standard_input, _ = read_standard_input(config.input_file, spool)
-        inputs = shape.find_inputs(config.input_file, text_format, standard_input)
+        inputs = find_inputs(config.input_file, text_format, standard_input, is_own)
         for line in inputs.lines:
             console.say(line)
-        for text in inputs.idle():
+        for text in inputs.without_effect():
             console.warn(text)
         paths, formats = unpack(inputs, spool, console)
         blocks = corpus.plan_blocks(paths, BLOCK_BYTES, formats, inputs.names)
-        for line in shape.describe_empty(blocks):
+        for line in quality.describe_empty(blocks):
             console.say(line)
-        warn = shape.Warner(console, config.strict)
-        warn(shape.shape_warnings(blocks, shape.sample(blocks)))
+        warn = quality.Warner(console, config.strict)
+        warn(inputs.warnings + quality.shape_warnings(blocks, quality.sample(blocks)))
         learnt = learn(blocks, config, console, workers)
     finally:
         if standard_input is not None or (inputs is not None and inputs.needs_spool):
@@ -137,9 +116,9 @@ def learn_with(workers, config, text_format, console):
     for path in config.targets[1:]:
         wordpiece_learner.write_vocab(path, learnt.pieces)
     num_bytes = sum(block.num_bytes for block in blocks)
-    of_text = f"{num_bytes / 1e6:,.1f} MB of text"
+    of_text = f"{format_bytes(num_bytes)} of text"
     if learnt.num_bytes < num_bytes:
-        of_text = f"a sample of {learnt.num_bytes / 1e6:,.1f} MB of {of_text}"
+        of_text = f"a sample of {format_bytes(learnt.num_bytes)} of {of_text}"
     return f"{' and '.join(config.targets)}: {len(learnt.pieces):,} pieces from {of_text}"
 
 
@@ -149,7 +128,7 @@ def check_targets(config):
         folder = os.path.dirname(path) or "."
         if os.path.isdir(path):
             raise UserError(f"{path}: is a folder; name a file in it"[:300])
-        if os.path.exists(path) and not config.overwrite:
+        if exists(path) and not config.overwrite:
             raise UserError(f"{path}: exists already; name another file, or give --overwrite"[:300])
         if "://" not in path and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
             raise UserError(

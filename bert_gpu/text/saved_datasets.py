@@ -9,7 +9,7 @@ import os
 from bert_gpu.files import read_json
 from bert_gpu.settings import UserError
 
-STATE, DESCRIPTIONS = "state.json", ("dataset_info.json", "dataset_dict.json", "dataset_infos.json")
+STATE = "state.json"
 
 
 def is_saved(names):

@@ -8,12 +8,12 @@ same vocabulary, however it was divided. Counters of parts of a text can be adde
 
 import collections
 import itertools
-import os
 
 import numpy as np
 import tensorflow as tf
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
+from bert_gpu.files import atomic_file
 from bert_gpu.settings import UserError
 from bert_gpu.text import basic_tokenizer
 from bert_gpu.text.wordpiece import SPECIAL_PIECES
@@ -206,17 +206,13 @@ def file_content(vocab):
 
 
 def write_whole_file(path, content, what):
-    """Writes bytes under a temporary name, then renames. Raises UserError, in which `what` names
-    the content.
+    """Writes bytes as a whole or not at all. Raises UserError, in which `what` names the
+    content.
     """
-    unfinished = f"{path}.{os.getpid()}.unfinished"
     try:
-        with tf.io.gfile.GFile(unfinished, "wb") as file:
+        with atomic_file(path, "wb") as file:
             file.write(content)
-        tf.io.gfile.rename(unfinished, path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
-        if tf.io.gfile.exists(unfinished):
-            tf.io.gfile.remove(unfinished)
         raise UserError(
             (
                 f"{path}: {what} cannot be written "

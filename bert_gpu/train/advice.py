@@ -78,13 +78,13 @@ class Advice:
             shown = "" if celsius is None else f" at {celsius:.0f} degrees Celsius"
             yield (
                 "heat",
-                f"heat holds the GPUs' clocks down{shown}; look after their cooling, or lower "
+                f"heat holds the GPUs' clocks down{shown}; check their cooling, or lower "
                 "their power limit (nvidia-smi -pl)",
             )
         elif hardware is not None and hardware >= THROTTLED:
             yield (
                 "hardware",
-                "the GPUs' hardware holds their clocks down; look after power supply and cooling "
+                "the GPUs' hardware holds their clocks down; check the power supply and cooling "
                 "(nvidia-smi -q -d PERFORMANCE says why)",
             )
         power, clock = self._mean("gpu_throttled_power"), self._mean("gpu_clock_share")

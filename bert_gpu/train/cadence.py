@@ -10,11 +10,11 @@ import math
 from bert_gpu.train.config import shares
 
 
-def num_steps_of(config, num_records, records_of_step, has_budget=False):
+def num_steps_of(config, num_records, records_of_step, runs_by_time=False):
     """Steps of a run: as set, or those of its epochs, rounded up; None when only time ends it."""
     if config.num_train_steps is not None:
         return config.num_train_steps
-    if config.num_train_epochs is None and has_budget:
+    if config.num_train_epochs is None and runs_by_time:
         return None
     return max(1, math.ceil((config.num_train_epochs or 40.0) * num_records / records_of_step))
 

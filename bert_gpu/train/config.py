@@ -10,7 +10,7 @@ from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.settings import Settings, UserError, setting
 
 SAVE_ERRORS = ("continue", "stop")
-MOST_EPOCHS = 1e9
+MAX_EPOCHS = 1e9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ class CadenceConfig(Settings):
         "Passes over the training records. Default in pretraining: "
         "40, or as many as --total_training_time allows.",
         above=0.0,
-        high=MOST_EPOCHS,
+        high=MAX_EPOCHS,
     )
     steps_per_loop: int = setting(
         1,
@@ -210,19 +210,19 @@ class CadenceConfig(Settings):
         low=1,
     )
     validation_epochs: float | None = setting(
-        None, "Epochs between validations, instead of --eval_steps.", above=0.0, high=MOST_EPOCHS
+        None, "Epochs between validations, instead of --eval_steps.", above=0.0, high=MAX_EPOCHS
     )
     validation_epochs_begin: float | None = setting(
         None,
         "Epochs between validations in the first --validation_begin_proportion of the run.",
         above=0.0,
-        high=MOST_EPOCHS,
+        high=MAX_EPOCHS,
     )
     validation_epochs_end: float | None = setting(
         None,
         "Epochs between validations in the last --validation_end_proportion of the run.",
         above=0.0,
-        high=MOST_EPOCHS,
+        high=MAX_EPOCHS,
     )
     validation_begin_proportion: float = setting(
         0.05,

@@ -7,13 +7,13 @@ from bert_gpu.train.sinks import Sink
 from bert_gpu.train.tensorboard_sink import EVAL
 
 # {name: (label, format, importance where there is little room)}, in the order in which they stand;
-# losses and accuracies of the task stand behind "loss".
+# losses and accuracies of the task follow "loss".
 SHOWN = {
     "loss": ("loss {}", "{:.4f}", 9),
-    "learning_rate": ("rate {}", "{:.3g}", 4),
+    "learning_rate": ("lr {}", "{:.3g}", 4),
     "tokens_per_second": ("{} tokens/s", "{:,.0f}", 8),
     "mfu": ("MFU {}", "{:.1%}", 5),
-    "input_wait": ("waits {}", "{:.1%}", 3),
+    "input_wait": ("input wait {}", "{:.1%}", 3),
     "gpu_utilization": ("GPU {} %", "{:.0f}", 2),
 }
 LOSS_IMPORTANCE, ACCURACY_IMPORTANCE = 6, 7

@@ -33,7 +33,7 @@ class Devices:
     precision: str
     xla: bool
     communication: tf.distribute.experimental.CommunicationOptions | None  # of the all-reduce
-    wire_dtype: tf.DType  # of gradients in the all-reduce
+    all_reduce_dtype: tf.DType  # of gradients in the all-reduce
     all_reduce: str  # as --all_reduce
     shared_update: str  # as --shared_update
     # such as "NVIDIA H200", one for each physical GPU in use, of all workers; () on the CPU
@@ -129,7 +129,7 @@ def set_up(config):
         precision=precision,
         xla=xla,
         communication=communication,
-        wire_dtype=DTYPES[config.all_reduce_dtype],
+        all_reduce_dtype=DTYPES[config.all_reduce_dtype],
         all_reduce=config.all_reduce,
         shared_update=config.shared_update,
         gpu_names=tuple(itertools.chain(*workers.gather(names_of(gpus)))),

@@ -1,17 +1,17 @@
 """Detects divergence (steps that are not finite, or whose loss jumps) and validation losses that
 are still too high after --early_stop_time.
 
-`Judge` receives the metrics of steps and validations and raises Diverged. `roll_back` responds to
-it as the settings say.
+`DivergenceMonitor` receives the metrics of steps and validations and raises DivergenceFound.
+`roll_back` responds to it as the settings say.
 """
 
 import dataclasses
 import math
 
-from bert_gpu.settings import GaveUp, Settings, UserError, setting
+from bert_gpu.settings import Settings, TrainingStopped, UserError, setting
 
 
-class Diverged(Exception):
+class DivergenceFound(Exception):
     """A run has diverged; the message says how. good_until: checkpoints up to it are good."""
 
     def __init__(self, message, good_until):
@@ -19,7 +19,7 @@ class Diverged(Exception):
         self.good_until = good_until
 
 
-class DivergedForGood(GaveUp):
+class Diverged(TrainingStopped):
     """A run has diverged and does not go back."""
 
 
@@ -68,7 +68,7 @@ class Health:
             self.mean += (loss - self.mean) / min(self.num_good, self.HORIZON)
 
 
-class Judge:
+class DivergenceMonitor:
     """Decides when a run has diverged, and when to stop it early.
 
     Args of the constructor: ending: EndingConfig. health_state: of a checkpoint's Progress, None at
@@ -79,7 +79,7 @@ class Judge:
         self.ending, self.health = ending, Health(ending.max_loss_jump, health_state)
 
     def check_steps(self, step, is_end):
-        """Raises Diverged when too many of the last steps were bad.
+        """Raises DivergenceFound when too many of the last steps were bad.
 
         Args:
           step: finished steps. is_end: whether the run ends here; then three bad steps, or no good
@@ -93,22 +93,22 @@ class Judge:
                 f"the last {health.num_bad} steps up to "
                 f"{step} were not finite, or their loss jumped"
             )
-            raise Diverged(reason, health.bad_since)
+            raise DivergenceFound(reason, health.bad_since)
 
     def check_validation(self, step, loss):
-        """Raises Diverged when a validation loss is not finite; None passes."""
+        """Raises DivergenceFound when a validation loss is not finite; None passes."""
         if not math.isfinite(loss or 0.0):
             good_until = self.health.bad_since if self.health.num_bad else step - 1
-            raise Diverged(f"the validation loss of step {step} is not finite", good_until)
+            raise DivergenceFound(f"the validation loss of step {step} is not finite", good_until)
 
     def gives_up(self, step, seconds, loss):
-        """The GaveUp of an early stop, when the validation loss is too high after
+        """The TrainingStopped of an early stop, when the validation loss is too high after
         --early_stop_time; else None.
         """
         minutes, wanted = self.ending.early_stop_time, self.ending.early_stop_eval_loss
         if minutes is None or loss is None or seconds < 60 * minutes or loss <= wanted:
             return None
-        return GaveUp(
+        return TrainingStopped(
             f"early stop at step {step}: the validation loss is "
             f"{loss:.3f} after {minutes:g} minutes, above {wanted:g}"
         )
@@ -119,15 +119,15 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds, warn):
     continues with later data.
 
     Args:
-      problem: Diverged. ending: EndingConfig. progress: Progress, which is changed. folder:
+      problem: DivergenceFound. ending: EndingConfig. progress: Progress, which is changed. folder:
         RunFolder, with all saves written.
       log: monitor.Log. assign: puts the values of a checkpoint into the variables. seconds:
         spent so far. warn: takes the text of what is wrong with a newer checkpoint.
 
-    Raises DivergedForGood when the settings or a missing checkpoint allow no rollback.
+    Raises Diverged when the settings or a missing checkpoint allow no rollback.
     """
     if ending.on_divergence == "stop":
-        raise DivergedForGood(
+        raise Diverged(
             f"diverged: {problem}; lower --learning_rate, or use --on_divergence=rollback"
         )
     good = [step for step in folder.steps() if step <= problem.good_until]
@@ -137,11 +137,11 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds, warn):
             if not good
             else f"--max_rollbacks={ending.max_rollbacks} is reached"
         )
-        raise DivergedForGood(f"diverged: {problem}; {limit}; lower --learning_rate")
+        raise Diverged(f"diverged: {problem}; {limit}; lower --learning_rate")
     try:
         restored, values = folder.newest_whole(warn, good[-1])
     except UserError as error:
-        raise DivergedForGood(f"diverged: {problem}; {error}") from error
+        raise Diverged(f"diverged: {problem}; {error}") from error
     assign(values)
     folder.remove_after(restored.step)
     log.cut(restored.step)

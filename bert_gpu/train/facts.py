@@ -12,11 +12,11 @@ from bert_gpu.data.manifest import FILE_NAME, read_manifest
 from bert_gpu.files import read_json
 from bert_gpu.settings import UserError, fields_of
 from bert_gpu.train import resume_changes
-from bert_gpu.train.checkpoint import METRICS, RUN, RunFolder, RunRecord
+from bert_gpu.train.progress import RunRecord
 from bert_gpu.train.provenance import file_hash
+from bert_gpu.train.run_files import EVAL_RESULTS, MARKS, METRICS, MODEL, RUN
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.sinks import read_lines
-
-RESULTS = "eval_results.json"  # of pretraining and of fine-tuning
 
 
 def facts_beside(model_path):
@@ -24,10 +24,10 @@ def facts_beside(model_path):
     any other.
     """
     parent, name = os.path.split(os.path.abspath(model_path))
-    if os.path.basename(parent) == "marks":
+    if os.path.basename(parent) == MARKS:
         parent = os.path.dirname(parent)
         return facts_of(parent, None, share=f"{name} of the run") if has_run(parent) else None
-    if name != "model" or not has_run(parent):
+    if name != MODEL or not has_run(parent):
         return None
     stored = read_run(parent)
     step = stored.get("exported_step")
@@ -138,7 +138,9 @@ def training_facts(stored, lines, step, share):
     facts = {"recipe": free.get("recipe") or "none", "steps": share or number(step)}
     num_steps, hours = stored.get("num_steps"), free.get("total_training_time")
     if free.get("lr_schedule") == "time" and hours is not None:
-        facts["time budget"] = f"{resume_changes.length('time', num_steps, hours)}, by the clock"
+        facts["time budget"] = (
+            f"{resume_changes.describe_length('time', num_steps, hours)}, by the clock"
+        )
     elif num_steps is not None:
         facts["steps"] += f" of {num_steps:,}"
     facts["global batch"] = f"{stored['global_batch_size']:,} sequences"
@@ -179,7 +181,7 @@ def is_result(name, prefix):
 
 def evaluation_facts(path, step, model_path):
     """The results of an evaluation, if it was of this model: of its step, or later than it."""
-    results = os.path.join(path, RESULTS)
+    results = os.path.join(path, EVAL_RESULTS)
     if model_path is None or not os.path.exists(results):
         return {}
     values = read_json(results, "the results of an evaluation")

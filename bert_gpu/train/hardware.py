@@ -156,7 +156,7 @@ def visible_gpus(indices, environ=os.environ):
     return [int(names[index]) if names[index].isdecimal() else names[index] for index in indices]
 
 
-def count_gpus(environ=os.environ):
+def count_gpus():
     """How many GPUs CUDA would find, from NVML, without starting CUDA; 0 when NVML fails."""
     try:
         pynvml.nvmlInit()
@@ -164,7 +164,7 @@ def count_gpus(environ=os.environ):
         pynvml.nvmlShutdown()
     except pynvml.NVMLError:
         return 0
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return num_gpus
     names = [name.strip() for name in visible.split(",")]

@@ -1,7 +1,7 @@
 """What a run measures between two log lines: mean metrics and throughput.
 
-Values are fetched from the device only when an interval closes, so that steps need not be waited
-for.
+Values are fetched from the device only when an interval closes, so that the loop never
+waits for a step.
 """
 
 import contextlib

@@ -17,10 +17,10 @@ from bert_gpu.settings import UserError
 from bert_gpu.train.advice import Advice
 from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
-from bert_gpu.train.checkpoint import SaveFailed
-from bert_gpu.train.divergence import Diverged, Judge, roll_back
+from bert_gpu.train.checkpoint_writer import SaveFailed
+from bert_gpu.train.divergence import DivergenceFound, DivergenceMonitor, roll_back
 from bert_gpu.train.log_interval import LogInterval, Stopwatch, describe_activities
-from bert_gpu.train.pace import Pace
+from bert_gpu.train.pace import Pace, RunLength
 from bert_gpu.train.profile import Profiler
 from bert_gpu.train.shared_folder import open_writer
 from bert_gpu.train.workers import ALONE, Alone, Workers
@@ -61,16 +61,17 @@ class Job:
     workers: Workers | Alone = ALONE
 
     @property
-    def budget_seconds(self):
-        """Seconds that the run may train, all sessions together; None = no limit."""
+    def length(self):
+        """The RunLength of the whole run."""
         hours = self.schedule.total_training_time
-        return None if hours is None else 3600 * hours
+        return RunLength(self.num_steps, hours and 3600 * hours)
 
-    def is_finished(self, step, seconds):
-        """Whether `step` steps or, after at least one step, `seconds` complete the run."""
-        by_steps = self.num_steps is not None and step >= self.num_steps
-        return by_steps or (
-            self.budget_seconds is not None and step > 0 and seconds >= self.budget_seconds
+    @property
+    def schedule_length(self):
+        """The RunLength that the schedule is stretched over."""
+        schedule = self.schedule
+        return RunLength.of_schedule(
+            schedule.lr_schedule, self.num_steps, schedule.total_training_time
         )
 
 
@@ -134,9 +135,9 @@ class Loop:
             os.path.join(folder.tensorboard, "train"),
             console,
         )
-        self.interval, self.judge = (
+        self.interval, self.divergence = (
             LogInterval(self.watch, job.flops, job.peak_flops),
-            Judge(ending, progress.health),
+            DivergenceMonitor(ending, progress.health),
         )
         # the seconds of a checkpoint are later, after what was due when it was written
         seconds = progress.seconds if progress.call_seconds is None else progress.call_seconds
@@ -153,18 +154,18 @@ class Loop:
         )
 
     def run(self):
-        """Trains to the end, and saves there. Raises GaveUp."""
+        """Trains to the end, and saves there. Raises TrainingStopped."""
         with self.writer, contextlib.closing(self.profiler):
             try:
                 self._begin()
-            except Diverged as problem:
+            except DivergenceFound as problem:
                 self._go_back(problem)
             while not self.is_last:
                 with contextlib.closing(self._calls()) as calls:
                     try:
                         while not self.is_last:
                             self._turn(calls)
-                    except Diverged as problem:
+                    except DivergenceFound as problem:
                         self._go_back(problem)
             self.profiler.end(self.progress.step)
         self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
@@ -190,7 +191,7 @@ class Loop:
         due = self._due(before)
         if due.log:
             self._log()
-            self.judge.check_steps(self.progress.step, due.is_end)
+            self.divergence.check_steps(self.progress.step, due.is_end)
         try:
             for mark in due.exports:  # first: a run resumed from the checkpoint is past them
                 self._export(mark)
@@ -205,24 +206,14 @@ class Loop:
 
     def is_finished(self):
         """Whether all steps are done, the time is spent, or validations are no longer better."""
-        return self.job.is_finished(
+        return self.job.length.is_finished(
             self.progress.step, self.moment.seconds
         ) or self.ending.is_stale(self.progress.num_worse)
 
-    def share(self, step, seconds):
-        """The share of the schedule that is done, by steps or by time; at most 1."""
-        if self.job.schedule.lr_schedule == "time":
-            return min(1.0, seconds / self.job.budget_seconds)
-        return step / self.job.num_steps
-
     def _position(self, seconds):
-        """The Position of the current step. Its share is by steps or by time, whichever has more:
-        what ends the run first.
-        """
-        step, budget = self.progress.step, self.job.budget_seconds
-        by_steps = 0.0 if self.job.num_steps is None else step / self.job.num_steps
-        by_time = 0.0 if budget is None else seconds / budget
-        return Position(step, min(1.0, max(by_steps, by_time)), seconds)
+        """The Position of the current step."""
+        step = self.progress.step
+        return Position(step, self.job.length.fraction(step, seconds), seconds)
 
     def _calls(self):
         """Yields one call after another: (K host batches, the same on the devices, the progress at
@@ -260,9 +251,8 @@ class Loop:
         each or None without a ramp).
         """
         steps = range(step, self.cadence.call_ends(step))
-        by_time = self.job.schedule.lr_schedule == "time"
-        now = self.share(step, self.moment.seconds)
-        shares = [now if by_time else self.share(index, 0) for index in steps]
+        length, seconds = self.job.schedule_length, self.moment.seconds
+        shares = [length.fraction(index, seconds) for index in steps]
         if not self.job.plan.is_ramped:
             return steps, shares, None
         return (
@@ -344,15 +334,15 @@ class Loop:
         return Due(log, validation, save, exports, is_end)
 
     def _judge_validation(self, values):
-        """Records a validation in progress; returns whether it is the best so far. Raises Diverged
-        when its loss is not finite, GaveUp when it is too high.
+        """Records a validation in progress; returns whether it is the best so far. Raises
+        DivergenceFound when its loss is not finite, TrainingStopped when it is too high.
 
         values: {name: value} of the validation, None without one.
         """
         if values is None:
             return False
         loss = values.get("loss")
-        self.judge.check_validation(self.progress.step, loss)
+        self.divergence.check_validation(self.progress.step, loss)
         # weights that are not saved are not the best, whatever they are worth
         is_best = not self._must_wait() and self.progress.improve(
             self.ending.criterion(values), self.ending.best_metric
@@ -363,7 +353,7 @@ class Loop:
                 f"{self.progress.num_worse} validations since step {self.progress.best_step} were "
                 "no better: the run ends (--early_stop_patience)"
             )
-        problem = self.judge.gives_up(self.progress.step, self.moment.seconds, loss)
+        problem = self.divergence.gives_up(self.progress.step, self.moment.seconds, loss)
         if problem is not None:
             self._save()
             raise problem
@@ -379,7 +369,7 @@ class Loop:
         """Whether a checkpoint has to wait for a good step: after bad ones it would evict those to
         return to.
         """
-        return self.judge.health.num_bad > 0 and not self.is_last
+        return self.divergence.health.num_bad > 0 and not self.is_last
 
     def _export(self, mark):
         """Exports the model at a mark of progress; when that fails (disk full), --on_save_error
@@ -400,7 +390,7 @@ class Loop:
             return
         with self.workers.waiting():
             steps, values = self.interval.close()
-        self.judge.health.add(self.logged_step, steps)
+        self.divergence.health.add(self.logged_step, steps)
         self.logged_step = self.progress.step
         values |= dict(
             learning_rate=self.learning_rate,
@@ -443,14 +433,14 @@ class Loop:
             self.progress.seconds, self.progress.call_seconds, self.progress.health = (
                 self.moment.seconds,
                 self.position.seconds,
-                self.judge.health.state(),
+                self.divergence.health.state(),
             )
             writer.save(self.progress, self.job.read() if self.workers.is_chief else None)
         self.saved_seconds, self.saved_step = self.moment.seconds, self.progress.step
 
     def _go_back(self, problem):
-        """Returns to the last good checkpoint, or raises GaveUp; later calls continue with new
-        data.
+        """Returns to the last good checkpoint, or raises TrainingStopped; later calls continue with
+        new data.
         """
         progress = self.progress
         progress.call_seconds = self.before.seconds
@@ -474,7 +464,7 @@ class Loop:
         self.saved_step = self.logged_step = progress.step
         # by time it does not go back, but what the call that diverged crossed is due again
         self.position = self._position(self.before.seconds)
-        self.judge, self.is_last = Judge(self.ending), self.is_over()
+        self.divergence, self.is_last = DivergenceMonitor(self.ending), self.is_over()
         self.save_is_late = False
         self.interval.clear()
         self.pace.begin()

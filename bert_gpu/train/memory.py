@@ -58,9 +58,9 @@ def lowest_capability():
     )
 
 
-FIRST_TRY = 8  # rows: fewer tell little of what more will take
-AIM = 0.95  # of the memory, because not all of it can be had
-MOST_GROWTH = 8  # of a size from one try to the next
+FIRST_TRY = 8  # rows; fewer predict little about larger sizes
+AIM = 0.95  # share of the memory to fill; the rest cannot be allocated
+MAX_GROWTH = 8  # of a size from one try to the next
 CLOSE = 1.03  # sizes that differ by less are not told apart
 
 
@@ -99,7 +99,7 @@ def next_try(sizes, good, bad, taken):
         return bisect.bisect_right(sizes, size) - 1
 
     size, share = sizes[good], taken[sizes[good]]
-    guess, most = index_of(2 * size), index_of(MOST_GROWTH * size)
+    guess, most = index_of(2 * size), index_of(MAX_GROWTH * size)
     # not of its neighbours, which tell more of what shares differ by otherwise
     smaller = max((other for other in taken if 2 * other <= size), default=None)
     if smaller is not None and share > taken[smaller]:

@@ -164,8 +164,8 @@ def gpu_bytes(gpus, limit):
 
 
 def in_words(num_bytes):
-    """A size with its unit, powers of 1,000."""
-    unit = 0
+    """A size with its unit, powers of 1,000; to three digits, rounded before the unit is chosen."""
+    num_bytes, unit = float(f"{num_bytes:.3g}"), 0
     while num_bytes >= 1000 and unit < 8:
         num_bytes, unit = num_bytes / 1000, unit + 1
     return f"{num_bytes:,.3g} {('B', 'kB', 'MB', 'GB', 'TB', 'PB', 'EB', 'ZB', 'YB')[unit]}"

@@ -11,9 +11,9 @@ import time
 
 from bert_gpu.files import write_text
 from bert_gpu.settings import UserError, shortened
+from bert_gpu.train.run_files import MLFLOW_RUN_ID
 from bert_gpu.train.sinks import Sink
 
-RUN_ID = "mlflow_run_id.txt"  # in OUTPUT_DIR: a resumed run keeps its id
 PARAMS_A_CALL, PARAM_CHARACTERS = 100, 500  # MLflow's limits
 WAITING = 10_000  # lines at most, for a server that does not answer
 CLOSING_SECONDS = 30.0
@@ -80,7 +80,7 @@ class MLflow(Sink):
         """The id of the run, which is made unless OUTPUT_DIR has one."""
         from mlflow.entities import Param
 
-        path = os.path.join(self.path, RUN_ID)
+        path = os.path.join(self.path, MLFLOW_RUN_ID)
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 run_id = file.read().strip()

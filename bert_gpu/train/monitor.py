@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 from bert_gpu.console import Console
 from bert_gpu.settings import UserError
-from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
 from bert_gpu.train.console_sink import ConsoleSink
 from bert_gpu.train.hardware import HardwareSampler
 from bert_gpu.train.mlflow_sink import MLflow, check_mlflow, tracking_uri
+from bert_gpu.train.run_files import METRICS
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.sinks import JsonLines, cut_lines
 from bert_gpu.train.tensorboard_sink import TensorBoard
 from bert_gpu.train.wandb_sink import WeightsAndBiases, check_wandb
@@ -27,7 +28,7 @@ class Opening:
     """What a sink is opened with.
 
     Attributes:
-      folder: checkpoint.RunFolder, created. config: MonitorConfig. settings: dict that services
+      folder: run_folder.RunFolder, created. config: MonitorConfig. settings: dict that services
         show with the run; no key or password is among them.
       step: the restored step, None for a new run; what was written after it is to be dropped.
       console: console.Console, None = nobody watches. num_steps: of the run, None = by time.
@@ -62,7 +63,7 @@ def open_lines(opening):
 
 
 SINKS = {
-    "metrics.jsonl": Row(lambda opening: True, open_lines),
+    METRICS: Row(lambda opening: True, open_lines),
     "TensorBoard": Row(
         lambda opening: opening.config.tensorboard,
         lambda opening: TensorBoard(opening.folder.tensorboard, opening.step, opening.losses),
@@ -98,7 +99,7 @@ SINKS = {
         lambda opening: ConsoleSink(opening.console, opening.num_steps, opening.losses),
     ),
 }
-NEEDED = "metrics.jsonl"  # without which a run does not begin
+NEEDED = METRICS  # without which a run does not begin
 
 
 def check_monitoring(config):

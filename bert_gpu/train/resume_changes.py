@@ -1,4 +1,4 @@
-"""What a resumed run does otherwise than before, in words: the learning rate and the batch that a
+"""Describes what a resumed run does differently from before: the learning rate and the batch that a
 new length brings, another division of the global batch over GPUs and micro-batches.
 
 `stored` is the content of run.json, whose plan is the old one; what an older version has not
@@ -8,10 +8,11 @@ written there is not compared.
 import math
 
 from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
+from bert_gpu.train.pace import RunLength
 
 CLOSE = (
-    "dropout draws other masks and sums are rounded in another order, so that results are close to "
-    "those before, not equal to the bit"
+    "dropout draws other masks and sums are rounded in another order, so that results are close "
+    "to, but not bit-identical with, those before"
 )
 
 
@@ -20,7 +21,7 @@ def describe_changes(stored, plan, kind, num_steps, schedule, progress):
 
     Args:
       stored: dict. plan: batching.BatchPlan. kind: "GPU" or "CPU". num_steps: of the new plan, None
-        = by time. schedule: ScheduleConfig. progress: checkpoint.Progress, where the run goes on.
+        = by time. schedule: ScheduleConfig. progress: progress.Progress, where the run goes on.
     """
     return [
         *schedule_changes(stored, plan, num_steps, schedule, progress),
@@ -34,10 +35,11 @@ def schedule_changes(stored, plan, num_steps, schedule, progress):
         (free.get("lr_schedule", "step"), stored.get("num_steps"), free.get("total_training_time")),
         (schedule.lr_schedule, num_steps, schedule.total_training_time),
     )
-    shares = [share_done(*clock, progress) for clock in clocks]
-    if None in shares or clocks[0] == clocks[1]:
+    lengths = [RunLength.of_schedule(*clock) for clock in clocks]
+    if any(length.is_unknown for length in lengths) or clocks[0] == clocks[1]:
         return []
-    named = [length(*clock) for clock in clocks]
+    shares = [length.fraction(progress.step, progress.seconds) for length in lengths]
+    named = [describe_length(*clock) for clock in clocks]
     if named[0] == named[1]:  # a budget that only cuts the run off
         return []
     what, step = f"{named[1]} instead of {named[0]}", progress.step + 1
@@ -62,14 +64,7 @@ def schedule_changes(stored, plan, num_steps, schedule, progress):
     return lines
 
 
-def share_done(clock, num_steps, hours, progress):
-    """The share of a run that is done, by its clock ("step" or "time"); None = not known."""
-    if clock == "time":
-        return hours and min(1.0, progress.seconds / (3600 * hours))
-    return num_steps and min(1.0, progress.step / num_steps)
-
-
-def length(clock, num_steps, hours):
+def describe_length(clock, num_steps, hours):
     """The length that a schedule is stretched over, in words."""
     number, unit = (f"{hours:g}", "hour") if clock == "time" else (f"{num_steps:,}", "step")
     return f"{number} {unit}{'' if number == '1' else 's'}"
@@ -91,7 +86,7 @@ def division_changes(stored, plan, kind):
         changed[0] += f", accumulation {accumulation} -> {plan.num_micro_batches}"
     return [
         f"{change}: global batch ({plan.global_batch_size} sequences), order of the records and "
-        f"learning rate stay; {CLOSE}"
+        f"learning rate stay the same; {CLOSE}"
         for change in changed
     ]
 

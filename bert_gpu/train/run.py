@@ -13,22 +13,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.settings import TrainingStopped, UserError
 from bert_gpu.train import (
-    checkpoint,
     memory,
     monitor,
     provenance,
+    run_files,
+    run_folder,
     shared_update,
     sinks,
     start_block,
 )
 from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.cadence import num_steps_of
-from bert_gpu.train.checkpoint import Progress
-from bert_gpu.train.config import BatchConfig
-from bert_gpu.train.divergence import DivergedForGood
+from bert_gpu.train.config import BatchConfig, RunSettings
+from bert_gpu.train.divergence import Diverged
 from bert_gpu.train.loop import Job, Loop
+from bert_gpu.train.progress import Progress
 from bert_gpu.train.resume_changes import describe_changes
 from bert_gpu.train.shared_folder import open_folder
 from bert_gpu.train.signals import watch_signals
@@ -46,8 +47,9 @@ class Training:
       objective: step.Objective. seed: of dropout.
       batches_at: function of (position in consumed records, batch_size) -> endless iterator of
         batches.
-      num_records: of an epoch. max_seq_length: of the longest row. has_lengths: whether row lengths
-        may differ between calls.
+      num_records: of an epoch. dupe_factor: copies of the text in them, None = no pretraining.
+        max_seq_length: of the longest row. has_lengths: whether row lengths may differ between
+        calls.
       validate: () -> {name: value}, or None. export: function of (folder, weights, step),
         which writes the model of a step.
       fixed: {setting: value} of the task and the model that a run in progress may not change.
@@ -70,6 +72,7 @@ class Training:
     export: Callable
     fixed: dict
     hashes: dict
+    dupe_factor: int | None = None
     find_results: Callable = lambda folder: ()
     about: tuple[tuple[str, str], ...] = ()
     least_bytes: int | None = None
@@ -78,7 +81,7 @@ class Training:
     peak_flops: float | None = None
 
 
-class Outcome(typing.NamedTuple):
+class TrainingResult(typing.NamedTuple):
     """How a run ended: its folder, its progress, and the signal that stopped it early, if any.
 
     folder: RunFolder, or the SharedFolder of several workers.
@@ -147,47 +150,86 @@ def check_settings(folder, stored, fixed, fields, recipe):
     `check_resumable`.
     """
     if stored is not None:
-        checkpoint.check_resumable(folder, stored, fixed, fields, recipe)
+        run_folder.check_resumable(folder, stored, fixed, fields, recipe)
 
 
-def train(training, settings, folder, stored, devices, state, console, clock=time.monotonic):
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """A training in this process.
+
+    training: Training. settings: RunSettings. folder, stored: of `open_run`. devices:
+    devices.Devices. state: state.TrainState, with the first weights. console: console.Console.
+    clock: () -> seconds.
+    """
+
+    training: Training
+    settings: RunSettings
+    folder: typing.Any
+    stored: dict | None
+    devices: typing.Any
+    state: typing.Any
+    console: typing.Any
+    clock: Callable = time.monotonic
+
+    @property
+    def workers(self):
+        return self.devices.workers
+
+    def make_step(self, plan):
+        """The TrainStep of a BatchPlan."""
+        return TrainStep(
+            self.devices,
+            self.state,
+            self.training.objective,
+            self.settings.optimizer,
+            seed=self.training.seed,
+            num_micro_batches=plan.num_micro_batches,
+            is_ramped=plan.is_ramped,
+            has_lengths=self.training.has_lengths,
+        )
+
+
+def train(session):
     """Trains from the newest checkpoint, or from the beginning, and leaves model/ in the
     run's folder.
 
     Args:
-      training: Training. settings: RunSettings. folder, stored: of `open_run`. devices:
-        devices.Devices.
-      state: state.TrainState, with the first weights. console: console.Console. clock:
-        () -> seconds.
+      session: Session.
 
     Returns:
-      Outcome.
+      TrainingResult.
 
     Raises:
-      GaveUp: the run diverged, stopped early or could not save. UserError.
+      TrainingStopped: the run diverged, stopped early or could not save. UserError.
     """
+    check_layers(session.settings.optimizer, session.state)
+    job = make_job(session, plan_run(session))
+    progress = session.folder.newest_progress() if session.stored is not None else None
+    if progress is not None:
+        check_progress(session, job, progress)
+        if is_exported(session, job, progress):
+            session.console.say(
+                f"{session.folder.path}: this run is finished "
+                f"({start_block.counted_steps(progress.step)}); nothing to do "
+                f"({how_to_go_on(job, progress)}, --overwrite starts over)"
+            )
+            return TrainingResult(session.folder, progress)
+    if progress is None or not is_over(session, job, progress):
+        say_start(session, job)
+    return run_job(session, job, progress)
 
-    def make_step(plan):
-        sizes = dict(
-            num_micro_batches=plan.num_micro_batches,
-            is_ramped=plan.is_ramped,
-            has_lengths=training.has_lengths,
-        )
-        return TrainStep(
-            devices, state, training.objective, settings.optimizer, seed=training.seed, **sizes
-        )
 
-    check_layers(settings.optimizer, state)
-    devices.workers.check_alike(alike_settings(training, settings))
-    plan = plan_run(training, settings, folder, stored, devices, state, make_step, console)
-    has_budget = settings.schedule.lr_schedule == "time"
+def make_job(session, plan):
+    """The Job of a BatchPlan."""
+    training, settings, state = session.training, session.settings, session.state
     num_steps = num_steps_of(
-        settings.cadence, training.num_records, plan.records_of_step(settings.schedule), has_budget
+        settings.cadence,
+        training.num_records,
+        plan.records_of_step(settings.schedule),
+        runs_by_time=settings.schedule.lr_schedule == "time",
     )
-    console.block(start_block.rows(training, settings, plan, devices, num_steps, folder, stored))
-    step = make_step(plan)
-    shared_update.announce(devices, state.joint_parts, step.is_shared, console)
-    job = Job(
+    step = session.make_step(plan)
+    return Job(
         step=step,
         put_on_devices=step.put_on_devices,
         batches_at=lambda position: training.batches_at(position, plan.unit_size),
@@ -198,24 +240,29 @@ def train(training, settings, folder, stored, devices, state, console, clock=tim
         num_records=training.num_records,
         plan=plan,
         schedule=settings.schedule,
-        export=lambda mark, step: export_mark(folder, mark, step, training.export, state),
+        export=lambda mark, step: export_mark(session.folder, mark, step, training.export, state),
         flops=training.flops and with_update(training.flops, step, settings.optimizer),
         peak_flops=training.peak_flops,
-        memory=lambda: start_block.peak_memory(devices),
-        kind=devices.kind,
-        workers=devices.workers,
+        memory=lambda: start_block.peak_memory(session.devices),
+        kind=session.devices.kind,
+        workers=session.workers,
     )
-    return run_job(job, training, settings, folder, stored, devices, state, console, clock)
 
 
-# Settings of which the workers of a run may each have their own: places of files and devices.
-OWN_SETTINGS = ("gpus", "output_dir", "input_file", "eval_input_file", "data_dir", "vocab_file")
+# Settings of which the workers of a run may each have their own: devices, and places of files, of
+# which the content is compared where they are read.
+OWN_SETTINGS = (
+    *("gpus", "output_dir", "input_file", "eval_input_file", "data_dir", "vocab_file"),
+    *("init_checkpoint", "train_file", "dev_file", "test_file", "predict_file"),
+)
 
 
-def alike_settings(training, settings):
-    """{name: value} of what all workers must have been given alike; the data's content among it."""
-    values = settings.values() | training.fixed | training.hashes
-    return {name: value for name, value in values.items() if name not in OWN_SETTINGS}
+def check_same_command(workers, settings):
+    """UserError on all workers when one of them has other RunSettings. Call it before anything that
+    depends on them is done together: opening the run's folder, training.
+    """
+    values = settings.values() | dict(overwrite=settings.overwrite, recipe=settings.recipe)
+    workers.check_alike({name: values[name] for name in values if name not in OWN_SETTINGS})
 
 
 def check_layers(optimizer, state):
@@ -246,95 +293,58 @@ def with_update(flops, step, optimizer):
     return of_step
 
 
-def run_job(job, training, settings, folder, stored, devices, state, console, clock):
-    """Runs a job to its end in the run's folder, as its only writer; arguments and results are
-    those of `train`.
+def check_progress(session, job, progress):
+    """UserError when a run has done more steps than it shall have. Makes its Progress compare
+    validations as the settings say.
     """
-    workers = devices.workers
-    progress = folder.newest_progress() if stored is not None else None
-    if progress is not None and job.num_steps is not None and progress.step > job.num_steps:
+    if job.num_steps is not None and progress.step > job.num_steps:
         raise UserError(
-            f"--output_dir={folder.path}: its run has done {progress.step} "
-            f"steps, more than the {job.num_steps} asked for; ask for more (--num_train_steps), "
+            f"--output_dir={session.folder.path}: its run has done {progress.step} "
+            f"steps, more than the {job.num_steps} asked for; raise --num_train_steps, "
             "name another folder, or --overwrite starts over"
         )
-    if progress is not None:
-        progress.compare_by(settings.ending.best_metric)
-    is_over = progress is not None and (
-        job.is_finished(progress.step, progress.seconds)
-        or settings.ending.is_stale(progress.num_worse)
+    progress.compare_by(session.settings.ending.best_metric)
+
+
+def is_over(session, job, progress):
+    """Whether a run has no steps left to train, or no validation could be better."""
+    return job.length.is_finished(
+        progress.step, progress.seconds
+    ) or session.settings.ending.is_stale(progress.num_worse)
+
+
+def is_exported(session, job, progress):
+    """Whether a run is over and its model is in model/."""
+    return (
+        is_over(session, job, progress)
+        and session.stored.get("exported_step") == progress.step
+        and session.workers.from_chief(os.path.isdir, session.folder.model)
     )
-    is_exported = is_over and stored.get("exported_step") == progress.step
-    if is_exported and workers.from_chief(os.path.isdir, folder.model):
-        console.say(
-            f"{folder.path}: this run is finished ({progress.step} steps); "
-            "nothing to do (--overwrite starts over)"
-        )
-        return Outcome(folder, progress)
-    content = describe_run(job, training, settings, devices)
+
+
+def run_job(session, job, progress):
+    """Runs a job to its end in the run's folder, as its only writer; returns a TrainingResult.
+    progress: Progress of the newest checkpoint, None without one.
+    """
+    folder, training = session.folder, session.training
+    content = describe_run(session, job)
     with folder.reserved(), watch_signals() as caught:
-        if stored is None and not settings.overwrite and folder.stored() is not None:
-            raise UserError(
-                f"--output_dir={folder.path}: another process has just written "
-                "a run there; repeat the same command, or name another folder"
-            )
+        if session.stored is None and not session.settings.overwrite:
+            check_still_new(folder)
         if progress is not None:
-            # refuses it before anything is written
-            workers.on_chief(lambda: sinks.read_lines(folder.metrics))
-            progress = restore(state, folder, console.warn)
-            by = progress.best_by
-            if progress.compare_by(settings.ending.best_metric):
-                console.say(
-                    f"--best_metric={settings.ending.best_metric}: validations before were "
-                    f"compared by {by}; the best one is looked for anew"
-                )
-            folder.set_aside_after(progress.step)
-            # of a save that was cut short
-            folder.remove_old(settings.ending.keep_checkpoint_max, progress.last_good_step)
-            total = "" if job.num_steps is None else f" of {job.num_steps}"
-            console.say(
-                f"resuming from step {progress.step}{total} ({progress.records:,} records consumed)"
-            )
-            plan = (job.plan, devices.kind, job.num_steps, job.schedule)
-            for line in describe_changes(stored, *plan, progress):
-                console.say(line)
-        if settings.overwrite:
+            progress = resume(session, job)
+        if session.settings.overwrite:
             folder.clear(training.find_results)
-        step = progress.step if progress is not None else None
+        resumed_step = None if progress is None else progress.step
         progress = progress or Progress()
         try:
             folder.create(content)
-            shown = content["settings"] | content["free"]
-            opening = monitor.Opening(
-                folder=folder,
-                config=settings.monitor,
-                settings=shown,
-                step=step,
-                console=console,
-                num_steps=job.num_steps,
-                losses=training.losses,
-            )
-            log = workers.on_chief(
-                lambda: monitor.open_log(opening, gpus=devices.nvml, warn=console.warn)
-            )
-            with contextlib.closing(log or monitor.no_log(console.warn)) as log:
-                loop = Loop(
-                    job,
-                    settings.cadence,
-                    settings.ending,
-                    progress,
-                    folder,
-                    log,
-                    console,
-                    caught,
-                    clock,
-                )
-                loop.run()
+            loop = run_loop(session, job, progress, content, resumed_step, caught)
             caught = loop.moment.caught
             if not caught or loop.is_finished():
-                export_end(settings, training.export, folder, state, progress, workers, console)
+                export_end(session, progress)
                 folder.create(content | dict(exported_step=progress.step))
-        except DivergedForGood:
+        except Diverged:
             with contextlib.suppress(OSError):  # what it raises matters more
                 folder.create(content | dict(ended="diverged"))  # until it is resumed
             raise
@@ -343,25 +353,120 @@ def run_job(job, training, settings, folder, stored, devices, state, console, cl
                 f"{error.filename or folder.path}: {error.strerror or error}; "
                 "free some disk space, then repeat the same command"
             )
-            raise GaveUp(problem) from error
+            raise TrainingStopped(problem) from error
     if caught and not loop.is_finished():
-        console.warn(
+        session.console.warn(
             f"stopped by {signal.Signals(caught[0]).name} after step "
             f"{progress.step}; the same command resumes from there"
         )
-        return Outcome(folder, progress, caught[0])
-    return Outcome(folder, progress)
+        return TrainingResult(folder, progress, caught[0])
+    return TrainingResult(folder, progress)
 
 
-def export_end(settings, export, folder, state, progress, workers, console):
+def check_still_new(folder):
+    """UserError when another process has written a run since the folder was looked at."""
+    if folder.stored() is not None:
+        raise UserError(
+            f"--output_dir={folder.path}: another process has just written "
+            "a run there; repeat the same command, or name another folder"
+        )
+
+
+def resume(session, job):
+    """Restores the newest checkpoint that is whole and says what a resumed run does differently;
+    returns its Progress.
+    """
+    folder, console, ending = session.folder, session.console, session.settings.ending
+    # refuses it before anything is written
+    session.workers.on_chief(lambda: sinks.read_lines(folder.metrics))
+    progress = restore(session.state, folder, console.warn)
+    by = progress.best_by
+    if progress.compare_by(ending.best_metric):
+        console.say(
+            f"--best_metric={ending.best_metric}: earlier validations "
+            f"were compared by {by}; the search for the best one restarts"
+        )
+    folder.set_aside_after(progress.step)
+    # of a save that was cut short
+    folder.remove_old(ending.keep_checkpoint_max, progress.last_good_step)
+    total = "" if job.num_steps is None else f" of {job.num_steps}"
+    console.say(
+        f"resuming from step {progress.step}{total} ({progress.records:,} records consumed)"
+    )
+    plan = (job.plan, session.devices.kind, job.num_steps, job.schedule)
+    for line in describe_changes(session.stored, *plan, progress):
+        console.say(line)
+    return progress
+
+
+def run_loop(session, job, progress, content, resumed_step, caught):
+    """Opens the log and runs the Loop, which it returns.
+
+    Args:
+      content: of run.json. resumed_step: that of the checkpoint, None for a new run. caught: of
+        `watch_signals`.
+    """
+    settings, console = session.settings, session.console
+    opening = monitor.Opening(
+        folder=session.folder,
+        config=settings.monitor,
+        settings=content["settings"] | content["free"],
+        step=resumed_step,
+        console=console,
+        num_steps=job.num_steps,
+        losses=session.training.losses,
+    )
+    log = session.workers.on_chief(
+        lambda: monitor.open_log(opening, gpus=session.devices.nvml, warn=console.warn)
+    )
+    with contextlib.closing(log or monitor.no_log(console.warn)) as log:
+        loop = Loop(
+            job,
+            settings.cadence,
+            settings.ending,
+            progress,
+            session.folder,
+            log,
+            console,
+            caught,
+            session.clock,
+        )
+        loop.run()
+    return loop
+
+
+def how_to_go_on(job, progress):
+    """What lets a finished run go on, in words."""
+    if job.num_steps is not None and progress.step >= job.num_steps:
+        flag = "num_train_steps"
+    elif job.length.is_finished(progress.step, progress.seconds):
+        flag = "total_training_time"
+    else:
+        flag = "early_stop_patience"
+    return f"a larger --{flag} goes on with it"
+
+
+def say_start(session, job):
+    """Says what a run is before its first step."""
+    training, settings, console = session.training, session.settings, session.console
+    length = (job.plan, session.devices, job.num_steps)
+    console.block(start_block.rows(training, settings, *length, session.folder, session.stored))
+    if problem := start_block.length_problem(job.num_steps, job.plan, training, settings):
+        console.warn(problem)
+    shared_update.announce(session.devices, session.state.joint_parts, job.step.is_shared, console)
+
+
+def export_end(session, progress):
     """Writes model/ at the end of a run: the last weights, or the best ones with --export_best."""
-    ending, step = settings.ending, progress.step
+    folder, state, console = session.folder, session.state, session.console
+    ending, step = session.settings.ending, progress.step
     has_best = ending.export_best and progress.best_step is not None
     best_step = folder.best_step() if has_best else None
     if has_best and best_step != progress.best_step:
         console.warn(
             f"the checkpoint of step {progress.best_step}, which has the best validation "
-            f"{ending.best_metric}, is not there; model/ is that of step {best_step or step}"
+            f"{ending.best_metric}, is missing; model/ holds the weights of step "
+            f"{best_step or step}"
         )
     if best_step is not None:
         step = best_step
@@ -371,16 +476,18 @@ def export_end(settings, export, folder, state, progress, workers, console):
             remedy = "remove its folder, and repeat the command to export the last one"
             raise UserError(f"{error}, which is the best checkpoint; {remedy}") from error
         console.say(
-            f"model/ is that of step {step}, which has the best validation {ending.best_metric}"
+            f"model/ holds the weights of step {step}, which has the best validation "
+            f"{ending.best_metric}"
         )
-    workers.on_chief(lambda: export(folder.model, state.read_weights(), step))
+    export = session.training.export
+    session.workers.on_chief(lambda: export(folder.model, state.read_weights(), step))
 
 
 def export_mark(folder, mark, step, export, state):
     """Exports the model as it is now, after `step` steps, to OUTPUT_DIR/marks/SHARE; returns that
     folder.
     """
-    path = os.path.join(folder.path, "marks", f"{mark:g}")
+    path = os.path.join(folder.path, run_files.MARKS, f"{mark:g}")
     export(path, state.read_weights(), step)
     return path
 
@@ -398,18 +505,19 @@ def restore(state, folder, warn):
     return progress
 
 
-def describe_run(job, training, settings, devices):
+def describe_run(session, job):
     """The content of run.json."""
+    training, settings, plan = session.training, session.settings, job.plan
     fixed = training.fixed
     free = {name: value for name, value in settings.values().items() if name not in fixed}
     return dict(
         settings=fixed,
-        global_batch_size=job.plan.global_batch_size,
-        unit_size=job.plan.unit_size,
-        micro_batch_size=job.plan.micro_batch_size,
-        num_replicas=job.plan.num_replicas,
-        device_kind=devices.kind,
-        learning_rate=job.plan.learning_rate,
+        global_batch_size=plan.global_batch_size,
+        unit_size=plan.unit_size,
+        micro_batch_size=plan.micro_batch_size,
+        num_replicas=plan.num_replicas,
+        device_kind=session.devices.kind,
+        learning_rate=plan.learning_rate,
         num_steps=job.num_steps,
         free=free | dict(recipe=settings.recipe),
         versions=provenance.versions(),
@@ -418,43 +526,27 @@ def describe_run(job, training, settings, devices):
     )
 
 
-def plan_run(training, settings, folder, stored, devices, state, make_step, console):
-    """The BatchPlan of a run; resolves --train_batch_size=auto.
-
-    Args: those of `train`. make_step: function of a BatchPlan -> TrainStep. The trials leave the
-      state unchanged.
+def plan_run(session):
+    """The BatchPlan of a run; resolves --train_batch_size=auto, whose trials leave the state
+    unchanged.
     """
+    settings, stored, devices = session.settings, session.stored, session.devices
     batch, is_ramped = settings.batch, settings.schedule.batch_ramp_proportion > 0
-    rows = next(training.batches_at(0, 8))  # fails early on bad records
+    rows = next(session.training.batches_at(0, 8))  # fails early on bad records
     if batch.train_batch_size == "auto":
-        wanted = stored["global_batch_size"] if stored else batch.global_batch_size
-        if devices.kind == "CPU":
-            size = memory.choose_micro_batch(
-                lambda size: 0.0 if size <= NO_GPU_BATCH else None, devices.num_replicas, wanted
-            )
-            console.say(f"--train_batch_size=auto: {size}, because there is no GPU memory to fill")
-        elif devices.workers.count > 1:
-            raise UserError(
-                "--train_batch_size=auto: tries what fits on one machine; start the command on one "
-                "of them, and give all of them the number that it finds"
-            )
-        else:
-            size = fill_memory(
-                batch, devices, state, make_step, rows, training.max_seq_length, wanted, console
-            )
-        batch = dataclasses.replace(batch, train_batch_size=size)
+        batch = dataclasses.replace(batch, train_batch_size=choose_size(session, rows))
     plan = plan_batch(
         batch, settings.optimizer.learning_rate, devices.num_replicas, stored, is_ramped
     )
     if is_ramped and not plan.is_ramped and "batch_ramp_proportion" not in settings.flexible:
-        console.warn(
+        session.console.warn(
             "--batch_ramp_proportion has no effect on a batch of one micro-batch; give a smaller "
             "--train_batch_size, or --gradient_accumulation_steps"
         )
     if stored and batch.global_batch_size not in (None, plan.global_batch_size):
         raise UserError(
             f"--global_batch_size={batch.global_batch_size}: "
-            f"the run in {folder.path} has {plan.global_batch_size}"
+            f"the run in {session.folder.path} has {plan.global_batch_size}"
         )
     unit = plan.micro_batch_size * plan.num_replicas
     if stored and is_ramped and stored.get("unit_size", unit) != unit:
@@ -465,19 +557,38 @@ def plan_run(training, settings, folder, stored, devices, state, make_step, cons
     return plan
 
 
-def fill_memory(batch, devices, state, make_step, rows, length, wanted, console):
+def choose_size(session, rows):
+    """The micro-batch of --train_batch_size=auto; arguments as for `fill_memory`."""
+    devices, console, stored = session.devices, session.console, session.stored
+    wanted = stored["global_batch_size"] if stored else session.settings.batch.global_batch_size
+    if devices.kind == "CPU":
+        size = memory.choose_micro_batch(
+            lambda size: 0.0 if size <= NO_GPU_BATCH else None, devices.num_replicas, wanted
+        )
+        console.say(f"--train_batch_size=auto: {size}, because there is no GPU memory to fill")
+        return size
+    if session.workers.count > 1:
+        raise UserError(
+            "--train_batch_size=auto: tries what fits on one machine; start the command on one "
+            "of them, and give all of them the number that it finds"
+        )
+    return fill_memory(session, rows, wanted)
+
+
+def fill_memory(session, rows, wanted):
     """The largest micro-batch that fits, found by running steps on rows of full length. UserError
     when none fits.
 
     Args:
-      batch: BatchConfig. make_step: function of a BatchPlan -> TrainStep. wanted: global batch that
-        it must divide, or None.
-      rows: a batch of a few rows, which are repeated, and padded to `length` tokens.
+      rows: a batch of a few rows, which are repeated, and padded to the training's longest row.
+        wanted: global batch that it must divide, or None.
     """
+    devices, state, console = session.devices, session.state, session.console
     console.say("--train_batch_size=auto: trying what fits")
     first = state.read()
-    rows = pad_rows(rows, length)
-    accumulates = wanted is not None or (batch.gradient_accumulation_steps or 1) > 1
+    rows = pad_rows(rows, session.training.max_seq_length)
+    accumulation = session.settings.batch.gradient_accumulation_steps or 1
+    accumulates = wanted is not None or accumulation > 1
 
     def make_trial(size):
         accumulation = 2 if accumulates else 1
@@ -486,7 +597,7 @@ def fill_memory(batch, devices, state, make_step, rows, length, wanted, console)
             1.0,
             devices.num_replicas,
         )
-        step = make_step(plan)
+        step = session.make_step(plan)
         indices = np.arange(plan.global_batch_size) % len(rows["input_mask"])
         return lambda: step(
             [{name: value[indices] for name, value in rows.items()}], [0.0], 0

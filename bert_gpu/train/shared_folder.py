@@ -1,14 +1,15 @@
 """A run's folder as several workers see it: worker 0 alone reads and writes it, and all of them get
 the answer, or the error.
 
-So the folder may be on a disk of worker 0's machine, and what one worker saw a moment before
-another never makes them part.
+So the folder may be on a local disk of worker 0, and workers never decide differently because they
+looked at it at different times.
 """
 
 import contextlib
 import functools
 
-from bert_gpu.train.checkpoint import CheckpointWriter, RunFolder, SaveFailed
+from bert_gpu.train.checkpoint_writer import CheckpointWriter, SaveFailed
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.workers import ALONE
 
 

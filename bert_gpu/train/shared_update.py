@@ -86,7 +86,7 @@ def hardware_flops(devices, parts, shared, config):
 
 def own_share(inputs, replica, num_replicas):
     """The inputs that one replica works on: {shape: (K, ...)} -> {shape: (ceil(K / R), ...)}, with
-    zeros behind the last input. replica: int32 scalar tensor.
+    zeros after the last input. replica: int32 scalar tensor.
     """
     shares = {}
     for shape, value in inputs.items():

@@ -1,7 +1,7 @@
-"""What a run says of itself before its first step: rows (label, text) for the console.
+"""Describes a run before its first step: rows (label, text) for the console.
 
-Nothing is guessed: how long the run takes is told where a session before has measured it, and
-otherwise with the first log line.
+Nothing is guessed: the time that the run takes is said where an earlier session has measured it,
+and otherwise with the first log line.
 """
 
 import math
@@ -14,9 +14,14 @@ from bert_gpu.settings import UserError
 from bert_gpu.train import sinks
 from bert_gpu.train.memory_check import gpu_bytes, in_words, machine_bytes
 
+# Beyond what pretrainings on little text take (400 by default: 40 epochs of 10 copies each).
+MANY_PASSES = 1000
+FEW_STEPS = 100  # of a recipe's own length
+LENGTHS = ("num_train_steps", "num_train_epochs")
+
 
 def rows(training, settings, plan, devices, num_steps, folder, stored):
-    """The rows of a run, without those of which nothing is known; arguments are those of run.train.
+    """The rows of a run, without those of which nothing is known; arguments as in run.Session.
 
     plan: BatchPlan. num_steps: of the whole run, None = by time.
     """
@@ -28,7 +33,7 @@ def rows(training, settings, plan, devices, num_steps, folder, stored):
         ("batch", plan.describe(devices.unit)),
         ("tokens", f"{at_most}{tokens:,} a step, padding included"),
         ("learning rate", describe_rate(settings, plan)),
-        ("length", describe_length(num_steps, plan, training.num_records, settings.schedule)),
+        ("length", describe_length(num_steps, plan, training, settings.schedule)),
         ("time", describe_time(num_steps, settings.schedule, folder, stored)),
         ("memory", describe_memory(training.least_bytes, devices)),
         ("first step", describe_first_step(devices)),
@@ -57,16 +62,48 @@ def describe_rate(settings, plan):
     if not math.isclose(factor, 1.0):
         scaled = f" = {config.learning_rate:g} x {factor:.4g} (--lr_scaling={plan.scaling})"
     clock = "by the clock" if schedule.lr_schedule == "time" else "by steps"
-    return (
-        f"{plan.learning_rate:g} at its peak{scaled}; {schedule.curve}, {clock}; {config.optimizer}"
-    )
+    return f"peak {plan.learning_rate:g}{scaled}; {schedule.curve}, {clock}; {config.optimizer}"
 
 
-def describe_length(num_steps, plan, num_records, schedule):
+def describe_length(num_steps, plan, training, schedule):
     if num_steps is None:
         return "as many steps as the time allows"
-    epochs = num_steps * plan.records_of_step(schedule) / num_records
-    return f"{num_steps:,} steps = {epochs:.1f} epochs"
+    epochs = num_steps * plan.records_of_step(schedule) / training.num_records
+    factor = training.dupe_factor or 1
+    passes = f" = {thousands(epochs * factor)} passes over the text (--dupe_factor={factor})"
+    return f"{counted_steps(num_steps)} = {thousands(epochs)} epochs" + passes * (factor > 1)
+
+
+def counted_steps(number):
+    return f"{number:,} step{'' if number == 1 else 's'}"
+
+
+def thousands(number):
+    """A number with a digit after the point, and without one from 100 on."""
+    return f"{number:,.1f}" if number < 99.95 else f"{number:,.0f}"
+
+
+def length_problem(num_steps, plan, training, settings):
+    """A warning of a pretraining that is far too long for its text, or of one whose recipe leaves
+    it hardly any steps; None of others. Arguments as for `rows`.
+    """
+    if num_steps is None or training.dupe_factor is None:
+        return None
+    records = num_steps * plan.records_of_step(settings.schedule)
+    passes = records / training.num_records * training.dupe_factor
+    if passes > MANY_PASSES and settings.schedule.total_training_time is None:
+        return (
+            f"{counted_steps(num_steps)} are {thousands(passes)} passes over the text, which "
+            "overfits; give fewer steps (--num_train_steps) or more text"
+        )
+    own = set(LENGTHS) - {name for name, value in settings.values().items() if value is None}
+    if settings.recipe and own <= set(settings.flexible) and num_steps < FEW_STEPS:
+        return (
+            f"--recipe={settings.recipe}: {counted_steps(num_steps)} of {plan.global_batch_size:,} "
+            "sequences, all that its length gives on this data, are too few to learn from; give "
+            "more text, --num_train_steps, or a smaller --global_batch_size"
+        )
+    return None
 
 
 def describe_time(num_steps, schedule, folder, stored):
@@ -79,7 +116,7 @@ def describe_time(num_steps, schedule, folder, stored):
         return limit
     pace = stored and last_pace(folder)
     if not pace:
-        known = "measured from the first step on, and told with the log lines"
+        known = "measured from the first step on; see the log lines"
     else:
         step, steps_per_second = pace
         left = format_seconds(max(0, num_steps - step) / steps_per_second)
@@ -108,8 +145,8 @@ def describe_memory(least_bytes, devices):
 
 def describe_first_step(devices):
     if devices.xla:
-        return "XLA compiles it, which takes from seconds to minutes; how long is told after it"
-    return "TensorFlow traces it, which takes some seconds; how long is told after it"
+        return "XLA compiles it, which takes seconds to minutes; the time is logged afterwards"
+    return "TensorFlow traces it, which takes a few seconds; the time is logged afterwards"
 
 
 def peak_memory(devices):

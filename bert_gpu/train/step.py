@@ -275,17 +275,17 @@ class TrainStep:
 
     def _all_reduce(self, context, gradients, losses):
         """Sums gradients and losses over the replicas, gradients in the dtype of the all-reduce."""
-        total, wire, options = (
+        total, dtype, options = (
             tf.distribute.ReduceOp.SUM,
-            self.devices.wire_dtype,
+            self.devices.all_reduce_dtype,
             self.devices.communication,
         )
         if self.devices.num_replicas == 1:
             return gradients, losses
-        if wire == tf.float32:
+        if dtype == tf.float32:
             return context.all_reduce(total, (gradients, losses), options)
         rounded = context.all_reduce(
-            total, {name: tf.cast(gradient, wire) for name, gradient in gradients.items()}, options
+            total, {name: tf.cast(gradient, dtype) for name, gradient in gradients.items()}, options
         )
         return {
             name: tf.cast(gradient, tf.float32) for name, gradient in rounded.items()

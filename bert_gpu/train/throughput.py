@@ -110,13 +110,9 @@ def peak_flops(device_name, precision, tensor_float_32=True):
     return None if precision == "bfloat16" and tf32 is None else 1e12 * half
 
 
-def total_peak_flops(device_names, precision, tensor_float_32=None):
-    """Peak FLOP/s of all GPUs of a run together; None when one is unknown or there is no GPU.
-
-    tensor_float_32: None asks TensorFlow.
-    """
-    if tensor_float_32 is None:
-        tensor_float_32 = tf.config.experimental.tensor_float_32_execution_enabled()
+def total_peak_flops(device_names, precision):
+    """Peak FLOP/s of all GPUs of a run together; None when one is unknown or there is no GPU."""
+    tensor_float_32 = tf.config.experimental.tensor_float_32_execution_enabled()
     peaks = [peak_flops(name, precision, tensor_float_32) for name in device_names]
     return None if not peaks or None in peaks else sum(peaks)
 

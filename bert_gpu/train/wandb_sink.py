@@ -5,6 +5,7 @@ import secrets
 
 from bert_gpu.files import write_text
 from bert_gpu.settings import UserError
+from bert_gpu.train.run_files import WANDB
 from bert_gpu.train.sinks import Sink
 
 
@@ -26,7 +27,7 @@ class WeightsAndBiases(Sink):
 
     def __init__(self, path, project, mode, settings):
         wandb = check_wandb(project, mode)
-        folder = os.path.join(path, "wandb")
+        folder = os.path.join(path, WANDB)
         os.makedirs(folder, exist_ok=True)
         self.id = stored_id(os.path.join(folder, "run_id.txt"))
         try:

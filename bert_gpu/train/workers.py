@@ -3,9 +3,9 @@ of them is gone.
 
 Gradients go through the strategy's all-reduce; what is here is the rest. All workers run the same
 program in lockstep, and what only one of them can know (its clock, its signals, the run's folder)
-is told to all at fixed places: `from_chief` (worker 0 does it, all get the answer), `gather` and
-`Moment.agree`. These are small collectives on the CPUs, with keys of their own. ALONE is the same
-without other workers, and costs nothing.
+is broadcast at fixed points of the program: `from_chief` (worker 0 does it, all get the answer),
+`gather` and `SharedMoment.agree`. These are small collectives on the CPUs, with keys of their own.
+ALONE is the same without other workers, and costs nothing.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from tensorflow.python.eager import context
 
 from bert_gpu.cluster import find_cluster
 from bert_gpu.console import Console, close_streams, one_line, tell
-from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.settings import TrainingStopped, UserError
 
 WORKER_LOST = 4  # exit code
 GROUP_KEY = 1 << 20  # of our collectives; the strategy counts its own from 1
@@ -33,7 +33,7 @@ SECONDS_BETWEEN_LOOKS, NUM_LOOKS = 10, 3
 GONE = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
 
 
-class WorkerLost(GaveUp):
+class WorkerLost(TrainingStopped):
     """Another worker is gone or hangs, so that this one ends."""
 
     exit_code, ends_at_once = WORKER_LOST, True
@@ -45,13 +45,15 @@ class Alone:
     index, count, is_chief = 0, 1, True
 
     def from_chief(self, act, *arguments):
-        """act(*arguments) of worker 0, on all workers; also what it raises of TOLD."""
+        """act(*arguments) of worker 0, on all workers; also what it raises of SHARED_ERRORS."""
         return act(*arguments)
 
     arrays_from_chief = from_chief
 
     def on_chief(self, act):
-        """act() of worker 0, for it alone, None on the others; also what it raises of TOLD."""
+        """act() of worker 0, for it alone, None on the others; also what it raises of
+        SHARED_ERRORS.
+        """
         return act()
 
     def gather(self, value):
@@ -116,7 +118,7 @@ class SharedMoment:
 
 
 ALONE = Alone()
-TOLD = (OSError, UserError, GaveUp)  # what workers tell each other of errors
+SHARED_ERRORS = (OSError, UserError, TrainingStopped)  # what workers tell each other of errors
 
 
 class Workers:
@@ -132,7 +134,7 @@ class Workers:
         self.strategy, self.next_key = None, 0
 
     def prepare(self):
-        """Call it before the strategy is made: `look_after_others` takes the place of
+        """Call it before the strategy is made: `watch_peers` takes the place of
         TensorFlow's own checks, which end later and cannot be ended.
         """
         context.context().configure_coordination_service(service_type="")
@@ -140,12 +142,26 @@ class Workers:
 
     def connect(self):
         """Call it when the strategy is made: returns when all workers are there. WorkerLost when
-        one has not come in time.
+        one has not come in time; it names the first that cannot be reached.
         """
-        self.gather(None)
-        threading.Thread(target=self.look_after_others, name="health", daemon=True).start()
+        try:
+            self.gather(None)
+        except WorkerLost as lost:
+            raise self.absent() or lost from None
+        threading.Thread(target=self.watch_peers, name="health", daemon=True).start()
 
-    def look_after_others(self):
+    def absent(self):
+        """The WorkerLost of the first worker that cannot be reached, None when all can."""
+        found = self.cluster.first_unreachable()
+        if found is None:
+            return None
+        index, reason = found
+        return WorkerLost(
+            f"worker {index} ({self.cluster.addresses[index][:80]}) has not come: {reason[:90]}; "
+            "start it, or correct its address on all workers"
+        )
+
+    def watch_peers(self):
         """Ends all collectives with an error when a worker does not answer NUM_LOOKS times."""
         pause = min(SECONDS_BETWEEN_LOOKS, self.timeout_seconds / 4)
         patience = (self.timeout_seconds - pause) / NUM_LOOKS
@@ -171,7 +187,7 @@ class Workers:
         if self.is_chief:
             try:
                 answer[0] = act(*arguments)
-            except TOLD as error:
+            except SHARED_ERRORS as error:
                 answer[1] = error
         answer = self._broadcast_object(answer)
         if answer[1] is not None:
@@ -278,10 +294,11 @@ class Workers:
         if down:
             who = f"worker {down[1]} ({self.cluster.addresses[int(down[1])]}) is gone"
         elif isinstance(error, tf.errors.DeadlineExceededError):
-            who = f"another worker has not come for {self.timeout_seconds:g} s (--worker_timeout)"
+            seconds = f"{self.timeout_seconds:g} s (--worker_timeout)"
+            who = f"another worker has not responded for {seconds}"
         else:
             who = "another worker is gone"
-        return WorkerLost(f"{who}; this one ends, its log may say why; {REMEDY}")
+        return WorkerLost(f"{who}; this worker stops; the lost worker's log may say why; {REMEDY}")
 
     def _broadcast_object(self, value):
         """The chief's value, on all workers."""
@@ -350,7 +367,7 @@ class Watchdog:
     GRACE_SECONDS, SECONDS_BETWEEN = 30, 5
 
     def __init__(self, clock=time.monotonic, end=None):
-        self.clock, self.end, self.deadline = clock, end or end_of_hanging, None
+        self.clock, self.end, self.deadline = clock, end or exit_hung_process, None
 
     @contextlib.contextmanager
     def armed(self, seconds):
@@ -377,7 +394,7 @@ class Watchdog:
         threading.Thread(target=run, name="watchdog", daemon=True).start()
 
 
-def end_of_hanging():
+def exit_hung_process():
     text = f"error: the other workers do not answer (--worker_timeout); {REMEDY}"
     tell(sys.stderr, one_line(text))
     close_streams()

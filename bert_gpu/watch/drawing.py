@@ -271,10 +271,9 @@ def geometry(figure):
     )
 
 
-def write_png(figure, path, title, names):
-    """Writes a figure as PNG with a title and, for several runs, a legend beside it.
-
-    names: {index: name}, of which at most NUM_NAMES are told.
+def write_png(figure, file, title, names):
+    """Writes a figure as PNG to an open binary file, with a title and, for several runs, a legend
+    beside it. names: {index: name}, of which at most NUM_NAMES are told.
     """
     with matplotlib.rc_context(STYLE), any_script():
         axes = figure.axes[0]
@@ -283,8 +282,8 @@ def write_png(figure, path, title, names):
         axes.set_title(encodable(title), loc="left", fontsize=10.5, color=INK)
         if len(names) > 1:
             add_legend(axes, names)
-        software = {"Software": "bert-gpu"}
-        figure.savefig(path, dpi=DOTS, facecolor=PAPER, metadata=software, bbox_inches="tight")
+        look = dict(dpi=DOTS, facecolor=PAPER, bbox_inches="tight")
+        figure.savefig(file, format="png", metadata={"Software": "bert-gpu"}, **look)
 
 
 def add_legend(axes, names):

@@ -1,13 +1,19 @@
 """Writes a report on runs: one HTML file, and a picture of each chart beside it."""
 
-import contextlib
 import datetime
 import os
 import typing
 
 import numpy as np
 
-from bert_gpu.files import check_regular, check_writable, exists, readable, write_text
+from bert_gpu.files import (
+    atomic_file,
+    check_regular,
+    check_writable,
+    exists,
+    readable,
+    write_text,
+)
 from bert_gpu.settings import UserError
 from bert_gpu.watch import charts, page, sections
 from bert_gpu.watch.config import AXES
@@ -107,7 +113,7 @@ def draw_section(section, axes, config, pictures):
 def add_picture(pictures, section, key, figure, title, names):
     """Adds to {name: function of a path, which writes that picture}. names: of the legend."""
     name = f"{section.key}-{key}" if section.key else key
-    pictures[name] = lambda path: import_drawing().write_png(figure, path, title, names)
+    pictures[name] = lambda file: import_drawing().write_png(figure, file, title, names)
 
 
 def draw_forms(chart, section, axes, config, drawing):
@@ -149,19 +155,10 @@ def write_report(runs, config, made):
         check_ours(path)
     os.makedirs(folder, exist_ok=True)
     for path, write in targets.items():
-        write_picture(path, write)
+        with atomic_file(path, "wb") as file:
+            write(file)
     write_text(config.output, report.html)
     return len(targets)
-
-
-def write_picture(path, write):
-    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial.png")
-    try:
-        write(partial)
-        os.replace(partial, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(partial)
 
 
 def check_output(path):

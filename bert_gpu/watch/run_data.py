@@ -23,11 +23,12 @@ from bert_gpu.console import printable
 from bert_gpu.files import check_regular, read_json, readable
 from bert_gpu.lock_holder import ENDED, RUNNING, state_of_holder
 from bert_gpu.settings import UserError, fields_of, shortened
-from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES, VARIABLES, RunFolder, RunRecord
+from bert_gpu.train.progress import RunRecord
+from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, SAMPLES, VARIABLES
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.sinks import parse_line
 from bert_gpu.watch.samples import Sample, read_samples
 
-RESULTS = "eval_results.json"
 EVAL = "eval_"  # which names of validation begin with
 WEIGHTS = "weights/"  # which names of weights in a checkpoint begin with
 DEPTH = 4  # of folders that are looked through
@@ -250,7 +251,7 @@ def read_folder(path, name, log):
         record=record,
         train=train,
         valid=valid,
-        results=read_results(os.path.join(path, RESULTS)),
+        results=read_results(os.path.join(path, EVAL_RESULTS)),
         samples=tuple(read_samples(os.path.join(path, SAMPLES))),
         state=state_of(path, record),
         num_parameters=count_parameters(path),

@@ -10,7 +10,8 @@ import time
 from bert_gpu.console import HUGE, format_metric, format_seconds
 from bert_gpu.files import check_regular, read_json, readable
 from bert_gpu.settings import UserError, fields_of, shortened
-from bert_gpu.train.checkpoint import METRICS, RUN, RunRecord
+from bert_gpu.train.progress import RunRecord
+from bert_gpu.train.run_files import CHECKPOINTS, METRICS, MODEL, RUN
 from bert_gpu.train.sinks import parse_line
 from bert_gpu.watch.run_data import EVAL, as_name, distinct, find_below, is_validation, state_of
 
@@ -76,7 +77,7 @@ def look(path, now=None):
 def silence(path, now):
     """Seconds since something was written to a run's files, None when that is not known."""
     times = []
-    for name in (RUN, METRICS, "checkpoints", "model"):
+    for name in (RUN, METRICS, CHECKPOINTS, MODEL):
         try:
             times.append(os.stat(os.path.join(path, name)).st_mtime)
         except OSError:

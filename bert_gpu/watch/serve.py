@@ -11,13 +11,13 @@ import threading
 
 from bert_gpu.lock_holder import state_of_holder
 from bert_gpu.settings import UserError
-from bert_gpu.train.checkpoint import LOCK, METRICS, RUN, SAMPLES
+from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, SAMPLES
 from bert_gpu.watch import page, run_data
 from bert_gpu.watch.report import make_report, now
 
 HOST = "127.0.0.1"
 HOST_NAMES = (HOST, "localhost", "::1")
-WATCHED = (RUN, METRICS, SAMPLES, run_data.RESULTS)
+WATCHED = (RUN, METRICS, SAMPLES, EVAL_RESULTS)
 
 
 class Served:

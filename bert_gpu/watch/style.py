@@ -1,6 +1,7 @@
 """How runs, numbers and names look in a report: colours, dashes, short numbers, slugs."""
 
 import itertools
+import math
 import re
 
 INK, MUTED, GRID, PAPER = "#1b2430", "#5b6776", "#e2e6eb", "#ffffff"
@@ -17,6 +18,8 @@ ACTIVITIES = {
     "validation": SERIES[2],
     "saving": SERIES[4],
 }
+# (the least number that has it, what it stands for, its letter)
+UNITS = ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
 SLUG_CHARACTERS = 80  # a file's name has to hold it
 VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"} | {
     color: f"series-{index}" for index, color in enumerate(SERIES)
@@ -29,12 +32,15 @@ def style_of(index):
 
 
 def short_number(value):
-    """A number as on an axis: 20k, 1.5M, 0.25, 1e-4."""
+    """A number as on an axis: 20k, 1.5M, 0.25, 1e-4; to four digits, rounded before the unit is
+    chosen.
+    """
+    value = float(f"{value:.4g}")
     size = abs(value)
-    for limit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
-        if size >= limit:
-            return f"{value / (1e3 if letter == 'k' else limit):.4g}{letter}"
-    if 0 < size < 1e-3:
+    for limit, unit, letter in UNITS:
+        if limit <= size < 1e16:
+            return f"{value / unit:.4g}{letter}"
+    if 0 < size < 1e-3 or 1e16 <= size < math.inf:
         digits, exponent = f"{value:.2e}".split("e")
         return f"{float(digits):g}e{int(exponent)}"
     return f"{value:.4g}"

@@ -15,7 +15,7 @@ from bert_gpu.data import build, workers
 from bert_gpu.text import parallel
 
 
-class HeldWorker(build.Worker):
+class HeldWorker(build.ShardBuilder):
     def write_shard(self, shard, report):
         def hold(num_bytes, num_tokens):
             threading.Event().wait()
@@ -26,5 +26,5 @@ class HeldWorker(build.Worker):
 if __name__ == "__main__":
     parent = threading.Thread(target=parallel.end_with_parent, args=(os.getppid(),), daemon=True)
     parent.start()
-    build.Worker, workers.THREADS_BYTES = HeldWorker, int(sys.argv[1])
+    build.ShardBuilder, workers.THREADS_BYTES = HeldWorker, int(sys.argv[1])
     sys.exit(flags.exit_code(data.main, ["data", *sys.argv[2:]]))

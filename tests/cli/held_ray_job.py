@@ -16,7 +16,7 @@ from bert_gpu.cli import data, flags
 from bert_gpu.data import build
 
 
-class HeldWorker(build.Worker):
+class HeldWorker(build.ShardBuilder):
     folder = pathlib.Path(sys.argv[1])
 
     def write_shard(self, shard, report):
@@ -33,5 +33,5 @@ class HeldWorker(build.Worker):
 
 
 if __name__ == "__main__":
-    build.Worker = HeldWorker
+    build.ShardBuilder = HeldWorker
     sys.exit(flags.exit_code(data.main, ["data", *sys.argv[2:]]))

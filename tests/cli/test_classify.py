@@ -15,6 +15,7 @@ import pytest
 import safetensors.numpy
 
 from bert_gpu.cli import classify, flags
+from bert_gpu.files import CHECKSUM
 from bert_gpu.finetune import problem_types
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
@@ -260,7 +261,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     class Killed(BaseException):
         pass
 
-    from bert_gpu.train.checkpoint import RunFolder
+    from bert_gpu.train.run_folder import RunFolder
 
     save = RunFolder.save
 
@@ -350,6 +351,17 @@ def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_pat
     assert all(path.read_bytes() == content for path, content in kept.items())
 
 
+def test_standard_input_that_nothing_is_piped_to_is_refused(trained, capsys, tmp_path, monkeypatch):
+    terminal = io.TextIOWrapper(io.BytesIO(b""))
+    terminal.isatty = lambda: True
+    asked = [f"--init_checkpoint={trained}", f"--output_dir={tmp_path / 'out'}", "--do_predict"]
+    for stream in (terminal, None):  # None: a service without standard input
+        monkeypatch.setattr("sys.stdin", stream)
+        code, _, err = call(capsys, *asked, "--predict_file=-")
+        said = "--predict_file=-: nothing is piped to standard input; give a file, or pipe one\n"
+        assert code == 2 and err.endswith(said) and not (tmp_path / "out").exists(), err
+
+
 def test_fresh_weights_that_are_frozen_are_warned_of(workplace, tmp_path, capsys):
     flags = ["--do_train", "--num_train_epochs=0.1", "--freeze=layers:1"]
     for more, is_warned in ((["--reinit_layers=1"], True), ([], False)):
@@ -421,7 +433,7 @@ def test_kinds_of_tasks(workplace, capsys, tmp_path, kind, cells, metrics, flags
     assert set(values) == metrics | {"dev", "test", *ABOUT} and values["num_examples"] > 9
     assert min(values[name] for name in metrics - {"loss", "spearman"}) > 0.9, values
     said = json.loads((tmp_path / "run" / "model" / "config.json").read_text())["problem_type"]
-    assert said == problem_types.KINDS[kind].problem_type
+    assert said == problem_types.PROBLEM_TYPES[kind].config_name
     (tmp_path / "run" / "model" / "task.json").unlink()  # config.json tells the kind, too
     alone = ["--do_predict", f"--init_checkpoint={tmp_path / 'run'}", FLAGS[0]]
     alone += [f"--output_dir={tmp_path / 'alone'}", f"--predict_file={tmp_path / 'all.tsv'}"]
@@ -477,9 +489,9 @@ def test_trials_of_a_grid_resume_trial_by_trial(workplace, capsys, tmp_path, mon
     trained = []
     real = engine.train
 
-    def train(training, settings, folder, *rest):
-        found = real(training, settings, folder, *rest)
-        trained.append(os.path.relpath(folder.path, tmp_path / "out"))
+    def train(session):
+        found = real(session)
+        trained.append(os.path.relpath(session.folder.path, tmp_path / "out"))
         if len(trained) == 2 and not (tmp_path / "out" / "scores.json").exists():
             return found._replace(signal=15)
         return found
@@ -878,6 +890,50 @@ def test_show_config_resolves_defaults(workplace, capsys):
 def test_an_empty_init_checkpoint_is_no_default(workplace, tmp_path, capsys):
     code, _, err = call(capsys, *inputs(workplace, tmp_path / "run"), "--init_checkpoint=")
     assert code == 2 and "--init_checkpoint=: is empty" in err
+
+
+def test_without_training_the_data_are_those_of_the_models_run(
+    trained, workplace, tmp_path, capsys
+):
+    """Not the bundled ones: their results would replace the run's own."""
+    shutil.copytree(trained, tmp_path / "run")
+    results = tmp_path / "run" / "eval_results.json"
+    digest = json.loads(results.read_text())["data"]["dev"]
+    own = f"--output_dir={tmp_path / 'run'}"
+    code, out, err = call(capsys, own, "--do_eval")
+    assert code == 0 and f"{workplace / 'data' / 'dev.tsv'}: 30 pairs" in out, err
+    assert json.loads(results.read_text())["data"] == {"dev": digest}
+    apart = [f"--init_checkpoint={trained}", f"--output_dir={tmp_path / 'apart'}"]
+    code, out, err = call(capsys, *apart, "--nodo_train")
+    assert code == 0 and "dev.tsv: 30 pairs" in out and "test.tsv: 21 pairs" in out, err
+    # a file of the user's own is all there is
+    named = f"--dev_file={workplace / 'data' / 'train.tsv'}"
+    code, out, err = call(capsys, *apart, "--do_eval", named)
+    assert code == 0 and "train.tsv: 128 pairs" in out, err
+
+
+@pytest.mark.parametrize("phase", ["--do_eval", "--do_predict", "--nodo_train"])
+def test_data_that_are_unknown_or_gone_are_asked_for(trained, tmp_path, capsys, phase):
+    output = tmp_path / "run"
+    shutil.copytree(trained, output)
+    content = json.loads((output / "run.json").read_text())
+    content.pop(CHECKSUM)
+    content["free"]["data_dir"] = "p8"
+    (output / "run.json").write_text(json.dumps(content))
+    before = (output / "eval_results.json").read_bytes()
+    code, _, err = call(capsys, f"--output_dir={output}", phase)
+    assert code == 2 and err.count("\n") == 1 and len(err) <= 301, err
+    assert "--data_dir is needed: " in err and "was trained with --data_dir=p8, which is not" in err
+    apart = [f"--init_checkpoint={tmp_path / 'alone'}", f"--output_dir={tmp_path / 'apart'}"]
+    shutil.copytree(trained / "model", tmp_path / "alone")
+    code, _, err = call(capsys, *apart, phase)
+    assert code == 2 and err.count("\n") == 1 and "there is no file to " in err, err
+    assert (output / "eval_results.json").read_bytes() == before
+    assert not (tmp_path / "apart").exists()
+    # what needs no data does not ask for them
+    (tmp_path / "new.tsv").write_text("text_a\ttext_b\na cat\ta dog\n")
+    new = f"--predict_file={tmp_path / 'new.tsv'}"
+    assert call(capsys, f"--output_dir={output}", "--do_predict", new)[0] == 0
 
 
 def test_results_may_go_where_only_a_lock_lies(workplace, trained, tmp_path, capsys):

@@ -225,7 +225,7 @@ def test_a_job_for_a_model_goes_on(world, tmp_path, monkeypatch):
     flags = [f"--init_checkpoint={world}/run", "--num_shards=3", "--num_workers=1", "--quiet"]
     flags += ["--window_megabytes=0.003"]
     assert make_data(world / "more.txt", tmp_path / "whole", *flags) == 0
-    write = build.Worker.write_shard
+    write = build.ShardBuilder.write_shard
 
     def killed(worker, shard, report):
         if shard.index == 1:
@@ -233,7 +233,7 @@ def test_a_job_for_a_model_goes_on(world, tmp_path, monkeypatch):
         write(worker, shard, report)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build.Worker, "write_shard", killed)
+        patch.setattr(build.ShardBuilder, "write_shard", killed)
         assert make_data(world / "more.txt", tmp_path / "parts", *flags) == 130
     assert (tmp_path / "parts" / ".pretrain.building.json").exists()
     agrees = f"--vocab_file={world}/data/vocab.txt"  # other bytes would be refused

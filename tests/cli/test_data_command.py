@@ -1,6 +1,7 @@
 """create_pretraining_data.py as a user sees it: a kill and a resume, the summary, bad input."""
 
 import collections
+import contextlib
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
+from bert_gpu import files
 from bert_gpu.__main__ import main as command
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
@@ -243,14 +245,14 @@ def test_text_that_is_deleted_while_it_is_read(tmp_path, text, monkeypatch, caps
         f"--output_file={tmp_path}/out/x.tfrecord",
         *flags,
     ]
-    write = build.Worker.write_shard
+    write = build.ShardBuilder.write_shard
 
     def writes_and_deletes(worker, shard, report):
         write(worker, shard, report)
         os.remove(source)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build.Worker, "write_shard", writes_and_deletes)
+        patch.setattr(build.ShardBuilder, "write_shard", writes_and_deletes)
         assert command(call) == 2
     error = capsys.readouterr().err
     assert "text.txt: changed while it was being read" in error and error.count("\n") == 1
@@ -262,17 +264,13 @@ def test_text_that_is_deleted_while_it_is_read(tmp_path, text, monkeypatch, caps
 def test_a_disk_that_fills_up_is_one_line_and_leaves_no_part(
     tmp_path, sample_text, monkeypatch, capsys
 ):
-    import tensorflow as tf
+    @contextlib.contextmanager
+    def full(path, mode, partial):
+        with local_file(path, mode, partial) as file, open("/dev/full", mode) as no_room:
+            yield no_room if path.endswith(".tfrecord") else file
 
-    class Full(tf.io.gfile.GFile):
-        def write(self, data):
-            if ".partial" in self.name and data:
-                raise tf.errors.ResourceExhaustedError(
-                    None, None, f"{self.name}; No space left on device"
-                )
-            super().write(data)
-
-    monkeypatch.setattr(tf.io.gfile, "GFile", Full)
+    local_file = files.local_file
+    monkeypatch.setattr(files, "local_file", full)
     flags = [
         f"--input_file={sample_text}",
         f"--output_file={tmp_path}/out/x.tfrecord",

@@ -125,6 +125,15 @@ def test_lines_of_a_file_get_the_answers_that_each_gets_alone(pretrained, capsys
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl", "texts.txt"]
 
 
+def test_an_empty_file_is_refused_as_embed_does(pretrained, capsys, tmp_path):
+    (tmp_path / "texts.txt").touch()
+    given = [f"--model={pretrained[0]}", f"--input={tmp_path}/texts.txt"]
+    for more in ([], [f"--output={tmp_path}/answers.jsonl"]):
+        code, out, err = call(capsys, *given, *more)
+        assert (code, out) == (2, "") and "texts.txt: is empty; it needs a text a line" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
+
+
 @pytest.mark.parametrize(
     "arguments, parts",
     [

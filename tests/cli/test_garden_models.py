@@ -13,7 +13,7 @@ from bert_gpu.interop import huggingface
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
-from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.state import frozen_names
 from tests.cli.pretraining import pretrain, same, weights
 

@@ -13,9 +13,9 @@ import pytest
 from bert_gpu import pretrain
 from bert_gpu.data import InputConfig
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.settings import GaveUp, UserError
-from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.settings import TrainingStopped, UserError
 from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, EndingConfig
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.step import TrainStep
 from tests.cli.pretraining import ROOT, lines, same, weights
 from tests.cli.pretraining import pretrain as pretrain_by_script
@@ -103,7 +103,7 @@ def test_what_goes_wrong_is_raised(data, tmp_path, capsys, caplog):
     with pytest.raises(UserError, match="no file matches"):
         pretrain.pretrain(settings(tmp_path, tmp_path / "run"))
     ending = EndingConfig(early_stop_time=0.0, early_stop_eval_loss=0.1)
-    with pytest.raises(GaveUp, match="early stop at step 4"):
+    with pytest.raises(TrainingStopped, match="early stop at step 4"):
         pretrain.pretrain(settings(data, tmp_path / "run", ending=ending))
     with caplog.at_level("INFO", logger="bert_gpu"):
         pretrain.pretrain(settings(data, tmp_path / "run", ending=EndingConfig()))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.hardware import PER_GPU, READINGS
+from bert_gpu.train.run_folder import RunFolder
 from tests.cli.pretraining import (
     HANG_SECONDS,
     ROOT,
@@ -135,8 +135,13 @@ def test_again_otherwise_and_more(data, tmp_path, capsys):
     output = tmp_path / "run"
     assert pretrain(data, output, steps=3) == 0
     before = weights(output)
-    assert pretrain(data, output, steps=3) == 0
+    assert pretrain(data, output, "--noquiet", steps=3) == 0
     assert same(before, weights(output))
+    assert capsys.readouterr().out == (
+        f"{output}: this run is finished (3 steps); nothing to do "
+        "(a larger --num_train_steps goes on with it, --overwrite starts over)\n"
+        f"model: {output}/model\n"
+    )
     assert pretrain(data, output, "--adam_beta2=0.98", steps=3) == 2
     error = capsys.readouterr().err
     assert (
@@ -211,6 +216,13 @@ def test_show_config(data, capsys):
         and "--adam_beta1=0.9  # default" in text
     )
     assert not os.path.exists("nowhere")
+
+
+def test_show_config_before_there_is_data(data, capsys, tmp_path):
+    files = f"{data}/*.tfrecord,{tmp_path}/*.tfrecord"
+    assert pretrain(data, "nowhere", "--show_config", f"--input_file={files}") == 0
+    text = capsys.readouterr().out
+    assert f"# {files}: no data yet; it will determine vocab_size\n" in text
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ from bert_gpu.console import Console
 from bert_gpu.data.config import InputConfig
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.pretrain import PretrainConfig, PretrainSettings, run
-from bert_gpu.train import checkpoint
 from bert_gpu.train import run as engine
-from bert_gpu.train.checkpoint import Progress, RunFolder
+from bert_gpu.train import run_folder
 from bert_gpu.train.config import BatchConfig, CadenceConfig, EndingConfig
+from bert_gpu.train.progress import Progress
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.step import TrainStep
 from bert_gpu.train.workers import ALONE
 from tests.cli.pretraining import (
@@ -114,9 +115,9 @@ def test_a_run_on_the_clock(data, tmp_path, clock):
 def test_the_command_gives_a_run_the_real_clock(data, tmp_path, monkeypatch):
     clocks = []
 
-    def train(training, settings, folder, stored, devices, state, console, clock):
-        clocks.append(clock)
-        return engine.Outcome(folder, Progress())
+    def train(session):
+        clocks.append(session.clock)
+        return engine.TrainingResult(session.folder, Progress())
 
     monkeypatch.setattr(engine, "train", train)
     assert pretrain(data, tmp_path / "run") == 0
@@ -257,35 +258,33 @@ def test_marks_best_and_early_stop(data, tmp_path, capsys):
 
 def test_a_best_checkpoint_that_could_not_be_saved_is_said(capsys):
     exported = []
-    engine.export_end(
-        types.SimpleNamespace(ending=EndingConfig(export_best=True)),
-        lambda path, weights, step: exported.append(step),
-        types.SimpleNamespace(best_step=lambda: None, model="model"),
-        types.SimpleNamespace(read_weights=dict),
-        Progress(step=12, best_step=8),
-        ALONE,
-        Console(),
+    session = types.SimpleNamespace(
+        training=types.SimpleNamespace(export=lambda path, weights, step: exported.append(step)),
+        settings=types.SimpleNamespace(ending=EndingConfig(export_best=True)),
+        folder=types.SimpleNamespace(best_step=lambda: None, model="model"),
+        state=types.SimpleNamespace(read_weights=dict),
+        workers=ALONE,
+        console=Console(),
     )
+    engine.export_end(session, Progress(step=12, best_step=8))
     assert exported == [12]
     error = capsys.readouterr().err
-    assert (
-        "step 8, which has the best validation loss, is not there; model/ is that of step 12"
-        in (error)
-    )
+    problem = "step 8, which has the best validation loss, is missing; "
+    assert f"{problem}model/ holds the weights of step 12" in error
 
 
 def test_a_full_disk_keeps_the_good_checkpoints(data, tmp_path, capsys, monkeypatch):
     """The disk is full at the saves of steps 4 and 8 and has room at 12: the run ends well. Full to
     the end: it does not.
     """
-    save, full = checkpoint.save_file, set()
+    save, full = run_folder.save_file, set()
 
     def save_file(values, path, *rest):
         if any(f"{step:08d}" in path for step in full):
             raise OSError(28, "No space left on device", path)
         return save(values, path, *rest)
 
-    monkeypatch.setattr(checkpoint, "save_file", save_file)
+    monkeypatch.setattr(run_folder, "save_file", save_file)
     full |= {4, 8}
     assert pretrain(data, tmp_path / "a", "--save_checkpoints_steps=4") == 0
     error = capsys.readouterr().err

@@ -200,7 +200,7 @@ def test_what_a_finished_run_may_not_change(data, finished, tmp_path, capsys):
         assert pretrain(data, output, *flags) == 2
         assert complaint in capsys.readouterr().err
     assert pretrain(data, output, steps=5) == 2
-    asked = "has done 12 steps, more than the 5 asked for; ask for more (--num_train_steps), name"
+    asked = "has done 12 steps, more than the 5 asked for; raise --num_train_steps, name"
     assert asked in capsys.readouterr().err
 
 

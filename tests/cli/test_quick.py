@@ -10,7 +10,7 @@ from bert_gpu.__main__ import main as command
 from bert_gpu.cli import quick
 from bert_gpu.recipe_table import RECIPES
 from bert_gpu.settings import fields_of
-from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.run_folder import RunFolder
 
 CLASSES = {
     script: importlib.import_module(f"bert_gpu.cli.{script}").CLASSES for script in quick.OPEN

@@ -5,16 +5,18 @@ time, and what they leave is resumed by any number of workers.
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.launch import processes as launched
-from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.run_folder import RunFolder
 from tests.cli.pretraining import HANG_SECONDS, ROOT, SMALL, lines, pretrain
 from tests.cli.test_classify import FLAGS, write_split
 
@@ -130,18 +132,83 @@ def test_a_full_disk_of_worker_0_ends_all(data, tmp_path):
     assert RunFolder(str(output)).steps() == [4]
 
 
+def run_two(name, *arguments, more):
+    """The output of two workers, which both end with code 2 and one line. more: for worker 1."""
+    environ = dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1")
+    words = [sys.executable, "-m", "bert_gpu", name, *arguments]
+    processes = [
+        subprocess.Popen([*words, *own], env=env, stderr=subprocess.PIPE, text=True)
+        for own, env in zip(([], more), launched.environments(2, 0, environ), strict=True)
+    ]
+    (told,) = {(code, error) for code, error in end(processes)}
+    assert told[0] == 2 and told[1].count("\n") == 1
+    assert told[1].startswith("worker 1 (127.0.0.1:")
+    return told[1]
+
+
 def test_other_settings_are_told(data, tmp_path):
     output = tmp_path / "run"
-    environ = dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1")
-    command = [sys.executable, "-m", "bert_gpu", "pretrain", *arguments(data, output)]
-    processes = [
-        subprocess.Popen([*command, f"--seed={seed}"], env=own, stderr=subprocess.PIPE, text=True)
-        for seed, own in enumerate(launched.environments(2, 0, environ))
-    ]
-    for code, error in end(processes):
-        assert code == 2 and error.count("\n") == 1
-        assert error.startswith("worker 1 (127.0.0.1:") and "seed is 1, on worker 0 0" in error
-    assert not output.exists()
+    told = run_two("pretrain", *arguments(data, output), more=["--seed=1"])
+    assert "seed is 1, on worker 0 12345" in told and not output.exists()
+
+
+@pytest.mark.parametrize(
+    "more, told",
+    [
+        (["--overwrite"], "overwrite is True, on worker 0 False"),
+        (["--nodo_train", "--do_eval"], "do_train is False, on worker 0 None"),
+    ],
+)
+def test_a_finished_run_and_other_flags(data, finished, more, told):
+    """Before the run's folder is read."""
+    before = (finished / "metrics.jsonl").read_bytes()
+    assert told in run_two("pretrain", *arguments(data, finished), more=more)
+    assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("flags", [[], ["--do_eval"]], ids=["train", "evaluate"])
+def test_other_validation_data_are_told(data, finished, tmp_path, flags):
+    """Of the same records but for their order."""
+    (path,) = data.glob("*validation*.tfrecord")
+    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    other = str(tmp_path / path.name)
+    with tf.io.TFRecordWriter(other) as writer:
+        for record in reversed(records):
+            writer.write(record)
+    given = [*arguments(data, finished), *flags, f"--eval_input_file={path}"]
+    told = run_two("pretrain", *given, more=[f"--eval_input_file={other}"])
+    assert f"the validation data is {len(records):,} records with checksum" in told
+
+
+def test_another_vocabulary_is_told(data, tmp_path):
+    """Of records without dataset.json; before any weights are made, which differ in their shape."""
+    (path,) = (path for path in data.glob("*.tfrecord") if "validation" not in path.name)
+    pieces = (data / "vocab.txt").read_text()
+    for name, text in (("one", pieces), ("two", f"{pieces}onemore\n")):
+        (tmp_path / name).write_text(text)
+    shutil.copy(path, tmp_path)
+    given = arguments(tmp_path, tmp_path / "run")
+    own, other = (f"--vocab_file={tmp_path}/{name}" for name in ("one", "two"))
+    assert "vocabulary is " in run_two("pretrain", *given, own, more=[other])
+
+
+@pytest.mark.parametrize("phase, split", [("eval", "dev"), ("predict", "test")])
+def test_other_data_to_evaluate_are_told(finished, tmp_path, phase, split):
+    """Of a classifier without training."""
+    write_split(tmp_path, "train", 8, seed=1)
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        write_split(tmp_path / folder, split, 8, seed=len(folder))
+    given = [*FLAGS, "--quiet", f"--init_checkpoint={finished}/model", "--num_train_epochs=1"]
+    trained = tmp_path / "trained"
+    own = [f"--train_file={tmp_path}/train.tsv", f"--output_dir={trained}"]
+    assert command(["bert-gpu", "classify", *given, *own, "--do_train"]) == 0
+    flag = "dev_file" if phase == "eval" else "predict_file"
+    files = [f"--{flag}={tmp_path}/{folder}/{split}.tsv" for folder in ("first", "second")]
+    words = [*FLAGS, "--quiet", f"--init_checkpoint={trained}/model", f"--do_{phase}"]
+    words += [f"--output_dir={tmp_path}/results"]
+    told = run_two("classify", *words, files[0], more=[files[1]])
+    assert f"the data to {phase} is {split}.tsv " in told
 
 
 def launch(*words):

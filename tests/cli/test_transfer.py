@@ -65,6 +65,35 @@ def test_names_that_are_taken_need_overwrite(finished, exported, capsys):
     assert (exported / "mine.txt").read_text() == "mine"
 
 
+OTHERS = {
+    *("pytorch_model.bin", "spiece.model", "task.json", "modeling_bert_gpu.py", "model.onnx"),
+    *("bert_config.json", "bert_model.ckpt-9.index", "checkpoint", "saved_model.pb"),
+    *("variables/variables.index", "assets/vocab.txt", "model-00001-of-00002.safetensors"),
+}
+
+
+@pytest.mark.parametrize("name", ["huggingface", "google", "savedmodel", None])
+def test_a_model_that_is_written_over_another_leaves_nothing_of_it(name, finished, tmp_path):
+    """The folder is what a new one is, and files of no model."""
+    new, old = tmp_path / "new", tmp_path / "old"
+    for path in (*OTHERS, "config.json", "mine.txt", "runs/checkpoint"):
+        (old / path).parent.mkdir(parents=True, exist_ok=True)
+        (old / path).write_text("old")
+    for folder in (new, old):
+        given = [f"--from={finished}", f"--to={folder}", "--overwrite"]
+        assert transfer(*(["export", f"--format={name}"] if name else ["import"]), *given) == 0
+    found, expected = (
+        {str(path.relative_to(top)) for path in top.rglob("*")} for top in (old, new)
+    )
+    assert found == expected | {"mine.txt", "runs", "runs/checkpoint"}
+
+
+def test_folders_named_as_a_saved_models_stay_without_one(finished, tmp_path):
+    (tmp_path / "assets").mkdir()
+    assert transfer("import", f"--from={finished}", f"--to={tmp_path}", "--overwrite") == 0
+    assert (tmp_path / "assets").is_dir()
+
+
 @pytest.mark.parametrize("name", ["import", "export"])
 @pytest.mark.parametrize(
     "arguments, message",
@@ -75,20 +104,35 @@ def test_names_that_are_taken_need_overwrite(finished, exported, capsys):
         (["--from=MODEL", "--to=gs://models/one"], "--to=gs://models/one: "),
         (["--from=MODEL", "--to=FILE"], "--to=FILE"),
         (["--from=MODEL", "--to=MODEL", "--overwrite"], "is the model itself"),
+        (["--from=MODEL", "--to=ABOVE", "--overwrite"], "the model lies in this folder"),
+        (["--from=MODEL", "--to=RUN", "--overwrite"], "--to=RUN: is the folder of a run"),
         (["--from=MODEL", "--to=NEW", "--vocab_file=FILE"], "FILE"),
     ],
 )
 def test_faults_are_one_line(name, arguments, message, finished, tmp_path, capsys):
     (tmp_path / "file").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\none\n")
     places = dict(MODEL=finished / "model", NOWHERE=tmp_path / "no", FILE=tmp_path / "file")
-    places["NEW"] = tmp_path / "new"
+    places |= dict(NEW=tmp_path / "new", RUN=finished, ABOVE=finished.parent)
+    before = sorted(os.listdir(finished))
     for word, path in places.items():
         arguments = [argument.replace(word, str(path)) for argument in arguments]
         message = message.replace(word, str(path))
     assert transfer(name, *arguments) == 2
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
-    assert os.listdir(tmp_path) == ["file"]
+    assert os.listdir(tmp_path) == ["file"] and sorted(os.listdir(finished)) == before
+
+
+@pytest.mark.parametrize("mark", ["run.json", ".run.lock", "checkpoints"])
+def test_a_run_is_no_target_and_its_model_wins_over_files_beside_it(exported, mark, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(exported, run)
+    shutil.copytree(exported, run / "model")
+    assert find_model(str(run), "from") == str(run)
+    (run / mark).mkdir()
+    assert find_model(str(run), "from") == str(run / "model")
+    with pytest.raises(UserError, match="is the folder of a run; name another folder"):
+        models.transfer(ExportConfig(source=str(exported), to=str(run), overwrite=True), print)
 
 
 def test_paths_are_looked_at_without_tensorflow(tmp_path):
@@ -100,6 +144,24 @@ def test_paths_are_looked_at_without_tensorflow(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
     assert all(row.reads or row.writes for row in formats.FORMATS)
+
+
+@pytest.mark.parametrize("name", ["savedmodel", "onnx"])
+def test_a_format_that_only_goes_out_says_so(name, exported, tmp_path, capsys):
+    """A folder that also has a model that is read is that one."""
+    there = tmp_path / "there"
+    shutil.copytree(exported, there)
+    (row,) = (row for row in formats.FORMATS if row.name == name)
+    (there / row.file).touch()
+    assert find_model(str(there), "from") == str(there)
+    (there / "model.safetensors").unlink()
+    if name == "savedmodel":
+        (there / "config.json").unlink()
+    assert transfer("import", f"--from={there}", f"--to={tmp_path}/back") == 2
+    told = capsys.readouterr().err
+    assert f"--from={there}: is a model in the format {name}, which is only written here" in told
+    assert told.count("\n") == 1 and not (tmp_path / "back").exists()
+    assert all((row.file is None) == row.reads for row in formats.FORMATS)
 
 
 def test_a_missing_vocabulary_is_named(exported, tmp_path, capsys):

@@ -5,6 +5,7 @@ before it writes a file.
 import gzip
 import json
 import os
+import re
 import sys
 
 import pyarrow
@@ -15,6 +16,7 @@ from bert_gpu.cli import flags
 from bert_gpu.cli import vocab as command
 from bert_gpu.text import counting, learning, wordpiece_learner
 from bert_gpu.text.corpus import plan_blocks
+from bert_gpu.text.progress import format_bytes
 from bert_gpu.text.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.wordpiece import WordPieceTokenizer
 
@@ -42,8 +44,9 @@ def test_wordpiece_is_what_the_learner_gives(folder, capsys):
     counts = counting.count_words_of_blocks(plan_blocks(["text.txt"], 1 << 20), True)
     expected = wordpiece_learner.learn_wordpiece(counts, 60)
     assert code == 0 and WordPieceTokenizer("out.txt").vocab == expected
+    size = format_bytes(sum(block.num_bytes for block in plan_blocks(["text.txt"], 1 << 20)))
     assert out.splitlines()[-1].startswith(
-        f"out.txt: {len(expected)} pieces from 0.0 MB of text in "
+        f"out.txt: {len(expected)} pieces from {size} of text in "
     )
     assert sorted(os.listdir()) == ["out.txt", "text.txt"]
 
@@ -103,7 +106,7 @@ def test_a_large_corpus_is_sampled(folder, capsys, monkeypatch):
     monkeypatch.setattr(counting, "SAMPLE_BYTES", 600)
     monkeypatch.setattr(learning, "BLOCK_BYTES", 200)
     code, out, _ = call(capsys, "--input_file=text.txt", "--vocab_file=a.txt", "--vocab_size=60")
-    assert code == 0 and "from a sample of 0.0 MB of 0.0 MB of text" in out
+    assert code == 0 and re.search(r"from a sample of [\d.]+ (bytes|kB) of [\d.]+ kB of text", out)
 
 
 def test_a_file_that_is_there_is_kept(folder, capsys):

@@ -221,7 +221,7 @@ def test_small_files_share_windows(tmp_path, documents):
 def test_a_killed_job_of_a_table_goes_on(tmp_path, documents, expected, vocab_file, monkeypatch):
     write_parquet(tmp_path / "x.parquet", documents)
     settings = config(tmp_path / "out", tmp_path / "x.parquet", vocab_file=vocab_file)
-    write = build.Worker.write_shard
+    write = build.ShardBuilder.write_shard
 
     def dies(worker, shard, report):
         if shard.index == 1:
@@ -229,7 +229,7 @@ def test_a_killed_job_of_a_table_goes_on(tmp_path, documents, expected, vocab_fi
         return write(worker, shard, report)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build.Worker, "write_shard", dies)
+        patch.setattr(build.ShardBuilder, "write_shard", dies)
         with pytest.raises(KeyboardInterrupt):
             build.DatasetBuilder(settings).run(QUIET)
     shard = tmp_path / "out" / "x-00000-of-00002.tfrecord"

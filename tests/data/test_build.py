@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.console import Console
-from bert_gpu.data import build, manifest, workers
+from bert_gpu.data import build, manifest, target, workers
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.validation import choose_validation
@@ -109,18 +109,36 @@ def test_the_seed_decides(tmp_path, sample_text, vocab_file):
     assert first == second != other
 
 
+def test_a_shard_that_a_power_cut_has_cut_is_written_again(
+    tmp_path, sample_text, vocab_file, monkeypatch
+):
+    settings = dict(vocab_file=vocab_file, num_shards=2, num_workers=1)
+    run(tmp_path / "whole", sample_text, **settings)
+
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target.Target, "finish", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "cut", sample_text, **settings)
+    os.truncate(tmp_path / "cut" / "x-00001-of-00002.tfrecord", 0)
+    assert run(tmp_path / "cut", sample_text, **settings)
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
 def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch, capsys):
     """Killed in the third shard: two shards are kept, and the result is that of an unkilled job."""
     settings = dict(vocab_file=vocab_file, num_shards=4, num_workers=1)
     run(tmp_path / "whole", sample_text, **settings)
-    write = build.Worker.write_shard
+    write = build.ShardBuilder.write_shard
 
     def dies(worker, shard, report):
         if shard.index == 2:
             raise KeyboardInterrupt
         return write(worker, shard, report)
 
-    monkeypatch.setattr(build.Worker, "write_shard", dies)
+    monkeypatch.setattr(build.ShardBuilder, "write_shard", dies)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "killed", sample_text, **settings)
     assert not (tmp_path / "killed" / "dataset.json").exists()
@@ -128,7 +146,9 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch, ca
         Dataset(InputConfig(input_file=f"{tmp_path}/killed/*.tfrecord"))
     written = []
     monkeypatch.setattr(
-        build.Worker, "write_shard", lambda *args: (written.append(args[1].path), write(*args))
+        build.ShardBuilder,
+        "write_shard",
+        lambda *args: (written.append(args[1].path), write(*args)),
     )
     builder = build.DatasetBuilder(config(tmp_path / "killed", sample_text, **settings))
     assert builder.status == "resumed"
@@ -208,7 +228,7 @@ def test_changed_text_is_noticed(tmp_path, vocab_file):
 
 def test_foreign_shards_are_left_alone(tmp_path, sample_text, vocab_file):
     (tmp_path / "x-00000-of-00001.tfrecord").write_bytes(b"precious")
-    with pytest.raises(UserError, match="is in the way"):
+    with pytest.raises(UserError, match="exists and was not written by this script"):
         build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file))
     assert (tmp_path / "x-00000-of-00001.tfrecord").read_bytes() == b"precious"
 
@@ -247,14 +267,14 @@ def test_overwriting_removes_a_vocabulary_that_was_learnt(tmp_path):
 def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
     (tmp_path / "vocab.txt").write_text("precious")
     for overwrite in (False, True):
-        with pytest.raises(UserError, match="vocab.txt: is in the way"):
+        with pytest.raises(UserError, match="vocab.txt: exists and was not written"):
             build.DatasetBuilder(config(tmp_path, sample_text), overwrite)
     assert (tmp_path / "vocab.txt").read_text() == "precious"
 
 
 def test_a_killed_rebuild_learns_its_own_vocabulary(tmp_path, sample_text, monkeypatch):
     run(tmp_path, sample_text, vocab_size=300, dupe_factor=1)
-    write = build.Worker.write_shard
+    write = build.ShardBuilder.write_shard
     monkeypatch.setattr(
         build.learning, "learn", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
     )
@@ -266,11 +286,11 @@ def test_a_killed_rebuild_learns_its_own_vocabulary(tmp_path, sample_text, monke
     ), "nothing is cleared too early"
     monkeypatch.undo()
     monkeypatch.setattr(
-        build.Worker, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+        build.ShardBuilder, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, sample_text, vocab_size=600, dupe_factor=1, overwrite=True)
-    monkeypatch.setattr(build.Worker, "write_shard", write)
+    monkeypatch.setattr(build.ShardBuilder, "write_shard", write)
     assert run(tmp_path, sample_text, vocab_size=600, dupe_factor=1)[0].vocab_size == 600
 
 
@@ -283,7 +303,7 @@ def test_two_jobs_in_one_new_folder(tmp_path, sample_text, vocab_file, monkeypat
         build.DatasetBuilder(config(tmp_path / "shared", sample_text, vocab_file=vocab_file))
         for _ in range(2)
     )
-    write, seen = build.Worker.write_shard, []
+    write, seen = build.ShardBuilder.write_shard, []
 
     def disturbed(worker, shard, report):
         before = content(tmp_path / "shared")
@@ -296,7 +316,7 @@ def test_two_jobs_in_one_new_folder(tmp_path, sample_text, vocab_file, monkeypat
         write(worker, shard, report)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build.Worker, "write_shard", disturbed)
+        patch.setattr(build.ShardBuilder, "write_shard", disturbed)
         first.run(QUIET)
     assert seen and content(tmp_path / "shared") == content(tmp_path / "alone")
     with pytest.raises(UserError, match="another process has just written to .*shared"):

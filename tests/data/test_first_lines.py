@@ -62,7 +62,7 @@ def test_the_input_is_said_before_it_is_read(tmp_path, capsys, monkeypatch):
     """Reading a large one takes minutes, of which progress is shown."""
     said = []
 
-    def checksum(path, report):
+    def checksum(path, name, report):
         said.append(capsys.readouterr().out)
         report(10**6)
         return 0
@@ -73,7 +73,8 @@ def test_the_input_is_said_before_it_is_read(tmp_path, capsys, monkeypatch):
     assert call(tmp_path, text, vocabulary(tmp_path, *COMMON)) == 0
     assert said[0].startswith("input: 1 file, ")
     output = capsys.readouterr().out
-    assert "computing checksums: MB " in output and "looking for documents: MB 0.2/0.2" in output
+    assert re.search(r"computing checksums: [\d.]+/[\d.]+ MB ", output)
+    assert "looking for documents: 0.2/0.2 MB " in output
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,22 @@ def test_strict_removes_no_finished_data_set(tmp_path, capsys):
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
+def test_files_of_a_folder_that_are_no_text_are_warned_of(tmp_path, capsys):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    (folder / "a.txt").write_text(f"{DOCUMENTS}\n\n")
+    for name in ("b.pdf", "c.html", "LICENSE"):
+        (folder / name).write_text("x")
+    flags = [f"--input_file={folder}", f"--output_dir={folder}", *FLAGS]
+    flags.append(vocabulary(tmp_path, *COMMON))
+    warning = "left out: 3 files of other kinds (.html, .pdf, no ending); extract their text"
+    assert command(["bert-gpu", "data", *flags, "--strict"]) == 2
+    assert warning in capsys.readouterr().err and not list(folder.glob("*.tfrecord"))
+    for flag in ("--quiet", "--overwrite"):  # then its own files are there, too
+        assert command(["bert-gpu", "data", *flags, flag]) == 0
+        assert warning in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("pattern", ["", "*.txt", "*"], ids=["folder", "glob", "all"])
 def test_own_files_are_no_input(tmp_path, capsys, pattern):
     """So that the folder of the text may be that of the output."""
@@ -147,7 +164,10 @@ def test_own_files_are_no_input(tmp_path, capsys, pattern):
     for name in ("vocab.txt", "dataset.json"):
         assert run(f"{folder}/{name}", "--overwrite") == 2
         error = capsys.readouterr().err
-        assert f"{folder}/{name}: was written by a job" in error and error.count("\n") == 1
+        assert (
+            f"{folder}/{name}: was written by bert-gpu and is not text" in error
+            and error.count("\n") == 1
+        )
     (folder / "in.txt").unlink()
     assert run(f"{folder}/{pattern}", "--overwrite") == 2
     assert "name files with text" in capsys.readouterr().err and [*folder.glob("*.tfrecord")]
@@ -155,7 +175,7 @@ def test_own_files_are_no_input(tmp_path, capsys, pattern):
 
 @pytest.mark.parametrize("flags", [[], ["--strict"]], ids=["plain", "strict"])
 def test_what_the_samples_do_not_show_is_warned_of_in_the_end(tmp_path, capsys, monkeypatch, flags):
-    monkeypatch.setattr(build.shape, "sample", lambda blocks: [[b"house", b"house had"]])
+    monkeypatch.setattr(build.quality, "sample", lambda blocks: [[b"house", b"house had"]])
     assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON[2:]), *flags) == 0
     assert "of the tokens are [UNK]" in capsys.readouterr().err
     assert (tmp_path / "out" / "dataset.json").exists()

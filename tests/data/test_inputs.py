@@ -9,6 +9,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import zstandard
 
 from bert_gpu.__main__ import main as command
@@ -91,6 +92,19 @@ def test_archives_give_the_same_records(tmp_path, lines_file, plain):
         assert [
             name.name for name in (tmp_path / ending).iterdir() if name.name.startswith(".")
         ] == [".x.lock"]
+
+
+@pytest.mark.parametrize("name", ["text.txt", "text.txt.gz"])
+def test_text_and_vocabulary_with_a_scheme_give_the_same_records(tmp_path, lines_file, plain, name):
+    content = lines_file.read_bytes()
+    folder = f"ram://scheme-{name}"
+    tf.io.gfile.makedirs(folder)
+    with tf.io.gfile.GFile(f"{folder}/{name}", "wb") as file:
+        file.write(gzip.compress(content) if name.endswith(".gz") else content)
+    tf.io.gfile.copy(f"{plain}/vocab.txt", f"{folder}/vocab")
+    vocabulary = f"--vocab_file={folder}/vocab"
+    assert build(tmp_path / "out", f"{folder}/{name}", "--order=as_is", vocabulary) == 0
+    assert rows(tmp_path / "out") == rows(plain)
 
 
 def test_jsonl_in_a_folder(tmp_path, documents):
@@ -267,7 +281,7 @@ def test_killed_while_unpacked(tmp_path, lines_file, plain, monkeypatch):
     path.write_bytes(gzip.compress(lines_file.read_bytes()))
     with monkeypatch.context() as patch:
         patch.setattr(
-            job.Worker, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+            job.ShardBuilder, "write_shard", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         assert build(tmp_path / "out", path, "--order=as_is") == 130
     assert (tmp_path / "out" / ".x.spool").exists()

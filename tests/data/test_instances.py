@@ -49,7 +49,7 @@ def document_of(documents, token):
     return np.searchsorted(starts, token, side="right") - 1
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(
     st.lists(st.lists(st.integers(0, 300), max_size=8), min_size=1, max_size=8),
     st.integers(0, 2**64 - 1),

@@ -42,7 +42,7 @@ def text_of(tokens):
 
 
 @pytest.mark.parametrize("separator", FRAMES)
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(CORPORA, st.randoms(use_true_random=False))
 def test_packed(separator, documents, rng):
     chosen = list(range(len(documents)))
@@ -79,7 +79,7 @@ def test_packed(separator, documents, rng):
             assert ends[0] == ends[1], "a sequence is of one document"
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(CORPORA)
 def test_full_sentences(documents):
     rows = full_sentence_rows(documents, np.arange(len(documents)), max_seq_length=LENGTH)

@@ -182,8 +182,13 @@ def test_several_folders(data, tmp_path):
         dataset.Dataset(InputConfig(input_file=f"{folders[0]}/*.tfrecord,{folders[2]}/*.tfrecord"))
     with pytest.raises(UserError, match="has no dataset.json, but"):
         dataset.Dataset(InputConfig(input_file=f"{folders[0]}/*.tfrecord,{data.folder}/*.tfrecord"))
-    with pytest.raises(UserError, match="is a folder; name the files"):
-        dataset.Dataset(InputConfig(input_file=str(folders[1])))
+    named = dataset.Dataset(InputConfig(input_file=f"{folders[0]}/,{folders[1]}"))
+    assert named.identity() == both.identity()
+    assert [file.path for file in named.validation.files] == [
+        file.path for file in both.validation.files
+    ]
+    with pytest.raises(UserError, match="is a folder without dataset.json; name the files"):
+        dataset.Dataset(InputConfig(input_file=str(tmp_path)))
     shard = both.train.files[0].path
     alone = dataset.Dataset(
         InputConfig(input_file=f"{folders[1]}/*.tfrecord", eval_input_file=shard)

@@ -109,9 +109,6 @@ def check_masks(batch, ids, tokenizer):
 def test_any_text_comes_back(tmp_path_factory, vocabularies, objective, masking):
     @settings(
         max_examples=2,
-        deadline=None,
-        derandomize=True,
-        database=None,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.explicit, Phase.generate],
     )

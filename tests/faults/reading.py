@@ -17,7 +17,7 @@ from bert_gpu.pretrain import start
 from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings
 from bert_gpu.settings import UserError
 from bert_gpu.train import sinks
-from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.run_folder import RunFolder
 from tests.faults import oracle
 from tests.faults.world import TEXT, sorting
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.finetune import classifier, heads
-from bert_gpu.finetune.disk_array import GrowingArray
+from bert_gpu.finetune import encoded, heads, objective, prediction
+from bert_gpu.finetune.disk_array import DiskArray
 from bert_gpu.finetune.problem_types import Classification
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
@@ -75,13 +75,13 @@ def test_rows_equal_the_naive_reference(max_seq_length, has_pairs):
     def part_b(first, end):
         return texts_b[first:end] if has_pairs else None
 
-    rows = classifier.encode_examples(
+    rows = encoded.encode_examples(
         Numbers(),
         [(texts_a[:50], part_b(0, 50)), (texts_a[50:], part_b(50, None))],
         np.arange(len(lengths), dtype=np.int32),
         max_seq_length,
     )
-    batch = classifier.make_batch(rows, np.arange(len(lengths)))
+    batch = encoded.make_batch(rows, np.arange(len(lengths)))
     num_truncated = 0
     for row, (a, b) in enumerate(zip(texts_a, texts_b, strict=True)):
         a, b = [int(n) for n in a.split()], [int(n) for n in b.split()] if has_pairs else []
@@ -102,38 +102,36 @@ def test_rows_equal_the_naive_reference(max_seq_length, has_pairs):
 
 
 def test_a_batch_is_padded_to_its_longest_row_rounded_up():
-    rows = classifier.encode_examples(Numbers(), [(["5", "5 " * 9, "5 " * 90], None)], None, 30)
+    rows = encoded.encode_examples(Numbers(), [(["5", "5 " * 9, "5 " * 90], None)], None, 30)
     widths = [
-        classifier.make_batch(rows, np.array(numbers))["input_ids"].shape[1]
+        encoded.make_batch(rows, np.array(numbers))["input_ids"].shape[1]
         for numbers in ([0], [0, 1], [2, 0])
     ]
-    assert widths == [8, 16, 30] and "labels" not in classifier.make_batch(rows, np.array([0]))
+    assert widths == [8, 16, 30] and "labels" not in encoded.make_batch(rows, np.array([0]))
 
 
 def test_what_outgrows_memory_is_the_same_in_a_file(tmp_path):
     parts = [np.arange(number, dtype=np.int32) for number in (3, 0, 700, 1)]
-    small, large = GrowingArray(tmp_path), GrowingArray(tmp_path / "not" / "made", 1024)
+    small, large = DiskArray(tmp_path), DiskArray(tmp_path / "not" / "made", 1024)
     for part in parts:
         small.append(part)
         large.append(part)
     small, large = small.finish(), large.finish()
     assert isinstance(large, np.memmap) and not isinstance(small, np.memmap)
     assert small.tolist() == large.tolist() == np.concatenate(parts).tolist()
-    assert not list(tmp_path.iterdir()) and not len(GrowingArray(tmp_path).finish())
+    assert not list(tmp_path.iterdir()) and not len(DiskArray(tmp_path).finish())
 
 
 def test_rows_of_an_encoder_made_for_one_length_are_all_full():
-    rows = classifier.encode_examples(Numbers(), [(["5", "5 " * 9], None)], None, 30, "fixed")
-    assert classifier.make_batch(rows, np.array([0]))["input_mask"].tolist() == [[1] * 3 + [0] * 27]
+    rows = encoded.encode_examples(Numbers(), [(["5", "5 " * 9], None)], None, 30, "fixed")
+    assert encoded.make_batch(rows, np.array([0]))["input_mask"].tolist() == [[1] * 3 + [0] * 27]
 
 
 def test_every_epoch_has_each_row_once_and_the_position_is_all_there_is_to_resume():
-    rows = classifier.encode_examples(
-        Numbers(), [([str(5 + i) for i in range(7)], None)], range(7), 8
-    )
+    rows = encoded.encode_examples(Numbers(), [([str(5 + i) for i in range(7)], None)], range(7), 8)
 
     def stream(position, batch_size, count, seed=1):
-        batches = classifier.training_batches(
+        batches = encoded.training_batches(
             rows, batch_size=batch_size, position=position, seed=seed
         )
         return np.concatenate(
@@ -147,10 +145,8 @@ def test_every_epoch_has_each_row_once_and_the_position_is_all_there_is_to_resum
 
 
 def test_evaluation_has_each_row_once_in_order():
-    rows = classifier.encode_examples(
-        Numbers(), [([str(5 + i) for i in range(7)], None)], range(7), 8
-    )
-    batches = list(classifier.evaluation_batches(rows, batch_size=3))
+    rows = encoded.encode_examples(Numbers(), [([str(5 + i) for i in range(7)], None)], range(7), 8)
+    batches = list(encoded.evaluation_batches(rows, batch_size=3))
     assert [batch["row_weights"].tolist() for batch in batches] == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
     labels = [batch["labels"][batch["row_weights"] > 0] for batch in batches]
     assert np.concatenate(labels).tolist() == list(range(7))
@@ -158,7 +154,7 @@ def test_evaluation_has_each_row_once_in_order():
 
 def thirteen_rows():
     texts = random_texts(13, 20), random_texts(13, 15, seed=1)
-    return classifier.encode_examples(Numbers(), [texts], np.arange(13, dtype=np.int32) % 3, 40)
+    return encoded.encode_examples(Numbers(), [texts], np.arange(13, dtype=np.int32) % 3, 40)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +177,7 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
     results = []
     for replicas, batch_sizes in {1: (1, 4, 32), 2: (2, 8)}.items():
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
-        predict = classifier.Predictor(
+        predict = prediction.Predictor(
             devices, random_state(devices), BertEncoder(MODEL), Classification()
         )
         results += [predict(rows, batch_size) for batch_size in batch_sizes]
@@ -194,7 +190,7 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
 
 def test_outputs_do_not_depend_on_how_rows_are_padded(rows):
     devices = set_up(DeviceConfig())
-    predict = classifier.Predictor(
+    predict = prediction.Predictor(
         devices, random_state(devices), BertEncoder(MODEL), Classification()
     )
     dynamic, widths = predict(rows, 4), {}
@@ -203,7 +199,7 @@ def test_outputs_do_not_depend_on_how_rows_are_padded(rows):
             rows, padding=padding, length_multiple=40 if padding == "fixed" else 8
         )
         np.testing.assert_allclose(predict(padded, 4), dynamic, rtol=1e-4, atol=1e-7)
-        batches = list(classifier.evaluation_batches(padded, batch_size=4))
+        batches = list(encoded.evaluation_batches(padded, batch_size=4))
         widths[padding] = [batch["input_ids"].shape[1] for batch in batches]
     assert widths["fixed"] == [40] * 4 and widths["uniform"] == sorted(widths["uniform"])[::-1]
     assert widths["dynamic"] == widths["uniform"] and sum(widths["uniform"]) < sum(widths["fixed"])
@@ -211,12 +207,12 @@ def test_outputs_do_not_depend_on_how_rows_are_padded(rows):
 
 def test_uniform_batches_have_each_example_once_an_epoch_and_resume_anywhere():
     texts = random_texts(60, 30)
-    rows = classifier.encode_examples(
+    rows = encoded.encode_examples(
         Numbers(), [(texts, None)], np.arange(60, dtype=np.int32), 40, "uniform"
     )
 
     def labels(position, count):
-        batches = classifier.training_batches(rows, batch_size=4, position=position, seed=3)
+        batches = encoded.training_batches(rows, batch_size=4, position=position, seed=3)
         return [batch["labels"].tolist() for batch in itertools.islice(batches, count)]
 
     found = labels(0, 30)
@@ -251,7 +247,7 @@ def test_logits_are_those_of_each_row_alone_whatever_is_padded(rows, pooling, po
     tensors = {name: tf.constant(value) for name, value in weights.items()}
     expected = []
     for number in range(len(rows)):
-        batch = classifier.make_batch(rows, np.array([number]))
+        batch = encoded.make_batch(rows, np.array([number]))
         alone = {
             name: tf.constant(value[:, : batch["input_mask"].sum()])
             for name, value in batch.items()
@@ -261,14 +257,12 @@ def test_logits_are_those_of_each_row_alone_whatever_is_padded(rows, pooling, po
         pooled = hidden[0] if pooling == "first" else hidden.mean(0)
         sentence = np.tanh(pooled @ weights["pooler/kernel"] + weights["pooler/bias"])
         expected.append(sentence @ weights["classifier/kernel"] + weights["classifier/bias"])
-    padded = classifier.make_batch(
-        dataclasses.replace(rows, length_multiple=40), np.arange(len(rows))
-    )
+    padded = encoded.make_batch(dataclasses.replace(rows, length_multiple=40), np.arange(len(rows)))
     rubbish = generator.integers(5, 40, padded["input_ids"].shape)
     padded["input_ids"] = np.where(padded["input_mask"] > 0, padded["input_ids"], rubbish).astype(
         np.int32
     )
-    for batch in (classifier.make_batch(rows, np.arange(len(rows))), padded):
+    for batch in (encoded.make_batch(rows, np.arange(len(rows))), padded):
         batch = {name: tf.constant(value) for name, value in batch.items()}
         for run in (
             heads.class_logits,
@@ -288,12 +282,12 @@ def one_step(replicas, micro_batches, weights_of_rows):
     )
     devices = set_up(DeviceConfig(virtual_replicas=replicas))
     state = random_state(devices, model=model)
-    objective = classifier.task_objective(BertEncoder(model), Classification())
+    loss = objective.task_objective(BertEncoder(model), Classification())
     step = TrainStep(
-        devices, state, objective, OptimizerConfig(), num_micro_batches=micro_batches, seed=1
+        devices, state, loss, OptimizerConfig(), num_micro_batches=micro_batches, seed=1
     )
     weights_of_rows = np.array(weights_of_rows, np.float32)
-    batch = classifier.make_batch(thirteen_rows(), np.arange(12), weights_of_rows)
+    batch = encoded.make_batch(thirteen_rows(), np.arange(12), weights_of_rows)
     metrics = step([batch], [1e-3], 0).read()
     return {name: float(value[0]) for name, value in metrics.items()}, state.read_weights()
 
@@ -315,7 +309,7 @@ def test_the_loss_is_the_cross_entropy_of_the_rows_that_count(rows):
     weights_of_rows = (1, 0) * 6
     metrics, _ = one_step(1, 1, weights_of_rows)
     devices = set_up(DeviceConfig())
-    probabilities = classifier.Predictor(
+    probabilities = prediction.Predictor(
         devices, random_state(devices), BertEncoder(MODEL), Classification()
     )(rows, 13)[:12]
     losses = -np.log(probabilities[np.arange(12), rows.labels[:12]])
@@ -338,7 +332,7 @@ def test_a_tiny_bert_learns_an_easy_task():
     texts_b = [
         text + " 5" if label else text + " 6" for text, label in zip(texts_b, labels, strict=True)
     ]
-    rows = classifier.encode_examples(Numbers(), [(texts_a, texts_b)], labels, 24)
+    rows = encoded.encode_examples(Numbers(), [(texts_a, texts_b)], labels, 24)
     devices = set_up(DeviceConfig())
     state = TrainState(
         devices.strategy,
@@ -346,12 +340,12 @@ def test_a_tiny_bert_learns_an_easy_task():
         OptimizerConfig(),
         column_blocks={},
     )
-    objective = classifier.task_objective(BertEncoder(MODEL), Classification())
-    step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=1, seed=1)
-    batches = classifier.training_batches(rows, batch_size=32, position=0, seed=1)
+    loss = objective.task_objective(BertEncoder(MODEL), Classification())
+    step = TrainStep(devices, state, loss, OptimizerConfig(), num_micro_batches=1, seed=1)
+    batches = encoded.training_batches(rows, batch_size=32, position=0, seed=1)
     for number, batch in enumerate(itertools.islice(batches, 80)):
         step([batch], [2e-3 * (1 - number / 80)], number)
-    probabilities = classifier.Predictor(devices, state, BertEncoder(MODEL), Classification())(
+    probabilities = prediction.Predictor(devices, state, BertEncoder(MODEL), Classification())(
         rows, 64
     )
     assert np.mean(np.argmax(probabilities, -1) == labels) > 0.95

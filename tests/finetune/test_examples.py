@@ -242,6 +242,21 @@ def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path, labels, o
             ["line 3 has 5 columns, the header 4"],
         ),
         (tsv([("1", "a", "b", "1"), (), ("2", "a", "b", "0")]), ["line 3 has 0 columns"]),
+        (
+            "text\tlabel\na\t1\n",
+            ["line 1 has no column 'text_a' (it has text, label)", "give --task_name=single"],
+        ),
+        (
+            "How are you?\tHow do you do\t1\na\tb\t0\n",
+            ["line 1 (How are you?, How do you do, 1) seems", "--columns=text_a,text_b,label"],
+        ),
+        ("so it is\t1\na\t0\n", ["the 2 columns with --columns=text_a,label"]),
+        ("so it is\t1\t2\tx\na\t0\t1\tx\n", ["the 4 columns with --columns=text_a,..."]),
+        (
+            "text_a;text_b;label\na, b;c;1\n",
+            ["line 1 has ';' between its columns ('text_a;text_b;label')", "a .tsv has tabs;"],
+        ),
+        ("text_a,text_b,label\na,b,1\n", ["line 1 has ','", "name it .csv"]),
         (tsv([]), ["no examples"]),
         ("", ["no examples"]),
     ],
@@ -251,7 +266,16 @@ def test_bad_tables_are_refused(tmp_path, text, parts):
     with pytest.raises(UserError) as caught:
         read(tmp_path)
     message = str(caught.value)
-    assert "\n" not in message and all(part in message for part in [str(path), *parts]), message
+    assert "\n" not in message and len(message) <= 300, message
+    assert all(part in message for part in [str(path), *parts]), message
+
+
+def test_a_csv_with_tabs_or_semicolons_is_named_before_its_rows(tmp_path):
+    for delimiter, shown in (("\t", "a tab"), (";", "';'")):
+        row = delimiter.join(["text_a", "text_b", "label"])
+        write(tmp_path, f"{row}\nYes, it is{delimiter}b{delimiter}1\n", kind="csv")
+        with pytest.raises(UserError, match=f"line 1 has {shown} between its columns .* commas; "):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize("task", ["pairs", "qqp"])  # qqp leaves out broken lines
@@ -275,6 +299,7 @@ def test_bad_files_are_refused(tmp_path):
 
     assert "no such folder" in refused(folder=tmp_path / "none")
     assert "has no train.tsv or .csv or .jsonl or .parquet" in refused()
+    assert "--dev_share" not in refused()
     (tmp_path / "train.tsv").mkdir()
     assert "train.tsv: cannot be read (it is a folder)" in refused()
     (tmp_path / "train.tsv").rmdir()
@@ -285,6 +310,10 @@ def test_bad_files_are_refused(tmp_path):
     (tmp_path / "train.tsv").write_bytes("text_a\n".encode("utf-16"))
     assert "the file is UTF-16, so convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW" in refused()
     write(tmp_path, tsv())
+    assert refused("eval").endswith(
+        "has no dev.tsv or .csv or .jsonl or .parquet; add one, name another folder, name the file "
+        "with --dev_file, or give a share of the training file, --dev_share=.1"
+    )
     write(tmp_path, "text_a\tlabel\na\t1\n", split="dev")
     assert "dev.tsv: line 1 has no column 'text_b'" in refused("eval")
     write(tmp_path, 'text_a,text_b,label\n"a,b,1\n', kind="csv", split="test")
@@ -298,11 +327,33 @@ def test_bad_files_are_refused(tmp_path):
 def test_labels_unknown_or_alone_are_refused(tmp_path):
     write(tmp_path, tsv([("1", "a", "b", "1"), ("2", "a", "b", "2")]), split="dev")
     dev = read(tmp_path, "eval")
-    with pytest.raises(UserError, match=r"dev.tsv: line 3 has the label '2'.*\(it has 0, 1\)"):
+    said = r"dev.tsv: line 3 has the label '2', which the training file does not have \(it has 0, 1"
+    with pytest.raises(UserError, match=said + r"\); add an example of it there, or"):
         Classification().targets(dev, ("0", "1"))
+    with pytest.raises(UserError, match=r"\(it has 0, 0.5\); to predict numbers, give --task_kind"):
+        Classification().targets(dev, ("0", "0.5"))
+    dev.task = tasks.TASKS["rte"]
+    with pytest.raises(UserError, match=r"line 2 has the label '1', which rte does not have"):
+        Classification().targets(dev, dev.task.labels)
     write(tmp_path, tsv([("1", "a", "b", "1"), ("2", "a", "b", "1")]))
     with pytest.raises(UserError, match=r"train.tsv: all 2 examples have the label '1'"):
         Classification().find_labels(read(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "labels, kind, warns",
+    [
+        (["0.1", "0.2", "3"], "classification", True),
+        (["0.1", "0.2", "3"], "regression", False),
+        (["1", "2.0", "3"], "classification", False),  # stars
+        (["0.5", "1"], "classification", False),
+        (["0.1", "0.2", "x"], "classification", False),
+    ],
+)
+def test_numbers_that_are_taken_for_classes_are_warned_of(tmp_path, labels, kind, warns):
+    write(tmp_path, tsv([("1", "a", "b", label) for label in labels]))
+    warnings = read(tmp_path, task=dataclasses.replace(PAIRS, kind=kind)).warnings
+    assert len(warnings) == warns and all("--task_kind=regression" in one for one in warnings)
 
 
 @pytest.mark.parametrize(

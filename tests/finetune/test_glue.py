@@ -177,7 +177,7 @@ def test_files_of_glue(glue, folder):
         assert not any(part.has_labels for part in examples["predict"])
         evaluated, predicted = len(examples["eval"]), len(examples["predict"])
         assert (evaluated, predicted) == ((2, 3) if folder == "MNLI" else (1, 1))
-        kind = problem_types.KINDS[task.kind]()
+        kind = problem_types.PROBLEM_TYPES[task.kind]()
         labels = task.labels or kind.find_labels(train)
         for part in [train, *examples["eval"]]:
             assert len(kind.targets(part, labels)) == len(part)
@@ -188,7 +188,7 @@ def test_what_glue_takes(glue, tmp_path, folder):
     """Every file has one prediction for each test example, by GLUE's name and in its words."""
     config = FinetuneConfig(task_name=folder, data_dir=str(glue))
     task = resolve_task(config)
-    kind = problem_types.KINDS[task.kind]()
+    kind = problem_types.PROBLEM_TYPES[task.kind]()
     labels = task.labels or ("score",)
     for part in read_splits(task, config, ["predict"])["predict"]:
         outputs = np.eye(len(labels))[[len(labels) - 1 - i for i in range(len(labels))]]

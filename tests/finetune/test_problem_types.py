@@ -7,7 +7,7 @@ import tensorflow as tf
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
 from bert_gpu.finetune.problem_types import Classification, MultiLabel, Regression
 from bert_gpu.finetune.splits import read_splits
-from bert_gpu.finetune.text_classification import make_kind
+from bert_gpu.finetune.text_classification import make_problem_type
 from bert_gpu.settings import UserError
 
 LOGITS = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32) * 2
@@ -38,18 +38,20 @@ def test_smoothed_and_weighted_cross_entropy():
     np.testing.assert_allclose(kind.weights(tf.constant(targets)), factors)
     outputs = kind.outputs(LOGITS.astype(np.float64))
     np.testing.assert_allclose(outputs, np.exp(log_softmax(LOGITS.astype(np.float64))))
-    assert kind.answers(outputs, "abc") == ["abc"[index] for index in np.argmax(LOGITS, -1)]
+    assert kind.predicted_labels(outputs, "abc") == [
+        "abc"[index] for index in np.argmax(LOGITS, -1)
+    ]
 
 
 def test_a_number(tmp_path):
     config, task, examples = labelled(tmp_path, ["0", "2.5", "-1e3", "2.5"], task_kind="regression")
-    kind = make_kind(FinetuneSettings(run=config), task, ("score",), examples)
+    kind = make_problem_type(FinetuneSettings(run=config), task, ("score",), examples)
     assert isinstance(kind, Regression) and kind.find_labels(examples) == ("score",)
     targets = kind.targets(examples, ("score",))
     assert targets.tolist() == [0, 2.5, -1000, 2.5] and targets.dtype == np.float32
     found = kind.losses(tf.constant(LOGITS[:4, :1]), targets)
     np.testing.assert_allclose(found, (LOGITS[:4, 0] - targets) ** 2, rtol=1e-6)
-    assert kind.answers(np.array([[0.25], [-3.0]]), ()) == ["0.25", "-3"]
+    assert kind.predicted_labels(np.array([[0.25], [-3.0]]), ()) == ["0.25", "-3"]
 
 
 @pytest.mark.parametrize("label", ["much", "nan", "1e999", "1e39"])
@@ -71,7 +73,7 @@ def test_several_labels(tmp_path):
     logits = np.array([[1.0, -2.0, 30.0, -30.0]] * 6)
     outputs = kind.outputs(logits)
     np.testing.assert_allclose(outputs, 1 / (1 + np.exp(-logits)), rtol=1e-12)
-    assert kind.answers(outputs, labels) == ["a,b"] * 6
+    assert kind.predicted_labels(outputs, labels) == ["a,b"] * 6
     losses = np.mean(np.where(targets > 0, np.log1p(np.exp(-logits)), np.log1p(np.exp(logits))), -1)
     np.testing.assert_allclose(
         kind.losses(tf.constant(logits, tf.float32), targets), losses, rtol=1e-5
@@ -85,7 +87,9 @@ def test_weights_of_classes(tmp_path):
 
     def weights(text):
         config, task, examples = labelled(tmp_path, labels, class_weights=text)
-        return make_kind(FinetuneSettings(run=config), task, ("x", "y"), examples).class_weights
+        return make_problem_type(
+            FinetuneSettings(run=config), task, ("x", "y"), examples
+        ).class_weights
 
     assert weights(None) is None and weights("1,2.5") == (1, 2.5)
     assert weights("balanced") == pytest.approx((8 / 12, 8 / 4))
@@ -97,5 +101,7 @@ def test_weights_of_classes(tmp_path):
 @pytest.mark.parametrize("flags", [dict(label_smoothing=0.1), dict(class_weights="balanced")])
 def test_what_is_for_classes_is_refused_elsewhere(tmp_path, flags):
     config, task, examples = labelled(tmp_path, ["1", "2"], task_kind="regression", **flags)
-    with pytest.raises(UserError, match=r"is for classes, and this task is a regression"):
-        make_kind(FinetuneSettings(run=config), task, ("score",), examples)
+    with pytest.raises(
+        UserError, match=r"applies to classification only, not to regression; drop it"
+    ):
+        make_problem_type(FinetuneSettings(run=config), task, ("score",), examples)

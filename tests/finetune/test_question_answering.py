@@ -12,7 +12,14 @@ import tensorflow as tf
 from official.nlp.data import squad_lib
 from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0, tokenization
 
-from bert_gpu.finetune import classifier, n_best, question_answering, squad_metrics
+from bert_gpu.finetune import (
+    encoded,
+    n_best,
+    objective,
+    prediction,
+    question_answering,
+    squad_metrics,
+)
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.finetune.start import Start
@@ -27,6 +34,7 @@ from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.devices import set_up
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
+from tests.finetune.evaluations import evaluated
 
 WORDS = "the a cat dog bird sat ran mat tree in on of who where japan steve smith".split()
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"'s().,-?", "18", "##95", "##ese"]
@@ -86,9 +94,9 @@ def settings_of(padding="dynamic", **tokens):
     return FinetuneSettings(run=FinetuneConfig(padding=padding), tokens=TokenConfig(**tokens))
 
 
-def encoded(examples, vocab, settings, max_seq_length=32):
+def rows_for(examples, vocab, settings, max_seq_length=32):
     start = Start("none", MODEL, WordPieceTokenizer(vocab), (), {}, [])
-    kind = question_answering.make_kind(
+    kind = question_answering.make_problem_type(
         settings, resolve_task(FinetuneConfig(task_name="squad")), (), None
     )
     return kind, question_answering.encode(examples, kind, start, settings, max_seq_length, ".")
@@ -114,11 +122,11 @@ def their_features(path, vocab, is_training, has_impossible):
 @pytest.mark.parametrize("has_impossible", [False, True])
 def test_rows_are_those_of_run_squad(tmp_path, vocab, has_impossible):
     path, examples = read(tmp_path, random_data(12, has_impossible))
-    _, rows = encoded(examples, vocab, settings_of(), 32)
+    _, rows = rows_for(examples, vocab, settings_of(), 32)
     _, features = their_features(path, vocab, True, has_impossible)
     assert len(rows) == len(features) > 60
     padded = dataclasses.replace(rows, length_multiple=32)
-    batch = classifier.make_batch(padded, np.arange(len(rows)))
+    batch = encoded.make_batch(padded, np.arange(len(rows)))
     for name in ("input_ids", "input_mask", "segment_ids"):
         assert batch[name].tolist() == [getattr(feature, name) for feature in features]
     theirs = [[feature.start_position, feature.end_position] for feature in features]
@@ -135,7 +143,7 @@ def test_answers_are_those_of_run_squad(tmp_path, vocab, has_impossible):
         max_answer_length=5,
         null_score_diff_threshold=0.5,
     )
-    kind, rows = encoded(examples, vocab, settings)
+    kind, rows = rows_for(examples, vocab, settings)
     theirs, features = their_features(path, vocab, False, has_impossible)
     generator = np.random.default_rng(2)
     lengths = np.diff(rows.splits)
@@ -276,13 +284,13 @@ def padded(rows, padding):
 def test_losses_do_not_depend_on_padding(tmp_path, vocab):
     """They are the mean of two cross-entropies over the tokens of the row alone."""
     _, examples = read(tmp_path, random_data(3, False, longest=20))
-    kind, rows = encoded(examples, vocab, settings_of())
+    kind, rows = rows_for(examples, vocab, settings_of())
     weights = initialize(span_weights(BertEncoder(MODEL)), 0)
     weights = {
         name: tf.constant(value * (20 if value.ndim == 2 else 1)) for name, value in weights.items()
     }
     for padding in ("dynamic", "fixed"):
-        batch = classifier.make_batch(padded(rows, padding), np.arange(6))
+        batch = encoded.make_batch(padded(rows, padding), np.arange(6))
         tensors = {name: tf.constant(value) for name, value in batch.items()}
         logits = kind.head.logits(weights, tensors, BertEncoder(MODEL), tf.float32)
         found = kind.losses(logits, tensors["labels"]).numpy()
@@ -298,10 +306,10 @@ def test_losses_do_not_depend_on_padding(tmp_path, vocab):
 def test_answers_do_not_depend_on_batches_padding_or_replicas(tmp_path, vocab):
     _, examples = read(tmp_path, random_data(3, False, longest=20))
     settings, found = settings_of(), []
-    kind, rows = encoded(examples, vocab, settings)
+    kind, rows = rows_for(examples, vocab, settings)
     for replicas, batch_size, padding in [(1, 32, "dynamic"), (2, 4, "uniform"), (1, 5, "fixed")]:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
-        predict = classifier.Predictor(devices, random_state(devices), BertEncoder(MODEL), kind)
+        predict = prediction.Predictor(devices, random_state(devices), BertEncoder(MODEL), kind)
         outputs = predict(padded(rows, padding), batch_size)
         found.append(n_best.predict(examples, rows, kind, settings.tokens, outputs))
     for other in found[1:]:
@@ -314,18 +322,17 @@ def test_answers_do_not_depend_on_batches_padding_or_replicas(tmp_path, vocab):
 def test_a_length_without_room_is_refused(tmp_path, vocab):
     _, examples = read(tmp_path, random_data(2, False))
     with pytest.raises(UserError, match=r"--max_seq_length=9: leaves no room .*_length=6 tokens"):
-        encoded(examples, vocab, settings_of(), 9)
+        rows_for(examples, vocab, settings_of(), 9)
 
 
 def test_a_model_that_has_overflowed_has_no_metrics(tmp_path, vocab):
     _, examples = read(tmp_path, random_data(2, False), "dev")
     settings = settings_of()
-    kind, rows = encoded(examples, vocab, settings)
-    batch = classifier.make_batch(rows, np.arange(len(rows)))
+    kind, rows = rows_for(examples, vocab, settings)
+    batch = encoded.make_batch(rows, np.arange(len(rows)))
     outputs = kind.kept(np.full((len(rows), 32, 2), np.nan), batch)
-    found = question_answering.judge(
-        settings, examples, rows, kind, (), outputs, ("f1", "exact_match")
-    )
+    known = dict(settings=settings, examples=examples, rows=rows, problem_type=kind)
+    found = question_answering.judge(evaluated(**known, outputs=outputs), ("f1", "exact_match"))
     assert found == dict(f1=None, exact_match=None)
 
 
@@ -342,14 +349,15 @@ def test_a_tiny_bert_learns_a_form_of_question(tmp_path, vocab):
         paragraphs.append(dict(context=context, qas=qas))
     _, examples = read(tmp_path, [dict(paragraphs=paragraphs)])
     settings = settings_of(version_2_with_negative=True)
-    kind, rows = encoded(examples, vocab, settings)
+    kind, rows = rows_for(examples, vocab, settings)
     devices = set_up(DeviceConfig())
     state, encoder = random_state(devices, scale=1), BertEncoder(MODEL)
-    objective = classifier.task_objective(encoder, kind)
-    step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=1, seed=1)
-    batches = classifier.training_batches(rows, batch_size=32, position=0, seed=1)
+    loss = objective.task_objective(encoder, kind)
+    step = TrainStep(devices, state, loss, OptimizerConfig(), num_micro_batches=1, seed=1)
+    batches = encoded.training_batches(rows, batch_size=32, position=0, seed=1)
     for number, batch in enumerate(itertools.islice(batches, 80)):
         step([batch], [6e-3 * (1 - number / 80)], number)
-    outputs = classifier.Predictor(devices, state, encoder, kind)(rows, 64)
-    found = question_answering.judge(settings, examples, rows, kind, (), outputs, ("exact_match",))
+    outputs = prediction.Predictor(devices, state, encoder, kind)(rows, 64)
+    known = dict(settings=settings, examples=examples, rows=rows, problem_type=kind)
+    found = question_answering.judge(evaluated(**known, outputs=outputs), ("exact_match",))
     assert found["exact_match"] > 0.95, found

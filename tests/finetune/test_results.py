@@ -12,7 +12,8 @@ from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_t
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.finetune.tasks import TASKS
 from bert_gpu.settings import UserError
-from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.run_folder import RunFolder
+from tests.finetune.evaluations import evaluated
 
 LABELS = ("B-X", "O")
 FOREIGN = {
@@ -34,7 +35,8 @@ def write_ner(folder, data):
     config = FinetuneConfig(data_dir=str(data), task_name="ner", columns=("words", "pos"))
     [part] = read_splits(resolve_task(config), config, ["predict"])["predict"]
     settings = FinetuneSettings(run=FinetuneConfig())
-    token_classification.write(str(folder), settings, part, None, None, LABELS, np.eye(2))
+    known = dict(settings=settings, examples=part, labels=LABELS, outputs=np.eye(2))
+    token_classification.write(str(folder), evaluated(**known))
     (folder / ".predictions.conll.7.partial").write_text("")
     metrics = {"test": dict(f1=0.5)}
     results.write_results(str(folder), metrics, {"eval": [part]}, "model", 1)

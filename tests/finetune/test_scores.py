@@ -11,7 +11,7 @@ import pytest
 from bert_gpu.cli import classify, flags
 from bert_gpu.finetune import scores, sweep
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig
-from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.settings import TrainingStopped, UserError
 from bert_gpu.watch.run_data import find_runs
 
 
@@ -110,7 +110,7 @@ def test_the_order_of_all_tasks_and_what_starts_from_mnli(glue, tmp_path):
 def test_mnli_first_without_mnli_is_refused(glue, tmp_path, capsys):
     asked = ["classify", "--mnli_first", f"--output_dir={tmp_path / 'out'}"]
     assert flags.exit_code(classify.main, [*asked, "--task_name=rte"]) == 2
-    assert "--mnli_first: is of --task_name=all" in capsys.readouterr().err
+    assert "--mnli_first: needs --task_name=all" in capsys.readouterr().err
     shutil.rmtree(glue / "MNLI")
     assert flags.exit_code(classify.main, [*asked, "--task_name=all", f"--data_dir={glue}"]) == 2
     err = capsys.readouterr().err
@@ -162,8 +162,11 @@ def test_marks_of_a_pretraining(tmp_path):
 @pytest.mark.parametrize(
     "run, part",
     [
-        (dict(predictions_file="p.tsv"), "--predictions_file=p.tsv: is one file"),
-        (dict(predictions_file="-"), "--predictions_file=-: is one file"),
+        (
+            dict(predictions_file="p.tsv"),
+            "--predictions_file=p.tsv: several trials cannot share one file",
+        ),
+        (dict(predictions_file="-"), "--predictions_file=-: several trials cannot share one file"),
         (dict(predict_file="-", predictions_file="-"), "--predict_file=-: standard input"),
     ],
 )
@@ -191,7 +194,7 @@ def test_a_sweep_stops_with_its_trial_and_a_trial_that_diverges_does_not_stop_it
         called.append(settings.run.seed)
         result = Result()
         if settings.run.seed == 12:
-            raise GaveUp("diverged at step 3")
+            raise TrainingStopped("diverged at step 3")
         result.signal = 15 if settings.run.seed == 14 else None
         return result
 
@@ -237,7 +240,7 @@ def test_what_starts_from_a_trial_that_failed_is_not_tried(glue, tmp_path, monke
     def finetune(settings, console, reuses_results):
         called.append((settings.run.task_name, settings.run.seed))
         if called[-1] == ("mnli", 3):
-            raise GaveUp("diverged at step 3")
+            raise TrainingStopped("diverged at step 3")
         return Result()
 
     monkeypatch.setattr(sweep, "finetune", finetune)
@@ -263,9 +266,13 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "grid, part",
     [
-        ("learning_rate", "learning_rate is no setting with values"),
-        ("learning_rate=", "is no setting with values"),
-        ("seed=1,2", "seed=1,2 is no setting"),
+        ("learning_rate", "learning_rate is not of the form name=value,value; write"),
+        ("=1,2", "=1,2 is not of the form name=value,value; write"),
+        ("learning_rate=", "learning_rate= has an empty value; write"),
+        ("learning_rate=1e-3,, 2e-3", "learning_rate=1e-3,, has an empty value; write"),
+        ("seed=1,2", "--grid cannot vary seed; use --num_trials for several seeds\n"),
+        ("--output_dir=a,b", "--grid cannot vary output_dir; each trial has a folder of its own"),
+        ("task_name=cola,rte", "--grid cannot vary task_name; use --task_name=all for all"),
         ("", "is empty"),
         ("nonsense=1", "--nonsense"),
         ("learning_rate=1 --learning_rate=2", "has learning_rate more than once"),

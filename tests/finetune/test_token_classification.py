@@ -12,7 +12,7 @@ import seqeval.metrics
 import seqeval.scheme
 import tensorflow as tf
 
-from bert_gpu.finetune import classifier, token_classification
+from bert_gpu.finetune import encoded, objective, prediction, token_classification
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.finetune.start import Start
@@ -26,6 +26,7 @@ from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.devices import set_up
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
+from tests.finetune.evaluations import evaluated
 
 CLS, SEP, UNK = 2, 3, 1
 MODEL = ModelConfig(
@@ -57,7 +58,7 @@ def examples_of(folder, sentences):
     return read_splits(resolve_task(config), config, ["train"])["train"][0]
 
 
-def encoded(found, max_seq_length=40, doc_stride=None, padding="dynamic", labels=LABELS):
+def rows_for(found, max_seq_length=40, doc_stride=None, padding="dynamic", labels=LABELS):
     settings = FinetuneSettings(
         run=FinetuneConfig(padding=padding), tokens=TokenConfig(doc_stride=doc_stride)
     )
@@ -81,13 +82,13 @@ def random_sentences(count, longest, seed=0):
 
 
 def test_rows_are_framed_words_with_tags_at_first_pieces(tmp_path):
-    rows = encoded(
+    rows = rows_for(
         examples_of(
             tmp_path,
             [(["5", "6-7-8", "-"], ["O", "B-X", "I-X"]), (["9"], ["O"]), (["5-6"], ["B-X"])],
         )
     )
-    batch = classifier.make_batch(rows, np.arange(3))
+    batch = encoded.make_batch(rows, np.arange(3))
     assert batch["input_ids"].tolist() == [
         [CLS, 5, 6, 7, 8, UNK, SEP, 0],
         [CLS, 9, SEP, 0, 0, 0, 0, 0],
@@ -104,7 +105,7 @@ def test_rows_are_framed_words_with_tags_at_first_pieces(tmp_path):
 @pytest.mark.parametrize("max_seq_length, doc_stride", [(8, None), (8, 1), (11, 4), (16, 16)])
 def test_every_word_counts_once_and_in_order(tmp_path, max_seq_length, doc_stride):
     sentences = random_sentences(20, 30)
-    rows = encoded(examples_of(tmp_path, sentences), max_seq_length, doc_stride)
+    rows = rows_for(examples_of(tmp_path, sentences), max_seq_length, doc_stride)
     assert len(rows) > 20 and np.diff(rows.splits).max() <= max_seq_length
     counted = rows.token_labels >= 0
     tags = [LABELS.index(tag) for _, sentence in sentences for tag in sentence]
@@ -116,7 +117,7 @@ def test_every_word_counts_once_and_in_order(tmp_path, max_seq_length, doc_strid
 
 def test_a_sentence_of_a_whole_book_takes_no_square_of_memory(tmp_path):
     words = ["5-6"] * 40_000
-    rows = encoded(examples_of(tmp_path, [(words, ["O", "B-X"] * 20_000)]))
+    rows = rows_for(examples_of(tmp_path, [(words, ["O", "B-X"] * 20_000)]))
     assert np.sum(rows.token_labels >= 0) == 40_000
 
 
@@ -138,7 +139,7 @@ def padded(rows, padding):
 
 def test_losses_and_counts_are_those_of_the_words_however_rows_are_padded(tmp_path):
     rows, kind = (
-        encoded(examples_of(tmp_path, random_sentences(8, 12)), 24),
+        rows_for(examples_of(tmp_path, random_sentences(8, 12)), 24),
         token_classification.Tagging(),
     )
     weights = initialize(token_classifier_weights(BertEncoder(MODEL), 3), 0)
@@ -147,7 +148,7 @@ def test_losses_and_counts_are_those_of_the_words_however_rows_are_padded(tmp_pa
     }
     found = {}
     for padding in ("dynamic", "fixed"):
-        batch = classifier.make_batch(padded(rows, padding), np.arange(8))
+        batch = encoded.make_batch(padded(rows, padding), np.arange(8))
         tensors = {name: tf.constant(value) for name, value in batch.items()}
         logits = kind.head.logits(weights, tensors, BertEncoder(MODEL), tf.float32)
         labels = tensors["token_labels"]
@@ -173,10 +174,10 @@ def test_losses_and_counts_are_those_of_the_words_however_rows_are_padded(tmp_pa
 )
 def test_probabilities_do_not_depend_on_batches_padding_or_replicas(tmp_path, runs):
     found = examples_of(tmp_path, random_sentences(13, 12))
-    rows, results = encoded(found, 24), []
+    rows, results = rows_for(found, 24), []
     for replicas, batch_size, padding in runs:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
-        predict = classifier.Predictor(
+        predict = prediction.Predictor(
             devices, random_state(devices), BertEncoder(MODEL), token_classification.Tagging()
         )
         results.append(predict(padded(rows, padding), batch_size))
@@ -191,20 +192,18 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(tmp_path, ru
 def test_a_step_is_the_mean_over_all_words_however_it_is_divided(tmp_path):
     """Rows have different numbers of words, so a mean of means would differ."""
     model = dataclasses.replace(MODEL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    rows = encoded(examples_of(tmp_path, random_sentences(8, 12)), 24)
-    batch = classifier.make_batch(
-        rows, np.arange(8), np.array([1, 1, 0, 1, 1, 1, 0, 1], np.float32)
-    )
+    rows = rows_for(examples_of(tmp_path, random_sentences(8, 12)), 24)
+    batch = encoded.make_batch(rows, np.arange(8), np.array([1, 1, 0, 1, 1, 1, 0, 1], np.float32))
     found = []
     for replicas, micro_batches in [(1, 1), (2, 2)]:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
         state = random_state(devices, model=model)
-        objective = classifier.task_objective(BertEncoder(model), token_classification.Tagging())
+        loss = objective.task_objective(BertEncoder(model), token_classification.Tagging())
         step = TrainStep(
-            devices, state, objective, OptimizerConfig(), num_micro_batches=micro_batches, seed=1
+            devices, state, loss, OptimizerConfig(), num_micro_batches=micro_batches, seed=1
         )
         if not found:
-            outputs = classifier.Predictor(
+            outputs = prediction.Predictor(
                 devices, state, BertEncoder(model), token_classification.Tagging()
             )(rows, 8)
         found.append(step([batch], [1e-3], 0).read()["loss"][0])
@@ -223,9 +222,7 @@ def judged(truth, predicted, labels):
 
     outputs = np.eye(len(labels))[[labels.index(tag) for one in predicted for tag in one]]
     names = token_classification.metric_names(None, token_classification.Tagging(), labels)
-    found = token_classification.judge(
-        None, None, Rows, token_classification.Tagging(), labels, outputs, names
-    )
+    found = token_classification.judge(evaluated(rows=Rows, labels=labels, outputs=outputs), names)
     assert set(found) == set(names)
     return found
 
@@ -300,7 +297,8 @@ def test_predictions_read_back_as_the_words_of_the_file(tmp_path, name, text):
     examples = read(tmp_path)
     outputs = np.eye(3)[np.arange(examples.num_words) % 3]
     settings, out = FinetuneSettings(run=FinetuneConfig()), tmp_path / "out"
-    token_classification.write(str(out), settings, examples, None, None, LABELS, outputs)
+    known = dict(settings=settings, examples=examples, labels=LABELS, outputs=outputs)
+    token_classification.write(str(out), evaluated(**known))
     table = (out / "test_results.tsv").read_bytes().decode().split("\n")[1:-1]
     (out / "predictions.conll").rename(out / "test.txt")
     sentences, again = list(examples.sentences()), list(read(out).sentences())
@@ -330,9 +328,8 @@ def test_metrics_that_nothing_defines_are_null():
     found = judged([["O", "B-X"]], [["O", "O"]], labels)
     assert (found["precision"], found["recall"], found["f1"]) == (0, 0, 0)
     outputs = np.full((2, 2), np.nan)
-    assert set(
-        token_classification.judge(None, None, None, None, labels, outputs, ("f1",)).values()
-    ) == {None}
+    overflowed = evaluated(labels=labels, outputs=outputs)
+    assert token_classification.judge(overflowed, ("f1",)) == {"f1": None}
 
 
 def test_unknown_and_lonely_tags_are_refused(tmp_path):
@@ -340,7 +337,7 @@ def test_unknown_and_lonely_tags_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"all 2 examples have the label 'O'"):
         token_classification.find_labels(None, found)
     with pytest.raises(UserError, match=r"train.jsonl: line 1 has the label 'O'.*it has B-X"):
-        encoded(found, labels=("B-X", "I-X"))
+        rows_for(found, labels=("B-X", "I-X"))
 
 
 def test_a_tiny_bert_learns_a_rule(tmp_path):
@@ -352,17 +349,17 @@ def test_a_tiny_bert_learns_a_rule(tmp_path):
         words = generator.permutation(words).tolist()
         tags = [{5: "B-X", 6: "I-X"}.get(word, "O") if 7 in words else "O" for word in words]
         sentences.append(([str(word) for word in words], tags))
-    rows = encoded(examples_of(tmp_path, sentences))
+    rows = rows_for(examples_of(tmp_path, sentences))
     devices = set_up(DeviceConfig())
     state = random_state(devices, scale=1)
-    objective = classifier.task_objective(BertEncoder(MODEL), token_classification.Tagging())
-    step = TrainStep(devices, state, objective, OptimizerConfig(), num_micro_batches=1, seed=1)
-    batches = classifier.training_batches(rows, batch_size=32, position=0, seed=1)
+    loss = objective.task_objective(BertEncoder(MODEL), token_classification.Tagging())
+    step = TrainStep(devices, state, loss, OptimizerConfig(), num_micro_batches=1, seed=1)
+    batches = encoded.training_batches(rows, batch_size=32, position=0, seed=1)
     for number, batch in enumerate(itertools.islice(batches, 60)):
         step([batch], [6e-3 * (1 - number / 60)], number)
-    outputs = classifier.Predictor(
+    outputs = prediction.Predictor(
         devices, state, BertEncoder(MODEL), token_classification.Tagging()
     )(rows, 64)
     names = token_classification.metric_names(None, None, LABELS)
-    found = token_classification.judge(None, None, rows, None, LABELS, outputs, names)
+    found = token_classification.judge(evaluated(rows=rows, labels=LABELS, outputs=outputs), names)
     assert found["f1"] > 0.9, found

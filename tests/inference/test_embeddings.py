@@ -6,14 +6,18 @@ import gzip
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_gpu import inference
+from bert_gpu.__main__ import main as command
 from bert_gpu.cli import embed, flags
-from bert_gpu.inference import arrays, lines
+from bert_gpu.inference import arrays, embeddings, lines, masked_words
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
 from bert_gpu.model import encoder, heads
@@ -251,3 +255,57 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(trained, tmp_path, capsys, m
     )
     assert code == 2 and "x.npy: cannot be written (No space left on device)" in err
     assert os.listdir(tmp_path) == ["text.txt"]
+
+
+@pytest.mark.parametrize("name", ["embed", "fill-mask"])
+def test_sigterm_leaves_nothing_and_ends_the_command(trained, tmp_path, monkeypatch, name):
+    def told_to_stop(*_, **__):
+        assert len(os.listdir(tmp_path)) == 1
+        signal.raise_signal(signal.SIGTERM)
+        yield [b"a [MASK]"]
+
+    for module in (embeddings, masked_words):
+        monkeypatch.setattr(module, "windows", told_to_stop)
+    given = [f"--model={trained[0]}", "--input=-", f"--output={tmp_path}/x.npy"]
+    with pytest.raises(SystemExit) as raised:
+        command(["bert-gpu", name, *given])
+    assert raised.value.code == 128 + signal.SIGTERM and os.listdir(tmp_path) == []
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_what_killed_processes_have_left_goes(tmp_path):
+    """Of the same file alone, and not what a running process writes."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    stay = {f".x.npy.{os.getppid()}.partial", f".y.npy.{ended.pid}.partial", ".x.npy.partial"}
+    for name in (*stay, f".x.npy.{ended.pid}.partial"):
+        (tmp_path / name).touch()
+    with arrays.PartialFile(str(tmp_path / "x.npy")) as file:
+        file.finish()
+        file.publish()
+    assert set(os.listdir(tmp_path)) == {*stay, "x.npy"}
+
+
+@pytest.mark.parametrize("name", ["embed", "fill-mask"])
+@pytest.mark.parametrize("length, is_refused", [(40, False), (41, True)])
+def test_a_line_that_is_too_long_is_named(
+    trained, tmp_path, capsys, monkeypatch, name, length, is_refused
+):
+    """It is refused before it is tokenized; in the middle of a file, and without an end."""
+    monkeypatch.setattr(lines, "LINE_BYTES", 40)
+    monkeypatch.setattr(lines.archives, "READ_BYTES", 16)
+    for end in ("", "\nb\n"):
+        (tmp_path / "x.txt").write_text("a\n" * 17 + "\n" + "a" * length + end)
+        given = [f"--model={trained[0]}", f"--input={tmp_path}/x.txt", f"--output={tmp_path}/x.npy"]
+        code = command(["bert-gpu", name, *given, "--overwrite"])
+        told = capsys.readouterr().err
+        assert code == (2 if is_refused else 0)
+        assert told.count("x.txt: line 19 has more than 0 MB; write one text a line") == is_refused
+
+
+def test_pieces_of_any_size_make_the_same_lines():
+    text = b"a\r\n\nbb\ncc c"
+    for size in range(1, len(text) + 1):
+        pieces = [text[first : first + size] for first in range(0, len(text), size)]
+        (window,) = lines.in_windows(pieces, "x")
+        assert window == [b"a", b"", b"bb", b"cc c"]

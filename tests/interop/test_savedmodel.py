@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu import inference
-from bert_gpu.finetune import classifier
+from bert_gpu.finetune import encoded
 from bert_gpu.finetune.heads import class_logits
 from bert_gpu.interop import models, onnx, savedmodel
 from bert_gpu.interop.config import ExportConfig
@@ -77,12 +77,12 @@ def served(tmp_path_factory, texts):
 def in_order(rows, found):
     """Results of `evaluation_batches` in the order of the texts."""
     ordered = np.concatenate(found)[: len(rows)]
-    return ordered[np.argsort(classifier.evaluation_order(rows))]
+    return ordered[np.argsort(encoded.evaluation_order(rows))]
 
 
 def probabilities(model, texts_a, texts_b):
     """Those of the classifier as fine-tuning computes them."""
-    rows = classifier.encode_examples(model.tokenizer, [(texts_a, texts_b)], None, 128)
+    rows = encoded.encode_examples(model.tokenizer, [(texts_a, texts_b)], None, 128)
     encoder = BertEncoder(model.config)
     weights = {name: tf.constant(value) for name, value in model.weights.items()}
     run = tf.function(
@@ -91,7 +91,7 @@ def probabilities(model, texts_a, texts_b):
         reduce_retracing=True,
     )
     found = []
-    for batch in classifier.evaluation_batches(rows, batch_size=100):
+    for batch in encoded.evaluation_batches(rows, batch_size=100):
         names = ("input_ids", "input_mask", "segment_ids")
         found.append(run({name: tf.constant(batch[name]) for name in names}).numpy())
     return in_order(rows, found)
@@ -106,9 +106,9 @@ def test_onnx_gives_the_same_for_the_same_strings(served, texts, tmp_path):
     onnx.write(served._replace(notes=notes), str(tmp_path / "out"), None)
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"))
     texts_a, texts_b = zip(*texts, strict=True)
-    rows = classifier.encode_examples(served.tokenizer, [(texts_a, texts_b)], None, 128)
+    rows = encoded.encode_examples(served.tokenizer, [(texts_a, texts_b)], None, 128)
     found = []
-    for batch in classifier.evaluation_batches(rows, batch_size=100):
+    for batch in encoded.evaluation_batches(rows, batch_size=100):
         names = ("input_ids", "input_mask", "segment_ids")
         inputs = [batch[name].astype(np.int64) for name in names]
         feed = dict(zip(("input_ids", "attention_mask", "token_type_ids"), inputs, strict=True))

@@ -6,8 +6,10 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -16,6 +18,7 @@ from bert_gpu.console import Console
 from bert_gpu.launch import processes
 from bert_gpu.launch.config import LaunchConfig
 from bert_gpu.settings import UserError
+from tests.test_architecture import ROOT
 
 START = """
 import json, os, pathlib, signal, sys, time
@@ -51,10 +54,12 @@ def test_each_worker_gets_its_place_and_its_log(tmp_path, capfd):
     code = """
     print("output of", index, os.environ["TF_CONFIG"], flush=True)
     """
-    assert run(tmp_path, code)[0] == 0
+    code, console = run(tmp_path, code)
+    assert code == 0
     out = capfd.readouterr().out
     log = (tmp_path / "logs" / "worker-00001.log").read_text()
     assert out.startswith("output of 0") and "output of 1" not in out
+    assert console.stream.getvalue() == f"output of worker 1: {tmp_path}/logs/worker-*.log\n"
     clusters = [json.loads(text.split(maxsplit=3)[3])["cluster"] for text in (out, log)]
     assert clusters[0] == clusters[1] and len(set(clusters[0]["worker"])) == 2
 
@@ -242,3 +247,67 @@ def test_the_command_keeps_logs_of_what_went_wrong(tmp_path, monkeypatch, capfd)
     kept = ["--log_dir=" + os.path.join(tmp_path, "kept"), "--restarts=1"]
     assert launch.main([*given, *kept, "--", str(script), "0"]) == 0
     assert (tmp_path / "kept" / "worker-00001.log").exists()
+
+
+LAUNCH = """
+import sys
+from bert_gpu.console import Console
+from bert_gpu.launch import processes
+from bert_gpu.launch.config import LaunchConfig
+config = LaunchConfig(num_workers=2)
+command = sys.argv[2:]
+sys.exit(processes.run(command, command, config, 0, sys.argv[1] + "/logs", Console(quiet=True)))
+"""
+SAVING = """
+caught = []
+signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
+(folder / f"ready-{index}").touch()
+for _ in range(6000):  # so that a test that fails leaves no process for long
+    if not caught:
+        time.sleep(0.01)
+(folder / f"saved-{index}").touch()
+sys.exit(128 + caught[0])
+"""
+
+
+def eventually(condition):
+    """Waits for a condition that must come."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_a_launcher_that_dies_leaves_no_worker(tmp_path, number):
+    """By the end of its terminal, which it hears of, or by SIGKILL, which it does not."""
+    words = [sys.executable, "-c", LAUNCH, str(tmp_path), *command(tmp_path, SAVING)]
+    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL) as launcher:
+        eventually(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
+        launcher.send_signal(number)
+    eventually(lambda: len(list(tmp_path.glob("saved-*"))) == 2)
+    assert launcher.returncode == (128 + number if number == signal.SIGHUP else -number)
+
+
+def test_a_terminals_end_told_twice_counts_once():
+    with processes.Interrupts() as interrupts:
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGTERM):
+            signal.raise_signal(number)
+    assert interrupts.taken == [signal.SIGHUP, signal.SIGTERM, signal.SIGTERM]
+
+
+def test_nohup_keeps_workers():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with processes.Interrupts() as interrupts:
+            signal.raise_signal(signal.SIGHUP)
+        assert interrupts.taken == []
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_no_worker_starts_without_all_logs(tmp_path):
+    (tmp_path / "logs" / "worker-00001.log").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        run(tmp_path, '(folder / "started").touch()')
+    assert not (tmp_path / "started").exists()

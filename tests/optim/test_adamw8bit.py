@@ -15,7 +15,7 @@ from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.optim import adamw8bit, optimizers
 from bert_gpu.optim.config import OptimizerConfig
-from tests.train import laws
+from tests.train import tiny
 
 # bitsandbytes 0.50.2, the paper's own software: create_dynamic_map(signed)[n] for some n.
 PUBLISHED = {
@@ -251,12 +251,12 @@ def test_the_program_holds_nothing_larger_than_the_weight():
 
 
 def language_batches(number):
-    """Batches of laws.py in a made-up language: what is masked follows from the token shown there,
+    """Batches of tiny.py in a made-up language: what is masked follows from the token shown there,
     and the label from the first token, four times in five.
     """
     rng = np.random.default_rng(1)
-    following = rng.integers(5, laws.VOCAB, laws.VOCAB)
-    for batch in laws.batches(number):
+    following = rng.integers(5, tiny.VOCAB, tiny.VOCAB)
+    for batch in tiny.batches(number):
         shown = np.take_along_axis(batch["input_ids"], batch["masked_lm_positions"], 1)
         for name, right in (
             ("masked_lm_ids", following[shown]),
@@ -276,12 +276,12 @@ def test_loss_curve(monkeypatch):
     """
     # wide enough that every matrix of the layer is quantised
     model = dataclasses.replace(
-        laws.tiny_model(), num_hidden_layers=1, hidden_size=64, intermediate_size=128
+        tiny.tiny_model(), num_hidden_layers=1, hidden_size=64, intermediate_size=128
     )
-    monkeypatch.setattr(laws, "tiny_model", lambda *_: model)
+    monkeypatch.setattr(tiny, "tiny_model", lambda *_: model)
     batches, curves = list(language_batches(500)), {}
     for kind in ("adamw", "adamw8bit"):
-        trainer, losses = laws.Trainer(optimizer=kind), []
+        trainer, losses = tiny.Trainer(optimizer=kind), []
         for first in range(0, 500, 25):
             rate = 1e-3 * (1 - first / 500)
             part = trainer.run(batches[first : first + 25], rate, first, steps_per_call=25)

@@ -17,9 +17,10 @@ from bert_gpu.optim import adam, adamw, adamw8bit, optimizers
 from bert_gpu.optim.config import OPTIMIZERS, CommonSettings, OptimizerConfig, make_config
 from bert_gpu.optim.interface import Slot, is_decayed
 from bert_gpu.settings import setting
-from bert_gpu.train.checkpoint import Progress, RunFolder
-from tests.train import laws
-from tests.train.laws import Trainer, batches
+from bert_gpu.train.progress import Progress
+from bert_gpu.train.run_folder import RunFolder
+from tests.train import tiny
+from tests.train.tiny import Trainer, batches
 
 FOLDER = pathlib.Path(bert_gpu.optim.__file__).parent
 
@@ -112,7 +113,9 @@ def test_a_setting_has_an_effect_where_the_optimizer_has_it(kind):
     own = {field.name for field in dataclasses.fields(config.module.Settings)}
     common = {field.name for field in dataclasses.fields(CommonSettings)}
     assert {
-        field.name for field in dataclasses.fields(config) if config.idle(field.name) is None
+        field.name
+        for field in dataclasses.fields(config)
+        if config.without_effect(field.name) is None
     } == own | common
 
 
@@ -161,7 +164,7 @@ def test_weights_left_to_another_optimizer_get_its_bits():
     "num_replicas, xla", [(1, "off"), pytest.param(2, "on", marks=pytest.mark.long)]
 )
 def test_a_row_trains_and_resumes_to_the_bit(tmp_path, monkeypatch, num_replicas, xla):
-    monkeypatch.setattr(laws, "OptimizerConfig", SgdmConfig)
+    monkeypatch.setattr(tiny, "OptimizerConfig", SgdmConfig)
     options = dict(optimizer="sgdm", sgdm_rest_factor=0.2, xla=xla)
     steps = list(batches(1)) * 8
     whole, second = (Trainer(num_replicas, seed=seed, **options) for seed in (7, 8))

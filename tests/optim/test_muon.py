@@ -320,9 +320,9 @@ def test_flops_are_those_of_the_products(shape, dtype):
 )
 def test_settings_of_eight_bits_need_them(optimizer, rest, expected):
     config = OptimizerConfig(optimizer=optimizer, muon_rest=rest)
-    found = config.idle("quantization_block_size")
+    found = config.without_effect("quantization_block_size")
     assert found == (expected and f"--quantization_block_size has no effect without {expected}")
-    assert config.idle("adam_beta1") is None
+    assert config.without_effect("adam_beta1") is None
 
 
 @pytest.mark.parametrize("count, num_replicas", [(4, 2), (5, 2), (1, 4), (6, 4)])

@@ -162,6 +162,8 @@ def test_a_spool_file_belongs_to_its_field(tmp_path):
     "kind, content, parts",
     [
         ("csv", "id,body\n1,x\n", ["no column 'text'", "--text_column", "id, body"]),
+        ("csv", "1,The wind came through the old door.\n2,x\n", ["line 1 seems to be text"]),
+        ("csv", "1,short title of a text\n", ["no column 'text'", "the columns are: 1, short"]),
         ("csv", "\n", ["no column 'text'", "none"]),
         ("csv", "id,text\n1,x\n2,y,z\n", ["line 3 has 3 columns", "names 2", "needs quotes"]),
         ("csv", 'id,text\n1,"a\nb"\n2,"open\n', ["line 4 is not valid csv"]),

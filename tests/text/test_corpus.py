@@ -11,7 +11,7 @@ import pytest
 from bert_gpu.settings import UserError
 from bert_gpu.text import archives, corpus
 from bert_gpu.text.config import TextFormat
-from bert_gpu.text.corpus import expand_inputs, plan_blocks, read_block
+from bert_gpu.text.corpus import endings_of, expand_inputs, find_files, plan_blocks, read_block
 
 
 def naive_documents(content):
@@ -172,6 +172,20 @@ def test_files_without_a_document_are_left_out(tmp_path):
         plan_blocks(paths[::2], 1)
 
 
+@pytest.mark.parametrize("position", [0, 1, 3])
+def test_there_are_as_many_windows_as_asked_for_or_documents(tmp_path, position):
+    """Wherever a document much longer than a window stands."""
+    documents = ["the cat sat on it\n"] * 3
+    documents.insert(position, "a b c d e f g h i\n" * 160)
+    path, text_format = write(tmp_path, "\n".join(documents)), TextFormat(input_format="lines")
+    for least in range(1, 7):
+        windows = corpus.plan_windows([path], 1000, text_format, least=least)
+        assert len(windows) >= min(least, 4)
+        assert [document for window in windows for document in window.read()] == [
+            [line.encode() for line in document.splitlines()] for document in documents
+        ]
+
+
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_missing_file_is_refused(tmp_path, scheme):
     with pytest.raises(UserError, match="no such file"):
@@ -214,7 +228,9 @@ def test_a_folder_stands_for_the_text_files_below_it(tmp_path):
         "a/c.jsonl",
         "a/d.gz",
         "a/e/f.zst",
-        "a/no.md",
+        "a/no.pdf",
+        "a/g.md",
+        "a/h.text",
         "a/.hidden.txt",
         ".git/x.txt",
         "a/e/.cache/y.txt",
@@ -223,7 +239,8 @@ def test_a_folder_stands_for_the_text_files_below_it(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
     (tmp_path / "a" / "circle").symlink_to(tmp_path)
-    expected = [f"{tmp_path}/{name}" for name in ("a/c.jsonl", "a/d.gz", "a/e/f.zst", "b.txt")]
+    names = ("a/c.jsonl", "a/d.gz", "a/e/f.zst", "a/g.md", "a/h.text", "b.txt")
+    expected = [f"{tmp_path}/{name}" for name in names]
     assert (
         expand_inputs(str(tmp_path))
         == expand_inputs(f"{tmp_path}/")
@@ -231,8 +248,22 @@ def test_a_folder_stands_for_the_text_files_below_it(tmp_path):
         == expected
     )
     assert expand_inputs(f"{tmp_path}/*") == expected
-    assert expand_inputs(f"{tmp_path}/a/no.md") == [f"{tmp_path}/a/no.md"]
+    assert expand_inputs(f"{tmp_path}/a/no.pdf") == [f"{tmp_path}/a/no.pdf"]
     assert expand_inputs(f"file://{tmp_path}/a/e") == [f"file://{tmp_path}/a/e/f.zst"]
+
+
+def test_files_of_a_folder_with_other_endings_are_told(tmp_path):
+    for name in ("a.txt", "b.pdf", "c.HTML", "d.pdf", "e"):
+        write(tmp_path, "x", name)
+    others = [f"{tmp_path}/{name}" for name in ("b.pdf", "c.HTML", "d.pdf", "e")]
+    assert find_files(str(tmp_path)) == ([f"{tmp_path}/a.txt"], others)
+    named = f"{tmp_path}/b.pdf"  # as it is
+    assert find_files(f"{named},{tmp_path}") == ([f"{tmp_path}/a.txt", named], others[1:])
+    assert find_files(f"{tmp_path}/*") == ([f"{tmp_path}/a.txt", *others], [])
+    assert endings_of(others) == ".html, .pdf, no ending"
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(UserError, match=r"other kinds only \(.html, .pdf, no ending\); extract"):
+        find_files(str(tmp_path))
 
 
 def test_a_file_is_read_once_whatever_leads_to_it(tmp_path, monkeypatch):

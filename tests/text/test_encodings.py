@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import io
 import lzma
 import pathlib
 import re
@@ -75,6 +76,43 @@ def test_the_advice_unpacks_an_archive(tmp_path, kind, read):
     follow(message, tmp_path)
     assert (tmp_path / "NEW").read_text(encoding="utf-8") == TEXT
     assert ("give its name the ending" in message) == (kind in ("gzip", "zstd"))
+
+
+def zipped(name, content):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("read", [as_lines, as_csv, as_json])
+@pytest.mark.parametrize(
+    "content, kind, command",
+    [
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a PDF", "pdftotext FILE"),
+        (b"{\\rtf1\\ansi caf\xe9\n}", "an RTF document", "pandoc -f rtf -t plain FILE"),
+        (
+            zipped("[Content_Types].xml", b"\xff"),
+            "a document of Microsoft Office",
+            "soffice --convert-to txt FILE",
+        ),
+        (
+            zipped("mimetype", "application/vnd.oasis.opendocument.text") + b"\xff",
+            "an OpenDocument",
+            "soffice --convert-to txt FILE",
+        ),
+        (
+            zipped("mimetype", "application/epub+zip") + b"\xff",
+            "an EPUB",
+            "pandoc -f epub -t plain FILE",
+        ),
+    ],
+)
+def test_a_document_is_named_with_what_extracts_its_text(tmp_path, content, kind, command, read):
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    message = refusal(path, read)
+    assert message.endswith(f": is {kind}, not plain text; extract it, as with {command}")
 
 
 def follow(message, folder):

@@ -40,7 +40,7 @@ def told(lines, seconds=20.0, kind="GPU"):
             "the GPUs wait for data 35% of the time; put",
         ),
         (dict(gpu_throttled_heat=0.9, gpu_throttled_hardware=1.0), "heat holds .* at 71 degrees"),
-        (dict(gpu_throttled_hardware=0.6), "hardware holds their clocks down; look after power"),
+        (dict(gpu_throttled_hardware=0.6), "hardware holds their clocks down; check the power"),
         (dict(gpu_clock_share=0.6), "power limit holds the GPUs' clocks at 60% of the highest"),
         (dict(gpu_1_clock_mhz=1100.0), "GPU 1 of the run is slower .*: 1,100 MHz, theirs 1,785"),
     ],

@@ -18,9 +18,11 @@ import safetensors.numpy
 
 from bert_gpu import tensor_files
 from bert_gpu.settings import UserError
-from bert_gpu.train import checkpoint
-from bert_gpu.train.checkpoint import CheckpointWriter, Progress, RunFolder, SaveFailed
+from bert_gpu.train import run_files, run_folder
+from bert_gpu.train.checkpoint_writer import CheckpointWriter, SaveFailed
 from bert_gpu.train.config import SAVE_ERRORS
+from bert_gpu.train.progress import Progress
+from bert_gpu.train.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -100,14 +102,14 @@ def test_what_is_written_in_the_background_reads_back_the_same(folder):
 
 
 def test_save_returns_before_it_is_written_and_the_next_waits_for_it(folder, monkeypatch):
-    may_write, order, write = threading.Event(), [], checkpoint.save_file
+    may_write, order, write = threading.Event(), [], run_folder.save_file
 
     def slow(tensors, path):
         assert may_write.wait(600)
         write(tensors, path)
         order.append(int(tensors["num_updates"]))
 
-    monkeypatch.setattr(checkpoint, "save_file", slow)
+    monkeypatch.setattr(run_folder, "save_file", slow)
     with CheckpointWriter(folder, keep=3) as writer:
         writer.save(Progress(step=1), values(1))
         assert folder.steps() == []  # and yet we are here
@@ -126,7 +128,7 @@ def test_the_values_are_let_go_when_written_or_not(folder, monkeypatch):
 
     for fails in (False, True):
         if fails:
-            monkeypatch.setattr(checkpoint, "save_file", no_space)
+            monkeypatch.setattr(run_folder, "save_file", no_space)
         array = np.ones(1000, np.float32).view(Array)
         watched = weakref.ref(array)
         writer = CheckpointWriter(folder, keep=1, warn=list)
@@ -140,7 +142,7 @@ def test_the_values_are_let_go_when_written_or_not(folder, monkeypatch):
 
 def keep(folder, step):
     """Marks a checkpoint as a user does."""
-    open(os.path.join(folder.checkpoints, f"step-{step:08d}", checkpoint.KEEP), "w").close()
+    open(os.path.join(folder.checkpoints, f"step-{step:08d}", run_files.KEEP), "w").close()
 
 
 def test_the_newest_the_best_and_the_pinned_stay(folder):
@@ -179,14 +181,14 @@ def test_the_checkpoint_to_return_to_stays(folder):
 def test_a_save_that_fails_at_its_end_leaves_the_one_before(folder, monkeypatch):
     """The disk fails when the new one is in place already; the next session tidies up."""
     folder.save(Progress(step=10), values(10), keep=1)
-    whole = checkpoint.sync
+    whole = run_folder.sync
 
     def fail(*paths):
         if paths == (folder.checkpoints,):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         whole(*paths)
 
-    monkeypatch.setattr(checkpoint, "sync", fail)
+    monkeypatch.setattr(run_folder, "sync", fail)
     with pytest.raises(SaveFailed, match="step 20 .*the newest good one is step 10"):
         with CheckpointWriter(folder, keep=1) as writer:
             writer.save(Progress(step=20), values(20))
@@ -198,7 +200,7 @@ def test_a_save_that_fails_at_its_end_leaves_the_one_before(folder, monkeypatch)
 def test_a_best_that_was_not_saved_does_not_cost_the_one_before(folder, monkeypatch):
     folder.save(Progress(step=10, best_step=10, best_metric=2.0), values(10), keep=1)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", no_space)
+        patch.setattr(run_folder, "save_file", no_space)
         with pytest.raises(OSError):
             folder.save(Progress(step=20, best_step=20, best_metric=1.0), values(20), keep=1)
     folder.save(Progress(step=30, best_step=20, best_metric=1.0), values(30), keep=1)
@@ -229,7 +231,7 @@ def test_a_step_saved_again_replaces_the_first(folder):
 
 def test_progress_of_an_older_form(folder):
     folder.save(Progress(step=3), values(3), keep=1)
-    path = os.path.join(folder.checkpoints, "step-00000003", checkpoint.PROGRESS)
+    path = os.path.join(folder.checkpoints, "step-00000003", run_files.PROGRESS)
     for text, expected in [
         ('{"step": 3, "records": 24, "seconds": 1.5}', Progress(step=3, records=24, seconds=1.5)),
         (
@@ -268,7 +270,7 @@ def test_a_full_disk_leaves_the_good_ones_alone(folder, monkeypatch, on_error):
         writer.save(Progress(step=step), values(step))
     writer.wait()
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", no_space)
+        patch.setattr(run_folder, "save_file", no_space)
         writer.save(Progress(step=30), values(30))
         if on_error == "stop":
             with pytest.raises(
@@ -299,7 +301,7 @@ def test_a_full_disk_leaves_the_good_ones_alone(folder, monkeypatch, on_error):
 
 
 def test_a_failed_last_save_is_never_silent(folder, monkeypatch):
-    monkeypatch.setattr(checkpoint, "save_file", no_space)
+    monkeypatch.setattr(run_folder, "save_file", no_space)
     told = []
     with pytest.raises(SaveFailed, match="step 5 .* there is no other one yet"):
         with CheckpointWriter(folder, keep=1, on_error="continue", warn=told.append) as writer:
@@ -325,7 +327,9 @@ def test_our_own_mistakes_are_not_taken_for_a_full_disk(folder):
 LIMITED = """
 import resource, sys
 import numpy as np
-from bert_gpu.train.checkpoint import CheckpointWriter, Progress, RunFolder, SaveFailed
+from bert_gpu.train.checkpoint_writer import CheckpointWriter, SaveFailed
+from bert_gpu.train.progress import Progress
+from bert_gpu.train.run_folder import RunFolder
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
 writer = CheckpointWriter(folder, keep=1, on_error="continue")
@@ -360,7 +364,9 @@ def test_the_kernel_refuses_to_write(tmp_path):
 KILLED = """
 import os, signal, sys
 import numpy as np
-from bert_gpu.train.checkpoint import CheckpointWriter, Progress, RunFolder
+from bert_gpu.train.checkpoint_writer import CheckpointWriter
+from bert_gpu.train.progress import Progress
+from bert_gpu.train.run_folder import RunFolder
 
 CHANGES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
 left = None  # changes of the folder until the end
@@ -421,7 +427,7 @@ def test_killed_while_it_saves_and_removes(tmp_path):
         found |= {(*map(tuple, left), *steps[1:])}
         folder.save(Progress(step=7), {"a": np.zeros(1)}, keep=1)
         assert names(folder) == ["step-00000001", "step-00000007"]
-        with open(os.path.join(folder.checkpoints, "step-00000001", checkpoint.PROGRESS)) as file:
+        with open(os.path.join(folder.checkpoints, "step-00000001", run_files.PROGRESS)) as file:
             assert json.load(file)["best_step"] == 1
     assert found == {
         state
@@ -449,8 +455,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(folder):
     for step in (10, 20, 30):
         folder.save(Progress(step=step, records=8 * step), values(step), keep=5)
     paths = {step: os.path.join(folder.checkpoints, f"step-{step:08d}") for step in (10, 20, 30)}
-    flip(os.path.join(paths[30], checkpoint.VARIABLES))
-    flip(os.path.join(paths[20], checkpoint.PROGRESS), 40)
+    flip(os.path.join(paths[30], run_files.VARIABLES))
+    flip(os.path.join(paths[20], run_files.PROGRESS), 40)
     with pytest.raises(UserError, match="step-00000030/variables.safetensors: is damaged"):
         folder.restore(30)
     told = []
@@ -464,7 +470,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(folder):
     assert names(folder)[1:] == ["step-00000020.damaged", "step-00000030.damaged"]
     folder.save(Progress(step=20), values(20), keep=1)  # keeps the newest that counts
     assert folder.steps() == [20] and "step-00000030.damaged" in names(folder)
-    flip(os.path.join(paths[20], checkpoint.VARIABLES))
+    flip(os.path.join(paths[20], run_files.VARIABLES))
     with pytest.raises(UserError, match="is whole; --overwrite starts over"):
         folder.newest_whole(told.append)
 
@@ -472,8 +478,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(folder):
 def test_an_older_checkpoint_without_checksums_is_read_and_that_is_said(folder):
     folder.save(Progress(step=10, records=80), values(10), keep=5)
     path = os.path.join(folder.checkpoints, "step-00000010")
-    safetensors.numpy.save_file(folder.restore(10), os.path.join(path, checkpoint.VARIABLES))
-    with open(os.path.join(path, checkpoint.PROGRESS), "w") as file:
+    safetensors.numpy.save_file(folder.restore(10), os.path.join(path, run_files.VARIABLES))
+    with open(os.path.join(path, run_files.PROGRESS), "w") as file:
         json.dump(dict(step=10, records=80, seconds=0.0, health=None), file)
     told = []
     progress, restored = folder.newest_whole(told.append)

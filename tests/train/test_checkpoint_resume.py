@@ -11,8 +11,8 @@ import pytest
 
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.settings import UserError, fields_of
-from bert_gpu.train import checkpoint, provenance
-from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train import provenance, run_folder
+from bert_gpu.train.run_folder import RunFolder
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -59,16 +59,16 @@ def test_a_run_with_other_fixed_settings_is_refused_and_others_are_free():
         RunFolder("somewhere"),
         dict(settings={f"name_{n}": n for n in range(50)}, num_steps=10),
     )
-    checkpoint.check_resumable(folder, stored, {f"name_{n}": n for n in range(50)})
+    run_folder.check_resumable(folder, stored, {f"name_{n}": n for n in range(50)})
     with pytest.raises(UserError, match=r"somewhere.*\(--name_3: 3 -> 4\); name another folder"):
-        checkpoint.check_resumable(folder, stored, {f"name_{n}": n + (n == 3) for n in range(50)})
+        run_folder.check_resumable(folder, stored, {f"name_{n}": n + (n == 3) for n in range(50)})
     with pytest.raises(
         UserError, match=r"\(--name_0: 0 -> x; .*; and \d+ more\); name another folder"
     ) as caught:
-        checkpoint.check_resumable(folder, stored, {f"name_{n}": "x" for n in range(50)})
+        run_folder.check_resumable(folder, stored, {f"name_{n}": "x" for n in range(50)})
     assert len(str(caught.value)) <= 300
     with pytest.raises(UserError) as caught:
-        checkpoint.check_resumable(RunFolder("f" * 400), stored, {})
+        run_folder.check_resumable(RunFolder("f" * 400), stored, {})
     assert len(str(caught.value)) <= 300
 
 
@@ -76,13 +76,13 @@ def test_a_run_of_a_recipe_is_continued_with_it():
     folder, ours = RunFolder("run"), dict(learning_rate=0.1)
     stored = dict(settings=dict(learning_rate=0.2), free=dict(recipe="quick"))
     with pytest.raises(UserError, match=r"\); add --recipe=quick, .* or name another folder"):
-        checkpoint.check_resumable(folder, stored, ours)
+        run_folder.check_resumable(folder, stored, ours)
     for settings, recipe in ((stored, "bert"), (stored | dict(free=dict(recipe=None)), None)):
         with pytest.raises(UserError, match=r"\); name another folder"):
-            checkpoint.check_resumable(folder, settings, ours, recipe=recipe)
+            run_folder.check_resumable(folder, settings, ours, recipe=recipe)
     many = dict(settings={f"name_{n}": n for n in range(50)}, free=dict(recipe="q" * 100))
     with pytest.raises(UserError, match="--overwrite starts over$") as caught:
-        checkpoint.check_resumable(RunFolder("f" * 400), many, {})
+        run_folder.check_resumable(RunFolder("f" * 400), many, {})
     assert len(str(caught.value)) <= 300
 
 
@@ -100,11 +100,11 @@ def git(folder, *arguments):
 def test_a_setting_that_an_older_run_lacks_had_its_default():
     fields, stored = fields_of(OptimizerConfig), dict(settings=dict(optimizer="adamw"))
     ours = dict(optimizer="adamw", muon_momentum=0.95)
-    checkpoint.check_resumable(RunFolder("run"), stored, ours, fields)
+    run_folder.check_resumable(RunFolder("run"), stored, ours, fields)
     with pytest.raises(UserError, match="--muon_momentum: 0.95 -> 0.9;? ?"):
-        checkpoint.check_resumable(RunFolder("run"), stored, ours | dict(muon_momentum=0.9), fields)
+        run_folder.check_resumable(RunFolder("run"), stored, ours | dict(muon_momentum=0.9), fields)
     with pytest.raises(UserError, match="--no_field: None -> 1"):
-        checkpoint.check_resumable(RunFolder("run"), stored, ours | dict(no_field=1), fields)
+        run_folder.check_resumable(RunFolder("run"), stored, ours | dict(no_field=1), fields)
 
 
 def test_the_commit_of_the_code(tmp_path):

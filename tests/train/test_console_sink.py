@@ -44,8 +44,8 @@ def test_the_plain_line_has_everything_and_a_time_stamp():
     lines = stream.getvalue().splitlines()
     assert all(re.match(stamp, line) for line in lines)
     assert [re.sub(stamp, "", line) for line in lines] == [
-        "step 20/120  loss 8.1912  mlm 7.5027  nsp 0.6885  mlm_accuracy 0.0473  rate 6.83e-05  "
-        "20,175 tokens/s  MFU 41.2%  waits 1.2%  GPU 97 %  1:23 left",
+        "step 20/120  loss 8.1912  mlm 7.5027  nsp 0.6885  mlm_accuracy 0.0473  lr 6.83e-05  "
+        "20,175 tokens/s  MFU 41.2%  input wait 1.2%  GPU 97 %  1:23 left",
         "validation at step 20: loss 8.0000  mlm_accuracy none",
         "step 40/120  loss none  ? left",
     ]

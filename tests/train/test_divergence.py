@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_gpu.settings import GaveUp, UserError
-from bert_gpu.train.checkpoint import SaveFailed
+from bert_gpu.settings import TrainingStopped, UserError
+from bert_gpu.train.checkpoint_writer import SaveFailed
 from tests.train.world import World
 
 
@@ -21,7 +21,7 @@ def test_bad_steps_stop_a_run(tmp_path, bad):
         log_steps=1,
         max_bad_steps=5,
     )
-    with pytest.raises(GaveUp, match="last 5 steps up to 12"):
+    with pytest.raises(TrainingStopped, match="last 5 steps up to 12"):
         world.run()
 
 
@@ -63,7 +63,7 @@ def test_a_validation_that_is_not_finite_goes_back_too(tmp_path):
     world = World(tmp_path / "a", eval_losses=eval_losses, on_divergence="rollback", **settings)
     world.run()
     assert calls == [0, 4, 8, 12, 12, 16, 20] and world.log.cuts == [8] and world.weight == 20
-    with pytest.raises(GaveUp, match="validation loss of step 4 is not finite"):
+    with pytest.raises(TrainingStopped, match="validation loss of step 4 is not finite"):
         World(tmp_path / "b", eval_losses=lambda step: np.inf, **settings).run()
 
 
@@ -125,12 +125,12 @@ def test_a_diverged_run_given_again_diverges_again(tmp_path):
         log_steps=5,
     )
     world = World(tmp_path, **settings)
-    with pytest.raises(GaveUp):
+    with pytest.raises(TrainingStopped):
         world.run()
     assert world.saved[-1] == 20
     again = World(tmp_path, **settings)
     again.progress = again.folder.newest_progress()
-    with pytest.raises(GaveUp):
+    with pytest.raises(TrainingStopped):
         again.run()
 
 
@@ -229,8 +229,8 @@ def test_rollback_gives_up(tmp_path):
     world = World(
         tmp_path / "a", losses=lambda step, record: np.nan if record >= 30 else 2.0, **settings
     )
-    with pytest.raises(GaveUp, match="max_rollbacks=2"):
+    with pytest.raises(TrainingStopped, match="max_rollbacks=2"):
         world.run()
     world = World(tmp_path / "b", losses=lambda step, record: np.nan, **settings)
-    with pytest.raises(GaveUp, match="no checkpoint before"):
+    with pytest.raises(TrainingStopped, match="no checkpoint before"):
         world.run()

@@ -12,9 +12,9 @@ import pytest
 from bert_gpu.cluster import Cluster
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.settings import UserError
-from bert_gpu.train import checkpoint, workers
-from bert_gpu.train.checkpoint import SaveFailed
-from bert_gpu.train.divergence import DivergedForGood
+from bert_gpu.train import run_folder, workers
+from bert_gpu.train.checkpoint_writer import SaveFailed
+from bert_gpu.train.divergence import Diverged
 from bert_gpu.train.shared_folder import SharedFolder
 from tests.train.world import World
 
@@ -175,7 +175,7 @@ def test_both_diverge_alike(tmp_path):
     pair, errors = run_two(
         tmp_path, losses=lambda step, first: math.nan, num_train_steps=10, log_steps=1
     )
-    assert [type(error) for error in errors] == [DivergedForGood] * 2
+    assert [type(error) for error in errors] == [Diverged] * 2
 
 
 @pytest.mark.parametrize("broken", [[0, 1], [0]], ids=["all", "worker 0"])
@@ -211,7 +211,7 @@ def test_a_save_that_fails_on_worker_0_fails_on_both(tmp_path, monkeypatch):
     def full(values, path):
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(run_folder, "save_file", full)
     options = dict(num_train_steps=10, save_checkpoints_steps=2, on_save_error="stop")
     pair, errors = run_two(tmp_path, **options)
     check_lockstep(pair)

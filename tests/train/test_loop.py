@@ -9,10 +9,10 @@ import pytest
 
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
-from bert_gpu.settings import GaveUp, UserError
+from bert_gpu.settings import TrainingStopped, UserError
 from bert_gpu.train import batching
-from bert_gpu.train.checkpoint import Progress
 from bert_gpu.train.config import CadenceConfig
+from bert_gpu.train.progress import Progress
 from tests.train.world import SECONDS, World
 
 
@@ -395,7 +395,7 @@ def test_early_stop(tmp_path):
         num_train_steps=30, save_checkpoints_steps=5, early_stop_time=1.5, early_stop_eval_loss=6.0
     )
     world = World(tmp_path / "a", eval_losses=lambda step: 7.0, **settings)
-    with pytest.raises(GaveUp, match="early stop at step 10"):
+    with pytest.raises(TrainingStopped, match="early stop at step 10"):
         world.run()
     assert world.saved == [5, 10]
     World(tmp_path / "b", eval_losses=lambda step: 7.0 if step < 10 else 5.0, **settings).run()

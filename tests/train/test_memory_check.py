@@ -100,8 +100,5 @@ def test_gpus_are_looked_at_one_by_one(monkeypatch):
 
 def test_this_machine_has_memory():
     assert 10**8 < memory_check.machine_bytes() < 10**15
-    assert [memory_check.in_words(n) for n in (999, 1500, 25 * 10**9)] == [
-        "999 B",
-        "1.5 kB",
-        "25 GB",
-    ]
+    sizes = (0, 999, 1500, 999_600_000, 25 * 10**9)
+    assert [memory_check.in_words(n) for n in sizes] == ["0 B", "999 B", "1.5 kB", "1 GB", "25 GB"]

@@ -18,8 +18,8 @@ from tensorboard.util.tensor_util import make_ndarray
 
 from bert_gpu.settings import UserError
 from bert_gpu.train import monitor, sinks, tensorboard_sink
-from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.sinks import JsonLines
 
 LOSSES = ("mlm",)
@@ -236,7 +236,7 @@ LIMITED = """
 import resource
 import sys
 from bert_gpu.train import monitor
-from bert_gpu.train.checkpoint import RunFolder
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.config import MonitorConfig
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))

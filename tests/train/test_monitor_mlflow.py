@@ -10,8 +10,8 @@ import pytest
 
 from bert_gpu.settings import UserError
 from bert_gpu.train import mlflow_sink, monitor
-from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
+from bert_gpu.train.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from wandb.proto import wandb_internal_pb2
 
 from bert_gpu.settings import UserError
 from bert_gpu.train import monitor
-from bert_gpu.train.checkpoint import RunFolder
 from bert_gpu.train.config import MonitorConfig
+from bert_gpu.train.run_folder import RunFolder
 
 OFFLINE = MonitorConfig(
     wandb_project="project", wandb_mode="offline", tensorboard=False, hardware_seconds=0.0

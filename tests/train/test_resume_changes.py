@@ -9,7 +9,7 @@ import pytest
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.train.batching import BatchPlan
-from bert_gpu.train.checkpoint import Progress
+from bert_gpu.train.progress import Progress
 from bert_gpu.train.resume_changes import describe_changes
 
 PEAK = 1e-3
@@ -122,7 +122,7 @@ def test_another_division_of_the_batch_is_said(old, new, kinds, starts):
     stays = f"global batch ({resumed.global_batch_size} sequences), order of the records and"
     assert len(lines) == len(starts)
     for line, start in zip(lines, starts, strict=True):
-        assert line.startswith(start + stays) and "not equal to the bit" in line
+        assert line.startswith(start + stays) and "not bit-identical" in line
 
 
 def test_what_an_older_version_did_not_write_is_not_compared():

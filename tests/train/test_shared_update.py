@@ -17,10 +17,11 @@ from bert_gpu.model.weights import column_blocks
 from bert_gpu.optim import muon, optimizers
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train import shared_update
-from bert_gpu.train.checkpoint import Progress, RunFolder
+from bert_gpu.train.progress import Progress
 from bert_gpu.train.run import with_update
+from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.state import copies
-from tests.train.laws import Trainer, batches, distance
+from tests.train.tiny import Trainer, batches, distance
 
 # With Adam's own epsilon, gradients near 0 divided by themselves are noise.
 MUON = dict(optimizer="muon", adam_epsilon=1e-3)

@@ -11,8 +11,8 @@ import pytest
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.train import start_block
 from bert_gpu.train.batching import plan_batch
-from bert_gpu.train.checkpoint import RunFolder
-from bert_gpu.train.config import BatchConfig, RunSettings
+from bert_gpu.train.config import BatchConfig, CadenceConfig, RunSettings
+from bert_gpu.train.run_folder import RunFolder
 
 CPU = types.SimpleNamespace(
     kind="CPU",
@@ -30,6 +30,7 @@ TRAINING = types.SimpleNamespace(
     max_seq_length=128,
     has_lengths=False,
     num_records=64_000,
+    dupe_factor=None,
     least_bytes=2_500_000_000,
 )
 
@@ -60,10 +61,48 @@ def test_a_run_on_four_gpus(tmp_path, monkeypatch):
         memory="at least 2.5 GB on each GPU: weights, gradients, optimizer, activations",
     )
     assert (
-        "0.0004 at its peak = 0.0001 x 4 (--lr_scaling=linear); linear, by steps"
+        "peak 0.0004 = 0.0001 x 4 (--lr_scaling=linear); linear, by steps"
         in (found["learning rate"])
     )
     assert "XLA compiles it" in found["first step"]
+
+
+def test_the_length_in_passes_over_the_text(tmp_path, monkeypatch):
+    assert rows(tmp_path, num_steps=1)["length"] == "1 step = 0.0 epochs"
+    data = types.SimpleNamespace(**vars(TRAINING) | dict(num_records=1778, dupe_factor=10))
+    monkeypatch.setitem(globals(), "TRAINING", data)
+    found = rows(tmp_path, num_steps=1_000_000)
+    assert found["length"] == (
+        "1,000,000 steps = 35,996 epochs = 359,955 passes over the text (--dupe_factor=10)"
+    )
+
+
+@pytest.mark.parametrize(
+    "num_steps, settings, dupe_factor, words",
+    [
+        (1_000_000, dict(), 10, "are 10,000 passes over the text, which overfits; give fewer"),
+        (1_000_000, dict(), None, None),
+        (1_000_000, dict(schedule=ScheduleConfig(total_training_time=1.0)), 10, None),
+        (100_000, dict(), 1, None),
+        (100_000, dict(), 10, None),
+        (None, dict(), 10, None),
+        (1, dict(), 10, None),
+        (1, dict(recipe="gpu8gb"), 10, "--recipe=gpu8gb: 1 step of 64 sequences"),
+        (1, dict(recipe="gpu8gb", flexible=("num_train_steps",)), 1, "--recipe=gpu8gb: 1 step of"),
+        (1, dict(recipe="gpu8gb", cadence=CadenceConfig(num_train_steps=1)), 1, None),
+        (100, dict(recipe="gpu8gb"), 1, None),
+    ],
+)
+def test_an_absurd_length_is_warned_of(num_steps, settings, dupe_factor, words):
+    """Far too many passes over the text, or a recipe whose batch leaves hardly any steps."""
+    training = types.SimpleNamespace(num_records=64_000, dupe_factor=dupe_factor)
+    if settings.get("flexible"):
+        settings = settings | dict(cadence=CadenceConfig(num_train_steps=num_steps))
+    batch = BatchConfig(train_batch_size=32, gradient_accumulation_steps=2)
+    config = RunSettings(batch=batch, **settings)
+    plan = plan_batch(batch, config.optimizer.learning_rate, 1)
+    found = start_block.length_problem(num_steps, plan, training, config)
+    assert found is None if words is None else words in found
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from bert_gpu.settings import UserError
 from bert_gpu.train import devices
 from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, copies, frozen_names
 from bert_gpu.train.step import divide_batch
-from tests.train.laws import Trainer, batches, distance, fresh
+from tests.train.tiny import Trainer, batches, distance, fresh
 
 
 def losses(metrics):

@@ -2,6 +2,8 @@
 knows, and do not wait for ever.
 """
 
+import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,11 +17,11 @@ import tensorflow as tf
 
 from bert_gpu.cluster import Cluster
 from bert_gpu.launch import processes as launched
-from bert_gpu.pretrain.config import PretrainSettings
+from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings
 from bert_gpu.settings import UserError
 from bert_gpu.train import devices, run, workers
 from bert_gpu.train.config import BatchConfig, DeviceConfig
-from tests.train.laws import Trainer, batches, fresh
+from tests.train.tiny import Trainer, batches, fresh
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -121,10 +123,29 @@ def test_workers_that_differ_are_told_in_one_line():
 
 
 @pytest.mark.parametrize(
+    "other, told",
+    [
+        (dict(overwrite=True), "overwrite is True, on worker 0 False"),
+        (dict(run=PretrainConfig(do_train=False)), "do_train is False, on worker 0 None"),
+        (dict(batch=BatchConfig(train_batch_size=3)), "train_batch_size is 3"),
+        (dict(run=PretrainConfig(output_dir="elsewhere")), None),
+    ],
+)
+def test_other_flags_are_told_but_for_places_of_files(other, told):
+    settings = PretrainSettings()
+    other = dataclasses.replace(settings, **other)
+    sent = []
+    run.check_same_command(types.SimpleNamespace(check_alike=sent.append), other)
+    worker = make_workers(gather=lambda facts: [facts, *sent])
+    with pytest.raises(UserError, match=told) if told else contextlib.nullcontext():
+        run.check_same_command(worker, settings)
+
+
+@pytest.mark.parametrize(
     "error, told",
     [
         (tf.errors.UnavailableError(None, None, "task:1 is down"), r"worker 1 \(b:2\) is gone"),
-        (tf.errors.DeadlineExceededError(None, None, "late"), "not come for 20 s"),
+        (tf.errors.DeadlineExceededError(None, None, "late"), "not responded for 20 s"),
         (tf.errors.InternalError(None, None, "Collective ops is aborted"), "another worker is"),
     ],
 )
@@ -132,6 +153,20 @@ def test_errors_of_collectives_mean_that_a_worker_is_lost(error, told):
     with pytest.raises(workers.WorkerLost, match=told) as raised, make_workers().watched():
         raise error
     assert raised.value.exit_code == 4 and len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize("found", [(1, "nothing answers there (Connection refused)"), None])
+def test_a_worker_that_never_comes_is_named(found, monkeypatch):
+    lost = workers.WorkerLost("another worker is gone")
+
+    def gather(value):
+        raise lost
+
+    monkeypatch.setattr(Cluster, "first_unreachable", lambda cluster: found)
+    with pytest.raises(workers.WorkerLost) as raised:
+        make_workers(gather=gather).connect()
+    told = r"worker 1 (b:2) has not come: nothing answers there (Connection refused); start it, "
+    assert str(raised.value).startswith(told) if found else raised.value is lost
 
 
 def test_other_errors_stay():
@@ -161,7 +196,7 @@ def test_the_largest_micro_batch_is_not_tried_on_several_machines():
     training = types.SimpleNamespace(batches_at=lambda position, size: iter([{}]))
     gpus = types.SimpleNamespace(kind="GPU", workers=make_workers(), num_replicas=2)
     with pytest.raises(UserError, match="--train_batch_size=auto: tries what fits on one machine"):
-        run.plan_run(training, settings, None, None, gpus, None, None, None)
+        run.plan_run(run.Session(training, settings, None, None, gpus, None, None))
 
 
 def test_what_is_for_one_machine_is_refused():

@@ -1,4 +1,4 @@
-"""A worker of test_workers.py: trains the tiny BERT of laws.py, once for each of the trainings that
+"""A worker of test_workers.py: trains the tiny BERT of tiny.py, once for each of the trainings that
 its arguments describe, and prints what came out of them.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.devices import join_workers
-from tests.train.laws import Trainer, batches
+from tests.train.tiny import Trainer, batches
 
 
 def train(training):

@@ -250,7 +250,10 @@ def test_twenty_runs_are_told_apart():
 
 @pytest.mark.parametrize(
     "value, text",
-    [(0, "0"), (0.25, "0.25"), (1e-4, "1e-4"), (1500, "1500"), (12500, "12.5k"), (3e9, "3B")],
+    [
+        *[(0, "0"), (0.25, "0.25"), (1e-4, "1e-4"), (1500, "1500"), (12500, "12.5k"), (3e9, "3B")],
+        *[(9999.7, "10k"), (-999_990, "-1M"), (1.23e17, "1.23e17"), (float("inf"), "inf")],
+    ],
 )
 def test_numbers_are_short(value, text):
     assert style.short_number(value) == text
@@ -364,7 +367,8 @@ def test_the_names_of_many_runs_cover_no_curve(tmp_path):
     drawing = report.import_drawing()
     chart = charts.LOSSES[0]
     figure = drawing.draw(chart, list(enumerate(runs)), "step", False, 0.0)
-    drawing.write_png(figure, str(tmp_path / "loss.png"), "Loss", names)
+    with open(tmp_path / "loss.png", "wb") as file:
+        drawing.write_png(figure, file, "Loss", names)
     axes = figure.axes[0]
     texts = [text.get_text().strip() for text in axes.get_legend().get_texts()]
     assert len(texts) == 13 and texts[-1] == "… and 3 more"

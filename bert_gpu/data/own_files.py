@@ -8,10 +8,11 @@ import fnmatch
 import json
 import os
 
+from bert_gpu.data.manifest import FILE_NAME
 from bert_gpu.text.config import FILE_NAMES
 
-DATASET, BUILDING = "dataset.json", ".*.building.json"
-WRITTEN = ("*.tfrecord", "*.index", "*.order", DATASET, ".*", *FILE_NAMES.values())
+BUILDING = ".*.building.json"
+WRITTEN = ("*.tfrecord", "*.index", "*.order", FILE_NAME, ".*", *FILE_NAMES.values())
 MANIFEST_KEYS = {"train_shards", "vocab_file", "schema"}
 HEAD_BYTES = 1 << 14
 SPECIAL_LINES = {b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]"}
@@ -32,7 +33,7 @@ def is_data_folder(folder):
     if unfinished_job(folder) is not None:
         return True
     try:
-        with open(os.path.join(folder, DATASET), encoding="utf-8") as file:
+        with open(os.path.join(folder, FILE_NAME), encoding="utf-8") as file:
             content = json.load(file)
     except (OSError, ValueError, RecursionError):
         return False

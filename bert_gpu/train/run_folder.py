@@ -1,5 +1,5 @@
-"""A run's folder: run.json, metrics.jsonl, checkpoints/; created, resumed, and never left
-half written.
+"""A run's folder: run.json, metrics.jsonl, checkpoints/; created, resumed, and never left half
+written.
 
 A checkpoint is one folder, checkpoints/step-00001000, with all variables (variables.safetensors)
 and the progress (progress.json), each with a checksum. It is written under a temporary name and
@@ -9,119 +9,38 @@ records consumed and the step.
 run.json holds the resolved settings and decides whether a run may be resumed.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import fnmatch
 import glob
-import math
 import os
 import re
 import shutil
 
-from bert_gpu import console
 from bert_gpu.files import check_local, check_writable, only_writer, read_json, write_json
-from bert_gpu.settings import GaveUp, Settings, UserError, fields_of, setting, shortened
+from bert_gpu.settings import UserError, fields_of, shortened
 from bert_gpu.tensor_files import load_file, save_file
-from bert_gpu.train.config import SAVE_ERRORS
-from bert_gpu.train.divergence import HealthState
+from bert_gpu.train.progress import PROGRESS_FIELDS, Progress, RunRecord
 from bert_gpu.train.provenance import differences
-
-VARIABLES, PROGRESS, RUN, METRICS = (
-    "variables.safetensors",
-    "progress.json",
-    "run.json",
-    "metrics.jsonl",
+from bert_gpu.train.run_files import (
+    CHECKPOINTS,
+    KEEP,
+    LOCK,
+    MARKS,
+    METRICS,
+    MLFLOW_RUN_ID,
+    MODEL,
+    PROGRESS,
+    RUN,
+    SAMPLES,
+    TENSORBOARD,
+    VARIABLES,
+    WANDB,
 )
-SAMPLES = "samples.jsonl"  # what its models took masked words for; benchmarks/record.py writes it
-LOCK = ".run.lock"  # of files.only_writer; it stays
+
 UNFINISHED_RUN = f".{RUN}.*.partial"  # of files.write_text
-# an empty file of this name in a checkpoint's folder keeps it, whatever --keep_checkpoint_max says
-KEEP = "KEEP"
 # what a damaged checkpoint is renamed to, step-00001000.damaged, when a run goes on from another
 DAMAGED = ".damaged"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunRecord(Settings):
-    """What a resume takes from run.json, besides the settings."""
-
-    global_batch_size: int = setting(1, "Records of a step.", low=1)
-    unit_size: int = setting(1, "Records of one micro-batch of every replica.", low=1)
-    micro_batch_size: int | None = setting(None, "Records that a replica processes at once.", low=1)
-    num_replicas: int | None = setting(None, "GPUs, or virtual replicas.", low=1)
-    device_kind: str | None = setting(None, "Of the replicas.", choices=("GPU", "CPU"))
-    learning_rate: float = setting(1e-4, "The highest of the schedule, as scaled.", low=0.0)
-    num_steps: int | None = setting(None, "Steps of the whole run; None = by time.", low=1)
-    exported_step: int | None = setting(None, "The step whose model is in model/.", low=0)
-    git_commit: str | None = setting(None, "Of the code.")
-    ended: str | None = setting(
-        None, "How it ended, when not by itself or a signal.", choices=("diverged",)
-    )
-
-
-@dataclasses.dataclass(kw_only=True)
-class Progress:
-    """Where a run stands. A rollback sets the step back, never the records.
-
-    best_step and best_metric are None before the first validation, health at the start. health:
-    the state of divergence.Health.
-    """
-
-    step: int = setting(0, "Updates tried.", low=0)
-    records: int = setting(0, "Training records consumed.", low=0)
-    seconds: float = setting(0.0, "Spent in training, all sessions.", low=0.0)
-    call_seconds: float | None = setting(
-        None, "Of them, those up to the end of the last call of steps.", low=0.0
-    )
-    best_step: int | None = setting(None, "Of the best validation so far.", low=0)
-    best_metric: float | None = setting(
-        None, "Of the best validation, the loss, or minus a metric whose highest is best."
-    )
-    best_by: str | None = setting(None, "The name of that metric, as --best_metric.")
-    num_worse: int = setting(0, "Validations since the best.", low=0)
-    validation_failed: bool = setting(
-        False, "Whether the validation after these steps could not read its records."
-    )
-    num_rollbacks: int = setting(0, "Times that the run returned to a checkpoint.", low=0)
-    health: dict | None = setting(
-        None, "The latest bad steps in a row.", inside=fields_of(HealthState)
-    )
-    num_skipped_records: int = setting(0, "Of the records, those that were bad.", low=0)
-
-    def improve(self, metric, name="loss"):
-        """Records the criterion of a validation of the current step if it is finite and the lowest
-        so far; returns whether it was. name: of the metric, as --best_metric.
-        """
-        self.compare_by(name)
-        is_best = (
-            metric is not None
-            and math.isfinite(metric)
-            and (self.best_metric is None or metric < self.best_metric)
-        )
-        if is_best:
-            self.best_step, self.best_metric = self.step, float(metric)
-        self.num_worse = 0 if is_best else self.num_worse + 1
-        return is_best
-
-    def compare_by(self, name):
-        """Forgets the best validation if it was the best by another metric; returns whether it
-        was.
-        """
-        is_other = self.best_by not in (None, name)
-        if is_other:
-            self.best_step, self.best_metric, self.num_worse = None, None, 0
-        self.best_by = name
-        return is_other
-
-    @property
-    def last_good_step(self):
-        """The step before the latest bad ones, None when the last step was good."""
-        health = HealthState(**self.health or {})
-        return health.bad_since if health.num_bad else None
-
-
-PROGRESS_FIELDS = fields_of(Progress)
 
 
 class RunFolder:
@@ -133,10 +52,10 @@ class RunFolder:
     def __init__(self, path):
         check_local(path, "--output_dir")
         self.path, self.is_reserved = path, False
-        self.checkpoints = os.path.join(path, "checkpoints")
+        self.checkpoints = os.path.join(path, CHECKPOINTS)
         self.metrics = os.path.join(path, METRICS)
-        self.tensorboard = os.path.join(path, "tensorboard")
-        self.model = os.path.join(path, "model")
+        self.tensorboard = os.path.join(path, TENSORBOARD)
+        self.model = os.path.join(path, MODEL)
 
     def stored(self, fields=None):
         """The content of run.json, None when there is no run. UserError when the folder holds other
@@ -219,9 +138,9 @@ class RunFolder:
           find_results: function of the folder -> paths of further files that the run's owner has
             written, and of folders, which go when they are empty; in the order in which they go.
         """
-        for name in ("checkpoints", "tensorboard", "model", "marks", "wandb"):
+        for name in (CHECKPOINTS, TENSORBOARD, MODEL, MARKS, WANDB):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
-        names = (METRICS, SAMPLES, "mlflow_run_id.txt", RUN)
+        names = (METRICS, SAMPLES, MLFLOW_RUN_ID, RUN)
         own = [os.path.join(self.path, name) for name in names]
         own[-1:-1] = find_results(self.path)  # run.json last: it marks the folder as a run's
         for path in own:
@@ -309,8 +228,8 @@ class RunFolder:
         return None
 
     def set_aside_after(self, step):
-        """Renames the checkpoints of later steps, which are damaged: they count no more, and stay
-        to be looked at.
+        """Renames the damaged checkpoints of later steps: they are ignored from then on, and kept
+        for inspection.
         """
         for later in self.steps():
             if later > step:
@@ -379,98 +298,6 @@ class RunFolder:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._checkpoint(step), self._hidden(step, "old"))
             shutil.rmtree(self._hidden(step, "old"), ignore_errors=True)
-
-
-class SaveFailed(GaveUp):
-    """A checkpoint could not be written. The message says which, why, and which one is the
-    newest good one.
-    """
-
-    is_told = True  # by the writer
-
-
-class CheckpointWriter:
-    """Writes checkpoints beside the training, one at a time, in a thread.
-
-    A failed save (full disk, permission, limit) is reported once and leaves earlier checkpoints
-    alone. With on_error="continue" training continues and the next save tries again; with "stop"
-    the next `save` or `wait` raises SaveFailed. `close` always raises it when the last save failed:
-    a run must not seem saved when it is not.
-
-    Args:
-      folder: RunFolder. keep: how many of the newest checkpoints stay. on_error: one of
-        SAVE_ERRORS. warn: takes the text of a failure.
-    """
-
-    def __init__(self, folder, keep, on_error="continue", warn=console.warn):
-        assert on_error in SAVE_ERRORS
-        self.folder, self.keep, self.on_error, self.warn = folder, keep, on_error, warn
-        self.thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self.pending = self.failure = None
-
-    @property
-    def own(self):
-        """The writer of this worker alone, as of shared_folder.SharedWriter."""
-        return self
-
-    def save(self, progress, values):
-        """Waits for the previous checkpoint, then begins to write this one.
-
-        Args:
-          progress: Progress, copied. values: {name: NumPy array}, not copied: they must stay as
-            they are until it is written.
-        """
-        self.wait()
-        self.pending = self.thread.submit(self._write, dataclasses.replace(progress), values)
-
-    def wait(self):
-        """Returns when everything is written. Call it before fetching the next values, so that
-        memory holds one copy, not two.
-        """
-        pending, self.pending = self.pending, None
-        if pending is not None:
-            self.failure = pending.result()
-        if self.failure is not None and self.on_error == "stop":
-            raise self.failure
-
-    def close(self):
-        """Waits, then ends the thread. Raises SaveFailed when the last save failed, whatever
-        on_error says.
-        """
-        try:
-            self.wait()
-        finally:
-            self.thread.shutdown()
-        if self.failure is not None:
-            raise self.failure
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        try:
-            self.close()
-        except SaveFailed:
-            # another exception matters more; the failed save has been reported
-            if kind is None:
-                raise
-
-    def _write(self, progress, values):
-        """Returns None or a SaveFailed, which it does not raise: a traceback would keep the values
-        alive.
-        """
-        try:
-            self.folder.save(progress, values, self.keep)
-            return None
-        except OSError as error:
-            reason = error.strerror or str(error)
-        steps = [step for step in self.folder.steps() if step != progress.step]
-        newest = (
-            f"the newest good one is step {steps[-1]}" if steps else "there is no other one yet"
-        )
-        text = f"checkpoint of step {progress.step} could not be saved: {reason}; {newest}"
-        self.warn(text)
-        return SaveFailed(text)
 
 
 def sync(*paths):

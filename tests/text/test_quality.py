@@ -1,13 +1,12 @@
-"""The format that real shapes of files are taken for, and the warning that each poor shape gets."""
+"""Each poor shape of text gets its warning, and good ones get none."""
 
 import dataclasses
-import gzip
 import json
 
 import pytest
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import shape
+from bert_gpu.text import inputs, quality
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.corpus import plan_blocks
 from bert_gpu.text.tokenizers import open_tokenizer
@@ -36,96 +35,16 @@ def paragraphs(num_sentences, count=40):
     ]
 
 
-def decide(tmp_path, files, **settings):
-    """[(kind, reason)] of {name: content}."""
-    paths = []
-    for name, content in files.items():
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        paths.append(str(path))
-    kinds, reasons = shape.decide(paths, [*files], TextFormat(**settings))
-    return [*zip(kinds, reasons, strict=True)]
-
-
 JSON_LINES = "".join(json.dumps({"text": text}) + "\n" for text in paragraphs(3, 5))
-
-
-@pytest.mark.parametrize(
-    "name, content, kind",
-    [
-        ("google.txt", "\n\n".join("\n".join(SENTENCES[:9]) for _ in range(5)), "lines"),
-        ("one_document.txt", "\n".join(SENTENCES), "lines"),
-        ("wiki.txt", "\n".join(paragraphs(4)), "documents"),
-        ("spaced.txt", "\n\n".join(paragraphs(4)), "documents"),
-        (
-            "chinese.txt",
-            "今天天气很好。我们去公园散步吧！你来吗？\n他不在家。他去哪里了？\n",
-            "documents",
-        ),
-        ("articles.txt", "\n\n".join("\n".join(paragraphs(3, 4)) for _ in range(5)), "lines"),
-        ("novel.txt", GUTENBERG, "lines"),
-        ("no_ending", "\n".join(paragraphs(4)), "documents"),
-        ("dump.txt", JSON_LINES, "jsonl"),
-        ("dump", "\ufeff" + JSON_LINES, "jsonl"),
-        ("one_line.txt", json.dumps([{"text": text} for text in paragraphs(3, 900)]), "json"),
-        ("pretty.txt", json.dumps([{"text": text} for text in paragraphs(3, 5)], indent=1), "json"),
-        ("objects", "\n".join([json.dumps({"text": "one"}, indent=2)] * 2), "json"),
-        ("prose.txt", '[{"They came," he said. It was late.', "documents"),
-        ("a.jsonl", "", "jsonl"),
-        ("a.ndjson", "", "jsonl"),
-        ("a.json", JSON_LINES, "jsonl"),
-        ("array.json", f"[{JSON_LINES.replace(chr(10), ',')[:-1]}]", "json"),
-        ("pretty.json", json.dumps({"text": "one"}, indent=2), "json"),
-        ("a.CSV", "", "csv"),
-        ("a.tsv", "", "tsv"),
-        ("a.parquet", "", "parquet"),
-        ("a.feather", "", "arrow"),
-        ("a.csv.gz", gzip.compress(b"", mtime=0), "csv"),
-        ("a.txt.gz", gzip.compress("\n".join(paragraphs(4)).encode()), "documents"),
-        ("broken.gz", b"no archive", "lines"),
-        ("empty.txt", "", "lines"),
-        ("tiny.txt", "One man came.\nAnother man went.\n\nThe sea was calm.", "lines"),
-    ],
-)
-def test_the_format_of_a_file(tmp_path, name, content, kind):
-    assert decide(tmp_path, {name: content})[0][0] == kind
-
-
-def test_a_given_format_wins(tmp_path):
-    assert decide(tmp_path, {"a.jsonl": "x"}, input_format="lines") == [
-        ("lines", "--input_format=lines")
-    ]
-
-
-def test_each_name_says_its_own_and_the_others_have_one_format(tmp_path):
-    files = {f"{number}.txt": "\n".join(paragraphs(4)) for number in range(5)}
-    decided = decide(tmp_path, {"a.csv": "", "b.json": "[]", **files, "9.txt": "One.\n"})
-    assert decided[:2] == [("csv", "by its name"), ("json", "by its name")]
-    assert {kind for kind, _ in decided[2:]} == {"documents"}
-    assert "several sentences" in decided[2][1]
-
-
-@pytest.mark.parametrize("name", ["x.parquet.gz", "x.arrow.zst"])
-def test_a_table_within_an_archive_is_refused(tmp_path, name):
-    with pytest.raises(UserError, match="unpack it first"):
-        decide(tmp_path, {name: ""})
-
-
-@pytest.mark.parametrize("ending", ["txt", "json", "jsonl", "csv", "parquet"])
-def test_a_broken_link_is_named(tmp_path, ending):
-    (tmp_path / "good.txt").write_text("One.\n")
-    (tmp_path / f"link.{ending}").symlink_to("nowhere")
-    with pytest.raises(UserError, match=rf"link\.{ending}: no such file; check the path$"):
-        shape.find_inputs(str(tmp_path), TextFormat())
 
 
 def warnings_of(tmp_path, text, objective="nsp", **settings):
     path = tmp_path / "text"
     path.write_text(text, encoding="utf-8")
     text_format = TextFormat(**settings)
-    (kind,), _ = shape.decide([str(path)], ["text"], text_format)
+    (kind,), _ = inputs.decide([str(path)], ["text"], text_format)
     blocks = plan_blocks([str(path)], 1 << 20, text_format.replaced(kind))
-    return shape.shape_warnings(blocks, shape.sample(blocks), objective)
+    return quality.shape_warnings(blocks, quality.sample(blocks), objective)
 
 
 GOOD = "\n\n".join("\n".join(SENTENCES[:9]) for _ in range(9))
@@ -153,7 +72,7 @@ WIKI = "\n".join(f"[[House|{number}]] {text}" for number, text in enumerate(para
         ),
         (JSON_LINES * 4, dict(input_format="lines"), ["look like JSON", "--input_format=jsonl"]),
         (JSON_LINES, dict(input_format="documents"), ["look like JSON"]),
-        (HTML, {}, ["look like markup", "<p>The front", "take out the text alone"]),
+        (HTML, {}, ["look like markup", "<p>The front", "extract the plain text"]),
         (WIKI, {}, ["look like markup", "[[House|0]]"]),
         (GOOD.replace("and the", "&amp; the"), {}, ["look like markup"]),
         (
@@ -168,6 +87,8 @@ WIKI = "\n".join(f"[[House|{number}]] {text}" for number, text in enumerate(para
         ("id\ttext\n" + "".join(f"1\t{t} {t}\n" for t in SENTENCES), {}, ["--input_format=tsv"]),
         (" ".join(SENTENCES * 2), {}, ["one document, of 60 sentences"]),
         ("\r".join(SENTENCES * 2), {}, ["one document, of 60 sentences"]),
+        (" ".join(SENTENCES[:3]), {}, ["one document, of 3 sentences"]),
+        ("\n".join(SENTENCES[:3]), {}, ["a document has 3 lines", "second segments"]),
         (GUTENBERG * 9, dict(objective=None), ["break off within a sentence"]),
         (HTML, dict(objective=None), ["look like markup"]),
         (GUTENBERG * 9, {}, ["break off within a sentence", "join the lines"]),
@@ -195,6 +116,7 @@ def test_each_poor_shape_is_warned_of(tmp_path, text, settings, parts):
         ("\n\n".join(SENTENCES), dict(objective="full_sentences")),
         ("\n".join(SENTENCES), dict(objective=None)),
         ("one\ntwo\n\nthree\n", {}),
+        ("\n".join(SENTENCES[:3]), dict(objective="sop")),
         (GOOD.replace("had", "<b>had</b>", 3), {}),
         (GOOD.replace("9", "3 < 5 & x > y"), {}),
         (GOOD.replace("9", "#9 *of* C:\\dir, 2**3"), {}),
@@ -219,11 +141,11 @@ def test_files_without_a_document_are_warned_of(tmp_path, text, names, message):
     (tmp_path / "text").write_text(text)
     blocks = plan_blocks([str(tmp_path / "text")], 1 << 20)
     blocks[0] = dataclasses.replace(blocks[0], left_out=tuple(names))
-    assert shape.shape_warnings(blocks, shape.sample(blocks), "nsp")[-1].startswith(message)
+    assert quality.shape_warnings(blocks, quality.sample(blocks), "nsp")[-1].startswith(message)
 
 
 def test_an_endless_document_among_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(shape, "ENDLESS_DOCUMENT", 80)
+    monkeypatch.setattr(quality, "ENDLESS_DOCUMENT", 80)
     (warning,) = warnings_of(tmp_path, "\n".join(SENTENCES * 3), "packed")
     assert "a document has 90 lines" in warning and "pairs" not in warning
 
@@ -233,14 +155,14 @@ def test_an_endless_document_among_others(tmp_path, monkeypatch):
 def test_samples_are_whole_documents_or_lines_from_all_over(
     tmp_path, monkeypatch, kind, sample_bytes
 ):
-    monkeypatch.setattr(shape, "SAMPLE_BYTES", sample_bytes)
+    monkeypatch.setattr(quality, "SAMPLE_BYTES", sample_bytes)
     documents = [[f"é{i}.{j} and so on." for j in range(1 + i % 7)] for i in range(200)]
     line, end = ("\n", "\n\n") if kind == "lines" else (" ", "\n")
     path = tmp_path / "text"
     path.write_text(end.join(line.join(lines) for lines in documents), encoding="utf-8")
     blocks = plan_blocks([str(path)], 3000, TextFormat(input_format=kind))
     assert len(blocks) > 3
-    found = [sentence.decode() for document in shape.sample(blocks) for sentence in document]
+    found = [sentence.decode() for document in quality.sample(blocks) for sentence in document]
     known = [sentence for document in documents for sentence in document]
     assert set(found) <= set(known)
     numbers = {int(sentence[1:].split(".")[0]) for sentence in found}
@@ -267,7 +189,7 @@ WORDS = ["the", "house", "stood", ".", "still"]
             WORDS,
             True,
             b"The zebra stood. A Zebra. A house.",
-            ["40% of the tokens are [UNK]", "'a', 'zebra'", "leave --vocab_file away"],
+            ["40% of the tokens are [UNK]", "'a', 'zebra'", "drop --vocab_file"],
         ),
         ([*WORDS, "The"], False, b"The house stood.", []),
         ([*WORDS, "The"], True, b"The house stood.", ["1 pieces", "--nodo_lower_case"]),
@@ -277,16 +199,16 @@ WORDS = ["the", "house", "stood", ".", "still"]
 )
 def test_vocabularies_that_do_not_fit(tmp_path, pieces, do_lower_case, text, parts):
     made = tokenizer(tmp_path, pieces, do_lower_case)
-    warnings = shape.vocabulary_warnings(made, [[text]], do_lower_case, True)
+    warnings = quality.vocabulary_warnings(made, [[text]], do_lower_case, True)
     assert len(warnings) == bool(parts) and all(part in warnings[0] for part in parts)
-    learnt = shape.vocabulary_warnings(made, [[text]], do_lower_case, False)
+    learnt = quality.vocabulary_warnings(made, [[text]], do_lower_case, False)
     assert len(learnt) == sum("[UNK]" in part for part in parts), "casing fits what was learnt"
 
 
 def test_the_commonest_unknown_words_come_first(tmp_path):
     made = tokenizer(tmp_path, WORDS, True)
     text = " ".join(f"{'xyz'[i % 3]}{i % 15} " * (i % 15) for i in range(15)).encode()
-    words = shape.unknown_words(made, [[b"the " * 20, text]])
+    words = quality.unknown_words(made, [[b"the " * 20, text]])
     assert words == ["z14", "y13", "x12", "z11", "y10", "x9", "z8", "y7", "x6", "z5"]
 
 
@@ -297,7 +219,7 @@ def test_strict_makes_a_warning_an_error():
         def warn(self, text):
             self.said.append(text)
 
-    shape.Warner(Console(), strict=False)(["one", "two"])
+    quality.Warner(Console(), strict=False)(["one", "two"])
     assert Console.said == ["one", "two"]
     with pytest.raises(UserError, match="--strict: one"):
-        shape.Warner(Console(), strict=True)(["one", "two"])
+        quality.Warner(Console(), strict=True)(["one", "two"])

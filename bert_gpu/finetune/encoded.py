@@ -1,4 +1,4 @@
-"""Texts or pairs of them -> rows -> batches -> the loss and the outputs of a head.
+"""Texts or pairs of them -> encoded examples -> batches of a training or an evaluation.
 
 All text is tokenized once, up front, into flat arrays, those of large files on the disk. A batch
 is padded only to its longest row, unless the encoder has a fixed length. As in pretraining, the
@@ -12,13 +12,10 @@ import dataclasses
 import typing
 
 import numpy as np
-import tensorflow as tf
 
 from bert_gpu.data.pipeline import bucketed, consume, epoch_order
-from bert_gpu.finetune.disk_array import GrowingArray
+from bert_gpu.finetune.disk_array import DiskArray
 from bert_gpu.text.framing import frame, padded
-from bert_gpu.train.evaluation import ForwardPass
-from bert_gpu.train.step import Objective
 
 NO_LABEL = -1  # of a token that nothing is predicted of
 LENGTH_MULTIPLE = 8  # matrix units like multiples of 8, and fewer lengths mean fewer compilations
@@ -31,12 +28,12 @@ class EncodedExamples:
     Attributes:
       ids: int32 (T,), all examples concatenated. splits: int64 (N + 1,), where each begins.
       first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0.
-      labels: a kind's targets, (N,) or (N, C), or None. max_seq_length: maximum tokens of an
-        example. num_truncated: examples that were cut to it.
+      labels: targets of a ProblemType, (N,) or (N, C), or None. max_seq_length: maximum tokens of
+        an example. num_truncated: examples that were cut to it.
       padding: as --padding. length_multiple: the length of a batch is a multiple of it, or
         max_seq_length.
       token_labels: int32 (T,), targets of tokens, NO_LABEL where there is none, or None.
-      origin: what a form needs to trace rows back to its examples.
+      origin: what a task type needs to trace rows back to its examples.
     """
 
     ids: np.ndarray
@@ -60,7 +57,6 @@ def encode_examples(
     labels,
     max_seq_length,
     padding="dynamic",
-    length_multiple=LENGTH_MULTIPLE,
     folder=".",
 ):
     """Tokenizes, truncates and joins texts to EncodedExamples.
@@ -68,11 +64,11 @@ def encode_examples(
     Args:
       tokenizer: text.tokenizer.Tokenizer. chunks: iterable of (texts_a, texts_b): lists of str, the
         second None for single texts.
-      labels: a kind's targets of all of them, or None. max_seq_length: S, at least 5, so that each
-        text of a pair keeps a token. padding, length_multiple: as in EncodedExamples.
-      folder: as for GrowingArray.
+      labels: targets of a ProblemType for all of them, or None. max_seq_length: S, at least 5, so
+        that each text of a pair keeps a token. padding: as in EncodedExamples.
+      folder: as for DiskArray.
     """
-    ids, num_truncated = GrowingArray(folder), 0
+    ids, num_truncated = DiskArray(folder), 0
     lengths, first_lengths = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
     for texts_a, texts_b in chunks:
         rows = frame(tokenizer, texts_a, texts_b, max_seq_length)
@@ -88,7 +84,7 @@ def encode_examples(
         max_seq_length=max_seq_length,
         num_truncated=num_truncated,
         padding=padding,
-        length_multiple=max_seq_length if padding == "fixed" else length_multiple,
+        length_multiple=max_seq_length if padding == "fixed" else LENGTH_MULTIPLE,
     )
 
 
@@ -153,55 +149,3 @@ def evaluation_batches(examples, *, batch_size):
         is_real = places < len(examples)
         indices = order[np.where(is_real, places, start)]
         yield make_batch(examples, indices, is_real.astype(np.float32))
-
-
-def task_objective(encoder, kind):
-    """The Objective of a kind of answers (problem_types.py) on an Encoder: its losses, weighted by
-    row_weights and by the kind's own weights.
-    """
-
-    def losses(weights, batch, dtype, seed):
-        logits = kind.head.logits(weights, batch, encoder, dtype, seed)
-        losses = kind.losses(logits, batch[kind.target])
-        return {"classifier": tf.reduce_sum(losses * batch["row_weights"])}
-
-    def counts(batch):
-        weights = kind.weights(batch[kind.target]) * batch["row_weights"]
-        return {"classifier": tf.reduce_sum(weights)}
-
-    return Objective(counts=counts, losses=losses)
-
-
-class Predictor:
-    """Callable (EncodedExamples, batch_size) -> the kind's outputs, such as float64 (N, C), in the
-    same order. batch_size is that of all replicas together.
-    """
-
-    def __init__(self, devices, state, encoder, kind):
-        self.num_replicas, self.kind = devices.num_replicas, kind
-        self.forward = ForwardPass(
-            devices,
-            state,
-            lambda weights, batch, dtype: {
-                "logits": tf.cast(kind.head.logits(weights, batch, encoder, dtype), tf.float32)
-            },
-        )
-
-    def __call__(self, examples, batch_size):
-        if batch_size % self.num_replicas:
-            raise ValueError(
-                f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas"
-            )
-        # a larger batch would only be padding
-        everything = -(-len(examples) // self.num_replicas) * self.num_replicas
-        found = []
-        for batch in evaluation_batches(examples, batch_size=min(batch_size, everything)):
-            is_real = batch["row_weights"] > 0
-            features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
-            outputs = np.concatenate([result["logits"] for result in self.forward(features)])
-            batch = {name: value[is_real] for name, value in batch.items()}
-            found += self.kind.kept(outputs[is_real], batch)
-        ordered = [None] * len(found)
-        for place, row in zip(evaluation_order(examples), found, strict=True):
-            ordered[place] = row
-        return self.kind.joined(ordered)

@@ -1,48 +1,25 @@
-"""Looks at the shape of text: decides its format, and says what would make a poor data set.
+"""A sample of a text in, what would make a poor data set or vocabulary out, each with what to do.
 
-The format of a file comes from its name where that says it (.jsonl, .csv, ...), and otherwise from
-its first lines; all files whose names say nothing have one format. What is warned of is found in
-samples from all over the text, so that it costs the same for a text of any size.
+The samples come from all over the text, so that looking costs the same for a text of any size.
 """
 
 import csv
-import dataclasses
-import json
 import os
 import re
 
 import numpy as np
-import tensorflow as tf
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import archives, corpus, own_files, sentence_piece, wordpiece_learner
-from bert_gpu.text.config import AUTO
+from bert_gpu.text import corpus, sentence_piece, wordpiece_learner
 from bert_gpu.text.encodings import shortened_path
 from bert_gpu.text.formats import parse_documents
-from bert_gpu.text.progress import format_bytes
+from bert_gpu.text.inputs import HEAD_BYTES, HEAD_LINES, NUM_HEADS, PLAIN, read_head
 from bert_gpu.text.sentences import has_rules, split_sentences
 from bert_gpu.text.wordpiece import SPECIAL_PIECES, WordPieceTokenizer
 
-HEAD_BYTES = 1 << 16  # of a file, from which its format is decided
-NUM_HEADS, HEAD_LINES = 16, 200  # files that are looked at, and lines of each
-BY_NAME = {
-    **{f".{kind}": kind for kind in ("jsonl", "csv", "tsv", "parquet", "arrow")},
-    ".ndjson": "jsonl",
-    ".feather": "arrow",
-}
-FORMAT_NAMES = dict(
-    lines="lines: one sentence a line, documents end at blank lines",
-    documents="lines: every line is a document, split into sentences",
-    jsonl="JSON Lines: every object is a document, its text in the field {field!r}",
-    json="JSON: every object is a document, its text in the field {field!r}",
-    csv="CSV: every row is a document, its text in the column {field!r}",
-    tsv="TSV: every row is a document, its text in the column {field!r}",
-    parquet="parquet: every row is a document, its text in the column {field!r}",
-    arrow="Arrow: every row is a document, its text in the column {field!r}",
-)
-
 NUM_SAMPLES, SAMPLE_BYTES = 16, 1 << 14  # of text, about
-LONE_DOCUMENT = 50  # sentences; fewer are a small experiment
+LONE_DOCUMENT = 50  # sentences of a text that is one document; fewer are a small experiment
+LONE_FOR_PAIRS = 3  # the same for nsp, which needs other documents
 ENDLESS_DOCUMENT = 20_000  # sentences; a long novel has 10,000
 MANY = 0.5  # the share of documents, or of lines, from which a shape is taken for the rule
 MARKUP_SHARE = 0.05  # of sentences, also of those that look like JSON
@@ -55,8 +32,6 @@ MARKUP = re.compile(
     rb"|\\(?:begin|end|(?:sub)*section|cite|ref|textbf|emph)\*?\{"
 )
 JSON_LINE = re.compile(rb'\{\s*"|\[\s*[{"]|"[^"]+"\s*:\s')
-PLAIN = ("lines", "documents")
-JSON_BEGINS = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\]|\\.)*"\s*:')
 # A header of single words with nothing between; prose has spaces after its commas.
 WORD = r'(?:"[A-Za-z_][\w .-]*"|[A-Za-z_][\w.-]*|)'
 HEADERS = {
@@ -67,168 +42,6 @@ LEAST_ROWS = 2  # below the header
 SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’»)\]]*$")
 FEW_LINES = 20  # say nothing of the rest of a text
 INSIDE_SHARE = 0.05  # of the lines of wrapped prose have a sentence's end inside, at least
-
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """The files of a text.
-
-    Attributes:
-      paths: list of str. names: list of str, for messages.
-      formats: list of TextFormat, decided.
-      lines: list of str: what was decided and why, to print.
-    """
-
-    paths: list
-    names: list
-    formats: list
-    lines: list
-
-    def idle(self):
-        """What has no effect on these files: list of str."""
-        field = self.formats[0].text_field
-        if field == AUTO.text_field or any(each.input_format not in PLAIN for each in self.formats):
-            return []
-        return [
-            f"--text_column={field[:50]} (or --text_field) has no effect: no input is a table or "
-            "JSON; --input_format says of which kind a file is"
-        ]
-
-    @property
-    def needs_spool(self):
-        return any(map(archives.needs_spool, self.paths, self.formats))
-
-
-def find_inputs(patterns, text_format, standard_input=None):
-    """The Inputs of `corpus.expand_inputs`. standard_input: the file that holds what was read from
-    it, if a pattern is "-". Raises UserError.
-    """
-    names, left_out = without_own(corpus.expand_inputs(patterns), patterns)
-    paths = [standard_input if name == corpus.STANDARD_INPUT else name for name in names]
-    names = ["standard input" if name == corpus.STANDARD_INPUT else name for name in names]
-    kinds, reasons = decide(paths, names, text_format)
-    lines = []
-    for kind, reason in dict.fromkeys(zip(kinds, reasons, strict=True)):
-        chosen = [
-            (path, name)
-            for path, name, *decision in zip(paths, names, kinds, reasons, strict=True)
-            if decision == [kind, reason]
-        ]
-        size = sum(file_bytes(path, name) for path, name in chosen)
-        what = FORMAT_NAMES[kind].format(field=text_format.text_field)
-        files = "1 file" if len(chosen) == 1 else f"{len(chosen):,} files"
-        lines.append(f"input: {files}, {format_bytes(size)}, {what} ({reason})")
-    if left_out:
-        shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
-        lines.append(f"input: left out, because a job of ours wrote them: {shown}")
-    return Inputs(paths, names, [text_format.replaced(kind) for kind in kinds], lines)
-
-
-def file_bytes(path, name):
-    """The size of a file, as it is stored. UserError when it is missing, such as a broken link."""
-    with corpus.readable(name):
-        return tf.io.gfile.stat(path).length
-
-
-def without_own(names, patterns):
-    """(names of inputs, names left out): files of our own jobs that a folder or a glob gives are
-    left out. UserError for one that is named itself, and when nothing else is there.
-    """
-    left_out = [name for name in names if own_files.is_own(name)]
-    named = patterns.split(",") if isinstance(patterns, str) else patterns
-    for name in sorted({part.strip() for part in named}.intersection(left_out)):
-        raise UserError(f"--input_file={name}: was written by a job of ours, and is no text"[:300])
-    if left_out and len(left_out) == len(names):
-        raise UserError(
-            f"--input_file={left_out[0]}: was written by a job of ours, as all that is found; "
-            "name files with text"[:300]
-        )
-    return [name for name in names if name not in set(left_out)], left_out
-
-
-def decide(paths, names, text_format):
-    """(input_format, reason) of each file, as two lists. Raises UserError."""
-    if text_format.input_format != "auto":
-        kind = text_format.input_format
-        return [kind] * len(paths), [f"--input_format={kind}"] * len(paths)
-    kinds = {path: kind_by_name(path, name) for path, name in zip(paths, names, strict=True)}
-    plain = [path for path in paths if kinds[path] is None]
-    shown = dict(zip(paths, names, strict=True))
-    chosen = sorted({int(i) for i in np.linspace(0, len(plain) - 1, NUM_HEADS)}) if plain else []
-    heads = [head_lines(plain[index], shown[plain[index]]) for index in chosen]
-    decided = kind_of_lines(heads, text_format.language)
-    return tuple(
-        [decision[part] for decision in (kinds[path] or decided for path in paths)]
-        for part in (0, 1)
-    )
-
-
-def kind_by_name(path, name):
-    """(input_format, reason) of a file whose name says it; None otherwise."""
-    plain = archives.plain_name(path)
-    ending = os.path.splitext(plain)[1].lower()
-    kind = BY_NAME.get(ending)
-    if kind in ("parquet", "arrow") and archives.is_compressed(path):
-        raise UserError(f"{name}: unpack it first; {ending} is compressed inside"[:300])
-    if ending == ".json":
-        text = read_head(path, name).decode("utf-8", "ignore").lstrip("\ufeff \t\r\n")
-        # an object a line, under this name too; an array, or objects over several lines
-        return ("jsonl" if is_object(text.split("\n", 1)[0]) else "json"), "by its name"
-    return None if kind is None else (kind, "by its name")
-
-
-def kind_of_lines(heads, language):
-    """(input_format, reason) of files, from the first lines (lists of str) of some of them."""
-    lines = [line for head in heads for line in head if line]
-    if lines and all(is_object(line) for head in heads for line in [*filter(None, head)][:10]):
-        return "jsonl", "every line is a JSON object"
-    if lines and all(JSON_BEGINS.match("\n".join(head)) for head in heads if any(head)):
-        return "json", "its first characters are JSON"
-    num_groups = sum(
-        bool(line) and (index == 0 or not head[index - 1])
-        for head in heads
-        for index, line in enumerate(head)
-    )
-    has_blanks = num_groups > sum(map(any, heads))
-    several = sum(len(split_sentences(line, language)) > 1 for line in lines)
-    most_have_several = several > MANY * len(lines)
-    if most_have_several and (not has_blanks or len(lines) < 1.5 * num_groups):
-        return "documents", "most lines have several sentences" + (
-            " and stand alone" if has_blanks else ", and there are no blank lines"
-        )
-    return "lines", "as its first lines show" if has_blanks else "no blank line is seen"
-
-
-def is_object(line):
-    try:
-        return line.lstrip().startswith("{") and isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def head_lines(path, name):
-    """The first lines of a file, without space at the ends."""
-    head = read_head(path, name)
-    if len(head) == HEAD_BYTES:
-        head = head[: head.rfind(b"\n") + 1] or head
-    text = head.decode("utf-8-sig", "ignore")
-    return [line.strip() for line in text.split("\n")][:HEAD_LINES]
-
-
-def read_head(path, name):
-    """The first HEAD_BYTES of a file, unpacked. A broken archive, which is refused later, has
-    none. Raises UserError.
-    """
-    head = b""
-    try:
-        with corpus.readable(name):
-            for piece in archives.plain_pieces(path, lambda num_bytes: None):
-                head += piece
-                if len(head) >= HEAD_BYTES:
-                    break
-    except archives.BROKEN:
-        return b""
-    return head[:HEAD_BYTES]
 
 
 def sample(blocks):
@@ -286,7 +99,7 @@ def shape_warnings(blocks, documents, objective=None):
         sentences,
         JSON_LINE.match,
         "JSON",
-        "give --input_format=jsonl or json and --text_field, or take out the text alone",
+        "give --input_format=jsonl or json and --text_field, or extract the plain text",
     )
     if json_warnings:
         return json_warnings + left_out  # the rest follows from it
@@ -305,7 +118,7 @@ def shape_warnings(blocks, documents, objective=None):
         sentences,
         MARKUP.search,
         "markup (tags, entities, links, Markdown or LaTeX)",
-        "take out the text alone",
+        "extract the plain text",
     )
     warnings += empty + left_out
     formats = {block.text_format for block in blocks}
@@ -319,19 +132,19 @@ def shape_warnings(blocks, documents, objective=None):
 
 
 def empty_warnings(blocks):
-    """Of rows and objects without text, when they are the rule."""
+    """Warns when most rows or objects have no text."""
     num_empty = sum(block.num_empty for block in blocks)
     num_rows = num_empty + sum(block.num_documents for block in blocks)
     if num_empty <= MANY * num_rows:
         return []
     return [
-        f"{num_empty:,} of {num_rows:,} rows have no text and are left out; see whether "
-        "--text_column (of JSON --text_field) names the right one"
+        f"{num_empty:,} of {num_rows:,} rows have no text and are left out; check that "
+        "--text_column (for JSON --text_field) names the right column"
     ]
 
 
 def left_out_warnings(blocks):
-    """Of files without a document, among others that have some."""
+    """Warns of files without a document, among others that have some."""
     names = [name for block in blocks for name in block.left_out]
     if not names:
         return []
@@ -339,7 +152,7 @@ def left_out_warnings(blocks):
     has = (
         "has no document and is" if not others else f"and {others:,} more have no document and are"
     )
-    return [f"{first} {has} left out; see whether text was lost"]
+    return [f"{first} {has} left out; check that no text was lost"]
 
 
 def describe_empty(blocks):
@@ -349,8 +162,8 @@ def describe_empty(blocks):
 
 
 def table_warnings(blocks):
-    """Of files that are read as lines, but begin as a table does: a header of words, and rows with
-    as many cells.
+    """Warns of files that are read as lines, but begin as a table does: a header of words, and rows
+    with as many cells.
     """
     paths = [block.path for block in blocks if block.text_format.input_format in PLAIN]
     paths = sorted(set(paths))
@@ -391,18 +204,19 @@ def looks_like(sentences, found, what, remedy):
 def document_warnings(blocks, documents, objective):
     num_documents = sum(block.num_documents for block in blocks)
     is_pairs = objective in ("nsp", "sop")
+    most_alone = LONE_FOR_PAIRS if objective == "nsp" else LONE_DOCUMENT
     longest = max(
         (b.num_sentences // b.num_documents for b in blocks if b.num_sentences is not None),
         default=0,
     )
-    if (num_documents == 1 and longest >= LONE_DOCUMENT) or longest >= ENDLESS_DOCUMENT:
+    if (num_documents == 1 and longest >= most_alone) or longest >= ENDLESS_DOCUMENT:
         return [
             f"a document has {longest:,} lines; put blank lines between documents, or give "
             "--input_format=documents if every line is a document"
             + (": pairs need second segments from other documents" if is_pairs else "")
         ]
     num_sentences = sum(map(len, documents))
-    if num_documents == 1 and objective == "nsp" and num_sentences >= LONE_DOCUMENT:
+    if num_documents == 1 and objective == "nsp" and num_sentences >= most_alone:
         return [
             f"the whole text is one document, of {num_sentences:,} sentences or more: pairs need "
             "second segments from other documents; give each document a line, row or object of "
@@ -423,7 +237,7 @@ def document_warnings(blocks, documents, objective):
 
 
 def line_warnings(lines, blocks):
-    """Of lines (list of str) that should be sentences."""
+    """Warns when lines (list of str) that should be sentences are not."""
     language = blocks[0].text_format.language
     if wrapped := wrapped_warnings(lines, language):
         return wrapped
@@ -438,7 +252,7 @@ def line_warnings(lines, blocks):
 
 
 def wrapped_warnings(lines, language):
-    """Of lines (list of str) that end within sentences, and cut words in two."""
+    """Warns when most lines (list of str) end within sentences."""
     broken = sum(
         not SENTENCE_END.search(line) and following[:1].islower()
         for line, following in zip(lines, lines[1:], strict=False)
@@ -475,7 +289,7 @@ def vocabulary_warnings(tokenizer, documents, do_lower_case, is_given):
         warnings.append(
             f"{share:.0%} of the tokens are [UNK]; the commonest unknown words: {words}; take "
             "another vocabulary"
-            + (", or leave --vocab_file away to learn one" if is_given else ", or --vocab_size")
+            + (", or drop --vocab_file to learn one" if is_given else ", or --vocab_size")
         )
     return warnings
 

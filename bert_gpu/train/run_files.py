@@ -1,0 +1,15 @@
+"""Names of the files and folders in OUTPUT_DIR, for those who write and those who read a run."""
+
+RUN = "run.json"
+METRICS = "metrics.jsonl"
+SAMPLES = "samples.jsonl"  # its models' predictions of masked words; benchmarks/record.py writes it
+EVAL_RESULTS = "eval_results.json"
+MLFLOW_RUN_ID = "mlflow_run_id.txt"  # a resumed run keeps its id
+LOCK = ".run.lock"  # of files.only_writer; it stays
+MODEL, CHECKPOINTS, TENSORBOARD = "model", "checkpoints", "tensorboard"
+MARKS, WANDB = "marks", "wandb"
+
+# in the folder of a checkpoint
+VARIABLES, PROGRESS = "variables.safetensors", "progress.json"
+# an empty file of this name keeps the checkpoint, whatever --keep_checkpoint_max says
+KEEP = "KEEP"
