@@ -9,12 +9,14 @@ import json
 import math
 import os
 import shutil
+import socket
 import stat
 import sys
 
 import filelock
 import google_crc32c
 
+from bert_gpu.lock_holder import read_holder, this_process, write_holder
 from bert_gpu.settings import UserError, stored_complaint
 
 CHECKSUM = "crc32c"  # the last entry of a JSON file of ours: the checksum of the others
@@ -291,13 +293,14 @@ def only_writer(folder, name, flag):
     try:
         os.makedirs(folder, exist_ok=True)
         lock.acquire()
-        with open(path, "w", encoding="utf-8") as file:  # for the message below
-            file.write(f"{os.getpid()}\n")
+        write_holder(path, this_process())  # for the message below, and for watch/
     except filelock.Timeout as error:
-        with open(path, encoding="utf-8") as file:
-            process_id = file.read().strip() or "unknown"
+        holder = read_holder(path)
+        who = "unknown" if holder is None else str(holder.process_id)
+        if holder and holder.host not in (None, socket.gethostname()):
+            who += f" on {holder.host}"
         raise UserError(
-            f"{flag}: another process ({process_id}) writes to {folder}; "
+            f"{flag}: another process ({who}) writes to {folder}; "
             "wait, or end it, or choose another folder"
         ) from error
     except OSError as error:

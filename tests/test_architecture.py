@@ -51,6 +51,7 @@ GROUND = {
     "recipe_table",
     "console",
     "files",
+    "lock_holder",
     "tensor_files",
     "malloc",
 }

@@ -126,11 +126,12 @@ ONE_PROCESS = (
 RESUMES = "a run resumes by itself: repeat its command; --overwrite starts over"
 LOSS_SCALE = "the loss scale of --precision=float16 adapts by itself; drop the flag"
 LOGS = "the loss and all else is in OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tensorboard"
-READERS = "records are read beside the training, by threads of its own"
+READERS = "records are read in background threads"
 NO_DDP = "it is about torch's DistributedDataParallel; one process trains on all GPUs"
 COMPILED = "the step is compiled by XLA on GPUs; see --xla"
 BEST = "losses are best when low, other metrics when high; see --best_metric"
-NO_BAR = "there is a bar on terminals only; --quiet has none"
+NO_SMOOTHING = "masked-word targets have no label smoothing here; drop the flag"
+NO_BAR = "the progress bar appears on terminals only; --quiet turns it off"
 ROWS = (
     # Google
     *takes((GOOGLE, NVIDIA), TRAINING, ("iterations_per_loop", "steps_per_loop")),
@@ -221,7 +222,7 @@ ROWS = (
     *refuses(
         (HUGGING_FACE,),
         ("pretrain",),
-        {"label_smoothing_factor": "the words behind masks are not smoothed; drop the flag"},
+        {"label_smoothing_factor": NO_SMOOTHING},
     ),
     *takes(
         (HUGGING_FACE,),

@@ -7,7 +7,7 @@ from bert_gpu.inference.config import FillMaskConfig
 from bert_gpu.settings import UserError
 
 SUMMARY = (
-    "Guesses the words behind each [MASK] of texts with a pretrained model. The texts are "
+    "Guesses the words for each [MASK] of texts with a pretrained model. The texts are "
     "arguments, or the lines of a file."
 )
 EXAMPLE = (

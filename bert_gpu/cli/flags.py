@@ -171,7 +171,8 @@ class Parsed:
 
     def tell_source(self, message):
         """A message, with the place added that the value of the flag it begins with comes from."""
-        given = self.sources.get(re.match(r"(?:--(?:no)?)?(\w*)", message)[1])
+        name = re.match(r"(?:--)?(\w*)", message)[1]  # or --noNAME, of a switch
+        given = self.sources.get(name) or self.sources.get(name.removeprefix("no"))
         if given is None or not given.blame:
             return self.tell_recipe(message)
         blame = given.blame[:100]

@@ -87,11 +87,16 @@ def shown(value, unit):
 
 
 def brief(content, width, num_lines):
-    """The first sentences of a text, as many as go into some lines of a width; at least one."""
+    """The first sentences of a text, and one that says the default, as many as go into some lines
+    of a width; at least one.
+    """
     sentences = re.split(r"(?<=[.?;]) (?=[A-Za-z\-])", content)
     while len(sentences) > 1 and len(textwrap.wrap(" ".join(sentences), width)) > num_lines:
-        sentences.pop()
-    return re.sub(";$", ".", " ".join(sentences))
+        others = [i for i, one in enumerate(sentences) if i and not one.startswith("Default")]
+        if not others:
+            break
+        del sentences[others[-1]]
+    return re.sub(r";(?= Default|$)", ".", " ".join(sentences))
 
 
 def names_of(field, aliases):

@@ -47,6 +47,8 @@ def command_of(words):
     if name.endswith(".py") and os.path.exists(name):
         return [sys.executable, name, *arguments]
     name = flags.COMMANDS.get(name, name).removeprefix("bert-gpu ")
+    if name.endswith(".py"):
+        raise UserError(f"launch: {name[:150]}: no such script; name one that is there")
     if name not in TAKES_PART:
         raise UserError(
             f"launch: needs a command after --, one of {', '.join(TAKES_PART)} or a script, not "

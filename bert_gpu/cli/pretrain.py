@@ -61,6 +61,7 @@ MAIN = {
     "The learning rate": ("optimizer", "learning_rate", "curve", "num_warmup_steps"),
     "How long, and what is kept": (
         "num_train_steps",
+        "num_train_epochs",
         "total_training_time",
         "save_checkpoints_steps",
     ),

@@ -12,7 +12,8 @@ from bert_gpu.train.hardware import count_gpus
 QUICK = "quick"
 SAID = (
     "no GPU and no settings given: using --recipe=quick, which takes minutes on a CPU; "
-    "--recipe=bert or any other flag gives BERT's own, and --recipe=quick keeps it beside others"
+    "--recipe=bert or any other flag selects BERT's settings; "
+    "add --recipe=quick to keep the quick ones with other flags"
 )
 # Flags that leave the settings of a script open.
 OPEN = {

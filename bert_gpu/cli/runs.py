@@ -9,7 +9,7 @@ from bert_gpu.watch.config import RunsConfig
 
 SUMMARY = (
     "Lists the runs under a folder, by default runs: whether each is running, stopped, finished or "
-    "diverged, its step, losses, speed, hours and when it last gave a sign of life."
+    "diverged, its step, losses, speed, hours and when it last wrote a file."
 )
 EXAMPLE = (
     "python -m bert_gpu runs",

@@ -24,6 +24,7 @@ PACKAGES = ("tensorflow", "tensorflow-text", "tf-models-official", "numpy", "num
 # of the environment: what changes how TensorFlow runs; none of them holds a secret
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "XLA_FLAGS", "TF_XLA_FLAGS", "NCCL_DEBUG")
 LEAST_FREE_BYTES = 2 << 30
+LONGER = "a larger --trial_seconds"
 INSTALL, INSTALL_GPU = "pip install bert-gpu", "pip install 'bert-gpu[gpu]'"
 OK, PROBLEM, NOTE = "ok", "problem", "note"
 
@@ -99,7 +100,7 @@ def verdict(findings):
         return f"training would not work as it should: {', '.join(problems)}"
     steps = [finding.topic for finding in findings if finding.topic.startswith("step on")]
     where = ", ".join(topic.removeprefix("step on ") for topic in steps)
-    return f"training would work, on {where}" if steps else "nothing is missing; nothing was tried"
+    return f"training would work, on {where}" if steps else "no problem found; nothing was run"
 
 
 def versions():
@@ -168,9 +169,10 @@ def driver_finding(found):
 
 def tensorflow_finding(seen):
     if "error" in seen:
-        return Finding(
-            "TensorFlow", PROBLEM, f"cannot be imported: {seen['error']}", INSTALL, details=seen
-        )
+        is_late = seen.get("is_late", False)
+        remedy = LONGER if is_late else INSTALL
+        text = f"{'its import' if is_late else 'cannot be imported:'} {seen['error']}"
+        return Finding("TensorFlow", PROBLEM, text, remedy, details=seen)
     built = f"built for CUDA {seen['cuda']}, cuDNN {seen['cudnn']}"
     text = f"{seen['version']}, {built if seen['cuda'] else 'built without CUDA'}; it finds "
     return Finding("TensorFlow", OK, text + (", ".join(seen["gpus"]) or "no GPU"), details=seen)
@@ -223,7 +225,8 @@ def is_older(driver_version, cuda_version):
 
 def rate_finding(name, found):
     if "error" in found:
-        return Finding(f"rate of {name}", PROBLEM, found["error"], details=found)
+        remedy = LONGER if found.get("is_late") else ""
+        return Finding(f"rate of {name}", PROBLEM, found["error"], remedy, found)
     rates = [f"{value / 1e9:,.0f} GFLOP/s in {kind}" for kind, value in found["flops"].items()]
     return Finding(f"rate of {name}", OK, f"{', '.join(rates)} (matrix product)", details=found)
 
@@ -231,6 +234,7 @@ def rate_finding(name, found):
 def step_finding(name, found, is_joint=False):
     if "error" in found:
         remedy = "try --all_reduce=ring or hierarchical, and NCCL_DEBUG=INFO" if is_joint else ""
+        remedy = remedy or (LONGER if found.get("is_late") else "")
         return Finding(f"step on {name}", PROBLEM, found["error"], remedy, found)
     seconds = found["seconds"]
     taken = format_seconds(seconds) if seconds >= 60 else f"{seconds:.1f} s"

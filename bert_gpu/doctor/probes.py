@@ -38,7 +38,7 @@ def attempt(kind, device="", seconds=120.0):
         output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         end(process)
-        return dict(error=f"did not end within {seconds:g} seconds")
+        return dict(error=f"did not end within {seconds:g} seconds", is_late=True)
     except BaseException:  # a Ctrl-C does not reach the trial's session
         end(process)
         raise

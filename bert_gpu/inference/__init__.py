@@ -1,4 +1,4 @@
-"""A trained model at work on text: hidden states for each line, and words behind [MASK].
+"""A trained model at work on text: hidden states for each line, and words for [MASK].
 
 `embed` and `fill_mask` do what the commands of these names do; `Embedder` keeps a model open for
 several calls.

@@ -79,7 +79,7 @@ def architecture(model):
         if not name.startswith(HEADS) or name.startswith(own)
     )
     facts = {
-        "Architecture": "BERT" if config.is_classic else "BERT with other switches",
+        "Architecture": "BERT" if config.is_classic else "BERT variant",
         "Weights": f"{num_weights:,}",
         "Layers": f"{config.num_hidden_layers} of width {config.hidden_size}, "
         f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}",

@@ -76,7 +76,10 @@ def describe_unused(notes):
     """What a model's files have and no model here, for the log; "" for nothing."""
     names = notes.unused
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"left out, for no model here has it: {', '.join(names[:3])}{more}" if names else ""
+    if not names:
+        return ""
+    why = "ignored, because bert-gpu's models have no such weights"
+    return f"{why}: {', '.join(names[:3])}{more}"
 
 
 def transfer(config, warn, format_name=None, describe=None):

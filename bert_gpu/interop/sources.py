@@ -54,7 +54,7 @@ def find_model(path, flag):
     if os.path.isdir(os.path.join(path, "checkpoints")):
         raise UserError(
             f"--{flag}={path}: this run is not finished, so it has "
-            "no model/ yet; run its command again to resume it"
+            f"no model/ yet; run its command again to resume it{ending_hint(path)}"[:300]
         )
     for folder in folders:
         if (old := displaced(folder)) is not None:
@@ -65,8 +65,27 @@ def find_model(path, flag):
     problem = "has no config.json" if os.path.exists(path) else "no such folder"
     raise UserError(
         f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, "
-        "or name a model/, run or Hugging Face BERT folder"
+        f"or name a model/, run or Hugging Face BERT folder{download_hint(path)}"
     )
+
+
+def download_hint(path):
+    """How to get a model that is named as on a model hub, OWNER/NAME or a name of Google's; "" for
+    other paths.
+    """
+    name = f"google-bert/{path}" if re.fullmatch(r"bert-(base|large)-[\w-]+", path) else path
+    owner, _, model = name.partition("/")
+    is_name = re.fullmatch(r"[\w.-]*bert[\w.-]*", model, re.IGNORECASE) and len(name) < 60
+    if os.path.exists(path) or os.path.exists(owner) or not is_name:
+        return ""
+    return f"; or get it: hf download {name} --local-dir {path}"
+
+
+def ending_hint(path):
+    """How to make a model of the newest checkpoint of a run; "" without one."""
+    names = os.listdir(os.path.join(path, "checkpoints"))
+    steps = [int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)", name))]
+    return f", or end it at its checkpoint: --num_train_steps={max(steps)}" if steps else ""
 
 
 def is_run(folder):
@@ -162,5 +181,5 @@ def check_casing(folder):
         raise UserError(
             f"{folder}: its tokenizer has {' and '.join(odd)} with "
             f"do_lower_case={str(lowers).lower()}, unlike Google's rules, the only ones here; to "
-            f"use them all the same, give --{'' if lowers else 'no'}do_lower_case"
+            f"use it anyway, give --{'' if lowers else 'no'}do_lower_case"
         )

@@ -112,7 +112,10 @@ def gelu_warning(config):
     """What to say of an exact gelu, which their code does not compute; else nothing."""
     if config.hidden_act != "gelu":
         return ""
-    return "; their gelu is the tanh approximation, ours is exact: hidden states differ by 1e-3"
+    return (
+        "; Google's code uses tanh-approximated GELU, this model the exact one: "
+        "hidden states will differ by about 1e-3"
+    )
 
 
 def left_out(weights, names):

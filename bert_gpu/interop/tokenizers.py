@@ -60,7 +60,9 @@ def tokenizer_files(tokenizer, config=None, must_open=False):
         theirs = {"tokenizer.json": tokenizer_json(tokenizer, config.type_vocab_size)}
     except UserError as error:
         if must_open:
-            raise UserError(f"--format=huggingface: {error}; import the folder here only") from None
+            raise UserError(
+                f"--format=huggingface: {error}; the folder can be used by bert-gpu only"
+            ) from None
         theirs = {}
     names = {
         f"{piece[1:-1].lower()}_token": name

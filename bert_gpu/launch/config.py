@@ -18,11 +18,11 @@ class LaunchConfig(Settings):
     restarts: int = setting(
         0,
         "How many times all workers are started again after one of them has died; they resume "
-        "from the last checkpoint. Bad input and a diverged training are no reason to.",
+        "from the last checkpoint. Bad input and divergence do not cause a restart.",
         low=0,
     )
     log_dir: str | None = setting(
         None,
         "Folder for the output of the workers other than 0, worker-00001.log and so on. Default: "
-        "a new folder in the system's temporary one, which goes when all went well.",
+        "a new folder in the system's temporary one, which is deleted after success.",
     )

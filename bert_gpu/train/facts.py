@@ -101,17 +101,17 @@ def data_facts(stored):
     if not isinstance(data, dict):
         return facts
     made = data.get("made") or {}
-    for name in ("objective", "masking", "masked_lm_prob", "tokenization", "vocab_size"):
+    # not vocab_size, which was asked for: the vocabulary may have fewer pieces
+    for name in ("objective", "masking", "masked_lm_prob", "tokenization"):
         if name in made:
             facts[name] = number(made[name])
     facts["records"] = f"{num_records(data):,} of {data.get('max_seq_length')} tokens at most"
     manifest = manifest_of(free, stored.get("hashes", {}))
     if manifest is None:
         return facts | {"text": f"its {FILE_NAME} is not where the run found it"}
-    size = sum(entry[1] for entry in manifest.inputs or []) / 1e6
     return facts | {
         "validation records": f"{manifest.num_validation_instances:,}",
-        "text": f"{len(manifest.inputs or [])} file(s), {size:,.1f} MB: "
+        "text": f"{len(manifest.inputs or [])} file(s): "
         f"{manifest.num_documents:,} documents, {manifest.num_sentences:,} sentences, "
         f"{manifest.num_tokens:,} tokens",
     }

@@ -91,9 +91,9 @@ FROM_ZERO = (0.0, None)
 LOSSES = [
     Chart("loss", "Loss", "loss", "loss", sign=-1, scale="either"),
     Chart("mlm-loss", "Masked words: loss", "mlm", "mlm_loss", sign=-1, scale="either"),
-    accuracy("mlm", "Masked words: right"),
+    accuracy("mlm", "Masked words: accuracy"),
     Chart("nsp-loss", "Sentence pairs: loss", "nsp", "nsp_loss", sign=-1, scale="either"),
-    accuracy("nsp", "Sentence pairs: right"),
+    accuracy("nsp", "Sentence pairs: accuracy"),
 ]
 STEPS = [
     Chart("learning-rate", "Learning rate", "learning_rate", smooths=False, bounds=FROM_ZERO),

@@ -26,6 +26,7 @@ from bert_gpu.watch.style import (
     MUTED,
     PAPER,
     VARIABLES,
+    encodable,
     short_number,
     style_of,
 )
@@ -36,7 +37,8 @@ MARGINS = dict(left=0.115, right=0.975, bottom=0.17, top=0.97)  # shares of a pi
 HEADROOM = 1.05  # of an axis that begins at 0, above the highest value
 TITLED_TOP = 0.9  # of one with a title
 MINUTES_BELOW = 2.0  # hours, below which all of a chart is shown in minutes
-NAME_CHARACTERS = 28  # of a run beside its bar
+NAME_CHARACTERS = 28  # of a run beside its bar or in a legend
+NUM_NAMES = 12  # in a legend
 MAX_DECADES_WITHOUT_POWERS = 1.5  # of a logarithmic axis whose ticks are not powers of ten
 STYLE = {
     "font.size": 9.5,
@@ -223,6 +225,7 @@ def any_script():
 
 
 def short_name(name):
+    name = encodable(name)
     return name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…"
 
 
@@ -269,21 +272,30 @@ def geometry(figure):
 
 
 def write_png(figure, file, title, names):
-    """Writes a figure as PNG to an open binary file, with a title and, for several runs, a legend.
-    names: {index: name}.
+    """Writes a figure as PNG to an open binary file, with a title and, for several runs, a legend
+    beside it. names: {index: name}, of which at most NUM_NAMES are told.
     """
     with matplotlib.rc_context(STYLE), any_script():
         axes = figure.axes[0]
         if figure.get_layout_engine() is None:
             figure.subplots_adjust(top=TITLED_TOP)
-        axes.set_title(title, loc="left", fontsize=10.5, color=INK)
+        axes.set_title(encodable(title), loc="left", fontsize=10.5, color=INK)
         if len(names) > 1:
-            lines = []
-            for index in names:
-                color, dashes = style_of(index)
-                lines += axes.plot([], [], color=color, linestyle=dashes, linewidth=1.7)
-            # matplotlib would leave out a name that begins with _
-            axes.legend(lines, [f" {name}" for name in names.values()], fontsize=8, frameon=False)
-        figure.savefig(
-            file, format="png", dpi=DOTS, facecolor=PAPER, metadata={"Software": "bert-gpu"}
-        )
+            add_legend(axes, names)
+        look = dict(dpi=DOTS, facecolor=PAPER, bbox_inches="tight")
+        figure.savefig(file, format="png", metadata={"Software": "bert-gpu"}, **look)
+
+
+def add_legend(axes, names):
+    """Names of runs beside the axes, where they cover no curve. names: {index: name}."""
+    lines, texts = [], []
+    for index, name in list(names.items())[:NUM_NAMES]:
+        color, dashes = style_of(index)
+        lines += axes.plot([], [], color=color, linestyle=dashes, linewidth=1.7)
+        texts.append(f" {short_name(name)}")  # matplotlib would leave out one that begins with _
+    if len(names) > NUM_NAMES:
+        lines += axes.plot([], [], alpha=0)
+        texts.append(f" … and {len(names) - NUM_NAMES} more")
+    axes.legend(
+        lines, texts, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+    )

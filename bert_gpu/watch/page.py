@@ -18,7 +18,7 @@ from bert_gpu.watch.sections import (
     summary_of_entry,
     trial_metrics,
 )
-from bert_gpu.watch.style import ACTIVITIES, SERIES, VARIABLES, short_number
+from bert_gpu.watch.style import ACTIVITIES, SERIES, VARIABLES, encodable, short_number
 
 GENERATOR = "bert-gpu report"
 AXIS_NAMES = dict(step="steps", tokens="tokens", hours="time")
@@ -35,11 +35,14 @@ PAGE = """<!DOCTYPE html>
 <title>{title}</title>
 <style>
 {style}
+{axis_rules}
+</style>
+<style id="rules">
 {rules}
 </style>
 </head>
 <body data-refresh="{refresh}" data-version="{version}">
-<h1>{title}</h1>
+<h1 id="title">{title}</h1>
 <p class="meta"><span id="made">{made}</span><span id="note"></span></p>
 {controls}
 <main id="content">
@@ -54,7 +57,7 @@ PAGE = """<!DOCTYPE html>
 
 
 def text(value):
-    return html.escape(str(value))
+    return html.escape(encodable(str(value)))
 
 
 def file_text(name):
@@ -74,24 +77,27 @@ def page(title, made, content, *, axes, axis, refresh_seconds=0, version="", rul
         title=text(title),
         made=text(made),
         style=file_text("report.css"),
-        rules=rules + axis_rules(),
+        axis_rules=axis_rules(),
+        rules=rules,
         script=file_text("report.js"),
         refresh=f"{refresh_seconds:g}",
         version=text(version),
-        controls=controls(axes, axis) if axes else "",
+        controls=controls(axes, axis),
         content=content,
     )
 
 
 def controls(axes, axis):
-    """The choices of axis and scale."""
-    chosen = axis if axis in axes else axes[0]
+    """The choices of axis and scale, hidden while there is nothing to choose between."""
+    chosen = axis if axis in axes else next(iter(axes), None)
     axis_choices = "".join(
         choice("x", name, AXIS_NAMES[name], name == chosen) for name in AXES if name in axes
     )
     scale_choices = "".join(choice("y", name, name, name == "linear") for name in SCALES)
+    hidden = "" if axes else " hidden"
     return (
-        f'<form class="bar"><fieldset><legend>by</legend>{axis_choices}</fieldset>'
+        f'<form id="controls" class="bar" autocomplete="off"{hidden}>'
+        f"<fieldset><legend>by</legend>{axis_choices}</fieldset>"
         f"<fieldset><legend>losses</legend>{scale_choices}</fieldset></form>"
     )
 
@@ -161,6 +167,7 @@ def legend(section):
     """Names with their colours, each of which can be switched off."""
     entries = "".join(
         f'<label><input type="checkbox" id="{id_of(section)}-{entry.index}" checked '
+        'autocomplete="off" '
         f'data-run="{entry.index}" data-color="{entry.index % len(SERIES)}" '
         f'data-name="{text(entry.name)}">{swatch(entry.index)}{text(entry.name)}</label>'
         for entry in section.entries
@@ -179,7 +186,7 @@ def cards(section):
         state = state_of_entry(entry)
         found.append(
             f'<div class="card"><h4>{swatch(entry.index)}{text(entry.name)}'
-            f'<span class="state {state}">{state}</span></h4><dl>{facts}</dl></div>'
+            f'<span class="state {text(state)}">{text(state)}</span></h4><dl>{facts}</dl></div>'
         )
     return f'<div class="cards">{"".join(found)}</div>'
 

@@ -6,7 +6,14 @@ import typing
 
 import numpy as np
 
-from bert_gpu.files import atomic_file, check_writable, exists, write_text
+from bert_gpu.files import (
+    atomic_file,
+    check_regular,
+    check_writable,
+    exists,
+    readable,
+    write_text,
+)
 from bert_gpu.settings import UserError
 from bert_gpu.watch import charts, page, sections
 from bert_gpu.watch.config import AXES
@@ -168,11 +175,12 @@ def check_output(path):
 def check_ours(path):
     """UserError for a file that no report has written."""
     if exists(path):
-        with open(path, "rb") as file:
+        check_regular(path)
+        with readable(path), open(path, "rb") as file:
             start = file.read(MARK_BYTES)
         if b"bert-gpu" not in start:
             raise UserError(
-                f"{path}: is there and was not written by `report`; name another --output"
+                f"{path}: exists and was not written by `report`; name another --output"
             )
 
 

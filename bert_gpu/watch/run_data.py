@@ -17,11 +17,11 @@ import os
 import re
 
 import numpy as np
-import psutil
 import safetensors
 
 from bert_gpu.console import printable
 from bert_gpu.files import check_regular, read_json, readable
+from bert_gpu.lock_holder import ENDED, RUNNING, state_of_holder
 from bert_gpu.settings import UserError, fields_of, shortened
 from bert_gpu.train.progress import RunRecord
 from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, SAMPLES, VARIABLES
@@ -36,7 +36,6 @@ NOT_METRICS = ("num_examples", "step")  # of eval_results.json
 TRIAL = re.compile(r"trial-\d+")  # folders of finetune/sweep.py
 HUGE = 1e100  # from which a value counts as not finite: charts could not be scaled to it
 END_BYTES = 200  # of what was read before, by which a file is known again
-CLOCK_SECONDS = 2.0  # by which the clock of a file system may be off
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +48,7 @@ class Run:
         of validation, NaN where a line has no value; both have "step", "hours" and "tokens" (NaN
         when not known). Names of `valid` have no "eval_".
       results: {name: number} of eval_results.json. samples: [Sample] in order of step.
-      state: "finished", "running", "diverged" or "stopped". num_parameters: None = not known.
+      state: as of `state_of`. num_parameters: None = not known.
     """
 
     path: str
@@ -126,6 +125,8 @@ def find_runs(paths):
     """
     found = []
     for path in paths:
+        if not path:
+            raise UserError("report: a folder's name is empty; name the --output_dir of a run")
         if not os.path.isdir(path):
             problem = "is not a folder" if os.path.exists(path) else "no such folder"
             raise UserError(f"{path[:150]}: {problem}; name the --output_dir of a run")
@@ -258,25 +259,15 @@ def read_folder(path, name, log):
 
 
 def state_of(path, record):
+    """ "finished", "running", "diverged", "stopped", or "on HOST": its process was one of another
+    host, which cannot be asked whether it is alive.
+    """
     if record.get("exported_step") is not None:
         return "finished"
-    if is_held(os.path.join(path, LOCK)):
-        return "running"
-    return record.get("ended") or "stopped"
-
-
-def is_held(path):
-    """Whether the process that reserved a run's folder is alive on this machine: one with the
-    number in the lock, which was there before it was written. Taking the lock would answer this,
-    too, but refuse the folder to a run that begins in that moment.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            process = psutil.Process(int(file.read()))
-        written = os.stat(path).st_mtime
-        return process.is_running() and process.create_time() <= written + CLOCK_SECONDS
-    except (OSError, ValueError, psutil.Error):
-        return False
+    holder = state_of_holder(os.path.join(path, LOCK))
+    if holder == RUNNING:
+        return RUNNING
+    return record.get("ended") or ("stopped" if holder == ENDED else holder)
 
 
 def is_validation(line):
@@ -398,15 +389,19 @@ def add_axes(train, valid):
 def cumulative_tokens(train):
     """Real tokens (padding not counted) consumed until each line, (n,); NaN when not known.
 
-    A line gives tokens a sequence, as a ratio of two rates, and sequences of a step. The first line
-    of a session has no rates; that of the nearest line stands in.
+    A line gives tokens a sequence and sequences a step as ratios of rates, which are means over its
+    interval. The first line of a session has no rates: the tokens of the nearest line and the batch
+    of its last step stand in.
     """
     steps, batch = train["step"], train.get("global_batch_size")
     rates = [train.get(f"{name}_per_second") for name in ("tokens", "sequences")]
+    step_rate = train.get("steps_per_second", np.full(len(steps), np.nan))
     if batch is None or any(rate is None for rate in rates):
         return np.full(len(steps), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         length = rates[0] / rates[1]
+        mean_batch = rates[1] / step_rate
+    batch = np.where(np.isfinite(mean_batch), mean_batch, batch)
     is_known = np.isfinite(length)
     if not is_known.any():
         return np.full(len(steps), np.nan)

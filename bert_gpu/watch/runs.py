@@ -8,35 +8,38 @@ import os
 import time
 
 from bert_gpu.console import HUGE, format_metric, format_seconds
-from bert_gpu.files import check_regular, parse_json, read_json, readable
-from bert_gpu.settings import UserError, fields_of
+from bert_gpu.files import check_regular, read_json, readable
+from bert_gpu.settings import UserError, fields_of, shortened
 from bert_gpu.train.progress import RunRecord
 from bert_gpu.train.run_files import CHECKPOINTS, METRICS, MODEL, RUN
-from bert_gpu.train.sinks import metrics_complaint
-from bert_gpu.watch.run_data import find_below, is_validation, state_of
+from bert_gpu.train.sinks import parse_line
+from bert_gpu.watch.run_data import EVAL, as_name, distinct, find_below, is_validation, state_of
 
-TAIL_BYTES = 1 << 16  # of metrics.jsonl that are read first; more where they do not suffice
+TAIL_BYTES = 1 << 16  # of metrics.jsonl that are read and checked
+MAX_BYTES = 1 << 24  # of it that are searched for a line of a kind that is not there
 DAMAGED = "damaged"
-HEADINGS = ("run", "state", "step", "loss", "validation", "tokens/s", "hours", "last sign")
+HEADINGS = ("run", "state", "step", "loss", "validation", "tokens/s", "hours", "last write")
 
 
 def find(path):
     """Folders of runs in a folder and the folders below it, none inside another; the folder itself
     may be one. UserError when there is no such folder.
     """
+    if not path:
+        raise UserError("runs: the folder's name is empty; name one that holds runs, such as runs")
     if not os.path.isdir(path):
         problem = "is not a folder" if os.path.exists(path) else "no such folder"
         raise UserError(f"{path[:150]}: {problem}; name one that holds runs")
-    return find_below(path)
+    return distinct(find_below(path))
 
 
 def look(path, now=None):
     """What one run is up to: a dict of JSON values, None where something is not known.
 
-    Keys: path, kind ("pretrain" or "finetune"), state ("running", "stopped", "finished", "diverged"
+    Keys: path, kind ("pretrain" or "finetune"), state (as of run_data.state_of,
     or "damaged"), problem (of a damaged one), step, num_steps, loss, eval_loss, eval_step,
     tokens_per_second, hours, remaining_seconds (of a running one), silent_seconds (since the last
-    sign of life). now: time.time().
+    write). now: time.time().
     """
     names = ("problem", "step", "num_steps", "loss", "eval_loss", "eval_step")
     names += ("tokens_per_second", "hours", "remaining_seconds")
@@ -84,40 +87,36 @@ def silence(path, now):
 
 def last_lines(path):
     """(last line of training, last line of validation) of a metrics.jsonl, {} each where there is
-    none. UserError when one of its last lines is damaged; one without an end is being written.
+    none in its last MAX_BYTES. UserError when one of its last lines is damaged; one without an end
+    is being written.
     """
     if not os.path.exists(path):
         return {}, {}
     check_regular(path)
-    size, num_bytes = os.path.getsize(path), TAIL_BYTES
-    while True:
-        found = {False: {}, True: {}}
-        for line in tail(path, num_bytes):
-            found[is_validation(line)] = line
-        if all(found.values()) or num_bytes >= size:
-            return found[False], found[True]
-        num_bytes *= 8
+    found = {False: {}, True: {}}
+    for text in tail(path, TAIL_BYTES):
+        line = parse_line(text, f"{path}, line {shortened(text.strip())!r}")
+        found[is_validation(line)] = line
+    if not all(found.values()) and os.path.getsize(path) > TAIL_BYTES:
+        for text in reversed(tail(path, MAX_BYTES)):
+            # parses only lines of the kind that is lacking
+            if not found[kind := f'"{EVAL}' in text]:
+                found[kind] = parse_line(text, f"{path}, line {shortened(text.strip())!r}")
+            if all(found.values()):
+                break
+        else:
+            if not any(found.values()):
+                raise UserError(f"{path}: no whole line in its last {MAX_BYTES >> 20} MiB")
+    return found[False], found[True]
 
 
 def tail(path, num_bytes):
-    """The whole lines among the last bytes of a metrics.jsonl, as dicts."""
+    """The whole lines among the last bytes of a file, as texts."""
     with open(path, "rb") as file:
         start = max(0, os.fstat(file.fileno()).st_size - num_bytes)
         file.seek(start)
-        lines = file.read().decode("utf-8", "replace").split("\n")
-    lines = lines[1:-1] if start else lines[:-1]
-    values = []
-    for number, line in enumerate(lines, 1 - len(lines)):
-        try:
-            content = parse_json(line)
-            problem = metrics_complaint(content)
-        except (ValueError, RecursionError) as error:
-            problem = f"not valid JSON ({error})"
-        if problem:
-            where = "the last line" if number == 0 else f"{-number} lines before the last"
-            raise UserError(f"{path}, {where}: {problem}; correct or remove it"[:300])
-        values.append(content)
-    return values
+        lines = file.read(num_bytes).decode("utf-8", "replace").split("\n")
+    return lines[1:-1] if start else lines[:-1]
 
 
 def table(runs):
@@ -131,7 +130,7 @@ def table(runs):
         ).rstrip()
         for row in rows
     ]
-    problems = [f"{run['path']}: {run['problem']}" for run in runs if run["problem"]]
+    problems = [as_name(run["problem"])[:300] for run in runs if run["problem"]]
     return lines + ([""] + problems if problems else [])
 
 
@@ -146,7 +145,7 @@ def cells(run):
         step += f" of {run['num_steps']:,}"
     ago = shown("silent_seconds", lambda seconds: f"{in_words(seconds)} ago")
     return (
-        run["path"],
+        as_name(run["path"]),
         run["state"],
         step,
         shown("loss", format_metric),

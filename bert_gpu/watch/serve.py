@@ -9,13 +9,14 @@ import http.server
 import os
 import threading
 
+from bert_gpu.lock_holder import state_of_holder
 from bert_gpu.settings import UserError
 from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, SAMPLES
 from bert_gpu.watch import page, run_data
 from bert_gpu.watch.report import make_report, now
 
 HOST = "127.0.0.1"
-HOST_NAMES = (HOST, "localhost")
+HOST_NAMES = (HOST, "localhost", "::1")
 WATCHED = (RUN, METRICS, SAMPLES, EVAL_RESULTS)
 
 
@@ -66,15 +67,22 @@ def signature(paths):
                 found.append(f"{status.st_size}.{status.st_mtime_ns}")
             except OSError:
                 found.append("")
-        found.append(str(run_data.is_held(os.path.join(path, LOCK))))
+        found.append(state_of_holder(os.path.join(path, LOCK)))
     return hashlib.sha256("-".join(found).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def host_of(header):
+    """The name in a Host header, which may have a port, and brackets around an IPv6 address."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()
 
 
 def handler_of(served):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             # a page elsewhere that has its name point here may not read the report
-            if self.headers.get("Host", "").rpartition(":")[0] not in HOST_NAMES:
+            if host_of(self.headers.get("Host", "")) not in HOST_NAMES:
                 self.send_error(403)
                 return
             if self.path.split("?")[0] != "/":

@@ -46,6 +46,11 @@ def short_number(value):
     return f"{value:.4g}"
 
 
+def encodable(text):
+    """A text in which what UTF-8 cannot hold, such as half of a pair of surrogates, is escaped."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def slug(name):
     """A name in what ids and names of files may have: a to z, 0 to 9 and -; "" if nothing is
     left.

@@ -36,6 +36,8 @@ def test_the_facts_are_those_of_the_files(run, data):
         f"{sequences * made['max_seq_length']:,} in {sequences:,} sequences"
     )
     assert f"{made['num_documents']:,} documents" in facts["Data"]["text"]
+    # the sizes of compressed files and the asked size of a vocabulary are none of the model's
+    assert " MB" not in facts["Data"]["text"] and "vocab_size" not in facts["Data"]
     assert facts["Data"]["records"].startswith(f"{made['num_train_instances']:,} of ")
     trained = [line for line in lines if "loss" in line][-1]
     assert facts["Results"]["training at step 12"] == f"loss {trained['loss']:.4g}"

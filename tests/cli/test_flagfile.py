@@ -7,7 +7,7 @@ import pytest
 from bert_gpu.__main__ import main
 from bert_gpu.cli import classify, data, flagfile, flags, pretrain
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, fields_of, value_type
 
 COMMANDS = dict(data=data, pretrain=pretrain, classify=classify)
 CALLS = [
@@ -164,3 +164,20 @@ def test_no_other_file_is_overwritten(tmp_path):
         with pytest.raises(UserError, match="line breaks"):
             parse("data", f"--text_field={value}").save_config(str(tmp_path / "x"), [])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["notes.txt", "pipe"]
+
+
+def test_what_comes_from_a_file_is_said_of_every_flag(tmp_path):
+    """Also of one whose name begins with no, which is no switch that is turned off."""
+    path = tmp_path / "a.flags"
+    names = {
+        name: field
+        for name, field in fields_of(*pretrain.CLASSES).items()
+        if name.startswith("no") or name in ("xla", "model")
+    }
+    assert "norm_type" in names and "norm_first" in names
+    for name, field in names.items():
+        value = "" if value_type(field)[0] is bool else "=1"
+        path.write_text(f"--{name}{value}\n")
+        parsed = parse("pretrain", f"--flagfile={path}")
+        for message in (f"--{name}=1: odd", f"{name}=1: odd", f"--no{name}: odd"):
+            assert f"({path}: line 1)" in parsed.tell_source(message), message

@@ -156,7 +156,7 @@ def test_help_shows_the_main_flags_by_topic(script, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     main = COMMANDS[script].MAIN
     names = [name for topic in main.values() for name in topic]
-    assert 15 <= len(names) <= 20 and len(set(names)) == len(names)
+    assert 15 <= len(names) <= 21 and len(set(names)) == len(names)
     text = help_of(script, "--help", capsys)
     lines = text.splitlines()
     assert re.findall(r"^  --(\w+)", text, re.MULTILINE) == names
@@ -165,6 +165,8 @@ def test_help_shows_the_main_flags_by_topic(script, capsys, monkeypatch):
     for name in names:
         start = help_text.brief(fields[name].metadata["help"], 94, help_text.LINES)
         assert " ".join(start.split()).removesuffix(".") in " ".join(text.split())
+        if "Default: " in fields[name].metadata["help"]:
+            assert "Default: " in start
     full = " ".join(help_of(script, "--helpfull", capsys).split())
     for name, field in fields.items():
         assert f"--{name}" in full and " ".join(field.metadata["help"].split()) in full
@@ -178,6 +180,10 @@ def test_brief_keeps_whole_sentences():
         help_text.brief("One is here. two follows. Three too.", 25, 1)
         == "One is here. two follows."
     )
+    told = help_text.brief("One is here. Two follows here. Default: three.", 30, 1)
+    assert told == "One is here. Default: three."
+    told = help_text.brief("One is here; two follows here. Default: three.", 30, 1)
+    assert told == "One is here. Default: three."
     assert help_text.brief("a: one thing; b: another thing", 20, 1) == "a: one thing."
     assert help_text.brief("one sentence that is far too long", 10, 1) == (
         "one sentence that is far too long"

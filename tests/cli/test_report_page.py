@@ -123,6 +123,56 @@ def test_the_read_out_says_what_the_curve_is(tmp_path, browser):
         assert float(value.split()[-1]) == pytest.approx(step, abs=1)
 
 
+def until(condition):
+    """A promise of JavaScript that a condition holds at last."""
+    return f"""
+    new Promise(resolve => {{
+      const look = () => {{ if ({condition}) resolve(true); else setTimeout(look, 50); }};
+      look();
+    }})
+    """
+
+
+@pytest.mark.long
+def test_a_page_that_was_opened_early_becomes_whole(tmp_path, browser):
+    """Before the first line there is nothing to choose between; tokens become known later."""
+    folder = make_run(tmp_path / "run", [])
+    config = ReportConfig(watch=True, refresh_seconds=1.0, x="tokens")
+    browser.ask(
+        "Network.emulateNetworkConditions",
+        **dict(offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1),
+    )
+    with serve.open_server([str(tmp_path)], config) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        host, port = server.server_address
+        browser.open(f"http://{host}:{port}/")
+        assert browser.evaluate(LOADED)
+        assert browser.evaluate(SHOWN) == []
+        first = [dict(step=step, loss=8 / step, gradient_norm=1.0) for step in (1, 2)]
+        write_lines(folder / "metrics.jsonl", first)
+        assert browser.evaluate(until('document.querySelector("#controls:not([hidden])")'))
+        assert set(browser.evaluate(SHOWN)) == {1}
+        write_lines(folder / "metrics.jsonl", noisy(20))
+        assert browser.evaluate(until('document.getElementById("x-tokens")?.checked'))
+        assert set(browser.evaluate(SHOWN)) == {1}
+        browser.evaluate('document.getElementById("x-step").click()')
+        make_run(tmp_path / "other", noisy(20))
+        assert browser.evaluate(until('document.title === "other, run"'))
+        assert browser.evaluate('document.getElementById("title").textContent') == "other, run"
+        assert browser.evaluate('document.getElementById("x-step").checked')
+        assert set(browser.evaluate(SHOWN)) == {1}
+        browser.evaluate('document.getElementById("runs-1").click()')
+        hidden = 'document.querySelectorAll("#runs .run-1").length'
+        assert browser.evaluate(hidden) > 0
+        assert browser.evaluate("""
+            [...document.querySelectorAll("#runs .run-1")].every(
+              part => !part.getClientRects().length)
+        """)
+        server.shutdown()
+        thread.join()
+
+
 @pytest.mark.long
 def test_a_served_page_follows_the_run_and_keeps_what_was_chosen(tmp_path, browser):
     folder = make_run(tmp_path / "run", list(noisy(20)))

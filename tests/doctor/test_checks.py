@@ -156,6 +156,9 @@ def test_a_tensorflow_that_is_broken_is_a_finding(tmp_path, monkeypatch, name):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = probes.attempt("look", "", 0.5 if name == "hang" else 60.0)
     assert found["error"].startswith(problem)
+    (told,) = problems(checks.examine(DoctorConfig(), lambda *_: found)).values()
+    remedy = "a larger --trial_seconds" if name == "hang" else "pip install bert-gpu"
+    assert told.topic == "TensorFlow" and told.remedy == remedy and problem in told.text
 
 
 def test_an_interrupt_ends_the_trial_too(tmp_path, monkeypatch):

@@ -92,7 +92,7 @@ def test_an_exact_gelu_goes_out_with_a_note_and_comes_back(theirs, tmp_path, cap
     config = ModelConfig(**tensorflow_1.SHAPE)
     models.write_model(str(tmp_path / "ours"), config, ours.weights)
     code, out, _ = export(capsys, tmp_path / "ours", tmp_path / "out", "--format=google")
-    assert code == 0 and "tanh approximation" in out
+    assert code == 0 and "tanh-approximated GELU" in out
     assert json.loads((tmp_path / "out" / "bert_config.json").read_text())["hidden_act"] == "gelu"
     back = google.read(str(tmp_path / "out"))
     assert back.config == config

@@ -226,9 +226,11 @@ def test_what_is_launched(tmp_path, monkeypatch):
     assert launch.command_of(["embed"]) == [*start, "embed"]
     (tmp_path / "own.py").touch()
     assert launch.command_of(["own.py", "1"]) == [sys.executable, "own.py", "1"]
-    for words in ([], ["other.py"], ["doctor"]):
+    for words in ([], ["doctor"]):
         with pytest.raises(UserError, match="launch: needs a command after --"):
             launch.command_of(words)
+    with pytest.raises(UserError, match="launch: other.py: no such script"):
+        launch.command_of(["other.py"])
 
 
 def test_the_command_keeps_logs_of_what_went_wrong(tmp_path, monkeypatch, capfd):

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 
+import matplotlib.image
 import pytest
 
 from bert_gpu.__main__ import main as command
@@ -285,8 +286,8 @@ def test_files_are_written_and_replaced(tmp_path, capsys):
         ([], "needs the folder of a run"),
         (["nothing"], "nothing: no such folder"),
         (["run", "--output=x.pdf"], "--output=x.pdf: must end in .html"),
-        (["run", "--output=mine.html"], "mine.html: is there and was not written by `report`"),
-        (["run", "--output=own/page.html"], "page-loss.png: is there and was not written"),
+        (["run", "--output=mine.html"], "mine.html: exists and was not written by `report`"),
+        (["run", "--output=own/page.html"], "page-loss.png: exists and was not written"),
         (["run", "--output=run/metrics.jsonl/x.html"], "is a file, not a folder"),
         (["run", "--output=folder.html"], "--output=folder.html: is a folder"),
         (["run", "--x=epochs"], "--x=epochs: must be one of step, tokens, hours"),
@@ -343,6 +344,45 @@ def test_a_run_that_cannot_be_read_is_left_out(tmp_path, capsys):
     assert "warning: left out, because it is damaged:" in capsys.readouterr().err
     assert report_command(tmp_path / "runs" / "odd", "--watch") == 2
     assert "metrics.jsonl: is a folder, not a file" in capsys.readouterr().err
+
+
+def test_names_that_are_no_utf_8_are_escaped(tmp_path):
+    """Of folders, and what a JSON escape makes in sentences and metrics."""
+    odd = os.fsdecode(b"odd-\xff")
+    sample = dict(step=1, seconds=1.0, text="half \ud800 [MASK]", guesses=[[0.5, "\udfff"]])
+    lines = [line(1), line(2), validation(2, **{"eval_odd-\udcff": 0.5})]
+    for name in (odd, "two\nlines"):
+        make_run(tmp_path / "runs" / name, lines, samples=[sample])
+    target = tmp_path / "page.html"
+    assert report_command(tmp_path / "runs", f"--output={target}") == 0
+    text = target.read_text()
+    assert "odd-\\udcff" in text and "two\\nlines" in text and "half \\ud800" in text
+
+
+def test_the_names_of_many_runs_cover_no_curve(tmp_path):
+    for number in range(15):
+        make_run(tmp_path / f"a-run-with-a-long-name-{number}", [line(1), line(2)])
+    runs = run_data.read_runs(run_data.find_runs([str(tmp_path)]))
+    names = {index: run.name for index, run in enumerate(runs)}
+    drawing = report.import_drawing()
+    chart = charts.LOSSES[0]
+    figure = drawing.draw(chart, list(enumerate(runs)), "step", False, 0.0)
+    with open(tmp_path / "loss.png", "wb") as file:
+        drawing.write_png(figure, file, "Loss", names)
+    axes = figure.axes[0]
+    texts = [text.get_text().strip() for text in axes.get_legend().get_texts()]
+    assert len(texts) == 13 and texts[-1] == "… and 3 more"
+    box = axes.get_legend().get_window_extent()
+    assert box.x0 >= axes.get_window_extent().x1
+    height, width, _ = matplotlib.image.imread(tmp_path / "loss.png").shape
+    assert width > height and width > 200 * 4.6, "the names are in the picture"
+
+
+def test_a_pipe_is_no_report(tmp_path, capsys):
+    run = make_run(tmp_path / "run", [line(1)])
+    os.mkfifo(tmp_path / "p.html")
+    assert report_command(run, f"--output={tmp_path}/p.html") == 2
+    assert "p.html: is a pipe" in capsys.readouterr().err
 
 
 def test_without_matplotlib_the_remedy_is_told(tmp_path, monkeypatch):

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from bert_gpu.files import only_writer
+from bert_gpu.lock_holder import read_holder, this_process, write_holder
 from bert_gpu.settings import UserError
 from bert_gpu.watch import run_data
 from bert_gpu.watch.curves import NUM_BINS, binned, finite, smoothed, thinned
@@ -135,6 +137,13 @@ def test_tokens_are_summed_over_changing_batches(tmp_path):
     assert np.isnan(read(folder).valid["tokens"]).all()
 
 
+def test_tokens_of_a_batch_ramp_are_those_of_the_whole_interval(tmp_path):
+    """Steps of 4, 4 and 8 sequences of 10 tokens: the batch of the last step counts once."""
+    ramp = line(3, global_batch_size=8, sequences_per_second=16.0, tokens_per_second=160.0)
+    run = read(make_run(tmp_path / "run", [ramp | dict(steps_per_second=3.0)]))
+    assert run.train["tokens"] == pytest.approx([160])
+
+
 def test_missing_values_are_not_numbers(tmp_path):
     run = read(make_run(tmp_path / "run", [line(1, loss=None), line(2), line(3, loss=None)]))
     assert np.isnan(run.train["loss"]).tolist() == [True, False, True]
@@ -176,6 +185,31 @@ def test_the_state_of_a_run(tmp_path):
     # a process that got the number of the one that wrote the lock
     os.utime(running / ".run.lock", (1e9, 1e9))
     assert read(running).state == "stopped"
+
+
+def test_a_lock_names_one_process_whatever_the_clock(tmp_path):
+    folder = make_run(tmp_path / "run", [line(1)])
+    lock = folder / ".run.lock"
+    with only_writer(str(folder), "run", "--output_dir"):
+        assert read(folder).state == "running"
+    os.utime(lock, (1e9, 1e9))
+    assert read(folder).state == "running", "its clock was wrong"
+    own = this_process()
+    assert read_holder(lock) == own
+    for changed, state in (
+        (dict(start_ticks=own.start_ticks + 1), "stopped"),
+        (dict(boot_id="another"), "stopped"),
+        (dict(process_id=1234567890), "stopped"),
+        (dict(host="elsewhere"), "on elsewhere"),
+    ):
+        write_holder(lock, own._replace(**changed))
+        assert read(folder).state == state
+    record = make_run(tmp_path / "lost", [line(1)], ended="diverged")
+    write_holder(record / ".run.lock", own._replace(host="elsewhere"))
+    assert read(record).state == "diverged"
+    for text in ("", "x\n", "- - - -\n", "1 x y z\n", "9" * 400):
+        lock.write_text(text)
+        assert read(folder).state == "stopped"
 
 
 def test_parameters_are_those_of_the_newest_checkpoint(tmp_path):

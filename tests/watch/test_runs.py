@@ -49,11 +49,17 @@ def test_each_state(tmp_path):
 def test_a_long_run_is_read_from_its_end(tmp_path, monkeypatch):
     lines = [FIRST, *(line(step) for step in range(1, 3000))]
     run = make_run(tmp_path / "long", lines)
-    read = []
-    tail = runs.tail
+    read, parsed = [], []
+    tail, parse_line = runs.tail, runs.parse_line
     monkeypatch.setattr(runs, "tail", lambda path, size: read.append(size) or tail(path, size))
+    monkeypatch.setattr(
+        runs, "parse_line", lambda *args: parsed.append(len(args[0])) or parse_line(*args)
+    )
     assert look(run)["step"] == 2999 and look(run)["eval_step"] == 0
-    assert read[0] == runs.TAIL_BYTES, "and more only for the validation"
+    assert read[:2] == [runs.TAIL_BYTES, runs.MAX_BYTES], "and more only for the validation"
+    assert sum(parsed) <= 2 * runs.TAIL_BYTES, "of which only its line is parsed"
+    monkeypatch.setattr(runs, "MAX_BYTES", 2 * runs.TAIL_BYTES)
+    assert look(run)["step"] == 2999 and look(run)["eval_step"] is None
     with open(run / "metrics.jsonl", "a") as file:
         file.write(json.dumps(validation(2999)) + '\n{"step": 3000, "lo')
     read.clear()
@@ -66,11 +72,11 @@ def test_a_long_run_is_read_from_its_end(tmp_path, monkeypatch):
     [
         (lambda run: (run / "run.json").write_text("{"), "run.json: not valid JSON"),
         (lambda run: (run / "run.json").write_text("{}"), "has no 'settings'"),
-        (lambda run: (run / "metrics.jsonl").write_text("x\n{}\n"), "1 lines before the last: not"),
-        (lambda run: (run / "metrics.jsonl").write_text("{}\n"), "the last line: has no 'step'"),
+        (lambda run: (run / "metrics.jsonl").write_text("x\n{}\n"), "line 'x': not valid JSON"),
+        (lambda run: (run / "metrics.jsonl").write_text("{}\n"), "line '{}': has no 'step'"),
         (
             lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\xfe\n"),
-            "the last line: not valid",
+            "\ufffd': not valid",
         ),
         (
             lambda run: (run / "metrics.jsonl").write_text(f'{{"step": 1, "loss": {10**500}}}\n'),
@@ -109,6 +115,35 @@ def test_runs_are_found_below_but_not_inside_runs(tmp_path):
     for path in ("file", "missing"):
         with pytest.raises(UserError, match=path):
             runs.find(str(tmp_path / path))
+    with pytest.raises(UserError, match="the folder's name is empty"):
+        runs.find("")
+
+
+def test_a_link_to_a_run_is_no_second_run(tmp_path):
+    make_run(tmp_path / "run-3", [])
+    (tmp_path / "latest").symlink_to("run-3")
+    assert runs.find(str(tmp_path)) == [str(tmp_path / "run-3")]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "link").symlink_to(tmp_path / "run-3")
+    assert runs.find(str(tmp_path / "other")) == [str(tmp_path / "other" / "link")]
+
+
+def test_a_line_without_an_end_is_not_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "MAX_BYTES", 1 << 20)
+    run = make_run(tmp_path / "run", ["x" * (1 << 21)])
+    assert "no whole line in its last 1 MiB" in look(run)["problem"]
+
+
+def test_any_name_of_a_folder_is_one_line_of_the_table(tmp_path, capsys):
+    for name in (b"two\nlines", b"not-utf-8-\xff"):
+        folder = tmp_path / os.fsdecode(name)
+        make_run(folder, ["damage\n"])
+    assert main(["bert-gpu", "runs", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 3 + 1 + 2
+    assert "two\\nlines" in shown[2] and "not-utf-8-\\udcff" in shown[1]
+    assert main(["bert-gpu", "runs", str(tmp_path), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
 
 
 def test_the_table_and_its_json(tmp_path, capsys, monkeypatch):
@@ -117,7 +152,7 @@ def test_the_table_and_its_json(tmp_path, capsys, monkeypatch):
     make_run(tmp_path / "runs" / "second-with-a-long-name", [], num_steps=None)
     assert main(["bert-gpu", "runs"]) == 0
     first, *rows = capsys.readouterr().out.splitlines()
-    assert first.split() == [*runs.HEADINGS[:-1], "last", "sign"]
+    assert first.split() == [*runs.HEADINGS[:-1], "last", "write"]
     assert rows[0].split() == (
         ["runs/first", "finished", "20", "of", "100", "0.4000", "0.4500", "40", "0.0"]
         + rows[0].split()[-3:]

@@ -87,7 +87,11 @@ def test_only_the_page_is_served_and_only_here(server, run):
     for path in ("/run.json", "/../run/run.json", "/etc/passwd"):
         assert ask(server, path)[0] == 404
     assert ask(server, host="evil.example:80")[0] == 403
-    assert ask(server, host=f"localhost:{server.server_address[1]}")[0] == 200
+    assert ask(server, host="evil.example")[0] == 403
+    assert ask(server, host="[::2]:80")[0] == ask(server, host="::1")[0] == 403
+    # with the port 80, browsers name none
+    for host in (f"localhost:{server.server_address[1]}", "localhost", "127.0.0.1", "[::1]:80"):
+        assert ask(server, host=host)[0] == 200
 
 
 def test_a_run_that_is_killed_is_shown_as_stopped(server, run):
