@@ -5,9 +5,12 @@ can have up to four replicas.
 import os
 import signal
 
-# A shell lets its jobs in the background ignore Ctrl-C, and whatever they start does so, too.
+# A shell lets its jobs in the background ignore Ctrl-C, and nohup the end of the terminal; whatever
+# they start does so, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"

@@ -208,7 +208,7 @@ def test_what_is_left_over_is_named(exported, tmp_path, capsys):
     tensors = safetensors.numpy.load_file(path) | {f"odd.{n}": np.zeros(2) for n in range(5)}
     safetensors.numpy.save_file(tensors, path)
     assert transfer("import", f"--from={tmp_path}/more", f"--to={tmp_path}/back") == 0
-    assert "it: odd.0, odd.1, odd.2 and 2 more\n" in capsys.readouterr().err
+    assert "weights: odd.0, odd.1, odd.2 and 2 more\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
