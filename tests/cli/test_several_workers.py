@@ -118,7 +118,8 @@ def test_a_killed_worker_is_started_again_by_launch(data, expected, tmp_path):
     assert result.returncode == 0, result.stderr
     told = "worker 1 was ended by SIGKILL; its log "
     assert told in result.stderr and "all are started again (1 of 1)" in result.stderr
-    assert "worker 1 (127.0.0.1:" in result.stderr  # as worker 0 has told
+    # as worker 0 has told; its connection may have broken before it saw whose it was
+    assert "worker 1 (127.0.0.1:" in result.stderr or "another worker is gone" in result.stderr
     check_losses(output, expected)
 
 
