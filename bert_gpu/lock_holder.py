@@ -87,7 +87,9 @@ def has_begun_before(process_id, path):
     import psutil  # here: nearly no lock needs it
 
     try:
-        began = psutil.Process(process_id).create_time()
-        return began <= os.stat(path).st_mtime + CLOCK_SECONDS
+        process = psutil.Process(process_id)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return process.create_time() <= os.stat(path).st_mtime + CLOCK_SECONDS
     except (OSError, ValueError, OverflowError, psutil.Error):
         return False

@@ -287,8 +287,8 @@ def first_state(prepared):
 
 
 def train_task(prepared, state, predict, console, clock):
-    """Trains, or goes on with a training; returns the engine's Outcome. predict: a Predictor on the
-    state, for the validations.
+    """Trains, or goes on with a training; returns the engine's TrainingResult. predict: a Predictor
+    on the state, for the validations.
     """
 
     def validate():

@@ -108,7 +108,8 @@ class Table:
 
     def _header_of(self, cells):
         titles = [title.strip() for title in cells]
-        if len(titles) == 1 and not self.expected <= set(titles):
+        is_one_text = self.names is not None and len(self.names) == 1
+        if len(titles) == 1 and not is_one_text and not self.expected <= set(titles):
             check_delimiter(self.path, titles[0], self.kind)
         self.is_headed = self.names is None or self.expected <= set(titles)
         if not self.is_headed and len(cells) != len(self.names):

@@ -223,7 +223,7 @@ def read_head(path, name):
 
 
 def unpack(inputs, spool, console):
-    """(paths, formats) of plain text for a shape.Inputs. Compressed files and tables are unpacked
+    """(paths, formats) of plain text for Inputs. Compressed files and tables are unpacked
     into the folder `spool`; see `archives.unpack`.
     """
     if not inputs.needs_spool:

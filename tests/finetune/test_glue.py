@@ -297,3 +297,12 @@ def test_own_files_without_a_header(tmp_path):
     config = FinetuneConfig(data_dir=str(tmp_path), columns=("label", "text_a"))
     [train] = read_splits(resolve_task(config), config, ["train"])["train"]
     assert train.column("texts_a") == ["Yes, sir.", "No"] and not train.has_pairs
+
+
+def test_texts_alone_may_begin_with_a_comma_in_the_first(tmp_path):
+    """One column without a header has no delimiter to get wrong."""
+    (tmp_path / "new.tsv").write_text("Hello, world; a|b\nno\nyes\n")
+    asked = dict(task_name="single", columns=("text",), predict_file=str(tmp_path / "new.tsv"))
+    config = FinetuneConfig(**asked)
+    [found] = read_splits(resolve_task(config), config, ["predict"])["predict"]
+    assert found.column("texts_a") == ["Hello, world; a|b", "no", "yes"]
