@@ -25,6 +25,8 @@ from bert_gpu.text.wordpiece_learner import write_whole_file
 # Files that a killed process may leave (files.atomic_file), those of shards first.
 UNFINISHED = (".{name}-*.partial*", "..{name}*.partial", ".{name}.order.*.partial")
 UNFINISHED += tuple(f".{name}.*.partial" for name in (FILE_NAME, *FILE_NAMES.values()))
+OF_EARLIER_VERSIONS = tuple(f"{name}.*.unfinished" for name in FILE_NAMES.values())
+UNFINISHED += ("{name}.order.*.unfinished", *OF_EARLIER_VERSIONS)
 # What a job needs until it is finished.
 TEMPORARY = (".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
 LEARNT = "learnt from the text"  # in the place of a vocabulary's identity

@@ -90,7 +90,8 @@ def train(settings, dataset, folder, stored, console, clock):
         encoder, settings.memory, devices, dataset.max_seq_length, dataset.schema.is_packed
     )
     fixed = fixed_settings(settings, model, devices, dataset)
-    devices.workers.check_alike(fixed)
+    # not the path of the first weights, which are worker 0's on all workers
+    devices.workers.check_alike(fixed | dict(init_checkpoint=None))
     if stored is not None:
         like = stored["settings"].get("training_data")
         engine.check_settings(

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bert_gpu.settings import UserError
 from bert_gpu.text import archives, corpus
-from bert_gpu.text.config import AUTO
+from bert_gpu.text.config import AUTO, FILE_NAMES
 from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.sentences import split_sentences
 
@@ -102,7 +102,10 @@ def find_inputs(patterns, text_format, standard_input=None, is_own=lambda path: 
         shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
         lines.append(f"input: left out, because bert-gpu wrote them: {shown}")
     formats = [text_format.replaced(kind) for kind in kinds]
-    others = [path for path in others if not is_own(path)]
+    vocabularies = FILE_NAMES.values()  # the format of their text is no text's
+    others = [
+        path for path in others if os.path.basename(path) not in vocabularies and not is_own(path)
+    ]
     return Inputs(paths, names, formats, lines, other_warnings(others))
 
 

@@ -126,7 +126,7 @@ def test_files_of_a_folder_that_are_no_text_are_warned_of(tmp_path, capsys):
     folder = tmp_path / "mixed"
     folder.mkdir()
     (folder / "a.txt").write_text(f"{DOCUMENTS}\n\n")
-    for name in ("b.pdf", "c.html", "LICENSE"):
+    for name in ("b.pdf", "c.html", "LICENSE", "sentencepiece.model"):  # the last one is no text's
         (folder / name).write_text("x")
     flags = [f"--input_file={folder}", f"--output_dir={folder}", *FLAGS]
     flags.append(vocabulary(tmp_path, *COMMON))
