@@ -21,6 +21,7 @@ from bert_gpu.data.own_files import is_own
 from bert_gpu.data.plan import plan_corpus
 from bert_gpu.data.shards import (
     DROPPED,
+    PAIRS,
     SCORED_ORDERS,
     VALIDATION,
     Counts,
@@ -83,7 +84,8 @@ class DatasetBuilder:
         map_large_blocks()
         self.console = console or Console(quiet=True)
         self.workers = workers or parallel.Workers(config.num_workers)
-        self.config, self.overwrite, self.has_warned_of_vocabulary = config, overwrite, False
+        self.config, self.overwrite = config, overwrite
+        self.has_warned_of_vocabulary = self.has_warned_of_pairs = False
         self.plan = None  # until the text is unpacked
         if corpus.STANDARD_INPUT in map(str.strip, config.input_file.split(",")):
             check_writable(config.folder, f"--output_file={config.output_file}")
@@ -144,6 +146,9 @@ class DatasetBuilder:
             console.say(line)
         shape_warnings = quality.shape_warnings(self.plan.blocks, self.sample, config.objective)
         self.warn(self.inputs.warnings + shape_warnings)
+        self.plan.check_documents()
+        if config.objective == "nsp":
+            self.warn(text_checks.size_warnings(self.plan.blocks))
         if not config.drop_duplicates:  # else once they are known
             self._say_validation(console)
 
@@ -223,7 +228,7 @@ class DatasetBuilder:
         if config.given_vocabulary is not None:
             builder = ShardBuilder(config, config.given_vocabulary, self.plan.fate)
             text_checks.check_words(config, self.plan.blocks, builder.tokenizer)
-            self._check_vocabulary(builder)
+            self._check_vocabulary(builder, console)
             if config.given_vocabulary.endswith(".json"):
                 content = builder.tokenizer.files()[FILE_NAMES["WordPiece"]]
             else:
@@ -234,7 +239,7 @@ class DatasetBuilder:
         else:
             content = learning.learn(self.plan.blocks, config, console, self.workers).content
             with self._builder_of(content) as builder:
-                self._check_vocabulary(builder)
+                self._check_vocabulary(builder, console)
         return content
 
     @contextlib.contextmanager
@@ -246,9 +251,9 @@ class DatasetBuilder:
                 file.write(content)
             yield ShardBuilder(self.config, path, self.plan.fate)
 
-    def _check_vocabulary(self, builder):
-        """Warns of a vocabulary that does not fit the text, and of documents that will be
-        dropped.
+    def _check_vocabulary(self, builder, console):
+        """Warns of a vocabulary that does not fit the text, of documents that will be dropped, and
+        of pairs that teach little; says what share of them is random.
         """
         config = self.config
         is_given = config.given_vocabulary is not None
@@ -259,6 +264,12 @@ class DatasetBuilder:
             warnings += text_checks.drop_warnings(config, num_dropped, len(self.sample))
         self.has_warned_of_vocabulary = bool(warnings)
         self.warn(warnings)
+        counts = builder.count_pairs(self.sample)
+        if config.objective in PAIRS and counts.num_documents > 1:
+            console.say(text_checks.describe_pairs(config, counts))
+            warnings = text_checks.pair_warnings(config, counts)
+            self.has_warned_of_pairs = bool(warnings)
+            self.warn(warnings)
 
     def _drop_duplicates(self, console):
         """Drops documents that equal an earlier one from the plan; returns their number."""
@@ -279,6 +290,7 @@ class DatasetBuilder:
         num_dropped = int(is_duplicate.sum())
         self.warn(text_checks.copy_warnings(num_dropped, self.plan.num_documents))
         self.plan = self.plan.without(is_duplicate)
+        self.plan.check_documents()
         self._say_validation(console)
         return num_dropped
 
@@ -309,6 +321,8 @@ class DatasetBuilder:
 
     def _warn_of_counts(self, counts, warn):
         """Warns of what the samples have not shown; too late for --strict, the shards are there."""
+        if not self.has_warned_of_pairs:
+            warn(text_checks.pair_warnings(self.config, counts))
         if self.has_warned_of_vocabulary:
             return
         unknown = counts.num_unknown / max(1, counts.num_tokens)
@@ -348,6 +362,7 @@ class DatasetBuilder:
             num_documents=both.num_documents,
             num_sentences=both.num_sentences,
             num_tokens=both.num_tokens,
+            **(both.pair_shares() if config.objective in PAIRS else {}),
             settings=self.settings,
             inputs=self.fingerprint,
         )

@@ -27,7 +27,7 @@ class Dataset:
 
     Attributes: train and validation (RecordSet, the latter or None), schema (examples.Schema),
     max_seq_length (S), num_predictions (P), info (manifest.Manifest, or None for records from
-    other tools), folder (of the first training shard).
+    other tools), infos ({folder: the same}), folder (of the first training shard).
     """
 
     def __init__(self, config, warn=print, paths=None):
@@ -37,7 +37,7 @@ class Dataset:
         self.config, self.warn = config, warn
         if paths is None:
             paths = expand_globs(config.input_file, "--input_file")
-        infos = read_manifests(paths)
+        self.infos = infos = read_manifests(paths)
         self.folder = os.path.dirname(paths[0])
         self.info = infos[self.folder]
         check_equal(infos)

@@ -2,12 +2,13 @@
 ranges of the documents' tokens.
 
 Both segments of an instance are consecutive tokens, also after truncation (which only moves their
-ends), so an instance is five integers: start and end of A, start and end of B, and the label.
-Tokens are copied once, when rows are made. The semantics are those of
-`create_instances_from_document` in google-research/bert, create_pretraining_data.py; the loop is
-sequential (each draw decides where the next chunk begins) and therefore compiled with Numba.
-Sentence order (ALBERT, Lan et al. 2020, create_pretraining_data.py of google-research/albert)
-differs in one draw: half of the real pairs are swapped instead of replaced.
+ends), so an instance is six integers: start and end of A, start and end of B, the label, and
+whether its chunk of the text has one sentence. Tokens are copied once, when rows are made. The
+semantics are those of `create_instances_from_document` in google-research/bert,
+create_pretraining_data.py, with two differences: a random B is never from A's own document, and
+sentences longer than a row are split. The loop is sequential (each draw decides where the next
+chunk begins) and therefore compiled with Numba. Sentence order (ALBERT, Lan et al. 2020) swaps half
+of the pairs instead of drawing a random B.
 
 Legend: N instances, S row length.
 """
@@ -18,6 +19,8 @@ import numba
 import numpy as np
 
 from bert_gpu.data.random_bits import draw, draw_integer, draw_uniform
+
+PIECES_PER_ROW = 5  # of sentences longer than a row; measured in docs/results.md
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,21 @@ class Documents:
     def __len__(self):
         return len(self.document_splits) - 1
 
+    def split_long(self, max_tokens: int) -> "Documents":
+        """Return the documents with each sentence of more than max_tokens tokens split into pieces
+        of a fifth of a row, ceil(max_tokens / 5) tokens, and the rest.
+
+        Otherwise a long sentence is a chunk of its own, always has a random second segment, and
+        loses what a row cannot hold.
+        """
+        starts, lengths = self.sentence_splits[:-1], np.diff(self.sentence_splits)
+        piece = -(-max_tokens // PIECES_PER_ROW)
+        num_pieces = np.where(lengths > max_tokens, -(-lengths // piece), 1)
+        ends = np.concatenate([[0], np.cumsum(num_pieces)])
+        within = np.arange(ends[-1]) - np.repeat(ends[:-1], num_pieces)
+        splits = np.append(np.repeat(starts, num_pieces) + piece * within, self.sentence_splits[-1])
+        return Documents(self.ids, splits, ends[self.document_splits])
+
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
@@ -65,7 +83,9 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True)
 class PairRows:
-    """Rows of two segments. instances: (N, 5) int64 [a_start, a_end, b_start, b_end, label]."""
+    """Rows of two segments. instances: (N, 6) int64 [a_start, a_end, b_start, b_end, label,
+    is_single].
+    """
 
     instances: np.ndarray
 
@@ -80,6 +100,19 @@ class PairRows:
         """The rows with these indices, in that order."""
         return PairRows(self.instances[rows])
 
+    @property
+    def num_single(self) -> int:
+        """Rows whose chunk of the text has one sentence."""
+        return int(self.instances[:, 5].sum())
+
+    def num_used(self, is_random: bool) -> int:
+        """Tokens of documents in their own rows. is_random: whether label 1 means a random B, whose
+        tokens do not count.
+        """
+        a_start, a_end, b_start, b_end, label, _ = self.instances.T
+        counted = 1 - label if is_random else 1
+        return int((a_end - a_start + counted * (b_end - b_start)).sum())
+
     def tokens(self, documents, max_seq_length, tokenizer):
         """Tokens of rows [CLS] A [SEP] B [SEP]."""
         args = documents.ids, self.instances, max_seq_length, tokenizer.cls_id, tokenizer.sep_id
@@ -92,17 +125,18 @@ class PairRows:
 
 
 def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, key, swaps=False):
-    """One pass over the documents `chosen`: (N, 5) int64 rows [a_start, a_end, b_start,
-    b_end, label].
+    """One pass over the documents `chosen`: (N, 6) int64 rows [a_start, a_end, b_start,
+    b_end, label, is_single].
 
-    The label is 1 where B is random (next-sentence), or where the segments are swapped (sentence
-    order, `swaps`). A chunk of one sentence has nothing to swap: as in ALBERT's own code, it gets a
-    random B and label 1.
+    Without `swaps` (next sentence) label 1 means that B is random, from another document of the
+    pool; where there is no other, B is the real one, and a chunk of one sentence has no row. With
+    `swaps` (sentence order) label 1 means that the two segments of one document are swapped; a
+    chunk of one sentence is cut within it, and one of a single token has no row.
 
     Args:
       documents: Documents.
       chosen: (C,) indices of the documents to make instances of.
-      pool: (D,) indices of the documents that random second segments are drawn from.
+      pool: (D,) different indices of the documents that random second segments are drawn from.
       max_seq_length: S; A and B together get S - 3 tokens.
       short_seq_prob: share of documents (per pass) with a random shorter target length.
       key: 64-bit key of all draws of this pass.
@@ -129,10 +163,11 @@ def _pair_instances(
     num_sentences = 0
     for document in chosen:
         num_sentences += document_splits[document + 1] - document_splits[document]
-    instances = np.empty((num_sentences, 5), np.int64)
+    instances = np.empty((num_sentences, 6), np.int64)
     count = 0
     for document in chosen:
         first, last = document_splits[document], document_splits[document + 1]
+        has_other = len(pool) > 1 or (len(pool) == 1 and pool[0] != document)
         target = max_tokens
         if draw_uniform(state) < short_seq_prob:
             target = draw_integer(state, 2, max_tokens)
@@ -145,46 +180,47 @@ def _pair_instances(
                 if num_in_chunk >= 2:
                     split = chunk_start + draw_integer(state, 1, num_in_chunk - 1)
                 a_start, a_end = sentence_splits[chunk_start], sentence_splits[split]
+                b_start, b_end = a_end, sentence_splits[sentence + 1]
                 label = 0
-                if num_in_chunk == 1 or (not swaps and draw_uniform(state) < 0.5):
-                    label = 1
-                    other = _other_document(document, pool, state)
-                    begin = draw_integer(
-                        state, document_splits[other], document_splits[other + 1] - 1
-                    )
-                    end = begin + 1
-                    wanted = target - (a_end - a_start)
-                    while (
-                        end < document_splits[other + 1]
-                        and sentence_splits[end] - sentence_splits[begin] < wanted
-                    ):
-                        end += 1
-                    b_start, b_end = sentence_splits[begin], sentence_splits[end]
-                    sentence = split - 1  # the chunk's unused sentences are used again
-                else:
-                    b_start, b_end = sentence_splits[split], sentence_splits[sentence + 1]
-                    if swaps and draw_uniform(state) < 0.5:
+                if swaps:
+                    if num_in_chunk == 1 and length >= 2:
+                        a_end = b_start = a_start + draw_integer(state, 1, length - 1)
+                    if draw_uniform(state) < 0.5:
                         label = 1
                         a_start, a_end, b_start, b_end = b_start, b_end, a_start, a_end
-                a_start, a_end, b_start, b_end = _truncate(
-                    a_start, a_end, b_start, b_end, max_tokens, state
-                )
-                instances[count] = (a_start, a_end, b_start, b_end, label)
-                count += 1
+                elif (num_in_chunk == 1 or draw_uniform(state) < 0.5) and has_other:
+                    label = 1
+                    wanted = target - (a_end - a_start)
+                    b_start, b_end = _random_segment(
+                        sentence_splits, document_splits, document, pool, wanted, state
+                    )
+                    sentence = split - 1  # the chunk's unused sentences are used again
+                if a_start < a_end and b_start < b_end:
+                    instances[count, :4] = _truncate(
+                        a_start, a_end, b_start, b_end, max_tokens, state
+                    )
+                    instances[count, 4], instances[count, 5] = label, num_in_chunk == 1
+                    count += 1
                 chunk_start = sentence + 1
             sentence += 1
     return instances[:count].copy()
 
 
 @numba.njit(cache=True, nogil=True)
-def _other_document(document, pool, state):
-    """A random document of the pool; not `document` itself, unless ten draws in a row give it."""
+def _random_segment(sentence_splits, document_splits, document, pool, wanted, state):
+    """Start and end of sentences of a random document of the pool that is not `document`, from a
+    random sentence on: one, and more until they have `wanted` tokens.
+    """
     other = document
-    for _ in range(10):
+    while other == document:
         other = pool[draw_integer(state, 0, len(pool) - 1)]
-        if other != document:
-            break
-    return other
+    begin = draw_integer(state, document_splits[other], document_splits[other + 1] - 1)
+    end = begin + 1
+    while (
+        end < document_splits[other + 1] and sentence_splits[end] - sentence_splits[begin] < wanted
+    ):
+        end += 1
+    return sentence_splits[begin], sentence_splits[end]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -208,7 +244,7 @@ def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
 
 @numba.njit(cache=True, nogil=True)
 def make_rows(ids, instances, max_seq_length, cls_id, sep_id):
-    """Instances (N, 5) -> rows [CLS] A [SEP] B [SEP].
+    """Instances (N, 6) -> rows [CLS] A [SEP] B [SEP].
 
     Returns: input_ids (N, S) int32 padded with 0, lengths (N,) int32 without padding,
       first_lengths (N,) int32 of [CLS] A [SEP], which is segment 0.

@@ -10,6 +10,8 @@ from bert_gpu.text.config import TextFormat
 
 FILE_NAME = "dataset.json"
 
+# of pairs; data sets of before they were counted lack them
+SHARES = ("label_1_share", "one_sentence_share", "used_token_share")
 # what reading compact records needs of them
 FOR_MASKING = ("masked_lm_prob", "do_whole_word_mask", "max_ngram_size", "ngram_weights")
 
@@ -54,6 +56,16 @@ class Manifest(Settings):
     num_documents: int = setting(0, "Documents in the text.", low=0)
     num_sentences: int = setting(0, "Sentences in the text.", low=0)
     num_tokens: int = setting(0, "Tokens in the text.", low=0)
+    label_1_share: float | None = setting(
+        None,
+        "Share of rows with label 1: a random B (nsp), or swapped segments (sop).",
+    )
+    one_sentence_share: float | None = setting(
+        None, "Share of rows whose chunk of the text has one sentence."
+    )
+    used_token_share: float | None = setting(
+        None, "Share of a document's tokens that its own rows hold in one pass."
+    )
     settings: dict = setting(None, "What the data set was made with.", inside=MADE_WITH)
     inputs: list = setting(None, "[name, bytes, checksum] of each file of text.")
 
@@ -75,7 +87,7 @@ def read_manifest(folder):
         return None
     fields = fields_of(Manifest)
     content = read_json(path, "the description of a data set", fields)
-    odd = sorted(set(content) ^ set(fields))
+    odd = sorted(set(content).symmetric_difference(fields).difference(SHARES))
     if odd:
         raise UserError(
             f"{path}: {'unknown' if odd[0] in content else 'missing'} "

@@ -14,9 +14,10 @@ import numpy as np
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.records import shard_path
-from bert_gpu.data.shards import DROPPED, TRAIN, VALIDATION, Shard
+from bert_gpu.data.shards import DROPPED, PAIRS, TRAIN, VALIDATION, Shard
 from bert_gpu.settings import UserError
 from bert_gpu.text import corpus
+from bert_gpu.text.encodings import shortened_path
 
 SHARD_BYTES = 128 << 20  # target
 # Averages of English text. Only the predicted size, and so the number of shards, uses them.
@@ -69,14 +70,34 @@ class CorpusPlan:
     def predicted_rows(self):
         return predict_rows(self.config, self.num_text_bytes, self.num_documents)
 
+    def check_documents(self) -> None:
+        """Raise UserError when there are too few documents for next-sentence pairs."""
+        if self.config.objective != "nsp":
+            return
+        num_documents = int((self.fate != DROPPED).sum())
+        remedy = "--objective=sop, full_sentences or packed"
+        if num_documents == 1:
+            raise UserError(
+                f"{shortened_path(self.config.input_file)}: is one document, and nsp draws random "
+                "second segments from others; put blank lines between documents, give "
+                f"--input_format=documents if each line is one, or {remedy}"
+            )
+        if self.config.validation_share and num_documents < 4:
+            raise UserError(
+                f"--validation_share={self.config.validation_share}: nsp needs two documents each "
+                f"for training and validation, and the text has {num_documents}; give "
+                f"--validation_share=0 or {remedy}"
+            )
+
     def without(self, is_dropped):
         """The plan without some documents, (D,) bool, in as many shards. If none to train on or
         none for validation is left, chooses again among the others.
         """
         fate = self.fate.copy()
         fate[is_dropped] = DROPPED
+        least = validation.least_documents(self.config.objective)
         wanted = (TRAIN, VALIDATION) if self.share else (TRAIN,)
-        if not all((fate == split).any() for split in wanted):
+        if not all((fate == split).sum() >= least for split in wanted):
             chosen = choose(self.config, self.windows, self.share, is_dropped)
             fate[~is_dropped] = chosen[~is_dropped]
         return dataclasses.replace(self, fate=fate)
@@ -85,12 +106,14 @@ class CorpusPlan:
         """The shards of the job, training first."""
         prefix = os.path.join(self.config.folder, self.config.name)
         groups = np.array_split(np.arange(len(self.windows)), self.num_shards)
+        lenders = nearest_windows(self.windows, self.fate)
         shards = [
             Shard(
                 shard_path(prefix, i, self.num_shards),
                 "train",
                 i,
                 tuple(self.windows[index] for index in group),
+                tuple(lenders[index] for index in group),
             )
             for i, group in enumerate(groups)
         ]
@@ -123,13 +146,24 @@ def plan_corpus(config, paths, formats, names, report):
     return CorpusPlan(config, windows, share, fate, count_shards(config, windows, fate, cut))
 
 
+def nearest_windows(windows: list, fate: np.ndarray) -> list:
+    """Return for each window the nearest other one with documents to train on, or None."""
+    used = [i for i, window in enumerate(windows) if (fate[window.documents] == TRAIN).any()]
+    nearest = []
+    for index, place in enumerate(np.searchsorted(used, np.arange(len(windows))).tolist()):
+        near = [(abs(i - index), i) for i in used[max(0, place - 1) : place + 2] if i != index]
+        nearest.append(windows[min(near)[1]] if near else None)
+    return nearest
+
+
 def choose(config, windows, share, is_dropped=None):
     """(D,) bool, the documents for validation; see `validation.choose_validation`."""
     blocks, is_large = [block for window in windows for block in window.blocks], None
     if share:
         is_large = validation.find_large(blocks, validation.most_bytes(blocks, share))
     num_documents, seed = windows[-1].documents.stop, config.random_seed
-    return validation.choose_validation(num_documents, share, seed, is_large, is_dropped)
+    least = validation.least_documents(config.objective)
+    return validation.choose_validation(num_documents, share, seed, is_large, is_dropped, least)
 
 
 def predict_bytes(config, num_text_bytes):
@@ -144,7 +178,7 @@ def predict_rows(config, num_text_bytes, num_documents):
     """Estimated number of rows of one pass over the whole text."""
     length = config.max_seq_length * (1.0 if config.objective == "packed" else REAL_SHARE)
     rows = num_text_bytes / TEXT_BYTES_PER_TOKEN / length
-    if config.objective in ("nsp", "sop"):
+    if config.objective in PAIRS:
         rows = max(rows, num_documents)
     return round(rows)
 

@@ -1,7 +1,8 @@
 """One shard of a data set: windows of text -> tokens -> rows -> masks -> records.
 
 The content of a shard depends on the settings and the text alone. One window is in memory at a
-time; random second segments of NSP instances come from the same window.
+time, for validation up to two; random second segments of NSP instances come from the same window,
+and from the nearest one if a single document nearly fills it.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data import examples, instances, masking, packing
+from bert_gpu.data.manifest import SHARES
 from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
 from bert_gpu.files import atomic_file, read_json, write_json
@@ -26,18 +28,24 @@ TRAIN, VALIDATION, DROPPED = 0, 1, 2  # how a document is used
 ROWS_PER_BATCH = 2048  # then each array of a batch has about a megabyte
 NUM_SAMPLES, SAMPLE_BYTES = 4, 1 << 18  # of text, to predict the size of the output
 SCORED_ORDERS = ("length", "common")
+PAIRS = ("nsp", "sop")  # objectives whose rows are two segments
+LEAST_RANDOM, MOST_RANDOM = 0.48, 0.70  # of next-sentence pairs; ordinary prose has .5 to .6
+LENT_BYTES = 1_000_000  # of another window's text, at most
+LEAST_OTHERS = 1 / 8  # of a window's text: what documents beside the largest have, or others lend
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
     """One unit of work: the documents of `windows` (tuple of corpus.Window) that belong to the
-    split, "train" or "validation".
+    split, "train" or "validation". lenders: for each window the nearest one with documents of the
+    split, or None; for validation there are none.
     """
 
     path: str
     split: str
     index: int
     windows: tuple
+    lenders: tuple = ()
 
     @property
     def num_bytes(self):
@@ -50,7 +58,10 @@ class Counts:
     """Statistics of what was written; Counts of several shards can be added."""
 
     num_instances: int = setting(0, "Rows.", low=0)
-    num_random_next: int = setting(0, "Rows with a random second segment.", low=0)
+    num_random_next: int = setting(0, "Rows with label 1: a random B, or swapped segments.", low=0)
+    num_single: int = setting(0, "Rows whose chunk of the text has one sentence.", low=0)
+    num_used_tokens: int = setting(0, "Tokens of documents in their own rows, all passes.", low=0)
+    num_pass_tokens: int = setting(0, "Tokens of the text, all passes.", low=0)
     num_documents: int = setting(0, "Documents of the text.", low=0)
     num_sentences: int = setting(0, "Sentences of the text.", low=0)
     num_tokens: int = setting(0, "Tokens of the text, in one pass.", low=0)
@@ -62,6 +73,13 @@ class Counts:
     def __add__(self, other):
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
         return Counts(*(mine + theirs for mine, theirs in pairs))
+
+    def pair_shares(self) -> dict[str, float]:
+        """Return the shares of pairs that dataset.json has, by name (manifest.SHARES)."""
+        num_rows = max(1, self.num_instances)
+        used = self.num_used_tokens / max(1, self.num_pass_tokens)
+        shares = self.num_random_next / num_rows, self.num_single / num_rows, used
+        return dict(zip(SHARES, shares, strict=True))
 
 
 class Tokenized(typing.NamedTuple):
@@ -162,75 +180,77 @@ class ShardBuilder:
         ) / max(1, num_read)
 
     def _groups(self, shard):
-        """Yields (documents, other documents to draw random second segments from, bytes of text
-        read) of a shard, about a window at a time.
+        """Yields (documents, documents of another window to draw random second segments from,
+        bytes of text read) of a shard, about a window at a time.
         """
-        split = TRAIN if shard.split == "train" else VALIDATION
-        pending, others, num_bytes = [], [], 0
+        if shard.split == "validation":
+            yield from self._validation_groups(shard)
+            return
+        for window, lender in zip(shard.windows, shard.lenders, strict=True):
+            documents = self._read(window, TRAIN)
+            is_short = lender is not None and self._lacks_others(documents)
+            yield documents, self._lent(lender) if is_short else [], window.num_bytes
+
+    def _validation_groups(self, shard):
+        """As `_groups`: validation documents are few, so those of several windows form a group. The
+        last group is joined to the one before it when it has too few documents for pairs.
+        """
+        least = self.config.window_megabytes * 1e6
+        previous, pending = [], []
         for window in shard.windows:
-            fates = self.fate[window.documents]
-            num_bytes += window.num_bytes
-            if split == VALIDATION and not (fates == VALIDATION).any():
+            if not (self.fate[window.documents] == VALIDATION).any():
                 continue
-            documents = [
-                clean.normalize(document, self.config.normalization) for document in window.read()
-            ]
-            pending += [
-                document for document, fate in zip(documents, fates, strict=True) if fate == split
-            ]
-            if split == VALIDATION:
-                # Validation documents are few, so those of several windows form a group. A single
-                # one draws random second segments from the training documents of its window.
-                others = [
-                    document
-                    for document, fate in zip(documents, fates, strict=True)
-                    if fate == TRAIN
-                ]
-                if (
-                    sum(len(line) for document in pending for line in document)
-                    < self.config.window_megabytes * 1e6
-                ):
-                    continue
-            yield pending, [], num_bytes
-            pending, num_bytes = [], 0
-        if pending or num_bytes:
-            yield pending, others if len(pending) == 1 else [], num_bytes
+            pending += self._read(window, VALIDATION)
+            if text_bytes(pending) < least or self._lacks_others(pending):
+                continue
+            if previous:
+                yield previous, [], 0
+            previous, pending = pending, []
+        if previous and self._lacks_others(pending):
+            previous, pending = previous + pending, []
+        yield from ((group, [], 0) for group in (previous, pending) if group)
+
+    def _lacks_others(self, documents):
+        """Whether next-sentence pairs need documents beside these: all but the largest have no more
+        than LEAST_OTHERS of their text.
+        """
+        sizes = [text_bytes([document]) for document in documents]
+        is_short = sum(sizes) - max(sizes, default=0) <= LEAST_OTHERS * sum(sizes)
+        return self.config.objective == "nsp" and is_short
+
+    def _read(self, window, split):
+        """The documents of a window that belong to TRAIN or VALIDATION, normalised."""
+        return [
+            clean.normalize(document, self.config.normalization)
+            for document, fate in zip(window.read(), self.fate[window.documents], strict=True)
+            if fate == split
+        ]
+
+    def _lent(self, window):
+        """The first documents of another window, up to LENT_BYTES of text; the last one is cut."""
+        lent, num_left = [], LENT_BYTES
+        for document in self._read(window, TRAIN):
+            ends = np.cumsum([len(line) for line in document])
+            lent.append(document[: max(1, int(np.searchsorted(ends, num_left)))])
+            num_left -= text_bytes(lent[-1:])
+            if num_left <= 0:
+                break
+        return lent
 
     def _write_group(self, texts, others, writer, scores, key, num_passes):
         """Tokenizes documents, makes rows in `num_passes` passes, masks and writes them. Appends
         to `scores` when the order needs them.
         """
-        config, tokenizer = self.config, self.tokenizer
-        texts, ids, splits, num_dropped = self.tokenize(texts)
-        other_ids, other_splits = tokenizer.tokenize(
-            [line for document in others for line in document]
-        )
-        counts = Counts(
-            num_documents=len(texts),
-            num_sentences=len(splits) - 1,
-            num_tokens=len(ids),
-            num_dropped=num_dropped,
-        )
-        counts.num_unknown = int(np.sum(ids == tokenizer.unk_id))
-        documents = instances.Documents.from_sentences(
-            np.concatenate([ids, other_ids]),
-            np.concatenate([splits, splits[-1] + other_splits[1:]]),
-            [len(document) for document in texts + others],
-        )
-        num_own = int(
-            np.searchsorted(
-                documents.sentence_splits[documents.document_splits], splits[-1], side="left"
-            )
-        )
-        if num_own == 0:
+        config, own = self.config, self.tokenize(texts)
+        documents, rows, counts = self._make_rows(own, self.tokenize(others), key, num_passes)
+        if rows is None:
             return counts
-        rows = self._rows(documents, num_own, key, num_passes)
-        counts.num_instances = len(rows)
         keys = row_keys(derive_key(key, "masks"), np.arange(len(rows)))
-        frequencies = np.bincount(ids, minlength=tokenizer.vocab_size) / max(1, len(ids))
+        counted = np.bincount(own.ids, minlength=self.tokenizer.vocab_size)
+        frequencies = counted / max(1, len(own.ids))
         for start in range(0, len(rows), ROWS_PER_BATCH):
             chosen = np.arange(start, min(start + ROWS_PER_BATCH, len(rows)))
-            tokens = rows.take(chosen).tokens(documents, config.max_seq_length, tokenizer)
+            tokens = rows.take(chosen).tokens(documents, config.max_seq_length, self.tokenizer)
             if config.order in SCORED_ORDERS:
                 scores.append(
                     tokens.lengths.astype(np.float64)
@@ -238,7 +258,6 @@ class ShardBuilder:
                     else rarity(tokens, frequencies)
                 )
             counts.num_row_tokens += int(tokens.lengths.sum())
-            counts.num_random_next += 0 if tokens.labels is None else int(tokens.labels.sum())
             features = (
                 self._static_features(tokens, keys[chosen])
                 if config.masking == "static"
@@ -246,6 +265,42 @@ class ShardBuilder:
             )
             writer.write(*examples.encode_examples(features))
         return counts
+
+    def count_pairs(self, texts: list) -> Counts:
+        """Return the Counts of the rows that one pass over documents makes; writes nothing."""
+        return self._make_rows(self.tokenize(texts), self.tokenize([]), 0, 1)[2]
+
+    def _make_rows(self, own, others, key, num_passes):
+        """Returns Documents, their rows and the Counts of both, from two Tokenized: the documents
+        to make rows of, and those to draw random second segments from. The rows are None when no
+        document of `own` has tokens.
+        """
+        counts = Counts(
+            num_documents=len(own.documents),
+            num_sentences=len(own.splits) - 1,
+            num_tokens=len(own.ids),
+            num_dropped=own.num_dropped,
+            num_unknown=int(np.sum(own.ids == self.tokenizer.unk_id)),
+            num_pass_tokens=num_passes * len(own.ids),
+        )
+        documents = instances.Documents.from_sentences(
+            np.concatenate([own.ids, others.ids]),
+            np.concatenate([own.splits, len(own.ids) + others.splits[1:]]),
+            [len(document) for document in own.documents + others.documents],
+        )
+        if self.config.objective in PAIRS:
+            documents = documents.split_long(self.config.max_seq_length - 3)
+        starts = documents.sentence_splits[documents.document_splits[:-1]]
+        num_own = int(np.searchsorted(starts, len(own.ids)))
+        if num_own == 0:
+            return documents, None, counts
+        rows = self._rows(documents, num_own, key, num_passes)
+        counts.num_instances = len(rows)
+        if self.config.objective in PAIRS:
+            counts.num_random_next = int(rows.instances[:, 4].sum())
+            counts.num_single = rows.num_single
+            counts.num_used_tokens = rows.num_used(is_random=self.config.objective == "nsp")
+        return documents, rows, counts
 
     def tokenize(self, texts):
         """The Tokenized of documents, without those that --max_tokens_per_character drops."""
@@ -274,7 +329,7 @@ class ShardBuilder:
         passes = []
         for index in range(num_passes):
             pass_key = derive_key(key, "instances", index)
-            if config.objective in ("nsp", "sop"):
+            if config.objective in PAIRS:
                 args = documents, np.arange(num_own), np.arange(len(documents))
                 settings = dict(
                     max_seq_length=length,
@@ -329,6 +384,11 @@ class ShardBuilder:
             self.config.to_dict(), self.config.num_predictions, self.tokenizer
         )
         return masking.mask_rows(input_ids, lengths, word_starts, keys, spec)
+
+
+def text_bytes(documents: list) -> int:
+    """Return the bytes of documents, each a list of sentences."""
+    return sum(len(line) for document in documents for line in document)
 
 
 def compact_features(tokens):

@@ -4,6 +4,7 @@ from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import evaluation_batches
+from bert_gpu.data.shards import PAIRS
 from bert_gpu.text.tokenizers import open_tokenizer
 
 # objective: what a row's label says, and the words for 0 and 1
@@ -16,7 +17,6 @@ def summary(manifest, counts, num_duplicates, config, duration):
     """The counts as lines of text. manifest, counts, num_duplicates: from DatasetBuilder.run.
     duration: formatted text.
     """
-    share = counts.num_random_next / max(1, counts.num_instances)
     num_shards = len(manifest.train_shards) + len(manifest.validation_shards)
     padding = 1 - counts.num_row_tokens / max(1, counts.num_instances * config.max_seq_length)
     dropped = [
@@ -42,11 +42,7 @@ def summary(manifest, counts, num_duplicates, config, duration):
                 f"{manifest.num_validation_instances:,} validation"
             ),
         ),
-        *(
-            [("random next" if config.objective == "nsp" else "swapped", f"{share:.1%}")]
-            if config.objective in ("nsp", "sop")
-            else []
-        ),
+        *pair_rows(counts, config.objective),
         ("padding", f"{padding:.1%} of all positions"),
         (
             "written",
@@ -56,7 +52,19 @@ def summary(manifest, counts, num_duplicates, config, duration):
             ),
         ),
     ]
-    return "\n".join(f"  {name:<12}{text}" for name, text in rows)
+    return "\n".join(f"  {name:<14}{text}" for name, text in rows)
+
+
+def pair_rows(counts, objective: str) -> list[tuple[str, str]]:
+    """Return the rows of the summary on pairs; none for an objective without them."""
+    if objective not in PAIRS:
+        return []
+    random, single, used = counts.pair_shares().values()
+    return [
+        ("random next" if objective == "nsp" else "swapped", f"{random:.1%}"),
+        ("one sentence", f"{single:.1%} of the pairs"),
+        ("tokens used", f"{used:.1%} in each pass"),
+    ]
 
 
 def decode_instances(config, num_instances):

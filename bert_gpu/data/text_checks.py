@@ -2,11 +2,15 @@
 words are found, and that cleaning leaves something.
 """
 
-from bert_gpu.data.shards import TRAIN
+from bert_gpu.data import validation
+from bert_gpu.data.config import DataConfig
+from bert_gpu.data.shards import LEAST_RANDOM, MOST_RANDOM, PAIRS, TRAIN, Counts
 from bert_gpu.settings import UserError
 from bert_gpu.text import clean, corpus, learning
 
 MOST_DROPPED = 0.5  # the share of documents from which a filter is warned of
+MOST_SINGLE = 0.3  # of pairs, from chunks of one sentence
+LARGEST = 0.9  # of the text in one document
 
 
 def drop_warnings(config, num_dropped, num_documents):
@@ -27,6 +31,54 @@ def copy_warnings(num_dropped, num_documents):
     return [
         f"--drop_duplicates: {num_dropped:,} of {num_documents:,} documents equal "
         "an earlier one and are dropped; check whether the text contains copies"
+    ]
+
+
+def describe_pairs(config: DataConfig, counts: Counts) -> str:
+    """Return one line on the pairs that a sample of the text makes."""
+    random, single, used = counts.pair_shares().values()
+    what = "a random second segment" if config.objective == "nsp" else "swapped segments"
+    return (
+        f"pairs: about {random:.0%} with {what}, {single:.0%} from a single sentence; "
+        f"{used:.0%} of the tokens are used in a pass"
+    )
+
+
+def pair_warnings(config: DataConfig, counts: Counts) -> list[str]:
+    """Warn of pairs whose labels teach little: too many or too few random second segments (nsp), or
+    too many pairs from one sentence.
+    """
+    if config.objective not in PAIRS or not counts.num_instances:
+        return []
+    random, single, _ = counts.pair_shares().values()
+    if single > MOST_SINGLE:
+        means = "are random" if config.objective == "nsp" else "begin within a sentence"
+        return [
+            f"{single:.0%} of the pairs come from a single sentence, so that their second segments "
+            f"{means}; end documents, not sentences, with blank lines, give "
+            "--input_format=documents if lines hold several sentences, or "
+            "--objective=full_sentences"
+        ]
+    noise = counts.num_instances**-0.5  # two standard errors of a share near a half
+    if config.objective == "nsp" and not LEAST_RANDOM - noise <= random <= MOST_RANDOM + noise:
+        return [
+            f"{random:.0%} of the second segments are random, where {LEAST_RANDOM:.0%} to "
+            f"{MOST_RANDOM:.0%} are usual; give more documents with several sentences each, or "
+            "--objective=full_sentences"
+        ]
+    return []
+
+
+def size_warnings(blocks: list) -> list[str]:
+    """Warn when one document has nearly all text, so that all random second segments of its pairs
+    come from the little that is left.
+    """
+    num_bytes = sum(block.num_bytes for block in blocks)
+    if not validation.find_large(blocks, LARGEST * num_bytes).any():
+        return []
+    return [
+        f"one document has more than {LARGEST:.0%} of the text, and random second segments of its "
+        "pairs come from the rest; divide it, as by chapters, or give --objective=full_sentences"
     ]
 
 

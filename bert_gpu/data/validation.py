@@ -60,22 +60,34 @@ def bytes_of(blocks, chosen, most=math.inf):
     )
 
 
-def choose_validation(num_documents, share, seed, is_large=None, is_dropped=None):
-    """(D,) bool: the documents set aside for validation, chosen by a hash of seed and index; at
-    least one when share > 0, and never all. is_large: (D,) bool, those that are passed over, unless
-    all are. is_dropped: (D,) bool, those that do not count.
+def least_documents(objective: str) -> int:
+    """Return how many documents a split needs: two for nsp, which draws second segments from
+    another document of the split.
+    """
+    return 2 if objective == "nsp" else 1
+
+
+def choose_validation(num_documents, share, seed, is_large=None, is_dropped=None, least=1):
+    """(D,) bool: the documents set aside for validation, chosen by a hash of seed and index.
+
+    Args:
+      num_documents: D. share: of the documents; at least `least` are chosen when it is above 0.
+      is_large: (D,) bool, those that are passed over, unless there are too few others.
+      is_dropped: (D,) bool, those that do not count.
+      least: documents that each split needs; where there are fewer than twice as many, none is
+        chosen.
     """
     chosen = np.zeros(num_documents, bool)
     candidates = np.arange(num_documents)
     if is_dropped is not None:
         candidates = candidates[~is_dropped]
     num_kept = len(candidates)
-    if not share or num_kept < 2:
+    if not share or num_kept < 2 * least:
         return chosen
-    if is_large is not None and not is_large[candidates].all():
+    if is_large is not None and (~is_large[candidates]).sum() >= least:
         candidates = candidates[~is_large[candidates]]
     keys = row_keys(derive_key(seed, "validation"), candidates)
-    num_chosen = min(num_kept - 1, max(1, round(share * num_kept)), len(candidates))
+    num_chosen = min(num_kept - least, max(least, round(share * num_kept)), len(candidates))
     chosen[candidates[np.argpartition(keys, num_chosen - 1)[:num_chosen]]] = True
     return chosen
 
@@ -88,8 +100,11 @@ def describe(chosen, text_share, num_rows, share):
     if share == 0:
         return "validation: none, as --validation_share=0 says"
     if not chosen.any():
+        few = "is one document"
+        if len(chosen) > 1:
+            few = f"has {len(chosen)} documents, and nsp needs two each for training and validation"
         return (
-            "validation: none, because the text is one document; "
+            f"validation: none, because the text {few}; "
             "training will have no eval_loss unless you give it other data"
         )
     rows = round(num_rows * text_share)
@@ -109,7 +124,7 @@ def validation_warnings(chosen, text_share, share):
     Args:
       chosen: (D,) bool. text_share: of the bytes. share: of the documents, as wanted.
     """
-    if text_share <= FAR_MORE * max(share, 1 / len(chosen)):
+    if text_share <= FAR_MORE * max(share, 1 / len(chosen), chosen.mean()):
         return []
     return [
         f"validation takes {text_share:.0%} of the text, as {int(chosen.sum()):,} of "

@@ -7,6 +7,7 @@ import typing
 
 from bert_gpu.console import LogConsole, format_metric
 from bert_gpu.data import pipeline
+from bert_gpu.data.old_labels import label_warnings
 from bert_gpu.files import write_json
 from bert_gpu.interop import models
 from bert_gpu.model.encoders import Encoder
@@ -85,6 +86,8 @@ def train(settings, dataset, folder, stored, console, clock):
     `open_run`.
     """
     settings, devices, vocab, encoder = open_model(settings, dataset, stored)
+    for warning in label_warnings(dataset, vocab):
+        console.warn(warning)
     model = encoder.config
     trained = training_encoder(
         encoder, settings.memory, devices, dataset.max_seq_length, dataset.schema.is_packed

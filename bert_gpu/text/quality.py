@@ -19,7 +19,6 @@ from bert_gpu.text.wordpiece import SPECIAL_PIECES, WordPieceTokenizer
 
 NUM_SAMPLES, SAMPLE_BYTES = 16, 1 << 14  # of text, about
 LONE_DOCUMENT = 50  # sentences of a text that is one document; fewer are a small experiment
-LONE_FOR_PAIRS = 3  # the same for nsp, which needs other documents
 ENDLESS_DOCUMENT = 20_000  # sentences; a long novel has 10,000
 MANY = 0.5  # the share of documents, or of lines, from which a shape is taken for the rule
 MARKUP_SHARE = 0.05  # of sentences, also of those that look like JSON
@@ -108,7 +107,7 @@ def shape_warnings(blocks, documents, objective=None):
         return tables + left_out
     empty = empty_warnings(blocks)
     if objective is not None:
-        warnings = document_warnings(blocks, documents, objective)
+        warnings = document_warnings(blocks, documents)
     elif all(block.text_format.has_sentence_lines for block in blocks):
         lines = [sentence.decode("utf-8", "ignore") for sentence in sentences]
         warnings = wrapped_warnings(lines, blocks[0].text_format.language)
@@ -201,35 +200,16 @@ def looks_like(sentences, found, what, remedy):
     return [f"{share:.0%} of the sentences look like {what}, such as {shorten(odd[0])}; {remedy}"]
 
 
-def document_warnings(blocks, documents, objective):
+def document_warnings(blocks, documents):
     num_documents = sum(block.num_documents for block in blocks)
-    is_pairs = objective in ("nsp", "sop")
-    most_alone = LONE_FOR_PAIRS if objective == "nsp" else LONE_DOCUMENT
     longest = max(
         (b.num_sentences // b.num_documents for b in blocks if b.num_sentences is not None),
         default=0,
     )
-    if (num_documents == 1 and longest >= most_alone) or longest >= ENDLESS_DOCUMENT:
+    if (num_documents == 1 and longest >= LONE_DOCUMENT) or longest >= ENDLESS_DOCUMENT:
         return [
             f"a document has {longest:,} lines; put blank lines between documents, or give "
             "--input_format=documents if every line is a document"
-            + (": pairs need second segments from other documents" if is_pairs else "")
-        ]
-    num_sentences = sum(map(len, documents))
-    if num_documents == 1 and objective == "nsp" and num_sentences >= most_alone:
-        return [
-            f"the whole text is one document, of {num_sentences:,} sentences or more: pairs need "
-            "second segments from other documents; give each document a line, row or object of "
-            "its own, or --objective=full_sentences"
-        ]
-    sizes = np.array([len(document) for document in documents])
-    alone = float((sizes == 1).mean()) if len(sizes) else 0.0
-    if is_pairs and alone > MANY:
-        return [
-            f"{alone:.0%} of the documents have one sentence, so that all of their pairs are "
-            "random; end documents, not sentences, with blank lines, give "
-            "--input_format=documents if lines hold several sentences, or "
-            "--objective=full_sentences"
         ]
     if all(block.text_format.has_sentence_lines for block in blocks):
         return line_warnings([s.decode("utf-8", "ignore") for d in documents for s in d], blocks)

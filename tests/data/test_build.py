@@ -407,7 +407,8 @@ def test_dropped_duplicates_may_leave_shards_without_instances(tmp_path, vocab_f
 def test_a_shard_without_instances_is_left_out(tmp_path, vocab_file):
     text = tmp_path / "text.txt"
     text.write_text("hello world this is text\nmore text here\n\n\u200b\n")
-    made, *_ = run(tmp_path / "out", text, vocab_file=vocab_file, validation_share=0.99)
+    settings = dict(validation_share=0.99, objective="full_sentences")
+    made, *_ = run(tmp_path / "out", text, vocab_file=vocab_file, **settings)
     assert made.validation_shards == () or made.train_shards
     Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord"))
 
@@ -439,6 +440,16 @@ def test_validation_documents_are_set_aside(tmp_path, sample_text):
     assert choose_validation(64, 0.0, 1).sum() == 0
     assert choose_validation(2, 0.99, 1).sum() == 1
     assert choose_validation(1, 0.5, 1).sum() == 0
+
+
+@pytest.mark.parametrize("num_documents, num_chosen", [(3, 0), (4, 2), (5, 2), (100, 2), (400, 4)])
+@pytest.mark.parametrize("num_large", [0, 1, 3])
+def test_each_split_has_two_documents_or_none_for_pairs(num_documents, num_chosen, num_large):
+    is_large = np.arange(num_documents) < num_large
+    for seed in range(9):
+        chosen = choose_validation(num_documents, 0.01, seed, is_large, least=2)
+        assert chosen.sum() == num_chosen
+        assert num_documents < num_large + 2 or not chosen[:num_large].any()
 
 
 @pytest.mark.parametrize("text", ["", "\n\n  \n", "\x00\x07\n"])

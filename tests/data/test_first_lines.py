@@ -22,6 +22,7 @@ SENTENCES = [
     for kind in ("front", "back", "side")
 ]
 DOCUMENTS = "\n\n".join("\n".join(SENTENCES[i : i + 6]) for i in range(0, 120, 6))
+LINES = "\n".join(f"{sentence} {sentence}" for sentence in SENTENCES)
 FLAGS = ["--dupe_factor=1", "--max_seq_length=32", "--num_workers=1"]
 
 
@@ -80,11 +81,23 @@ def test_the_input_is_said_before_it_is_read(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "text, flags, part",
     [
-        ("\n".join(SENTENCES), [], "a document has 120 lines"),
-        ("\n\n".join(SENTENCES), [], "100% of the documents have one sentence"),
-        ("\n".join('{"text": "x"}' for _ in range(9)), ["--input_format=lines"], "look like JSON"),
-        ("\n".join(f"<p>{text} {text}</p>" for text in SENTENCES), [], "look like markup"),
-        ("\n".join(f"{text} {text}" for text in SENTENCES), ["--language=xx"], "--language=xx"),
+        ("\n".join(SENTENCES), ["--objective=sop"], "a document has 120 lines"),
+        ("\n\n".join(SENTENCES), [], "100% of the pairs come from a single sentence"),
+        (
+            "\n".join('{"text": "x"}' for _ in range(9)),
+            ["--objective=sop", "--input_format=lines"],
+            "look like JSON",
+        ),
+        (
+            "\n".join(f"<p>{text} {text}</p>" for text in SENTENCES),
+            ["--objective=sop"],
+            "look like markup",
+        ),
+        (
+            "\n".join(f"{text} {text}" for text in SENTENCES),
+            ["--objective=sop", "--language=xx"],
+            "--language=xx",
+        ),
         (DOCUMENTS, [vocabulary, *COMMON[3:]], "the commonest unknown words: 'the', 'of', 'house'"),
         (DOCUMENTS, [vocabulary, *COMMON, "The"], "--nodo_lower_case"),
         (DOCUMENTS, [vocabulary, *COMMON, "--nodo_lower_case"], "no piece of the vocabulary"),
@@ -260,7 +273,7 @@ def test_duplicates_leave_validation_and_training(tmp_path, capsys, copies, num_
     documents = ["\n".join(SENTENCES[i : i + 6]) for i in range(0, 6 * num_different, 6)]
     text = "\n\n".join(document for document in documents for _ in range(copies))
     flags = vocabulary(tmp_path, *COMMON), "--drop_duplicates", "--validation_share=.05"
-    flags += "--quiet", "--overwrite", f"--output_dir={tmp_path}/out"
+    flags += "--quiet", "--overwrite", f"--output_dir={tmp_path}/out", "--objective=full_sentences"
     for seed in range(1, 4):
         assert call(tmp_path, text, *flags, f"--random_seed={seed}") == 0
         data = Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord"))

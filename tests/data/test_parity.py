@@ -179,7 +179,7 @@ def test_the_same_draws_give_the_same_instances(tokens, monkeypatch, short_seq_p
             tokens, every, every, max_seq_length=LENGTH, short_seq_prob=short_seq_prob, key=key
         )
         assert len(rows) == len(expected) > 100
-        for (a_start, a_end, b_start, b_end, label), instance in zip(
+        for (a_start, a_end, b_start, b_end, label, _), instance in zip(
             rows.tolist(), expected, strict=True
         ):
             first, second = list(range(a_start, a_end)), list(range(b_start, b_end))
