@@ -132,6 +132,7 @@ def test_vocab_warns_exactly_where_many_letters_change(tmp_path, monkeypatch):
         ("が か", "'が' -> 'か'"),
         ("e\u0301te\u0301 ÉTÉ", "'été' -> 'ete'"),
     ],
+    ids=["Hindi", "Korean", "Russian", "Japanese", "decomposed"],
 )
 def test_the_example_is_the_commonest_word_that_changes(tmp_path, monkeypatch, text, change):
     monkeypatch.setattr(learning, "learn", lambda *_: learning.Learnt(b"", [], 0))
@@ -162,7 +163,7 @@ LANGUAGES = {
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_of_languages_with_accents_only_vietnamese_loses_too_many(tmp_path, monkeypatch, language):
-    """Measured: Spanish 5 % of the letters, German 6, French 9, Czech and Greek 14, Vietnamese 27."""
+    """Spanish has 5 % of such letters, German 6, French 9, Czech and Greek 14, Vietnamese 27."""
     monkeypatch.setattr(learning, "learn", lambda *_: learning.Learnt(b"", [], 0))
     share = changed_shares(LANGUAGES[language])[ACCENTS]
     warnings = warnings_of_vocab(tmp_path, LANGUAGES[language])
