@@ -21,11 +21,11 @@ ACCENTED = ("LATIN ", "GREEK ", "COMBINING ")
 WORD = re.compile(r"\S{1,12}")  # a longer word is shown in part
 
 
-def lower_case_warnings(documents, config) -> list[str]:
+def lower_case_warnings(documents: list[list[bytes]], config) -> list[str]:
     """Warns when lower-casing changes many letters beyond their case.
 
     Args:
-      documents: list of lists of bytes, from `quality.sample`.
+      documents: from `quality.sample`.
       config: VocabConfig or DataConfig.
     """
     if not config.do_lower_case or config.tokenization != "WordPiece":

@@ -57,7 +57,7 @@ def sample(blocks, normalization="none", drop_duplicates=False):
     return documents
 
 
-def sample_text(blocks):
+def sample_text(blocks: list) -> list[list[bytes]]:
     """The sample as it stands in the files. No line is taken twice."""
     ends = np.cumsum([block.end - block.start for block in blocks])
     if ends[-1] <= NUM_SAMPLES * SAMPLE_BYTES:
@@ -69,8 +69,8 @@ def sample_text(blocks):
         if index == len(blocks):
             break
         shift = blocks[index].end - int(ends[index])
-        near, end_of_file = documents_near(blocks[index], max(offset, end) + shift)
-        documents, end = documents + near, end_of_file - shift
+        near, end_in_file = documents_near(blocks[index], max(offset, end) + shift)
+        documents, end = documents + near, end_in_file - shift
     return documents
 
 
@@ -217,7 +217,7 @@ def looks_like(sentences, found, what, remedy):
     return [f"{share:.0%} of the sentences look like {what}, such as {shorten(odd[0])}; {remedy}"]
 
 
-def repetition_warnings(sentences, objective):
+def repetition_warnings(sentences: list[bytes], objective: str | None) -> list[str]:
     """Warns when many sentences are copies of earlier ones but for digits and case."""
     keys = [re.sub(r"\d", "", s.decode("utf-8", "ignore").lower()) for s in sentences]
     counts = collections.Counter(keys)

@@ -91,6 +91,41 @@ def test_the_remedy_is_one_that_the_command_has(tmp_path):
         assert ("--drop_duplicates" in warning) == has_flag
 
 
+DIALOGUE = """\
+Is the ferry still running?
+Yes.
+At this hour, and with that wind?
+Yes. The captain is not one to wait.
+Then I will have two tickets.
+Two?
+My sister is coming with me.
+I see. And the dog?
+What about the dog?
+It needs a ticket, too.
+A dog needs a ticket?
+Yes.
+How much is it?
+Half of yours.
+Fine. Three tickets, then.
+Two and a half.
+Yes, two and a half.
+Here you are.
+Thank you.
+The gate is on the left.
+The left?
+Yes.
+Thank you.
+Good night.
+Good night.
+"""
+
+
+def test_dialogue_is_not_taken_for_copies(tmp_path):
+    lines = DIALOGUE.splitlines()
+    assert len(lines) >= quality.FEW_LINES and copies(lines) == 4
+    assert repetition_warnings(tmp_path / "text", [lines]) == []
+
+
 def test_the_sample_text_does_not_repeat_itself(sample_text):
     blocks = corpus.plan_blocks([sample_text], 1 << 20, LINES)
     assert quality.shape_warnings(blocks, quality.sample(blocks), "nsp") == []
