@@ -34,7 +34,7 @@ from bert_gpu.data.workers import write_shards
 from bert_gpu.files import check_writable, only_writer
 from bert_gpu.malloc import map_large_blocks, trim_heap
 from bert_gpu.settings import UserError
-from bert_gpu.text import clean, corpus, inputs, learning, parallel, quality
+from bert_gpu.text import clean, corpus, inputs, learning, letters, parallel, quality
 from bert_gpu.text.config import AUTO, FILE_NAMES
 from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.tokenizers import open_tokenizer
@@ -138,10 +138,7 @@ class DatasetBuilder:
         """Warns of what would make a poor data set, before anything is written."""
         config = self.config
         self.warn = quality.Warner(console, config.strict)
-        self.sample = [
-            clean.normalize(document, config.normalization)
-            for document in quality.sample(self.plan.blocks)
-        ]
+        self.sample = quality.sample(self.plan.blocks, config.normalization, config.drop_duplicates)
         for line in quality.describe_empty(self.plan.blocks):
             console.say(line)
         shape_warnings = quality.shape_warnings(self.plan.blocks, self.sample, config.objective)
@@ -149,6 +146,7 @@ class DatasetBuilder:
         self.plan.check_documents()
         if config.objective == "nsp":
             self.warn(text_checks.size_warnings(self.plan.blocks))
+        self.warn(letters.lower_case_warnings(self.sample, config))
         if not config.drop_duplicates:  # else once they are known
             self._say_validation(console)
 
@@ -288,6 +286,7 @@ class DatasetBuilder:
                 shutil.rmtree(folder, ignore_errors=True)
         trim_heap()
         num_dropped = int(is_duplicate.sum())
+        console.say(text_checks.describe_copies(num_dropped, self.plan.num_documents))
         self.warn(text_checks.copy_warnings(num_dropped, self.plan.num_documents))
         self.plan = self.plan.without(is_duplicate)
         self.plan.check_documents()

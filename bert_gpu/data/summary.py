@@ -20,10 +20,10 @@ def summary(manifest, counts, num_duplicates, config, duration):
     num_shards = len(manifest.train_shards) + len(manifest.validation_shards)
     padding = 1 - counts.num_row_tokens / max(1, counts.num_instances * config.max_seq_length)
     dropped = [
-        (num_duplicates, "duplicates"),
-        (counts.num_dropped, "with too many tokens per character"),
+        (config.drop_duplicates, num_duplicates, "duplicates"),
+        (counts.num_dropped, counts.num_dropped, "with too many tokens per character"),
     ]
-    dropped = ", ".join(f"{count:,} {what}" for count, what in dropped if count)
+    dropped = ", ".join(f"{count:,} {what}" for is_told, count, what in dropped if is_told)
     rows = [
         ("documents", f"{counts.num_documents:,}" + (f"; dropped: {dropped}" if dropped else "")),
         ("sentences", f"{counts.num_sentences:,}"),

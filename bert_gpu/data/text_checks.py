@@ -24,6 +24,12 @@ def drop_warnings(config, num_dropped, num_documents):
     ]
 
 
+def describe_copies(num_dropped: int, num_documents: int) -> str:
+    """A line on what --drop_duplicates drops."""
+    number, verb = (f"{num_dropped:,}", "equal") if num_dropped else ("none", "equals")
+    return f"duplicates: {number} of {num_documents:,} documents {verb} an earlier one"
+
+
 def copy_warnings(num_dropped, num_documents):
     """Warns when --drop_duplicates drops most documents."""
     if num_dropped <= MOST_DROPPED * num_documents:

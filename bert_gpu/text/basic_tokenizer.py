@@ -73,6 +73,13 @@ class Table(dict):
 CLEAN, STRIP_ACCENT, SPLIT_PUNCTUATION = Table(clean), Table(strip_accent), Table(split_punctuation)
 
 
+def uncase(text: str) -> str:
+    """Lower-cases and decomposes cleaned text (NFD), drops combining marks, and puts spaces around
+    punctuation, as for uncased models.
+    """
+    return unicodedata.normalize("NFD", text.lower()).translate(STRIP_ACCENT)
+
+
 def split_words(lines, do_lower_case):
     """The words of each line, by Google's rules.
 
@@ -90,7 +97,7 @@ def split_words(lines, do_lower_case):
     # stops there, and the final sigma depends on letters of the same word only.
     text = "\n".join(line.translate(CLEAN) for line in lines)
     if do_lower_case:
-        text = unicodedata.normalize("NFD", text.lower()).translate(STRIP_ACCENT)
+        text = uncase(text)
     else:
         text = text.translate(SPLIT_PUNCTUATION)
     return [line.split() for line in text.split("\n")]

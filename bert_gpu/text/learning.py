@@ -15,6 +15,7 @@ from bert_gpu.settings import UserError
 from bert_gpu.text import (
     corpus,
     counting,
+    letters,
     parallel,
     quality,
     sentence_piece,
@@ -107,7 +108,9 @@ def learn_with(workers, config, text_format, console, is_own):
         for line in quality.describe_empty(blocks):
             console.say(line)
         warn = quality.Warner(console, config.strict)
-        warn(inputs.warnings + quality.shape_warnings(blocks, quality.sample(blocks)))
+        sample = quality.sample(blocks, config.normalization)
+        warn(inputs.warnings + quality.shape_warnings(blocks, sample))
+        warn(letters.lower_case_warnings(sample, config))
         learnt = learn(blocks, config, console, workers)
     finally:
         if standard_input is not None or (inputs is not None and inputs.needs_spool):

@@ -3,6 +3,7 @@
 The samples come from all over the text, so that looking costs the same for a text of any size.
 """
 
+import collections
 import csv
 import os
 import re
@@ -10,7 +11,7 @@ import re
 import numpy as np
 
 from bert_gpu.settings import UserError
-from bert_gpu.text import corpus, sentence_piece, wordpiece_learner
+from bert_gpu.text import basic_tokenizer, clean, corpus, sentence_piece, wordpiece_learner
 from bert_gpu.text.encodings import shortened_path
 from bert_gpu.text.formats import parse_documents
 from bert_gpu.text.inputs import HEAD_BYTES, HEAD_LINES, NUM_HEADS, PLAIN, read_head
@@ -23,7 +24,8 @@ ENDLESS_DOCUMENT = 20_000  # sentences; a long novel has 10,000
 MANY = 0.5  # the share of documents, or of lines, from which a shape is taken for the rule
 MARKUP_SHARE = 0.05  # of sentences, also of those that look like JSON
 UNKNOWN_SHARE = 0.05  # of tokens
-CAPITALS_SHARE = 0.01  # of pieces
+UNUSED_SHARE = 0.01  # of pieces
+COPIES_SHARE = 0.2  # of sentences
 NUM_UNKNOWN_SHOWN = 10
 MARKUP = re.compile(
     rb"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]*)?/?>|&(?:[a-z]{2,6}|#\d+);|\[\[[^\]]+\]\]|\{\{|\]\(http"
@@ -43,23 +45,37 @@ FEW_LINES = 20  # say nothing of the rest of a text
 INSIDE_SHARE = 0.05  # of the lines of wrapped prose have a sentence's end inside, at least
 
 
-def sample(blocks):
-    """Documents from all over a text: list of documents, each a list of sentences (bytes). A small
-    text is whole; of others some documents may be cut at their ends.
+def sample(blocks, normalization="none", drop_duplicates=False):
+    """Documents from all over a text, cleaned as by the settings of these names: list of documents,
+    each a list of sentences (bytes). A small text is whole; of others some documents may be cut at
+    their ends.
     """
+    documents = [clean.normalize(document, normalization) for document in sample_text(blocks)]
+    if drop_duplicates:
+        documents = list({tuple(document): document for document in documents}.values())
+    return documents
+
+
+def sample_text(blocks: list) -> list[list[bytes]]:
+    """The sample as it stands in the files. No line is taken twice."""
     ends = np.cumsum([block.end - block.start for block in blocks])
     if ends[-1] <= NUM_SAMPLES * SAMPLE_BYTES:
         return [document for block in blocks for document in corpus.read_block(block)]
-    documents = []
+    documents, end = [], 0
     for offset in np.linspace(0, ends[-1], NUM_SAMPLES, endpoint=False).astype(int).tolist():
-        index = int(np.searchsorted(ends, offset, side="right"))
-        documents += documents_near(blocks[index], blocks[index].end + offset - int(ends[index]))
+        # A long line may reach beyond the next offset.
+        index = int(np.searchsorted(ends, max(offset, end), side="right"))
+        if index == len(blocks):
+            break
+        shift = blocks[index].end - int(ends[index])
+        near, end_in_file = documents_near(blocks[index], max(offset, end) + shift)
+        documents, end = documents + near, end_in_file - shift
     return documents
 
 
 def documents_near(block, offset):
     """The documents in whole lines of a block, of about SAMPLE_BYTES, from an offset of its file
-    on.
+    on, and the offset at their end.
     """
     with corpus.open_binary(block.path) as file:
         # a line that begins at the offset has a line break before it
@@ -76,12 +92,12 @@ def documents_near(block, offset):
                 break
             wanted = len(content)  # a long line: as much again
     if position > block.start and not first:
-        return []  # within the last line
+        return [], block.end  # within the last line
     content = content[first:last]
     if first and block.text_format.has_sentence_lines:
         # not in the middle of a document, unless that is a long one
         content = content[content.find(b"\n\n") + 1 :]
-    return parse_documents(content, block.text_format)
+    return parse_documents(content, block.text_format), position + last
 
 
 def shape_warnings(blocks, documents, objective=None):
@@ -119,7 +135,7 @@ def shape_warnings(blocks, documents, objective=None):
         "markup (tags, entities, links, Markdown or LaTeX)",
         "extract the plain text",
     )
-    warnings += empty + left_out
+    warnings += repetition_warnings(sentences, objective) + empty + left_out
     formats = {block.text_format for block in blocks}
     language = next(iter(formats)).language
     if not all(each.has_sentence_lines for each in formats) and not has_rules(language):
@@ -198,6 +214,22 @@ def looks_like(sentences, found, what, remedy):
         return []
     share = len(odd) / len(sentences)
     return [f"{share:.0%} of the sentences look like {what}, such as {shorten(odd[0])}; {remedy}"]
+
+
+def repetition_warnings(sentences: list[bytes], objective: str | None) -> list[str]:
+    """Warns when many sentences are copies of earlier ones but for digits and case."""
+    keys = [re.sub(r"\d", "", s.decode("utf-8", "ignore").lower()) for s in sentences]
+    counts = collections.Counter(keys)
+    num_copies = len(keys) - len(counts)
+    if len(keys) < FEW_LINES or num_copies <= COPIES_SHARE * len(keys):
+        return []
+    ((commonest, count),) = counts.most_common(1)
+    remedy = "" if objective is None else " (--drop_duplicates drops equal documents only)"
+    return [
+        f"{num_copies / len(keys):.0%} of the sentences are copies of earlier ones but for digits "
+        f"and case, {count:,} of {shorten(sentences[keys.index(commonest)])}; remove repeated "
+        f"lines from the text{remedy}"
+    ]
 
 
 def document_warnings(blocks, documents):
@@ -293,15 +325,17 @@ def casing_warnings(tokenizer, documents, do_lower_case):
         for piece in tokenizer.vocab
         if piece not in SPECIAL_PIECES and not re.fullmatch(r"[\[<].*[\]>]", piece)
     ]
-    capitals = sum(piece != piece.lower() for piece in pieces)
+    lower = basic_tokenizer.uncase if isinstance(tokenizer, WordPieceTokenizer) else str.lower
+    unused = [piece for piece in pieces if piece != "".join(lower(piece).split())]
     text = b" ".join(sentence for document in documents for sentence in document)
     has_capitals = text.decode("utf-8", "ignore").lower() != text.decode("utf-8", "ignore")
-    if do_lower_case and capitals > CAPITALS_SHARE * len(pieces):
+    if do_lower_case and len(unused) > UNUSED_SHARE * len(pieces):
         return [
-            f"{capitals:,} pieces of the vocabulary have capital letters, but the text is "
-            "lower-cased and never uses them; give --nodo_lower_case"
+            f"{len(unused):,} pieces of the vocabulary, such as {unused[0][:30]!r}, are never "
+            "used, because lower-casing takes capital letters and accents from the text; give "
+            "--nodo_lower_case, or a vocabulary without such pieces"
         ]
-    if not do_lower_case and not capitals and has_capitals:
+    if not do_lower_case and has_capitals and all(piece == piece.lower() for piece in pieces):
         return [
             "no piece of the vocabulary has a capital letter, but the text keeps its own; "
             "give --do_lower_case"

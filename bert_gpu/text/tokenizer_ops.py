@@ -80,8 +80,7 @@ def cased(character):
 
 def uncased(character):
     """The same, for an uncased model; basic.split_words does this to whole lines."""
-    lower = character.translate(basic_tokenizer.CLEAN).lower()
-    return unicodedata.normalize("NFD", lower).translate(basic_tokenizer.STRIP_ACCENT)
+    return basic_tokenizer.uncase(character.translate(basic_tokenizer.CLEAN))
 
 
 class CharacterMap(tf.Module):

@@ -280,6 +280,20 @@ def test_a_tokenizer_that_ours_cannot_be_is_refused(world, tmp_path, capsys, not
     assert make_data(*call, insisted, "--show_config") == 0
 
 
+def test_lower_casing_for_a_model_that_keeps_accents_is_warned_of(world, tmp_path, capsys):
+    start = tmp_path / "start"
+    shutil.copytree(world / "run" / "model", start)
+    pieces = (start / "vocab.txt").read_text().splitlines()
+    pieces[5] = "möchte"  # the first one after the special ones
+    (start / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
+    (start / "tokenizer_config.json").write_text('{"do_lower_case": true, "strip_accents": false}')
+    call = [world / "more.txt", tmp_path / "data", f"--init_checkpoint={start}", "--do_lower_case"]
+    assert make_data(*call, "--strict") == 2 and not (tmp_path / "data").exists()
+    error = capsys.readouterr().err
+    assert "pieces of the vocabulary, such as 'möchte', are never used" in error
+    assert make_data(*call) == 0 and f"warning: {error[10:]}" in capsys.readouterr().err
+
+
 def test_a_folder_that_says_no_casing_is_said_to(world, tmp_path, capsys):
     start = tmp_path / "start"
     shutil.copytree(world / "run" / "model", start)

@@ -26,7 +26,7 @@ def text(tmp_path_factory, sample_text):
     path = tmp_path_factory.mktemp("text") / "text.txt"
     with open(sample_text) as file:
         content = file.read().strip() + "\n\n"
-    path.write_text("".join(content.replace("the", f"the {number}") for number in range(2)))
+    path.write_text("".join(content.replace("the", f"the {word}") for word in ("x", "y")))
     return path
 
 

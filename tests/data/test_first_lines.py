@@ -16,9 +16,11 @@ from bert_gpu.data.dataset import Dataset
 from bert_gpu.settings import UserError
 from bert_gpu.text import corpus
 
+# as words, because sentences that differ in digits alone count as copies
+NUMBERS = [f"{begin}{end}" for begin in "bdfgk" for end in "aeiouyrl"]
 SENTENCES = [
     f"The {kind} of the house had {number} doors, and the wind came through every one of them."
-    for number in range(40)
+    for number in NUMBERS
     for kind in ("front", "back", "side")
 ]
 DOCUMENTS = "\n\n".join("\n".join(SENTENCES[i : i + 6]) for i in range(0, 120, 6))
@@ -41,14 +43,14 @@ def vocabulary(folder, *words):
 
 
 COMMON = ["the", "of", "house", "had", "doors", ",", "and", "wind", "came", "through", "every"]
-COMMON += ["one", "them", ".", "front", "back", "side", *map(str, range(40))]
+COMMON += ["one", "them", ".", "front", "back", "side", *NUMBERS]
 
 
 def test_the_first_lines(tmp_path, capsys):
     assert call(tmp_path, DOCUMENTS) == 0
     output = capsys.readouterr()
     first, second, *_ = output.out.splitlines()
-    assert first.startswith("input: 1 file, 9.7 kB, lines: one sentence a line") and not output.err
+    assert first.startswith("input: 1 file, 9.8 kB, lines: one sentence a line") and not output.err
     assert first.endswith("documents end at blank lines (as its first lines show)")
     assert second.startswith("validation: 2 of 20 documents (10.0% of the text), about ")
     assert second.endswith("too few for a steady eval_loss; more text makes more")
@@ -94,10 +96,12 @@ def test_the_input_is_said_before_it_is_read(tmp_path, capsys, monkeypatch):
             "look like markup",
         ),
         (
-            "\n".join(f"{text} {text}" for text in SENTENCES),
+            "\n".join(map(" ".join, zip(SENTENCES[::2], SENTENCES[1::2], strict=True))),
             ["--objective=sop", "--language=xx"],
             "--language=xx",
         ),
+        (DOCUMENTS + " ещё" * 40, [], "such as 'ещё' -> 'еще'; give --nodo_lower_case"),
+        (f"{DOCUMENTS}\n" + "Next page.\nPage 7.\n" * 30, [], "30 of 'Next page.'; remove"),
         (DOCUMENTS, [vocabulary, *COMMON[3:]], "the commonest unknown words: 'the', 'of', 'house'"),
         (DOCUMENTS, [vocabulary, *COMMON, "The"], "--nodo_lower_case"),
         (DOCUMENTS, [vocabulary, *COMMON, "--nodo_lower_case"], "no piece of the vocabulary"),
@@ -167,7 +171,7 @@ def test_own_files_are_no_input(tmp_path, capsys, pattern):
 
     assert run(f"{folder}/{pattern}") == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert first.startswith("input: 1 file, 9.7 kB, lines: ")
+    assert first.startswith("input: 1 file, 9.8 kB, lines: ")
     assert second.startswith("input: left out") and second.endswith(f"{folder}/vocab.txt")
     shards = {path.name: path.read_bytes() for path in folder.glob("*.tfrecord")}
     assert run(f"{folder}/{pattern}") == 0 and "nothing to do" in capsys.readouterr().out
@@ -188,7 +192,7 @@ def test_own_files_are_no_input(tmp_path, capsys, pattern):
 
 @pytest.mark.parametrize("flags", [[], ["--strict"]], ids=["plain", "strict"])
 def test_what_the_samples_do_not_show_is_warned_of_in_the_end(tmp_path, capsys, monkeypatch, flags):
-    monkeypatch.setattr(build.quality, "sample", lambda blocks: [[b"house", b"house had"]])
+    monkeypatch.setattr(build.quality, "sample", lambda *_: [[b"house", b"house had"]])
     assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON[2:]), *flags) == 0
     assert "of the tokens are [UNK]" in capsys.readouterr().err
     assert (tmp_path / "out" / "dataset.json").exists()
@@ -256,10 +260,10 @@ def test_a_document_that_is_most_of_the_text_is_for_training(tmp_path, capsys, l
 
 def test_a_validation_of_much_of_the_text_is_warned_of(tmp_path, capsys):
     """Several documents, each of which is large, but none too large."""
-    documents = ["\n".join(SENTENCES[:2]) for _ in range(40)]
+    documents = ["\n".join(SENTENCES[i : i + 2]) for i in range(0, 80, 2)]
     chosen = np.flatnonzero(validation.choose_validation(40, 0.1, 12345))
-    for index in chosen[:3]:
-        documents[index] = "\n".join(SENTENCES[:20])
+    for part, index in enumerate(chosen[:3]):
+        documents[index] = "\n".join(SENTENCES[60 + 20 * part : 80 + 20 * part])
     text, flags = "\n\n".join(documents), [vocabulary(tmp_path, *COMMON), "--validation_share=.1"]
     assert call(tmp_path, text, *flags) == 0
     assert "takes 46% of the text, as 4 of 40 documents, because" in capsys.readouterr().err
@@ -282,10 +286,21 @@ def test_duplicates_leave_validation_and_training(tmp_path, capsys, copies, num_
     assert call(tmp_path, text, *[flag for flag in flags if flag != "--quiet"]) == 0
     said = capsys.readouterr().out
     assert said.count("validation: ") == 1
+    num_dropped = num_different * (copies - 1)
+    assert f"duplicates: {num_dropped} of {num_different * copies} documents equal an" in said
+    assert f"dropped: {num_dropped} duplicates" in said
     if num_different > 1:
         assert "validation: 1 of 10 documents (" in said
     else:
         assert "validation: none, because the text is one document" in said
+
+
+def test_no_duplicates_are_reported_too(tmp_path, capsys):
+    for flag, is_reported in (("--drop_duplicates", True), ("--nodrop_duplicates", False)):
+        assert call(tmp_path, DOCUMENTS, flag, "--overwrite") == 0
+        said = capsys.readouterr().out
+        line = "duplicates: none of 20 documents equals an earlier one\n"
+        assert (line in said) == ("documents   20; dropped: 0 duplicates\n" in said) == is_reported
 
 
 def test_a_folder_as_vocabulary_is_called_a_folder(tmp_path, capsys):

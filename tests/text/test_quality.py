@@ -35,6 +35,12 @@ def paragraphs(num_sentences, count=40):
     ]
 
 
+@pytest.fixture(autouse=True)
+def without_copies(monkeypatch):
+    """The texts here are a few sentences, again and again; test_repetition.py looks at that."""
+    monkeypatch.setattr(quality, "COPIES_SHARE", 1)
+
+
 JSON_LINES = "".join(json.dumps({"text": text}) + "\n" for text in paragraphs(3, 5))
 
 
@@ -178,7 +184,9 @@ WORDS = ["the", "house", "stood", ".", "still"]
             ["40% of the tokens are [UNK]", "'a', 'zebra'", "drop --vocab_file"],
         ),
         ([*WORDS, "The"], False, b"The house stood.", []),
-        ([*WORDS, "The"], True, b"The house stood.", ["1 pieces", "--nodo_lower_case"]),
+        ([*WORDS, "The"], True, b"The house stood.", ["1 pieces", "'The'", "--nodo_lower_case"]),
+        ([*WORDS, "##fé"], True, b"The house stood.", ["1 pieces", "'##fé'", "accents"]),
+        ([*WORDS, "##fé"], False, b"the house stood.", []),
         (WORDS, False, b"the house stood. " * 30 + b"The", ["no piece", "give --do_lower_case"]),
         (WORDS, False, b"the house stood.", []),
     ],
