@@ -1,9 +1,8 @@
 """Laws of the labels of pairs, from text to records, for any number and size of documents.
 
-Each token occurs once in a text, so a record's tokens say which document and sentence they are from.
+Each token occurs once in a text, so that it says which document and sentence it is from.
 """
 
-import io
 import tempfile
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from bert_gpu.data.old_labels import label_warnings
 from bert_gpu.settings import UserError
 from bert_gpu.text.wordpiece import WordPieceTokenizer
 
-SILENT = Console(quiet=True, error=io.StringIO())
+SILENT = Console(quiet=True)
 NUM_WORDS, FIRST_WORD = 3000, 5
 
 
@@ -77,7 +76,7 @@ def build_data(folder, documents, vocab_file, **settings):
 
 def check_labels(documents, data, made, objective, num_tokens):
     """The law, and the shares in dataset.json against those of the records."""
-    sentences = [length for document in documents for length in document]
+    sentences = [length for document in documents for length in document if length]
     document_of = np.repeat(np.arange(len(documents)), [sum(each) for each in documents])
     sentence_of = np.repeat(np.arange(len(sentences)), sentences)
     of_split, labels, used = {}, [], 0
