@@ -182,12 +182,12 @@ class TaggedExamples(Loaded):
         self.digest = settled_digest(self.path, digest, self.digest)
 
     def _is_comment(self, text: str) -> bool:
-        """Whether a line has the form of a comment, or is words behind a lone # of another number
-        than the columns of the file.
+        """Whether a line has the form of a comment, or is a lone # and words behind it that are not
+        as many as the columns of the file.
         """
         cells = text.split("\t" if self.separator == "\t" else None)
-        is_text = re.match(r"# +\S", text) and len(cells) != self.width[1]
-        return not is_word(text) or bool(is_text)
+        is_row = {len(cells), len(cells_of(text))} == {self.width[1]}
+        return not is_word(text) or (not is_row and re.match(r"# +\S", text) is not None)
 
     def _sentence(self, line, number, rows, before):
         tags = None if self.label is None else [cells[self.label] for cells in rows]

@@ -47,8 +47,9 @@ def read(scheme: str, tag: str) -> str | None:
 def find_scheme(counts: Mapping[str, int]) -> str:
     """The scheme under which the tags of most words fit, of NAMES. On a tie it is BIO.
 
-    It is one of plain tags unless most of the distinct tags fit, or half of the words that have
-    another tag than O do by a letter and a type. Bare L, M, U and W mean something beside a bare B.
+    It is one of plain tags unless half of the distinct tags other than O fit, or half of their
+    words do. Bare letters fit more of anything, so they need most of the distinct tags, and L, M, U
+    and W a B.
 
     Args:
       counts: {tag: words that have it} of the training file.
@@ -62,9 +63,11 @@ def find_scheme(counts: Mapping[str, int]) -> str:
 
     best = max(SCHEMES, key=lambda scheme: sum(spelled[tag] for tag in fitting(scheme)))
     fits = fitting(best)
-    typed_words = sum(spelled[tag] for tag in fits if len(tag) > 1)
+    num_words = sum(spelled[tag] for tag in fits)
+    is_bare = best.endswith(" as B")
     can_be_entities = has_outside or any(read(best, tag)[0] in "BI" for tag in fits)
-    are_most = 2 * len(fits) > len(spelled) or 2 * typed_words >= sum(spelled.values())
+    are_most = 2 * len(fits) >= len(spelled) + is_bare
+    are_most |= not is_bare and 2 * num_words >= sum(spelled.values())
     if fits and can_be_entities and are_most:
         return best
     return TYPES if has_outside else WORDS
