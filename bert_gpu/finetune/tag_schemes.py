@@ -7,6 +7,7 @@ lack its begin or its end. BILOU, BMES and BMEWO are read as seqeval's strict mo
 a begin with its end, or a single word, is an entity.
 """
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -99,21 +100,22 @@ def as_entities(labels: Sequence[str], scheme: str | None = None) -> list[str] |
 
 
 def entity_scores(
-    truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+    truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], tags: Sequence[str] = ()
 ) -> dict[str, float | None]:
     """{"precision", "recall", "f1"} of entities, all types together: an entity is right when its
-    type and both its ends are. Tags of which one is L or U are those of a strict scheme.
+    type and both its ends are. The scheme is strict where one of the tags has the letter L or U.
 
     recall and f1 are None without any entity, precision is 0 without any predicted one.
 
     Args:
-      truth, predicted: lists of N lists of tags, of `as_entities`.
+      truth, predicted: lists of N lists of tags, of `as_entities`. tags: all that it returned, by
+        default those of truth and predicted.
     """
     from seqeval.metrics import sequence_labeling, v1
     from seqeval.scheme import BILOU
 
     how = dict(average="micro", zero_division=0)
-    if any(tag[0] in "LU" for tags in (*truth, *predicted) for tag in tags):
+    if any(tag[0] in "LU" for tag in tags or itertools.chain(*truth, *predicted)):
         scores = v1.precision_recall_fscore_support(truth, predicted, scheme=BILOU, **how)
     else:
         scores = sequence_labeling.precision_recall_fscore_support(truth, predicted, **how)

@@ -238,7 +238,7 @@ def judge(evaluated, names):
             [[tags[index] for index in sentence] for sentence in np.split(indices, bounds)]
             for indices in (targets, np.argmax(outputs, -1))
         )
-        found |= entity_scores(truth, predicted)
+        found |= entity_scores(truth, predicted, tags)
     return {name: found[name] for name in names}
 
 

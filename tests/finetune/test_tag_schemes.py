@@ -147,7 +147,7 @@ def test_any_tags_at_all_are_counted_as_seqeval_counts_them(data, scheme, writte
     truth, predicted = zip(*truth, strict=True)
     means = as_entities(tags, find_scheme(dict.fromkeys(tags, 1)))
     found = entity_scores(
-        *([[means[at] for at in one] for one in part] for part in (truth, predicted))
+        *([[means[at] for at in one] for one in part] for part in (truth, predicted)), means
     )
     plain = [f"{theirs.get(one, one)}-{kind}" if kind else one for one, kind in pairs]
     expected = theirs_of(
