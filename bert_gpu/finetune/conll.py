@@ -185,7 +185,8 @@ class TaggedExamples(Loaded):
         """Whether a line has the form of a comment, or is a lone # and words behind it that are not
         as many as the columns of the file.
         """
-        cells = text.split("\t" if self.separator == "\t" else None)
+        has_tabs = self.separator == "\t"
+        cells = text.split("\t") if has_tabs else cells_of(text.replace("\t", " "))
         is_row = {len(cells), len(cells_of(text))} == {self.width[1]}
         return not is_word(text) or (not is_row and re.match(r"# +\S", text) is not None)
 
