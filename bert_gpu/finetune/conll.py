@@ -2,11 +2,13 @@
 
 CoNLL's files have a word a line, in columns between white space (in a line with a tab: between
 tabs), and a blank line behind each sentence; the first column is the word, the last one its tag,
-unless --columns names them. Tables, .jsonl and .parquet, have a sentence a row: a list of words and
-one of tags, which may be numbers that the schema of a .parquet names. A file is read again for what
-is written of it, so only its tags stay in memory.
+unless --columns names them. Comment lines are known by their form and left out. Tables, .jsonl and
+.parquet, have a sentence a row: a list of words and one of tags, which may be numbers that the
+schema of a .parquet names. A file is read again for what is written of it, so only its tags stay in
+memory.
 """
 
+import collections
 import dataclasses
 import hashlib
 import json
@@ -19,6 +21,10 @@ from bert_gpu.settings import UserError
 from bert_gpu.text.containers import decoded_lines
 
 DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
+# such a line; comments of CoNLL-U ("# sent_id = 1", "# newdoc") and CoNLL-2012 ("#begin document")
+COMMENT = re.compile(
+    rf"\s*{DOCUMENT}(\s|$)|# *[^\s=]+ += |# *new(doc|par)\b|#(begin|end) document\b"
+)
 # other names of the columns of tables than those of the task
 ALIASES = dict(words=("tokens",), tags=("ner_tags", "labels", "ner"))
 TABLES = ("jsonl", "parquet")
@@ -50,9 +56,10 @@ class TaggedExamples(Loaded):
 
     Attributes:
       those of Loaded. has_labels: whether the words have tags. label_names: the distinct tags, in
-      the order of their first word. label_lines: its line of each. num_words: of all sentences.
-      separator: between the columns of a line. names: of the tags 0, 1 and so on, () where tags are
-      what they are.
+      the order of their first word. label_lines: its line of each. tag_counts: {tag: its words}.
+      num_words: of all sentences. num_comments: lines of comments and documents. separator: between
+      the columns of a line. width: (line of the first word, number of columns). names: of the tags
+      0, 1 and so on, () where tags are what they are.
 
     Raises:
       UserError: a missing file or column, lines with other numbers of columns, words without tags
@@ -63,20 +70,21 @@ class TaggedExamples(Loaded):
         self.source, self.path, self.task = source, source.path, task
         split = next((split for split in SPLITS if source.stem in task.stems(split)), source.stem)
         self.needs_label, self.columns = needs_label, task.columns.get(split)
-        self.table, self.separator, self.names = None, "\t", ()
+        self.table, self.separator, self.names, self.num_comments = None, "\t", (), 0
         if kind_of(source.path) in TABLES:
             self.table = Table(source.path)
             self._find_columns(self.table.header, needs_label)
             if self.label is not None and self.table.kind == "parquet":
                 self.names = class_names(source.path, self.table.header[self.label])
         else:
-            self.separator, first = self._first_line()
-            self._find_places(first)
+            self._find_places(self._first_line())
         self.has_labels = self.label is not None
         found, self.num_examples, self.num_words = {}, 0, 0
+        self.tag_counts = collections.Counter()
         for sentence in self.sentences():
             self.num_examples += 1
             self.num_words += len(sentence.words)
+            self.tag_counts.update(sentence.tags or ())
             for offset, tag in enumerate(sentence.tags or ()):
                 found.setdefault(tag, sentence.line + (offset if self.table is None else 0))
         self.check_some(self.num_examples)
@@ -111,15 +119,23 @@ class TaggedExamples(Loaded):
             )
 
     def _first_line(self):
-        """(separator of the columns, cells) of the first line with a word."""
-        for text in decoded_lines(read_pieces(self.path, hashlib.sha256()), self.path):
-            if cells := cells_of(text):
-                if cells[0] != DOCUMENT:
-                    return "\t" if "\t" in text else " ", cells
-        raise UserError(
-            f"{self.path}: has no sentence; lines with a word and its tag are needed, and a blank "
-            "line behind each sentence"
-        )
+        """Sets `separator` and `width`; returns the cells of the first line with a word. A line
+        that begins with # may be a comment, so it is only taken where there is no other.
+        """
+
+        def words():
+            lines = decoded_lines(read_pieces(self.path, hashlib.sha256()), self.path)
+            return ((n, text) for n, text in enumerate(lines, 1) if is_word(text))
+
+        first = next((one for one in words() if one[1][0] != "#"), None) or next(words(), None)
+        if first is None:
+            raise UserError(
+                f"{self.path}: has no sentence; lines with a word and its tag are needed, and a "
+                "blank line behind each sentence"
+            )
+        cells, self.separator = cells_of(first[1]), "\t" if "\t" in first[1] else " "
+        self.width = first[0], len(self.columns or cells)
+        return cells
 
     def sentences(self):
         """Reads the file again: yields the Sentences of the Source, in order."""
@@ -138,30 +154,41 @@ class TaggedExamples(Loaded):
             yield chunk
 
     def _lines(self):
-        digest, number, rows, before, width = hashlib.sha256(), 0, [], [], None
-        text, line = "", 0
+        digest, number, rows, before, begin = hashlib.sha256(), 0, [], [], 1
+        self.num_comments = 0
         for line, text in enumerate(decoded_lines(read_pieces(self.path, digest), self.path), 1):
             cells = cells_of(text)
             if not cells or cells[0] == DOCUMENT:
                 if rows:
-                    yield self._sentence(line - len(rows), number, rows, before)
+                    yield self._sentence(begin, number, rows, before)
                     number, rows, before = number + 1, [], []
                 if cells:
                     before.append(text.rstrip("\r\n"))
+            if not cells or self._is_comment(text):
+                self.num_comments += bool(cells)
                 continue
-            width = width or (line, len(self.columns or cells))
-            if len(cells) != width[1]:
-                where = "--columns names" if self.columns else f"line {width[0]} has"
+            if len(cells) != self.width[1]:
+                where = "--columns names" if self.columns else f"line {self.width[0]} has"
                 raise UserError(
-                    f"{self.path}: line {line} has {len(cells)} columns, {where} {width[1]}; a "
-                    "word is one line, and a blank line ends a sentence"
+                    f"{self.path}: line {line} has {len(cells)} columns, {where} {self.width[1]}; "
+                    "a word is one line, and a blank line ends a sentence"
                 )
             if self.label is not None and not cells[self.label]:
                 raise UserError(f"{self.path}: line {line} has an empty tag; every word needs one")
+            begin = begin if rows else line
             rows.append(cells)
         if rows:
-            yield self._sentence(line - len(rows) + 1, number, rows, before)
+            yield self._sentence(begin, number, rows, before)
         self.digest = settled_digest(self.path, digest, self.digest)
+
+    def _is_comment(self, text: str) -> bool:
+        """Whether a line has the form of a comment, or is a lone # and words behind it that are not
+        as many as the columns of the file.
+        """
+        has_tabs = self.separator == "\t"
+        cells = text.split("\t") if has_tabs else cells_of(text.replace("\t", " "))
+        is_row = {len(cells), len(cells_of(text))} == {self.width[1]}
+        return not is_word(text) or (not is_row and re.match(r"# +\S", text) is not None)
 
     def _sentence(self, line, number, rows, before):
         tags = None if self.label is None else [cells[self.label] for cells in rows]
@@ -208,6 +235,11 @@ class TaggedExamples(Loaded):
                 'each row is a sentence such as {"words": ["Rome", "."], "tags": ["B-LOC", "O"]}'
             )
         return [one if isinstance(one, str) else json.dumps(one) for one in values]
+
+
+def is_word(text: str) -> bool:
+    """Whether a line is neither blank nor has the form of a comment."""
+    return bool(text.strip()) and COMMENT.match(text) is None
 
 
 def cells_of(text):

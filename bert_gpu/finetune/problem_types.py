@@ -24,10 +24,10 @@ class ProblemType:
     """What every problem type has; here those of texts.
 
     config_name: its name in config.json of Hugging Face, None where it has none. target: the name
-    of the targets in a batch.
+    of the targets in a batch. notes: {field of start.TaskNotes: value} that it is stored with.
     """
 
-    config_name, target = None, "labels"
+    config_name, target, notes = None, "labels", {}
 
     @property
     def head(self):

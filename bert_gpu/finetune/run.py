@@ -204,6 +204,8 @@ def prepare(settings, task, examples, trained, notes, folder, stored):
     }
     settings = dataclasses.replace(settings, tokens=dataclasses.replace(settings.tokens, **tokens))
     problem_type = task_type.make_problem_type(settings, task, start.labels, training_examples)
+    if notes is not None and notes.tag_scheme:
+        problem_type = dataclasses.replace(problem_type, tag_scheme=notes.tag_scheme)
     length = choose_length(settings, task, start, notes)
     every = [part for parts in examples.values() for part in parts]
     check_fits(start, every, length, devices.precision)
@@ -477,6 +479,7 @@ def describe(prepared):
     start = prepared.start
     labels = f"; labels: {', '.join(start.labels)}" if len(start.labels) > 1 else ""
     rows = [("model", f"{start.path}{labels}"[:300])]
+    rows += [(name.replace("_", " "), text) for name, text in prepared.problem_type.notes.items()]
     if start.unused:
         rows.append(("left over", start.unused))
     if start.fresh:
@@ -573,7 +576,8 @@ def make_training(prepared, validate, warn):
     settings, start, devices = prepared.settings, prepared.start, prepared.devices
     problem_type, encoded = prepared.problem_type, prepared.encoded["train"][0]
     has_pairs = prepared.examples["train"][0].has_pairs
-    notes = write_notes(prepared.task, has_pairs, prepared.length, prepared.tokens)
+    used = prepared.tokens | problem_type.notes
+    notes = write_notes(prepared.task, has_pairs, prepared.length, used)
 
     def batches_at(position, batch_size):
         return training_batches(

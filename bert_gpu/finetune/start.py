@@ -9,6 +9,7 @@ from bert_gpu.files import CHECKSUM, json_checksum, read_json
 from bert_gpu.finetune import tasks
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, TokenConfig
 from bert_gpu.finetune.heads import CLASSIFIER, HEADS, Head
+from bert_gpu.finetune.tag_schemes import NAMES
 from bert_gpu.finetune.task_types import open_task_type
 from bert_gpu.interop import models
 from bert_gpu.interop.families import LABELLED
@@ -24,7 +25,7 @@ from bert_gpu.model.config import (
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import pooling_of
 from bert_gpu.model.weights import initialize
-from bert_gpu.settings import Settings, UserError, fields_of, like
+from bert_gpu.settings import Settings, UserError, fields_of, like, setting
 from bert_gpu.text.wordpiece import Tokenizer
 from bert_gpu.train.provenance import weights_hash
 from bert_gpu.train.run_files import MODEL, RUN
@@ -203,12 +204,11 @@ class TaskNotes(Settings):
     doc_stride: int | None = like(TokenConfig, "doc_stride")
     max_query_length: int | None = like(TokenConfig, "max_query_length")
     version_2_with_negative: bool | None = like(TokenConfig, "version_2_with_negative")
+    tag_scheme: str | None = setting(None, "How tags spell entities.", choices=NAMES)
 
 
 def write_notes(task, has_pairs, max_seq_length, tokens):
-    """{name: bytes} of the file that `read_notes` reads. tokens: {field of TokenConfig: value} that
-    the task type uses.
-    """
+    """{name: bytes} of the file that `read_notes` reads. tokens: {field: value} of the others."""
     values = dict(
         task_name=task.name,
         task_kind=task.kind,
@@ -227,7 +227,8 @@ def read_notes(path, head=CLASSIFIER):
     file = os.path.join(path, TASK)
     if os.path.exists(file):
         fields = fields_of(TaskNotes)
-        keys = tuple(name for name in fields if name not in fields_of(TokenConfig))
+        optional = (*fields_of(TokenConfig), "tag_scheme")
+        keys = tuple(name for name in fields if name not in optional)
         notes = read_json(file, "the task of a fine-tuned model", fields, keys=keys)
         return TaskNotes(**{name: notes.get(name) for name in fields})
     if head is not CLASSIFIER:

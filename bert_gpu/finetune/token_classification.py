@@ -8,9 +8,10 @@ other.
 Legend: N sentences, W words of all of them, T pieces, B batch, S sequence, C tags.
 """
 
+import dataclasses
 import itertools
 import os
-import re
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -22,19 +23,29 @@ from bert_gpu.finetune.encoded import LENGTH_MULTIPLE, NO_LABEL, EncodedExamples
 from bert_gpu.finetune.heads import TOKEN_CLASSIFIER, rows_of
 from bert_gpu.finetune.metrics import accuracy, f1_of_classes
 from bert_gpu.finetune.metrics import loss as mean_loss
+from bert_gpu.finetune.tag_schemes import as_entities, earlier_scheme, entity_scores, find_scheme
 from bert_gpu.finetune.task_types import check_texts_only
 from bert_gpu.finetune.windows import best_windows, cut_windows
 from bert_gpu.model.heads import cross_entropy
+from bert_gpu.settings import shortened
 from bert_gpu.text.framing import ranges
 
 HEAD, PREDICTED = TOKEN_CLASSIFIER, results.TAGGED
-OUTSIDE = "O"  # the tag of a word that belongs to no entity
 
 
+@dataclasses.dataclass(frozen=True)
 class Tagging(problem_types.ProblemType):
-    """One of C tags for each word; the loss is the mean cross-entropy of the words, in nats."""
+    """One of C tags for each word; the loss is the mean cross-entropy of the words, in nats.
 
+    tag_scheme: how tags spell entities (tag_schemes.py); None is as the labels do.
+    """
+
+    tag_scheme: str | None = None
     head, target = HEAD, "token_labels"
+
+    @property
+    def notes(self) -> dict[str, str]:
+        return dict(tag_scheme=self.tag_scheme)
 
     def losses(self, logits, targets):
         """(B, S, C) and int32 (B, S) -> float32 (B,), the sum over the words of each row."""
@@ -76,17 +87,31 @@ def defaults(examples):
 
 def make_problem_type(settings, task, labels, examples):
     problem_types.check_plain_loss(settings.run, task)
-    return Tagging()
+    if examples is None:
+        return Tagging(earlier_scheme(labels))
+    scheme = find_scheme(examples.tag_counts)
+    tags = as_entities(labels, scheme) or labels
+    if odd := [one for one, tag in zip(labels, tags, strict=True) if tag == "O" != one.upper()]:
+        examples.warnings += (
+            f"{len(odd)} of {len(labels)} tags do not fit the scheme {scheme} and count as O: "
+            f"{shortened(', '.join(odd))}; correct them if they are entities",
+        )
+    return Tagging(scheme)
 
 
 def encode(examples, problem_type, start, settings, max_seq_length, folder):
     """EncodedExamples with token_labels: the tag of each word at its first piece, tag 0 where the
-    file has none. Their origin is int64 (N,), the words of each sentence.
+    file has none; tags that the model does not have come after its own. Their origin is int64 (N,),
+    the words of each sentence.
     """
-    indices = {label: index for index, label in enumerate(start.labels)}
-    for label, line in zip(examples.label_names, examples.label_lines, strict=True):
-        if label not in indices:
-            raise problem_types.unknown_label(examples, line, label, start.labels)
+    labels = with_unknown(start.labels, examples)
+    indices = {label: index for index, label in enumerate(labels)}
+    if unknown := labels[len(start.labels) :]:
+        line = examples.label_lines[examples.label_names.index(unknown[0])]
+        examples.warnings += (
+            f"line {line} has the tag {unknown[0][:40]!r}, one of {len(unknown)} that the model "
+            f"does not have ({shortened(', '.join(unknown))}); words with them count as errors",
+        )
     stride = settings.tokens.doc_stride or max(1, (max_seq_length - 2) // 2)
     ids, marks = DiskArray(folder), DiskArray(folder)
     lengths, sizes = [np.zeros(1, np.int64)], []
@@ -115,6 +140,11 @@ def encode(examples, problem_type, start, settings, max_seq_length, folder):
         token_labels=marks.finish(),
         origin=np.concatenate(sizes),
     )
+
+
+def with_unknown(labels: Sequence[str], examples: TaggedExamples) -> list[str]:
+    """The labels of a model, then the tags of examples that are none of them."""
+    return list(dict.fromkeys((*labels, *examples.label_names)))
 
 
 def word_pieces(tokenizer, words):
@@ -175,33 +205,19 @@ def frame(tokenizer, pieces, marks, starts, lengths, first, last):
 def describe(examples, rows):
     more = len(rows) - len(examples)
     cut = f"; {more:,} further rows for sentences of more than {rows.max_seq_length} tokens"
+    comments = f"; {examples.num_comments:,} comment lines skipped"
     return (
         f"{len(examples):,} sentences, {examples.num_words:,} words, "
         f"{len(rows.ids) / len(rows):.1f} tokens each{cut if more else ''}"
+        f"{comments if examples.num_comments else ''}"
     )
 
 
 def metric_names(task, problem_type, labels):
     """Those of entities where the tags tell entities, else those of words alone."""
-    if as_entities(labels) is None:
+    if as_entities(labels, problem_type.tag_scheme) is None:
         return ("accuracy", "f1_of_classes", "loss")
     return ("f1", "precision", "recall", "accuracy", "loss")
-
-
-def as_entities(labels):
-    """The tags as seqeval takes them: B, I, E or S, alone or with a type as in B-PER, and O.
-
-    L and U, as BILOU has them, become E and S, of which they are other names. Plain tags such as
-    PER beside O become I-PER, so that neighbours of one tag are an entity. None where no tag is O
-    and none has a prefix, as in part-of-speech tagging.
-    """
-    # a bare L or U is BILOU's beside a B, and else a tag such as any
-    bare = "BIESLU" if "B" in labels else "BIES"
-    if all(label == OUTSIDE or re.fullmatch(f"[{bare}]|[BIESLU]-.+", label) for label in labels):
-        return [{"L": "E", "U": "S"}.get(label[0], label[0]) + label[1:] for label in labels]
-    if OUTSIDE not in labels:
-        return None
-    return [label if label == OUTSIDE else f"I-{label}" for label in labels]
 
 
 def judge(evaluated, names):
@@ -210,36 +226,20 @@ def judge(evaluated, names):
         return dict.fromkeys(names)
     targets = np.asarray(rows.token_labels)
     targets = targets[targets >= 0]
-    found = dict(accuracy=accuracy(outputs, targets), loss=mean_loss(outputs, targets))
+    is_known = targets < len(labels)
+    loss = mean_loss(outputs[is_known], targets[is_known]) if is_known.any() else None
+    found = dict(accuracy=accuracy(outputs, targets), loss=loss)
     if "f1_of_classes" in names:
         found |= dict(f1_of_classes=f1_of_classes(outputs, targets))
     else:
-        tags, bounds = as_entities(labels), np.cumsum(rows.origin)[:-1]
+        labels, bounds = with_unknown(labels, evaluated.examples), np.cumsum(rows.origin)[:-1]
+        tags = as_entities(labels, evaluated.problem_type.tag_scheme)
         truth, predicted = (
             [[tags[index] for index in sentence] for sentence in np.split(indices, bounds)]
             for indices in (targets, np.argmax(outputs, -1))
         )
-        found |= entity_scores(truth, predicted)
+        found |= entity_scores(truth, predicted, tags)
     return {name: found[name] for name in names}
-
-
-def entity_scores(truth, predicted):
-    """{"precision", "recall", "f1"} of entities, all types together, as seqeval (and conlleval)
-    counts them: an entity is right when its type and both its ends are.
-
-    recall and f1 are None without any entity, precision is 0 without any predicted one.
-
-    Args:
-      truth, predicted: lists of N lists of tags.
-    """
-    from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
-
-    precision, recall, f1, number = precision_recall_fscore_support(
-        truth, predicted, average="micro", zero_division=0
-    )
-    if not number:
-        return dict(precision=float(precision), recall=None, f1=None)
-    return dict(precision=float(precision), recall=float(recall), f1=float(f1))
 
 
 def after_evaluation(output_dir, evaluated):

@@ -2,11 +2,15 @@
 one line.
 """
 
+import itertools
 import json
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from bert_gpu.finetune import conll
 from bert_gpu.finetune.config import FinetuneConfig, resolve_task
 from bert_gpu.finetune.conll import NUMBERED
 from bert_gpu.finetune.run import warn_of_examples
@@ -67,6 +71,64 @@ def test_every_form_of_file_holds_the_same(tmp_path, name, text, settings):
     assert len(found) == 3 and found.num_words == 9 and found.has_labels and not found.has_pairs
     assert found.label_names == ("B-ORG", "O", "B-MISC", "B-PER", "I-PER")
     assert found.describe().startswith(f"{name} {found.digest[:12]}")
+
+
+FORMS = [  # comments whatever the number of columns
+    "# text = Rome fell .",
+    "# sent_id = 1",
+    "# s-type[en] = a",
+    "# newdoc id = n01",
+    "# newpar",
+    "#begin document (bc/cctv/00/cctv_0000); part 000",
+    "#end document",
+    "-DOCSTART- -X- -X- O",
+]
+OTHERS = ["# id 5f2\tdomain=en", "# Proceedings of the Nineteenth Congress , a text in part 12"]
+CELLS = st.sampled_from(["#", "#tag", "##x", "=", "Rome", "-", "newdoc", "document", "B-LOC", "O"])
+
+
+@st.composite
+def commented(draw):
+    """(sentences of rows of cells, the text of a file with them and comments, number of these)."""
+    width, separator = draw(st.integers(2, 4)), draw(st.sampled_from(" \t"))
+    row = st.lists(CELLS, min_size=width, max_size=width)
+    sentences = draw(st.lists(st.lists(row, min_size=1, max_size=4), min_size=1, max_size=4))
+    # "# = ..." is no comment, but "# - = O" and "# newdoc O" of columns between spaces are
+    for cells in itertools.chain(*sentences):
+        if conll.COMMENT.match(separator.join(cells)):
+            cells[0] = "a"
+    sentences[0][0][0] = "a" + sentences[0][0][0]
+    others = OTHERS[width == 2 and separator == "\t" :]  # that has a word's number of cells
+    comments = st.lists(st.sampled_from(FORMS + others), max_size=3)
+    lines, count = [], 0
+    for rows in sentences:
+        for cells in rows:
+            extra = [one for one in draw(comments) if cells is rows[0] or one in FORMS[:-1]]
+            count += len(extra)
+            lines += [*extra, separator.join(cells)]
+        lines.append("")
+    return sentences, "\n".join(lines), count
+
+
+@settings(max_examples=30)
+@given(commented())
+def test_comment_lines_are_skipped_and_counted(tmp_path_factory, drawn):
+    sentences, text, count = drawn
+    folder = tmp_path_factory.mktemp("comments")
+    (folder / "train.txt").write_text(text)
+    found = read(folder)
+    assert [one.rows for one in found.sentences()] == sentences and found.num_comments == count
+    for one in found.sentences():
+        assert text.split("\n")[one.line - 1].split(found.separator) == one.rows[0]
+
+
+def test_a_file_to_predict_may_have_comments_and_words_that_begin_with_a_hash(tmp_path):
+    (tmp_path / "test.txt").write_text("# text = # 1 #x\n#\n1\n#x\n\n# a free remark\nRome\n")
+    found = read(tmp_path, "predict")
+    assert [one.words for one in found.sentences()] == [["#", "1", "#x"], ["Rome"]]
+    assert found.num_comments == 2 and not found.has_labels
+    (tmp_path / "test.txt").write_text("#a\n#b\n")
+    assert [one.words for one in read(tmp_path, "predict").sentences()] == [["#a", "#b"]]
 
 
 NUMBERS = [[3, 0, 5, 0], [1, 2], [0, 0, 0]]  # of TAGS in NAMES

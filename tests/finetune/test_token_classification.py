@@ -5,14 +5,17 @@ rows are padded; entities are counted as seqeval counts them; a tiny BERT learns
 import dataclasses
 import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import seqeval.metrics
 import seqeval.scheme
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bert_gpu.finetune import encoded, objective, prediction, token_classification
+from bert_gpu.finetune import conll, encoded, objective, prediction, token_classification
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.finetune.start import Start
@@ -115,6 +118,17 @@ def test_every_word_counts_once_and_in_order(tmp_path, max_seq_length, doc_strid
     assert rows.origin.tolist() == [len(words) for words, _ in sentences]
 
 
+@pytest.mark.parametrize("chunk_rows", [2, 3])
+def test_chunks_of_sentences_give_the_rows_of_one_chunk(tmp_path, monkeypatch, chunk_rows):
+    found = examples_of(tmp_path, random_sentences(11, 20, seed=5))
+    whole = rows_for(found, 12)
+    monkeypatch.setattr(conll, "CHUNK_ROWS", chunk_rows)
+    assert [len(chunk) for chunk in found.chunks()][:-1] == [chunk_rows] * (10 // chunk_rows)
+    rows = rows_for(found, 12)
+    for name in ("ids", "splits", "token_labels", "origin"):
+        np.testing.assert_array_equal(getattr(rows, name), getattr(whole, name))
+
+
 def test_a_sentence_of_a_whole_book_takes_no_square_of_memory(tmp_path):
     words = ["5-6"] * 40_000
     rows = rows_for(examples_of(tmp_path, [(words, ["O", "B-X"] * 20_000)]))
@@ -213,16 +227,26 @@ def test_a_step_is_the_mean_over_all_words_however_it_is_divided(tmp_path):
     np.testing.assert_allclose(found, np.mean(losses[counts]), rtol=1e-5)
 
 
-def judged(truth, predicted, labels):
-    """The metrics of tags, as lists of lists of names."""
+def known(labels, more=(), scheme=None):
+    """{field of an Evaluated: value} of a model's labels and a file that has more of them."""
+    examples = SimpleNamespace(label_names=(*more, *labels))
+    kind = token_classification.Tagging(scheme)
+    return dict(labels=labels, examples=examples, problem_type=kind)
+
+
+def judged(truth, predicted, labels, more=()):
+    """The metrics of tags, as lists of lists of names. more: tags that no model predicts."""
 
     class Rows:
-        token_labels = np.array([-1, *(labels.index(tag) for one in truth for tag in one), -1])
+        token_labels = np.array(
+            [-1, *((*labels, *more).index(tag) for one in truth for tag in one), -1]
+        )
         origin = np.array([len(one) for one in truth])
 
     outputs = np.eye(len(labels))[[labels.index(tag) for one in predicted for tag in one]]
-    names = token_classification.metric_names(None, token_classification.Tagging(), labels)
-    found = token_classification.judge(evaluated(rows=Rows, labels=labels, outputs=outputs), names)
+    facts = known(labels, more)
+    names = token_classification.metric_names(None, facts["problem_type"], labels)
+    found = token_classification.judge(evaluated(rows=Rows, outputs=outputs, **facts), names)
     assert set(found) == set(names)
     return found
 
@@ -297,8 +321,8 @@ def test_predictions_read_back_as_the_words_of_the_file(tmp_path, name, text):
     examples = read(tmp_path)
     outputs = np.eye(3)[np.arange(examples.num_words) % 3]
     settings, out = FinetuneSettings(run=FinetuneConfig()), tmp_path / "out"
-    known = dict(settings=settings, examples=examples, labels=LABELS, outputs=outputs)
-    token_classification.write(str(out), evaluated(**known))
+    facts = dict(settings=settings, examples=examples, labels=LABELS, outputs=outputs)
+    token_classification.write(str(out), evaluated(**facts))
     table = (out / "test_results.tsv").read_bytes().decode().split("\n")[1:-1]
     (out / "predictions.conll").rename(out / "test.txt")
     sentences, again = list(examples.sentences()), list(read(out).sentences())
@@ -328,16 +352,60 @@ def test_metrics_that_nothing_defines_are_null():
     found = judged([["O", "B-X"]], [["O", "O"]], labels)
     assert (found["precision"], found["recall"], found["f1"]) == (0, 0, 0)
     outputs = np.full((2, 2), np.nan)
-    overflowed = evaluated(labels=labels, outputs=outputs)
+    overflowed = evaluated(outputs=outputs, **known(labels))
     assert token_classification.judge(overflowed, ("f1",)) == {"f1": None}
 
 
-def test_unknown_and_lonely_tags_are_refused(tmp_path):
+def test_lonely_tags_are_refused(tmp_path):
     found = examples_of(tmp_path, [(["5", "6"], ["O", "O"]), (["7"], ["O"])])
     with pytest.raises(UserError, match=r"all 2 examples have the label 'O'"):
         token_classification.find_labels(None, found)
-    with pytest.raises(UserError, match=r"train.jsonl: line 1 has the label 'O'.*it has B-X"):
-        rows_for(found, labels=("B-X", "I-X"))
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([*LABELS, "B-NEW", "I-NEW", "S-X"]), min_size=1, max_size=8),
+        min_size=1,
+        max_size=4,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_tags_that_only_the_file_has_are_errors_of_the_model(truth, random):
+    """A model does not predict them, and F1 is seqeval's of the names."""
+    predicted = [[random.choice(LABELS) for _ in one] for one in truth]
+    found = judged(truth, predicted, LABELS, more=("B-NEW", "I-NEW", "S-X"))
+    assert found["accuracy"] == pytest.approx(seqeval.metrics.accuracy_score(truth, predicted))
+    assert found["precision"] == pytest.approx(
+        seqeval.metrics.precision_score(truth, predicted, zero_division=0)
+    )
+    if found["f1"] is not None:
+        assert found["f1"] == pytest.approx(
+            seqeval.metrics.f1_score(truth, predicted, zero_division=0)
+        )
+    is_known = [tag in LABELS for one in truth for tag in one]
+    assert (found["loss"] is None) == (not any(is_known))
+
+
+def test_unknown_tags_are_told_once_with_their_line(tmp_path):
+    found = examples_of(tmp_path, [(["5"], ["O"]), (["6", "7"], ["I-Y", "B-X"]), (["8"], ["Z"])])
+    rows = rows_for(found)
+    assert rows.token_labels[rows.token_labels >= 0].tolist() == [2, 3, 0, 4]
+    assert found.warnings == (
+        "line 2 has the tag 'I-Y', one of 2 that the model does not have (I-Y, Z); words with them "
+        "count as errors",
+    )
+
+
+def test_tags_that_do_not_fit_are_told_once(tmp_path):
+    tags = [["B-X", "I-X", "O", "[CLS]"], ["B-X", "I_Y", "[CLS]", "[CLS]"]]
+    found = examples_of(tmp_path, [(["5"] * 4, one) for one in tags])
+    labels = token_classification.find_labels(None, found)
+    kind = token_classification.make_problem_type(FinetuneSettings(), None, labels, found)
+    assert kind.notes == dict(tag_scheme="BIO as B-TYPE")
+    assert found.warnings == (
+        "2 of 5 tags do not fit the scheme BIO as B-TYPE and count as O: I_Y, [CLS]; correct them "
+        "if they are entities",
+    )
 
 
 def test_a_tiny_bert_learns_a_rule(tmp_path):
@@ -360,6 +428,7 @@ def test_a_tiny_bert_learns_a_rule(tmp_path):
     outputs = prediction.Predictor(
         devices, state, BertEncoder(MODEL), token_classification.Tagging()
     )(rows, 64)
-    names = token_classification.metric_names(None, None, LABELS)
-    found = token_classification.judge(evaluated(rows=rows, labels=LABELS, outputs=outputs), names)
+    facts = known(LABELS)
+    names = token_classification.metric_names(None, facts["problem_type"], LABELS)
+    found = token_classification.judge(evaluated(rows=rows, outputs=outputs, **facts), names)
     assert found["f1"] > 0.9, found

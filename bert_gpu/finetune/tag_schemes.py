@@ -1,0 +1,125 @@
+"""Schemes of tags: how the tags of words spell entities, which scheme a file has, and how entities
+are counted.
+
+A tag such as B-PER is a letter and a type with a separator between them, in either order and case,
+or a bare letter. BIO, IOB1 and BIOES are read as seqeval and conlleval do by default: an entity may
+lack its begin or its end. BILOU, BMES and BMEWO are read as seqeval's strict mode reads BILOU: only
+a begin with its end, or a single word, is an entity.
+"""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+
+# by name; of schemes that fit equally the first is taken, and IOB1 is read like BIO
+LETTERS = dict(BIO="BI", BIOES="BIES", BILOU="BILU", BMES="BMES", BMEWO="BMEW")
+STRICT = ("BILOU", "BMES", "BMEWO")
+# the written forms of a tag, as regular expressions that lack the letters
+FORMS = (
+    {f"B{mark}TYPE": f"(?P<letter>[{{}}])[{mark}](?P<type>.+)" for mark in "-_:."}
+    | {f"TYPE{mark}B": f"(?P<type>.+)[{mark}](?P<letter>[{{}}])" for mark in "-_:."}
+    | {"B": "(?P<letter>[{}])(?P<type>)"}
+)
+SCHEMES = {
+    f"{name} as {form}": re.compile(pattern.format(letters + letters.lower()))
+    for name, letters in LETTERS.items()
+    for form, pattern in FORMS.items()
+}
+# of plain tags: neighbours of one type beside O are an entity; or every word counts by itself
+TYPES, WORDS = "plain tags beside O", "plain tags"
+NAMES = (*SCHEMES, TYPES, WORDS)
+# of models that do not name a scheme
+EARLIER = "BIOES or BILOU as B-TYPE"
+EARLIER_PATTERN = re.compile("(?P<letter>[BIESLU])(-(?P<type>.+))?")
+
+
+def read(scheme: str, tag: str) -> str | None:
+    """A tag as seqeval takes it, such as B-PER, or B without a type; None where it does not fit. In
+    a strict scheme its letter is one of BILOU, else one of BIOES.
+    """
+    match = SCHEMES.get(scheme, EARLIER_PATTERN).fullmatch(tag)
+    if match is None:
+        return None
+    others = ("MESW", "ILUU") if scheme.startswith(STRICT) else ("LU", "ES")
+    letter = match["letter"].upper().translate(str.maketrans(*others))
+    return f"{letter}-{match['type']}" if match["type"] else letter
+
+
+def find_scheme(counts: Mapping[str, int]) -> str:
+    """The scheme under which the tags of most words fit, of NAMES. On a tie it is BIO.
+
+    It is one of plain tags unless half of the distinct tags other than O fit, or half of their
+    words do. Bare letters fit more of anything, so they need most of the distinct tags, and L, M, U
+    and W a B.
+
+    Args:
+      counts: {tag: words that have it} of the training file.
+    """
+    spelled = {tag: number for tag, number in counts.items() if tag.upper() != "O"}
+    has_outside, has_bare_b = len(spelled) < len(counts), not counts.keys().isdisjoint("Bb")
+
+    def fitting(scheme: str) -> list[str]:
+        is_possible = has_bare_b or not (scheme.startswith(STRICT) and scheme.endswith(" as B"))
+        return [tag for tag in spelled if is_possible and read(scheme, tag)]
+
+    best = max(SCHEMES, key=lambda scheme: sum(spelled[tag] for tag in fitting(scheme)))
+    fits = fitting(best)
+    num_words = sum(spelled[tag] for tag in fits)
+    is_bare = best.endswith(" as B")
+    can_be_entities = has_outside or any(read(best, tag)[0] in "BI" for tag in fits)
+    are_most = 2 * len(fits) >= len(spelled) + is_bare
+    are_most |= not is_bare and 2 * num_words >= sum(spelled.values())
+    if fits and can_be_entities and are_most:
+        return best
+    return TYPES if has_outside else WORDS
+
+
+def earlier_scheme(labels: Sequence[str]) -> str:
+    """The scheme of a model that does not name one: all its tags fit, or it is of plain tags."""
+    # a bare L or U is BILOU's beside a B, and else a tag such as any
+    bare = "BIESLU" if "B" in labels else "BIES"
+    if all(label == "O" or re.fullmatch(f"[{bare}]|[BIESLU]-.+", label) for label in labels):
+        return EARLIER
+    return TYPES if "O" in labels else WORDS
+
+
+def as_entities(labels: Sequence[str], scheme: str | None = None) -> list[str] | None:
+    """The labels as seqeval takes them, O where they do not fit the scheme; None where they tell no
+    entities, as in part-of-speech tagging.
+
+    scheme: None is that of the labels.
+    """
+    scheme = scheme or find_scheme(dict.fromkeys(labels, 1))
+    if scheme == WORDS:
+        return None
+    if scheme == TYPES:
+        return ["O" if label.upper() == "O" else f"I-{label}" for label in labels]
+    # E and S, which then only another file has, are read as seqeval reads them
+    scheme = scheme.replace("BIO ", "BIOES ")
+    return [read(scheme, label) or "O" for label in labels]
+
+
+def entity_scores(
+    truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], tags: Sequence[str] = ()
+) -> dict[str, float | None]:
+    """{"precision", "recall", "f1"} of entities, all types together: an entity is right when its
+    type and both its ends are. The scheme is strict where one of the tags has the letter L or U.
+
+    recall and f1 are None without any entity, precision is 0 without any predicted one.
+
+    Args:
+      truth, predicted: lists of N lists of tags, of `as_entities`. tags: all that it returned, by
+        default those of truth and predicted.
+    """
+    from seqeval.metrics import sequence_labeling, v1
+    from seqeval.scheme import BILOU
+
+    how = dict(average="micro", zero_division=0)
+    if any(tag[0] in "LU" for tag in tags or itertools.chain(*truth, *predicted)):
+        scores = v1.precision_recall_fscore_support(truth, predicted, scheme=BILOU, **how)
+    else:
+        scores = sequence_labeling.precision_recall_fscore_support(truth, predicted, **how)
+    precision, recall, f1, number = scores
+    if not number:
+        return dict(precision=float(precision), recall=None, f1=None)
+    return dict(precision=float(precision), recall=float(recall), f1=float(f1))
