@@ -67,7 +67,6 @@ class Dataset:
         skip = warn if config.skip_corrupt_records else None
         self.train = RecordSet(paths, skip)
         self.validation = RecordSet(validation, skip) if validation else None
-        self._warn_of_older_indices()
         self.schema = schema_of(self.train.files)
         if self.validation is not None and schema_of(self.validation.files) != self.schema:
             raise other_schema(
@@ -93,23 +92,11 @@ class Dataset:
         names = [name for name in ("dupe_factor", "masking") if made.get(name) is not None]
         return DataConfig(**{name: made[name] for name in names}).num_passes
 
-    def _warn_of_older_indices(self):
-        sets = [self.train] if self.validation is None else [self.train, self.validation]
-        older = [file.path for records in sets for file in records.files if file.lacks_crcs]
-        if older:
-            self.warn(
-                f"{older[0]}: its index is of an older version and holds no checksums, so those of "
-                "the records as they are now are taken; build the data again to have them checked"
-            )
-
-    def identity(self, like=None):
+    def identity(self):
         """What decides the batches of a run, for run.json: files, their records (number, and a
         checksum of all), and the settings in dataset.json.
-
-        like: the identity in the run.json to compare with. One of an older version identifies a
-        file by its size, beginning and end (an integer), and so does the result then.
         """
-        files = files_identity(self.train, is_older_identity(like))
+        files = files_identity(self.train)
         made = (
             None if self.info is None else dict(tokenizer=self.info.tokenizer, **self.info.settings)
         )
@@ -178,26 +165,12 @@ class Dataset:
         return order
 
 
-def files_identity(records, is_older=False):
-    """[name, number of records, checksum of all] of each file. is_older: as an older version has
-    it, an integer of the file's size, beginning and end.
-    """
+def files_identity(records):
+    """[name, number of records, checksum of all] of each file."""
     return [
-        [
-            os.path.basename(file.path),
-            len(file),
-            file.edges() if is_older else f"{file.fingerprint():08x}",
-        ]
+        [os.path.basename(file.path), len(file), f"{file.fingerprint():08x}"]
         for file in records.files
     ]
-
-
-def is_older_identity(identity):
-    """Whether a Dataset.identity read from a run.json is that of an older version."""
-    files = identity.get("files") if isinstance(identity, dict) else None
-    return isinstance(files, list) and any(
-        isinstance(entry, list) and entry and type(entry[-1]) is int for entry in files
-    )
 
 
 def schema_of(files):

@@ -160,14 +160,14 @@ def pack_index(offsets, crcs):
 
 
 def read_index(path):
-    """(offsets (N + 1), crcs (N)) of an index; crcs is None for an older one, which has none.
+    """(offsets (N + 1), crcs (N)) of an index; None for a file that is none.
 
     Raises UserError when its own checksum is wrong.
     """
     with open(path, "rb") as file:
         content = file.read()
     if not content.startswith(INDEX_MAGIC):
-        return np.frombuffer(content[: len(content) // 8 * 8], "<i8"), None
+        return None
     num_records, rest = divmod(len(content) - len(INDEX_MAGIC) - 8 - 4, 8 + 4)
     if rest or num_records < 0 or content[-4:] != struct.pack("<I", masked_crc(content[:-4])):
         raise UserError(
@@ -183,15 +183,14 @@ class RecordFile:
     temporary file first.
 
     Attributes: offsets (N + 1) of the records and the end; crcs (N), the masked checksums that the
-    records must have, from the index or, without one, as they were when the file was opened;
-    lacks_crcs: whether the file has an index without checksums, of an older version.
+    records must have, from the index or, without one, as they were when the file was opened.
 
     With `skip`, a function that gets a message, a truncated file keeps the records before the cut,
     and a corrupt record reads as None; without it both raise UserError.
     """
 
     def __init__(self, path, skip=None):
-        self.path, self.skip, self.lacks_crcs = path, skip, False
+        self.path, self.skip = path, skip
         try:
             with open_unpacked(path, skip) as file:
                 self.size = os.fstat(file.fileno()).st_size
@@ -217,13 +216,6 @@ class RecordFile:
             self.crcs.astype("<u4").tobytes(),
         )
 
-    def edges(self):
-        """CRC-32C of the file's size, beginning and end, which identifies it in older runs."""
-        start = max(0, self.size - (1 << 16))
-        return masked_crc(
-            struct.pack("<Q", self.size) + self._bytes(0, 1 << 16) + self._bytes(start, 1 << 16)
-        )
-
     def _bytes(self, start, size):
         """`size` bytes of the file, fewer at its end."""
         try:
@@ -235,25 +227,15 @@ class RecordFile:
         sidecar = index_path(self.path)
         if sidecar == self.path or not os.path.exists(sidecar):
             return self._scan()
-        offsets, crcs = read_index(sidecar)
-        self.lacks_crcs = crcs is None
-        if self.lacks_crcs:
-            is_sound = len(offsets) and offsets[0] == 0 and offsets[-1] == self.size
-            if is_sound and (np.diff(offsets) >= HEADER + FOOTER).all():
-                return offsets, self._footers(offsets)
-        elif offsets[-1] == self.size:
-            return offsets, crcs
-        elif offsets[-1] < self.size:
+        index = read_index(sidecar)
+        if index is not None and index[0][-1] == self.size:
+            return index
+        if index is not None and index[0][-1] < self.size:
             raise UserError(
                 f"{self.path}: holds other records than {os.path.basename(sidecar)} says; "
                 "build the data again"
             )
         return self._scan()
-
-    def _footers(self, offsets):
-        """The checksums (N) that stand behind the records."""
-        ends = offsets[1:].tolist()
-        return np.frombuffer(b"".join(self._bytes(end - FOOTER, FOOTER) for end in ends), "<u4")
 
     def _scan(self):
         """(offsets, crcs) of all records of a file without an index, from the length of each."""

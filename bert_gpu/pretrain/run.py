@@ -96,11 +96,10 @@ def train(settings, dataset, folder, stored, console, clock):
     # not the path of the first weights, which are worker 0's on all workers
     devices.workers.check_alike(fixed | dict(init_checkpoint=None))
     if stored is not None:
-        like = stored["settings"].get("training_data")
         engine.check_settings(
             folder,
             stored,
-            fixed | dict(training_data=dataset.identity(like=like)),
+            fixed | dict(training_data=dataset.identity()),
             RUN_FIELDS,
             settings.recipe,
         )

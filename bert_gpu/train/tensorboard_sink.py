@@ -6,7 +6,6 @@ session-start event, does not work for today's scalars: TensorBoard 2.20 does no
 TensorBoard that has the old files open shows both until it is restarted.
 """
 
-import contextlib
 import glob
 import os
 import socket
@@ -59,7 +58,6 @@ class TensorBoard(Sink):
 
     def _open(self, step):
         os.makedirs(self.folder, exist_ok=True)
-        divide_older(self.folder, self.losses)
         for run in (TRAIN, VALIDATION):
             cut_events(os.path.join(self.folder, run), step)
         self._open_file(TRAIN)  # that of validation with its first value
@@ -89,31 +87,6 @@ def place(name, losses):
     if name.startswith(EVAL):
         return VALIDATION, name.removeprefix(EVAL)
     return TRAIN, f"{name}_loss" if name in losses else name
-
-
-def divide_older(folder, losses):
-    """Divides the event files of a run of an older version, which had one folder for both, among
-    train/ and validation/. May be killed and done again.
-    """
-    remove_partial(folder)
-    for path in event_files(folder):
-        partial = {}
-        with contextlib.ExitStack() as opened:
-            for record in whole_records(path):
-                event, run = Event.FromString(record), TRAIN
-                for value in event.summary.value:
-                    run, value.tag = place(value.tag, losses)
-                if run not in partial:
-                    os.makedirs(os.path.join(folder, run), exist_ok=True)
-                    file = tf.io.TFRecordWriter(partial_path(os.path.join(folder, run)))
-                    partial[run] = opened.enter_context(file)
-                    if event.summary.value:
-                        file.write(Event(file_version="brain.Event:2").SerializeToString())
-                partial[run].write(event.SerializeToString())
-        for run in partial:
-            target = os.path.join(folder, run)
-            os.replace(partial_path(target), os.path.join(target, os.path.basename(path)))
-        os.remove(path)
 
 
 def cut_events(folder, step):

@@ -3,7 +3,6 @@ records, and each record is read once.
 """
 
 import itertools
-import pathlib
 import threading
 
 import numpy as np
@@ -216,25 +215,6 @@ def test_numbers_beyond_the_model_are_refused(data):
     reader.read(np.arange(20), np.zeros(20, int))
     with pytest.raises(UserError, match="record 10: input_ids has 20, not 0 to 19"):
         reader.read(np.arange(15, 23), np.zeros(8, int))
-
-
-def test_an_unsound_older_index_is_not_used(data, tmp_path):
-    shard = data.train.files[0].path
-    copy = tmp_path / "x.tfrecord"
-    copy.write_bytes(pathlib.Path(shard).read_bytes())
-    offsets = records.read_index(records.index_path(shard))[0]
-    for damage in (
-        lambda o: np.where(np.arange(len(o)) == 3, 0, o),
-        lambda o: np.where(np.arange(len(o)) == 3, o - 1, o),
-    ):
-        damage(offsets).astype("<i8").tofile(tmp_path / "x.index")
-        file = records.RecordFile(str(copy))
-        try:
-            read = [file.read(number) for number in range(len(file))]
-        except UserError as error:
-            assert "corrupt" in str(error)
-        else:
-            assert read == [records.RecordFile(shard).read(number) for number in range(len(file))]
 
 
 def test_a_batch_of_bad_records_only_is_survived_and_each_is_named_once(data):

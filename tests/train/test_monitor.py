@@ -12,12 +12,10 @@ import sys
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.util.tensor_util import make_ndarray
 
 from bert_gpu.settings import UserError
-from bert_gpu.train import monitor, sinks, tensorboard_sink
+from bert_gpu.train import monitor, sinks
 from bert_gpu.train.config import MonitorConfig
 from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.sinks import JsonLines
@@ -137,36 +135,6 @@ def test_events_that_a_kill_left_broken(folder):
         1 for path in glob.glob(os.path.join(train, "*")) for _ in tf.data.TFRecordDataset(path)
     )
     assert total == 3 + 2  # version, 1, 2; version, 4
-
-
-@pytest.mark.parametrize("killed", [False, True], ids=["whole", "killed"])
-def test_events_of_an_older_version_are_divided(folder, monkeypatch, killed):
-    """They lay in one folder, under the names of metrics.jsonl; also when the first try to divide
-    them was killed.
-    """
-    os.makedirs(folder.tensorboard)
-    with tf.io.TFRecordWriter(f"{folder.tensorboard}/events.out.tfevents.0000000001.x") as file:
-        file.write(Event(file_version="brain.Event:2").SerializeToString())
-        for step, name in [(0, "eval_mlm_loss"), *((step, "mlm") for step in range(1, 5))]:
-            event = Event(step=step)
-            event.summary.MergeFromString(scalar_pb(name, float(step)).SerializeToString())
-            file.write(event.SerializeToString())
-    if killed:
-
-        def ends(path):
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(tensorboard_sink.os, "remove", ends)
-            tensorboard_sink.divide_older(folder.tensorboard, ("mlm",))
-    log = open_log(folder, 3)
-    log.write(4, dict(mlm=40.0))
-    log.write(4, dict(eval_mlm_loss=50.0))
-    log.close()
-    assert sorted(os.listdir(folder.tensorboard)) == ["train", "validation"]
-    expected = [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
-    assert scalars(tensorboard(folder), "mlm_loss") == expected
-    assert scalars(tensorboard(folder, "validation"), "mlm_loss") == [(0, 0.0), (4, 50.0)]
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_with_nothing(folder):
