@@ -160,8 +160,7 @@ class Examples(Loaded):
           lines: {cell: its first line}. codes: list of N indices of them.
         """
         is_training = self.needs_label and self.classes is None
-        may_lack = not is_training and self.source.part == Part()
-        found = read_labels(lines, self.task, self.classes, self.names, may_lack)
+        found = read_labels(lines, self.task, self.classes, self.names, not is_training)
         self.label_names, self.label_sets = tuple(found), tuple(found.values())
         self.label_lines = tuple(map(lines.get, found))
         self.labels = tuple(dict.fromkeys(itertools.chain.from_iterable(self.label_sets)))

@@ -7,6 +7,7 @@ import collections
 import json
 import math
 import tempfile
+import types
 
 import numpy as np
 import pyarrow
@@ -19,8 +20,14 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from bert_gpu.finetune import tables, text_classification
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
+from bert_gpu.finetune.labels import read_labels
 from bert_gpu.finetune.metrics import compute_metrics
-from bert_gpu.finetune.problem_types import Classification, MultiLabel, Regression
+from bert_gpu.finetune.problem_types import (
+    PROBLEM_TYPES,
+    Classification,
+    MultiLabel,
+    Regression,
+)
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.settings import UserError
 from tests.finetune.evaluations import evaluated
@@ -210,9 +217,10 @@ def test_numbers_equal_a_plain_reading_of_the_table(scores, predicts):
 
 
 SHARES = st.sampled_from([0.0, 0.1, 0.3, 0.45])
-# a class, and one of few texts, so that some texts occur several times
+# one of few texts, so that some occur several times, and its label or labels
 EXAMPLES = st.lists(
-    st.tuples(st.integers(0, 9), st.sampled_from(["a", "b", "c", "d", "-", "1"])), min_size=3
+    st.tuples(st.integers(0, 9), st.sampled_from(["a", "b", "a,b", "c,d", "-", "1", "1.0"])),
+    min_size=3,
 )
 
 
@@ -247,16 +255,23 @@ def test_shares_leave_an_example_of_each_class_to_train(pairs, dev, test, kind, 
         for name, part in found.items()
     }
     assert sum(rows.values(), collections.Counter()) == whole
-    assert {label for _, label in rows["train"]} == {label for _, label in whole}
+
+    def classes(label):
+        parts = label.split(",") if kind == "multilabel" else [label]
+        return {part.removesuffix(".0") for part in parts}
+
+    every = set().union(*(classes(label) for _, label in whole))
+    assert set().union(*(classes(label) for _, label in rows["train"])) == every
     texts = [{text for text, _ in part} for part in rows.values()]
     assert sum(map(len, texts)) == len(set().union(*texts))  # equal texts are in one split
     for name, low, high in (("test", 0, test), ("dev", test, test + dev)):
         assert all(low <= tables.share_of([text, ""]) < high for text, _ in rows.get(name, ()))
-    for label in {label for _, label in whole}:  # no more than it takes
-        every = {tables.share_of([text, ""]): text for text, one in whole if one == label}
-        if max(every) >= test + dev:
-            continue
-        assert (every[max(every)], label) in rows["train"]
+    highest = {  # the training takes no more than it must
+        max(tables.share_of([text, ""]) for text, label in whole if one in classes(label))
+        for one in every
+    }
+    taken = {tables.share_of([text, ""]) for text, _ in rows["train"]}
+    assert {share for share in taken if share < test + dev} <= highest
     random.shuffle(pairs)
     assert split(pairs) == found
 
@@ -335,3 +350,52 @@ def test_the_only_file_of_a_split_on_the_hub_is_found(tmp_path):
     config, task = config_of(str(tmp_path))
     found = read_splits(task, config, ["train", "eval"])
     assert [found[phase][0].source.stem for phase in found] == ["train", "dev"]
+
+
+@pytest.mark.parametrize(
+    "cells, known, labels",
+    [
+        (["-1", "0", "1"], {}, ["-1", "0", "1"]),
+        (["-1", "0", "x"], {}, [None, "0", "x"]),
+        (["-1", "0", "x"], dict(classes=("0", "1")), ["-1", "0", "x"]),
+        (["-1", "0", "1"], dict(classes=("a", "b", "0")), [None, "0", "1"]),
+        (["-1", "0", "1"], dict(task_name="cola"), [None, "0", "1"]),
+        (["-1", "-"], dict(classes=("+", "-")), [None, "-"]),
+        (["-1", "0", "1"], dict(names=("-1", "0"), classes=("-1", "0")), [None, "-1", "0"]),
+        (["-1", "0", "1"], dict(names=("1", "2", "3"), classes=("1", "2")), [None, "1", "2"]),
+        (["-1", "0", "1"], dict(names=("1", "2", "3"), classes=("0", "1")), [None, "0", "1"]),
+        (["-1", "-1.0"], dict(classes=("0", "1"), may_lack=True), [None, None]),
+        (["-1", "much", "nan"], dict(task_kind="regression"), ["-1", "much", None]),
+        (["-1", "2"], dict(task_kind="regression", classes=("LABEL_0",)), ["-1", "2"]),
+    ],
+)
+def test_minus_one_is_a_class_among_numbers_that_nothing_names(cells, known, labels):
+    known = dict(known)
+    asked = {name: known.pop(name) for name in ("task_name", "task_kind") if name in known}
+    found = read_labels(cells, resolve_task(FinetuneConfig(**asked)), **known)
+    assert [found.get(cell, (None,)) for cell in cells] == [(label,) for label in labels]
+
+
+@pytest.mark.parametrize("kind", ["classification", "multilabel"])
+def test_what_is_judged_has_a_label_and_what_is_drawn_has_one_of_the_model(tmp_path, kind):
+    pytest.importorskip("matplotlib")
+    labels = ["b", "-", "a", "z", "a", "b"]
+    write(str(tmp_path), "test", "jsonl", labels)
+    config, task = config_of(str(tmp_path), task_kind=kind, pictures=True)
+    [part] = read_splits(task, config, ["predict"], ("a", "b"))["predict"]
+    targets = PROBLEM_TYPES[kind]().targets(part, ("a", "b"))
+    outputs = np.array([[0.1, 0.9], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4], [0.4, 0.6], [0.3, 0.7]])
+    one = evaluated(
+        settings=FinetuneSettings(run=config),
+        examples=part,
+        rows=types.SimpleNamespace(labels=targets),
+        labels=("a", "b"),
+        outputs=outputs,
+    )
+    names = ("accuracy", "loss") if kind == "classification" else ("exact_match",)
+    found = text_classification.judge(one, names)
+    assert found[names[0]] == pytest.approx(3 / 5)
+    if kind == "classification":
+        assert found["loss"] == pytest.approx(-np.mean(np.log([0.9, 0.7, 0.4, 0.7])))
+    text_classification.after_evaluation(str(tmp_path), one)
+    assert (tmp_path / "pictures" / "test-roc.png").exists()
