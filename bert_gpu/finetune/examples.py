@@ -4,18 +4,19 @@ before any training.
 """
 
 import dataclasses
+import itertools
 import os
 
 import numpy as np
 
-from bert_gpu.finetune.problem_types import are_measures, number_in
-from bert_gpu.finetune.tables import DIALECTS, Part, Table
+from bert_gpu.finetune.labels import read_labels
+from bert_gpu.finetune.problem_types import are_measures, number_in, plain_label, unknown_label
+from bert_gpu.finetune.tables import DIALECTS, Part, Table, class_names, share_of
 from bert_gpu.finetune.tasks import SPLITS, TASKS
 from bert_gpu.settings import UserError, shortened
 
 CHUNK_ROWS = 8192
 IDS = ("id", "index")  # columns that number the examples
-UNLABELLED = {"", "-1", "-1.0"}  # what all rows of a test file have whose labels are kept secret
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +49,14 @@ class Loaded:
     Attributes:
       source: Source. path: of the file. digest: SHA-256 of the file. num_examples: N.
       has_pairs: whether they are pairs of texts. num_skipped: examples that were left out, and
-      why_skipped: which ones. warnings: of what the user may not expect of them.
+      why_skipped: which ones. labels: the distinct ones of texts. warnings: of what the user may
+      not expect of them.
     """
 
     source, path, digest, num_examples = None, None, None, 0
     has_pairs, num_skipped = False, 0
     why_skipped = "lines with another number of columns than the first"
-    warnings = ()
+    labels, warnings = (), ()
 
     def __len__(self):
         return self.num_examples
@@ -63,6 +65,8 @@ class Loaded:
         """Which rows of which content they are, wherever the file lies."""
         part = self.source.part
         rows = "" if part == Part() else f", share {part.low:g} to {part.high:g}"
+        if part.train_only:
+            rows += f", {len(part.train_only)} texts only to train"
         return f"{os.path.basename(self.path)} {self.digest[:12]}{rows}"
 
     def check_some(self, count):
@@ -77,20 +81,27 @@ class Loaded:
 
 
 class Examples(Loaded):
-    """The examples of one Source.
+    """The examples of one Source. Rows without a label (labels.py) are left out where labels are
+    needed.
+
+    Args of the constructor:
+      needs_label: False of a file to predict. classes: those of the training or the model, None of
+        a training file.
 
     Attributes:
-      those of Loaded. header: names of the file's columns. has_labels: whether there are labels;
-      in a file to predict, a column that is empty or -1 throughout holds none. label_names: the
-      distinct labels, in the order of their first row. label_lines: that row's line of each.
-      label_codes: int32 (N,), indices into label_names; None without labels.
+      those of Loaded. header: names of the file's columns. names: of its classes in its schema.
+      has_labels: whether it has labels, some of which are among the classes. label_names: the
+      distinct cells with labels, in the order of their first row; label_lines: that row's line of
+      each, and label_sets: the labels in each. label_codes: int32 (N,), indices into these, -1
+      without a label; None without any. left_out: cells of the rows that are.
 
     Raises:
-      UserError: a missing file or column, a row with the wrong number of columns, an empty label
-        (of a multilabel task it is no label), no UTF-8, no rows.
+      UserError: a missing file or column, a row with the wrong number of columns, no UTF-8, no
+        rows; where labels are needed, none, or none of the classes; in training one that is not
+        among those of task or schema.
     """
 
-    def __init__(self, task, source, needs_label=True):
+    def __init__(self, task, source, needs_label=True, classes=None):
         split = next((split for split in SPLITS if source.stem in task.stems(split)), source.stem)
         wanted = (task.text_a, task.label) if needs_label else (task.text_a,)
         self.source, self.path, self.task = source, source.path, task
@@ -105,12 +116,29 @@ class Examples(Loaded):
             self.label = find_column(self.path, header, task.label, "label")
         self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
         self.has_pairs, self.has_labels = self.b is not None, self.label is not None
-        self._scan(needs_label)
+        self.needs_label, self.classes, self.names, self.left_out = needs_label, classes, (), ()
+        if self.has_labels and self.table.kind == "parquet":
+            self.names = tuple(map(plain_label, class_names(self.path, task.label)))
+        if self.has_labels and source.part != Part() and task.kind != "regression":
+            part = dataclasses.replace(source.part, train_only=self._only_to_train())
+            self.source = dataclasses.replace(source, part=part)
+        self._scan()
 
-    def _scan(self, needs_label):
-        """Reads the file once: counts examples, collects labels. Without needs_label, a column that
-        holds none is as good as no column.
+    def _only_to_train(self):
+        """The `share_of` texts that stay in the training wherever they would belong: for each class
+        without an example there the highest. A frozenset.
         """
+        cells, highest = {}, {}
+        for _, row in self.table.rows():
+            cell, share = row[self.label].strip(), share_of(self._texts(row))
+            cells[cell] = max(share, cells.get(cell, 0.0))
+        for cell, labels in read_labels(cells, self.task, names=self.names).items():
+            for label in labels:
+                highest[label] = max(cells[cell], highest.get(label, 0.0))
+        return frozenset(x for x in highest.values() if x < self.source.part.train_from)
+
+    def _scan(self):
+        """Reads the file once: counts examples, collects labels."""
         codes, found, count = [], {}, 0
         for chunk in self.chunks():
             count += len(chunk.lines)
@@ -119,34 +147,87 @@ class Examples(Loaded):
             for line, label in zip(chunk.lines, chunk.labels, strict=True):
                 code = found.setdefault(label, (len(found), line))[0]
                 codes.append(code)
-        may_lack = not needs_label and self.source.part == Part()
-        if may_lack and found and found.keys() <= UNLABELLED:
-            if found.keys() != {""}:
-                named = repr(self.task.label)
-                self.warnings = (f"every {named} is -1, taken for no label; there are no metrics",)
-            self.label, self.has_labels, found = None, False, {}
-        if "" in found and self.task.kind != "multilabel":  # there it means none of them
-            raise UserError(
-                f"{self.path}: line {found[''][1]} has an empty {self.task.label!r}; "
-                "every example needs a label"
-            )
         self.check_some(count)
         self.num_examples, self.num_skipped = count, self.table.num_skipped
         self.digest = self.table.digest
-        self.label_names = tuple(found)
-        self.label_lines = tuple(line for _, line in found.values())
-        self.label_codes = np.array(codes, np.int32) if self.has_labels else None
-        if self.has_labels and self.task.kind == "classification" and are_measures(found):
+        if self.has_labels:
+            self._keep_labels({cell: line for cell, (_, line) in found.items()}, codes)
+
+    def _keep_labels(self, lines, codes):
+        """Keeps the labels, and says which examples have none.
+
+        Args:
+          lines: {cell: its first line}. codes: list of N indices of them.
+        """
+        is_training = self.needs_label and self.classes is None
+        found = read_labels(lines, self.task, self.classes, self.names, not is_training)
+        self.label_names, self.label_sets = tuple(found), tuple(found.values())
+        self.label_lines = tuple(map(lines.get, found))
+        self.labels = tuple(dict.fromkeys(itertools.chain.from_iterable(self.label_sets)))
+        places = {cell: place for place, cell in enumerate(found)}
+        codes = np.array([places.get(cell, -1) for cell in lines], np.int32)[np.array(codes, int)]
+        blank, has_label = [cell for cell in lines if cell not in found], codes >= 0
+        self.label_codes, spelling = codes, f"{self.task.label!r} is {shown(map(repr, blank))}"
+        if not found:
+            problem = f"no example has a label ({spelling})"
+            self._drop_labels(problem, "name a file that has some", is_expected=blank == [""])
+        elif blank:
+            outcome = "are left out" if self.needs_label else "count in no metric"
             self.warnings += (
-                f"{self.task.label!r} has numbers such as {self.label_names[0]}, which are taken "
+                f"{np.sum(~has_label):,} of the {self.source.stem} examples have no label "
+                f"({spelling}) and {outcome}",
+            )
+        if self.needs_label:
+            self.label_codes, self.left_out = codes[has_label], frozenset(blank)
+            self.num_examples = len(self.label_codes)
+        if self.task.kind == "classification" and are_measures(self.labels):
+            self.warnings += (
+                f"{self.task.label!r} has numbers such as {self.labels[0]}, which are taken "
                 "for classes; to predict numbers, give --task_kind=regression",
             )
+        classes = self.classes or self.task.labels or self.names
+        if self.has_labels and classes and self.task.kind != "regression":
+            self._check_classes(set(map(plain_label, classes)), is_training)
+
+    def _drop_labels(self, problem, remedy, is_expected=False):
+        """Takes the file for one without labels, and says so; UserError where they are needed."""
+        if self.needs_label:
+            raise UserError(f"{self.path}: {problem}; {remedy}"[:300])
+        self.label, self.has_labels, self.label_codes = None, False, None
+        self.warnings += () if is_expected else (f"{problem}; there are no metrics",)
+
+    def _check_classes(self, classes, is_training):
+        """Says which labels are none of the classes; UserError where the training has one, or an
+        evaluation no other.
+        """
+        lacking = {label: 0 for label in self.labels if label not in classes}
+        sizes = np.bincount(self.label_codes[self.label_codes >= 0]).tolist()
+        for labels, size, line in zip(self.label_sets, sizes, self.label_lines, strict=True):
+            for label in lacking.keys() & labels:
+                if is_training:
+                    raise unknown_label(self, line, label, sorted(classes))
+                lacking[label] += size
+        shares = shown(f"{label} ({number:,})" for label, number in lacking.items())
+        if lacking and len(lacking) == len(self.labels):
+            self._drop_labels(
+                f"none of its labels ({shares}) is one of the model's ({shown(sorted(classes))})",
+                "write them alike, here or in id2label of the model's config.json",
+            )
+        elif lacking:
+            self.warnings += (
+                f"{self.source.stem} labels that the model lacks count as wrong, and not in loss "
+                f"and AUC: {shares}",
+            )
+
+    def _texts(self, cells):
+        return [cells[self.a], "" if self.b is None else cells[self.b]]
 
     def chunks(self):
         """Reads the file again: yields Chunks of up to CHUNK_ROWS examples, in order."""
         rows, number = [], 0
         for line, cells in self.table.rows():
-            if self.source.part.takes([cells[self.a], "" if self.b is None else cells[self.b]]):
+            cell = cells[self.label].strip() if self.left_out else None
+            if cell not in self.left_out and self.source.part.takes(self._texts(cells)):
                 rows.append((line, number, cells))
             number += 1
             if len(rows) == CHUNK_ROWS:
@@ -175,6 +256,10 @@ class Examples(Loaded):
         """
         parts = [getattr(chunk, name) for chunk in self.chunks()]
         return None if parts[0] is None else [value for part in parts for value in part]
+
+
+def shown(names):
+    return shortened(", ".join(names))
 
 
 def check_alike(task, examples):

@@ -3,6 +3,9 @@
 Legend: N examples, C classes or labels. A metric that the data do not define (ROC-AUC when all
 labels are equal, F1 when a class does not occur, a correlation with a constant) is None, not 0 or
 1. Pearson, Spearman, Matthews and the rest are SciPy's and scikit-learn's.
+
+A target may be a label that the model lacks: a class C or more, or a column behind the C of several
+labels. No output is right there; loss and ROC-AUC, which need its probability, leave it out.
 """
 
 import numpy as np
@@ -17,17 +20,18 @@ def accuracy(probabilities, labels):
 
 def f1(probabilities, labels):
     """F1 of class 1 (the last in order: "1" of "0" and "1") for two classes, the unweighted mean
-    over the classes for more.
+    over the classes for more, also over those that the model lacks.
 
     None when no example has the label of a class that it averages.
     """
-    wanted = [1] if probabilities.shape[1] == 2 else list(range(probabilities.shape[1]))
-    return _f1(probabilities, labels, wanted)
+    if probabilities.shape[1] == 2:
+        return _f1(probabilities, labels, [1])
+    return f1_of_classes(probabilities, labels)
 
 
 def f1_of_classes(probabilities, labels):
     """The unweighted mean of the F1 of every class ("macro"), also for two. None as for `f1`."""
-    return _f1(probabilities, labels, list(range(probabilities.shape[1])))
+    return _f1(probabilities, labels, np.union1d(np.arange(probabilities.shape[1]), labels))
 
 
 def _f1(probabilities, labels, wanted):
@@ -46,6 +50,7 @@ def auc(probabilities, labels):
     from sklearn.metrics import roc_auc_score
 
     num_classes = probabilities.shape[1]
+    probabilities, labels = probabilities[labels < num_classes], labels[labels < num_classes]
     if len(np.unique(labels)) != num_classes:
         return None
     if num_classes == 2:
@@ -76,9 +81,11 @@ def loss(outputs, targets):
     if targets.ndim == 1 and np.issubdtype(targets.dtype, np.floating):
         return float(np.mean(np.square(outputs[:, 0] - targets.astype(np.float64))))
     if targets.ndim == 1:
+        is_known = targets < outputs.shape[1]
+        outputs, targets = outputs[is_known], targets[is_known]
         chosen = np.take_along_axis(outputs, targets[:, None], -1)[:, 0]
     else:
-        chosen = np.where(targets > 0, outputs, 1 - outputs)
+        chosen = np.where(targets[:, : outputs.shape[1]] > 0, outputs, 1 - outputs)
     chosen = np.asarray(chosen, np.float64)
     return float(np.mean(-np.log(np.maximum(chosen, np.finfo(np.float64).tiny))))
 
@@ -107,7 +114,13 @@ def _correlation(function, values, targets):
 
 def exact_match(probabilities, labels):
     """Share of examples all of whose labels are right."""
-    return float(np.mean(np.all((probabilities > 0.5) == (np.asarray(labels) > 0), -1)))
+    labels = np.asarray(labels) > 0
+    return float(np.mean(np.all(_decisions(probabilities, labels) == labels, -1)))
+
+
+def _decisions(probabilities, labels):
+    """bool (N, columns of the labels): which labels are predicted; none that the model lacks."""
+    return np.pad(probabilities > 0.5, [(0, 0), (0, labels.shape[1] - probabilities.shape[1])])
 
 
 def f1_micro(probabilities, labels):
@@ -126,7 +139,8 @@ def _f1_of_labels(probabilities, labels, average):
     labels = np.asarray(labels) > 0
     if not (labels.any() if average == "micro" else labels.any(0).all()):
         return None
-    return float(f1_score(labels, probabilities > 0.5, average=average, zero_division=0.0))
+    decisions = _decisions(probabilities, labels)
+    return float(f1_score(labels, decisions, average=average, zero_division=0.0))
 
 
 METRICS = dict(

@@ -8,6 +8,7 @@ Legend: N examples, B batch, C scores for an example (classes, labels, or 1).
 import dataclasses
 import json
 import math
+import re
 
 import numpy as np
 
@@ -40,6 +41,10 @@ class ProblemType:
         """
         return list(logits)
 
+    def find_labels(self, examples):
+        """The labels of the training Examples, in order; UserError for a single one."""
+        return find_classes(examples, examples.labels, examples.names)
+
     def joined(self, rows):
         """The outputs of all examples, from what `kept` has kept of each row, in their order.
 
@@ -61,17 +66,12 @@ class Classification(ProblemType):
     config_name = "single_label_classification"
     metrics = ("accuracy", "f1", "auc", "loss")
 
-    def find_labels(self, examples):
-        """The labels of the training Examples, in order; UserError for a single one."""
-        return find_classes(examples, examples.label_names)
-
     def targets(self, examples, labels):
-        """int32 (N,): the index of each label."""
-        indices = {label: index for index, label in enumerate(labels)}
-        for label, line in zip(examples.label_names, examples.label_lines, strict=True):
-            if label not in indices:
-                raise unknown_label(examples, line, label, labels)
-        codes = [indices[label] for label in examples.label_names]
+        """int32 (N,): the index of each label, C or more of one that the model lacks; anything of
+        an example without a label.
+        """
+        indices = index_labels(examples, labels)
+        codes = [indices[label] for (label,) in examples.label_sets]
         return np.array(codes, np.int32)[examples.label_codes]
 
     def losses(self, logits, targets):
@@ -148,22 +148,14 @@ class MultiLabel(ProblemType):
     config_name = "multi_label_classification"
     metrics = ("f1_micro", "f1_macro", "exact_match", "loss")
 
-    def find_labels(self, examples):
-        lines = {}
-        for cell, line in zip(examples.label_names, examples.label_lines, strict=True):
-            for label in labels_in(cell):
-                lines.setdefault(label, line)
-        return find_classes(examples, tuple(lines))
-
     def targets(self, examples, labels):
-        """float32 (N, C), 0 or 1."""
-        indices = {label: index for index, label in enumerate(labels)}
-        rows = np.zeros((len(examples.label_names), len(labels)), np.float32)
-        for row, cell, line in zip(rows, examples.label_names, examples.label_lines, strict=True):
-            for label in labels_in(cell):
-                if label not in indices:
-                    raise unknown_label(examples, line, label, labels)
-                row[indices[label]] = 1
+        """float32 (N, C or more), 0 or 1; labels that the model lacks have columns behind its own.
+        Anything of an example without a label.
+        """
+        indices = index_labels(examples, labels)
+        rows = np.zeros((len(examples.label_sets), 1 + max(indices.values())), np.float32)
+        for row, names in zip(rows, examples.label_sets, strict=True):
+            row[[indices[label] for label in names]] = 1
         return rows[examples.label_codes]
 
     def losses(self, logits, targets):
@@ -201,8 +193,10 @@ def check_plain_loss(config, task):
             )
 
 
-def find_classes(examples, names):
-    """Distinct labels, sorted: as numbers where all are numbers, else as text."""
+def find_classes(examples, names, order=()):
+    """Distinct labels, sorted: in an order that has all of them, if any, as numbers where all are
+    numbers, else as text.
+    """
     if len(names) < 2:
         raise UserError(
             f"{examples.path}: all {len(examples)} examples have the "
@@ -210,9 +204,24 @@ def find_classes(examples, names):
             if names
             else f"{examples.path}: no example has a label; a classifier needs two or more"
         )
-    numbers = {name: number_in(name) for name in names}
-    are_numbers = all(value is not None for value in numbers.values())
-    return tuple(sorted(sorted(names), key=numbers.get) if are_numbers else sorted(names))
+    rank = order.index if order else number_in if are_numbers(names) else str
+    return tuple(sorted(sorted(names), key=rank))
+
+
+def index_labels(examples, labels):
+    """{label: its index}: of the labels, then of those of the Examples that are none of them."""
+    indices = {plain_label(label): index for index, label in enumerate(labels)}
+    others = [label for label in examples.labels if label not in indices]
+    return indices | {label: index for index, label in enumerate(others, len(labels))}
+
+
+def plain_label(text):
+    """A label as text: 1 of 1.0, which is how pandas writes whole numbers beside missing ones."""
+    return text.partition(".")[0] if re.fullmatch(r"-?[0-9]+\.0*", text) else text
+
+
+def are_numbers(labels):
+    return all(number_in(label) is not None for label in labels)
 
 
 def number_in(text):
@@ -235,7 +244,9 @@ def are_measures(labels):
 
 
 def labels_in(cell):
-    """The labels in a cell: those of a JSON list, or those between commas; without repetitions."""
+    """The labels in a cell, as `plain_label` has them: those of a JSON list, or those between
+    commas; without repetitions.
+    """
     if cell.startswith("["):
         try:
             found = [str(label) for label in json.loads(cell)]
@@ -243,20 +254,18 @@ def labels_in(cell):
             found = cell.split(SEPARATOR)
     else:
         found = cell.split(SEPARATOR)
-    return list(dict.fromkeys(label for part in found if (label := part.strip())))
+    return list(dict.fromkeys(plain_label(label) for part in found if (label := part.strip())))
 
 
 def unknown_label(examples, line, label, labels):
-    """UserError for a label of a file that is none of the labels of a training or a model."""
+    """UserError for a label of a file that is none of the labels of a task, a schema or a
+    training.
+    """
     shown = ", ".join(labels)
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    owner = "the training file" if examples.task.labels is None else examples.task.name
-    remedy = "add an example of it there, or leave its rows out"
-    if examples.task.labels is not None:
-        remedy = "correct it, or leave its rows out"
-    elif examples.task.kind == "classification" and are_measures([label, *labels]):
-        remedy = "to predict numbers, give --task_kind=regression"
+    owner = examples.task.name if examples.task.labels else "its schema"
+    owner = "the training file" if examples.task.kind == "tagging" else owner
     return UserError(
         f"{examples.path}: line {line} has the label {label[:40]!r}, which {owner} does not have "
-        f"(it has {shown}); {remedy}"[:300]
+        f"(it has {shown}); correct it, or leave its rows out"[:300]
     )

@@ -83,7 +83,7 @@ def check(settings):
     check_texts_only(settings, "squad")
 
 
-def open_examples(task, source, needs_label):
+def open_examples(task, source, needs_label, labels):
     return Questions(task, source, needs_label)
 
 

@@ -111,7 +111,7 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     start = None if init_checkpoint == NONE else init_checkpoint
     with workers.together(), standard_input_spooled(settings.run) as run:
         settings = dataclasses.replace(settings, run=run)
-        examples = read_splits(task, run, phases)
+        examples = read_splits(task, run, phases, trained and trained.labels)
         workers.check_alike(data_facts(examples))
         results.check_predictions_file(run, examples.get("predict", ()), task_type.PREDICTED)
         with open_folder(run.output_dir, settings.overwrite, trains, start, workers) as opened:

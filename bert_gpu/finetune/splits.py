@@ -65,12 +65,13 @@ def with_data_of_run(config, phases, model):
     return dataclasses.replace(config, **named, **how)
 
 
-def read_splits(task, config, phases):
+def read_splits(task, config, phases, labels=None):
     """{phase: list of examples (task_types.py)}: one for each file of the phase, such as MNLI's two
     dev files.
 
     Args:
-      task: TaskSpec. config: FinetuneConfig. phases: of config.resolve_phases.
+      task: TaskSpec. config: FinetuneConfig. phases: of config.resolve_phases. labels: names of
+        the classes of a trained model; with a training, the classes are those of its file.
 
     Raises:
       UserError: a file is missing, or as for the examples of the task type.
@@ -80,9 +81,11 @@ def read_splits(task, config, phases):
     for phase in phases:
         needs_label = phase != "predict"
         found[phase] = [
-            task_type.open_examples(task, source, needs_label)
+            task_type.open_examples(task, source, needs_label, labels)
             for source in find_sources(task, config, FILES[phase])
         ]
+        if phase == "train":
+            labels = task.labels or found[phase][0].labels
     check_alike(task, [part for parts in found.values() for part in parts])
     return found
 
@@ -90,10 +93,11 @@ def read_splits(task, config, phases):
 def find_sources(task, config, split):
     """The Sources of a split ("train", "dev" or "test"); UserError when there are none."""
     shares = dict(dev=config.dev_share, test=config.test_share)
+    train_from = config.test_share + config.dev_share
     parts = dict(
-        test=Part(0.0, config.test_share),
-        dev=Part(config.test_share, config.test_share + config.dev_share),
-        train=Part(config.test_share + config.dev_share, 1.0),
+        test=Part(0.0, config.test_share, train_from),
+        dev=Part(config.test_share, train_from, train_from),
+        train=Part(train_from, 1.0, train_from),
     )
     if split == "test" and config.predict_file:
         return [Source(split, check_file(config.predict_file, "predict_file"))]

@@ -262,13 +262,23 @@ def read_pieces(path, digest):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Which rows of a table belong to a split: those whose `share_of` lies in [low, high)."""
+    """Which rows of a table belong to a split: those whose `share_of` lies in [low, high).
+
+    train_from: low of the training's part. train_only: numbers of `share_of` below it whose rows
+    are the training's all the same.
+    """
 
     low: float = 0.0
     high: float = 1.0
+    train_from: float = 0.0
+    train_only: frozenset[float] = frozenset()
 
     def takes(self, texts):
-        return (self.low, self.high) == (0.0, 1.0) or self.low <= share_of(texts) < self.high
+        if (self.low, self.high) == (0.0, 1.0):
+            return True
+        share = share_of(texts)
+        is_training = self.low == self.train_from
+        return is_training if share in self.train_only else self.low <= share < self.high
 
 
 def share_of(texts):

@@ -53,8 +53,10 @@ class TaskType(typing.Protocol):
     def check(self, settings):
         """UserError for FinetuneSettings that mean nothing for it."""
 
-    def open_examples(self, task, source, needs_label):
-        """The examples.Loaded of an examples.Source."""
+    def open_examples(self, task, source, needs_label, labels):
+        """The examples.Loaded of an examples.Source. labels: the classes of the training or of the
+        model, None of a training file.
+        """
 
     def find_labels(self, task, examples):
         """The classes in the training examples, in the order of the logits; () without classes."""

@@ -18,6 +18,7 @@ tf = Later("tensorflow")
 TEXT_KINDS = ("classification", "regression", "multilabel")  # one answer a text: problem_types.py
 KINDS = (*TEXT_KINDS, "tagging", "answers")
 ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of the files of a task
+SHARD = "-00000-of-00001.parquet"  # ends the only file of a split on the hub of Hugging Face
 SPLITS = ("train", "dev", "test")
 
 
@@ -239,8 +240,9 @@ def find_table(task, folder, stem):
         names = [name for name in names_in(folder) if re.fullmatch(wanted, name)]
         found = [os.path.join(folder, name) for name in names]
     else:
-        paths = [os.path.join(folder, f"{stem}.{kind}") for kind in task.endings]
-        found = [path for path in paths if files.exists(path)]
+        names = [f"{stem}.{kind}" for kind in task.endings]
+        names.append(stem.replace("dev", "validation") + SHARD)
+        found = [path for name in names if files.exists(path := os.path.join(folder, name))]
     if len(found) > 1:
         raise UserError(
             f"{found[0]} and {found[1]}: both exist; delete one of them, or name the file with "

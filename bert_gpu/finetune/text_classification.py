@@ -18,8 +18,8 @@ def check(settings):
         pictures.check_pictures()
 
 
-def open_examples(task, source, needs_label):
-    return Examples(task, source, needs_label)
+def open_examples(task, source, needs_label, labels):
+    return Examples(task, source, needs_label, labels)
 
 
 def find_labels(task, examples):
@@ -91,13 +91,18 @@ def metric_names(task, problem_type, labels):
 
 
 def judge(evaluated, names):
-    return compute_metrics(evaluated.outputs, evaluated.rows.labels, names)
+    return compute_metrics(*labelled(evaluated), names)
+
+
+def labelled(evaluated):
+    """(outputs, targets) of the examples that have a label."""
+    has_label = evaluated.examples.label_codes >= 0
+    return evaluated.outputs[has_label], evaluated.rows.labels[has_label]
 
 
 def after_evaluation(output_dir, evaluated):
-    outputs, task = evaluated.outputs, evaluated.examples.task
+    task, (outputs, targets) = evaluated.examples.task, labelled(evaluated)
     if evaluated.settings.run.pictures and np.isfinite(outputs).all():
-        targets = evaluated.rows.labels
         pictures.draw(output_dir, evaluated.stem, task, evaluated.labels, outputs, targets)
 
 

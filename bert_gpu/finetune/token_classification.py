@@ -73,7 +73,7 @@ def check(settings):
     check_texts_only(settings, "ner")
 
 
-def open_examples(task, source, needs_label):
+def open_examples(task, source, needs_label, labels):
     return TaggedExamples(task, source, needs_label)
 
 

@@ -9,6 +9,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from bert_gpu.text.wordpiece import WordPieceTokenizer
 from bert_gpu.train import run as engine
 from tests.interop.test_huggingface import needs_oracle, oracle_python
 
+ROOT = pathlib.Path(__file__).parent.parent.parent
 ORACLE = pathlib.Path(__file__).parent.parent / "interop" / "classifier_oracle.py"
 ABOUT = ("num_examples", "checkpoint", "step", "data")  # what eval_results.json says of metrics
 WORDS = "red green blue cat dog bird runs sits the a".split()
@@ -809,18 +811,43 @@ def test_empty_texts_and_enormous_ones_are_classified(trained, capsys, tmp_path)
     assert code == 0 and len(predictions(output)) == 3, err
 
 
-def test_an_unknown_label_names_file_and_line(workplace, capsys, tmp_path):
-    shutil.copytree(workplace / "data", tmp_path / "data")
-    with open(tmp_path / "data" / "dev.tsv", "a") as file:
-        file.write("dev-x\ta\tb\tmaybe\n")
-    code, _, err = call(
-        capsys, *inputs(workplace, tmp_path / "run"), f"--data_dir={tmp_path / 'data'}"
+def test_a_label_that_only_the_dev_file_has_counts_as_wrong(workplace, trained, capsys, tmp_path):
+    rows = (workplace / "data" / "dev.tsv").read_text()
+    (tmp_path / "dev.tsv").write_text(rows + "x\ta\tb\tmaybe\n" + "y\ta\tb\t-\n")
+    start = [f"--init_checkpoint={trained}", f"--dev_file={tmp_path / 'dev.tsv'}", "--do_eval"]
+    code, _, err = call(capsys, *start, f"--output_dir={tmp_path / 'results'}", FLAGS[0])
+    assert code == 0 and "lacks count as wrong, and not in loss and AUC: maybe (1)" in err, err
+    assert "dev.tsv: 1 of the dev examples have no label ('label' is '-') and are left out" in err
+    found, known = (
+        json.loads((folder / "eval_results.json").read_text())
+        for folder in (tmp_path / "results", trained)
     )
-    assert (
-        code == 2
-        and "dev.tsv: line 32 has the label 'maybe'" in err
-        and not (tmp_path / "run").exists()
-    )
+    assert found["num_examples"] == known["num_examples"] + 1 == 31
+    assert found["accuracy"] == pytest.approx(known["accuracy"] * 30 / 31)
+    assert found["loss"] == pytest.approx(known["loss"], rel=1e-4)
+
+
+@pytest.mark.long
+def test_rows_without_a_label_in_one_process(workplace, tmp_path):
+    """A training, an evaluation and a prediction; the prediction has a line for each row."""
+    data, output = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(workplace / "data", data)
+    for split in ("train", "dev", "test"):
+        blank = [
+            f"{split}-{row}\tthe cat\ta dog\t{cell}" for row, cell in enumerate(["-", "NaN", ""])
+        ]
+        with open(data / f"{split}.tsv", "a") as file:
+            file.write("\n".join(blank) + "\n")
+    flags = [f"--init_checkpoint={workplace / 'model'}", "--train_batch_size=4"]
+    flags += ["--max_seq_length=16", "--num_train_steps=2", f"--data_dir={data}"]
+    command = [sys.executable, "run_classifier.py", *flags, f"--output_dir={output}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert read_labels(str(output / "model" / "config.json")) == ("no", "yes")
+    assert json.loads((output / "eval_results.json").read_text())["num_examples"] == 30
+    assert len((output / "predictions.tsv").read_text().splitlines()) == 1 + 21 + 3
+    for split, outcome in (("train", "are left"), ("dev", "are left"), ("test", "count in no")):
+        assert f"3 of the {split} examples have no label" in done.stderr and outcome in done.stderr
 
 
 def test_a_best_metric_that_there_is_not_is_refused_before_anything_is_written(

@@ -90,16 +90,16 @@ def test_a_file_to_predict_whose_labels_are_kept_secret_has_none(tmp_path, label
     found = read(tmp_path, "predict")
     assert not found.has_labels and found.column("labels") is None and found.label_names == ()
     assert found.column("cells") == [list(row) for row in rows] and len(found.warnings) == warnings
-    if labels[0]:
-        assert read(tmp_path, "eval").has_labels  # and a class may be called -1
-    else:
-        with pytest.raises(UserError, match="dev.tsv: line 2 has an empty 'label'"):
-            read(tmp_path, "eval")
-    write(tmp_path, tsv([*rows, ("y", "c", "d", "1"), ("z", "e", "f", "")]), split="test")
-    with pytest.raises(
-        UserError, match=rf"test.tsv: line {2 if not labels[0] else 5} has an empty"
-    ):
-        read(tmp_path, "predict")
+    config = FinetuneConfig(data_dir=str(tmp_path))
+    message = (
+        f"dev.tsv: no example has a label ('label' is '{labels[0]}'); name a file that has some"
+    )
+    with pytest.raises(UserError) as caught:
+        read_splits(PAIRS, config, ["eval"], ("0", "1"))
+    assert str(caught.value).endswith(message)
+    if labels[0]:  # and a class may be called -1
+        [dev] = read_splits(PAIRS, config, ["eval"], ("-1", "1"))["eval"]
+        assert dev.has_labels and dev.labels == ("-1",)
 
 
 def test_every_format_holds_the_same(tmp_path):
@@ -172,7 +172,7 @@ def test_shares_split_a_file_by_the_texts_alone(tmp_path):
     ],
 )
 def test_bad_parts_are_refused(tmp_path, settings, parts):
-    write(tmp_path, tsv())
+    write(tmp_path, tsv([(*row[:3], "1") for row in ROWS]))
     config = FinetuneConfig(data_dir=str(tmp_path), **settings)
     with pytest.raises(UserError) as caught:
         read_splits(PAIRS, config, ["train", "eval", "predict"])
@@ -208,8 +208,7 @@ def test_bad_json_and_parquet_are_refused(tmp_path, name, content, parts):
         (["10", "9", "-1"], ("-1", "9", "10")),
         (["b", "a", "10"], ("10", "a", "b")),
         (["no", "yes"], ("no", "yes")),
-        (["nan", "1"], ("1", "nan")),
-        (["1", "1.0"], ("1", "1.0")),
+        (["2", "1.0", "1.5"], ("1", "1.5", "2")),
     ],
 )
 def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path, labels, order):
@@ -217,7 +216,7 @@ def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path, labels, o
     found = read(tmp_path)
     assert Classification().find_labels(found) == order
     targets = Classification().targets(found, order)
-    assert targets.tolist() == [order.index(label) for label in labels]
+    assert targets.tolist() == [order.index(label.removesuffix(".0")) for label in labels]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +231,10 @@ def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path, labels, o
             tsv(header=("text_a", "text_a", "text_b", "label")),
             ["line 1", "2 columns called 'text_a'"],
         ),
-        (tsv([("1", "a", "b", "1"), ("2", "a", "b", " ")]), ["line 3", "empty 'label'"]),
+        (
+            tsv([("1", "a", "b", "-"), ("2", "a", "b", " ")]),
+            ["no example has a label ('label' is '-', ''); name a file that has some"],
+        ),
         (
             tsv([("1", "a", "b", "1"), ("2", "a", "b")]),
             ["line 3 has 3 columns, the header 4", ".csv"],
@@ -324,20 +326,30 @@ def test_bad_files_are_refused(tmp_path):
     assert "no column 'second'" in refused(task=required)
 
 
-def test_labels_unknown_or_alone_are_refused(tmp_path):
-    write(tmp_path, tsv([("1", "a", "b", "1"), ("2", "a", "b", "2")]), split="dev")
-    dev = read(tmp_path, "eval")
-    said = r"dev.tsv: line 3 has the label '2', which the training file does not have \(it has 0, 1"
-    with pytest.raises(UserError, match=said + r"\); add an example of it there, or"):
-        Classification().targets(dev, ("0", "1"))
-    with pytest.raises(UserError, match=r"\(it has 0, 0.5\); to predict numbers, give --task_kind"):
-        Classification().targets(dev, ("0", "0.5"))
-    dev.task = tasks.TASKS["rte"]
-    with pytest.raises(UserError, match=r"line 2 has the label '1', which rte does not have"):
-        Classification().targets(dev, dev.task.labels)
+def test_labels_unknown_to_the_task_or_alone_are_refused(tmp_path):
     write(tmp_path, tsv([("1", "a", "b", "1"), ("2", "a", "b", "1")]))
     with pytest.raises(UserError, match=r"train.tsv: all 2 examples have the label '1'"):
         Classification().find_labels(read(tmp_path))
+    rte = dataclasses.replace(PAIRS, name="rte", labels=("yes", "no"))
+    write(tmp_path, tsv([("1", "a", "b", "yes"), ("2", "a", "b", "1")]))
+    said = (
+        r"train.tsv: line 3 has the label '1', which rte does not have \(it has no, yes\); correct"
+    )
+    with pytest.raises(UserError, match=said):
+        read(tmp_path, task=rte)
+
+
+def test_labels_none_of_which_the_model_has_are_not_evaluated(tmp_path):
+    config = FinetuneConfig(data_dir=str(tmp_path))
+    for split in ("dev", "test"):
+        write(tmp_path, tsv([("1", "a", "b", "1"), ("2", "a", "b", "2")]), split=split)
+    said = (
+        r"dev.tsv: none of its labels \(1 \(1\), 2 \(1\)\) is one of the model's \(no, yes\); write"
+    )
+    with pytest.raises(UserError, match=said):
+        read_splits(PAIRS, config, ["eval"], ("yes", "no"))
+    [test] = read_splits(PAIRS, config, ["predict"], ("yes", "no"))["predict"]
+    assert not test.has_labels and len(test) == 2 and "there are no metrics" in test.warnings[0]
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,9 @@ def glue(tmp_path_factory):
             (folder / name / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "diagnostic").mkdir()
     (folder / "diagnostic" / "diagnostic.tsv").write_text(DIAGNOSTIC)
+    lines = [f"{row}\ta {row}\tb\t{('not_' * (row % 2))}entailment" for row in range(12)]
+    text = "\n".join([FORMS["RTE"]["train.tsv"][0], *lines])
+    (folder / "RTE" / "whole.tsv").write_text(text)
     return folder
 
 
@@ -215,7 +218,12 @@ def test_what_glue_takes(glue, tmp_path, folder):
     [
         ("RTE", {}, ("not_entailment", "entailment"), True),
         ("RTE", dict(predict_file="{}/RTE/dev.tsv"), ("entailment", "not_entailment"), False),
-        ("RTE", dict(test_share=0.5), ("entailment", "not_entailment"), False),
+        (
+            "RTE",
+            dict(test_share=0.5, train_file="{}/RTE/whole.tsv"),
+            ("entailment", "not_entailment"),
+            False,
+        ),
         ("RTE", dict(test_file="{}/RTE/test.tsv"), ("not_entailment", "entailment"), True),
         ("RTE", {}, ("contradiction", "entailment", "neutral"), False),
         ("RTE", {}, ("0", "1"), False),
@@ -233,7 +241,8 @@ def test_glue_takes_the_own_test_file_of_a_task_in_its_labels_alone(
     task = resolve_task(config)
     [part] = read_splits(task, config, ["predict"])["predict"]
     known = dict(examples=part, problem_type=problem_types.Classification(), labels=labels)
-    known |= dict(settings=FinetuneSettings(run=config), outputs=np.eye(len(labels))[: len(part)])
+    outputs = np.eye(len(labels))[np.arange(len(part)) % len(labels)]
+    known |= dict(settings=FinetuneSettings(run=config), outputs=outputs)
     text_classification.write(str(tmp_path), evaluated(**known))
     assert (tmp_path / "test_results.tsv").exists()
     path = tmp_path / "submission" / f"{folder}.tsv"

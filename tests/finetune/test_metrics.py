@@ -79,6 +79,14 @@ def test_several_labels_an_example():
     assert nothing == dict(f1_micro=None, f1_macro=None)
 
 
+def test_the_mean_over_labels_needs_each_label_and_not_a_label_of_each_example():
+    probabilities = np.array([[0.9, 0.8], [0.2, 0.7], [0.6, 0.1]])
+    absent = compute_metrics(probabilities, np.float32([[1, 0], [1, 0], [1, 0]]), ["f1_macro"])
+    assert absent == dict(f1_macro=None)
+    found = compute_metrics(probabilities, np.float32([[1, 0], [0, 1], [0, 0]]), ["f1_macro"])
+    assert found["f1_macro"] == pytest.approx((2 / 3 + 2 / 3) / 2)
+
+
 @pytest.mark.parametrize("label, f1", [(0, None), (1, 2 * 3 / (2 * 3 + 2))])
 def test_a_class_that_is_absent(label, f1):
     values = compute_metrics(BINARY, [label] * 5)
