@@ -439,7 +439,7 @@ def read_stats(shard):
     fields = fields_of(Counts)
     content = read_json(
         stats_path(shard),
-        "the counts of a shard; delete it, and the shard is written again",
+        "the counts of a shard; delete it, or start over with --overwrite",
         fields,
         tuple(fields),
     )

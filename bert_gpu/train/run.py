@@ -219,29 +219,21 @@ def train(session):
     return run_job(session, job, progress)
 
 
-def planned_steps(training, settings, plan, stored):
-    """Steps of the whole run, None = by time. A run that was begun when the default length was 40
-    epochs, however many copies of the text these hold, keeps it.
-
-    stored: of run.json, None for a new run.
-    """
-    num_steps, earlier = (
-        num_steps_of(
-            settings.cadence,
-            training.num_records,
-            plan.records_of_step(settings.schedule),
-            runs_by_time=settings.schedule.lr_schedule == "time",
-            dupe_factor=dupe_factor,
-        )
-        for dupe_factor in (training.dupe_factor or 1, 1)
+def planned_steps(training, settings, plan):
+    """Steps of the whole run, None = by time."""
+    return num_steps_of(
+        settings.cadence,
+        training.num_records,
+        plan.records_of_step(settings.schedule),
+        runs_by_time=settings.schedule.lr_schedule == "time",
+        dupe_factor=training.dupe_factor or 1,
     )
-    return earlier if stored is not None and stored.get("num_steps") == earlier else num_steps
 
 
 def make_job(session, plan):
     """The Job of a BatchPlan."""
     training, settings, state = session.training, session.settings, session.state
-    num_steps = planned_steps(training, settings, plan, session.stored)
+    num_steps = planned_steps(training, settings, plan)
     step = session.make_step(plan)
     return Job(
         step=step,

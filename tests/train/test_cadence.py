@@ -26,14 +26,3 @@ def test_the_default_length_is_40_passes_over_the_text(settings, more, num_steps
     """However often the records hold it; epochs that are given are passes over the records."""
     found = num_steps_of(CadenceConfig(**settings), 1000, 10, **more)
     assert found == num_steps
-
-
-@pytest.mark.parametrize(
-    "stored, num_steps",
-    [(None, 400), (dict(num_steps=400), 400), (dict(num_steps=4_000), 4_000), (dict(), 400)],
-)
-def test_a_run_that_was_begun_with_40_epochs_keeps_them(stored, num_steps):
-    batch = BatchConfig(train_batch_size=10)
-    plan = plan_batch(batch, 1e-4, 1)
-    training = types.SimpleNamespace(num_records=1000, dupe_factor=10)
-    assert run.planned_steps(training, RunSettings(batch=batch), plan, stored) == num_steps
