@@ -1,13 +1,9 @@
 """How long a run is."""
 
-import types
-
 import pytest
 
-from bert_gpu.train import run
-from bert_gpu.train.batching import plan_batch
 from bert_gpu.train.cadence import num_steps_of
-from bert_gpu.train.config import BatchConfig, CadenceConfig, RunSettings
+from bert_gpu.train.config import CadenceConfig
 
 
 @pytest.mark.parametrize(
