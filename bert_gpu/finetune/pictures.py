@@ -36,13 +36,13 @@ def draw(output_dir, stem, task, labels, outputs, targets):
     Args:
       stem: of the file, which names the pictures. task: TaskSpec. labels: names of the classes.
       outputs, targets: of the problem type, float64 (N, C) and (N,); (N, C) for several labels.
-        Labels that the model lacks are left out.
+        Classes that the model lacks are left out.
     """
     folder = os.path.join(output_dir, FOLDER)
     if task.kind == "regression":
         drawn = {"scatter": scatter(outputs[:, 0], targets)}
     elif task.kind == "multilabel":
-        drawn = {"roc": roc(labels, outputs, targets[:, : len(labels)])}
+        drawn = {"roc": roc(labels, outputs, targets)}
     else:
         outputs, targets = outputs[targets < len(labels)], targets[targets < len(labels)]
         one_hot = np.eye(len(labels))[targets]

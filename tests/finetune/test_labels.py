@@ -20,7 +20,6 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from bert_gpu.finetune import tables, text_classification
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
-from bert_gpu.finetune.labels import read_labels
 from bert_gpu.finetune.metrics import compute_metrics
 from bert_gpu.finetune.problem_types import (
     PROBLEM_TYPES,
@@ -350,30 +349,6 @@ def test_the_only_file_of_a_split_on_the_hub_is_found(tmp_path):
     config, task = config_of(str(tmp_path))
     found = read_splits(task, config, ["train", "eval"])
     assert [found[phase][0].source.stem for phase in found] == ["train", "dev"]
-
-
-@pytest.mark.parametrize(
-    "cells, known, labels",
-    [
-        (["-1", "0", "1"], {}, ["-1", "0", "1"]),
-        (["-1", "0", "x"], {}, [None, "0", "x"]),
-        (["-1", "0", "x"], dict(classes=("0", "1")), ["-1", "0", "x"]),
-        (["-1", "0", "1"], dict(classes=("a", "b", "0")), [None, "0", "1"]),
-        (["-1", "0", "1"], dict(task_name="cola"), [None, "0", "1"]),
-        (["-1", "-"], dict(classes=("+", "-")), [None, "-"]),
-        (["-1", "0", "1"], dict(names=("-1", "0"), classes=("-1", "0")), [None, "-1", "0"]),
-        (["-1", "0", "1"], dict(names=("1", "2", "3"), classes=("1", "2")), [None, "1", "2"]),
-        (["-1", "0", "1"], dict(names=("1", "2", "3"), classes=("0", "1")), [None, "0", "1"]),
-        (["-1", "-1.0"], dict(classes=("0", "1"), may_lack=True), [None, None]),
-        (["-1", "much", "nan"], dict(task_kind="regression"), ["-1", "much", None]),
-        (["-1", "2"], dict(task_kind="regression", classes=("LABEL_0",)), ["-1", "2"]),
-    ],
-)
-def test_minus_one_is_a_class_among_numbers_that_nothing_names(cells, known, labels):
-    known = dict(known)
-    asked = {name: known.pop(name) for name in ("task_name", "task_kind") if name in known}
-    found = read_labels(cells, resolve_task(FinetuneConfig(**asked)), **known)
-    assert [found.get(cell, (None,)) for cell in cells] == [(label,) for label in labels]
 
 
 @pytest.mark.parametrize("kind", ["classification", "multilabel"])

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
+from bert_gpu.finetune.labels import read_labels
 from bert_gpu.finetune.problem_types import Classification, MultiLabel, Regression
 from bert_gpu.finetune.splits import read_splits
 from bert_gpu.finetune.text_classification import make_problem_type
@@ -105,3 +106,27 @@ def test_what_is_for_classes_is_refused_elsewhere(tmp_path, flags):
         UserError, match=r"applies to classification only, not to regression; drop it"
     ):
         make_problem_type(FinetuneSettings(run=config), task, ("score",), examples)
+
+
+@pytest.mark.parametrize(
+    "cells, known, labels",
+    [
+        (["-1", "0", "1"], {}, ["-1", "0", "1"]),
+        (["-1", "0", "x"], {}, [None, "0", "x"]),
+        (["-1", "0", "x"], dict(classes=("0", "1")), ["-1", "0", "x"]),
+        (["-1", "0", "1"], dict(classes=("a", "b", "0")), [None, "0", "1"]),
+        (["-1", "0", "1"], dict(task_name="cola"), [None, "0", "1"]),
+        (["-1", "-"], dict(classes=("+", "-")), [None, "-"]),
+        (["-1", "0", "1"], dict(names=("-1", "0"), classes=("-1", "0")), [None, "-1", "0"]),
+        (["-1", "0", "1"], dict(names=("1", "2", "3"), classes=("1", "2")), [None, "1", "2"]),
+        (["-1", "0", "1"], dict(names=("1", "2", "3"), classes=("0", "1")), [None, "0", "1"]),
+        (["-1", "-1.0"], dict(classes=("0", "1"), may_lack=True), [None, None]),
+        (["-1", "much", "nan"], dict(task_kind="regression"), ["-1", "much", None]),
+        (["-1", "2"], dict(task_kind="regression", classes=("LABEL_0",)), ["-1", "2"]),
+    ],
+)
+def test_minus_one_is_a_class_among_numbers_that_nothing_names(cells, known, labels):
+    known = dict(known)
+    asked = {name: known.pop(name) for name in ("task_name", "task_kind") if name in known}
+    found = read_labels(cells, resolve_task(FinetuneConfig(**asked)), **known)
+    assert [found.get(cell, (None,)) for cell in cells] == [(label,) for label in labels]
