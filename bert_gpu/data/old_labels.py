@@ -8,7 +8,7 @@ each window, some window had one.
 
 import numpy as np
 
-from bert_gpu.data.shards import LEAST_RANDOM, MOST_RANDOM
+from bert_gpu.data.shards import is_usual
 
 NUM_ROWS = 4000  # that are read, from all over the data
 
@@ -21,7 +21,7 @@ def label_warnings(data, tokenizer) -> list[str]:
         random = random_share(data, folder, tokenizer)
         if has_lone_documents(info):
             problem = "random second segments are from the first segment's own document"
-        elif not LEAST_RANDOM <= random <= MOST_RANDOM:
+        elif not is_usual(random, min(NUM_ROWS, info.num_train_instances)):
             problem = f"{random:.0%} of the second segments are random"
         else:
             continue

@@ -386,6 +386,14 @@ class ShardBuilder:
         return masking.mask_rows(input_ids, lengths, word_starts, keys, spec)
 
 
+def is_usual(random: float, num_rows: int) -> bool:
+    """Return whether a share of random second segments is usual, but for chance: two standard
+    errors of a share of num_rows rows.
+    """
+    noise = max(1, num_rows) ** -0.5
+    return LEAST_RANDOM - noise <= random <= MOST_RANDOM + noise
+
+
 def text_bytes(documents: list) -> int:
     """Return the bytes of documents, each a list of sentences."""
     return sum(len(line) for document in documents for line in document)

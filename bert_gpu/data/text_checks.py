@@ -4,7 +4,7 @@ words are found, and that cleaning leaves something.
 
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
-from bert_gpu.data.shards import LEAST_RANDOM, MOST_RANDOM, PAIRS, TRAIN, Counts
+from bert_gpu.data.shards import LEAST_RANDOM, MOST_RANDOM, PAIRS, TRAIN, Counts, is_usual
 from bert_gpu.settings import UserError
 from bert_gpu.text import clean, corpus, learning
 
@@ -65,8 +65,7 @@ def pair_warnings(config: DataConfig, counts: Counts) -> list[str]:
             "--input_format=documents if lines hold several sentences, or "
             "--objective=full_sentences"
         ]
-    noise = counts.num_instances**-0.5  # two standard errors of a share near a half
-    if config.objective == "nsp" and not LEAST_RANDOM - noise <= random <= MOST_RANDOM + noise:
+    if config.objective == "nsp" and not is_usual(random, counts.num_instances):
         return [
             f"{random:.0%} of the second segments are random, where {LEAST_RANDOM:.0%} to "
             f"{MOST_RANDOM:.0%} are usual; give more documents with several sentences each, or "

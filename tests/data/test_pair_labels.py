@@ -167,9 +167,10 @@ def test_a_document_alone_in_its_window_draws_from_at_most_a_megabyte_of_the_nex
 
 def without_shares(folder, **changes):
     """Makes a data set look like one of an earlier version."""
-    content = json.loads((folder / "out" / "dataset.json").read_text())
-    content = {key: value for key, value in content.items() if not key.endswith(("_share", "crc32c"))}
-    (folder / "out" / "dataset.json").write_text(json.dumps(content | changes))
+    path = folder / "out" / "dataset.json"
+    content = json.loads(path.read_text())
+    kept = [name for name in content if not name.endswith(("_share", "crc32c"))]
+    path.write_text(json.dumps({name: content[name] for name in kept} | changes))
     return Dataset(InputConfig(input_file=f"{folder}/out"))
 
 
