@@ -28,6 +28,7 @@ from bert_gpu.settings import (
     setting,
     value_type,
 )
+from bert_gpu.train.signals import answer_interrupts
 
 PACKAGE = pathlib.Path(bert_gpu.__file__).resolve().parent
 # what stands for each script where there is only the package
@@ -430,7 +431,7 @@ def exit_code(main, argv):
     and exit code 2.
     """
     try:
-        with console.warnings_of_libraries():
+        with console.warnings_of_libraries(), answer_interrupts(console.warn):
             return main(argv) or 0
     except UserError as error:
         return fail(str(error))

@@ -270,7 +270,9 @@ def test_the_best_by_another_metric_and_the_end_when_nothing_is_better(tmp_path)
     validate = world.job.validate
     world.job = dataclasses.replace(
         world.job,
-        validate=lambda: validate() | dict(accuracy=accuracies.get(world.progress.step, 0.0)),
+        validate=lambda until_stopped: (
+            validate(until_stopped) | dict(accuracy=accuracies.get(world.progress.step, 0.0))
+        ),
     )
     running = world.run()
     assert world.progress.step == 16 and running.is_finished() and world.saved == [8, 16]
