@@ -298,7 +298,7 @@ def parse(
         text = help_text.text(
             os.path.basename(argv[0]),
             summary,
-            example,
+            [name_commands(line) for line in example],
             classes,
             defaults,
             positionals=positionals,

@@ -36,8 +36,9 @@ class Predictor:
         # a larger batch would only be padding
         everything = -(-len(examples) // self.num_replicas) * self.num_replicas
         found = []
-        batches = evaluation_batches(examples, batch_size=min(batch_size, everything))
-        for batch in until_stopped(batches):
+        for batch in until_stopped(
+            evaluation_batches(examples, batch_size=min(batch_size, everything))
+        ):
             is_real = batch["row_weights"] > 0
             features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])

@@ -292,8 +292,12 @@ def train_task(prepared, state, predict, console, clock):
     """
 
     def validate(until_stopped):
-        evaluated = evaluations(prepared, predict, "eval", until_stopped)
-        return joined({one.stem: judge(prepared, one) for one in evaluated})
+        return joined(
+            {
+                one.stem: judge(prepared, one)
+                for one in evaluations(prepared, predict, "eval", until_stopped)
+            }
+        )
 
     training = make_training(
         prepared, validate if "eval" in prepared.examples else None, console.warn

@@ -22,8 +22,8 @@ def pretraining_objective(encoder):
 
 
 def pretraining_validation(config, reader, devices, state, encoder):
-    """function (until_stopped) -> {name: mean over the validation records}, with "loss" the sum of the objectives'
-    losses. config: PretrainConfig. until_stopped: of loop.Job, by default none.
+    """function (until_stopped) -> {name: mean over the validation records}, with "loss" the sum of
+    the objectives' losses. config: PretrainConfig. until_stopped: of loop.Job, by default none.
     """
     means = MeanMetrics(
         devices,
@@ -33,10 +33,13 @@ def pretraining_validation(config, reader, devices, state, encoder):
 
     def validate(until_stopped=iter):
         batch_size = config.eval_batch_size * devices.num_replicas
-        batches = pipeline.evaluation_batches(
-            reader, batch_size=batch_size, max_batches=config.max_eval_steps
+        values = means(
+            until_stopped(
+                pipeline.evaluation_batches(
+                    reader, batch_size=batch_size, max_batches=config.max_eval_steps
+                )
+            )
         )
-        values = means(until_stopped(batches))
         losses = [
             value for name, value in values.items() if name.endswith("_loss") and value is not None
         ]

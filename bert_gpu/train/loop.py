@@ -35,8 +35,9 @@ class Job:
     put_on_devices(batches, num_micro_batches): puts the batches of a call on the devices; None
     leaves them as they are.
     validate(until_stopped) -> {name: value}; it takes the batches of each iterator through
-    until_stopped(iterator), which ends them by a ValidationStopped. read() -> {name: array} for a checkpoint; assign(values) is
-    its inverse. export(share, step): exports the model at a mark of progress, returns its folder.
+    until_stopped(iterator), which a ValidationStopped ends. read() -> {name: array} for a
+    checkpoint; assign(values) is its inverse. export(share, step): exports the model at a mark of
+    progress, returns its folder.
     flops(batch) -> Flops; peak_flops of all devices, None = unknown. memory() -> a text on the
     memory in use, "" = not known. kind: of the devices, "GPU" or "CPU". workers: of the run
     (workers.py); all of them run the loop in lockstep.
