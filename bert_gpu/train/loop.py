@@ -428,6 +428,7 @@ class Loop:
                 self.is_last = True
                 return None
         self.progress.validation_failed = False
+        self.is_last = self.is_last or bool(self.moment.caught)
         step = self.progress.step
         self.log.write(
             step,
