@@ -444,7 +444,10 @@ def exit_code(main, argv):
         return problem.exit_code
     except OSError as error:
         return fail(f"{error.filename or 'a file'}: {error.strerror or error}; {CHECK_PATH}")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as error:
+        # Numba's compiled functions make a SystemError of Ctrl-C
+        if not isinstance(error.__cause__ or error, KeyboardInterrupt):
+            raise
         return 128 + signal.SIGINT
     except Exception as error:
         problem = tensorflow_problem(error)

@@ -217,6 +217,17 @@ def test_help_follows_columns(columns, command, flag):
         assert found == [shlex.split(example) for example in expected]
 
 
+def test_an_interrupt_in_compiled_code_is_one():
+    """Which returns a result and leaves the exception for Python to find."""
+
+    def run(argv):
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
+    assert flags.exit_code(run, []) == 130
+    with pytest.raises(SystemError):
+        flags.exit_code(lambda argv: (_ for _ in ()).throw(SystemError("another")), [])
+
+
 def test_brief_keeps_whole_sentences():
     assert (
         help_text.brief("One is here. two follows. Three too.", 25, 1)
