@@ -445,8 +445,10 @@ def exit_code(main, argv):
     except OSError as error:
         return fail(f"{error.filename or 'a file'}: {error.strerror or error}; {CHECK_PATH}")
     except (KeyboardInterrupt, SystemError) as error:
-        # Numba's compiled functions make a SystemError of Ctrl-C
-        if not isinstance(error.__cause__ or error, KeyboardInterrupt):
+        cause = error
+        while isinstance(cause, SystemError):  # of Numba's compiled functions
+            cause = cause.__cause__
+        if not isinstance(cause, KeyboardInterrupt):
             raise
         return 128 + signal.SIGINT
     except Exception as error:

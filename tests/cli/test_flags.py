@@ -221,7 +221,9 @@ def test_an_interrupt_in_compiled_code_is_one():
     """Which returns a result and leaves the exception for Python to find."""
 
     def run(argv):
-        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+        inner = SystemError("returned a result with an exception set")
+        inner.__cause__ = KeyboardInterrupt()
+        raise SystemError("returned a result with an exception set") from inner
 
     assert flags.exit_code(run, []) == 130
     with pytest.raises(SystemError):
