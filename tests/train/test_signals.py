@@ -186,7 +186,7 @@ def run_sessions(folder, losses, signals_at, **settings):
     return sessions
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     losses=st.lists(st.sampled_from([1.0, 2.0, 3.0]), min_size=20, max_size=20),
     signals_at=st.lists(st.integers(0, 16), min_size=1, max_size=2),
