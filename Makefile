@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ORACLE := .venv-oracle/bin
+OPTIMUM := .venv-optimum/bin
 EXTRAS ?= test
 TEXT ?=
 PAIRS ?=
 PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install oracle browser strace tmux demo test test-long check bench record faults docs docs-check clean
+.PHONY: install oracle optimum transformers-js browser strace tmux demo test test-long check bench record faults docs docs-check clean
 
 install: .venv/.installed
 
@@ -22,6 +23,24 @@ oracle: .venv-oracle/.installed
 .venv-oracle/.installed: constraints-oracle.txt
 	$(PYTHON) -m venv .venv-oracle
 	$(ORACLE)/python $(PIP_QUIETLY) --requirement constraints-oracle.txt
+	@touch $@
+
+# sentence-transformers with its ONNX backend, which is not for the oracle's transformers 5.
+optimum: .venv-optimum/.installed
+
+.venv-optimum/.installed: constraints-optimum.txt
+	$(PYTHON) -m venv .venv-optimum
+	$(OPTIMUM)/python $(PIP_QUIETLY) --requirement constraints-optimum.txt
+	@touch $@
+
+# transformers.js. Its packages contain their programs for CPUs; their scripts, which fetch others, do not run.
+transformers-js: build/transformers_js/.installed
+
+build/transformers_js/.installed: tests/interop/package.json
+	@command -v npm > /dev/null || apt-get install --yes --quiet=2 nodejs npm
+	mkdir -p $(@D)
+	cp $< $(@D)
+	npm install --prefix $(@D) --ignore-scripts --no-audit --no-fund --no-package-lock --silent
 	@touch $@
 
 # What a page of TensorBoard is looked at with.
@@ -40,8 +59,9 @@ test: install
 
 # Oracles, benchmarks in their smallest form, the documents' commands, terminal, browser, scale, long faults.
 # A test that is skipped there fails.
-test-long: install oracle browser strace tmux .venv/.docs-installed
+test-long: install oracle optimum transformers-js browser strace tmux .venv/.docs-installed
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python BERT_GPU_JAX_PYTHON=$(CURDIR)/$(ORACLE)/python \
+		BERT_GPU_OPTIMUM_PYTHON=$(CURDIR)/$(OPTIMUM)/python BERT_GPU_NODE_FOLDER=$(CURDIR)/build/transformers_js \
 		$(BIN)/python -m pytest -m "long and not docs" --dist=worksteal --durations=10 --no-skips
 
 # The documents as a site, build/docs/index.html; a link that leads nowhere fails it.
@@ -83,4 +103,4 @@ bench: install
 	$(BIN)/python benchmarks/data.py $(if $(TEXT),--text=$(TEXT))
 
 clean:
-	rm -rf .venv .venv-oracle demo build dist *.egg-info
+	rm -rf .venv .venv-oracle .venv-optimum demo build dist *.egg-info

@@ -3,6 +3,7 @@
 import importlib
 import keyword
 import sys
+import textwrap
 
 from bert_gpu.environment import quiet_interrupts
 
@@ -37,13 +38,16 @@ def main(argv=None):
 def run(argv):
     """Runs the command that argv[1] names; returns its exit code."""
     import bert_gpu
+    from bert_gpu.cli.help_text import WHOLE, columns
     from bert_gpu.console import answer
     from bert_gpu.settings import UserError
 
     command = argv[1] if len(argv) > 1 else "--help"
     if command in ("--help", "-h", "help"):
-        usage = "usage: bert-gpu COMMAND [--flags]    (bert-gpu COMMAND --help lists the flags)\n"
-        answer("\n".join([usage, *(f"  {name:<10} {what}" for name, what in COMMANDS.items())]))
+        usage = "usage: bert-gpu COMMAND [--flags]    (bert-gpu COMMAND --help lists the flags)"
+        lines = [usage, "", *(f"  {name:<10} {what}" for name, what in COMMANDS.items())]
+        indent = dict(subsequent_indent=" " * len(f"  {'':<10} "), **WHOLE)
+        answer("\n".join(textwrap.fill(line, columns(), **indent) for line in lines))
         return 0
     if command == "--version":
         answer(f"bert-gpu {bert_gpu.__version__}")

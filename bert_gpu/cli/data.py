@@ -43,7 +43,7 @@ EXAMPLE = (
     "python create_pretraining_data.py --input_file=corpus.txt --recipe=crammed",
     (
         "python create_pretraining_data.py --input_file=corpus.txt "
-        "--init_checkpoint=bert-base-uncased   # to continue its pretraining"
+        "--init_checkpoint=bert-base-uncased"
     ),
 )
 

@@ -28,6 +28,7 @@ from bert_gpu.settings import (
     setting,
     value_type,
 )
+from bert_gpu.train.signals import answer_interrupts
 
 PACKAGE = pathlib.Path(bert_gpu.__file__).resolve().parent
 # what stands for each script where there is only the package
@@ -297,7 +298,7 @@ def parse(
         text = help_text.text(
             os.path.basename(argv[0]),
             summary,
-            example,
+            [name_commands(line) for line in example],
             classes,
             defaults,
             positionals=positionals,
@@ -430,7 +431,7 @@ def exit_code(main, argv):
     and exit code 2.
     """
     try:
-        with console.warnings_of_libraries():
+        with console.warnings_of_libraries(), answer_interrupts(console.warn):
             return main(argv) or 0
     except UserError as error:
         return fail(str(error))
@@ -443,7 +444,12 @@ def exit_code(main, argv):
         return problem.exit_code
     except OSError as error:
         return fail(f"{error.filename or 'a file'}: {error.strerror or error}; {CHECK_PATH}")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as error:
+        cause = error
+        while isinstance(cause, SystemError):  # of Numba's compiled functions
+            cause = cause.__cause__
+        if not isinstance(cause, KeyboardInterrupt):
+            raise
         return 128 + signal.SIGINT
     except Exception as error:
         problem = tensorflow_problem(error)

@@ -20,6 +20,7 @@ OTHERS = (
     "docs/migration.md."
 )
 LINES = 2  # of a flag in --help
+WHOLE = dict(break_long_words=False, break_on_hyphens=False)  # what is typed is not cut
 
 
 def text(program, summary, example, classes, defaults, *, positionals, main, aliases, is_full):
@@ -29,9 +30,11 @@ def text(program, summary, example, classes, defaults, *, positionals, main, ali
       program: its name. summary, example, classes, defaults, positionals, main: of flags.parse.
       aliases: {name: Alias}. is_full: whether all flags are shown.
     """
-    width = min(110, shutil.get_terminal_size((100, 24)).columns)
-    usage = [] if positionals is None else [f"usage: {program} [--flags] {positionals}", ""]
-    lines = [*usage, textwrap.fill(summary, width), "", *(f"  {line}" for line in example), ""]
+    width = columns()
+    usage = f"usage: {program} [--flags] {positionals}"
+    lines = [] if positionals is None else [textwrap.fill(usage, width, **WHOLE), ""]
+    examples = [line for command in example for line in command_lines(command, width)]
+    lines += [textwrap.fill(summary, width), "", *examples, ""]
     if main is None or is_full:
         topics = {" ".join(kind.__doc__.strip().split("\n\n")[0].split()): kind for kind in classes}
         for topic, kind in topics.items():
@@ -42,7 +45,7 @@ def text(program, summary, example, classes, defaults, *, positionals, main, ali
     else:
         fields = fields_of(*classes)
         for topic, names in main.items():
-            lines += [topic, ""]
+            lines += [textwrap.fill(topic, width), ""]
             for name in names:
                 lines += describe(fields[name], defaults, "", width, LINES)
             lines.append("")
@@ -53,6 +56,19 @@ def text(program, summary, example, classes, defaults, *, positionals, main, ali
     else:
         more += MORE
     return "\n".join([*lines, textwrap.fill(more.strip(), width)])
+
+
+def columns():
+    """The width of the help: that of COLUMNS or the terminal, but at most 110."""
+    return min(110, shutil.get_terminal_size((100, 24)).columns)
+
+
+def command_lines(command, width):
+    """Lines that a shell reads as one command; a word or a quoted text stays in one line."""
+    command = re.sub(r"(['\"]).*?\1", lambda quoted: quoted[0].replace(" ", "\xa0"), command)
+    indents = dict(initial_indent="  ", subsequent_indent=" " * 6)
+    *parts, last = textwrap.wrap(command, width - len(" \\"), **indents, **WHOLE)
+    return [line.replace("\xa0", " ") for line in (*(f"{part} \\" for part in parts), last)]
 
 
 def describe(field, defaults, names, width, num_lines=None):
@@ -71,11 +87,12 @@ def describe(field, defaults, names, width, num_lines=None):
     if rules["unit"]:
         unit = f" Such as 24h, 90m or 1h30m; a bare number: {rules['unit']}."
     indent = dict(initial_indent=" " * 6, subsequent_indent=" " * 6)
+    head = f"  {own}{'' if kind is bool else '=' + form + words}{default}"
     content = rules["help"] + unit + choices + names
     if num_lines is not None:
         content = brief(rules["help"], width - 6, num_lines) + unit + choices
     return [
-        f"  {own}{'' if kind is bool else '=' + form + words}{default}",
+        textwrap.fill(head, width, subsequent_indent=" " * 4, **WHOLE),
         textwrap.fill(content, width, **indent),
     ]
 

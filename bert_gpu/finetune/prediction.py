@@ -12,7 +12,8 @@ from bert_gpu.train.evaluation import ForwardPass
 
 class Predictor:
     """Callable (EncodedExamples, batch_size) -> the outputs of a ProblemType, such as float64
-    (N, C), in the same order. batch_size is that of all replicas together.
+    (N, C), in the same order. batch_size is that of all replicas together. until_stopped: of
+    loop.Job, by default none.
     """
 
     def __init__(self, devices, state, encoder, problem_type):
@@ -27,7 +28,7 @@ class Predictor:
             },
         )
 
-    def __call__(self, examples, batch_size):
+    def __call__(self, examples, batch_size, until_stopped=iter):
         if batch_size % self.num_replicas:
             raise ValueError(
                 f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas"
@@ -35,7 +36,9 @@ class Predictor:
         # a larger batch would only be padding
         everything = -(-len(examples) // self.num_replicas) * self.num_replicas
         found = []
-        for batch in evaluation_batches(examples, batch_size=min(batch_size, everything)):
+        for batch in until_stopped(
+            evaluation_batches(examples, batch_size=min(batch_size, everything))
+        ):
             is_real = batch["row_weights"] > 0
             features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])

@@ -293,9 +293,12 @@ def train_task(prepared, state, predict, console, clock):
     on the state, for the validations.
     """
 
-    def validate():
+    def validate(until_stopped):
         return joined(
-            {one.stem: judge(prepared, one) for one in evaluations(prepared, predict, "eval")}
+            {
+                one.stem: judge(prepared, one)
+                for one in evaluations(prepared, predict, "eval", until_stopped)
+            }
         )
 
     training = make_training(
@@ -331,8 +334,10 @@ def take_exported(prepared, state):
     )
 
 
-def evaluations(prepared, predict, phase):
-    """Yields the Evaluated of each file of a phase, "eval" or "predict"."""
+def evaluations(prepared, predict, phase, until_stopped=iter):
+    """Yields the Evaluated of each file of a phase, "eval" or "predict"; until_stopped: of
+    loop.Job, by default none.
+    """
     settings, parts = prepared.settings, prepared.examples.get(phase, ())
     batch_size = dict(eval=settings.run.eval_batch_size, predict=settings.run.predict_batch_size)
     for examples, rows in zip(parts, prepared.encoded.get(phase, ()), strict=True):
@@ -342,7 +347,7 @@ def evaluations(prepared, predict, phase):
             rows=rows,
             problem_type=prepared.problem_type,
             labels=prepared.start.labels,
-            outputs=predict(rows, batch_size[phase] * prepared.devices.num_replicas),
+            outputs=predict(rows, batch_size[phase] * prepared.devices.num_replicas, until_stopped),
         )
 
 

@@ -36,8 +36,11 @@ MODEL_FILES = (
     "saved_model.pb",
     "model.onnx",
 )
-# beside the first alone: other folders may have these names
-OF_SAVED_MODEL = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
+# {file: what goes with it}: beside that file alone, because other folders may have these names
+BESIDE = {
+    "saved_model.pb": ("fingerprint.pb", "variables", "assets"),
+    "onnx/model.onnx": ("onnx",),  # with what others have made of it, such as quantised ones
+}
 
 
 def replace_folder(folder, contents, is_whole_model=False):
@@ -127,7 +130,8 @@ def files_of_model(folder):
     """Names in a folder that are of a model in any format."""
     names = os.listdir(folder)
     found = {name for name in names if any(fnmatch.fnmatchcase(name, of) for of in MODEL_FILES)}
-    return found.union(OF_SAVED_MODEL) if OF_SAVED_MODEL[0] in names else found
+    files = [file for file in BESIDE if os.path.isfile(os.path.join(folder, file))]
+    return found.union(*(BESIDE[file] for file in files))
 
 
 def copy_others(source, target, names):

@@ -88,7 +88,7 @@ FORMATS = (
     Format("google", "google"),
     Format("garden", "garden"),
     Format("savedmodel", "savedmodel", reads=False, file="saved_model.pb"),
-    Format("onnx", "onnx", reads=False, holds_task=True, file="model.onnx"),
+    Format("onnx", "onnx", reads=False, holds_task=True, file="onnx/model.onnx"),
 )
 
 

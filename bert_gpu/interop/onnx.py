@@ -1,5 +1,5 @@
-"""ONNX for CPUs and other runtimes: token ids in, model.onnx; the names are those of Hugging Face's
-optimum.
+"""ONNX for CPUs and other runtimes: token ids in, onnx/model.onnx, where transformers.js and
+sentence-transformers look for it; the names are those of Hugging Face's optimum.
 
 tf2onnx translates our own graph, so every switch of the encoder leaves. Batch and length are free.
 The inputs are int64 (B, S); the tokenizer's files lie beside the model.
@@ -25,30 +25,41 @@ from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
 
 OPSET = 17
-MODEL = "model.onnx"
+MODEL = "onnx/model.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 USAGE = {
     "In onnxruntime": (
         "import onnxruntime",
-        'session = onnxruntime.InferenceSession("FOLDER/model.onnx")',
+        'session = onnxruntime.InferenceSession("FOLDER/onnx/model.onnx")',
         'session.run(None, {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments})',
-    )
+    ),
+    "In sentence-transformers, with its ONNX backend": (
+        "from sentence_transformers import SentenceTransformer",
+        'SentenceTransformer("FOLDER", backend="onnx").encode(texts)',
+    ),
+    "In transformers.js": (
+        "import { env, AutoModel, AutoTokenizer } from '@huggingface/transformers';",
+        "env.localModelPath = 'THE FOLDER ABOVE IT';",
+        "const tokenizer = await AutoTokenizer.from_pretrained('FOLDER');",
+        "const model = await AutoModel.from_pretrained('FOLDER', { dtype: 'fp32' });",
+        "const outputs = await model(tokenizer(texts, { padding: true, truncation: true }));",
+    ),
 }
 MOST_BYTES = 2_000_000_000  # of weights: an ONNX file is one message of at most 2 GiB
 
 
 def outputs(architecture, weights, hidden, mask, config):
     """{name: tensor} of a class of transformers: last_hidden_state and what its heads compute; of
-    a pretraining head that lacks weights nothing.
+    a pretraining head that lacks weights nothing. The scores of words are called logits also where
+    there is a next-sentence head, because who fills masks reads that name.
     """
     found = dict(last_hidden_state=hidden)
     if architecture in ("BertModel", "BertForPreTraining") and "pooler/kernel" in weights:
         found["pooler_output"] = heads.pool(weights, hidden)
     has_words = weights.keys() >= heads.mlm_weights(config).keys()
     if architecture in ("BertForMaskedLM", "BertForPreTraining") and has_words:
-        name = "logits" if architecture == "BertForMaskedLM" else "prediction_logits"
         everywhere = tf.broadcast_to(tf.range(tf.shape(mask)[1]), tf.shape(mask))  # (B, S)
-        found[name] = heads.mlm_logits(weights, hidden, everywhere, config)
+        found["logits"] = heads.mlm_logits(weights, hidden, everywhere, config)
     has_sentences = weights.keys() >= heads.nsp_weights(config).keys()
     if architecture == "BertForPreTraining" and has_sentences:
         pooled = found["pooler_output"]
@@ -98,13 +109,14 @@ def write(model, folder, options):
         warnings.simplefilter("ignore")
         function = tf.function(compute, autograph=False, input_signature=signature)
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
-    meaning = score_meaning(architecture, model.notes.problem_type)
+    # the graph computes the variants of BERT, too, so that their folder opens as a BERT
+    more = score_meaning(architecture, model.notes.problem_type) | dict(model_type="bert")
     contents = {
         **tokenizer_files(model.tokenizer, config),
         **(model.task or {}),
         MODEL: proto.SerializeToString(),
         "README.md": card.readme(model, USAGE),
-        "config.json": model_config.config_bytes(config, architecture, model.notes.labels, meaning),
+        "config.json": model_config.config_bytes(config, architecture, model.notes.labels, more),
     }
     replace_folder(folder.rstrip("/"), contents, is_whole_model=True)
     names = ", ".join(output.name for output in proto.graph.output)

@@ -22,8 +22,8 @@ def pretraining_objective(encoder):
 
 
 def pretraining_validation(config, reader, devices, state, encoder):
-    """() -> {name: mean over the validation records}, with "loss" the sum of the objectives'
-    losses. config: PretrainConfig.
+    """function (until_stopped) -> {name: mean over the validation records}, with "loss" the sum of
+    the objectives' losses. config: PretrainConfig. until_stopped: of loop.Job, by default none.
     """
     means = MeanMetrics(
         devices,
@@ -31,11 +31,13 @@ def pretraining_validation(config, reader, devices, state, encoder):
         lambda weights, batch, dtype: heads.pretraining_metrics(weights, batch, encoder, dtype),
     )
 
-    def validate():
+    def validate(until_stopped=iter):
         batch_size = config.eval_batch_size * devices.num_replicas
         values = means(
-            pipeline.evaluation_batches(
-                reader, batch_size=batch_size, max_batches=config.max_eval_steps
+            until_stopped(
+                pipeline.evaluation_batches(
+                    reader, batch_size=batch_size, max_batches=config.max_eval_steps
+                )
             )
         )
         losses = [

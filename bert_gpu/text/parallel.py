@@ -214,18 +214,18 @@ def deaf_children():
     their parent's to handle, once they are started.
     """
     caught, handler = [], signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main:  # any thread of this process may get the signal, and Python then interrupts this
+    is_handled = threading.current_thread() is threading.main_thread() and callable(handler)
+    if is_handled:  # any thread of this process may get the signal, and Python then interrupts this
         signal.signal(signal.SIGINT, lambda signum, frame: caught.append(signum))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which children inherit
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if is_main:
+        if is_handled:
             signal.signal(signal.SIGINT, handler)
-    if caught:
-        signal.raise_signal(signal.SIGINT)
+    if caught:  # called, not raised again: who counts signals has seen it
+        handler(signal.SIGINT, None)
 
 
 def start_worker(function, done, parent):

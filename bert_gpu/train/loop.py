@@ -34,8 +34,10 @@ class Job:
     iterator of units, dicts of arrays, from that position on.
     put_on_devices(batches, num_micro_batches): puts the batches of a call on the devices; None
     leaves them as they are.
-    validate() -> {name: value} or None. read() -> {name: array} for a checkpoint; assign(values) is
-    its inverse. export(share, step): exports the model at a mark of progress, returns its folder.
+    validate(until_stopped) -> {name: value}; it takes the batches of each iterator through
+    until_stopped(iterator), which a ValidationStopped ends. read() -> {name: array} for a
+    checkpoint; assign(values) is its inverse. export(share, step): exports the model at a mark of
+    progress, returns its folder.
     flops(batch) -> Flops; peak_flops of all devices, None = unknown. memory() -> a text on the
     memory in use, "" = not known. kind: of the devices, "GPU" or "CPU". workers: of the run
     (workers.py); all of them run the loop in lockstep.
@@ -73,6 +75,10 @@ class Job:
         return RunLength.of_schedule(
             schedule.lr_schedule, self.num_steps, schedule.total_training_time
         )
+
+
+class ValidationStopped(Exception):
+    """A signal has stopped a validation between two of its batches."""
 
 
 class Position(typing.NamedTuple):
@@ -171,14 +177,13 @@ class Loop:
         self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
 
     def _begin(self):
-        """Validates before the first step, and the end of a run that could not be validated when
-        it was saved.
-        """
+        """Validates before the first step, and what was saved without its validation."""
         step = self.progress.step
         if step == 0 and (values := self._validate()) is not None:
             self.ending.criterion(values)  # refuses a metric that there is not
-        elif step and self.is_finished() and self.progress.validation_failed:
-            if self._judge_validation(self._validate()):
+        elif step and self.progress.validation_failed:
+            if (values := self._validate()) is not None:
+                self._judge_validation(values)
                 self.folder.write_progress(self.progress)
 
     def _turn(self, calls):
@@ -209,6 +214,10 @@ class Loop:
         return self.job.length.is_finished(
             self.progress.step, self.moment.seconds
         ) or self.ending.is_stale(self.progress.num_worse)
+
+    def is_complete(self):
+        """Whether the run is finished, its last validation included."""
+        return self.is_finished() and not self.progress.validation_failed
 
     def _position(self, seconds):
         """The Position of the current step."""
@@ -324,7 +333,7 @@ class Loop:
 
     def _due(self, before):
         """What is due after the call that began at the Position `before`."""
-        is_end = self.is_last and not self.moment.caught
+        is_end = self.is_last and self.is_finished()
         save = self.save_is_late or self.cadence.saves(
             self.progress.step, self.moment.seconds - self.saved_seconds
         )
@@ -406,13 +415,20 @@ class Loop:
         self.advice.look(values)
 
     def _validate(self):
-        """Validates; returns {name: value}, None without validation."""
+        """Validates; returns {name: value}, None without validation, and for one that a signal has
+        stopped: the run ends then, and validates here when it is resumed.
+        """
         if self.job.validate is None:
             return None
         self.progress.validation_failed = True
         with self._keeping_steps(), self.watch.paused("validation"):
-            values = self.job.validate()
+            try:
+                values = self.job.validate(self._until_stopped)
+            except ValidationStopped:
+                self.is_last = True
+                return None
         self.progress.validation_failed = False
+        self.is_last = self.is_last or bool(self.moment.caught)
         step = self.progress.step
         self.log.write(
             step,
@@ -420,6 +436,14 @@ class Loop:
             | dict(seconds=self.watch.seconds),
         )
         return values
+
+    def _until_stopped(self, batches):
+        """Yields batches; raises ValidationStopped before the next one when a signal is caught."""
+        for batch in batches:
+            self.moment.agree()
+            if self.moment.caught:
+                raise ValidationStopped
+            yield batch
 
     def _save(self, is_together=True):
         """Saves, unless this step is saved. is_together: whether all workers are here."""

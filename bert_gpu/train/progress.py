@@ -48,7 +48,8 @@ class Progress:
     best_by: str | None = setting(None, "The name of that metric, as --best_metric.")
     num_worse: int = setting(0, "Validations since the best.", low=0)
     validation_failed: bool = setting(
-        False, "Whether the validation after these steps could not read its records."
+        False,
+        "Whether the validation after these steps was stopped, or could not read its records.",
     )
     num_rollbacks: int = setting(0, "Times that the run returned to a checkpoint.", low=0)
     health: dict | None = setting(

@@ -334,7 +334,7 @@ def run_job(session, job, progress):
     """
     folder, training = session.folder, session.training
     content = describe_run(session, job)
-    with folder.reserved(), watch_signals() as caught:
+    with folder.reserved(), watch_signals(session.console.warn) as caught:
         if session.stored is None and not session.settings.overwrite:
             check_still_new(folder)
         if progress is not None:
@@ -347,7 +347,7 @@ def run_job(session, job, progress):
             folder.create(content)
             loop = run_loop(session, job, progress, content, resumed_step, caught)
             caught = loop.moment.caught
-            if not caught or loop.is_finished():
+            if not caught or loop.is_complete():
                 export_end(session, progress)
                 folder.create(content | dict(exported_step=progress.step))
         except Diverged:
@@ -360,7 +360,7 @@ def run_job(session, job, progress):
                 "free some disk space, then repeat the same command"
             )
             raise TrainingStopped(problem) from error
-    if caught and not loop.is_finished():
+    if caught and not loop.is_complete():
         session.console.warn(
             f"stopped by {signal.Signals(caught[0]).name} after step "
             f"{progress.step}; the same command resumes from there"

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -26,6 +27,8 @@ from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.model.weights import initialize
 from bert_gpu.text.wordpiece import WordPieceTokenizer
 from bert_gpu.train import run as engine
+from bert_gpu.train.evaluation import ForwardPass
+from bert_gpu.train.step import TrainStep
 from tests.interop.test_huggingface import needs_oracle, oracle_python
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -283,6 +286,35 @@ def test_a_killed_run_goes_on_to_the_same_weights(
         for folder in (trained, tmp_path / "run")
     ]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.long
+def test_a_validation_that_is_interrupted_is_made_when_the_run_resumes(
+    trained, workplace, capsys, tmp_path, monkeypatch
+):
+    """Before the first step, and behind the last one."""
+    forward, trains = ForwardPass.on_own_replicas, TrainStep.__call__
+    steps, is_interrupted = [], []
+
+    def train(self, *arguments):
+        steps.append(arguments)
+        return trains(self, *arguments)
+
+    def interrupted(self, batch):
+        if len(steps) == num_steps and not is_interrupted:
+            is_interrupted.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return forward(self, batch)
+
+    monkeypatch.setattr(ForwardPass, "on_own_replicas", interrupted)
+    monkeypatch.setattr(TrainStep, "__call__", train)
+    for num_steps, code in ((0, 130), (48, 130), (None, 0)):
+        is_interrupted.clear()
+        found = call(capsys, *inputs(workplace, tmp_path / "run", "--eval_batch_size=8"))
+        assert found[0] == code and (tmp_path / "run" / "model").exists() == (code == 0)
+        assert not code or f"stopped by SIGINT after step {num_steps}" in found[2]
+    for name in ("model/model.safetensors", "eval_results.txt"):
+        assert (tmp_path / "run" / name).read_bytes() == (trained / name).read_bytes()
 
 
 def test_the_flags_of_a_training_from_a_fine_tuned_model_evaluate_what_it_has_trained(

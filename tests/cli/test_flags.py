@@ -1,12 +1,23 @@
 """Flags are made from settings, and what is wrong with them is one line."""
 
+import contextlib
 import dataclasses
+import importlib
+import io
+import keyword
+import os
 import re
+import shlex
+import unittest.mock
 
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import settings as examples_of
+from hypothesis import strategies as st
 
 import bert_gpu
+from bert_gpu.__main__ import COMMANDS as ALL_COMMANDS
 from bert_gpu.__main__ import main as bert_gpu_command
 from bert_gpu.cli import classify, data, flags, help_text, pretrain, suggestions
 from bert_gpu.optim.config import ScheduleConfig
@@ -173,6 +184,50 @@ def test_help_shows_the_main_flags_by_topic(script, capsys, monkeypatch):
     assert "--flagfile=FILE" in full
     if script != "data":
         assert "--max_steps (Hugging Face, NVIDIA)" in full and "--max_steps (" not in text
+
+
+def help_at(columns, *argv):
+    """What a command prints in a terminal of so many columns."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        with unittest.mock.patch.dict(os.environ, COLUMNS=str(columns)):
+            bert_gpu_command(["bert-gpu", *argv])
+    return printed.getvalue()
+
+
+@examples_of(max_examples=60)
+@given(
+    st.integers(20, 200),
+    st.sampled_from(["", *ALL_COMMANDS]),
+    st.sampled_from(["--help", "--helpfull"]),
+)
+def test_help_follows_columns(columns, command, flag):
+    """A line that is wider is one word or one quoted text. For a shell, the examples stay the
+    commands that they are.
+    """
+    text = help_at(columns, command, flag) if command else help_at(columns, "--help")
+    for line in text.splitlines():
+        is_one = re.fullmatch(r"""[^\s'"]*(".*"|'.*')?\S*( \\)?""", line.strip())
+        assert len(line) <= min(columns, 110) or is_one, line
+    if command:
+        name = command.replace("-", "_") + "_" * keyword.iskeyword(command)
+        lines = text.replace("\\\n", "").splitlines()
+        found = [shlex.split(line) for line in lines if re.match("  [^ -]", line)]
+        expected = importlib.import_module(f"bert_gpu.cli.{name}").EXAMPLE
+        assert found == [shlex.split(example) for example in expected]
+
+
+def test_an_interrupt_in_compiled_code_is_one():
+    """Which returns a result and leaves the exception for Python to find."""
+
+    def run(argv):
+        inner = SystemError("returned a result with an exception set")
+        inner.__cause__ = KeyboardInterrupt()
+        raise SystemError("returned a result with an exception set") from inner
+
+    assert flags.exit_code(run, []) == 130
+    with pytest.raises(SystemError):
+        flags.exit_code(lambda argv: (_ for _ in ()).throw(SystemError("another")), [])
 
 
 def test_brief_keeps_whole_sentences():

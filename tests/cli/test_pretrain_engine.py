@@ -5,7 +5,6 @@ at any moment.
 import json
 import math
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from bert_gpu.pretrain import PretrainConfig, PretrainSettings, run
 from bert_gpu.train import run as engine
 from bert_gpu.train import run_folder
 from bert_gpu.train.config import BatchConfig, CadenceConfig, EndingConfig
+from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.progress import Progress
 from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.step import TrainStep
@@ -350,42 +350,57 @@ sys.exit(flags.exit_code(pretrain.main, ["pretrain", *sys.argv[2:]]))
 
 def test_a_second_signal_leaves_at_once(data, tmp_path):
     """Also inside a call of many steps, here one that never ends: the first signal is asked to wait
-    for its end, the second is not.
+    for its end, and a line says so meanwhile; the second is not.
     """
-    ticks = tmp_path / "ticks"
+    ticks, said = tmp_path / "ticks", tmp_path / "said"
     flags = [f"--input_file={data}/*.tfrecord", f"--output_dir={tmp_path}/run", *SMALL]
-    process = subprocess.Popen(
-        [sys.executable, "-c", ENDLESS, str(ticks), *flags, "--num_train_steps=10"],
-        env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"),
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-    def wait_for_ticks(count):
-        """Until the call has gone on for that many steps."""
-        size = ticks.stat().st_size if ticks.exists() else 0
-        # a line has two bytes at least
-        wait_until(process, lambda: ticks.exists() and ticks.stat().st_size > size + 2 * count)
-
+    with open(said, "w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", ENDLESS, str(ticks), *flags, "--num_train_steps=10"],
+            env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+    answer = "warning: SIGINT: the run saves and stops after the current call; a second"
     with process:
         try:
-            wait_for_ticks(1)
+            wait_until(process, ticks.exists)
             process.send_signal(signal.SIGINT)
-            # its handler has it; two that wait would be one
-            wait_until(process, lambda: not is_waiting(process.pid, signal.SIGINT))
-            wait_for_ticks(100)
+            wait_until(process, lambda: answer in said.read_text())
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=HANG_SECONDS) == 128 + signal.SIGINT
         finally:
             process.kill()
 
 
-def is_waiting(pid, number):
-    """Whether a signal was sent to a process that has not got it."""
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    masks = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")]
-    return bool(int(masks[0], 16) & 1 << (number - 1))
+@pytest.mark.long
+def test_a_validation_that_is_interrupted_is_made_when_the_run_resumes(data, tmp_path, monkeypatch):
+    """The run ends as one that was not interrupted, with the same bits and the same validations:
+    before its first step, in its middle and at its end.
+    """
+    forward, flags, batches = ForwardPass.on_own_replicas, ["--eval_steps=2"], []
+    flags.append("--eval_batch_size=16")
+
+    def counted(self, batch):
+        batches.append(batch)
+        if len(batches) == interrupted_at:
+            signal.raise_signal(signal.SIGINT)
+        return forward(self, batch)
+
+    monkeypatch.setattr(ForwardPass, "on_own_replicas", counted)
+    interrupted_at = None
+    assert pretrain(data, tmp_path / "plain", *flags, steps=4) == 0
+    num_batches = len(batches) // 3  # of a validation: at steps 0, 2 and 4
+    assert num_batches >= 3 and len(batches) == 3 * num_batches
+    # the first session ends before the first step, the second in step 2, the third in step 4
+    for interrupted_at, code in ((2, 130), (num_batches + 2, 130), (num_batches + 1, 130), (0, 0)):
+        batches.clear()
+        assert pretrain(data, tmp_path / "run", *flags, steps=4) == code
+        assert not code or len(batches) == interrupted_at
+        assert (tmp_path / "run" / "model").exists() == (code == 0)
+    assert lines(tmp_path / "run") == lines(tmp_path / "plain")
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "plain"))
 
 
 def test_flags_that_need_validation_records(data, tmp_path, capsys):

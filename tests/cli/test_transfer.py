@@ -69,10 +69,14 @@ OTHERS = {
     *("pytorch_model.bin", "spiece.model", "task.json", "modeling_bert_gpu.py", "model.onnx"),
     *("bert_config.json", "bert_model.ckpt-9.index", "checkpoint", "saved_model.pb"),
     *("variables/variables.index", "assets/vocab.txt", "model-00001-of-00002.safetensors"),
+    *("onnx/model.onnx", "onnx/model_quantized.onnx"),
 }
 
 
-@pytest.mark.parametrize("name", ["huggingface", "google", "savedmodel", None])
+@pytest.mark.parametrize(
+    "name",
+    ["huggingface", "google", "savedmodel", pytest.param("onnx", marks=pytest.mark.long), None],
+)
 def test_a_model_that_is_written_over_another_leaves_nothing_of_it(name, finished, tmp_path):
     """The folder is what a new one is, and files of no model."""
     new, old = tmp_path / "new", tmp_path / "old"
@@ -89,9 +93,14 @@ def test_a_model_that_is_written_over_another_leaves_nothing_of_it(name, finishe
 
 
 def test_folders_named_as_a_saved_models_stay_without_one(finished, tmp_path):
+    """Nor does a folder onnx/ go, or a file of another name, without the model that we write."""
     (tmp_path / "assets").mkdir()
+    (tmp_path / "onnx").mkdir()
+    others = [tmp_path / name for name in ("onnx/mine.onnx", "mine.onnx")]
+    for path in others:
+        path.touch()
     assert transfer("import", f"--from={finished}", f"--to={tmp_path}", "--overwrite") == 0
-    assert (tmp_path / "assets").is_dir()
+    assert (tmp_path / "assets").is_dir() and all(path.exists() for path in others)
 
 
 @pytest.mark.parametrize("name", ["import", "export"])
@@ -152,6 +161,7 @@ def test_a_format_that_only_goes_out_says_so(name, exported, tmp_path, capsys):
     there = tmp_path / "there"
     shutil.copytree(exported, there)
     (row,) = (row for row in formats.FORMATS if row.name == name)
+    (there / row.file).parent.mkdir(exist_ok=True)
     (there / row.file).touch()
     assert find_model(str(there), "from") == str(there)
     (there / "model.safetensors").unlink()

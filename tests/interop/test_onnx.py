@@ -2,7 +2,10 @@
 those of transformers' classes.
 """
 
+import json
 import os
+import pathlib
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -10,12 +13,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.inference import EmbedConfig, Embedder, FillMaskConfig, fill_mask
 from bert_gpu.interop import huggingface, onnx
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig, read_problem_type
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
+from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.vocab_file import SPECIAL_PIECES
+from tests.interop.test_huggingface import oracle_environment
 
 SIZES = dict(
     vocab_size=50,
@@ -37,6 +44,18 @@ CRAMMED = dict(
     pooling="mean",
     pooler_size=16,
 )
+HERE = pathlib.Path(__file__).parent
+LETTERS = "abcdefghijklmnopqrstuv"
+PIECES = [*SPECIAL_PIECES, *LETTERS, *(f"##{letter}" for letter in LETTERS), "the"]
+TEXTS = ["the bad cab", "a", "the face had aged, an old cab"]
+LONG = "the face had aged and a badge faded on the old jade cab"  # more than 40 pieces
+MASKED = "the [MASK] cab"
+OPENED = {
+    "pretrained": ("BertForPreTraining", {}),
+    "classifier": ("BertForSequenceClassification", {}),
+    "quick": ("BertForMaskedLM", dict(norm_first=True, position_embedding_type="rotary")),
+    "crammed": ("BertForMaskedLM", CRAMMED),
+}
 ROTARY = dict(position_embedding_type="rotary", embedding_size=16, num_hidden_groups=1)
 
 
@@ -67,8 +86,7 @@ def expected(model, ids, mask, segments):
     found, kind = dict(last_hidden_state=hidden), model.notes.architecture
     positions = tf.constant([[0, 2, 4]] * len(ids))
     if "mlm/norm/scale" in weights or kind == "BertForMaskedLM":
-        name = "logits" if kind == "BertForMaskedLM" else "prediction_logits"
-        found[name] = heads.mlm_logits(weights, hidden, positions, model.config)
+        found["logits"] = heads.mlm_logits(weights, hidden, positions, model.config)
     if kind == "BertForPreTraining":
         found["pooler_output"] = heads.pool(weights, hidden)
         found["seq_relationship_logits"] = heads.nsp_logits(weights, found["pooler_output"])
@@ -98,7 +116,7 @@ def test_onnxruntime_computes_the_same(tmp_path, architecture, switches):
     pytest.importorskip("tf2onnx")
     model = make(architecture, switches)
     line = onnx.write(model, str(tmp_path / "out"), None)
-    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"))
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "onnx" / "model.onnx"))
     names = [output.name for output in session.get_outputs()]
     generator = np.random.default_rng(1)
     for num_rows, length in ((3, 11), (1, 40)):
@@ -118,15 +136,97 @@ def test_onnxruntime_computes_the_same(tmp_path, architecture, switches):
                 value, theirs = value[mask > 0], theirs[mask > 0]
             np.testing.assert_allclose(theirs, value, rtol=0, atol=1e-4)
     assert all(name in line for name in names)
-    assert sorted(os.listdir(tmp_path / "out")) == ["README.md", "config.json", "model.onnx"]
+    assert sorted(os.listdir(tmp_path / "out")) == ["README.md", "config.json", "onnx"]
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """A folder of exported folders, and of our own ones of the same models, under own/; the models
+    by name.
+    """
+    pytest.importorskip("tf2onnx")
+    top, models = tmp_path_factory.mktemp("opened"), {}
+    (top / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    tokenizer = open_tokenizer(str(top / "vocab.txt"), True)
+    for name, (architecture, switches) in OPENED.items():
+        models[name] = make(architecture, switches)._replace(tokenizer=tokenizer)
+        onnx.write(models[name], str(top / name), None)
+        huggingface.write_own(models[name], str(top / "own" / name))
+    return top, models
+
+
+@pytest.mark.long
+def test_sentence_transformers_computes_our_embeddings(opened):
+    """With its ONNX backend, for BERT and its variants; nothing is written to the folders."""
+    top, models = opened
+    if "BERT_GPU_OPTIMUM_PYTHON" not in os.environ:
+        pytest.skip("needs sentence-transformers: set BERT_GPU_OPTIMUM_PYTHON")
+    before = sorted(top.rglob("*"))
+    command = [os.environ["BERT_GPU_OPTIMUM_PYTHON"], HERE / "optimum_oracle.py"]
+    subprocess.run(
+        [*command, *(top / name for name in models)],
+        input=json.dumps([*TEXTS, LONG]),
+        text=True,
+        env=oracle_environment(top),
+        check=True,
+    )
+    for name in models:
+        config = EmbedConfig(model=str(top / "own" / name), pooling="mean", max_seq_length=40)
+        theirs = np.load(top / f"{name}.npy")
+        np.testing.assert_allclose(theirs, Embedder(config)([*TEXTS, LONG]), rtol=0, atol=1e-5)
+    assert {path for path in top.rglob("*") if path.suffix != ".npy"} == set(before)
+
+
+@pytest.mark.long
+def test_transformers_js_computes_the_same(opened):
+    """Ids, outputs, words for [MASK] and probabilities of classes."""
+    top, models = opened
+    if "BERT_GPU_NODE_FOLDER" not in os.environ:
+        pytest.skip("needs transformers.js: set BERT_GPU_NODE_FOLDER")
+    asked = dict(folders=str(top), names=list(models), texts=TEXTS, masked=MASKED)
+    command = ["node", HERE / "transformers_js.cjs", os.environ["BERT_GPU_NODE_FOLDER"]]
+    result = subprocess.run(
+        command, input=json.dumps(asked), stdout=subprocess.PIPE, text=True, check=True
+    )
+    for name, theirs in json.loads(result.stdout).items():
+        model, own = models[name], str(top / "own" / name)
+        ids, mask = np.array(theirs["ids"]), np.array(theirs["mask"])
+        for row, text in zip(ids, TEXTS, strict=True):
+            assert row[row > 0].tolist() == [2, *model.tokenizer.tokenize([text])[0][:38], 3], name
+        ours = expected(model, ids, mask, np.zeros_like(ids))
+        assert theirs["outputs"].keys() == ours.keys()
+        for key, value in ours.items():
+            found = np.reshape(theirs["outputs"][key]["data"], theirs["outputs"][key]["dims"])
+            if found.shape[-1] == 50:  # scores of words: ours at three positions
+                found, value = found[:, [0, 2, 4]], value * mask[:, [0, 2, 4], None]
+                found = found * mask[:, [0, 2, 4], None]
+            elif found.shape[:2] == mask.shape:
+                found, value = found[mask > 0], value[mask > 0]
+            np.testing.assert_allclose(found, value, rtol=0, atol=1e-4, err_msg=f"{name} {key}")
+        if name == "classifier":
+            scores = tf.nn.softmax(ours["logits"]).numpy()
+            found = [
+                [row[f"LABEL_{label}"] for label in range(3)]
+                for row in (
+                    {one["label"]: one["score"] for one in rows} for rows in theirs["found"]
+                )
+            ]
+            np.testing.assert_allclose(found, scores, rtol=0, atol=1e-5)
+        else:
+            (words,) = fill_mask(FillMaskConfig(model=own, top_k=3), [MASKED])[0]
+            found = [(one["score"], one["token_str"]) for one in theirs["found"]]
+            assert [word for _, word in found] == [word for _, word in words]
+            np.testing.assert_allclose(
+                [score for score, _ in found], [score for score, _ in words], rtol=0, atol=1e-5
+            )
 
 
 @pytest.mark.parametrize(
     "lacking, names",
     [
         ("mlm/transform/kernel", ["pooler_output", "seq_relationship_logits"]),
-        ("nsp/bias", ["pooler_output", "prediction_logits"]),
-        ("pooler/kernel", ["prediction_logits"]),
+        ("nsp/bias", ["logits", "pooler_output"]),
+        ("pooler/kernel", ["logits"]),
     ],
 )
 def test_a_pretraining_head_that_lacks_weights_has_no_output(lacking, names):
@@ -134,7 +234,7 @@ def test_a_pretraining_head_that_lacks_weights_has_no_output(lacking, names):
     weights = {name: value for name, value in model.weights.items() if name != lacking}
     hidden, mask = tf.zeros([2, 5, 32]), tf.ones([2, 5], tf.int32)
     found = onnx.outputs("BertForPreTraining", weights, hidden, mask, model.config)
-    assert sorted(found) == ["last_hidden_state", *names]
+    assert sorted(found) == sorted(["last_hidden_state", *names])
 
 
 @pytest.mark.parametrize("means", ["regression", "multi_label_classification", None])

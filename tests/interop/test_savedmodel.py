@@ -104,7 +104,7 @@ def test_onnx_gives_the_same_for_the_same_strings(served, texts, tmp_path):
     pytest.importorskip("tf2onnx")
     notes = Notes([], [], "BertForSequenceClassification", LABELS)
     onnx.write(served._replace(notes=notes), str(tmp_path / "out"), None)
-    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"))
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "onnx" / "model.onnx"))
     texts_a, texts_b = zip(*texts, strict=True)
     rows = encoded.encode_examples(served.tokenizer, [(texts_a, texts_b)], None, 128)
     found = []

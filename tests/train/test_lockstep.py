@@ -154,6 +154,31 @@ def test_a_signal_of_one_stops_both_after_a_save(tmp_path, index):
     assert pair[0].folder.own.steps() == [6]
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_signal_of_one_ends_the_validation_of_both(tmp_path, index):
+    """After the same batch; what is saved says that it was not validated."""
+    batches = [[], []]
+
+    def prepare(*pair):
+        for number, worker in enumerate(pair):
+
+            def validate(until_stopped, number=number, worker=worker):
+                for batch in until_stopped(iter(range(3))):
+                    batches[number].append((worker.progress.step, batch))
+                    if (number, worker.progress.step, batch) == (index, 4, 1):
+                        worker.caught.append(15)
+                return dict(loss=1.0)
+
+            object.__setattr__(worker.job, "validate", validate)
+
+    pair, errors = run_two(tmp_path, prepare, num_train_steps=100, eval_steps=4)
+    check_lockstep(pair)
+    assert errors == [None, None] and [worker.progress.step for worker in pair] == [4, 4]
+    assert batches == [[(0, 0), (0, 1), (0, 2), (4, 0), (4, 1)]] * 2
+    assert [line["step"] for line in pair[0].log.lines if "eval_loss" in line] == [0]
+    assert pair[0].folder.own.progress_of(4).validation_failed
+
+
 def test_both_go_back_together(tmp_path):
     """Records 12 and 13, and with them the seventh step, are bad, once."""
     pair, errors = run_two(

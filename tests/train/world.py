@@ -64,7 +64,7 @@ class World:
             batches_at=self.batches_at,
             validate=None
             if eval_losses is None
-            else lambda: dict(loss=eval_losses(self.progress.step)),
+            else lambda until_stopped: dict(loss=eval_losses(self.progress.step)),
             read=lambda: dict(weight=np.float32(self.weight)),
             assign=lambda values: setattr(self, "weight", float(values["weight"])),
             num_steps=num_steps_of(
