@@ -10,6 +10,7 @@ from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.data.config import DataConfig
 from bert_gpu.interop.sources import (
     NONE,
+    OWN_WORDS,
     find_model,
     find_vocabulary,
     read_config,
@@ -222,18 +223,13 @@ def check_vocabulary(parsed, folder, config):
 
     casing = config.do_lower_case if parsed.given("do_lower_case") else None
     tokenizer, path = models.load_tokenizer(folder, None, casing), find_vocabulary(folder)
-    size = vocab_size_of(folder)
-    if tokenizer.vocab_size != size:
-        raise UserError(
-            f"{path}: has {tokenizer.vocab_size} pieces, config.json says vocab_size={size}; put "
-            "the model's own vocabulary there"
-        )
+    models.check_vocabulary(tokenizer, read_config(folder), path)
     named = config.given_vocabulary
     if open_tokenizer(named, config.do_lower_case).identity != tokenizer.identity:
         flag = "vocab_file" if config.vocab_file else "sp_model_file"
         raise UserError(
             f"--{flag}={named}: is not the vocabulary of the model, {path}; drop the flag, or "
-            "--init_checkpoint"
+            f"--init_checkpoint; {OWN_WORDS}"
         )
     unsure = (
         ""

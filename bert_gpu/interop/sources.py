@@ -22,6 +22,8 @@ RUN_FILES = (
     ".run.lock",
     "checkpoints",
 )  # what train/run_folder.py keeps in a run's folder
+# how words get into a table that cannot grow
+OWN_WORDS = "for words of your own, replace lines such as [unused1] in its vocab.txt"
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
 
 

@@ -2,8 +2,9 @@
 
 import json
 
+from bert_gpu import console
 from bert_gpu.files import CHECKSUM, json_checksum
-from bert_gpu.interop.sources import check_casing, find_vocabulary, tokenizer_notes
+from bert_gpu.interop.sources import OWN_WORDS, check_casing, find_vocabulary, tokenizer_notes
 from bert_gpu.interop.tokenizer_json import special_tokens, tokenizer_json
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizers import open_tokenizer
@@ -96,11 +97,17 @@ def as_json(content):
 
 
 def check_vocabulary(tokenizer, model, source):
-    """UserError unless the tokenizer's vocabulary is as large as the model's. `source` names the
-    vocabulary in the message.
+    """UserError when the tokenizer's vocabulary is larger than the model's; warns, once, when it is
+    smaller. `source` names the vocabulary in the message.
     """
-    if tokenizer.vocab_size != model.vocab_size:
+    pieces, rows = tokenizer.vocab_size, model.vocab_size
+    if pieces > rows:
         raise UserError(
-            f"{source}: has {tokenizer.vocab_size} pieces, the model "
-            f"{model.vocab_size}; name the model's own with --vocab_file"
+            f"{source}: has {pieces} pieces, the model {rows}; name the model's own with "
+            f"--vocab_file; {OWN_WORDS}"
+        )
+    if pieces < rows:
+        console.warn_once(
+            f"{source}: has {pieces} pieces, the model's table {rows} rows; the rows without a "
+            "piece are kept, and are never predicted"
         )

@@ -141,6 +141,8 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
         source,
     )
     vocabulary = check_same_vocabulary(source, vocab, flag)
+    if vocab is not None:
+        models.check_vocabulary(vocab, model, "the data's vocabulary")
     weights = initialize(specs, settings.run.seed)
     # next sentence prediction reads the first token
     if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):
