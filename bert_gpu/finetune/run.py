@@ -477,6 +477,8 @@ def describe(prepared):
     start = prepared.start
     labels = f"; labels: {', '.join(start.labels)}" if len(start.labels) > 1 else ""
     rows = [("model", f"{start.path}{labels}"[:300])]
+    source = None if start.path == NONE else start.path
+    rows.append(("vocabulary", models.describe_tokenizer(start.tokenizer, source)))
     if start.unused:
         rows.append(("left over", start.unused))
     if start.fresh:

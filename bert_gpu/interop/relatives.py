@@ -253,12 +253,9 @@ def read_shape(path):
     are padded to a multiple of 8, and config.json may count the pieces.
     """
     values = read_json(path, model_config.A_CONFIG)
-    theirs = (row for row in RELATIVES if row.family.model_type == values.get("model_type"))
-    if relative := next(theirs, None):
-        family, config = relative.family, relative.read_config(path, values)
-    else:
-        config = model_config.read_config(path)
-        family = family_of(config)
+    relative = {row.family.model_type: row for row in RELATIVES}.get(str(values.get("model_type")))
+    config = relative.read_config(path, values) if relative else model_config.read_config(path)
+    family = relative.family if relative else family_of(config)
     (table,) = family.names("embeddings/word")
     rows = num_rows(os.path.dirname(path), lambda name: canonical(name, family) == table)
     return family, dataclasses.replace(config, vocab_size=max(rows, config.vocab_size))
