@@ -27,10 +27,10 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
         tokenizer_config.json beside its files; None when there is no model.
       vocab_file, do_lower_case: override the folder's. Without a model text is lower-cased.
     """
-    is_own = vocab_file is None
+    notes = tokenizer_notes(folder) if vocab_file is None else {}
     if folder is not None:
         check_tokenizer(folder, do_lower_case)
-    if is_own:
+    if vocab_file is None:
         vocab_file = find_vocabulary(folder)
         if vocab_file is None:
             raise UserError(
@@ -41,7 +41,6 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
     tokenizer = open_tokenizer(vocab_file, do_lower_case)
     warn_of_blanks(vocab_file, tokenizer.vocab)
     warn_of_other_ids(vocab_file, tokenizer)
-    notes = tokenizer_notes(folder) if is_own else {}
     if notes.get("vocabulary", tokenizer.identity) != tokenizer.identity:
         raise UserError(
             f"{vocab_file}: is not the vocabulary that the model was written with (by its "
@@ -139,6 +138,6 @@ def check_vocabulary(tokenizer, model, source):
         )
     if pieces < rows:
         console.warn_once(
-            f"{source}: has {pieces} pieces, the model's table {rows} rows; the rows without a "
-            "piece are kept, and are never predicted"
+            f"{source}: has ids for {pieces:,} of the {rows:,} rows of the model's table; the "
+            "others are kept, and are never predicted"
         )
