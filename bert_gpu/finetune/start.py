@@ -309,7 +309,7 @@ def checked_tokenizer(config, path, model):
         if config.vocab_file
         else os.path.join(path, "vocab.txt")
     )
-    models.check_vocabulary(tokenizer, model, source)
+    models.check_vocabulary(tokenizer, model, source, path)
     return tokenizer
 
 

@@ -97,8 +97,8 @@ def read_config(path):
     config, prefix = tf_checkpoints.read_config(path), find_checkpoint(path)
     with reading(prefix):
         shapes = dict(tf.train.list_variables(prefix))
-    rows = (shapes.get("bert/embeddings/word_embeddings") or [0])[0]
-    return dataclasses.replace(config, vocab_size=max(rows, config.vocab_size))
+    sizes = (config.vocab_size, *shapes.get("bert/embeddings/word_embeddings", ())[:1])
+    return dataclasses.replace(config, vocab_size=max(sizes))
 
 
 def read(path):

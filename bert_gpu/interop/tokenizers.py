@@ -126,12 +126,14 @@ def as_json(content):
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def check_vocabulary(tokenizer, model, source):
-    """UserError when the tokenizer's vocabulary is larger than the model's; warns, once, when it is
-    smaller. `source` names the vocabulary in the message.
+def check_vocabulary(tokenizer, model, source, folder=None):
+    """UserError when the tokenizer's vocabulary is larger than the model's table, or smaller than
+    the vocabulary in the model's folder; warns, once, of rows without a piece. `source` names the
+    vocabulary in the message.
     """
     pieces, rows = tokenizer.vocab_size, model.vocab_size
-    if pieces > rows:
+    own = folder and pieces < rows and find_vocabulary(folder)
+    if not (open_tokenizer(own, None).vocab_size if own else 0) <= pieces <= rows:
         raise UserError(
             f"{source}: has {pieces} pieces, the model {rows}; name the model's own with "
             f"--vocab_file; {OWN_WORDS}"

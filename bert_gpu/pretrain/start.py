@@ -139,9 +139,7 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
         stored_config,
         source,
     )
-    vocabulary = check_same_vocabulary(source, vocab, flag, console)
-    if vocab is not None:
-        models.check_vocabulary(vocab, model, "the data's vocabulary")
+    vocabulary = check_same_vocabulary(source, model, vocab, flag, console)
     weights = initialize(specs, settings.run.seed)
     # next sentence prediction reads the first token
     if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):
@@ -174,7 +172,7 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
     return weights
 
 
-def check_same_vocabulary(folder, vocab, flag, console):
+def check_same_vocabulary(folder, model, vocab, flag, console):
     """UserError unless the vocabulary and casing of a model's folder, where it has them, are those
     of the data's tokenizer `vocab`; a casing that no file states gets a warning. Returns what was
     found, for the log.
@@ -194,4 +192,5 @@ def check_same_vocabulary(folder, vocab, flag, console):
         raise UserError(
             f"{flag}: its {os.path.basename(path)} is not the vocabulary of the data; {build}"
         )
+    models.check_vocabulary(vocab, model, path)
     return f"vocabulary {os.path.basename(path)} ({models.describe_tokenizer(vocab, folder)})"
