@@ -23,6 +23,7 @@ from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
+from tests.cli.test_continued import make_data
 from tests.test_architecture import ROOT
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -257,17 +258,12 @@ def test_pretraining_goes_on_from_a_padded_table_and_keeps_it(tmp_path):
     text = "\n".join("a b c d e f g h i" if line % 4 else "" for line in range(80))
     (tmp_path / "text.txt").write_text(text)
     start = f"--init_checkpoint={tmp_path}/model"
-    for command in (
-        ["create_pretraining_data.py", f"--input_file={tmp_path}/text.txt", "--dupe_factor=1"]
-        + [f"--output_dir={tmp_path}/data", "--max_seq_length=32", "--num_workers=1"],
-        ["run_pretraining_gpu.py", f"--input_file={tmp_path}/data/*.tfrecord"]
-        + [f"--output_dir={tmp_path}/run", "--num_train_steps=2", "--train_batch_size=4"],
-    ):
-        done = subprocess.run(
-            [sys.executable, *command, start], cwd=ROOT, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stderr.count("has ids for 16 of the 24 rows") == 1, done.stderr
+    assert make_data(tmp_path / "text.txt", tmp_path / "data", start, "--quiet") == 0
+    command = ["run_pretraining_gpu.py", f"--input_file={tmp_path}/data/*.tfrecord", start]
+    command += [f"--output_dir={tmp_path}/run", "--num_train_steps=2", "--train_batch_size=4"]
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("has ids for 16 of the 24 rows") == 1, done.stderr
     _, model = models.open_model(str(tmp_path / "run"), "from")
     assert len(model.weights["embeddings/word"]) == model.config.vocab_size == 24
     kept = (tmp_path / "run" / "model" / "vocab.txt").read_text().splitlines()
