@@ -17,11 +17,11 @@ from bert_gpu.interop.formats import (  # noqa: F401
 )
 from bert_gpu.interop.huggingface import write_model, write_own  # noqa: F401
 from bert_gpu.interop.sources import (  # noqa: F401
+    find_casing,
     find_model,
     find_vocabulary,
     is_run,
     task_files,
-    tokenizer_notes,
 )
 from bert_gpu.interop.tokenizers import (  # noqa: F401
     check_vocabulary,
@@ -62,7 +62,7 @@ def open_model(path, flag, vocab_file=None, do_lower_case=None):
     if vocab_file is None and find_vocabulary(found) is None:
         return found, model
     tokenizer = load_tokenizer(found, vocab_file, do_lower_case)
-    check_vocabulary(tokenizer, model.config, vocab_file or find_vocabulary(found))
+    check_vocabulary(tokenizer, model.config, vocab_file or find_vocabulary(found), found)
     return found, model._replace(tokenizer=tokenizer)
 
 

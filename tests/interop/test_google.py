@@ -107,6 +107,18 @@ def test_a_vocabulary_with_capitals_is_that_of_a_cased_model(theirs, tmp_path):
     assert not models.open_model(str(tmp_path / "cased"), "from")[1].tokenizer.do_lower_case
 
 
+def test_a_table_beyond_bert_config_keeps_its_rows(theirs, tmp_path):
+    """NVIDIA pads the table to a multiple of 8, and bert_config.json counts the pieces."""
+    shutil.copytree(theirs[0], tmp_path / "in")
+    settings = tensorflow_1.SETTINGS | dict(vocab_size=len(tensorflow_1.VOCAB) - 2)
+    (tmp_path / "in" / "bert_config.json").write_text(json.dumps(settings))
+    (tmp_path / "in" / "vocab.txt").write_text("\n".join(tensorflow_1.VOCAB[:-2]) + "\n")
+    path, model = models.open_model(str(tmp_path / "in"), "from")
+    rows = len(theirs[1]["bert/embeddings/word_embeddings"])
+    assert model.config.vocab_size == read_config(path).vocab_size == rows
+    assert model.tokenizer.vocab_size == len(tensorflow_1.VOCAB) - 2 < rows
+
+
 @pytest.mark.parametrize(
     "switch",
     [
