@@ -312,7 +312,10 @@ class DatasetBuilder:
         self._write(missing, builder, console)
         counts = {shard: read_stats(shard) for shard in shards}
         manifest = self._manifest(builder.tokenizer, counts)
-        if not manifest.num_train_instances:
+        trained = sum((counts[s].num_documents for s in shards if s.split == "train"), 0)
+        if not manifest.num_train_instances or trained < validation.least_documents(
+            self.config.objective
+        ):
             self.target.clear()
             raise text_checks.nothing_left(self.config)
         total = sum(counts.values(), Counts())

@@ -100,9 +100,10 @@ def check_words(config, blocks, tokenizer):
 
 
 def check_left(config, plan, builder):
-    """UserError when cleaning leaves no document to train on; the first that it leaves ends the
-    search. plan: CorpusPlan. builder: ShardBuilder.
+    """UserError when cleaning leaves too few documents to train on; the first that are enough end
+    the search. plan: CorpusPlan. builder: ShardBuilder.
     """
+    num_left = 0
     for block in plan.blocks:
         fates = plan.fate[corpus.Window((block,)).documents]
         documents = [
@@ -111,7 +112,9 @@ def check_left(config, plan, builder):
             if fate == TRAIN
         ]
         for start in range(0, len(documents), 100):
-            if len(builder.tokenize(documents[start : start + 100]).ids):
+            left = builder.tokenize(documents[start : start + 100])
+            num_left += len(left.documents) if len(left.ids) else 0
+            if num_left >= validation.least_documents(config.objective):
                 return
     raise nothing_left(config)
 
@@ -119,7 +122,10 @@ def check_left(config, plan, builder):
 def nothing_left(config):
     limit = config.max_tokens_per_character
     remedy = "" if limit is None else f", or a larger --max_tokens_per_character than {limit}"
+    what = "no document is"
+    if config.objective == "nsp":
+        what, remedy = "fewer than two documents are", f"{remedy}, or --objective=full_sentences"
     return UserError(
-        f"--input_file={config.input_file[:100]}: nothing is left of the text "
-        f"after cleaning; give other text{remedy}"
+        f"--input_file={config.input_file[:100]}: {what} left to train on after cleaning; "
+        f"give other text{remedy}"
     )

@@ -188,7 +188,7 @@ class TaggedExamples(Loaded):
         has_tabs = self.separator == "\t"
         cells = text.split("\t") if has_tabs else cells_of(text.replace("\t", " "))
         is_row = {len(cells), len(cells_of(text))} == {self.width[1]}
-        return not is_word(text) or (not is_row and re.match(r"# +\S", text) is not None)
+        return not is_word(text) or (not is_row and re.match(r"#\s+\S", text) is not None)
 
     def _sentence(self, line, number, rows, before):
         tags = None if self.label is None else [cells[self.label] for cells in rows]

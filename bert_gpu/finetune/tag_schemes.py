@@ -50,7 +50,8 @@ def find_scheme(counts: Mapping[str, int]) -> str:
 
     It is one of plain tags unless half of the distinct tags other than O fit, or half of their
     words do. Bare letters fit more of anything, so they need most of the distinct tags, and L, M, U
-    and W a B.
+    and W a B. A strict scheme ends at least half of the entities that it begins: a stray L-PER does
+    not make BILOU of BIO.
 
     Args:
       counts: {tag: words that have it} of the training file.
@@ -59,8 +60,12 @@ def find_scheme(counts: Mapping[str, int]) -> str:
     has_outside, has_bare_b = len(spelled) < len(counts), not counts.keys().isdisjoint("Bb")
 
     def fitting(scheme: str) -> list[str]:
-        is_possible = has_bare_b or not (scheme.startswith(STRICT) and scheme.endswith(" as B"))
-        return [tag for tag in spelled if is_possible and read(scheme, tag)]
+        letters = {tag: tag_read[0] for tag in spelled if (tag_read := read(scheme, tag))}
+        if scheme.startswith(STRICT):
+            ends = [sum(spelled[t] for t in letters if letters[t] == letter) for letter in "BL"]
+            if (scheme.endswith(" as B") and not has_bare_b) or ends[0] > 2 * ends[1]:
+                return []
+        return list(letters)
 
     best = max(SCHEMES, key=lambda scheme: sum(spelled[tag] for tag in fitting(scheme)))
     fits = fitting(best)

@@ -55,8 +55,11 @@ def lower_case_warnings(documents: list[list[bytes]], config) -> list[str]:
 
 
 def is_letter(character: str) -> bool:
-    """Whether a character is a letter or a mark of one, such as a vowel sign."""
-    return unicodedata.category(character)[0] in "LM"
+    """Whether a character is a letter or a mark of one, such as a vowel sign. A variation selector,
+    as behind emoji, is neither.
+    """
+    is_selector = "VARIATION SELECTOR" in unicodedata.name(character, "")
+    return unicodedata.category(character)[0] in "LM" and not is_selector
 
 
 def describe_change(text: str, letters: set[str]) -> str:

@@ -366,7 +366,7 @@ def test_what_is_not_the_jobs_own_stays_when_it_fails(tmp_path, sample_text, voc
         (tmp_path / name).mkdir()
         for other in others:
             (tmp_path / name / other).write_text("mine")
-        with pytest.raises(UserError, match="nothing is left of the text"):
+        with pytest.raises(UserError, match="left to train on after cleaning"):
             run(tmp_path / name, sample_text, vocab_file=vocab_file, max_tokens_per_character=0.001)
         assert set(os.listdir(tmp_path / name)) >= {".x.lock", *others}
     assert (
@@ -378,7 +378,7 @@ def test_what_is_not_the_jobs_own_stays_when_it_fails(tmp_path, sample_text, voc
 def test_what_is_refused_with_overwrite_removes_nothing(tmp_path, sample_text, vocab_file):
     run(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1)
     before = content(tmp_path)
-    with pytest.raises(UserError, match="nothing is left of the text"):
+    with pytest.raises(UserError, match="left to train on after cleaning"):
         run(
             tmp_path,
             sample_text,

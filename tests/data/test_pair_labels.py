@@ -154,6 +154,19 @@ def test_too_few_documents_for_pairs(tmp_path, vocab_file, num_documents, share)
     assert made.num_train_instances
 
 
+def test_one_document_left_by_cleaning_is_too_few_for_pairs(tmp_path, vocab_file):
+    """Sentences of unknown pieces have many tokens per character."""
+    documents = [[9] * 9] * 5
+    settings = dict(max_tokens_per_character=0.3, validation_share=0.0)
+    (tmp_path / "in.txt").write_text("\n\n".join(["x y z"] * 4 + [text_of(documents[:1])]))
+    flags = dict(input_file=f"{tmp_path}/in.txt", output_file=f"{tmp_path}/out/x.tfrecord")
+    for overwrite in (False, True):
+        config = DataConfig(**flags, vocab_file=vocab_file, **settings)
+        with pytest.raises(UserError, match="fewer than two documents are left to train on"):
+            build.DatasetBuilder(config, overwrite).run(SILENT)
+        assert not list(tmp_path.glob("out/*.tfrecord"))
+
+
 def test_a_document_alone_in_its_window_draws_from_at_most_a_megabyte_of_the_next(monkeypatch):
     from bert_gpu.data import shards
 

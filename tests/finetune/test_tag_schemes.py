@@ -210,6 +210,9 @@ def test_parts_of_speech_are_no_entities(tags, data):
         (dict.fromkeys(["I-X", "O"], 1), "BIO as B-TYPE"),  # IOB1
         (dict.fromkeys(["B-X", "E-X", "O"], 1), "BIOES as B-TYPE"),  # or BMES, BMEWO
         ({"B-X": 900, "I-X": 900, "L-X": 1, "E-X": 1, "O": 9}, "BIOES as B-TYPE"),
+        ({"B-X": 120, "I-X": 200, "L-X": 1, "O": 9}, "BIO as B-TYPE"),  # a stray end
+        ({"B-X": 120, "I-X": 200, "U-X": 1, "O": 9}, "BIO as B-TYPE"),
+        ({"B-X": 120, "I-X": 200, "L-X": 60, "U-X": 9, "O": 9}, "BILOU as B-TYPE"),
         (dict.fromkeys(["B-I", "I-B", "B-B", "I-I", "O"], 1), "BIO as B-TYPE"),  # either order
         (dict.fromkeys(["B", "M", "E", "S"], 1), "BMES as B"),  # words of Chinese
         (dict(PER=3, LOC=3, O=90), TYPES),

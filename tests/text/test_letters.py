@@ -161,6 +161,12 @@ LANGUAGES = {
 }
 
 
+@pytest.mark.parametrize("text", ["We met ❤️ here. ", "Step 1️⃣ is done. ", "no ☀︎ today "])
+def test_variation_selectors_of_symbols_are_no_letters(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(learning, "learn", lambda *_: learning.Learnt(b"", [], 0))
+    assert warnings_of_vocab(tmp_path, text * 9) == []
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_of_languages_with_accents_only_vietnamese_loses_too_many(tmp_path, monkeypatch, language):
     """Spanish has 5 % of such letters, German 6, French 9, Czech and Greek 14, Vietnamese 27."""
