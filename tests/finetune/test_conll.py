@@ -83,7 +83,11 @@ FORMS = [  # comments whatever the number of columns
     "#end document",
     "-DOCSTART- -X- -X- O",
 ]
-OTHERS = ["# id 5f2\tdomain=en", "# Proceedings of the Nineteenth Congress , a text in part 12"]
+OTHERS = [
+    "# id 5f2\tdomain=en",
+    "#\thttp://news.example/1\t[2009-10-17]\ta\tb",
+    "# Proceedings of the Nineteenth Congress , a text in part 12",
+]
 CELLS = st.sampled_from(["#", "#tag", "##x", "=", "Rome", "-", "newdoc", "document", "B-LOC", "O"])
 
 
