@@ -103,9 +103,9 @@ def embed_file(config, console=None):
     share = None if cluster is None else share_of(config.input, cluster)
     if share is not None:
         console.warn(
-            f"{config.output[-100:]}: holds only {len(share):,} lines, from line {share.start + 1:,} "
-            f"on, as {cluster.variable} makes this worker {cluster.index} of {len(cluster)} (counted "
-            "from 0); unset the variable to embed all lines here"
+            f"{config.output[-100:]}: holds only {len(share):,} lines, from line "
+            f"{share.start + 1:,} on, because {cluster.variable} makes this worker {cluster.index} "
+            f"of {len(cluster)} (counted from 0); unset the variable to embed all lines here"
         )
     embedder = Embedder(config)
     num_texts = num_tokens = num_truncated = 0

@@ -51,9 +51,10 @@ class MaskFiller:
         ids, splits = frame_masked(self.opened.tokenizer, texts)
         lengths = np.diff(splits)
         if (longest := int(lengths.max(initial=0))) > self.max_seq_length:
+            number = f" {int(lengths.argmax()) + 1}" if len(texts) > 1 else ""
             raise UserError(
-                f"the text{f' {int(lengths.argmax()) + 1}' if len(texts) > 1 else ''} has {longest} "
-                f"tokens, the model {self.max_seq_length} positions; shorten it"
+                f"the text{number} has {longest} tokens, the model {self.max_seq_length} "
+                "positions; shorten it"
             )
         return self.answers(ids, splits)
 
@@ -134,9 +135,9 @@ def mask_counts(ids, splits, mask_id):
 
 
 def fill_file(config, console=None, say=print):
-    """Answers each line of --input, to --output or by `say` (text, words of its masks), and warns of
-    lines without [MASK] and of lines that are too long, which get no words. Returns the number of
-    texts. UserError when there is none; then no file is left.
+    """Answers each line of --input, to --output or by `say` (text, words of its masks), and warns
+    of lines without [MASK] and of lines that are too long, which get no words. Returns the number
+    of texts. UserError when there is none; then no file is left.
     """
     console = console or LogConsole()
     if config.output is not None:
@@ -160,15 +161,13 @@ def fill_file(config, console=None, say=print):
         if file:
             file.finish()
             file.publish()
-    problems = {
-        f"has no {MASK}; write {MASK}, in capitals, for each word to guess": without_mask,
-        f"has more tokens than the model has positions ({filler.max_seq_length}) and gets no words; "
-        "shorten it": too_long,
-    }
-    for problem, tally in problems.items():
+    most = f"the {filler.max_seq_length} tokens that the model takes"
+    for tally, problem in (
+        (without_mask, f"without {MASK}; write {MASK}, in capitals, for each word to guess"),
+        (too_long, f"longer than {most}, which get no words; shorten them"),
+    ):
         if tally.count:
-            where = f"--input={config.input[-100:]}: {tally.count:,} of {num_texts:,} texts"
-            console.warn(f"{where}, {tally.names()}: each {problem}")
+            console.warn(f"--input={config.input[-100:]}: of {num_texts:,} texts {tally} {problem}")
     return num_texts
 
 
@@ -184,11 +183,12 @@ class Tally:
         self.count += len(found)
         self.numbers += (found + num_lines_before + 1)[: NUM_NAMED - len(self.numbers)].tolist()
 
-    def names(self):
-        """The lines in words, such as "lines 1, 2, 3 and 4 more"."""
+    def __str__(self):
+        """Such as "7 (lines 1, 2, 3 and 4 more)"."""
         more = self.count - len(self.numbers)
         numbers = ", ".join(f"{number:,}" for number in self.numbers)
-        return f"line{'s' * (self.count > 1)} {numbers}{f' and {more:,} more' * (more > 0)}"
+        numbers += f" and {more:,} more" if more else ""
+        return f"{self.count:,} (line{'s' * (self.count > 1)} {numbers})"
 
 
 def as_json(text, masks):
