@@ -52,15 +52,9 @@ def look(path, now=None):
             fields_of(RunRecord) | dict(settings={}),
             ("settings",),
         )
-        state, log = state_of(path, record), os.path.join(path, METRICS)
         with readable(path):
-            training, validation = last_lines(log)
-            has_lines = bool(training or validation)
-            if state == "finished" and not (has_lines and ends_with_line(log)):
-                raise UserError(
-                    f"{log}: is missing or does not end with a whole line, though the run is "
-                    "finished; restore the file"
-                )
+            training, validation = last_lines(os.path.join(path, METRICS))
+        state = state_of(path, record)
     except UserError as error:
         return run | dict(problem=str(error))
     latest = max((training, validation), key=lambda line: line.get("step", -1))
@@ -115,13 +109,6 @@ def last_lines(path):
             if not any(found.values()):
                 raise UserError(f"{path}: no whole line in its last {MAX_BYTES >> 20} MiB")
     return found[False], found[True]
-
-
-def ends_with_line(path):
-    """Whether the last byte of a file ends a line."""
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
 
 
 def tail(path, num_bytes):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bert_gpu.__main__ import main
 from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
-from bert_gpu.watch import runs
+from bert_gpu.watch import run_data, runs
 from tests.watch.runs import line, make_run, validation
 
 FIRST = dict(step=0, eval_loss=9.0, seconds=0.5)
@@ -132,6 +132,8 @@ def test_a_finished_run_has_a_whole_log(tmp_path):
     (tmp_path / "finished" / "metrics.jsonl").unlink()
     problem = look(tmp_path / "finished")["problem"]
     assert "metrics.jsonl: is missing or does not end with a whole line" in problem
+    with pytest.raises(UserError, match="is missing or does not end with a whole line"):
+        run_data.read_run(str(tmp_path / "finished"), "finished")
 
 
 def test_huge_values_keep_the_table_narrow(tmp_path):
