@@ -21,10 +21,13 @@ SLURM_FIRST_PORT, SLURM_PORTS = 15000, 10000
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The workers of a job. addresses: "host:port" of each. index: of this process among them."""
+    """The workers of a job. addresses: "host:port" of each. index: of this process among them.
+    variable: of the environment, which names them.
+    """
 
     addresses: tuple[str, ...]
     index: int
+    variable: str = dataclasses.field(default="TF_CONFIG", compare=False)
 
     def __len__(self):
         return len(self.addresses)
@@ -155,4 +158,4 @@ def from_slurm(environ):
             f"SLURM_STEP_NUM_TASKS={wanted}: SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE "
             f"give {len(addresses)} tasks; start the workers with srun --distribution=block"
         )
-    return Cluster(addresses, index)
+    return Cluster(addresses, index, "SLURM_STEP_NUM_TASKS")

@@ -120,9 +120,11 @@ def column_sums(x, dtype=tf.float32):
     return tf.cast(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x)[0], dtype)
 
 
+@functools.cache
 def compile_silently_once():
     """Compiles a trivial function with stderr discarded. XLA logs its first compilation regardless
-    of TensorFlow's log level, and this hides that line. Call it once the devices are set up.
+    of TensorFlow's log level, and this hides that line. Call it once the devices are set up; later
+    calls do nothing.
     """
     with stderr_discarded(), tf.device("CPU:0"):
         fused(lambda x: x + 1.0)(tf.constant(0.0))

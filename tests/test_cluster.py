@@ -42,6 +42,7 @@ def test_tf_config_names_the_workers():
 
 def test_slurm_counts_nodes_in_its_own_order():
     assert find_cluster(slurm()) == Cluster(("node9:15007", "node9:15008", "node10:15007"), 2)
+    assert find_cluster(slurm()).variable == "SLURM_STEP_NUM_TASKS"
 
 
 @pytest.mark.parametrize(

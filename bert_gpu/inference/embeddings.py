@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.cluster import find_cluster
+from bert_gpu.console import LogConsole
 from bert_gpu.files import check_local
 from bert_gpu.inference.arrays import NpyWriter, sigterm_unwinds
 from bert_gpu.inference.config import DEFAULT_LENGTH, STANDARD_INPUT
@@ -99,7 +100,14 @@ def embed_file(config, console=None):
     if cluster is not None and config.output is not None:
         config = dataclasses.replace(config, output=cluster.part_of(config.output))
     outputs = check_outputs(config)
+    console = console or LogConsole()
     share = None if cluster is None else share_of(config.input, cluster)
+    if share is not None:
+        console.warn(
+            f"{config.output[-100:]}: holds only {len(share):,} lines, from line "
+            f"{share.start + 1:,} on, because {cluster.variable} makes this worker {cluster.index} "
+            f"of {len(cluster)} (counted from 0); unset the variable to embed all lines here"
+        )
     embedder = Embedder(config)
     if console is not None:
         path = embedder.opened.path

@@ -1,4 +1,6 @@
-"""Lines of a text file or of standard input in windows of bounded size, with progress."""
+"""Lines of a text file or of standard input in windows of bounded size, with progress. What is no
+plain UTF-8 text is refused as the data script refuses it.
+"""
 
 import contextlib
 import os
@@ -9,7 +11,7 @@ from bert_gpu.console import Console, LogConsole
 from bert_gpu.files import check_regular
 from bert_gpu.inference.config import STANDARD_INPUT
 from bert_gpu.settings import UserError
-from bert_gpu.text import archives, corpus
+from bert_gpu.text import archives, corpus, encodings
 
 WINDOW_LINES, WINDOW_BYTES = 8192, 4 << 20
 # Tokenizing a line takes some 35 times its size. It is not cut instead: how many bytes the tokens
@@ -23,12 +25,13 @@ def windows(path, console=None, what="texts", share=None):
     that are wanted; None = all.
 
     Raises:
-      UserError: the file is missing, not a file, or a broken archive, or has a line of more than
-        LINE_BYTES.
+      UserError: the file is missing, not a file, no plain UTF-8 text or a broken archive, or has a
+        line of more than LINE_BYTES.
     """
     console = console or LogConsole()
     if path == STANDARD_INPUT:
-        yield from counted(in_windows(standard_input(), path), console, what)
+        found = in_windows(standard_input(), path)
+        yield from counted(plain_text(found, "standard input"), console, what)
         return
     check_regular(path)
     with corpus.readable(path), readable_archive(path):
@@ -44,13 +47,28 @@ def windows(path, console=None, what="texts", share=None):
         started, num_lines = time.monotonic(), 0
         try:
             found = in_windows(archives.plain_pieces(path, report), path)
-            for window in shared(found, share):
+            for window in shared(plain_text(found, path), share):
                 yield window
                 num_lines += len(window)
                 speed = num_lines / max(time.monotonic() - started, 1e-3)
                 bar.update(round(done / 1e6, 1), f"{num_lines:,} texts  {speed:,.0f} texts/s")
         finally:
             bar.close()
+
+
+def plain_text(found, name):
+    """Passes windows on, without a byte order mark. UserError, which names the file, for an archive
+    or a document and for a line that is not UTF-8.
+    """
+    num_lines = 0
+    for window in found:
+        content = b"\n".join(window)
+        if num_lines == 0:
+            encodings.check_plain(name, content, encodings.ENDINGS)
+            window[0] = window[0].removeprefix(corpus.BYTE_ORDER_MARK)
+        corpus.check_utf8(name, content, num_lines)
+        yield window
+        num_lines += len(window)
 
 
 def shared(found, share):

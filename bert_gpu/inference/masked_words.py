@@ -12,6 +12,7 @@ import json
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.console import LogConsole
 from bert_gpu.inference.arrays import PartialFile, sigterm_unwinds
 from bert_gpu.inference.embeddings import check_output
 from bert_gpu.inference.lines import empty, windows
@@ -24,6 +25,7 @@ from bert_gpu.text.vocab_file import has_piece
 MASK = "[MASK]"
 # Positions that are scored at once, (M, V) float32; they are padded to the next power of 2.
 MOST_POSITIONS = 256
+NUM_NAMED = 3  # lines of a file that a warning names; the others are counted
 
 
 class MaskFiller:
@@ -41,22 +43,31 @@ class MaskFiller:
             needs=mlm_weights,
             lacks=", so it cannot guess words; name a pretrained model, not a classifier",
         )
+        self.max_seq_length = self.opened.config.max_position_embeddings
         hidden = tf.TensorSpec([None, None, self.opened.config.hidden_size], self.opened.dtype)
         self.encode = self.opened.compile(self.opened.hidden, *ROWS)
         self.score = self.opened.compile(self._score, hidden, tf.TensorSpec([None], tf.int32))
 
-    def __call__(self, texts, where="the text"):
-        tokenizer, limit = self.opened.tokenizer, self.opened.config.max_position_embeddings
-        ids, splits = frame_masked(tokenizer, texts)
+    def __call__(self, texts):
+        ids, splits = frame_masked(self.opened.tokenizer, texts)
         lengths = np.diff(splits)
-        if (longest := int(lengths.max(initial=0))) > limit:
+        if (longest := int(lengths.max(initial=0))) > self.max_seq_length:
+            number = f" {int(lengths.argmax()) + 1}" if len(texts) > 1 else ""
             raise UserError(
-                f"{where}{f' {int(lengths.argmax()) + 1}' if len(texts) > 1 else ''} has {longest} "
-                f"tokens, the model {limit} positions; shorten it"
+                f"the text{number} has {longest} tokens, the model {self.max_seq_length} "
+                "positions; shorten it"
             )
-        found = [[] for _ in texts]
-        asked = np.flatnonzero(mask_counts(ids, splits, tokenizer.mask_id))
-        for chosen, length, num_rows in self.opened.batches(lengths[asked], limit):
+        return self.answers(ids, splits)
+
+    def answers(self, ids, splits):
+        """The words for the rows of `frame_masked`, as for a call. A row of more than
+        max_seq_length tokens gets an empty list.
+        """
+        tokenizer, lengths = self.opened.tokenizer, np.diff(splits)
+        found = [[] for _ in lengths]
+        has_mask = mask_counts(ids, splits, tokenizer.mask_id) > 0
+        asked = np.flatnonzero(has_mask & (lengths <= self.max_seq_length))
+        for chosen, length, num_rows in self.opened.batches(lengths[asked], self.max_seq_length):
             rows = asked[chosen]
             input_ids, num_tokens = self.opened.pad(ids, splits, rows, length, num_rows)
             positions = np.flatnonzero(input_ids == tokenizer.mask_id)  # in order of rows
@@ -125,27 +136,60 @@ def mask_counts(ids, splits, mask_id):
 
 
 def fill_file(config, console=None, say=print):
-    """Answers each line of --input, to --output or by `say` (text, words of its masks); returns the
-    number of texts. UserError when there is none; then no file is left.
+    """Answers each line of --input, to --output or by `say` (text, words of its masks), and warns
+    of lines without [MASK] and of lines that are too long, which get no words. Returns the number
+    of texts. UserError when there is none; then no file is left.
     """
+    console = console or LogConsole()
     if config.output is not None:
         check_output(config.output, config.overwrite)
     filler, num_texts = MaskFiller(config), 0
+    mask_id, without_mask, too_long = filler.opened.tokenizer.mask_id, Tally(), Tally()
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())
         file = config.output and stack.enter_context(PartialFile(config.output))
         for window in windows(config.input, console):
-            texts = [line.decode("utf-8", "replace") for line in window]
-            where = f"--input={config.input}: after line {num_texts:,}, text"
-            for text, masks in zip(texts, filler(texts, where), strict=True):
+            texts = [line.decode() for line in window]
+            ids, splits = frame_masked(filler.opened.tokenizer, texts)
+            for text, masks in zip(texts, filler.answers(ids, splits), strict=True):
                 file.append(as_json(text, masks)) if file else say(text, masks)
+            has_mask = mask_counts(ids, splits, mask_id) > 0
+            without_mask.add(~has_mask, num_texts)
+            too_long.add(has_mask & (np.diff(splits) > filler.max_seq_length), num_texts)
             num_texts += len(texts)
         if not num_texts:
             raise empty(config.input)
         if file:
             file.finish()
             file.publish()
+    most = f"the {filler.max_seq_length} tokens that the model takes"
+    for tally, problem in (
+        (without_mask, f"without {MASK}; write {MASK}, in capitals, for each word to guess"),
+        (too_long, f"longer than {most}, which get no words; shorten them"),
+    ):
+        if tally.count:
+            console.warn(f"--input={config.input[-100:]}: of {num_texts:,} texts {tally} {problem}")
     return num_texts
+
+
+class Tally:
+    """Counts lines of a file, and keeps the numbers of the first NUM_NAMED."""
+
+    def __init__(self):
+        self.count, self.numbers = 0, []
+
+    def add(self, is_counted, num_lines_before):
+        """Counts lines (n,) bool that stand behind others."""
+        found = np.flatnonzero(is_counted)
+        self.count += len(found)
+        self.numbers += (found + num_lines_before + 1)[: NUM_NAMED - len(self.numbers)].tolist()
+
+    def __str__(self):
+        """Such as "7 (lines 1, 2, 3 and 4 more)"."""
+        more = self.count - len(self.numbers)
+        numbers = ", ".join(f"{number:,}" for number in self.numbers)
+        numbers += f" and {more:,} more" if more else ""
+        return f"{self.count:,} (line{'s' * (self.count > 1)} {numbers})"
 
 
 def as_json(text, masks):

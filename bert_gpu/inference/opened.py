@@ -47,9 +47,13 @@ class OpenedModel:
         """Compiles a function of tensors of any sizes: as a whole on GPUs, its small parts on CPUs.
         signature: a tf.TensorSpec for each.
         """
-        return tf.function(
+        compiled = tf.function(
             function, autograph=False, jit_compile=fused.has_gpu(), input_signature=signature
         )
+        # Traces now: TensorFlow counts the calls that trace over all models of a process, and soon
+        # warns of them with a message that prints this object with its weights.
+        compiled.get_concrete_function()
+        return compiled
 
     def hidden(self, input_ids, num_tokens, positions=None):
         """Hidden states of padded rows of single texts: int32 (B, S), (B,) -> (B, S, H) in the

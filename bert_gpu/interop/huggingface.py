@@ -96,10 +96,9 @@ def read_model(folder):
       UserError: no such folder or file, a damaged file, a shape that contradicts config.json, an
         architecture that is not BERT's.
     """
+    tensors, left_out = read_tensors(folder)
     tensors = {
-        name: tensor
-        for name, tensor in read_tensors(folder).items()
-        if not name.endswith("position_ids")
+        name: tensor for name, tensor in tensors.items() if not name.endswith("position_ids")
     }
     config_path = join(folder, "config.json")
     family, config = read_shape(config_path)
@@ -138,7 +137,7 @@ def read_model(folder):
     has_labels = any(f"{head}/kernel" in weights for head in LABELLED.values())
     labels = _read_labels(config_path) if has_labels else ()
     means = model_config.read_problem_type(config_path) if has_labels else None
-    return config, weights, Notes(missing, unused, architecture, labels, means)
+    return config, weights, Notes(missing, unused + left_out, architecture, labels, means)
 
 
 def read(path):

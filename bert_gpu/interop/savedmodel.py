@@ -164,6 +164,9 @@ class Served(tf.Module):
             rows += [kept(ids_b, kept_b), repeated(self.tokenizer.sep_id, has_b)]
         rows = tf.concat(rows, 1)
         input_ids = rows.to_tensor(0, shape=[None, self.encoder.fixed_length])
+        # without a text there is no row, but its [CLS] and [SEP] have positions all the same
+        missing = tf.maximum(0, 2 - tf.shape(input_ids)[1])
+        input_ids = tf.pad(input_ids, [[0, 0], [0, missing]])
         positions = tf.range(tf.shape(input_ids, tf.int64)[1])
         is_token = positions < rows.row_lengths()[:, None]
         is_second = is_token & (positions >= (kept_a + 2)[:, None])

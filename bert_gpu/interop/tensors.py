@@ -73,15 +73,37 @@ def num_rows(folder, is_table):
     return 0
 
 
+def read_shards(folder, index, weight_map):
+    """As `read_tensors`, by the index at a path, whose weight_map is {name: shard}."""
+    tensors, left_out = {}, set()
+    for shard in sorted(set(weight_map.values())):
+        for name, tensor in read_safetensors(join(folder, shard)).items():
+            if weight_map.get(name) == shard:
+                tensors[name] = tensor
+            elif name not in weight_map:
+                left_out.add(f"{name} (not in the index)")
+    for name in sorted(weight_map.keys() - tensors.keys()):
+        if not name.endswith("position_ids"):  # integers, which are not read
+            raise UserError(
+                f"{index}: {weight_map[name][:80]} lacks {name[:80]}; download the folder again"
+            )
+    return tensors, sorted(left_out)
+
+
 def read_tensors(folder):
-    """All tensors of a model folder, from one file or from the shards that an index names."""
+    """All tensors of a model folder, from one file or from the shards that an index names.
+
+    Returns:
+      ({name: float32 array}, descriptions of the tensors that lie in a shard without an entry of
+        the index, and are left out). Of a tensor in several shards, its entry says which counts.
+    """
     if not os.path.isdir(folder):
         raise UserError(
             f"{folder}: no such folder; a model is a folder with config.json and model.safetensors"
         )
     whole, index = join(folder, "model.safetensors"), join(folder, "model.safetensors.index.json")
     if os.path.exists(whole):
-        return read_safetensors(whole)
+        return read_safetensors(whole), []
     if os.path.exists(index):
         weight_map = read_json(index, "the index of a model's files").get("weight_map")
         if not isinstance(weight_map, dict) or not all(
@@ -91,13 +113,7 @@ def read_tensors(folder):
             raise UserError(
                 f"{index}: has no weight_map from tensors to files beside it; download it again"
             )
-        tensors = {}
-        for shard in sorted(set(weight_map.values())):
-            tensors.update(read_safetensors(join(folder, shard)))
-        lost = sorted(set(weight_map) - set(tensors))
-        if any(not name.endswith("position_ids") for name in lost):
-            raise UserError(f"{index}: its shards lack {lost[0]}; download the folder again")
-        return tensors
+        return read_shards(folder, index, weight_map)
     if os.path.exists(join(folder, "pytorch_model.bin")):
         raise UserError(
             (

@@ -20,8 +20,8 @@ CLOSING_SECONDS = 30.0
 
 
 class MLflow(Sink):
-    """A run of an experiment. MLflow deletes nothing: after a resume or a rollback the steps since
-    that checkpoint are there a second time.
+    """A run of an experiment. MLflow deletes nothing, so each metric has only steps above its last
+    one: those that are repeated after a resume or a rollback keep their first values there.
 
     Args of the constructor: path: OUTPUT_DIR. experiment: its name. uri: of the server or folder.
       settings: dict that is shown with the run.
@@ -62,6 +62,7 @@ class MLflow(Sink):
 
             client = MlflowClient(tracking_uri=self.uri)
             run_id = self._open(client)
+            last_steps = last_steps_of(client.get_run(run_id))
             while True:
                 step, moment, values = self.lines.get()
                 if values is self.ends:
@@ -70,9 +71,10 @@ class MLflow(Sink):
                 metrics = [
                     Metric(name, float(value), moment, step)
                     for name, value in values.items()
-                    if value is not None
+                    if value is not None and step > last_steps.get(name, -1)
                 ]
                 client.log_batch(run_id, metrics=metrics)
+                last_steps |= {metric.key: step for metric in metrics}
         except Exception as error:  # raised where the run can tell of it
             self.error = error
 
@@ -99,6 +101,11 @@ class MLflow(Sink):
         for first in range(0, len(params), PARAMS_A_CALL):
             client.log_batch(run_id, params=params[first : first + PARAMS_A_CALL])
         return run_id
+
+
+def last_steps_of(run):
+    """{name of a metric: its highest step} of an MLflow run."""
+    return {metric.key: metric.step for metric in run.data.to_proto().metrics}
 
 
 def check_mlflow(experiment, uri):

@@ -158,7 +158,8 @@ class Workers:
         index, reason = found
         return WorkerLost(
             f"worker {index} ({self.cluster.addresses[index][:80]}) has not come: {reason[:90]}; "
-            "start it, or correct its address on all workers"
+            "start it, correct its address on all workers, or unset "
+            f"{self.cluster.variable} to train without other workers"
         )
 
     def watch_peers(self):

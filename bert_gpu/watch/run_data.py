@@ -260,14 +260,27 @@ def read_folder(path, name, log):
 
 def state_of(path, record):
     """ "finished", "running", "diverged", "stopped", or "on HOST": its process was one of another
-    host, which cannot be asked whether it is alive.
+    host, which cannot be asked whether it is alive. UserError for a finished run without its log.
     """
     if record.get("exported_step") is not None:
+        check_ended(os.path.join(path, METRICS))
         return "finished"
     holder = state_of_holder(os.path.join(path, LOCK))
     if holder == RUNNING:
         return RUNNING
     return record.get("ended") or ("stopped" if holder == ENDED else holder)
+
+
+def check_ended(path):
+    """UserError unless a metrics.jsonl is there and ends with a whole line."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)  # OSError for an empty file
+        if file.read() == b"\n":
+            return
+    raise UserError(
+        f"{path}: is missing or does not end with a whole line, though the run is finished; "
+        "restore the file"
+    )
 
 
 def is_validation(line):

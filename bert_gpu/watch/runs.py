@@ -54,12 +54,13 @@ def look(path, now=None):
         )
         with readable(path):
             training, validation = last_lines(os.path.join(path, METRICS))
+        state = state_of(path, record)
     except UserError as error:
         return run | dict(problem=str(error))
     latest = max((training, validation), key=lambda line: line.get("step", -1))
     run |= dict(
         kind="finetune" if "task_name" in record["settings"] else "pretrain",
-        state=state_of(path, record),
+        state=state,
         num_steps=record.get("num_steps"),
         step=latest.get("step", 0),
         loss=training.get("loss"),

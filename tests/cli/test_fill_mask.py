@@ -8,8 +8,12 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert_gpu.cli import fill_mask, flags
+from bert_gpu.inference import lines, masked_words
+from bert_gpu.inference.config import FillMaskConfig
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
 from bert_gpu.model import heads
@@ -121,7 +125,10 @@ def test_lines_of_a_file_get_the_answers_that_each_gets_alone(pretrained, capsys
     assert call(capsys, *source, target)[0] == 2  # it exists
     (tmp_path / "texts.txt").write_text("the [MASK]\n" + "cat " * 9 + "the [MASK]\n")
     code, _, err = call(capsys, *source, target, "--overwrite")
-    assert code == 2 and "after line 0, text 2 has 13 tokens" in err
+    problem = "of 2 texts 1 (line 2) longer than the 12 tokens that the model takes, which get no"
+    assert code == 0 and problem in err and err.count("\n") == 1
+    found = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [len(line["masks"]) for line in found] == [1, 0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl", "texts.txt"]
 
 
@@ -209,3 +216,45 @@ def test_a_classifier_cannot_guess_words(pretrained, capsys, tmp_path):
     )
     code, _, err = call(capsys, f"--model={tmp_path}", "[MASK]")
     assert code == 2 and "cannot guess words" in err
+
+
+def test_lines_without_words_are_counted_and_named(pretrained, capsys, tmp_path, monkeypatch):
+    """Lines without [MASK], also those that mean one, and lines with more tokens than positions;
+    the others are answered as if they were alone.
+    """
+    filler = masked_words.MaskFiller(FillMaskConfig(model=str(pretrained[0]), top_k=1))
+    monkeypatch.setattr(masked_words, "MaskFiller", lambda config: filler)
+    monkeypatch.setattr(lines, "WINDOW_LINES", 3)
+    source, target = tmp_path / "texts.txt", tmp_path / "answers.jsonl"
+    words = st.sampled_from(["the", "cat", "[MASK]"])  # a token each
+    texts = st.lists(words, max_size=4) | st.lists(words, min_size=9, max_size=12)
+    texts = texts.map(" ".join) | st.sampled_from(["[mask]", "<mask>", "[ MASK]", "MASK", "_"])
+
+    def named(numbers):
+        more = f" and {len(numbers) - 3} more" if len(numbers) > 3 else ""
+        plural = "s" if len(numbers) > 1 else ""
+        return f" {len(numbers)} (line{plural} {', '.join(map(str, numbers[:3]))}{more}) "
+
+    @settings(max_examples=30)
+    @given(st.lists(texts, min_size=1, max_size=9).filter(any))
+    def check(texts):
+        source.write_text("".join(f"{text}\n" for text in texts))
+        code, _, err = call(capsys, f"--input={source}", f"--output={target}", "--overwrite")
+        assert code == 0
+        without, too_long = [], []
+        for number, text in enumerate(texts, 1):
+            if "[MASK]" not in text:
+                without.append(number)
+            elif len(text.split()) + 2 > MODEL.max_position_embeddings:
+                too_long.append(number)
+        warnings = err.splitlines()
+        assert len(warnings) == bool(without) + bool(too_long)
+        assert not without or f"{named(without)}without [MASK]" in warnings[0]
+        assert not too_long or f"{named(too_long)}longer than the 12 tokens" in warnings[-1]
+        answers = [json.loads(line) for line in target.read_text().splitlines()]
+        assert [answer["text"] for answer in answers] == texts
+        for number, answer in enumerate(answers, 1):
+            expected = 0 if number in too_long else answer["text"].count("[MASK]")
+            assert len(answer["masks"]) == expected
+
+    check()

@@ -141,7 +141,7 @@ def test_the_librarys_functions_may_be_called_again(trained, tmp_path):
 
 def test_workers_embed_a_share_each(trained, texts, alone, tmp_path, capsys, monkeypatch):
     """Three files that one after the other are the whole; a worker without a line has an empty
-    one.
+    one. Each says which part it is, and why, also with --quiet.
     """
     monkeypatch.setattr(lines, "WINDOW_LINES", 16)
     cluster = dict(worker=["a:1", "b:2", "c:3"])
@@ -150,9 +150,15 @@ def test_workers_embed_a_share_each(trained, texts, alone, tmp_path, capsys, mon
         task = dict(cluster=cluster, task=dict(type="worker", index=index))
         monkeypatch.setenv("TF_CONFIG", json.dumps(task))
         (tmp_path / "texts.txt").write_text("\n".join(texts[:num_texts]))
-        told = (f"--model={trained[0]}", f"--output={tmp_path}/x.npy", "--overwrite", *more)
-        code, _, err = call(capsys, *told)
-        return err if code else np.load(tmp_path / f"x-0000{index}-of-00003.npy")
+        given = (f"--model={trained[0]}", f"--output={tmp_path}/x.npy", "--overwrite", "--quiet")
+        code, _, err = call(capsys, *given, *more)
+        if code:
+            return err
+        part = np.load(tmp_path / f"x-0000{index}-of-00003.npy")
+        first = num_texts * index // 3 + 1
+        assert f"x-0000{index}-of-00003.npy: holds only {len(part)} lines, from line {first}" in err
+        assert f"because TF_CONFIG makes this worker {index} of 3" in err and err.count("\n") == 1
+        return part
 
     source = f"--input={tmp_path / 'texts.txt'}"
     parts = [run(index, 40, source) for index in range(3)]
@@ -196,6 +202,15 @@ def test_batches_hold_rows_of_like_length_once_each(trained):
     assert [(length, size) for _, length, size in found] == [(20, 3), (16, 4), (8, 8)]
     assert sorted(np.concatenate([rows for rows, _, _ in found])) == list(range(8))
     assert all(lengths[rows].max() <= length for rows, length, _ in found)
+
+
+def test_many_models_of_one_process_are_traced_once_each(trained, caplog):
+    """TensorFlow warns of functions that are traced again and again, and prints their weights."""
+    for _ in range(5):
+        embedder = inference.Embedder(inference.EmbedConfig(model=trained[0]))
+        embedder(["a", "a " * 30])
+        assert embedder.compute.experimental_get_tracing_count() == 1
+    assert not caplog.records
 
 
 def test_bfloat16_agrees_to_two_digits(trained):

@@ -17,10 +17,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert_gpu.files import CHECKSUM
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.families import ARCHITECTURES, LABELLED
+from bert_gpu.interop.tensors import read_tensors
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
@@ -413,6 +416,37 @@ def test_shards_are_read_through_their_index(folder):
     )
     _, weights, notes = huggingface.read_model(str(folder))
     assert not notes.missing and all((weights[name] == expected[name]).all() for name in expected)
+
+
+def test_the_index_says_which_shard_holds_a_tensor(tmp_path):
+    """Also where other shards hold another tensor of that name; what the index does not know is
+    left out and named, what its shard lacks is an error, wherever else it is.
+    """
+    names, shards = st.sampled_from("abcd"), st.sampled_from(["x", "y", "z"])
+
+    @settings(max_examples=60)
+    @given(
+        st.dictionaries(names, shards, min_size=1),
+        st.dictionaries(shards, st.dictionaries(names, st.integers(0, 9))),
+    )
+    def check(weight_map, contents):
+        for shard in "xyz":
+            tensors = {k: np.float32([value]) for k, value in contents.get(shard, {}).items()}
+            (tmp_path / shard).write_bytes(safetensors.numpy.save(tensors))
+        index = tmp_path / "model.safetensors.index.json"
+        index.write_text(json.dumps(dict(weight_map=weight_map)))
+        lacking = [n for n, shard in weight_map.items() if n not in contents.get(shard, {})]
+        if lacking:
+            name = min(lacking)
+            with pytest.raises(UserError, match=f"json: {weight_map[name]} lacks {name}; download"):
+                read_tensors(str(tmp_path))
+            return
+        tensors, left_out = read_tensors(str(tmp_path))
+        assert tensors == {n: contents[shard][n] for n, shard in weight_map.items()}
+        others = {n for shard in weight_map.values() for n in contents[shard]} - weight_map.keys()
+        assert left_out == [f"{n} (not in the index)" for n in sorted(others)]
+
+    check()
 
 
 def break_shape(folder):

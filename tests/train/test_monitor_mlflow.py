@@ -1,12 +1,19 @@
 """MLflow, for real and in a local folder: what its own client reads back, that a resume keeps the
-run, and that a server which is gone delays nothing and is told of once.
+run and repeats no step, and that a server which is gone delays nothing and is told of once.
 """
 
+import json
+import os
 import pathlib
 import sys
+import tempfile
 import threading
+import types
+import typing
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert_gpu.settings import UserError
 from bert_gpu.train import mlflow_sink, monitor
@@ -48,8 +55,11 @@ def test_a_run_and_its_resume(folder, tmp_path):
         log.write(step, dict(loss=1.0 / step, none=None, nan=float("nan")))
     log.write(2, dict(eval_loss=3.0))
     log.close()
-    log = open_log(folder, uri, step=2, **settings)
-    log.write(3, dict(loss=9.0))
+    log = open_log(folder, uri, step=1, **settings)
+    for step, loss in ((2, 0.5), (3, 9.0)):
+        log.write(step, dict(loss=loss))
+    log.cut(2)  # a rollback
+    log.write(3, dict(loss=7.0))
     log.close()
     from mlflow import MlflowClient
 
@@ -63,6 +73,99 @@ def test_a_run_and_its_resume(folder, tmp_path):
     assert run.data.metrics == dict(loss=9.0, eval_loss=3.0)
     folder.clear()
     assert RunFolder(folder.path).stored() is None
+
+
+class Store:
+    """A server of one run, and the package's client of it: keeps what is logged, deletes nothing.
+    Its lists of metrics hold (name, value, time, step), as MLflow's entities are made.
+    """
+
+    def __init__(self):
+        self.logged = []
+
+    def modules(self):
+        entities = dict(Metric=Metric, Param=lambda *_: None)
+        return {
+            "mlflow": types.SimpleNamespace(MlflowClient=lambda tracking_uri: self),
+            "mlflow.entities": types.SimpleNamespace(**entities),
+        }
+
+    def get_experiment_by_name(self, name):
+        return types.SimpleNamespace(experiment_id=name)
+
+    def create_run(self, experiment_id, run_name):
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="1"))
+
+    def log_batch(self, run_id, metrics=(), params=()):
+        self.logged += metrics
+
+    def get_run(self, run_id):
+        """The newest of each metric, as a server says it."""
+        newest = {metric.key: metric for metric in sorted(self.logged, key=lambda m: m.step)}
+        message = types.SimpleNamespace(metrics=list(newest.values()))
+        return types.SimpleNamespace(data=types.SimpleNamespace(to_proto=lambda: message))
+
+    def update_run(self, run_id, status):
+        pass
+
+    set_terminated = lambda self, run_id: None  # noqa: E731
+
+
+class Metric(typing.NamedTuple):
+    key: str
+    value: float
+    timestamp: int
+    step: int
+
+
+SESSIONS = st.lists(
+    st.tuples(
+        st.integers(0, 9),  # steps back from the last one, to the checkpoint that is restored
+        st.integers(0, 6),  # steps that are trained then
+        st.booleans(),  # whether it is a rollback within the session
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 12), SESSIONS)
+def test_each_metric_has_each_step_once_after_kills_and_rollbacks(num_steps, sessions):
+    """As in metrics.jsonl, which is cut: a resumed run trains the same steps again. The first
+    checkpoint is that of step 1.
+    """
+    store = Store()
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as path:
+        for name, module in store.modules().items():
+            patch.setitem(sys.modules, name, module)
+        folder = RunFolder(os.path.join(path, "run"))
+        folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
+        log, step = open_log(folder, "file:x"), 0
+        for back, more, is_rollback in [(0, num_steps, True), *sessions]:
+            if step:
+                step = max(1, step - back)
+                if is_rollback:
+                    log.cut(step)
+                else:
+                    log.close()
+                    log = open_log(folder, "file:x", step)
+            for step in range(step + 1, step + more + 1):  # noqa: B020
+                log.write(step, dict(loss=1 / step, nothing=None, seconds=float(step)))
+                if step % 2 == 0:
+                    log.write(step, dict(eval_loss=2 / step, seconds=float(step)))
+        log.close()
+        content = pathlib.Path(folder.metrics).read_text()
+        lines = [json.loads(line) for line in content.splitlines()]
+    found = [(metric.key, metric.step) for metric in store.logged]
+    assert len(found) == len(set(found))
+    expected = {
+        (name, line["step"]): value
+        for line in lines
+        for name, value in line.items()
+        if name != "step" and value is not None
+    }
+    values = {(metric.key, metric.step): metric.value for metric in store.logged}
+    assert expected.items() <= values.items()
 
 
 @pytest.mark.long

@@ -6,11 +6,13 @@ import json
 import os
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from bert_gpu.__main__ import main
 from bert_gpu.files import only_writer
 from bert_gpu.settings import UserError
-from bert_gpu.watch import runs
+from bert_gpu.watch import run_data, runs
 from tests.watch.runs import line, make_run, validation
 
 FIRST = dict(step=0, eval_loss=9.0, seconds=0.5)
@@ -95,6 +97,43 @@ def test_a_damaged_run_is_a_row_that_says_so(tmp_path, capsys, spoil, problem):
     shown = capsys.readouterr().out.splitlines()
     assert shown[1].split()[1] == "stopped" and shown[2].split()[1] == "damaged"
     assert shown[4].startswith(str(run)) and problem in shown[4]
+
+
+def test_a_finished_run_has_a_whole_log(tmp_path):
+    """A log that is missing, cut anywhere or has other bytes is no log of a finished run; of a
+    stopped one its end may be missing.
+    """
+    lines = [FIRST, line(10), validation(10), line(20)]
+    content = "".join(json.dumps(values) + "\n" for values in lines).encode()
+    make_run(tmp_path / "finished", [], exported_step=20)
+    make_run(tmp_path / "stopped", [])
+
+    def are_lines(texts):
+        try:
+            return all("step" in json.loads(text) for text in texts)
+        except ValueError:
+            return False
+
+    @settings(max_examples=80)
+    @given(st.integers(0, len(content)), st.sampled_from([b"", b"\0" * 50, b"\n", b"\xff\n", b"{"]))
+    @example(len(content), b"")
+    def check(size, end):
+        log = content[:size] + end
+        for name in ("finished", "stopped"):
+            (tmp_path / name / "metrics.jsonl").write_bytes(log)
+        finished, stopped = (look(tmp_path / name) for name in ("finished", "stopped"))
+        *whole, rest = log.split(b"\n")
+        is_whole = whole and not rest and are_lines(whole)
+        assert finished["state"] == ("finished" if is_whole else "damaged")
+        assert stopped["state"] == ("stopped" if are_lines(whole) else "damaged")
+        assert finished["state"] == "finished" or "metrics.jsonl" in finished["problem"]
+
+    check()
+    (tmp_path / "finished" / "metrics.jsonl").unlink()
+    problem = look(tmp_path / "finished")["problem"]
+    assert "metrics.jsonl: is missing or does not end with a whole line" in problem
+    with pytest.raises(UserError, match="is missing or does not end with a whole line"):
+        run_data.read_run(str(tmp_path / "finished"), "finished")
 
 
 def test_huge_values_keep_the_table_narrow(tmp_path):
