@@ -112,7 +112,7 @@ TASKS = {
             name="squad",
             kind="answers",
             reported=("f1",),
-            endings=("json",),
+            endings=("json", "jsonl"),
             stems_like={split: rf"{split}([-_]?v?\d[\d.]*)?" for split in SPLITS},
             max_seq_length=384,
         ),

@@ -93,4 +93,4 @@ def not_utf8(name, where, head=b""):
 
 def shortened_path(path):
     """A path that leaves room for the message: of a long one the end."""
-    return path if len(path) <= 150 else f"...{os.path.basename(path)[-147:]}"
+    return path if len(path) <= 90 else f"...{os.path.basename(path)[-87:]}"
