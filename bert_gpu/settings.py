@@ -172,9 +172,9 @@ def parse_time(text, unit):
     return seconds / TIME_LETTERS[TIME_UNITS[unit]]
 
 
-def shortened(value):
+def shortened(value, limit=60):
     text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def value_type(field):

@@ -14,8 +14,13 @@ from bert_gpu.finetune.problem_types import are_measures, number_in, plain_label
 from bert_gpu.finetune.tables import DIALECTS, Part, Table, class_names, share_of
 from bert_gpu.finetune.tasks import SPLITS, TASKS
 from bert_gpu.settings import UserError, shortened
+from bert_gpu.text.encodings import shortened_path
 
 CHUNK_ROWS = 8192
+FEW_ROWS, FLAGS = (
+    100,
+    {"0", "1", "0.0", "1.0", "false", "true", "False", "True"},
+)  # that columns of labels hold
 IDS = ("id", "index")  # columns that number the examples
 
 
@@ -107,6 +112,7 @@ class Examples(Loaded):
         self.source, self.path, self.task = source, source.path, task
         self.table = Table(source.path, task.columns.get(split), wanted, task.skips_broken)
         header = self.header = self.table.header
+        self.warnings += self.table.notes
         check_header(self.table, task, needs_label)
         self.a = find_column(self.path, header, task.text_a, "text_a")
         self.b = self.label = None
@@ -292,6 +298,14 @@ def check_header(table, task, needs_label):
             f"{table.path}: line 1 ({shortened(', '.join(header))}) seems to be a row, not a "
             f"header; name the {len(header)} columns with --columns={','.join(names)}"[:300]
         )
+    rows = (cells for _, cells in itertools.islice(table.rows(), FEW_ROWS))
+    flags = [name for name, *cells in zip(header, *rows, strict=True) if FLAGS.issuperset(cells)]
+    if needs_label and task.label not in header and len(flags) > 1:
+        raise UserError(
+            f"{shortened_path(table.path)}: line 1 has no column {shortened(task.label)!r}, but "
+            f"{len(flags)} of 0 and 1 ({shortened(', '.join(flags))}); name in one column, between "
+            "commas, those with 1, and give --task_kind=multilabel"
+        )
     single = TASKS["single"]
     if task.text_a == TASKS["pairs"].text_a not in header and single.text_a in header:
         raise UserError(
@@ -314,8 +328,7 @@ def find_column(path, header, name, flag):
         raise UserError(
             f"{path}: line 1 has {header.count(name)} columns called {name!r}; rename all but one"
         )
-    shown = ", ".join(header)
-    shown = shown if len(shown) <= 120 else shown[:117] + "..."
     raise UserError(
-        f"{path}: line 1 has no column {name!r} (it has {shown}); name yours with --{flag}"[:300]
+        f"{shortened_path(path)}: line 1 has no column {shortened(name)!r} (it has "
+        f"{shortened(', '.join(header), 80)}); name yours with --{flag}"
     )

@@ -82,8 +82,7 @@ class Questions(Loaded):
         content = b"".join(read_pieces(source.path, digest))
         self.digest = digest.hexdigest()
         self.contexts, self.questions, seen = [], [], set()
-        paragraphs = self._paragraphs(content)
-        for context, parts in itertools.groupby(paragraphs, lambda one: one[0]):
+        for context, parts in itertools.groupby(self._paragraphs(content), lambda one: one[0]):
             found = [question for _, questions in parts for question in questions]
             if not found or not source.part.takes([context]):
                 continue
@@ -110,18 +109,17 @@ class Questions(Loaded):
         """Yields (context, list of Question) of each paragraph; their `start` is as in the file."""
         try:
             text = content.decode("utf-8-sig")
-            if LINES.match(text):
-                text = "[" + ",\n".join(filter(str.strip, text.split("\n"))) + "]"
-            record = files.parse_json(text)
+            lines = ",\n".join(filter(str.strip, text.split("\n")))
+            value = files.parse_json(f"[{lines}]" if LINES.match(text) else text)
         except UnicodeDecodeError:
             raise not_utf8(self.path, "", content) from None
         except (ValueError, RecursionError) as error:
             raise self._refused("", f"is not valid JSON ({str(error)[:60]})") from None
-        record = dict(data=record) if isinstance(record, list) else record
-        for article, place in self._inside(record, "", "data", {"paragraphs", "context"}):
+        holder = dict(data=value) if isinstance(value, list) else value
+        for article, place in self._inside(holder, "", "data", {"paragraphs", "context"}):
             for paragraph, where in self._inside(article, place, "paragraphs", {"context"}):
-                context = self._text(paragraph, where, "context")
                 asked = self._inside(paragraph, where, "qas", {"question"})
+                context = self._text(paragraph, where, "context")
                 yield context, [self._question(*one) for one in asked]
 
     def _inside(self, holder, where, name, keys):
@@ -144,11 +142,12 @@ class Questions(Loaded):
             if self.needs_label:
                 raise self._refused(where, "has no 'answers'")
             return question
-        entry = dict(answers=[] if is_impossible else as_rows(entry["answers"]))
-        answers = self._entries(entry, where, "answers")
+        answers = self._entries(
+            dict(answers=[] if is_impossible else as_rows(entry["answers"])), where, "answers"
+        )
         if not answers and is_impossible is False:
             raise self._refused(where, "has no answers, and 'is_impossible' is false")
-        if self.is_training:
+        if self.is_training:  # an empty answer has no place
             answers = [one for one in answers if self._text(*one, "text").strip()] or answers
         texts = tuple(self._text(answer, place, "text") for answer, place in answers)
         start = None
@@ -191,13 +190,15 @@ class Questions(Loaded):
             for context, one in asked
         }
         if lost := [one for _, one in asked if starts[one.id] is None]:
-            self._leave_out(lost)
+            self._note_lost(lost)
         self.questions = [
-            dataclasses.replace(one, start=starts.get(one.id)) for one in self.questions
+            dataclasses.replace(one, start=starts.get(one.id))
+            for one in self.questions
+            if not one.answers or starts[one.id] is not None
         ]
 
-    def _leave_out(self, lost):
-        """Drops the lost questions; UserError when they are too many."""
+    def _note_lost(self, lost):
+        """Notes how many questions are left out; UserError when they are too many."""
         first, number = lost[0], len(lost)
         if number > MAX_LOST * len(self.questions):
             answer, more = first.answers[0], f" (and {number - 1:,} more)" if number > 1 else ""
@@ -212,8 +213,6 @@ class Questions(Loaded):
                     "other such questions out"
                 )
             )
-        ids = {question.id for question in lost}
-        self.questions = [one for one in self.questions if one.id not in ids]
         self.num_skipped = number
         self.why_skipped = (
             f"questions whose answer is empty or not at its answer_start (first: {first.id[:40]})"
@@ -224,10 +223,10 @@ def as_rows(answers):
     """The columns "text" and "answer_start", as Hugging Face has the answers of a question, as a
     list of objects; anything else as it is.
     """
-    columns = list(answers.values()) if isinstance(answers, dict) else []
-    if not columns or not all(isinstance(column, list) for column in columns):
-        return answers
-    return [dict(zip(answers, row, strict=True)) for row in itertools.zip_longest(*columns)]
+    columns = isinstance(answers, dict) and list(answers.values())
+    if columns and all(isinstance(column, list) for column in columns):
+        return [dict(zip(answers, row, strict=True)) for row in itertools.zip_longest(*columns)]
+    return answers
 
 
 def find_unit(asked):
@@ -248,12 +247,14 @@ def character_at(context, start, unit):
     """The character of a context at a place in a unit."""
     _, encoding, num_bytes, line_break = unit
 
-    def size(end):
-        counted = re.sub("\r?\n", line_break, context[:end])
-        return len(counted.encode(encoding, "surrogatepass")) // num_bytes
+    def num_bytes_before(end):
+        return len(re.sub("\r?\n", line_break, context[:end]).encode(encoding, "surrogatepass"))
 
-    is_plain = unit == UNITS[0]
-    return start if is_plain else bisect.bisect_right(range(len(context)), start, key=size) - 1
+    return (
+        start
+        if unit == UNITS[0]
+        else bisect.bisect_right(range(len(context)), start * num_bytes, key=num_bytes_before) - 1
+    )
 
 
 def find_answer(context, answer, start):

@@ -1,29 +1,37 @@
-"""Reads the tables of tasks, .tsv, .csv, .jsonl and .parquet, row by row, as often as needed.
+"""Reads the tables of tasks (.tsv, .csv, .jsonl, .json and .parquet) row by row.
 
-A row is its cells as text. Columns of .tsv are separated by tabs, and quotes mean nothing; .csv has
-commas and quotes (RFC 4180); a line of .jsonl is an object, whose keys are the columns. A table is
-read in pieces, so that its size does not matter, and again for what is written of it; a digest
-shows that it was the same each time.
+A row is its cells as text. Columns of .tsv are separated by tabs, and quotes mean nothing unless
+the whole file shows that they enclose cells; .csv has commas and quotes (RFC 4180); a line of
+.jsonl, or an entry of the array of a .json, is an object, whose keys are the columns. A table is
+read in pieces (but an array), so that its size does not matter, and again for what is written of
+it; a digest shows that it was the same each time.
 """
 
 import csv
 import dataclasses
 import hashlib
 import json
+import re
 
 from bert_gpu import files
 from bert_gpu.environment import Later
 from bert_gpu.finetune.tasks import ENDINGS
 from bert_gpu.settings import UserError
 from bert_gpu.text.containers import CONVERT, decoded_lines
-from bert_gpu.text.encodings import check_plain
+from bert_gpu.text.encodings import check_plain, shortened_path
 
 tf = Later("tensorflow")
 
 DIALECTS = {
     "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
     "csv": dict(delimiter=",", strict=True),
+    "quoted": dict(delimiter="\t", strict=True),  # a .tsv whose quotes enclose cells
 }
+# a cell in quotes, a row of such cells and cells without quotes, and what needs quotes in a cell
+QUOTED, NEEDS_QUOTES = re.compile(r'"[^"]*(?:""[^"]*)*"'), re.compile(r'["\t\r\n]')
+CELL = rf'(?:{QUOTED.pattern}|[^"\t\r\n]*)'
+QUOTED_ROW = re.compile(rf"{CELL}(?:\t{CELL})*[\r\n]*")
+QUOTES = "its quotes enclose cells, as in .csv, and are read so"
 SEPARATED = {"tsv": "tabs", "csv": "commas"}  # their columns
 OTHER_DELIMITERS = {  # which a header may have instead, and what to do
     ";": CONVERT,
@@ -31,7 +39,10 @@ OTHER_DELIMITERS = {  # which a header may have instead, and what to do
     "\t": "name it .tsv",
     ",": "name it .csv",
 }
-REMEDIES = {"tsv": "a text with a tab needs .csv", "csv": "a text with a comma needs quotes"}
+REMEDIES = {
+    "tsv": "quote texts with a tab, line break or quote, as Python's csv module does",
+    "csv": "a text with a comma or line break needs quotes",
+}
 # some documents exceed the csv module's limit of 131,072
 MAX_CELL_CHARACTERS = 1 << 27
 READ_BYTES, ROWS_PER_BATCH = 1 << 20, 1024
@@ -48,8 +59,9 @@ class Table:
         there are columns, instead of refusing them.
 
     Attributes:
-      header: names of the columns. digest: SHA-256 of the file and num_skipped: broken rows, both
-        known when `rows` has been read to its end.
+      header: names of the columns. notes: (QUOTES,) where these enclose the cells of a .tsv, else ().
+      digest: SHA-256 of the file and num_skipped: broken rows, both known when `rows` has been
+      read to its end.
 
     Raises:
       UserError: no such file, not in its format, no row at all, other columns than `names`.
@@ -60,6 +72,7 @@ class Table:
         self.kind, self.expected = kind_of(path), set(expected)
         self.header, self.digest, self.num_skipped = None, None, 0
         self.is_headed = True
+        self.notes = (QUOTES,) if self.kind == "tsv" and are_enclosing(path) else ()
         if next(self.rows(), None) is None:
             raise UserError(
                 f"{path}: has no examples; a header line and at least one row are needed"
@@ -72,13 +85,14 @@ class Table:
         self.num_skipped = 0
         if self.kind in DIALECTS:
             return self._separated_rows()
-        return self._json_rows() if self.kind == "jsonl" else self._parquet_rows()
+        return self._parquet_rows() if self.kind == "parquet" else self._json_rows()
 
     def _separated_rows(self):
         csv.field_size_limit(MAX_CELL_CHARACTERS)
         digest = hashlib.sha256()
         reader = csv.reader(
-            decoded_lines(read_pieces(self.path, digest), self.path), **DIALECTS[self.kind]
+            decoded_lines(read_pieces(self.path, digest), self.path),
+            **DIALECTS["quoted" if self.notes else self.kind],
         )
         header, line, blank = None, 1, None
         try:
@@ -133,25 +147,31 @@ class Table:
 
     def _json_rows(self):
         digest = hashlib.sha256()
-        for line, text in enumerate(decoded_lines(read_pieces(self.path, digest), self.path), 1):
+        lines = decoded_lines(read_pieces(self.path, digest), self.path)
+        for first, text in enumerate(["".join(lines)] if self.kind == "json" else lines, 1):
             if not text.strip():
                 continue
             try:
-                record = files.parse_json(text)
+                value = files.parse_json(text)
             except (ValueError, RecursionError) as error:
-                raise self._refused(line, f"is not valid JSON ({str(error)[:80]})") from None
-            if not isinstance(record, dict):
-                raise self._refused(line, "is not an object")
-            self.header = self.header or list(record)
-            missing = [name for name in self.header if name not in record]
-            if missing:
-                raise self._refused(line, f"has no {missing[0][:60]!r}")
-            yield line, [as_text(record[name]) for name in self.header]
+                raise self._refused(first, f"is not valid JSON ({str(error)[:60]})") from None
+            for line, record in enumerate(value if self.kind == "json" else [value], first):
+                # an object of objects alone has columns, as pandas writes them
+                if not isinstance(record, dict) or all(
+                    isinstance(x, dict) for x in record.values()
+                ):
+                    raise self._refused(line, "is not an object with a row's cells")
+                self.header = self.header or list(record)
+                missing = [name for name in self.header if name not in record]
+                if missing:
+                    raise self._refused(line, f"has no {missing[0][:60]!r}")
+                yield line, [as_text(record[name]) for name in self.header]
         self._finish(digest)
 
     def _refused(self, line, problem):
         return UserError(
-            f"{self.path}: line {line} {problem}; each line is an object such as "
+            f"{shortened_path(self.path)}: {'line' if self.kind == 'jsonl' else 'object'} {line} "
+            f"{problem}; each is an object such as "
             '{"text_a": "...", "label": "1"}, with the keys of the first'
         )
 
@@ -181,6 +201,25 @@ class Table:
         self.digest = settled_digest(self.path, digest, self.digest)
 
 
+def are_enclosing(path):
+    """Whether the quotes of a .tsv enclose cells: there are no others, all rows have as many cells,
+    and some of the cells need their quotes, or the header has them.
+    """
+    row, widths, needs_quotes = "", set(), False
+    for line in decoded_lines(read_pieces(path, hashlib.sha256()), path):
+        row += line
+        if row.count('"') % 2 and len(row) < READ_BYTES:  # goes on in the next line
+            continue
+        if not QUOTED_ROW.fullmatch(row):
+            return False
+        needs_quotes |= any(
+            not widths or NEEDS_QUOTES.search(cell[1:-1]) for cell in QUOTED.findall(row)
+        )
+        widths |= {QUOTED.sub("", row).count("\t")} if row.strip("\r\n") else set()
+        row = ""
+    return needs_quotes and not row and len(widths) == 1
+
+
 def check_delimiter(path, line, kind):
     """UserError when a header of one column seems to have another delimiter than its table."""
     found = next((delimiter for delimiter in OTHER_DELIMITERS if delimiter in line), None)
@@ -203,8 +242,8 @@ def settled_digest(path, digest, before):
 
 
 def kind_of(path):
-    """One of ENDINGS: the ending of a path or, where that is another, what the first line looks
-    like.
+    """One of ENDINGS, or json (an array): the ending of a path or, where that is another, what the
+    first line looks like.
     """
     ending = str(path).rpartition(".")[2].lower()
     if ending in ENDINGS:
@@ -213,6 +252,8 @@ def kind_of(path):
     if begin.startswith(b"PAR1"):
         return "parquet"
     line = begin.partition(b"\n")[0]
+    if ending == "json" and begin.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        return "json"
     return "jsonl" if line.lstrip().startswith(b"{") else "tsv" if b"\t" in line else "csv"
 
 

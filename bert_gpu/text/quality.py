@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened
 from bert_gpu.text import basic_tokenizer, clean, corpus, sentence_piece, wordpiece_learner
 from bert_gpu.text.encodings import shortened_path
 from bert_gpu.text.formats import parse_documents
@@ -344,8 +344,7 @@ def casing_warnings(tokenizer, documents, do_lower_case):
 
 
 def shorten(sentence):
-    text = " ".join(sentence.decode("utf-8", "ignore").split())
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return repr(shortened(" ".join(sentence.decode("utf-8", "ignore").split())))
 
 
 class Warner:

@@ -237,7 +237,7 @@ def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path, labels, o
         ),
         (
             tsv([("1", "a", "b", "1"), ("2", "a", "b")]),
-            ["line 3 has 3 columns, the header 4", ".csv"],
+            ["line 3 has 3 columns, the header 4", "quote texts with a tab"],
         ),
         (
             tsv([("1", "a", "b", "1"), ("2", "a", "b", "1", "?")]),
@@ -313,8 +313,8 @@ def test_bad_files_are_refused(tmp_path):
     assert "the file is UTF-16, so convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW" in refused()
     write(tmp_path, tsv())
     assert refused("eval").endswith(
-        "has no dev.tsv or .csv or .jsonl or .parquet; add one, name another folder, name the file "
-        "with --dev_file, or give a share of the training file, --dev_share=.1"
+        "has no dev.tsv or .csv or .jsonl or .parquet or .json; add one, name another folder, name "
+        "the file with --dev_file, or give a share of the training file, --dev_share=.1"
     )
     write(tmp_path, "text_a\tlabel\na\t1\n", split="dev")
     assert "dev.tsv: line 1 has no column 'text_b'" in refused("eval")
