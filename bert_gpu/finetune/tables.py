@@ -59,7 +59,7 @@ class Table:
         there are columns, instead of refusing them.
 
     Attributes:
-      header: names of the columns. notes: (QUOTES,) where these enclose the cells of a .tsv, else ().
+      header: names of the columns. notes: (QUOTES,) for a .tsv whose quotes enclose cells, or ().
       digest: SHA-256 of the file and num_skipped: broken rows, both known when `rows` has been
       read to its end.
 

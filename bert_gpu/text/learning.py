@@ -21,6 +21,7 @@ from bert_gpu.text import (
     sentence_piece,
     wordpiece_learner,
 )
+from bert_gpu.text.encodings import shortened_path
 from bert_gpu.text.inputs import find_inputs, read_standard_input, unpack
 from bert_gpu.text.progress import ByteProgress, format_bytes
 
@@ -74,7 +75,7 @@ def learn(blocks, config, console, workers=parallel.LOCAL):
 
 def no_words(input_file):
     return UserError(
-        f"--input_file={input_file[:200]}: has no word, "
+        f"--input_file={shortened_path(input_file)}: has no word, "
         "so there is nothing to write; name files with text"
     )
 
