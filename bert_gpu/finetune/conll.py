@@ -27,9 +27,8 @@ from bert_gpu.finetune.tables import (
     settled_digest,
 )
 from bert_gpu.finetune.tasks import SPLITS, TASKS
-from bert_gpu.settings import UserError, shortened
+from bert_gpu.settings import UserError, shortened, shortened_path
 from bert_gpu.text.containers import decoded_lines
-from bert_gpu.text.encodings import shortened_path
 
 DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
 # such a line; comments of CoNLL-U ("# sent_id = 1", "# newdoc") and CoNLL-2012 ("#begin document")
@@ -89,7 +88,7 @@ class TaggedExamples(Loaded):
         self.needs_label, self.columns = needs_label, task.columns.get(split)
         self.table, self.separator, self.names, self.num_comments = None, "\t", (), 0
         if is_table(source.path):
-            self.table = Table(source.path, self.columns, self.columns or ())
+            self.table = Table(source.path, self.columns, self.columns or (task.text_a,))
             self._find_columns(self.table.header, needs_label)
             if self.label is not None and self.table.kind == "parquet":
                 self.names = class_names(source.path, self.table.header[self.label])
@@ -133,7 +132,8 @@ class TaggedExamples(Loaded):
         self.id = None
         if self.label is None and self.needs_label:
             raise UserError(
-                f"{self.path}: its lines have one column; a word and its tag are needed, with "
+                f"{shortened_path(self.path)}: "
+                f"its lines have one column; a word and its tag are needed, with "
                 "white space between them"
             )
 
@@ -149,7 +149,8 @@ class TaggedExamples(Loaded):
         first = next((one for one in words() if one[1][0] != "#"), None) or next(words(), None)
         if first is None:
             raise UserError(
-                f"{self.path}: has no sentence; lines with a word and its tag are needed, and a "
+                f"{shortened_path(self.path)}: "
+                f"has no sentence; lines with a word and its tag are needed, and a "
                 "blank line behind each sentence"
             )
         cells, self.separator = cells_of(first[1]), "\t" if "\t" in first[1] else " "
@@ -189,11 +190,15 @@ class TaggedExamples(Loaded):
             if len(cells) != self.width[1]:
                 where = "--columns names" if self.columns else f"line {self.width[0]} has"
                 raise UserError(
-                    f"{self.path}: line {line} has {len(cells)} columns, {where} {self.width[1]}; "
+                    f"{shortened_path(self.path)}: "
+                    f"line {line} has {len(cells)} columns, {where} {self.width[1]}; "
                     "a word is one line, and a blank line ends a sentence"
                 )
             if self.label is not None and not cells[self.label]:
-                raise UserError(f"{self.path}: line {line} has an empty tag; every word needs one")
+                raise UserError(
+                    f"{shortened_path(self.path)}: "
+                    f"line {line} has an empty tag; every word needs one"
+                )
             begin = begin if rows else line
             rows.append(cells)
         if rows:
@@ -248,7 +253,8 @@ class TaggedExamples(Loaded):
             return tag
         if not 0 <= int(tag) < len(self.names):
             raise UserError(
-                f"{self.path}: line {line} has the tag {tag}, and its schema names the tags 0 to "
+                f"{shortened_path(self.path)}: "
+                f"line {line} has the tag {tag}, and its schema names the tags 0 to "
                 f"{len(self.names) - 1}; correct it, or of a file to predict drop the column"
             )
         return self.names[int(tag)]

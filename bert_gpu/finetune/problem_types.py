@@ -13,8 +13,7 @@ import re
 import numpy as np
 
 from bert_gpu.environment import Later
-from bert_gpu.settings import UserError, shortened
-from bert_gpu.text.encodings import shortened_path
+from bert_gpu.settings import UserError, shortened, shortened_path
 
 tf = Later("tensorflow")
 heads = Later("bert_gpu.finetune.heads")

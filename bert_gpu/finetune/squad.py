@@ -16,8 +16,8 @@ import re
 from bert_gpu import files
 from bert_gpu.finetune.examples import Loaded
 from bert_gpu.finetune.tables import read_pieces
-from bert_gpu.settings import UserError
-from bert_gpu.text.encodings import not_utf8, shortened_path
+from bert_gpu.settings import UserError, shortened_path
+from bert_gpu.text.encodings import not_utf8
 
 EXAMPLE = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": ""}]}]}]}'
 NEAR = 2  # characters that an answer may lie beside its answer_start

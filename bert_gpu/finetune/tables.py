@@ -16,9 +16,9 @@ import re
 from bert_gpu import files
 from bert_gpu.environment import Later
 from bert_gpu.finetune.tasks import ENDINGS
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened, shortened_path
 from bert_gpu.text.containers import CONVERT, decoded_lines
-from bert_gpu.text.encodings import check_plain, shortened_path
+from bert_gpu.text.encodings import check_plain
 
 tf = Later("tensorflow")
 
@@ -75,7 +75,8 @@ class Table:
         self.notes = (QUOTES,) if self.kind == "tsv" and are_enclosing(path) else ()
         if next(self.rows(), None) is None:
             raise UserError(
-                f"{path}: has no examples; a header line and at least one row are needed"
+                f"{shortened_path(path)}: "
+                f"has no examples; a header line and at least one row are needed"
             )
 
     def rows(self):
@@ -115,7 +116,8 @@ class Table:
                 line = reader.line_num + 1  # a quoted cell may span several lines
         except csv.Error as error:
             raise UserError(
-                f"{self.path}: line {line} is not valid {self.kind.upper()} ({error}); check its "
+                f"{shortened_path(self.path)}: "
+                f"line {line} is not valid {self.kind.upper()} ({error}); check its "
                 "quotes"
             ) from None
         self._finish(digest)
@@ -128,9 +130,11 @@ class Table:
         self.is_headed = self.names is None or self.expected <= set(titles)
         if not self.is_headed and len(cells) != len(self.names):
             raise UserError(
-                f"{self.path}: line 1 has {len(cells)} columns and is no header (it lacks "
-                f"{min(self.expected - set(titles))!r}); --columns must name each column, and "
-                f"{len(self.names)} are named: {', '.join(self.names)}"[:300]
+                f"{shortened_path(self.path)}: "
+                f"line 1 has {len(cells)} columns and is no header (it lacks "
+                f"{shortened(min(self.expected - set(titles)))!r}); --columns must name each "
+                "column, and "
+                f"{len(self.names)} are named: {shortened(', '.join(self.names))}"
             )
         return titles if self.is_headed else list(self.names)
 
@@ -139,7 +143,8 @@ class Table:
         if not self.skips_broken:
             where = "the header" if self.is_headed else "its first line"
             raise UserError(
-                f"{self.path}: line {line} has {num_cells} columns, {where} {len(self.header)}; "
+                f"{shortened_path(self.path)}: "
+                f"line {line} has {num_cells} columns, {where} {len(self.header)}; "
                 f"{REMEDIES[self.kind]}"
             )
         self.num_skipped += 1
@@ -190,7 +195,9 @@ class Table:
                         yield row, [as_text(cell) for cell in cells]
         except (pyarrow.ArrowException, OSError) as error:
             problem = " ".join(str(error).split())[:100]
-            raise UserError(f"{self.path}: cannot be read ({problem}); copy it again") from None
+            raise UserError(
+                f"{shortened_path(self.path)}: cannot be read ({problem}); copy it again"
+            ) from None
         digest = hashlib.sha256()
         for _ in read_pieces(self.path, digest):
             pass
@@ -226,8 +233,9 @@ def check_delimiter(path, line, kind):
     if found is not None:
         shown = "a tab" if found == "\t" else repr(found)
         raise UserError(
-            f"{path}: line 1 has {shown} between its columns ({line[:40]!r}), and a .{kind} has "
-            f"{SEPARATED[kind]}; {OTHER_DELIMITERS[found]}"[:300]
+            f"{shortened_path(path)}: "
+            f"line 1 has {shown} between its columns ({line[:40]!r}), and a .{kind} has "
+            f"{SEPARATED[kind]}; {OTHER_DELIMITERS[found]}"
         )
 
 
@@ -237,7 +245,9 @@ def settled_digest(path, digest, before):
     """
     found = digest.hexdigest()
     if before not in (None, found):
-        raise UserError(f"{path}: has changed while it was read; repeat the command")
+        raise UserError(
+            f"{shortened_path(path)}: has changed while it was read; repeat the command"
+        )
     return found
 
 
@@ -298,7 +308,9 @@ def read_pieces(path, digest):
                 yield piece
     except (tf.errors.OpError, OSError) as error:
         reason = "it is a folder" if tf.io.gfile.isdir(path) else getattr(error, "message", error)
-        raise UserError(f"{path}: cannot be read ({reason}); a table is needed"[:300]) from None
+        raise UserError(
+            f"{shortened_path(path)}: cannot be read ({shortened(reason)}); a table is needed"
+        ) from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,8 @@ import re
 
 import numpy as np
 
-from bert_gpu.settings import UserError, shortened
+from bert_gpu.settings import UserError, shortened, shortened_path
 from bert_gpu.text import basic_tokenizer, clean, corpus, sentence_piece, wordpiece_learner
-from bert_gpu.text.encodings import shortened_path
 from bert_gpu.text.formats import parse_documents
 from bert_gpu.text.inputs import HEAD_BYTES, HEAD_LINES, NUM_HEADS, PLAIN, read_head
 from bert_gpu.text.sentences import has_rules, split_sentences
@@ -363,5 +362,5 @@ class Warner:
     def __call__(self, warnings):
         for text in warnings:
             if self.strict:
-                raise UserError(f"--strict: {text}"[:300])
+                raise UserError(f"--strict: {text}")
             self.console.warn(text)
