@@ -59,7 +59,7 @@ CASES = [
 ]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     case=st.sampled_from(CASES),
     word=st.text(st.sampled_from("abé'- "), min_size=1, max_size=600).map(lambda w: f"w{w}w"),
