@@ -10,7 +10,7 @@ import csv
 import itertools
 import json
 
-from bert_gpu.settings import UserError, shortened_path
+from bert_gpu.settings import UserError, shortened, shortened_path
 from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8
 from bert_gpu.text.formats import BadLine, text_of_record
 
@@ -21,7 +21,10 @@ LONGEST_CELL, LONGEST_OBJECT = 1 << 26, 1 << 28  # characters
 BYTE_ORDER_MARK = "\ufeff"
 # As in the tables of tasks: quotes in .csv follow RFC 4180, and in .tsv they mean nothing.
 DIALECTS = {"csv": dict(strict=True), "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE)}
-REMEDIES = {"csv": "a text with a comma needs quotes", "tsv": "a text with a tab needs csv"}
+REMEDIES = {
+    "csv": "a text with a comma or line break needs quotes",
+    "tsv": "a text with a tab needs csv",
+}
 # of tables that are called csv or tsv but have others; what to do
 CONVERT = "convert it, for example with pandas: read_csv(file, sep=';').to_csv(new, index=False)"
 OTHER_DELIMITERS = {
@@ -101,7 +104,7 @@ def check_delimiter(header, name, kind):
             shown = "a tab" if delimiter == "\t" else repr(delimiter)
             raise UserError(
                 f"{shortened_path(name)}: "
-                f"its columns are separated by {shown} ({header[0][:80]!r}), and those of "
+                f"its columns are separated by {shown} ({header[0][:40]!r}), and those of "
                 f"{kind} by {'commas' if kind == 'csv' else 'tabs'}; {remedy}"
             )
 
@@ -254,7 +257,7 @@ def check_column(schema, field, name):
     is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
     if not any(is_kind(value) for is_kind in is_text):
         raise UserError(
-            f"{shortened_path(name)}: the column {field[:50]!r} holds no strings ({kind}); "
+            f"{shortened_path(name)}: the column {field[:50]!r} holds no strings ({shortened(kind)}); "
             "name the column with the text by --text_column"
         )
 
@@ -270,7 +273,7 @@ def check_single(name, field, names):
 
 
 def no_column(name, field, names):
-    shown = ", ".join(names)[:100] or "none"
+    shown = shortened(", ".join(names) or "none")
     return UserError(
         f"{shortened_path(name)}: "
         f"has no column {field[:50]!r}; give --text_column=NAME (the columns are: {shown})"
