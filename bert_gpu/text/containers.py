@@ -257,8 +257,8 @@ def check_column(schema, field, name):
     is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
     if not any(is_kind(value) for is_kind in is_text):
         raise UserError(
-            f"{shortened_path(name)}: the column {field[:50]!r} holds no strings ({shortened(kind)}); "
-            "name the column with the text by --text_column"
+            f"{shortened_path(name)}: the column {field[:50]!r} holds no strings "
+            f"({shortened(kind)}); name the column with the text by --text_column"
         )
 
 

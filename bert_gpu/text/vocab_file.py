@@ -104,7 +104,10 @@ def pieces_of_json(content, refuse):
         refuse("its ids are not 0, 1, 2 and so on; get the file again, or name a vocab.txt")
     odd = next((piece for piece in vocab if not is_a_line(piece)), None)
     if odd is not None:
-        refuse(f"piece {ids[odd]}, {shortened(odd)!r}, can be no line of a vocab.txt; remove it")
+        refuse(
+            f"piece {ids[odd]} is {shortened(odd)!r}, which no line of a vocab.txt can be; remove "
+            "it"
+        )
     return vocab
 
 
