@@ -210,7 +210,7 @@ class Table:
 
 def are_enclosing(path):
     """Whether the quotes of a .tsv enclose cells: there are no others, all rows have as many cells,
-    and some of the cells need their quotes, or the header has them.
+    and some of the cells need their quotes, or all of the header have them.
     """
     row, widths, needs_quotes = "", set(), False
     for line in decoded_lines(read_pieces(path, hashlib.sha256()), path):
@@ -219,10 +219,10 @@ def are_enclosing(path):
             continue
         if not QUOTED_ROW.fullmatch(row):
             return False
-        needs_quotes |= any(
-            not widths or NEEDS_QUOTES.search(cell[1:-1]) for cell in QUOTED.findall(row)
-        )
-        widths |= {QUOTED.sub("", row).count("\t")} if row.strip("\r\n") else set()
+        cells, width = QUOTED.findall(row), QUOTED.sub("", row).count("\t") + 1
+        needs_quotes |= not widths and len(cells) == width
+        needs_quotes |= any(NEEDS_QUOTES.search(cell[1:-1]) for cell in cells)
+        widths |= {width} if row.strip("\r\n") else set()
         row = ""
     return needs_quotes and not row and len(widths) == 1
 
