@@ -7,6 +7,7 @@ input, raises `UserError`, which the command line prints as one line with exit c
 
 import dataclasses
 import math
+import os
 import re
 import sys
 import types
@@ -172,9 +173,14 @@ def parse_time(text, unit):
     return seconds / TIME_LETTERS[TIME_UNITS[unit]]
 
 
-def shortened(value):
+def shortened(value, limit=60):
     text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def shortened_path(path):
+    """A path that leaves room for the message: of a long one the end."""
+    return path if len(path) <= 90 else f"...{os.path.basename(path)[-87:]}"
 
 
 def value_type(field):

@@ -20,7 +20,7 @@ SUMMARY = (
     "Fine-tunes a BERT to classify texts or pairs of texts, to score them, to tag words (ner) or "
     "to answer questions (squad), evaluates it (accuracy, F1, ROC-AUC and more) and predicts: "
     "GLUE's tasks, CoNLL's, SQuAD or your own. Files are DATA_DIR/{train,dev,test}.tsv, .csv, "
-    ".jsonl or .parquet, those of ner also .txt, those of squad .json. To resume a run "
+    ".jsonl, .json or .parquet, those of ner also .txt, those of squad .json. To resume a run "
     "that was stopped, repeat the same command."
 )
 EXAMPLE = (

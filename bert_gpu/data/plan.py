@@ -15,9 +15,8 @@ from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import DROPPED, PAIRS, TRAIN, VALIDATION, Shard
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened_path
 from bert_gpu.text import corpus
-from bert_gpu.text.encodings import shortened_path
 
 SHARD_BYTES = 128 << 20  # target
 # Averages of English text. Only the predicted size, and so the number of shards, uses them.

@@ -2,22 +2,32 @@
 
 CoNLL's files have a word a line, in columns between white space (in a line with a tab: between
 tabs), and a blank line behind each sentence; the first column is the word, the last one its tag,
-unless --columns names them. Comment lines are known by their form and left out. Tables, .jsonl and
-.parquet, have a sentence a row: a list of words and one of tags, which may be numbers that the
-schema of a .parquet names. A file is read again for what is written of it, so only its tags stay in
-memory.
+unless --columns names them. Comment lines are known by their form and left out. Tables, .jsonl,
+.json, .csv and .parquet, have a sentence a row: a list of words and one of tags, which may be
+numbers that the schema of a .parquet names. A table with a header that has one of SENTENCES has a
+word a row; a sentence goes on while that column is empty or the same. A file is read again for what
+is written of it, so only its tags stay in memory.
 """
 
 import collections
 import dataclasses
 import hashlib
+import itertools
 import json
+import operator
 import re
 
 from bert_gpu.finetune.examples import CHUNK_ROWS, IDS, Loaded, find_column
-from bert_gpu.finetune.tables import Table, class_names, kind_of, read_pieces, settled_digest
+from bert_gpu.finetune.tables import (
+    DIALECTS,
+    Table,
+    class_names,
+    kind_of,
+    read_pieces,
+    settled_digest,
+)
 from bert_gpu.finetune.tasks import SPLITS, TASKS
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened, shortened_path
 from bert_gpu.text.containers import decoded_lines
 
 DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
@@ -26,8 +36,14 @@ COMMENT = re.compile(
     rf"\s*{DOCUMENT}(\s|$)|# *[^\s=]+ += |# *new(doc|par)\b|#(begin|end) document\b"
 )
 # other names of the columns of tables than those of the task
-ALIASES = dict(words=("tokens",), tags=("ner_tags", "labels", "ner"))
-TABLES = ("jsonl", "parquet")
+ALIASES = dict(
+    words=("tokens", "word", "Word", "token", "Token"),
+    tags=("ner_tags", "labels", "ner", "tag", "Tag"),
+)
+TABLES = ("jsonl", "json", "parquet")
+# titles, in lower case, of a column that tells the sentences of a table with a word a row
+SENTENCES = ("sentence #", "sentence_id", "sent_id")
+WORD_TABLE = re.compile(rf'(?i)\ufeff?(.*[\t,])?"?({"|".join(SENTENCES)})"?([\t,].*)?[\r\n]*')
 NUMBERED = (
     "all tags are numbers, so F1 is the mean over the tags, not that of entities; to count these, "
     "write names such as B-PER"
@@ -71,8 +87,8 @@ class TaggedExamples(Loaded):
         split = next((split for split in SPLITS if source.stem in task.stems(split)), source.stem)
         self.needs_label, self.columns = needs_label, task.columns.get(split)
         self.table, self.separator, self.names, self.num_comments = None, "\t", (), 0
-        if kind_of(source.path) in TABLES:
-            self.table = Table(source.path)
+        if is_table(source.path):
+            self.table = Table(source.path, self.columns, self.columns or (task.text_a,))
             self._find_columns(self.table.header, needs_label)
             if self.label is not None and self.table.kind == "parquet":
                 self.names = class_names(source.path, self.table.header[self.label])
@@ -104,6 +120,8 @@ class TaggedExamples(Loaded):
         if needs_label or names["label"] in header:
             self.label = find_column(self.path, header, names["label"], "label")
         self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
+        titles = [title.lower() for title in header]
+        self.sentence = next((titles.index(name) for name in SENTENCES if name in titles), None)
 
     def _find_places(self, first):
         """The same for a file of columns. first: the cells of its first word's line."""
@@ -114,7 +132,8 @@ class TaggedExamples(Loaded):
         self.id = None
         if self.label is None and self.needs_label:
             raise UserError(
-                f"{self.path}: its lines have one column; a word and its tag are needed, with "
+                f"{shortened_path(self.path)}: "
+                f"its lines have one column; a word and its tag are needed, with "
                 "white space between them"
             )
 
@@ -130,7 +149,8 @@ class TaggedExamples(Loaded):
         first = next((one for one in words() if one[1][0] != "#"), None) or next(words(), None)
         if first is None:
             raise UserError(
-                f"{self.path}: has no sentence; lines with a word and its tag are needed, and a "
+                f"{shortened_path(self.path)}: "
+                f"has no sentence; lines with a word and its tag are needed, and a "
                 "blank line behind each sentence"
             )
         cells, self.separator = cells_of(first[1]), "\t" if "\t" in first[1] else " "
@@ -170,11 +190,15 @@ class TaggedExamples(Loaded):
             if len(cells) != self.width[1]:
                 where = "--columns names" if self.columns else f"line {self.width[0]} has"
                 raise UserError(
-                    f"{self.path}: line {line} has {len(cells)} columns, {where} {self.width[1]}; "
+                    f"{shortened_path(self.path)}: "
+                    f"line {line} has {len(cells)} columns, {where} {self.width[1]}; "
                     "a word is one line, and a blank line ends a sentence"
                 )
             if self.label is not None and not cells[self.label]:
-                raise UserError(f"{self.path}: line {line} has an empty tag; every word needs one")
+                raise UserError(
+                    f"{shortened_path(self.path)}: "
+                    f"line {line} has an empty tag; every word needs one"
+                )
             begin = begin if rows else line
             rows.append(cells)
         if rows:
@@ -196,14 +220,15 @@ class TaggedExamples(Loaded):
         return Sentence(line, str(number), words, tags, rows, tuple(before))
 
     def _rows(self):
-        for number, (line, cells) in enumerate(self.table.rows()):
+        has_words = self.table.kind in DIALECTS and self.sentence is not None
+        for number, (line, cells) in enumerate(self._joined() if has_words else self.table.rows()):
             words, tags = self._list(line, cells, self.word), None
             if self.label is not None:
                 tags = [self._named(line, tag) for tag in self._list(line, cells, self.label)]
-                if len(tags) != len(words):
+                if len(tags) != len(words) or "" in tags:
                     raise UserError(
-                        f"{self.path}: line {line} has {len(words)} words and {len(tags)} tags; "
-                        "every word needs one"
+                        f"{shortened_path(self.path)}: line {line} has {len(words)} words and "
+                        f"{sum(map(bool, tags))} tags; every word needs one"
                     )
             if words:
                 rows = [list(pair) for pair in zip(words, tags or words, strict=True)]
@@ -212,13 +237,24 @@ class TaggedExamples(Loaded):
                 yield Sentence(line, name, words, tags, rows)
         self.digest = self.table.digest
 
+    def _joined(self):
+        """The rows of a table with a word a row, those of a sentence as one with lists of cells."""
+        rows, others = itertools.tee(self.table.rows())
+        names = itertools.accumulate(
+            (cells[self.sentence].strip() for _, cells in others), lambda name, cell: cell or name
+        )
+        for _, part in itertools.groupby(zip(names, rows, strict=True), operator.itemgetter(0)):
+            lines, cells = zip(*(row for _, row in part), strict=True)
+            yield lines[0], [json.dumps(column) for column in zip(*cells, strict=True)]
+
     def _named(self, line, tag):
         """The name of a tag where the schema names the numbers, else the tag."""
         if not self.names or not re.fullmatch(r"-?\d+", tag):
             return tag
         if not 0 <= int(tag) < len(self.names):
             raise UserError(
-                f"{self.path}: line {line} has the tag {tag}, and its schema names the tags 0 to "
+                f"{shortened_path(self.path)}: "
+                f"line {line} has the tag {tag}, and its schema names the tags 0 to "
                 f"{len(self.names) - 1}; correct it, or of a file to predict drop the column"
             )
         return self.names[int(tag)]
@@ -231,10 +267,26 @@ class TaggedExamples(Loaded):
             values = None
         if not isinstance(values, list) or any(isinstance(one, list | dict) for one in values):
             raise UserError(
-                f"{self.path}: line {line} has no list of texts in {self.table.header[place]!r}; "
-                'each row is a sentence such as {"words": ["Rome", "."], "tags": ["B-LOC", "O"]}'
+                f"{shortened_path(self.path)}: line {line} has no list of texts in "
+                f"{shortened(self.table.header[place])!r}; "
+                + (
+                    "a column 'Sentence #' or 'sentence_id' must tell the sentences of single words"
+                    if self.table.kind in DIALECTS
+                    else "each row is a sentence such as "
+                    '{"words": ["Rome", "."], "tags": ["B-LOC", "O"]}'
+                )
             )
         return [one if isinstance(one, str) else json.dumps(one) for one in values]
+
+
+def is_table(path):
+    """Whether a file is a table rather than the columns of CoNLL."""
+    return (
+        kind_of(path) in TABLES
+        or str(path).lower().endswith(".csv")
+        or WORD_TABLE.fullmatch(next(decoded_lines(read_pieces(path, hashlib.sha256()), path), ""))
+        is not None
+    )
 
 
 def is_word(text: str) -> bool:

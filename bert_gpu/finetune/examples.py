@@ -13,9 +13,13 @@ from bert_gpu.finetune.labels import read_labels
 from bert_gpu.finetune.problem_types import are_measures, number_in, plain_label, unknown_label
 from bert_gpu.finetune.tables import DIALECTS, Part, Table, class_names, share_of
 from bert_gpu.finetune.tasks import SPLITS, TASKS
-from bert_gpu.settings import UserError, shortened
+from bert_gpu.settings import UserError, shortened, shortened_path
 
 CHUNK_ROWS = 8192
+FEW_ROWS, FLAGS = (
+    100,
+    {"0", "1", "0.0", "1.0", "false", "true", "False", "True"},
+)  # that columns of labels hold
 IDS = ("id", "index")  # columns that number the examples
 
 
@@ -72,10 +76,13 @@ class Loaded:
     def check_some(self, count):
         """UserError when none of the file's rows belong to the Source."""
         if not count and self.source.part == Part():
-            raise UserError(f"{self.path}: has no examples; name a file that has some")
+            raise UserError(
+                f"{shortened_path(self.path)}: has no examples; name a file that has some"
+            )
         if not count:
             raise UserError(
-                f"{self.path}: no row of it belongs to the {self.source.stem} examples; "
+                f"{shortened_path(self.path)}: "
+                f"no row of it belongs to the {self.source.stem} examples; "
                 "give them a larger share, or a file of their own"
             )
 
@@ -107,6 +114,7 @@ class Examples(Loaded):
         self.source, self.path, self.task = source, source.path, task
         self.table = Table(source.path, task.columns.get(split), wanted, task.skips_broken)
         header = self.header = self.table.header
+        self.warnings += self.table.notes
         check_header(self.table, task, needs_label)
         self.a = find_column(self.path, header, task.text_a, "text_a")
         self.b = self.label = None
@@ -192,7 +200,7 @@ class Examples(Loaded):
     def _drop_labels(self, problem, remedy, is_expected=False):
         """Takes the file for one without labels, and says so; UserError where they are needed."""
         if self.needs_label:
-            raise UserError(f"{self.path}: {problem}; {remedy}"[:300])
+            raise UserError(f"{shortened_path(self.path)}: {problem}; {remedy}")
         self.label, self.has_labels, self.label_codes = None, False, None
         self.warnings += () if is_expected else (f"{problem}; there are no metrics",)
 
@@ -268,8 +276,8 @@ def check_alike(task, examples):
     for part in examples:
         if pairs and not part.has_pairs:
             raise UserError(
-                f"{part.path}: line 1 has no column {task.text_b!r}, "
-                f"but {pairs[0].path} has; add it, or name the "
+                f"{shortened_path(part.path)}: line 1 has no column {shortened(task.text_b)!r}, "
+                f"but {shortened(os.path.basename(pairs[0].path))} has; add it, or name the "
                 "column with --text_b (--text_b= for single sentences)"
             )
 
@@ -289,15 +297,25 @@ def check_header(table, task, needs_label):
             3: (first, second, task.label),
         }.get(len(header), (first, "..."))
         raise UserError(
-            f"{table.path}: line 1 ({shortened(', '.join(header))}) seems to be a row, not a "
-            f"header; name the {len(header)} columns with --columns={','.join(names)}"[:300]
+            f"{shortened_path(table.path)}: "
+            f"line 1 ({shortened(', '.join(header))}) seems to be a row, not a "
+            f"header; name the {len(header)} columns with "
+            f"--columns={','.join(map(shortened, names))}"
+        )
+    rows = (cells for _, cells in itertools.islice(table.rows(), FEW_ROWS))
+    flags = [name for name, *cells in zip(header, *rows, strict=True) if FLAGS.issuperset(cells)]
+    if needs_label and task.label not in header and len(flags) > 1:
+        raise UserError(
+            f"{shortened_path(table.path)}: line 1 has no column {shortened(task.label)!r}, but "
+            f"{len(flags)} of 0 and 1 ({shortened(', '.join(flags))}); name in one column, between "
+            "commas, those with 1, and give --task_kind=multilabel"
         )
     single = TASKS["single"]
     if task.text_a == TASKS["pairs"].text_a not in header and single.text_a in header:
         raise UserError(
-            f"{table.path}: line 1 has no column {task.text_a!r} (it has "
+            f"{shortened_path(table.path)}: line 1 has no column {task.text_a!r} (it has "
             f"{shortened(', '.join(header))}); for single texts give --task_name=single, else name "
-            "your columns with --text_a and --text_b"[:300]
+            "your columns with --text_a and --text_b"
         )
 
 
@@ -312,10 +330,11 @@ def find_column(path, header, name, flag):
         return header.index(name)
     if name in header:
         raise UserError(
-            f"{path}: line 1 has {header.count(name)} columns called {name!r}; rename all but one"
+            f"{shortened_path(path)}: "
+            f"line 1 has {header.count(name)} columns called {shortened(name)!r}; rename all but "
+            "one"
         )
-    shown = ", ".join(header)
-    shown = shown if len(shown) <= 120 else shown[:117] + "..."
     raise UserError(
-        f"{path}: line 1 has no column {name!r} (it has {shown}); name yours with --{flag}"[:300]
+        f"{shortened_path(path)}: line 1 has no column {shortened(name)!r} (it has "
+        f"{shortened(', '.join(header), 80)}); name yours with --{flag}"
     )

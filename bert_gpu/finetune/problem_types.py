@@ -13,7 +13,7 @@ import re
 import numpy as np
 
 from bert_gpu.environment import Later
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened, shortened_path
 
 tf = Later("tensorflow")
 heads = Later("bert_gpu.finetune.heads")
@@ -261,11 +261,9 @@ def unknown_label(examples, line, label, labels):
     """UserError for a label of a file that is none of the labels of a task, a schema or a
     training.
     """
-    shown = ", ".join(labels)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
     owner = examples.task.name if examples.task.labels else "its schema"
     owner = "the training file" if examples.task.kind == "tagging" else owner
     return UserError(
-        f"{examples.path}: line {line} has the label {label[:40]!r}, which {owner} does not have "
-        f"(it has {shown}); correct it, or leave its rows out"[:300]
+        f"{shortened_path(examples.path)}: line {line} has the label {label[:40]!r}, which {owner} "
+        f"does not have (it has {shortened(', '.join(labels))}); correct it, or leave its rows out"
     )

@@ -213,7 +213,7 @@ def answer_pieces(question, begins, ends):
 
 def describe(examples, rows):
     return (
-        f"{len(examples):,} questions on {len(examples.contexts):,} contexts, {len(rows):,} rows "
+        f"{len(examples):,} questions on {len(examples.contexts):,} paragraphs, {len(rows):,} rows "
         f"of {len(rows.ids) / len(rows):.1f} tokens each"
     )
 

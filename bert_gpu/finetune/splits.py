@@ -15,7 +15,7 @@ from bert_gpu.finetune.examples import Source, check_alike
 from bert_gpu.finetune.tables import Part
 from bert_gpu.finetune.task_types import open_task_type
 from bert_gpu.finetune.tasks import find_folder, find_tables
-from bert_gpu.settings import UserError, fields_of, shortened
+from bert_gpu.settings import UserError, fields_of, shortened, shortened_path
 from bert_gpu.train.run_files import RUN
 
 tf = Later("tensorflow")
@@ -116,8 +116,8 @@ def find_sources(task, config, split):
     if not found:
         share = ", or give a share of the training file, --dev_share=.1" if split == "dev" else ""
         raise UserError(
-            f"--data_dir={config.data_dir}: has no {stem}.{endings}; add one, name another folder, "
-            f"name the file with --{split}_file{share}"
+            f"--data_dir={shortened_path(config.data_dir)}: has no {stem}.{endings}; add one, name "
+            f"another folder, name the file with --{split}_file{share}"
         )
     return found
 
@@ -126,14 +126,15 @@ def check_folder(path):
     if not tf.io.gfile.isdir(path):
         problem = "is a file, not a folder" if tf.io.gfile.exists(path) else "no such folder"
         raise UserError(
-            f"--data_dir={path}: {problem}; name the one that holds train.tsv, dev.tsv and "
+            f"--data_dir={shortened_path(path)}: "
+            f"{problem}; name the one that holds train.tsv, dev.tsv and "
             "test.tsv, or name files (--train_file)"
         )
 
 
 def check_file(path, flag):
     if not files.exists(path):
-        raise UserError(f"--{flag}={path}: no such file; name one")
+        raise UserError(f"--{flag}={shortened_path(path)}: no such file; name one")
     return path
 
 
@@ -148,7 +149,8 @@ def check_shares(config):
         share, file = getattr(config, f"{split}_share"), getattr(config, f"{split}_file")
         if share and file:
             raise UserError(
-                f"--{split}_file={file}: there is --{split}_share={share:g}, too; give one of them"
+                f"--{split}_file={shortened_path(file)}: there is --{split}_share={share:g}, too; "
+                "give one of them"
             )
 
 

@@ -1,20 +1,22 @@
-"""Reads the tables of tasks, .tsv, .csv, .jsonl and .parquet, row by row, as often as needed.
+"""Reads the tables of tasks (.tsv, .csv, .jsonl, .json and .parquet) row by row.
 
-A row is its cells as text. Columns of .tsv are separated by tabs, and quotes mean nothing; .csv has
-commas and quotes (RFC 4180); a line of .jsonl is an object, whose keys are the columns. A table is
-read in pieces, so that its size does not matter, and again for what is written of it; a digest
-shows that it was the same each time.
+A row is its cells as text. Columns of .tsv are separated by tabs, and quotes mean nothing unless
+the whole file shows that they enclose cells; .csv has commas and quotes (RFC 4180); a line of
+.jsonl, or an entry of the array of a .json, is an object, whose keys are the columns. A table is
+read in pieces (but an array), so that its size does not matter, and again for what is written of
+it; a digest shows that it was the same each time.
 """
 
 import csv
 import dataclasses
 import hashlib
 import json
+import re
 
 from bert_gpu import files
 from bert_gpu.environment import Later
 from bert_gpu.finetune.tasks import ENDINGS
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened, shortened_path
 from bert_gpu.text.containers import CONVERT, decoded_lines
 from bert_gpu.text.encodings import check_plain
 
@@ -23,7 +25,13 @@ tf = Later("tensorflow")
 DIALECTS = {
     "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
     "csv": dict(delimiter=",", strict=True),
+    "quoted": dict(delimiter="\t", strict=True),  # a .tsv whose quotes enclose cells
 }
+# a cell in quotes, a row of such cells and cells without quotes, and what needs quotes in a cell
+QUOTED, NEEDS_QUOTES = re.compile(r'"[^"]*(?:""[^"]*)*"'), re.compile(r'["\t\r\n]')
+CELL = rf'(?:{QUOTED.pattern}|[^"\t\r\n]*)'
+QUOTED_ROW = re.compile(rf"{CELL}(?:\t{CELL})*[\r\n]*")
+QUOTES = "its quotes enclose cells, as in .csv, and are read so"
 SEPARATED = {"tsv": "tabs", "csv": "commas"}  # their columns
 OTHER_DELIMITERS = {  # which a header may have instead, and what to do
     ";": CONVERT,
@@ -31,7 +39,10 @@ OTHER_DELIMITERS = {  # which a header may have instead, and what to do
     "\t": "name it .tsv",
     ",": "name it .csv",
 }
-REMEDIES = {"tsv": "a text with a tab needs .csv", "csv": "a text with a comma needs quotes"}
+REMEDIES = {
+    "tsv": "quote texts with a tab, line break or quote, as Python's csv module does",
+    "csv": "a text with a comma or line break needs quotes",
+}
 # some documents exceed the csv module's limit of 131,072
 MAX_CELL_CHARACTERS = 1 << 27
 READ_BYTES, ROWS_PER_BATCH = 1 << 20, 1024
@@ -48,8 +59,9 @@ class Table:
         there are columns, instead of refusing them.
 
     Attributes:
-      header: names of the columns. digest: SHA-256 of the file and num_skipped: broken rows, both
-        known when `rows` has been read to its end.
+      header: names of the columns. notes: (QUOTES,) for a .tsv whose quotes enclose cells, or ().
+      digest: SHA-256 of the file and num_skipped: broken rows, both known when `rows` has been
+      read to its end.
 
     Raises:
       UserError: no such file, not in its format, no row at all, other columns than `names`.
@@ -60,9 +72,11 @@ class Table:
         self.kind, self.expected = kind_of(path), set(expected)
         self.header, self.digest, self.num_skipped = None, None, 0
         self.is_headed = True
+        self.notes = (QUOTES,) if self.kind == "tsv" and are_enclosing(path) else ()
         if next(self.rows(), None) is None:
             raise UserError(
-                f"{path}: has no examples; a header line and at least one row are needed"
+                f"{shortened_path(path)}: "
+                f"has no examples; a header line and at least one row are needed"
             )
 
     def rows(self):
@@ -72,13 +86,14 @@ class Table:
         self.num_skipped = 0
         if self.kind in DIALECTS:
             return self._separated_rows()
-        return self._json_rows() if self.kind == "jsonl" else self._parquet_rows()
+        return self._parquet_rows() if self.kind == "parquet" else self._json_rows()
 
     def _separated_rows(self):
         csv.field_size_limit(MAX_CELL_CHARACTERS)
         digest = hashlib.sha256()
         reader = csv.reader(
-            decoded_lines(read_pieces(self.path, digest), self.path), **DIALECTS[self.kind]
+            decoded_lines(read_pieces(self.path, digest), self.path),
+            **DIALECTS["quoted" if self.notes else self.kind],
         )
         header, line, blank = None, 1, None
         try:
@@ -101,7 +116,8 @@ class Table:
                 line = reader.line_num + 1  # a quoted cell may span several lines
         except csv.Error as error:
             raise UserError(
-                f"{self.path}: line {line} is not valid {self.kind.upper()} ({error}); check its "
+                f"{shortened_path(self.path)}: "
+                f"line {line} is not valid {self.kind.upper()} ({error}); check its "
                 "quotes"
             ) from None
         self._finish(digest)
@@ -114,9 +130,11 @@ class Table:
         self.is_headed = self.names is None or self.expected <= set(titles)
         if not self.is_headed and len(cells) != len(self.names):
             raise UserError(
-                f"{self.path}: line 1 has {len(cells)} columns and is no header (it lacks "
-                f"{min(self.expected - set(titles))!r}); --columns must name each column, and "
-                f"{len(self.names)} are named: {', '.join(self.names)}"[:300]
+                f"{shortened_path(self.path)}: "
+                f"line 1 has {len(cells)} columns and is no header (it lacks "
+                f"{shortened(min(self.expected - set(titles)))!r}); --columns must name each "
+                "column, and "
+                f"{len(self.names)} are named: {shortened(', '.join(self.names))}"
             )
         return titles if self.is_headed else list(self.names)
 
@@ -125,7 +143,8 @@ class Table:
         if not self.skips_broken:
             where = "the header" if self.is_headed else "its first line"
             raise UserError(
-                f"{self.path}: line {line} has {num_cells} columns, {where} {len(self.header)}; "
+                f"{shortened_path(self.path)}: "
+                f"line {line} has {num_cells} columns, {where} {len(self.header)}; "
                 f"{REMEDIES[self.kind]}"
             )
         self.num_skipped += 1
@@ -133,25 +152,31 @@ class Table:
 
     def _json_rows(self):
         digest = hashlib.sha256()
-        for line, text in enumerate(decoded_lines(read_pieces(self.path, digest), self.path), 1):
+        lines = decoded_lines(read_pieces(self.path, digest), self.path)
+        for first, text in enumerate(["".join(lines)] if self.kind == "json" else lines, 1):
             if not text.strip():
                 continue
             try:
-                record = files.parse_json(text)
+                value = files.parse_json(text)
             except (ValueError, RecursionError) as error:
-                raise self._refused(line, f"is not valid JSON ({str(error)[:80]})") from None
-            if not isinstance(record, dict):
-                raise self._refused(line, "is not an object")
-            self.header = self.header or list(record)
-            missing = [name for name in self.header if name not in record]
-            if missing:
-                raise self._refused(line, f"has no {missing[0][:60]!r}")
-            yield line, [as_text(record[name]) for name in self.header]
+                raise self._refused(first, f"is not valid JSON ({str(error)[:60]})") from None
+            for line, record in enumerate(value if self.kind == "json" else [value], first):
+                # an object of objects alone has columns, as pandas writes them
+                if not isinstance(record, dict) or all(
+                    isinstance(x, dict) for x in record.values()
+                ):
+                    raise self._refused(line, "is not an object with a row's cells")
+                self.header = self.header or list(record)
+                missing = [name for name in self.header if name not in record]
+                if missing:
+                    raise self._refused(line, f"has no {missing[0][:60]!r}")
+                yield line, [as_text(record[name]) for name in self.header]
         self._finish(digest)
 
     def _refused(self, line, problem):
         return UserError(
-            f"{self.path}: line {line} {problem}; each line is an object such as "
+            f"{shortened_path(self.path)}: {'line' if self.kind == 'jsonl' else 'object'} {line} "
+            f"{problem}; each is an object such as "
             '{"text_a": "...", "label": "1"}, with the keys of the first'
         )
 
@@ -170,7 +195,9 @@ class Table:
                         yield row, [as_text(cell) for cell in cells]
         except (pyarrow.ArrowException, OSError) as error:
             problem = " ".join(str(error).split())[:100]
-            raise UserError(f"{self.path}: cannot be read ({problem}); copy it again") from None
+            raise UserError(
+                f"{shortened_path(self.path)}: cannot be read ({problem}); copy it again"
+            ) from None
         digest = hashlib.sha256()
         for _ in read_pieces(self.path, digest):
             pass
@@ -181,14 +208,34 @@ class Table:
         self.digest = settled_digest(self.path, digest, self.digest)
 
 
+def are_enclosing(path):
+    """Whether the quotes of a .tsv enclose cells: there are no others, all rows have as many cells,
+    and some of the cells need their quotes, or all of the header have them.
+    """
+    row, widths, needs_quotes = "", set(), False
+    for line in decoded_lines(read_pieces(path, hashlib.sha256()), path):
+        row += line
+        if row.count('"') % 2 and len(row) < READ_BYTES:  # goes on in the next line
+            continue
+        if not QUOTED_ROW.fullmatch(row):
+            return False
+        cells, width = QUOTED.findall(row), QUOTED.sub("", row).count("\t") + 1
+        needs_quotes |= not widths and len(cells) == width
+        needs_quotes |= any(NEEDS_QUOTES.search(cell[1:-1]) for cell in cells)
+        widths |= {width} if row.strip("\r\n") else set()
+        row = ""
+    return needs_quotes and not row and len(widths) == 1
+
+
 def check_delimiter(path, line, kind):
     """UserError when a header of one column seems to have another delimiter than its table."""
     found = next((delimiter for delimiter in OTHER_DELIMITERS if delimiter in line), None)
     if found is not None:
         shown = "a tab" if found == "\t" else repr(found)
         raise UserError(
-            f"{path}: line 1 has {shown} between its columns ({line[:40]!r}), and a .{kind} has "
-            f"{SEPARATED[kind]}; {OTHER_DELIMITERS[found]}"[:300]
+            f"{shortened_path(path)}: "
+            f"line 1 has {shown} between its columns ({line[:40]!r}), and a .{kind} has "
+            f"{SEPARATED[kind]}; {OTHER_DELIMITERS[found]}"
         )
 
 
@@ -198,13 +245,15 @@ def settled_digest(path, digest, before):
     """
     found = digest.hexdigest()
     if before not in (None, found):
-        raise UserError(f"{path}: has changed while it was read; repeat the command")
+        raise UserError(
+            f"{shortened_path(path)}: has changed while it was read; repeat the command"
+        )
     return found
 
 
 def kind_of(path):
-    """One of ENDINGS: the ending of a path or, where that is another, what the first line looks
-    like.
+    """One of ENDINGS, or json (an array): the ending of a path or, where that is another, what the
+    first line looks like.
     """
     ending = str(path).rpartition(".")[2].lower()
     if ending in ENDINGS:
@@ -213,6 +262,8 @@ def kind_of(path):
     if begin.startswith(b"PAR1"):
         return "parquet"
     line = begin.partition(b"\n")[0]
+    if ending == "json" and begin.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        return "json"
     return "jsonl" if line.lstrip().startswith(b"{") else "tsv" if b"\t" in line else "csv"
 
 
@@ -257,7 +308,9 @@ def read_pieces(path, digest):
                 yield piece
     except (tf.errors.OpError, OSError) as error:
         reason = "it is a folder" if tf.io.gfile.isdir(path) else getattr(error, "message", error)
-        raise UserError(f"{path}: cannot be read ({reason}); a table is needed"[:300]) from None
+        raise UserError(
+            f"{shortened_path(path)}: cannot be read ({shortened(reason)}); a table is needed"
+        ) from None
 
 
 @dataclasses.dataclass(frozen=True)

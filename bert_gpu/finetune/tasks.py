@@ -17,7 +17,7 @@ tf = Later("tensorflow")
 
 TEXT_KINDS = ("classification", "regression", "multilabel")  # one answer a text: problem_types.py
 KINDS = (*TEXT_KINDS, "tagging", "answers")
-ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of the files of a task
+ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of the files of a task; .json has their content
 SHARD = "-00000-of-00001.parquet"  # ends the only file of a split on the hub of Hugging Face
 SPLITS = ("train", "dev", "test")
 
@@ -65,7 +65,7 @@ class TaskSpec:
     submission: dict = dataclasses.field(default_factory=dict)
     submitted: str = "index"
     skips_broken: bool = False
-    endings: tuple[str, ...] = ENDINGS
+    endings: tuple[str, ...] = (*ENDINGS, "json")
     stems_like: dict = dataclasses.field(default_factory=dict)
     max_seq_length: int = 128
 
@@ -74,6 +74,8 @@ class TaskSpec:
         return self.parts.get(split, (split,))
 
 
+# of files that are no task's own
+STEMS = dict(train="train", dev="dev(el)?|valid(ation)?", test="test")
 BINARY, ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
 
 
@@ -96,8 +98,10 @@ _COLA = ("source", "label", "star", "sentence")
 TASKS = {
     task.name: task
     for task in [
-        TaskSpec(name="pairs", reported=("accuracy",)),
-        TaskSpec(name="single", text_a="text", text_b=None, reported=("accuracy",)),
+        TaskSpec(name="pairs", reported=("accuracy",), stems_like=STEMS),
+        TaskSpec(
+            name="single", text_a="text", text_b=None, reported=("accuracy",), stems_like=STEMS
+        ),
         TaskSpec(
             name="ner",
             kind="tagging",
@@ -105,14 +109,14 @@ TASKS = {
             text_b=None,
             label="tags",
             reported=("f1",),
-            endings=("txt", "conll", "tsv", "bio", "iob", "iob2", "jsonl", "parquet"),
-            stems_like=dict(train="train", dev="dev|valid|validation", test="test"),
+            endings=("txt", "conll", "bio", "iob", "iob2", *ENDINGS, "json"),
+            stems_like=STEMS,
         ),
         TaskSpec(
             name="squad",
             kind="answers",
             reported=("f1",),
-            endings=("json",),
+            endings=("json", "jsonl"),
             stems_like={split: rf"{split}([-_]?v?\d[\d.]*)?" for split in SPLITS},
             max_seq_length=384,
         ),
@@ -236,7 +240,10 @@ def find_table(task, folder, stem):
     none; UserError when there are two.
     """
     if task.stems_like:
-        wanted = rf"(?i)({task.stems_like[stem]})\.({'|'.join(task.endings)})"
+        wanted = (
+            rf"(?i)({task.stems_like[stem]})(-00000-of-00001(?=\.parquet))?"
+            rf"\.({'|'.join(task.endings)})"
+        )
         names = [name for name in names_in(folder) if re.fullmatch(wanted, name)]
         found = [os.path.join(folder, name) for name in names]
     else:

@@ -10,8 +10,8 @@ import csv
 import itertools
 import json
 
-from bert_gpu.settings import UserError
-from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8, shortened_path
+from bert_gpu.settings import UserError, shortened, shortened_path
+from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8
 from bert_gpu.text.formats import BadLine, text_of_record
 
 ROWS_PER_BATCH = 256  # of parquet and arrow
@@ -21,7 +21,10 @@ LONGEST_CELL, LONGEST_OBJECT = 1 << 26, 1 << 28  # characters
 BYTE_ORDER_MARK = "\ufeff"
 # As in the tables of tasks: quotes in .csv follow RFC 4180, and in .tsv they mean nothing.
 DIALECTS = {"csv": dict(strict=True), "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE)}
-REMEDIES = {"csv": "a text with a comma needs quotes", "tsv": "a text with a tab needs csv"}
+REMEDIES = {
+    "csv": "a text with a comma or line break needs quotes",
+    "tsv": "a text with a tab needs csv",
+}
 # of tables that are called csv or tsv but have others; what to do
 CONVERT = "convert it, for example with pandas: read_csv(file, sep=';').to_csv(new, index=False)"
 OTHER_DELIMITERS = {
@@ -73,14 +76,15 @@ def table_texts(pieces, field, name, kind):
         for row in reader:
             if row and len(row) != len(header):
                 raise UserError(
-                    f"{name}: line {line} has {len(row)} columns, but the first line names "
-                    f"{len(header)}; {REMEDIES[kind]}"[:300]
+                    f"{shortened_path(name)}: "
+                    f"line {line} has {len(row)} columns, but the first line names "
+                    f"{len(header)}; {REMEDIES[kind]}"
                 )
             yield row[column] if row else ""
             line = reader.line_num + 1  # a quoted cell may span several lines
     except csv.Error as error:
         raise UserError(
-            f"{name}: line {line} is not valid {kind} ({error}); check its quotes"[:300]
+            f"{shortened_path(name)}: line {line} is not valid {kind} ({error}); check its quotes"
         ) from None
 
 
@@ -99,8 +103,9 @@ def check_delimiter(header, name, kind):
         if len(header) == 1 and delimiter in header[0] and not (kind, delimiter) == ("tsv", "\t"):
             shown = "a tab" if delimiter == "\t" else repr(delimiter)
             raise UserError(
-                f"{name}: its columns are separated by {shown} ({header[0][:80]!r}), and those of "
-                f"{kind} by {'commas' if kind == 'csv' else 'tabs'}; {remedy}"[:300]
+                f"{shortened_path(name)}: "
+                f"its columns are separated by {shown} ({header[0][:40]!r}), and those of "
+                f"{kind} by {'commas' if kind == 'csv' else 'tabs'}; {remedy}"
             )
 
 
@@ -135,7 +140,7 @@ def json_texts(pieces, field, name):
     buffer, position, index, is_last, head = "", 0, 0, False, b""
 
     def refuse(problem):
-        raise UserError(f"{name}: object {index + 1} {problem}"[:300])
+        raise UserError(f"{shortened_path(name)}: object {index + 1} {problem}")
 
     def more():
         nonlocal buffer, position, is_last, head
@@ -166,7 +171,7 @@ def json_texts(pieces, field, name):
                 continue
             if in_array:
                 problem = f"the array is not closed after object {index}; the file is truncated"
-                raise UserError(f"{name}: {problem}, so copy it again"[:300])
+                raise UserError(f"{shortened_path(name)}: {problem}, so copy it again")
             return
         if not in_array and (num_arrays or index == 0) and buffer[position] == "[":
             in_array, num_arrays, position = True, num_arrays + 1, position + 1
@@ -177,7 +182,7 @@ def json_texts(pieces, field, name):
         if num_arrays and not in_array:
             problem = f"something follows the array after object {index}"
             remedy = "the file must be arrays of objects, or objects in a row"
-            raise UserError(f"{name}: {problem}; {remedy}"[:300])
+            raise UserError(f"{shortened_path(name)}: {problem}; {remedy}")
         try:
             record, position = scan(buffer, position)
         except (ValueError, RecursionError):
@@ -202,11 +207,13 @@ def column_texts(path, field, name, columns):
                 yield from (text or "" for text in column.slice(first, ROWS_PER_BATCH).to_pylist())
     except UnicodeDecodeError:
         raise UserError(
-            f"{name}: a text is not UTF-8; write the file anew, with texts in UTF-8"[:300]
+            f"{shortened_path(name)}: a text is not UTF-8; write the file anew, with texts in UTF-8"
         ) from None
     except (pyarrow.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())[:100]
-        raise UserError(f"{name}: cannot be read ({problem}); copy it again"[:300]) from None
+        raise UserError(
+            f"{shortened_path(name)}: cannot be read ({problem}); copy it again"
+        ) from None
 
 
 def parquet_columns(path, field, name):
@@ -250,8 +257,8 @@ def check_column(schema, field, name):
     is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
     if not any(is_kind(value) for is_kind in is_text):
         raise UserError(
-            f"{name}: the column {field[:50]!r} holds no strings ({kind}); "
-            "name the column with the text by --text_column"[:300]
+            f"{shortened_path(name)}: the column {field[:50]!r} holds no strings "
+            f"({shortened(kind)}); name the column with the text by --text_column"
         )
 
 
@@ -259,15 +266,15 @@ def check_single(name, field, names):
     """UserError when several columns have the name of the one with the text."""
     if names.count(field) > 1:
         raise UserError(
-            f"{name}: has {names.count(field)} columns {field[:50]!r}; rename all but the one with "
-            "the text, or name another by --text_column"[:300]
+            f"{shortened_path(name)}: "
+            f"has {names.count(field)} columns {field[:50]!r}; rename all but the one with "
+            "the text, or name another by --text_column"
         )
 
 
 def no_column(name, field, names):
-    shown = ", ".join(names)[:100] or "none"
+    shown = shortened(", ".join(names) or "none")
     return UserError(
-        f"{name}: has no column {field[:50]!r}; give --text_column=NAME (the columns are: {shown})"[
-            :300
-        ]
+        f"{shortened_path(name)}: "
+        f"has no column {field[:50]!r}; give --text_column=NAME (the columns are: {shown})"
     )

@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.files import check_regular, comma_hint
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened_path
 from bert_gpu.text import saved_datasets
 from bert_gpu.text.config import LINES, TextFormat
-from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8, shortened_path
+from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8
 from bert_gpu.text.formats import BadLine, find_documents, parse_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -371,7 +371,7 @@ def scan_file(path, block_bytes, first_document, text_format, name, report=None)
             found = find_documents(lines, in_document, text_format)
         except BadLine as error:
             raise UserError(
-                f"{name}: line {num_lines + error.index + 1} {error.problem}"[:300]
+                f"{shortened_path(name)}: line {num_lines + error.index + 1} {error.problem}"
             ) from None
         begins, in_document = found.begins, found.in_document
         # how many documents, bytes, and bytes of text of these lines are in blocks already
@@ -422,10 +422,11 @@ def readable(name):
     try:
         yield
     except (FileNotFoundError, tf.errors.NotFoundError):
-        raise UserError(f"{name}: no such file; check the path"[:300]) from None
+        raise UserError(f"{shortened_path(name)}: no such file; check the path") from None
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
-            f"{name}: cannot be read ({type(error).__name__}); name a readable text file"[:300]
+            f"{shortened_path(name)}: cannot be read ({type(error).__name__}); name a readable "
+            "text file"
         ) from None
 
 

@@ -5,9 +5,7 @@ UTF-32 by their byte order marks. Other encodings have no mark; WINDOWS-1252, th
 stands for them.
 """
 
-import os
-
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened_path
 
 # magic bytes: its name, the ending under which text is unpacked here, what unpacks it anywhere
 ARCHIVES = {
@@ -89,8 +87,3 @@ def not_utf8(name, where, head=b""):
     else:
         remedy = f"convert the file from its encoding; if that is {COMMONEST}: {command}"
     return UserError(f"{shortened_path(name)}: {problem}; {remedy}")
-
-
-def shortened_path(path):
-    """A path that leaves room for the message: of a long one the end."""
-    return path if len(path) <= 150 else f"...{os.path.basename(path)[-147:]}"

@@ -15,6 +15,7 @@ import re
 
 import numpy as np
 
+from bert_gpu.settings import shortened
 from bert_gpu.text.sentences import split_sentences
 
 LINE_BREAK = "\v"  # in a text that is written as a line; alone, a row without text
@@ -165,7 +166,7 @@ def text_of_record(record, field, index):
             index, 'is JSON but not an object; objects such as {"text": "..."} are needed'
         )
     if field not in record:
-        names = ", ".join(record)[:100] or "none"
+        names = shortened(", ".join(record) or "none")
         raise BadLine(
             index,
             f"has no field {field[:50]!r}; give --text_field=NAME (the fields are: {names})",

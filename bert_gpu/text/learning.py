@@ -11,7 +11,7 @@ import os
 import shutil
 
 from bert_gpu.files import exists
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened_path
 from bert_gpu.text import (
     corpus,
     counting,
@@ -74,7 +74,7 @@ def learn(blocks, config, console, workers=parallel.LOCAL):
 
 def no_words(input_file):
     return UserError(
-        f"--input_file={input_file[:200]}: has no word, "
+        f"--input_file={shortened_path(input_file)}: has no word, "
         "so there is nothing to write; name files with text"
     )
 
@@ -130,10 +130,13 @@ def check_targets(config):
     for path in config.targets:
         folder = os.path.dirname(path) or "."
         if os.path.isdir(path):
-            raise UserError(f"{path}: is a folder; name a file in it"[:300])
+            raise UserError(f"{shortened_path(path)}: is a folder; name a file in it")
         if exists(path) and not config.overwrite:
-            raise UserError(f"{path}: exists already; name another file, or give --overwrite"[:300])
+            raise UserError(
+                f"{shortened_path(path)}: exists already; name another file, or give --overwrite"
+            )
         if "://" not in path and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
             raise UserError(
-                f"{path}: {folder} is missing or cannot be written to; make it first"[:300]
+                f"{shortened_path(path)}: "
+                f"{shortened_path(folder)} is missing or cannot be written to; make it first"
             )

@@ -10,13 +10,12 @@ import re
 
 import numpy as np
 
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened, shortened_path
 from bert_gpu.text import basic_tokenizer, clean, corpus, sentence_piece, wordpiece_learner
-from bert_gpu.text.encodings import shortened_path
 from bert_gpu.text.formats import parse_documents
 from bert_gpu.text.inputs import HEAD_BYTES, HEAD_LINES, NUM_HEADS, PLAIN, read_head
 from bert_gpu.text.sentences import has_rules, split_sentences
-from bert_gpu.text.wordpiece import SPECIAL_PIECES, WordPieceTokenizer
+from bert_gpu.text.wordpiece import MAX_WORD_CHARACTERS, SPECIAL_PIECES, WordPieceTokenizer
 
 NUM_SAMPLES, SAMPLE_BYTES = 16, 1 << 14  # of text, about
 LONE_DOCUMENT = 50  # sentences of a text that is one document; fewer are a small experiment
@@ -297,11 +296,18 @@ def vocabulary_warnings(tokenizer, documents, do_lower_case, is_given):
     ids, _ = tokenizer.tokenize(sentences)
     share = float((ids == tokenizer.unk_id).mean()) if len(ids) else 0.0
     if share > UNKNOWN_SHARE:
-        words = ", ".join(map(repr, unknown_words(tokenizer, documents)))
+        words = unknown_words(tokenizer, documents)
+        are_long = np.median([*map(len, words)] or [0]) > MAX_WORD_CHARACTERS
         warnings.append(
-            f"{share:.0%} of the tokens are [UNK]; the commonest unknown words: {words}; take "
-            "another vocabulary"
-            + (", or drop --vocab_file to learn one" if is_given else ", or --vocab_size")
+            f"{share:.0%} of the tokens are [UNK]; the commonest unknown words: "
+            f"{shortened(', '.join(repr(shortened(word, 20)) for word in words), 100)}; "
+            + (
+                f"words of more than {MAX_WORD_CHARACTERS} characters are [UNK], so text without "
+                f"spaces needs {'no --vocab_file and ' * is_given}--tokenization=SentencePiece"
+                if are_long and isinstance(tokenizer, WordPieceTokenizer)
+                else "take another vocabulary, or "
+                + ("drop --vocab_file to learn one" if is_given else "--vocab_size")
+            )
         )
     return warnings
 
@@ -344,8 +350,7 @@ def casing_warnings(tokenizer, documents, do_lower_case):
 
 
 def shorten(sentence):
-    text = " ".join(sentence.decode("utf-8", "ignore").split())
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return repr(shortened(" ".join(sentence.decode("utf-8", "ignore").split())))
 
 
 class Warner:
@@ -357,5 +362,5 @@ class Warner:
     def __call__(self, warnings):
         for text in warnings:
             if self.strict:
-                raise UserError(f"--strict: {text}"[:300])
+                raise UserError(f"--strict: {text}")
             self.console.warn(text)

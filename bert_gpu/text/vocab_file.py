@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert_gpu import console
 from bert_gpu.files import check_regular, parse_json
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened, shortened_path
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -23,10 +23,11 @@ def read_vocab(vocab_file):
     """
 
     def refuse(problem):
-        raise UserError(f"{vocab_file}: {problem}"[:300])
+        raise UserError(f"{shortened_path(vocab_file)}: {problem}")
 
     if tf.io.gfile.isdir(vocab_file):
-        refuse(f"is a folder; name the vocabulary file in it, as {vocab_in(vocab_file)}")
+        name = os.path.basename(vocab_in(vocab_file))
+        refuse(f"is a folder; name the vocabulary file in it, such as {shortened(name)}")
     check_regular(vocab_file)
     try:
         with tf.io.gfile.GFile(vocab_file, "rb") as file:
@@ -97,7 +98,10 @@ def pieces_of_json(content, refuse):
         refuse("its ids are not 0, 1, 2 and so on; get the file again, or name a vocab.txt")
     odd = next((piece for piece in vocab if not is_a_line(piece)), None)
     if odd is not None:
-        refuse(f"piece {ids[odd]} is {odd!r}, which no line of a vocab.txt can be; remove it")
+        refuse(
+            f"piece {ids[odd]} is {shortened(odd)!r}, which no line of a vocab.txt can be; remove "
+            "it"
+        )
     return vocab
 
 

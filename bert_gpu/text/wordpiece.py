@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened_path
 from bert_gpu.text import basic_tokenizer
 from bert_gpu.text.vocab_file import SPECIAL_PIECES, read_vocab
 
@@ -94,7 +94,8 @@ class WordPieceTokenizer:
         except RuntimeError as error:  # a piece of more than 256 bytes, or millions of pieces
             problem = " ".join(str(error).split())[:120]
             raise UserError(
-                f"{vocab_file}: tensorflow-text cannot use this vocabulary: {problem}"[:300]
+                f"{shortened_path(vocab_file)}: "
+                f"tensorflow-text cannot use this vocabulary: {problem}"
             ) from None
 
     def tokenize(self, sentences):

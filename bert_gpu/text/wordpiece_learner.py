@@ -15,8 +15,7 @@ from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_li
 
 from bert_gpu.files import atomic_file
 from bert_gpu.settings import UserError
-from bert_gpu.text import basic_tokenizer
-from bert_gpu.text.wordpiece import SPECIAL_PIECES
+from bert_gpu.text import basic_tokenizer, wordpiece
 
 LINES_PER_BATCH = 4096
 # The learner is Python and takes about a second for every 15,000 words in each of two to six
@@ -93,14 +92,14 @@ def learn_wordpiece(word_counts, vocab_size):
     Raises:
       UserError: there are no words, or vocab_size leaves no room for characters.
     """
-    least = len(SPECIAL_PIECES) + 2
+    least = len(wordpiece.SPECIAL_PIECES) + 2
     if vocab_size < least:
         raise UserError(
             f"--vocab_size={vocab_size}: must be at least "
             f"{least}, for the special pieces and a character"
         )
     words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
-    max_characters = (vocab_size - len(SPECIAL_PIECES)) // 2
+    max_characters = (vocab_size - len(wordpiece.SPECIAL_PIECES)) // 2
     alphabet = frequent_characters(words, max_characters)
     short = [(word, count) for word, count in words if len(word) <= MAX_WORD_CHARACTERS]
     words = [(word, count) for word, count in short if alphabet.issuperset(word)]
@@ -111,13 +110,17 @@ def learn_wordpiece(word_counts, vocab_size):
             "text's characters, and no word has these alone; give a larger one"
         )
     if not words:
-        raise UserError("the text has no words to learn a vocabulary from; check the input files")
+        raise UserError(
+            f"the text has no words of at most {MAX_WORD_CHARACTERS} characters to learn from, and "
+            f"one of more than {wordpiece.MAX_WORD_CHARACTERS} is [UNK]; text without spaces, such "
+            "as Thai or DNA, needs --tokenization=SentencePiece"
+        )
     inside = {character for word, _ in words for character in word[1:]}
     single = [*sorted(alphabet), *("##" + character for character in sorted(inside))]
     # The learner adds "##" before every character; before those that are always alone
     # (punctuation, CJK) it would never be used.
     idle = {"##" + character for character in alphabet - inside}
-    vocab = dict.fromkeys([*SPECIAL_PIECES, *single])
+    vocab = dict.fromkeys([*wordpiece.SPECIAL_PIECES, *single])
     vocab.update(
         dict.fromkeys(
             piece for piece in pieces_for_size(words, vocab_size + len(idle)) if piece not in idle
@@ -191,7 +194,7 @@ def learner_params(size):
         slack_ratio=SIZE_SLACK,
         include_joiner_token=True,
         joiner="##",
-        reserved_tokens=list(SPECIAL_PIECES),
+        reserved_tokens=list(wordpiece.SPECIAL_PIECES),
     )
 
 

@@ -11,6 +11,7 @@ import subprocess
 import numpy as np
 
 import bert_gpu
+from bert_gpu.settings import shortened
 
 LIST_CHARACTERS = 40  # of a list that a message shows in full
 
@@ -94,7 +95,7 @@ def differences(stored, settings, prefix="--"):
         elif isinstance(old, dict | list) and type(old) is type(new):
             changed += differences(old, new, name)
         elif old != new:
-            changed.append(f"{name}: {shorten(old)} -> {shorten(new)}")
+            changed.append(f"{name}: {shortened(old)} -> {shortened(new)}")
     return changed
 
 
@@ -109,8 +110,3 @@ def told_list(old, new):
     if all(text and len(text) <= LIST_CHARACTERS for text in texts):
         return " -> ".join(texts)
     return f"{len(old)} entries -> {len(new)}"
-
-
-def shorten(value):
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -2,6 +2,7 @@
 one line.
 """
 
+import csv
 import itertools
 import json
 from types import SimpleNamespace
@@ -71,6 +72,42 @@ def test_every_form_of_file_holds_the_same(tmp_path, name, text, settings):
     assert len(found) == 3 and found.num_words == 9 and found.has_labels and not found.has_pairs
     assert found.label_names == ("B-ORG", "O", "B-MISC", "B-PER", "I-PER")
     assert found.describe().startswith(f"{name} {found.digest[:12]}")
+
+
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("words")
+
+
+WORD = st.text(st.sampled_from("ab \"',é#\n"), min_size=1, max_size=4)
+TAG = st.sampled_from(["O", "B-geo", "I-geo"])
+SENTENCE = st.lists(st.tuples(WORD, TAG), min_size=1, max_size=4)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    sentences=st.lists(SENTENCE, min_size=1, max_size=4),
+    kind=st.sampled_from(["csv", "tsv"]),
+    repeats=st.booleans(),
+    header=st.sampled_from(
+        [("Sentence #", "Word", "POS", "Tag"), ("word", "pos", "tag", "sentence_id")]
+    ),
+)
+def test_a_word_a_row_gives_the_sentences_that_its_column_tells(
+    shared_folder, sentences, kind, repeats, header
+):
+    for path in shared_folder.iterdir():
+        path.unlink()
+    with open(shared_folder / f"train.{kind}", "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=dict(csv=",", tsv="\t")[kind])
+        writer.writerow(header)
+        for number, sentence in enumerate(sentences):
+            for place, (word, tag) in enumerate(sentence):
+                name = "" if place and not repeats else f"Sentence: {number}"
+                cells = dict(word=word, pos="X", tag=tag)
+                writer.writerow([cells.get(title.lower(), name) for title in header])
+    found = list(read(shared_folder).sentences())
+    assert [list(zip(one.words, one.tags, strict=True)) for one in found] == sentences
 
 
 FORMS = [  # comments whatever the number of columns
@@ -232,6 +269,9 @@ def test_shares_keep_equal_sentences_together(tmp_path):
         ("train.jsonl", '{"words": ["a"]}', ["no column 'tags'", "--label"]),
         ("train.jsonl", '{"text": ["a"], "tags": ["O"]}', ["no column 'words'", "--text_a"]),
         ("train.jsonl", '{"words": [], "tags": []}', ["has no examples"]),
+        ("train.csv", "word,tag\na,O\n\nb,O\n", ["line 2 has no list", "'Sentence #'"]),
+        ("train.csv", "sent_id,Word,Tag\n1,a,\n", ["line 2 has 1 words and 0 tags"]),
+        ("train.csv", "sent_id;Word;Tag\n1;a;O\n", ["line 1 has ';'", "convert it"]),
     ],
 )
 def test_bad_files_are_refused(tmp_path, name, text, parts):

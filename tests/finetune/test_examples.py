@@ -8,6 +8,8 @@ import gzip
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert_gpu.finetune import examples, tables, tasks
 from bert_gpu.finetune.config import FinetuneConfig, has_test_file, resolve_phases, resolve_task
@@ -66,6 +68,76 @@ def test_csv_reads_back_with_quotes_and_line_breaks(tmp_path):
         csv.writer(file).writerows([("id", "text_a", "text_b", "label"), *rows])
     found = read(tmp_path)
     assert columns(found) == rows and found.column("lines") == [2, 4, 5]
+
+
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tables")
+
+
+def emptied(folder):
+    for path in folder.iterdir():
+        path.unlink()
+    return folder
+
+
+CELL = st.text(st.sampled_from("ab \"',;é\t\n\r\u2028"), max_size=6)
+TABLE = st.lists(st.tuples(CELL, CELL, st.sampled_from("01")), min_size=1, max_size=5)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    table=TABLE,
+    kind=st.sampled_from(["csv", "tsv", "json"]),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
+)
+def test_what_csv_and_json_write_reads_back(shared_folder, table, kind, quoting):
+    names, path = ("text_a", "text_b", "label"), emptied(shared_folder) / f"train.{kind}"
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        if kind == "json":
+            json.dump([dict(zip(names, row, strict=True)) for row in table], file, indent=1)
+        else:
+            delimiter = dict(csv=",", tsv="\t")[kind]
+            csv.writer(file, delimiter=delimiter, quoting=quoting).writerows([names, *table])
+    found = read(shared_folder)
+    assert [row[1:] for row in columns(found)] == table
+    assert (tables.QUOTES in found.warnings) == (kind == "tsv" and '"' in path.read_text())
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rows=st.lists(st.text(st.sampled_from("ab \"'"), max_size=6), min_size=1, max_size=5))
+def test_quotes_are_text_where_one_of_them_encloses_nothing(shared_folder, rows):
+    rows = [(str(number), text, '5" wide', "1") for number, text in enumerate(rows)]
+    write(emptied(shared_folder), tsv(rows))
+    found = read(shared_folder)
+    assert columns(found) == rows and tables.QUOTES not in found.warnings
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_columns_of_0_and_1_are_named_with_what_to_write(tmp_path, form):
+    names = ("text_a", "toxic", "threat", "insult")
+    rows = [("a", "0", "1", "0"), ("b", "1", "1", "0")]
+    if form == "csv":
+        text = "\n".join(map(",".join, (names, *rows)))
+    else:
+        text = "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows)
+    write(tmp_path, text, kind=form)
+    with pytest.raises(UserError, match=r"3 of 0 and 1 \(toxic, threat, insult\); .*multilabel$"):
+        read(tmp_path)
+
+
+def test_an_object_of_columns_is_no_row(tmp_path):
+    write(tmp_path, '{"text_a": {"0": "a"}, "label": {"0": "1"}}', kind="json")
+    with pytest.raises(UserError, match="line 1 is not an object with a row's cells"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("stem", ["dev", "devel", "valid", "validation", "Dev"])
+def test_the_dev_file_has_the_names_that_users_give_it(tmp_path, stem):
+    for split in ("train", stem, "train_dev"):
+        write(tmp_path, tsv(), split=split)
+    found = read(tmp_path, "eval")
+    assert found.path.endswith(f"{stem}.tsv") and found.source.stem == "dev"
 
 
 def test_columns_have_any_order_and_name_and_ids_default_to_row_numbers(tmp_path):
@@ -237,7 +309,7 @@ def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path, labels, o
         ),
         (
             tsv([("1", "a", "b", "1"), ("2", "a", "b")]),
-            ["line 3 has 3 columns, the header 4", ".csv"],
+            ["line 3 has 3 columns, the header 4", "quote texts with a tab"],
         ),
         (
             tsv([("1", "a", "b", "1"), ("2", "a", "b", "1", "?")]),
@@ -313,8 +385,8 @@ def test_bad_files_are_refused(tmp_path):
     assert "the file is UTF-16, so convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW" in refused()
     write(tmp_path, tsv())
     assert refused("eval").endswith(
-        "has no dev.tsv or .csv or .jsonl or .parquet; add one, name another folder, name the file "
-        "with --dev_file, or give a share of the training file, --dev_share=.1"
+        "has no dev.tsv or .csv or .jsonl or .parquet or .json; add one, name another folder, name "
+        "the file with --dev_file, or give a share of the training file, --dev_share=.1"
     )
     write(tmp_path, "text_a\tlabel\na\t1\n", split="dev")
     assert "dev.tsv: line 1 has no column 'text_b'" in refused("eval")

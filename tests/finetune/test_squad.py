@@ -1,9 +1,12 @@
 """SQuAD's JSON as it is distributed; each bad file is refused in one line."""
 
 import copy
+import itertools
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert_gpu.finetune.config import FinetuneConfig, resolve_task
 from bert_gpu.finetune.splits import read_splits
@@ -63,6 +66,124 @@ def test_files_read_back(tmp_path, name, content):
     assert found.has_labels and found.has_pairs and found.has_impossible is (content is NEW)
     assert found.questions[2].answers == (() if content is NEW else ("ran",))
     assert found.describe() == f"{name} {found.digest[:12]}"
+
+
+COUNTED = {  # bytes of a unit
+    "utf-32-le": 4,
+    "utf-16-le": 2,
+    "utf-8": 1,
+}
+NULLS = st.sampled_from([{}, dict(is_impossible=None)])
+
+
+@st.composite
+def paragraphs(draw):
+    """[(context, [(id, answer, its character, other keys of the question)])]; no word of a context
+    is in it twice.
+    """
+    found, number = [], itertools.count()
+    for _ in range(draw(st.integers(1, 4))):
+        words = [
+            draw(st.sampled_from(["w", "né", "\U0001f600", "\U0001d538\u0301"])) + f"{n:02}"
+            for n in range(draw(st.integers(1, 8)))
+        ]
+        ends = [draw(st.sampled_from([" ", "\n", "\n\n"])) for _ in words]
+        pieces = [word + end for word, end in zip(words, ends, strict=True)]
+        asked = []
+        for _ in range(draw(st.integers(1, 3))):
+            first = draw(st.integers(0, len(words) - 1))
+            last = draw(st.integers(first, len(words) - 1))
+            answer = "".join(pieces[first : last + 1]).rstrip()
+            asked.append((f"q{next(number)}", answer, len("".join(pieces[:first])), draw(NULLS)))
+        found.append(("".join(pieces), asked))
+    return found
+
+
+def written(form, content, place):
+    """A file's text. place: function of a context and a character to the place to write."""
+    rows = [
+        (context, question(name, "Who?", (answer, place(context, start))) | more)
+        for context, asked in content
+        for name, answer, start, more in asked
+    ]
+    if form == "nested":
+        groups = itertools.groupby(rows, lambda row: row[0])
+        articles = [
+            dict(paragraphs=[dict(context=context, qas=[one for _, one in group])])
+            for context, group in groups
+        ]
+        return json.dumps(dict(data=articles), indent=1)
+    flat = [dict(one, context=context) for context, one in rows]
+    for one in flat if form != "lists" else ():
+        names = ("text", "answer_start")
+        one["answers"] = {name: [answer[name] for answer in one["answers"]] for name in names}
+    if form == "lines":
+        return "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in flat)
+    return json.dumps(flat if form == "array" else dict(version="1", data=flat))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("squad")
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    content=paragraphs(),
+    form=st.sampled_from(["nested", "flat", "lists", "array", "lines"]),
+    encoding=st.sampled_from(list(COUNTED)),
+    line_breaks=st.sampled_from(list(itertools.product(["\n", "\r\n"], repeat=2))),
+)
+def test_every_form_and_unit_of_a_file_gives_the_same(folder, content, form, encoding, line_breaks):
+    own, counted = line_breaks
+
+    def place(context, start):
+        before = context[:start].replace(own, counted)
+        return len(before.encode(encoding)) // COUNTED[encoding]
+
+    expected = [
+        (
+            context.replace("\n", own),
+            [
+                (name, answer.replace("\n", own), len(context[:start].replace("\n", own)), more)
+                for name, answer, start, more in asked
+            ],
+        )
+        for context, asked in content
+    ]
+    for other in folder.iterdir():
+        other.unlink()
+    path = folder / f"train.{'jsonl' if form == 'lines' else 'json'}"
+    path.write_bytes(written(form, expected, place).encode())
+    found = read(folder)
+    assert [
+        (found.contexts[one.context], one.id, one.answers, one.start) for one in found.questions
+    ] == [
+        (context, name, (answer,), start)
+        for context, asked in expected
+        for name, answer, start, _ in asked
+    ]
+    assert found.contexts == [context for context, _ in itertools.groupby(expected, lambda x: x[0])]
+    differs = any(place(c, start) != start for c, asked in expected for _, _, start, _ in asked)
+    assert len(found.warnings) == differs and not found.num_skipped
+
+
+def test_an_empty_answer_is_left_out_or_refused_with_what_to_do(tmp_path):
+    content = copy.deepcopy(OLD)
+    qas = content["data"][0]["paragraphs"][0]["qas"]
+    qas += [question(f"more-{n}", "Who?", (" ", 0), ("cat", 4)) for n in range(200)]
+    qas.append(question("empty", "Who?", ("", 0)))
+    (tmp_path / "train.json").write_text(json.dumps(content))
+    found = read(tmp_path)
+    assert len(found) == 203 and found.num_skipped == 1 and "empty" in found.why_skipped
+    assert found.questions[2].answers == ("cat",) and found.questions[2].start == 4
+    del qas[2:-1]
+    (tmp_path / "train.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"'empty', is empty; set .is_impossible.: true"):
+        read(tmp_path)
+    qas[-1]["is_impossible"] = True
+    (tmp_path / "train.json").write_text(json.dumps(content))
+    assert read(tmp_path).questions[2].answers == ()
 
 
 def test_a_file_to_predict_needs_no_answers(tmp_path):
@@ -144,7 +265,9 @@ QA = "data/0/paragraphs/0/qas/1"
     [
         ("", ["not valid JSON", '"qas"']),
         ("{", ["not valid JSON"]),
-        ("[]", ["has no list 'data'"]),
+        ("[]", ["has no examples"]),
+        ("1", ["has no list 'data'"]),
+        ('{"context": ""}\n\n{"id": 1]', ["not valid JSON", "line 2 column 9"]),
         ('{"data": {}}', ["has no list 'data'"]),
         ('{"data": []}', ["has no examples"]),
         ('{"data": [1]}', ["data[0] is not an object"]),

@@ -8,7 +8,7 @@ import json
 
 import pyarrow
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather, ipc, parquet
 
@@ -237,3 +237,29 @@ def test_a_cell_that_nothing_closes_is_not_read_to_the_end(tmp_path, monkeypatch
         pieces = itertools.chain([begin], endless())
         with pytest.raises(UserError, match="line 2 is not valid csv|object 1 is not valid JSON"):
             [*containers.texts("file", pieces, text_format, "shown")]
+
+
+BAD = [  # a format, a text with a word, and the remedy or its end
+    ("csv", "{w};{w}\n", "to_csv(new, index=False)"),
+    ("csv", "x{w},y{w}\n", "give --text_column=NAME"),
+    ("csv", "text,b\n{w}\n", "a text with a comma or line break needs quotes"),
+    ("tsv", "text\tb\n{w}\n", "a text with a tab needs csv"),
+    ("json", '[{{"{w}": 1, "a{w}": 1}}]', "give --text_field=NAME"),
+    ("json", '[{{"text": ["{w}"]}}]', "name the field with the text by --text_field"),
+    ("json", "[{w}]", "the file is an array of objects, or objects in a row"),
+]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    case=st.sampled_from(BAD),
+    length=st.integers(1, 24),
+    folders=st.lists(st.integers(1, 200), max_size=3),
+)
+def test_messages_keep_their_remedy_whole(case, length, folders):
+    kind, text, remedy = case
+    name = "/".join(["d" * size for size in folders] + [f"file.{kind}"])
+    content = text.format(w="\u00e9a" * length).encode()
+    with pytest.raises(UserError) as caught:
+        list(containers.texts(None, iter([content]), TextFormat(input_format=kind), name))
+    assert remedy in str(caught.value) and len(str(caught.value)) <= 300, caught.value

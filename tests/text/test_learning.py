@@ -4,6 +4,8 @@ vocabulary.
 
 import gzip
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -145,3 +147,14 @@ def test_text_without_words_is_named(tmp_path):
             Console(),
         )
     assert os.listdir(tmp_path) == ["text.txt"]
+
+
+@pytest.mark.long
+def test_the_command_names_what_text_without_spaces_needs(tmp_path):
+    (tmp_path / "dna.txt").write_text("\n".join("acgt" * (40 + n) for n in range(20)) + "\n")
+    flags = ["--input_file=dna.txt", "--vocab_size=20", "--vocab_file=v.txt"]
+    command = [sys.executable, "-m", "bert_gpu", "vocab", *flags]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 2 and len(last) <= 300 and os.listdir(tmp_path) == ["dna.txt"]
+    assert "200" in last and last.endswith("needs --tokenization=SentencePiece")

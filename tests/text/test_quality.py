@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import statistics
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert_gpu.settings import UserError
 from bert_gpu.text import inputs, quality
@@ -204,6 +207,31 @@ def test_the_commonest_unknown_words_come_first(tmp_path):
     text = " ".join(f"{'xyz'[i % 3]}{i % 15} " * (i % 15) for i in range(15)).encode()
     words = quality.unknown_words(made, [[b"the " * 20, text]])
     assert words == ["z14", "y13", "x12", "z11", "y10", "x9", "z8", "y7", "x6", "z5"]
+
+
+@pytest.fixture(scope="module")
+def of_words(tmp_path_factory):
+    return tokenizer(tmp_path_factory.mktemp("words"), WORDS, True)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(1, 400), min_size=1, max_size=12, unique=True),
+    is_given=st.booleans(),
+)
+def test_unknown_words_leave_the_remedy_whole_and_long_ones_name_the_limit(
+    of_words, lengths, is_given
+):
+    text = " ".join("z" * length for length in lengths).encode()
+    [warning] = quality.vocabulary_warnings(of_words, [[text]], True, is_given)
+    assert len(f"--strict: {warning}") <= 300
+    listed = sorted("z" * length for length in lengths)[:10]  # each is there once
+    if statistics.median(map(len, listed)) > 200:
+        assert "more than 200 characters" in warning
+        assert warning.endswith("--tokenization=SentencePiece")
+        assert ("no --vocab_file and" in warning) == is_given
+    else:
+        assert warning.endswith("drop --vocab_file to learn one" if is_given else "--vocab_size")
 
 
 def test_strict_makes_a_warning_an_error():
