@@ -92,7 +92,7 @@ def number(value):
 def data_facts(stored):
     settings, free = stored["settings"], stored.get("free", {})
     facts, data = {}, settings.get("training_data")
-    for name in ("task_name", "text_a", "text_b", "label", "labels"):  # of fine-tuning
+    for name in ("task_name", "text_a", "text_b", "label", "labels", "positive_label"):
         if settings.get(name) is not None:
             value = settings[name]
             facts[name] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)

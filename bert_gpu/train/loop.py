@@ -176,7 +176,7 @@ class Loop:
         """
         step = self.progress.step
         if step == 0 and (values := self._validate()) is not None:
-            self.ending.criterion(values)  # refuses a metric that there is not
+            self.ending.criterion(values, is_first=True)
         elif step and self.is_finished() and self.progress.validation_failed:
             if self._judge_validation(self._validate()):
                 self.folder.write_progress(self.progress)

@@ -389,6 +389,7 @@ def test_what_is_judged_has_a_label_and_what_is_drawn_has_one_of_the_model(tmp_p
         settings=FinetuneSettings(run=config),
         examples=part,
         rows=types.SimpleNamespace(labels=targets),
+        problem_type=PROBLEM_TYPES[kind](),
         labels=("a", "b"),
         outputs=outputs,
     )
