@@ -22,7 +22,7 @@ MINUS_ONE = "-1"
 SEPARATORS = (";", "|", SEPARATOR)
 # a string or a number of a Python list, tuple or set, or of a NumPy array, which has no commas
 ITEM = r"'(?:[^'\\]|\\.)*'|" + r'"(?:[^"\\]|\\.)*"|-?\d+\.?\d*'
-LIST = re.compile(rf"(?s)[\[({{]\s*(?:{ITEM})(?:[\s,]+(?:{ITEM}))*[\s,]*[\])}}]")
+LIST = re.compile(rf"(?s)[\[({{]\s*(?:(?:{ITEM})(?:[\s,]+(?:{ITEM}))*)?[\s,]*[\])}}]")
 ONE_HOT = re.compile(r"(?i)\[?\s*(?:(?:[01]\.?0*|true|false)(?:[\s,;|]+|(?=\])|$)){2,}\]?")
 
 
