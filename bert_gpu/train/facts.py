@@ -188,5 +188,9 @@ def evaluation_facts(path, step, model_path):
     written = os.path.getmtime(os.path.join(model_path, "config.json"))
     if values.pop("step", None) not in (None, step) or os.path.getmtime(results) < written:
         return {}
-    values = {name: v for name, v in values.items() if isinstance(v, int | float)}
+    values = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, int | float) or name == "positive_label"
+    }
     return {"evaluation": ", ".join(f"{name} {number(v)}" for name, v in values.items())}
