@@ -91,15 +91,17 @@ class TaggedExamples(Loaded):
         found, self.num_examples, self.num_words = {}, 0, 0
         self.tag_counts, hashes = collections.Counter(), []
         for sentence in self.sentences():
-            texts = (" ".join(sentence.words), " ".join(sentence.tags or ()))
-            hashes.append([hash_of(text) if text else 0 for text in texts])
+            hashes += [
+                hash_of(" ".join(texts)) if texts else 0
+                for texts in (sentence.words, sentence.tags)
+            ]
             self.num_examples += 1
             self.num_words += len(sentence.words)
             self.tag_counts.update(sentence.tags or ())
             for offset, tag in enumerate(sentence.tags or ()):
                 found.setdefault(tag, sentence.line + (offset if self.table is None else 0))
         self.check_some(self.num_examples)
-        self.text_hashes, self.label_hashes = np.array(hashes, np.uint64).T
+        self.text_hashes, self.label_hashes = np.array(hashes, np.uint64).reshape(-1, 2).T
         self.label_names, self.label_lines = tuple(found), tuple(found.values())
         if found and all(re.fullmatch(r"-?\d+", tag) for tag in found):
             self.warnings = (NUMBERED,)

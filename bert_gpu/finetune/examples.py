@@ -206,11 +206,10 @@ class Examples(Loaded):
             )
         if is_training and self.task.kind == "multilabel":
             odd = shown(map(repr, check_cells(self.path, lines, self.labels)))
-            warning = (
+            self.warnings += bool(odd) * (
                 f"labels such as {odd} contain what may separate labels, and "
-                f"{self.task.separator} does; if each is several labels, write JSON lists"
+                f"{self.task.separator} does; if each is several labels, write JSON lists",
             )
-            self.warnings += (warning,) if odd else ()
         classes = self.classes or self.task.labels or self.names
         if self.has_labels and classes and self.task.kind != "regression":
             self._check_classes(set(map(plain_label, classes)), is_training)

@@ -61,8 +61,8 @@ def labels_in(cell: str, task: tasks.TaskSpec) -> list[str]:
     if task.kind != "multilabel":
         return [plain_label(cell)]
     listed = listed_labels(cell)
-    parts = listed if listed is not None else cell.split(task.separator or SEPARATOR)
-    return list(dict.fromkeys(plain_label(label) for part in parts if (label := part.strip())))
+    texts = map(str.strip, cell.split(task.separator or SEPARATOR) if listed is None else listed)
+    return list(dict.fromkeys(plain_label(text) for text in texts if text))
 
 
 def listed_labels(cell: str) -> list[str] | None:

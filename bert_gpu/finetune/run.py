@@ -204,8 +204,12 @@ def prepare(settings, task, examples, trained, notes, folder, stored):
         for name, default in task_type.defaults(first).items()
     }
     settings = dataclasses.replace(settings, tokens=dataclasses.replace(settings.tokens, **tokens))
-    positive = dict(positive_label=told("positive_label", settings.run, notes, None))
-    settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, **positive))
+    settings = dataclasses.replace(
+        settings,
+        run=dataclasses.replace(
+            settings.run, positive_label=told("positive_label", settings.run, notes, None)
+        ),
+    )
     problem_type = task_type.make_problem_type(settings, task, start.labels, training_examples)
     if notes is not None and notes.tag_scheme:
         problem_type = dataclasses.replace(problem_type, tag_scheme=notes.tag_scheme)

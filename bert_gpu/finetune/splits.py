@@ -103,9 +103,7 @@ def describe_overlap(train: Loaded, part: Loaded) -> tuple[str, ...]:
     is_same = np.isin(part.text_hashes, train.text_hashes)
     own, known = (3 * one.text_hashes + one.label_hashes for one in (part, train))
     num_others = np.sum(is_same & (part.label_hashes > 0) & ~np.isin(own, known))
-    if not is_same.any():
-        return ()
-    return (
+    return bool(is_same.any()) * (
         f"{np.sum(is_same):,} of the {len(part):,} {part.source.stem} examples "
         f"({np.mean(is_same):.1%}) have the same texts as training examples, {num_others:,} of "
         "them with another label; a model may know them by heart, so leave them out of one file",

@@ -34,8 +34,11 @@ def make_problem_type(settings, task, labels, examples):
     config = settings.run
     if task.kind != "classification":
         problem_types.check_plain_loss(config, task)
-        own = [task.separator] if task.kind == "multilabel" and task.separator else []
-        return problem_types.PROBLEM_TYPES[task.kind](*own)
+        return (
+            problem_types.MultiLabel(task.separator or problem_types.SEPARATOR)
+            if task.kind == "multilabel"
+            else problem_types.Regression()
+        )
     positive = problem_types.choose_positive(labels, config.positive_label)
     if examples is None:
         return problem_types.Classification(positive_label=positive)
