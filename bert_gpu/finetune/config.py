@@ -27,8 +27,9 @@ class FinetuneConfig(Settings):
     task_kind: str | None = setting(
         None,
         "What is predicted. classification: one of the classes in the training file; regression: "
-        "a number; multilabel: any of several labels, in a cell with commas between them or as a "
-        "JSON list. tagging is that of ner, answers that of squad. Default: the task's.",
+        "a number; multilabel: any of several labels, in a cell with commas, ; or | between them "
+        "or as a list of JSON, Python or NumPy. tagging is that of ner, answers that of squad. "
+        "Default: the task's.",
         choices=tasks.KINDS,
     )
     data_dir: str | None = setting(
@@ -148,6 +149,12 @@ class FinetuneConfig(Settings):
         None,
         "Weights of the classes in the training loss: balanced (inverse to their frequency), or a "
         "number for each class in the order of its name, such as 1,2.5.",
+    )
+    positive_label: str | None = setting(
+        None,
+        "Of two classes the one that F1 is of. Default: the one that does not negate the other "
+        "(duplicate of duplicate and not_duplicate), else the last in order, or without training "
+        "that of the model.",
     )
     seed: int = setting(
         12345, "Seed of fresh weights, the order of the examples and dropout.", low=0, high=2**62
@@ -327,7 +334,10 @@ def resolve_task(config, notes=None):
     """
     name = config.task_name
     if notes and (name is None or tasks.bare(name) == tasks.bare(notes.task_name or name)):
-        return settled(tasks.find_task(name or notes.task_name or DEFAULT_TASK), notes, config)
+        task = dataclasses.replace(
+            tasks.find_task(name or notes.task_name or DEFAULT_TASK), separator=notes.separator
+        )
+        return settled(task, notes, config)
     return settled(tasks.find_task(name or DEFAULT_TASK), config)
 
 

@@ -17,11 +17,14 @@ import json
 import operator
 import re
 
+import numpy as np
+
 from bert_gpu.finetune.examples import CHUNK_ROWS, IDS, Loaded, find_column
 from bert_gpu.finetune.tables import (
     DIALECTS,
     Table,
     class_names,
+    hash_of,
     kind_of,
     read_pieces,
     settled_digest,
@@ -96,14 +99,19 @@ class TaggedExamples(Loaded):
             self._find_places(self._first_line())
         self.has_labels = self.label is not None
         found, self.num_examples, self.num_words = {}, 0, 0
-        self.tag_counts = collections.Counter()
+        self.tag_counts, hashes = collections.Counter(), []
         for sentence in self.sentences():
+            hashes += [
+                hash_of(" ".join(texts)) if texts else 0
+                for texts in (sentence.words, sentence.tags)
+            ]
             self.num_examples += 1
             self.num_words += len(sentence.words)
             self.tag_counts.update(sentence.tags or ())
             for offset, tag in enumerate(sentence.tags or ()):
                 found.setdefault(tag, sentence.line + (offset if self.table is None else 0))
         self.check_some(self.num_examples)
+        self.text_hashes, self.label_hashes = np.array(hashes, np.uint64).reshape(-1, 2).T
         self.label_names, self.label_lines = tuple(found), tuple(found.values())
         if found and all(re.fullmatch(r"-?\d+", tag) for tag in found):
             self.warnings = (NUMBERED,)

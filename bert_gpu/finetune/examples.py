@@ -9,9 +9,16 @@ import os
 
 import numpy as np
 
-from bert_gpu.finetune.labels import read_labels
+from bert_gpu.finetune.labels import check_cells, read_labels, with_separator
 from bert_gpu.finetune.problem_types import are_measures, number_in, plain_label, unknown_label
-from bert_gpu.finetune.tables import DIALECTS, Part, Table, class_names, share_of
+from bert_gpu.finetune.tables import (
+    DIALECTS,
+    Part,
+    Table,
+    class_names,
+    hash_of,
+    share_of,
+)
 from bert_gpu.finetune.tasks import SPLITS, TASKS
 from bert_gpu.settings import UserError, shortened, shortened_path
 
@@ -54,13 +61,14 @@ class Loaded:
       source: Source. path: of the file. digest: SHA-256 of the file. num_examples: N.
       has_pairs: whether they are pairs of texts. num_skipped: examples that were left out, and
       why_skipped: which ones. labels: the distinct ones of texts. warnings: of what the user may
-      not expect of them.
+      not expect of them. text_hashes: uint64 (N,), equal where the texts of examples are equal, in
+      any order, whatever their white space; label_hashes: the same of their labels, 0 without one.
     """
 
     source, path, digest, num_examples = None, None, None, 0
     has_pairs, num_skipped = False, 0
     why_skipped = "lines with another number of columns than the first"
-    labels, warnings = (), ()
+    labels, warnings, text_hashes, label_hashes = (), (), None, np.uint64(0)
 
     def __len__(self):
         return self.num_examples
@@ -140,6 +148,7 @@ class Examples(Loaded):
         for _, row in self.table.rows():
             cell, share = row[self.label].strip(), share_of(self._texts(row))
             cells[cell] = max(share, cells.get(cell, 0.0))
+        self.task = with_separator(self.task, cells)
         for cell, labels in read_labels(cells, self.task, names=self.names).items():
             for label in labels:
                 highest[label] = max(cells[cell], highest.get(label, 0.0))
@@ -147,9 +156,13 @@ class Examples(Loaded):
 
     def _scan(self):
         """Reads the file once: counts examples, collects labels."""
-        codes, found, count = [], {}, 0
+        codes, found, count, hashes = [], {}, 0, []
         for chunk in self.chunks():
             count += len(chunk.lines)
+            hashes += [
+                hash_of(*(" ".join(text.split()) for text in texts))
+                for texts in zip(chunk.texts_a, chunk.texts_b or chunk.texts_a, strict=True)
+            ]
             if not self.has_labels:
                 continue
             for line, label in zip(chunk.lines, chunk.labels, strict=True):
@@ -158,6 +171,7 @@ class Examples(Loaded):
         self.check_some(count)
         self.num_examples, self.num_skipped = count, self.table.num_skipped
         self.digest = self.table.digest
+        self.text_hashes = np.array(hashes, np.uint64)
         if self.has_labels:
             self._keep_labels({cell: line for cell, (_, line) in found.items()}, codes)
 
@@ -168,12 +182,15 @@ class Examples(Loaded):
           lines: {cell: its first line}. codes: list of N indices of them.
         """
         is_training = self.needs_label and self.classes is None
+        self.task = with_separator(self.task, lines)
         found = read_labels(lines, self.task, self.classes, self.names, not is_training)
         self.label_names, self.label_sets = tuple(found), tuple(found.values())
         self.label_lines = tuple(map(lines.get, found))
         self.labels = tuple(dict.fromkeys(itertools.chain.from_iterable(self.label_sets)))
         places = {cell: place for place, cell in enumerate(found)}
         codes = np.array([places.get(cell, -1) for cell in lines], np.int32)[np.array(codes, int)]
+        hashes = [hash_of(*(str(number_in(x) or x) for x in one)) for one in self.label_sets]
+        self.label_hashes = np.array([*hashes, 0], np.uint64)[codes]  # of code -1 the 0
         blank, has_label = [cell for cell in lines if cell not in found], codes >= 0
         self.label_codes, spelling = codes, f"{self.task.label!r} is {shown(map(repr, blank))}"
         if not found:
@@ -188,10 +205,18 @@ class Examples(Loaded):
         if self.needs_label:
             self.label_codes, self.left_out = codes[has_label], frozenset(blank)
             self.num_examples = len(self.label_codes)
+            self.text_hashes = self.text_hashes[has_label]
+            self.label_hashes = self.label_hashes[has_label]
         if self.task.kind == "classification" and are_measures(self.labels):
             self.warnings += (
                 f"{self.task.label!r} has numbers such as {self.labels[0]}, which are taken "
                 "for classes; to predict numbers, give --task_kind=regression",
+            )
+        if is_training and self.task.kind == "multilabel":
+            odd = shown(map(repr, check_cells(self.path, lines, self.labels)))
+            self.warnings += bool(odd) * (
+                f"labels such as {odd} contain what may separate labels, and "
+                f"{self.task.separator} does; if each is several labels, write JSON lists",
             )
         classes = self.classes or self.task.labels or self.names
         if self.has_labels and classes and self.task.kind != "regression":

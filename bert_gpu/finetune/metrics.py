@@ -18,14 +18,14 @@ def accuracy(probabilities, labels):
     return float(accuracy_score(labels, np.argmax(probabilities, -1)))
 
 
-def f1(probabilities, labels):
-    """F1 of class 1 (the last in order: "1" of "0" and "1") for two classes, the unweighted mean
-    over the classes for more, also over those that the model lacks.
+def f1(probabilities, labels, positive=1):
+    """F1 of the class `positive` for two classes, the unweighted mean over the classes for more,
+    also over those that the model lacks.
 
     None when no example has the label of a class that it averages.
     """
     if probabilities.shape[1] == 2:
-        return _f1(probabilities, labels, [1])
+        return _f1(probabilities, labels, [positive])
     return f1_of_classes(probabilities, labels)
 
 
@@ -44,8 +44,8 @@ def _f1(probabilities, labels, wanted):
 
 
 def auc(probabilities, labels):
-    """Area under the ROC curve: of class 1 for two classes, the unweighted mean over each class
-    against the rest for more. None unless every class occurs.
+    """Area under the ROC curve: for two classes of either, whose areas are equal, the unweighted
+    mean over each class against the rest for more. None unless every class occurs.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -158,8 +158,8 @@ METRICS = dict(
 )
 
 
-def compute_metrics(outputs, targets, names=("accuracy", "f1", "auc", "loss")):
-    """{name: float or None} of the metrics `names`.
+def compute_metrics(outputs, targets, names=("accuracy", "f1", "auc", "loss"), positive=1):
+    """{name: float or None} of the metrics `names`. positive: of two classes that of F1.
 
     Args:
       outputs: of a problem type's `outputs`: float (N, C); rows of a classifier's sum to 1.
@@ -168,4 +168,5 @@ def compute_metrics(outputs, targets, names=("accuracy", "f1", "auc", "loss")):
     outputs, targets = np.asarray(outputs), np.asarray(targets)
     if not np.isfinite(outputs).all():  # a model that has overflowed predicts nothing
         return dict.fromkeys(names)
-    return {name: METRICS[name](outputs, targets) for name in names}
+    metrics = METRICS | dict(f1=lambda *pair: f1(*pair, positive))
+    return {name: metrics[name](outputs, targets) for name in names}

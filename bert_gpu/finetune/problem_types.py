@@ -6,7 +6,6 @@ Legend: N examples, B batch, C scores for an example (classes, labels, or 1).
 """
 
 import dataclasses
-import json
 import math
 import re
 
@@ -18,22 +17,31 @@ from bert_gpu.settings import UserError, shortened, shortened_path
 tf = Later("tensorflow")
 heads = Later("bert_gpu.finetune.heads")
 
-SEPARATOR = ","  # of the labels in a cell
+NEGATION = "(not|non|no|nt|un|in|im|il|ir|dis|without)"  # before the name that it negates
+NEGATIVE = "no|not|none|false|negative|without"  # of any name
+SEPARATOR = ","  # of the labels in a cell, where nothing tells another
 
 
 class ProblemType:
     """What every problem type has; here those of texts.
 
-    config_name: its name in config.json of Hugging Face, None where it has none. target: the name
-    of the targets in a batch. notes: {field of start.TaskNotes: value} that it is stored with.
+    class_weights, positive_label: of Classification. config_name: its name in config.json of
+    Hugging Face, None where it has none. target: the name of the targets in a batch. stored: those
+    of its fields that are also fields of start.TaskNotes.
     """
 
-    config_name, target, notes = None, "labels", {}
+    config_name, target, stored = None, "labels", ()
+    class_weights = positive_label = None
 
     @property
     def head(self):
         """The heads.Head whose scores it reads."""
         return heads.CLASSIFIER
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """{field of start.TaskNotes: value} that it is stored with."""
+        return {name: x for name in self.stored if (x := getattr(self, name)) is not None}
 
     def kept(self, logits, batch):
         """What is kept of the scores of each row (B, ...) of an evaluation: a list of B arrays.
@@ -58,12 +66,14 @@ class Classification(ProblemType):
     """One of C classes; the loss is the cross-entropy, in nats.
 
     label_smoothing: fraction of the target spread evenly over all classes (Szegedy et al. 2016,
-    arXiv 1512.00567, section 7). class_weights: C factors of the losses, or None.
+    arXiv 1512.00567, section 7). class_weights: C factors of the losses, or None. positive_label:
+    of two classes that of F1, else None.
     """
 
     label_smoothing: float = 0.0
     class_weights: tuple[float, ...] | None = None
-    config_name = "single_label_classification"
+    positive_label: str | None = None
+    config_name, stored = "single_label_classification", ("positive_label",)
     metrics = ("accuracy", "f1", "auc", "loss")
 
     def targets(self, examples, labels):
@@ -141,11 +151,14 @@ class Regression(ProblemType):
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabel(ProblemType):
-    """Any number of C labels, in one cell: separated by commas, or a JSON list. The loss is the
-    mean binary cross-entropy over the labels, in nats.
+    """Any number of C labels, in one cell (labels.py). The loss is the mean binary cross-entropy
+    over the labels, in nats.
+
+    separator: between the labels of a cell.
     """
 
-    config_name = "multi_label_classification"
+    separator: str = SEPARATOR
+    config_name, stored = "multi_label_classification", ("separator",)
     metrics = ("f1_micro", "f1_macro", "exact_match", "loss")
 
     def targets(self, examples, labels):
@@ -173,9 +186,11 @@ class MultiLabel(ProblemType):
         return np.exp(-np.logaddexp(0, -logits))
 
     def predicted_labels(self, outputs, labels):
-        """The labels that are more probable than not, separated by commas."""
+        """The labels that are more probable than not, with the separator between them."""
         return [
-            SEPARATOR.join(label for label, value in zip(labels, row, strict=True) if value > 0.5)
+            self.separator.join(
+                label for label, value in zip(labels, row, strict=True) if value > 0.5
+            )
             for row in outputs
         ]
 
@@ -185,7 +200,7 @@ PROBLEM_TYPES = dict(classification=Classification, regression=Regression, multi
 
 def check_plain_loss(config, task):
     """UserError when a FinetuneConfig changes the loss of classes, and the task has none."""
-    for flag in ("label_smoothing", "class_weights"):
+    for flag in ("label_smoothing", "class_weights", "positive_label"):
         if getattr(config, flag):
             raise UserError(
                 f"--{flag}={getattr(config, flag)}: applies to classification only, not to "
@@ -206,6 +221,30 @@ def find_classes(examples, names, order=()):
         )
     rank = order.index if order else number_in if are_numbers(names) else str
     return tuple(sorted(sorted(names), key=rank))
+
+
+def choose_positive(labels: tuple[str, ...], named: str | None) -> str | None:
+    """The class of two that F1 is of: the one that --positive_label names, else the last that does
+    not negate the other; None of more classes. UserError for a name of no class.
+    """
+    if named is not None and (named not in labels or len(labels) != 2):
+        raise UserError(
+            f"--positive_label={named[:60]}: must be one of two classes, and the classes are "
+            f"{', '.join(labels)}"[:300]
+        )
+    if named is not None or len(labels) != 2:
+        return named
+    pairs = (labels[::-1], labels)
+    return next((name for name, other in pairs if not is_negation(name, other)), labels[1])
+
+
+def is_negation(name: str, other: str) -> bool:
+    """Whether the name of a class negates that of another: not_spam, non-spam and no of spam,
+    is_not_spam of is_spam.
+    """
+    name, other = (re.sub(r"[\W_]", "", label.casefold()) for label in (name, other))
+    rest = re.sub("^(is|has|with)(?=.)", "", other)
+    return re.fullmatch(f"{NEGATIVE}|(is|has)?{NEGATION}(is|has|with)?{rest}", name) is not None
 
 
 def index_labels(examples, labels):
@@ -241,20 +280,6 @@ def are_measures(labels):
         and None not in numbers
         and not all(number.is_integer() for number in numbers)
     )
-
-
-def labels_in(cell):
-    """The labels in a cell, as `plain_label` has them: those of a JSON list, or those between
-    commas; without repetitions.
-    """
-    if cell.startswith("["):
-        try:
-            found = [str(label) for label in json.loads(cell)]
-        except (ValueError, RecursionError):
-            found = cell.split(SEPARATOR)
-    else:
-        found = cell.split(SEPARATOR)
-    return list(dict.fromkeys(plain_label(label) for part in found if (label := part.strip())))
 
 
 def unknown_label(examples, line, label, labels):

@@ -147,14 +147,14 @@ def is_tagged(path, table):
     return first[2].strip(" ") in cells[:-1] and cells[-1] in tags
 
 
-def write_results(output_dir, metrics, examples, checkpoint, step):
+def write_results(output_dir, metrics, examples, checkpoint, step, positive_label=None):
     """Writes eval_results.json and, as lines "name = value", eval_results.txt.
 
     Args:
       metrics: {stem of a file: {name: value}}: those of the first dev file stand at the top level;
         where there are several files with labels, each has its own under its stem, too.
       examples: {phase: list of Examples}. checkpoint: path of the model. step: of its training,
-        None without one.
+        None without one. positive_label: of two classes that of F1.
     """
     dev = [part.source.stem for part in examples["eval"]]
     sizes = {part.source.stem: len(part) for parts in examples.values() for part in parts}
@@ -167,6 +167,7 @@ def write_results(output_dir, metrics, examples, checkpoint, step):
         checkpoint=checkpoint,
         step=step,
         data=describe_data(examples),
+        **(dict(positive_label=positive_label) if positive_label else {}),
     )
     write(output_dir, EVAL_RESULTS, [json.dumps(values, indent=1), "\n"])
     lines = [
@@ -174,6 +175,7 @@ def write_results(output_dir, metrics, examples, checkpoint, step):
         for stem in dev
         for name in parts[stem]
     ]
+    lines += [f"positive_label = {positive_label}\n"] * bool(positive_label)
     write(output_dir, RESULTS_TEXT, sorted(lines))
 
 
@@ -186,20 +188,21 @@ def describe_data(examples):
     }
 
 
-def read_results(output_dir, examples, checkpoint, step):
-    """The metrics, as for `write_results`, that were written for the same model and the same files;
-    None without such.
+def read_results(output_dir, examples, checkpoint, step, positive_label=None):
+    """The metrics, as for `write_results`, that were written for the same model, the same files and
+    the same class of F1; None without such.
     """
     try:
         with open(os.path.join(output_dir, EVAL_RESULTS), encoding="utf-8") as file:
             values = json.load(file)
         stated = [values[name] for name in ("checkpoint", "step", "data")]
+        stated.append(values.get("positive_label"))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     stems = [part.source.stem for phase in ("eval", "predict") for part in examples.get(phase, ())]
-    if stated != [checkpoint, step, describe_data(examples)] or not stems:
+    if stated != [checkpoint, step, describe_data(examples), positive_label] or not stems:
         return None
-    about = ("num_examples", "checkpoint", "step", "data", *stems)
+    about = ("num_examples", "checkpoint", "step", "data", "positive_label", *stems)
     first = {name: value for name, value in values.items() if name not in about}
     found = {stem: values.get(stem, {}) for stem in stems} | {stems[0]: first}
     return {

@@ -112,6 +112,7 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     with workers.together(), standard_input_spooled(settings.run) as run:
         settings = dataclasses.replace(settings, run=run)
         examples = read_splits(task, run, phases, trained and trained.labels)
+        task = examples[phases[0]][0].task  # with the separator of its labels
         workers.check_alike(data_facts(examples))
         results.check_predictions_file(run, examples.get("predict", ()), task_type.PREDICTED)
         with open_folder(run.output_dir, settings.overwrite, trains, start, workers) as opened:
@@ -203,6 +204,12 @@ def prepare(settings, task, examples, trained, notes, folder, stored):
         for name, default in task_type.defaults(first).items()
     }
     settings = dataclasses.replace(settings, tokens=dataclasses.replace(settings.tokens, **tokens))
+    settings = dataclasses.replace(
+        settings,
+        run=dataclasses.replace(
+            settings.run, positive_label=told("positive_label", settings.run, notes, None)
+        ),
+    )
     problem_type = task_type.make_problem_type(settings, task, start.labels, training_examples)
     if notes is not None and notes.tag_scheme:
         problem_type = dataclasses.replace(problem_type, tag_scheme=notes.tag_scheme)
@@ -220,6 +227,8 @@ def prepare(settings, task, examples, trained, notes, folder, stored):
     settings, fixed = with_best_metric(settings, names), None
     if trained is None:
         fixed = fixed_settings(settings, task, devices, start, first, length) | tokens
+        if stored is None or "positive_label" in stored["settings"]:  # older runs lack it
+            fixed |= dict(positive_label=problem_type.positive_label)
     found = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
     devices.workers.check_alike(fixed or found)
     if trained is None:
@@ -320,8 +329,10 @@ def train_task(prepared, state, predict, console, clock):
 
 def earlier_results(prepared, outcome):
     """The metrics that were written of the same model and data as after a training, or None."""
-    where = (prepared.folder.path, prepared.examples, prepared.path, outcome.progress.step)
-    return prepared.devices.workers.from_chief(results.read_results, *where)
+    what = (prepared.examples, prepared.path, outcome.progress.step)
+    return prepared.devices.workers.from_chief(
+        results.read_results, prepared.folder.path, *what, prepared.problem_type.positive_label
+    )
 
 
 def take_exported(prepared, state):
@@ -368,7 +379,7 @@ def evaluate_and_predict(prepared, predict, outcome, console):
       {stem of a file: {name: value}}, of a test file without labels {}.
     """
     workers, task_type, path = prepared.devices.workers, prepared.task_type, prepared.folder.path
-    metrics, predicted = {}, []
+    metrics, predicted, positive = {}, [], prepared.problem_type.positive_label
     for phase in ("eval", "predict"):
         for one in evaluations(prepared, predict, phase):
             metrics[one.stem] = judge(prepared, one)
@@ -378,10 +389,12 @@ def evaluate_and_predict(prepared, predict, outcome, console):
                 predicted.append(workers.from_chief(task_type.write, path, one))
     if "eval" in prepared.examples:
         what = (metrics, prepared.examples, prepared.path, step_of(prepared, outcome))
-        workers.from_chief(results.write_results, path, *what)
+        workers.from_chief(results.write_results, path, *what, positive)
     sizes = {part.source.stem: len(part) for part in prepared.files}
     lines = [(stem, sizes[stem], *values.values()) for stem, values in metrics.items()]
     console.say(results.table([("", "examples", *prepared.metric_names), *lines]))
+    if positive and "f1" in prepared.metric_names:
+        console.say(f"f1 is that of {positive!r}; --positive_label names the other class")
     console.say(f"model: {prepared.path}" + "".join(f"; predictions: {one}" for one in predicted))
     return metrics
 
@@ -487,6 +500,9 @@ def describe(prepared):
     rows += [(name.replace("_", " "), text) for name, text in prepared.problem_type.notes.items()]
     source = None if start.path == NONE else start.path
     rows.append(("vocabulary", models.describe_tokenizer(start.tokenizer, source)))
+    if weights := prepared.problem_type.class_weights:
+        weights = [f"{label} {x:.4g}" for label, x in zip(start.labels, weights, strict=True)]
+        rows.append(("class weights", ", ".join(weights)))
     if start.unused:
         rows.append(("left over", start.unused))
     if start.fresh:

@@ -7,11 +7,13 @@ import shutil
 import sys
 import tempfile
 
+import numpy as np
+
 from bert_gpu import files
 from bert_gpu.environment import Later
 from bert_gpu.files import read_json
 from bert_gpu.finetune.config import FILES, STANDARD_INPUT, FinetuneConfig
-from bert_gpu.finetune.examples import Source, check_alike
+from bert_gpu.finetune.examples import Loaded, Source, check_alike
 from bert_gpu.finetune.tables import Part
 from bert_gpu.finetune.task_types import open_task_type
 from bert_gpu.finetune.tasks import find_folder, find_tables
@@ -84,10 +86,28 @@ def read_splits(task, config, phases, labels=None):
             task_type.open_examples(task, source, needs_label, labels)
             for source in find_sources(task, config, FILES[phase])
         ]
+        task = found[phase][0].task  # with the separator of its labels
         if phase == "train":
             labels = task.labels or found[phase][0].labels
     check_alike(task, [part for parts in found.values() for part in parts])
+    for phase in phases[1:] if "train" in found else ():
+        for part in found[phase]:
+            part.warnings += describe_overlap(found["train"][0], part)
     return found
+
+
+def describe_overlap(train: Loaded, part: Loaded) -> tuple[str, ...]:
+    """A warning of the examples that have the same texts as examples of the training, if any, and
+    of those among them that have another label than each of these.
+    """
+    is_same = np.isin(part.text_hashes, train.text_hashes)
+    own, known = (3 * one.text_hashes + one.label_hashes for one in (part, train))
+    num_others = np.sum(is_same & (part.label_hashes > 0) & ~np.isin(own, known))
+    return bool(is_same.any()) * (
+        f"{np.sum(is_same):,} of the {len(part):,} {part.source.stem} examples "
+        f"({np.mean(is_same):.1%}) have the same texts as training examples, {num_others:,} of "
+        "them with another label; a model may know them by heart, so leave them out of one file",
+    )
 
 
 def find_sources(task, config, split):

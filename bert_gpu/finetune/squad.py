@@ -13,9 +13,11 @@ import hashlib
 import itertools
 import re
 
+import numpy as np
+
 from bert_gpu import files
 from bert_gpu.finetune.examples import Loaded
-from bert_gpu.finetune.tables import read_pieces
+from bert_gpu.finetune.tables import hash_of, read_pieces
 from bert_gpu.settings import UserError, shortened_path
 from bert_gpu.text.encodings import not_utf8
 
@@ -104,6 +106,9 @@ class Questions(Loaded):
         self.has_impossible = any(not one.answers for one in told)
         self.check_some(len(self.questions))
         self.num_examples = len(self.questions)
+        self.text_hashes = np.array(
+            [hash_of(one.text, self.contexts[one.context]) for one in self.questions], np.uint64
+        )
 
     def _paragraphs(self, content):
         """Yields (context, list of Question) of each paragraph; their `start` is as in the file."""

@@ -9,6 +9,7 @@ from bert_gpu.files import CHECKSUM, json_checksum, read_json
 from bert_gpu.finetune import tasks
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, TokenConfig
 from bert_gpu.finetune.heads import CLASSIFIER, HEADS, Head
+from bert_gpu.finetune.labels import SEPARATORS
 from bert_gpu.finetune.tag_schemes import NAMES
 from bert_gpu.finetune.task_types import open_task_type
 from bert_gpu.interop import models
@@ -205,6 +206,10 @@ class TaskNotes(Settings):
     max_query_length: int | None = like(TokenConfig, "max_query_length")
     version_2_with_negative: bool | None = like(TokenConfig, "version_2_with_negative")
     tag_scheme: str | None = setting(None, "How tags spell entities.", choices=NAMES)
+    separator: str | None = setting(
+        None, "What is between the labels of a cell.", choices=SEPARATORS
+    )
+    positive_label: str | None = like(FinetuneConfig, "positive_label")
 
 
 def write_notes(task, has_pairs, max_seq_length, tokens):
@@ -227,7 +232,7 @@ def read_notes(path, head=CLASSIFIER):
     file = os.path.join(path, TASK)
     if os.path.exists(file):
         fields = fields_of(TaskNotes)
-        optional = (*fields_of(TokenConfig), "tag_scheme")
+        optional = (*fields_of(TokenConfig), "tag_scheme", "separator", "positive_label")
         keys = tuple(name for name in fields if name not in optional)
         notes = read_json(file, "the task of a fine-tuned model", fields, keys=keys)
         return TaskNotes(**{name: notes.get(name) for name in fields})

@@ -338,5 +338,10 @@ def share_of(texts):
     """A number in [0, 1) that depends on the texts of an example alone, not on their order, so
     that equal examples stay in one split whenever and wherever a table is split.
     """
+    return hash_of(*texts) / 2**64
+
+
+def hash_of(*texts: str | None) -> int:
+    """A number in [0, 2**64) that depends on some texts and not on their order."""
     joined = "\0".join(sorted(text or "" for text in texts)).encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.sha256(joined).digest()[:8], "big") / 2**64
+    return int.from_bytes(hashlib.sha256(joined).digest()[:8], "big")

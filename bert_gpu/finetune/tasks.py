@@ -47,6 +47,7 @@ class TaskSpec:
       endings: of its files. stems_like: {split: regular expression} of the names of its files
         without ending, in any case, where they have no fixed ones.
       max_seq_length: maximum tokens of a row, unless it is set.
+      separator: between several labels in a cell; None = as the column of the first file has it.
     """
 
     name: str
@@ -68,6 +69,7 @@ class TaskSpec:
     endings: tuple[str, ...] = (*ENDINGS, "json")
     stems_like: dict = dataclasses.field(default_factory=dict)
     max_seq_length: int = 128
+    separator: str | None = None
 
     def stems(self, split):
         """The names of a split's files, without their ending."""

@@ -34,11 +34,16 @@ def make_problem_type(settings, task, labels, examples):
     config = settings.run
     if task.kind != "classification":
         problem_types.check_plain_loss(config, task)
-        return problem_types.PROBLEM_TYPES[task.kind]()
+        return (
+            problem_types.MultiLabel(task.separator or problem_types.SEPARATOR)
+            if task.kind == "multilabel"
+            else problem_types.Regression()
+        )
+    positive = problem_types.choose_positive(labels, config.positive_label)
     if examples is None:
-        return problem_types.Classification()
+        return problem_types.Classification(positive_label=positive)
     weights = config.class_weights and class_weights(config.class_weights, labels, examples)
-    return problem_types.Classification(config.label_smoothing, weights)
+    return problem_types.Classification(config.label_smoothing, weights, positive)
 
 
 def class_weights(text, labels, examples):
@@ -91,7 +96,8 @@ def metric_names(task, problem_type, labels):
 
 
 def judge(evaluated, names):
-    return compute_metrics(*labelled(evaluated), names)
+    positive, labels = evaluated.problem_type.positive_label, evaluated.labels
+    return compute_metrics(*labelled(evaluated), names, labels.index(positive) if positive else 1)
 
 
 def labelled(evaluated):

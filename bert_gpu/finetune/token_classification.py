@@ -41,11 +41,7 @@ class Tagging(problem_types.ProblemType):
     """
 
     tag_scheme: str | None = None
-    head, target = HEAD, "token_labels"
-
-    @property
-    def notes(self) -> dict[str, str]:
-        return dict(tag_scheme=self.tag_scheme)
+    head, target, stored = HEAD, "token_labels", ("tag_scheme",)
 
     def losses(self, logits, targets):
         """(B, S, C) and int32 (B, S) -> float32 (B,), the sum over the words of each row."""

@@ -352,9 +352,10 @@ class EndingConfig(Settings):
         False, "Export the best checkpoint (--best_metric) to model/ instead of the last one."
     )
 
-    def criterion(self, values):
+    def criterion(self, values, is_first=False):
         """The value of a validation, {name: value}, by which the lowest is the best; None where it
-        is not defined. UserError when the validation does not report --best_metric.
+        is not defined. UserError when the validation does not report --best_metric, or the first
+        one, before any step, does not define it.
         """
         if self.best_metric not in values:
             raise UserError(
@@ -362,6 +363,12 @@ class EndingConfig(Settings):
                 f"{', '.join(values)}; name one of these"
             )
         value = values[self.best_metric]
+        if is_first and value is None:
+            raise UserError(
+                f"--best_metric={self.best_metric}: is not defined on the validation data, as F1 "
+                "and AUC are not where a class is missing; validate on other data, or name another "
+                f"metric ({', '.join(name for name in values if values[name] is not None)})"[:300]
+            )
         return value if value is None or self.best_metric.endswith("loss") else -value
 
     def is_stale(self, num_worse):

@@ -92,7 +92,7 @@ def number(value):
 def data_facts(stored):
     settings, free = stored["settings"], stored.get("free", {})
     facts, data = {}, settings.get("training_data")
-    for name in ("task_name", "text_a", "text_b", "label", "labels"):  # of fine-tuning
+    for name in ("task_name", "text_a", "text_b", "label", "labels", "positive_label"):
         if settings.get(name) is not None:
             value = settings[name]
             facts[name] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -188,5 +188,9 @@ def evaluation_facts(path, step, model_path):
     written = os.path.getmtime(os.path.join(model_path, "config.json"))
     if values.pop("step", None) not in (None, step) or os.path.getmtime(results) < written:
         return {}
-    values = {name: v for name, v in values.items() if isinstance(v, int | float)}
+    values = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, int | float) or name == "positive_label"
+    }
     return {"evaluation": ", ".join(f"{name} {number(v)}" for name, v in values.items())}

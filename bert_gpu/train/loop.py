@@ -180,7 +180,7 @@ class Loop:
         """Validates before the first step, and what was saved without its validation."""
         step = self.progress.step
         if step == 0 and (values := self._validate()) is not None:
-            self.ending.criterion(values)  # refuses a metric that there is not
+            self.ending.criterion(values, is_first=True)
         elif step and self.progress.validation_failed:
             if (values := self._validate()) is not None:
                 self._judge_validation(values)

@@ -131,6 +131,7 @@ def summary(run):
         labels = settings.get("labels")
         classes = f", {len(labels)} labels" if isinstance(labels, list) and labels else ""
         facts["task"] = f"{settings['task_name']}{classes}"
+        facts["F1 is of"] = settings.get("positive_label")
     facts["data"] = describe_data(run)
     total = "" if plan.get("num_steps") is None else f" of {plan['num_steps']:,}"
     epochs = run.last("epoch")

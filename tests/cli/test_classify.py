@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 import safetensors.numpy
 
 from bert_gpu.cli import classify, flags
-from bert_gpu.files import CHECKSUM
+from bert_gpu.files import CHECKSUM, json_checksum
 from bert_gpu.finetune import problem_types
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
@@ -29,6 +30,8 @@ from bert_gpu.text.wordpiece import WordPieceTokenizer
 from bert_gpu.train import run as engine
 from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.step import TrainStep
+from bert_gpu.watch.run_data import read_run
+from bert_gpu.watch.sections import summary
 from tests.interop.test_huggingface import needs_oracle, oracle_python
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -135,7 +138,17 @@ def predictions(output):
 
 def test_a_run_writes_its_files_and_learns(trained):
     results = json.loads((trained / "eval_results.json").read_text())
-    assert set(results) == {"accuracy", "f1", "auc", "loss", "dev", "test", *ABOUT}
+    assert set(results) == {
+        "accuracy",
+        "f1",
+        "auc",
+        "loss",
+        "positive_label",
+        "dev",
+        "test",
+        *ABOUT,
+    }
+    assert results["positive_label"] == "yes"
     assert results["dev"]["num_examples"] == 30 and results["step"] == 48
     assert set(results["data"]) == {"dev", "test"}
     assert (
@@ -248,7 +261,8 @@ def test_predicting_alone_takes_the_fine_tuned_model(trained, workplace, capsys,
     assert code == 0 and sorted(os.listdir(output)) == ["eval_results.json", "eval_results.txt"]
     values = json.loads((output / "eval_results.json").read_text())
     lines = (output / "eval_results.txt").read_text().splitlines()
-    assert lines == sorted(f"{name} = {values[name]}" for name in ("accuracy", "auc", "f1", "loss"))
+    names = ("accuracy", "auc", "f1", "loss", "positive_label")
+    assert lines == sorted(f"{name} = {values[name]}" for name in names)
     first, second = (
         json.loads((folder / "eval_results.json").read_text()) for folder in (trained, output)
     )
@@ -432,7 +446,7 @@ def test_a_model_without_notes_still_predicts(trained, workplace, capsys, tmp_pa
         (
             "classification",
             ["red", "none"],
-            {"accuracy", "f1", "auc", "loss"},
+            {"accuracy", "f1", "auc", "loss", "positive_label"},
             [
                 "--pictures",
                 "--best_metric=f1",
@@ -465,7 +479,10 @@ def test_kinds_of_tasks(workplace, capsys, tmp_path, kind, cells, metrics, flags
     assert code == 0, err
     values = json.loads((tmp_path / "run" / "eval_results.json").read_text())
     assert set(values) == metrics | {"dev", "test", *ABOUT} and values["num_examples"] > 9
-    assert min(values[name] for name in metrics - {"loss", "spearman"}) > 0.9, values
+    assert min(values[name] for name in metrics - {"loss", "spearman", "positive_label"}) > 0.9
+    if kind == "classification":  # red, because the other class is "none"
+        assert values["positive_label"] == "red" and "f1 is that of 'red'" in out
+        assert re.search(r"class weights: +none [0-9.]+, red [0-9.]+\n", out)
     said = json.loads((tmp_path / "run" / "model" / "config.json").read_text())["problem_type"]
     assert said == problem_types.PROBLEM_TYPES[kind].config_name
     (tmp_path / "run" / "model" / "task.json").unlink()  # config.json tells the kind, too
@@ -584,7 +601,7 @@ def test_what_the_checkpoint_lacks_is_named(workplace, capsys, tmp_path):
     code, out, _ = call(
         capsys, *inputs(workplace, tmp_path / "run", "--num_train_steps=1", "--do_train")
     )
-    assert code == 0 and "fresh weights:  classifier/bias, classifier/kernel" in out
+    assert code == 0 and "fresh weights:   classifier/bias, classifier/kernel" in out
     assert sorted(os.listdir(tmp_path / "run")) == [
         ".run.lock",
         "checkpoints",
@@ -606,7 +623,7 @@ def test_a_head_of_its_own_and_dropout_are_stored_and_fixed(workplace, capsys, t
     code, out, _ = call(capsys, *inputs(workplace, tmp_path / "mean", *head, *short))
     assert (
         code == 0
-        and "fresh weights:  classifier/bias, classifier/kernel, pooler/bias, pooler/kernel" in out
+        and "fresh weights:   classifier/bias, classifier/kernel, pooler/bias, pooler/kernel" in out
     )
     config = json.loads((tmp_path / "mean" / "model" / "config.json").read_text())
     stored = [
@@ -880,6 +897,58 @@ def test_rows_without_a_label_in_one_process(workplace, tmp_path):
     assert len((output / "predictions.tsv").read_text().splitlines()) == 1 + 21 + 3
     for split, outcome in (("train", "are left"), ("dev", "are left"), ("test", "count in no")):
         assert f"3 of the {split} examples have no label" in done.stderr and outcome in done.stderr
+
+
+def test_the_class_of_f1_is_remembered_chosen_and_fixed(trained, workplace, capsys, tmp_path):
+    """--positive_label goes before the model's own, which task.json has; a resumed run keeps it."""
+    shutil.copytree(trained / "model", tmp_path / "model")
+    notes = json.loads((tmp_path / "model" / "task.json").read_text())
+    assert notes["positive_label"] == "yes"
+    card, run = (trained / "model" / "README.md").read_text(), read_run(str(trained), "run")
+    assert "| positive_label | yes |" in card and summary(run)["F1 is of"] == "yes"
+    notes |= dict(positive_label="no")
+    notes[CHECKSUM] = json_checksum({k: v for k, v in notes.items() if k != CHECKSUM})
+    (tmp_path / "model" / "task.json").write_text(json.dumps(notes))
+    asked = ["--do_eval", f"--data_dir={workplace / 'data'}", FLAGS[0]]
+    asked += [f"--init_checkpoint={tmp_path / 'model'}", f"--output_dir={tmp_path / 'out'}"]
+    for more, label in ([], "no"), (["--positive_label=yes"], "yes"):
+        code, out, err = call(capsys, *asked, *more)
+        assert code == 0 and f"f1 is that of '{label}'" in out, err
+        values = json.loads((tmp_path / "out" / "eval_results.json").read_text())
+        assert values["positive_label"] == label
+    code, _, err = call(capsys, *inputs(workplace, trained), "--positive_label=no")
+    assert code == 2 and "positive_label: yes -> no" in err
+    code, _, err = call(capsys, *asked, "--positive_label=maybe")
+    assert code == 2 and "--positive_label=maybe: must be one of two classes" in err
+
+
+@pytest.mark.long
+def test_the_separator_of_the_training_reads_and_writes_other_files(workplace, capsys, tmp_path):
+    """Of labels with commas, which ; separates: predictions, and an evaluation without training."""
+    labels, generator = ("red, warm", "cat"), np.random.default_rng(4)
+    rows = ["text\tlabels"]
+    for number in range(120):
+        own = [label for bit, label in enumerate(labels) if number >> bit & 1]
+        words = [*generator.choice(["the", "a"], 2), *(label.split(",")[0] for label in own)]
+        rows.append(" ".join(words) + "\t" + ";".join(own))
+    (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n")
+    asked = [f"--init_checkpoint={workplace / 'model'}", "--task_kind=multilabel", FLAGS[0]]
+    asked += ["--task_name=single", "--label=labels", f"--train_file={tmp_path / 'all.tsv'}"]
+    asked += ["--num_train_steps=1", f"--output_dir={tmp_path / 'run'}", "--nodo_eval"]
+    command = [sys.executable, "run_classifier.py", *asked]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0 and "labels such as 'red, warm' contain" in done.stderr, done.stderr
+    assert re.search(r"separator: +;\n", done.stdout)
+    notes = json.loads((tmp_path / "run" / "model" / "task.json").read_text())
+    assert notes["separator"] == ";"
+    path = tmp_path / "one.tsv"
+    path.write_text("text\tlabels\nred cat\tred, warm\nred cat\tcat\n")
+    asked = ["--do_eval", "--do_predict", f"--dev_file={path}", f"--predict_file={path}"]
+    code, _, err = call(capsys, *asked, f"--output_dir={tmp_path / 'run'}")
+    assert code == 0 and "lacks" not in err, err  # one label, of which a part is none
+    predictions = (tmp_path / "run" / "predictions.tsv").read_text().splitlines()[1:]
+    known = {"", *labels, "cat;red, warm"}
+    assert len(predictions) == 2 and {row.split("\t")[-1] for row in predictions} <= known
 
 
 def test_a_best_metric_that_there_is_not_is_refused_before_anything_is_written(

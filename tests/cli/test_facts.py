@@ -82,9 +82,9 @@ def test_an_evaluation_counts_when_it_was_of_this_model(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     results = tmp_path / "run" / "eval_results.json"
     for said in (dict(step=12), dict(step=None), {}):  # a classifier evaluated alone: None
-        results.write_text(json.dumps(dict(loss=6.25, **said)))
+        results.write_text(json.dumps(dict(loss=6.25, positive_label="yes", data={}, **said)))
         facts = facts_beside(str(tmp_path / "run" / "model"))
-        assert facts["Results"]["evaluation"] == "loss 6.25"
+        assert facts["Results"]["evaluation"] == "loss 6.25, positive_label yes"
     results.write_text(json.dumps(dict(loss=6.25, step=6)))
     assert "evaluation" not in facts_beside(str(tmp_path / "run" / "model"))["Results"]
 

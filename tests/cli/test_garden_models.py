@@ -100,7 +100,7 @@ def test_it_is_fine_tuned_killed_resumed_evaluated_and_predicts(
     code, out, err = call(capsys, classify.main, *arguments(tmp_path / "whole"))
     assert (
         code == 0
-        and "fresh weights:  classifier/bias, classifier/kernel, pooler/bias, pooler/kernel" in out
+        and "fresh weights:   classifier/bias, classifier/kernel, pooler/bias, pooler/kernel" in out
     ), err
     kill_after_save(monkeypatch, lambda: call(capsys, classify.main, *arguments(tmp_path / "run")))
     code, out, err = call(capsys, classify.main, *arguments(tmp_path / "run"))
@@ -186,7 +186,7 @@ def test_what_fine_tuning_it_cannot_do_is_named(albert, pairs, capsys, tmp_path,
         f"--output_dir={tmp_path / 'run'}",
         flag,
     )
-    assert code == 2 and err.count("\n") == 1 and all(part in err for part in parts), err
+    assert code == 2 and all(part in err.splitlines()[-1] for part in parts), err
     assert not os.listdir(tmp_path)
 
 

@@ -300,7 +300,9 @@ def test_no_duplicates_are_reported_too(tmp_path, capsys):
         assert call(tmp_path, DOCUMENTS, flag, "--overwrite") == 0
         said = capsys.readouterr().out
         line = "duplicates: none of 20 documents equals an earlier one\n"
-        assert (line in said) == ("documents     20; dropped: 0 duplicates\n" in said) == is_reported
+        assert (
+            (line in said) == ("documents     20; dropped: 0 duplicates\n" in said) == is_reported
+        )
 
 
 def test_a_folder_as_vocabulary_is_called_a_folder(tmp_path, capsys):

@@ -364,6 +364,7 @@ def test_what_is_judged_has_a_label_and_what_is_drawn_has_one_of_the_model(tmp_p
         settings=FinetuneSettings(run=config),
         examples=part,
         rows=types.SimpleNamespace(labels=targets),
+        problem_type=PROBLEM_TYPES[kind](),
         labels=("a", "b"),
         outputs=outputs,
     )
@@ -374,3 +375,121 @@ def test_what_is_judged_has_a_label_and_what_is_drawn_has_one_of_the_model(tmp_p
         assert found["loss"] == pytest.approx(-np.mean(np.log([0.9, 0.7, 0.4, 0.7])))
     text_classification.after_evaluation(str(tmp_path), one)
     assert (tmp_path / "pictures" / "test-roc.png").exists()
+
+
+WRITERS = dict(  # of several labels in a cell, as people write them
+    json=json.dumps,
+    unescaped=lambda labels: json.dumps(labels, ensure_ascii=False),
+    python=repr,
+    pandas=lambda labels: str(tuple(labels)) if labels else "()",
+    numpy=lambda labels: " ".join(str(np.array(labels)).split("\n")) if labels else "[]",
+    comma=",".join,
+    semicolon=";".join,
+    bar="|".join,
+)
+# with quotes, escapes, brackets, separators, and characters that JSON writes as two escapes
+PLAIN_LABELS = st.text("abé1'\"\\,;|😀 \xa0()[]{}_-/", min_size=1, max_size=6).map(str.strip)
+
+
+@settings(max_examples=100)
+@given(st.sampled_from(sorted(WRITERS)), st.data())
+def test_several_labels_equal_those_that_were_written_whatever_the_writer(name, data):
+    write_cell = WRITERS[name]
+    is_joined = name in ("comma", "semicolon", "bar")
+    banned = set(',;|[](){}"') if is_joined else set()
+    labels = PLAIN_LABELS.filter(
+        lambda text: text not in ("", "-") and not set(text) & banned and text[0] not in "-1"
+    )
+    names = data.draw(st.lists(labels, min_size=2, max_size=4, unique=True))
+    sets = data.draw(st.lists(st.lists(st.sampled_from(names), unique=True), max_size=6))
+    sets = [names, *sets, names[:1], names[1:]]
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, "train", "jsonl", [write_cell(one) for one in sets])
+        config, task = config_of(folder, task_kind="multilabel")
+        [part] = read_splits(task, config, ["train"])["train"]
+        read = [set(part.label_sets[code]) for code in part.label_codes]
+        assert read == [set(one) for one in sets]
+        has_separator = any(set(one) & set(",;|") for one in names)
+        assert any("labels such as" in one for one in part.warnings) == has_separator
+        kind = text_classification.make_problem_type(
+            FinetuneSettings(run=config), part.task, tuple(names), part
+        )
+        assert not is_joined or kind.separator == dict(comma=",", semicolon=";", bar="|")[name]
+        if (
+            not has_separator
+            or not is_joined
+            and not all(any(mark in one for one in names) for mark in ",;|")
+        ):  # predictions read as they were meant
+            text = kind.predicted_labels(np.ones((1, len(names))), names)[0]
+            assert text.split(kind.separator) == names
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=2, max_size=6),
+    st.sampled_from(["json", "bool", "float", "numpy", "booleans", "comma", "space"]),
+)
+def test_one_hot_vectors_are_refused_whatever_the_writer(rows, name):
+    spell = dict(
+        json=lambda row: json.dumps([int(x) for x in row]),
+        bool=json.dumps,
+        float=lambda row: str([float(x) for x in row]),
+        numpy=lambda row: str(np.array(row, float)),
+        booleans=lambda row: str(np.array(row)),
+        comma=lambda row: ",".join(str(int(x)) for x in row),
+        space=lambda row: " ".join(str(int(x)) for x in row),
+    )[name]
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, "train", "jsonl", [spell(row) for row in rows])
+        config, task = config_of(folder, task_kind="multilabel")
+        with pytest.raises(UserError, match="line 1 has .* a one-hot vector.*write the names"):
+            read_splits(task, config, ["train"])
+
+
+@pytest.mark.parametrize("cell", ['["a", null]', "[a, b]", "['a' b]", '{"a": 1}'])
+def test_a_list_that_cannot_be_read_is_refused(tmp_path, cell):
+    write(str(tmp_path), "train", "jsonl", ["x", "y", cell])
+    config, task = config_of(str(tmp_path), task_kind="multilabel")
+    with pytest.raises(UserError, match="line 3 has .*no list; write the names of its labels"):
+        read_splits(task, config, ["train"])
+
+
+TEXTS = st.lists(
+    st.tuples(
+        st.sampled_from(["a b", "a  b", " c", "c", "d", "e f", "A b"]), st.sampled_from("xyz")
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=80)
+@given(TEXTS, TEXTS, st.booleans())
+def test_rows_that_are_also_in_the_training_are_counted(train, dev, is_tagged):
+    train, dev = [("a b", "x"), ("z", "y"), *train], [("w", "x"), *dev]
+
+    def cleaned(rows):
+        return [(" ".join(text.split()), label) for text, label in rows]
+
+    with tempfile.TemporaryDirectory() as folder:
+        for split, rows in dict(train=train, dev=dev).items():
+            texts, labels = zip(*rows, strict=True)
+            if is_tagged:
+                with open(f"{folder}/{split}.txt", "w") as file:
+                    for text, label in rows:
+                        file.writelines(f"{word} {label}\n" for word in text.split())
+                        file.write("\n")
+            else:
+                write(folder, split, "jsonl", labels, texts=texts)
+        config = FinetuneConfig(task_name="ner" if is_tagged else "single", data_dir=folder)
+        [part] = read_splits(resolve_task(config), config, ["train", "eval"])["eval"]
+    train, dev = cleaned(train), cleaned(dev)
+    known = {text for text, _ in train}
+    same = [row for row in dev if row[0] in known]
+    others = [row for row in same if row not in train]
+    wanted = (
+        f"{len(same)} of the {len(dev)} dev examples ({len(same) / len(dev):.1%}) have the same"
+    )
+    [warning] = [one for one in part.warnings if "the same texts" in one] or [""]
+    assert warning.startswith(wanted) if same else not warning
+    assert not same or f", {len(others)} of them with another label" in warning

@@ -1,11 +1,22 @@
-"""Metrics equal values worked out by hand, and are None where the data do not define them."""
+"""Metrics equal values worked out by hand, and are None where the data do not define them; F1 of
+two classes is that of the class that it names.
+"""
 
 import math
+import types
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import f1_score, roc_auc_score
 
+from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
 from bert_gpu.finetune.metrics import compute_metrics
+from bert_gpu.finetune.problem_types import number_in
+from bert_gpu.finetune.text_classification import judge, make_problem_type
+from bert_gpu.settings import UserError
+from tests.finetune.evaluations import evaluated
 
 BINARY = np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7], [0.8, 0.2], [0.45, 0.55]])
 
@@ -105,3 +116,61 @@ def test_loss_of_certain_mistakes_is_finite_and_not_cut_short():
 
 def test_no_numbers_from_a_model_that_overflowed():
     assert set(compute_metrics(np.full((2, 2), np.nan), [0, 1]).values()) == {None}
+
+
+NAMES = st.text("abzNOÉüß1", min_size=1, max_size=5)
+MARKS = st.sampled_from(["_", "-", " ", ""])
+NEGATIONS = st.sampled_from(["not", "non", "Not", "NON", "un", "no"])
+
+
+@st.composite
+def negated_pairs(draw):
+    """(name of a class, name that negates it)."""
+    name = draw(NAMES)
+    return draw(
+        st.sampled_from(
+            [(name, draw(NEGATIONS) + draw(MARKS) + name), (name, "no"), (name, "none")]
+        )
+    )
+
+
+@settings(max_examples=100)
+@given(
+    negated_pairs(), st.booleans(), st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1)
+)
+def test_f1_is_of_the_class_that_is_no_negation_and_equals_scikit_learn(pair, is_asked, rows):
+    name, negation = pair
+    assume(name.casefold() not in ("no", "none", "not", "false", "negative", "without"))
+    assume(number_in(name) is None)
+    labels = tuple(sorted(pair))
+    config = FinetuneConfig(positive_label=negation if is_asked else None)
+    task = resolve_task(config)
+    kind = make_problem_type(FinetuneSettings(run=config), task, labels, None)
+    assert kind.positive_label == (negation if is_asked else name)
+    assert kind.notes == dict(positive_label=kind.positive_label)
+    targets, predictions = np.array(rows, int).T
+    one = evaluated(
+        examples=types.SimpleNamespace(label_codes=targets),
+        rows=types.SimpleNamespace(labels=targets),
+        problem_type=kind,
+        labels=labels,
+        outputs=np.eye(2)[predictions] * 0.8 + 0.1,
+    )
+    names = [[labels[index] for index in indices] for indices in (targets, predictions)]
+    found = judge(one, ["f1", "auc"])
+    if kind.positive_label not in names[0]:
+        assert found["f1"] is None
+        return
+    wanted = f1_score(*names, pos_label=kind.positive_label, average="binary", zero_division=0)
+    assert found["f1"] == pytest.approx(wanted)
+    if len(set(targets)) == 2:
+        is_positive = np.array(names[0]) == kind.positive_label
+        scores = one.outputs[:, labels.index(kind.positive_label)]
+        assert found["auc"] == pytest.approx(roc_auc_score(is_positive, scores))
+
+
+@pytest.mark.parametrize("labels", [("a", "b", "c"), ("b", "c")])
+def test_a_positive_label_is_one_of_two_classes(labels):
+    config = FinetuneConfig(positive_label="a")
+    with pytest.raises(UserError, match=f"--positive_label=a: .*the classes are {labels[0]}, "):
+        make_problem_type(FinetuneSettings(run=config), resolve_task(config), labels, None)
