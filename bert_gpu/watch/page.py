@@ -37,15 +37,15 @@ PAGE = """<!DOCTYPE html>
 {style}
 {axis_rules}
 </style>
-<style id="rules">
+<style>
 {rules}
 </style>
 </head>
-<body data-refresh="{refresh}" data-version="{version}">
-<h1 id="title">{title}</h1>
-<p class="meta"><span id="made">{made}</span><span id="note"></span></p>
+<body>
+<h1>{title}</h1>
+<p class="meta">{made}</p>
 {controls}
-<main id="content">
+<main>
 {content}
 </main>
 <script>
@@ -64,13 +64,12 @@ def file_text(name):
     return importlib.resources.files("bert_gpu.watch").joinpath(name).read_text(encoding="utf-8")
 
 
-def page(title, made, content, *, axes, axis, refresh_seconds=0, version="", rules=""):
+def page(title, made, content, *, axes, axis, rules):
     """The text of the page.
 
     Args:
       title, made: texts below which `content`, HTML, stands. axes: those that have charts. axis:
-        the one that is chosen. refresh_seconds: 0 = not served. version: tells pages apart. rules:
-        style sheet of the content.
+        the one that is chosen. rules: style sheet of the content.
     """
     return PAGE.format(
         generator=GENERATOR,
@@ -80,8 +79,6 @@ def page(title, made, content, *, axes, axis, refresh_seconds=0, version="", rul
         axis_rules=axis_rules(),
         rules=rules,
         script=file_text("report.js"),
-        refresh=f"{refresh_seconds:g}",
-        version=text(version),
         controls=controls(axes, axis),
         content=content,
     )
@@ -221,7 +218,7 @@ def settings_html(section):
     names = dict.fromkeys(name for run in section.runs for name in run.settings)
     rows = {name: [run.settings.get(name, "") for run in section.runs] for name in names}
     return (
-        f'<details id="settings-{id_of(section)}"><summary>All settings</summary>'
+        "<details><summary>All settings</summary>"
         f"{settings_table([run.name for run in section.runs], rows)}</details>"
     )
 
@@ -311,7 +308,3 @@ def sample_row(sample, num_guesses):
 
 def guess_html(probability, piece):
     return f'<span class="guess">{text(piece)} <small>{probability:.2f}</small></span>'
-
-
-def problem_html(problem):
-    return f'<p class="problem">{text(problem)}</p>'

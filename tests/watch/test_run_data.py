@@ -51,49 +51,6 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
     assert len(read(folder).train["step"]) == 0 and read(folder).last_step == 0
 
 
-def test_a_log_is_read_on_as_if_it_were_read_anew(tmp_path, monkeypatch):
-    """Whatever happens to the file between two looks; what was only appended is parsed alone."""
-    path = tmp_path / "metrics.jsonl"
-    log = run_data.MetricsLog(str(path))
-    parsed = []
-    parse_line = run_data.parse_line
-    monkeypatch.setattr(
-        run_data, "parse_line", lambda *args: parsed.append(args[0]) or parse_line(*args)
-    )
-    start = [line(1), line(2), validation(2)]
-    for lines, num_parsed in (
-        ([], 0),
-        (start, 3),
-        (start, 0),
-        ([*start, line(3, new=1.0), '{"step": 4'], 1),
-        ([*start, line(3, new=1.0), line(4)], 1),
-        ([*start, line(3, new=1.0), line(4), line(2, loss=0.5)], 1),
-        ([line(1)], 1),
-        ([line(1, loss=5.0)], 1),
-        ([line(1, loss=5.0), "damage\n"], None),
-        ([line(1, loss=5.0), line(2)], 2),
-    ):
-        write_lines(path, lines)
-        parsed.clear()
-        if num_parsed is None:
-            for _ in range(2):
-                with pytest.raises(UserError, match="line 2: not valid JSON"):
-                    log.read()
-            continue
-        found = log.read()
-        assert len(parsed) == num_parsed
-        expected = run_data.MetricsLog(str(path)).read()
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_equal(one, {name: other[name] for name in one})
-    other = tmp_path / "other"
-    write_lines(other, [line(1, loss=5.0), line(2), line(3)])
-    other.replace(path)
-    parsed.clear()
-    assert log.read()[0]["step"].tolist() == [1, 2, 3] and len(parsed) == 3
-    path.unlink()
-    assert log.read()[0]["step"].tolist() == []
-
-
 @pytest.mark.parametrize(
     "text, problem",
     [
