@@ -12,7 +12,6 @@ import numpy as np
 from bert_gpu.watch.config import AXES
 from bert_gpu.watch.sections import (
     differences,
-    format_hours,
     is_provenance,
     state_of_entry,
     summary_of_entry,
@@ -23,9 +22,6 @@ from bert_gpu.watch.style import ACTIVITIES, SERIES, VARIABLES, encodable, short
 GENERATOR = "bert-gpu report"
 AXIS_NAMES = dict(step="steps", tokens="tokens", hours="time")
 SCALES = ("linear", "log")
-NUM_SAMPLES = 8  # of a sentence, over the run
-NUM_GUESSES = 5  # of the last sample; NUM_EARLIER of the others
-NUM_EARLIER = 2
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -146,7 +142,6 @@ def section_html(section, plots, trials):
         parts.append(f"<h3>Curves</h3>{legend(section)}")
     for heading, figures in plots.items():
         parts.append(f"<h3>{text(heading)}</h3>{charts_html(figures)}")
-    parts += [samples_html(run) for run in section.runs if run.samples]
     parts.append(settings_html(section))
     return "\n".join([*filter(None, parts), "</section>"])
 
@@ -283,28 +278,3 @@ def shares_figure(svg, names):
         for name, color in colors.items()
     )
     return figure_html("Where the time went", "share of the run", [svg], keys)
-
-
-def samples_html(run):
-    """The masked sentences of a run and what it took them for, first to last."""
-    sentences = {}
-    for sample in run.samples:
-        sentences.setdefault(sample.text, []).append(sample)
-    cards = []
-    for sentence, samples in sentences.items():
-        chosen = np.linspace(0, len(samples) - 1, min(NUM_SAMPLES, len(samples))).round()
-        *earlier, last = [samples[int(index)] for index in chosen]
-        rows = [sample_row(sample, NUM_EARLIER) for sample in earlier]
-        rows.append(sample_row(last, NUM_GUESSES))
-        head = ("step", "after", "guesses")
-        cards.append(f'<div class="card"><h4>{text(sentence)}</h4>{table(head, rows)}</div>')
-    return f'<h3>Masked words: {text(run.name)}</h3><div class="cards">{"".join(cards)}</div>'
-
-
-def sample_row(sample, num_guesses):
-    guesses = " ".join(guess_html(*guess) for guess in sample.guesses[:num_guesses])
-    return [f"{sample.step:,}", text(format_hours(sample.seconds / 3600)), guesses]
-
-
-def guess_html(probability, piece):
-    return f'<span class="guess">{text(piece)} <small>{probability:.2f}</small></span>'

@@ -23,10 +23,9 @@ from bert_gpu.files import check_regular, read_json, readable
 from bert_gpu.lock_holder import ENDED, RUNNING, state_of_holder
 from bert_gpu.settings import UserError, fields_of, shortened
 from bert_gpu.train.progress import RunRecord
-from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, SAMPLES, VARIABLES
+from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, VARIABLES
 from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.sinks import parse_line
-from bert_gpu.watch.samples import Sample, read_samples
 
 EVAL = "eval_"  # which names of validation begin with
 WEIGHTS = "weights/"  # which names of weights in a checkpoint begin with
@@ -45,7 +44,7 @@ class Run:
       record: content of run.json. train, valid: {name: (n,) float64} of the lines of training and
         of validation, NaN where a line has no value; both have "step", "hours" and "tokens" (NaN
         when not known). Names of `valid` have no "eval_".
-      results: {name: number} of eval_results.json. samples: [Sample] in order of step.
+      results: {name: number} of eval_results.json.
       state: as of `state_of`. num_parameters: None = not known.
     """
 
@@ -55,7 +54,6 @@ class Run:
     train: dict
     valid: dict
     results: dict
-    samples: tuple[Sample, ...]
     state: str
     num_parameters: int | None
 
@@ -225,7 +223,6 @@ def read_folder(path, name):
         train=train,
         valid=valid,
         results=read_results(os.path.join(path, EVAL_RESULTS)),
-        samples=tuple(read_samples(os.path.join(path, SAMPLES))),
         state=state_of(path, record),
         num_parameters=count_parameters(path),
     )
