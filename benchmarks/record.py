@@ -110,10 +110,11 @@ def masked_sentences(options, count=10):
 
 
 def write_samples(options, shares, lines):
-    """Writes samples.jsonl of the run: what its model took masked words for at each mark."""
+    """Writes samples.jsonl of the run, what its model took masked words for at each mark: a line
+    for each sentence and mark, {"step", "seconds", "text", "guesses": [[probability, piece], ...]}.
+    """
     from bert_gpu import inference
     from bert_gpu.inference.masked_words import MaskFiller
-    from bert_gpu.train.run_files import SAMPLES
 
     run, texts = pathlib.Path(options.folder) / "run", masked_sentences(options)
     models = [(share, run / "marks" / f"{share:g}") for share in shares] + [(1.0, run / "model")]
@@ -127,7 +128,7 @@ def write_samples(options, shares, lines):
         for text, (first, *_) in zip(texts, guesses, strict=True):
             shown = [[float(share), piece] for share, piece in first]
             rows.append(dict(step=step, seconds=seconds, text=text, guesses=shown))
-    (run / SAMPLES).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""python -m bert_gpu report: pictures of runs, in one HTML file or served while they go on."""
-
-import contextlib
-import os
+"""python -m bert_gpu report: pictures of runs, in one HTML file and a PNG each."""
 
 from bert_gpu import console
 from bert_gpu.cli import flags
@@ -18,7 +15,6 @@ SUMMARY = (
 EXAMPLE = (
     "python -m bert_gpu report runs/pretrain",
     "python -m bert_gpu report runs/pretrain runs/other --output=compared.html --x=tokens",
-    "python -m bert_gpu report runs/pretrain --watch",
 )
 
 
@@ -28,26 +24,9 @@ def main(argv):
     if not parsed.positionals:
         raise UserError("report: needs the folder of a run; name one, such as runs/pretrain")
     with quick_imports():
-        from bert_gpu.watch import report, run_data, serve
-    logs = {}
-    # also before anything is served: what is damaged is told here
-    runs = run_data.read_whole_runs(parsed.positionals, console.warn, logs)
+        from bert_gpu.watch import report, run_data
+    runs = run_data.read_whole_runs(parsed.positionals, console.warn)
     report.import_drawing()
-    if not config.watch:
-        num_pictures = report.write_report(runs, config, report.now())
-        console.answer(f"{config.output}, and {num_pictures} pictures beside it")
-        return 0
-    with serve.open_server(parsed.positionals, config, logs) as server:
-        host, port = server.server_address
-        console.answer(f"http://{host}:{port}/ shows {len(runs)} run{'s'[: len(runs) > 1]}; "
-                       f"Ctrl-C ends it{tunnel_hint(port)}")  # fmt: skip
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()
+    num_pictures = report.write_report(runs, config, report.now())
+    console.answer(f"{config.output}, and {num_pictures} pictures beside it")
     return 0
-
-
-def tunnel_hint(port):
-    """For someone who is logged in to another machine: how to see the page at home."""
-    if "SSH_CONNECTION" not in os.environ:
-        return ""
-    return f"; from your own machine: ssh -L {port}:127.0.0.1:{port} HOST"

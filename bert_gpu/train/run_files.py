@@ -2,7 +2,6 @@
 
 RUN = "run.json"
 METRICS = "metrics.jsonl"
-SAMPLES = "samples.jsonl"  # its models' predictions of masked words; benchmarks/record.py writes it
 EVAL_RESULTS = "eval_results.json"
 MLFLOW_RUN_ID = "mlflow_run_id.txt"  # a resumed run keeps its id
 LOCK = ".run.lock"  # of files.only_writer; it stays

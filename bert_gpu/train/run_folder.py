@@ -32,7 +32,6 @@ from bert_gpu.train.run_files import (
     MODEL,
     PROGRESS,
     RUN,
-    SAMPLES,
     TENSORBOARD,
     VARIABLES,
     WANDB,
@@ -140,7 +139,7 @@ class RunFolder:
         """
         for name in (CHECKPOINTS, TENSORBOARD, MODEL, MARKS, WANDB):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
-        names = (METRICS, SAMPLES, MLFLOW_RUN_ID, RUN)
+        names = (METRICS, MLFLOW_RUN_ID, RUN)
         own = [os.path.join(self.path, name) for name in names]
         own[-1:-1] = find_results(self.path)  # run.json last: it marks the folder as a run's
         for path in own:

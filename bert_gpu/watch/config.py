@@ -15,7 +15,6 @@ class ReportConfig(Settings):
         "report/report.html",
         "HTML file to write. Each chart is also written beside it as a picture, "
         "such as report-loss.png.",
-        needs=("watch", (False,)),
     )
     x: str = setting(
         "step",
@@ -29,25 +28,6 @@ class ReportConfig(Settings):
         "0 = as they were logged.",
         low=0.0,
         high=0.5,
-    )
-    watch: bool = setting(
-        False,
-        "Serve the report on this machine instead of writing it, and draw it anew while "
-        "the runs go on. Ctrl-C ends it.",
-    )
-    port: int = setting(
-        0,
-        "Port on 127.0.0.1 to serve at; 0 = a free one.",
-        low=0,
-        high=65535,
-        needs=("watch", (True,)),
-    )
-    refresh_seconds: float = setting(
-        10.0,
-        "Time after which the page looks for new lines.",
-        low=1.0,
-        unit="seconds",
-        needs=("watch", (True,)),
     )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from bert_gpu.watch.config import AXES
 from bert_gpu.watch.sections import (
     differences,
-    format_hours,
     is_provenance,
     state_of_entry,
     summary_of_entry,
@@ -23,9 +22,6 @@ from bert_gpu.watch.style import ACTIVITIES, SERIES, VARIABLES, encodable, short
 GENERATOR = "bert-gpu report"
 AXIS_NAMES = dict(step="steps", tokens="tokens", hours="time")
 SCALES = ("linear", "log")
-NUM_SAMPLES = 8  # of a sentence, over the run
-NUM_GUESSES = 5  # of the last sample; NUM_EARLIER of the others
-NUM_EARLIER = 2
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -37,15 +33,15 @@ PAGE = """<!DOCTYPE html>
 {style}
 {axis_rules}
 </style>
-<style id="rules">
+<style>
 {rules}
 </style>
 </head>
-<body data-refresh="{refresh}" data-version="{version}">
-<h1 id="title">{title}</h1>
-<p class="meta"><span id="made">{made}</span><span id="note"></span></p>
+<body>
+<h1>{title}</h1>
+<p class="meta">{made}</p>
 {controls}
-<main id="content">
+<main>
 {content}
 </main>
 <script>
@@ -64,13 +60,12 @@ def file_text(name):
     return importlib.resources.files("bert_gpu.watch").joinpath(name).read_text(encoding="utf-8")
 
 
-def page(title, made, content, *, axes, axis, refresh_seconds=0, version="", rules=""):
+def page(title, made, content, *, axes, axis, rules):
     """The text of the page.
 
     Args:
       title, made: texts below which `content`, HTML, stands. axes: those that have charts. axis:
-        the one that is chosen. refresh_seconds: 0 = not served. version: tells pages apart. rules:
-        style sheet of the content.
+        the one that is chosen. rules: style sheet of the content.
     """
     return PAGE.format(
         generator=GENERATOR,
@@ -80,8 +75,6 @@ def page(title, made, content, *, axes, axis, refresh_seconds=0, version="", rul
         axis_rules=axis_rules(),
         rules=rules,
         script=file_text("report.js"),
-        refresh=f"{refresh_seconds:g}",
-        version=text(version),
         controls=controls(axes, axis),
         content=content,
     )
@@ -149,7 +142,6 @@ def section_html(section, plots, trials):
         parts.append(f"<h3>Curves</h3>{legend(section)}")
     for heading, figures in plots.items():
         parts.append(f"<h3>{text(heading)}</h3>{charts_html(figures)}")
-    parts += [samples_html(run) for run in section.runs if run.samples]
     parts.append(settings_html(section))
     return "\n".join([*filter(None, parts), "</section>"])
 
@@ -221,7 +213,7 @@ def settings_html(section):
     names = dict.fromkeys(name for run in section.runs for name in run.settings)
     rows = {name: [run.settings.get(name, "") for run in section.runs] for name in names}
     return (
-        f'<details id="settings-{id_of(section)}"><summary>All settings</summary>'
+        "<details><summary>All settings</summary>"
         f"{settings_table([run.name for run in section.runs], rows)}</details>"
     )
 
@@ -286,32 +278,3 @@ def shares_figure(svg, names):
         for name, color in colors.items()
     )
     return figure_html("Where the time went", "share of the run", [svg], keys)
-
-
-def samples_html(run):
-    """The masked sentences of a run and what it took them for, first to last."""
-    sentences = {}
-    for sample in run.samples:
-        sentences.setdefault(sample.text, []).append(sample)
-    cards = []
-    for sentence, samples in sentences.items():
-        chosen = np.linspace(0, len(samples) - 1, min(NUM_SAMPLES, len(samples))).round()
-        *earlier, last = [samples[int(index)] for index in chosen]
-        rows = [sample_row(sample, NUM_EARLIER) for sample in earlier]
-        rows.append(sample_row(last, NUM_GUESSES))
-        head = ("step", "after", "guesses")
-        cards.append(f'<div class="card"><h4>{text(sentence)}</h4>{table(head, rows)}</div>')
-    return f'<h3>Masked words: {text(run.name)}</h3><div class="cards">{"".join(cards)}</div>'
-
-
-def sample_row(sample, num_guesses):
-    guesses = " ".join(guess_html(*guess) for guess in sample.guesses[:num_guesses])
-    return [f"{sample.step:,}", text(format_hours(sample.seconds / 3600)), guesses]
-
-
-def guess_html(probability, piece):
-    return f'<span class="guess">{text(piece)} <small>{probability:.2f}</small></span>'
-
-
-def problem_html(problem):
-    return f'<p class="problem">{text(problem)}</p>'

@@ -60,39 +60,3 @@ function read(event) {
 addEventListener("pointermove", read);
 addEventListener("pointerdown", read);
 addEventListener("scroll", () => { readOut.hidden = true; });
-
-// A page that is served asks for a newer one, and keeps what was chosen on it.
-const seconds = +document.body.dataset.refresh;
-const REPLACED = ["rules", "title", "made", "controls", "content"];
-const chosen = new Map();  // of each group, or input without one: [id, whether it is ticked]
-addEventListener("change", ({ target }) => {
-  chosen.set(target.name || target.id, [target.id, target.checked]);
-});
-let version = document.body.dataset.version;
-async function renew() {
-  const note = document.getElementById("note");
-  try {
-    const answer = await fetch("/", { headers: { "If-None-Match": version } });
-    note.textContent = "";
-    if (answer.status !== 200) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const opened = [...document.querySelectorAll("details[id][open]")].map(part => part.id);
-    for (const id of REPLACED)
-      document.getElementById(id).replaceWith(page.getElementById(id));
-    document.title = page.title;
-    version = page.body.dataset.version;
-    for (const [id, checked] of chosen.values()) {
-      const part = document.getElementById(id);
-      if (part) part.checked = checked;
-    }
-    for (const id of opened) {
-      const part = document.getElementById(id);
-      if (part) part.open = true;
-    }
-  } catch {
-    note.textContent = " · no longer served";
-  } finally {
-    setTimeout(renew, 1000 * seconds);
-  }
-}
-if (seconds) setTimeout(renew, 1000 * seconds);

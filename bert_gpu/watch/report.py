@@ -41,17 +41,16 @@ def import_drawing():
     return drawing
 
 
-def make_report(runs, config, made, problems=(), **served):
+def make_report(runs, config, made):
     """The Report on runs.
 
     Args:
-      runs: [Run], at least one. config: ReportConfig. made: datetime.datetime. problems: texts that
-        the page begins with. served: further arguments of page.page, for a page that is served.
+      runs: [Run], at least one. config: ReportConfig. made: datetime.datetime.
     """
     found = sections.sections_of(runs)
     tables = [table for run in runs for table in (run.train, run.valid)]
     axes = [axis for axis in AXES if any(np.isfinite(table[axis]).any() for table in tables)]
-    pictures, parts = {}, [page.problem_html(problem) for problem in problems]
+    pictures, parts = {}, []
     for section in found:
         trials = draw_results(section, pictures)
         plots = draw_section(section, axes, config, pictures) if axes else {}
@@ -65,7 +64,6 @@ def make_report(runs, config, made, problems=(), **served):
         axes=axes,
         axis=config.x,
         rules=page.run_rules(found),
-        **served,
     )
     return Report(html, pictures)
 

@@ -2,8 +2,7 @@
 
 The lines of metrics.jsonl become two tables, training and validation, in which every step stands
 once: a run that was killed and resumed, or rolled back, may have written a step a second time, and
-then the later line counts. Tokens are summed from what each line says of its interval. Who reads a
-run again and again keeps its MetricsLog, which reads only what was appended.
+then the later line counts. Tokens are summed from what each line says of its interval.
 """
 
 import array
@@ -24,10 +23,9 @@ from bert_gpu.files import check_regular, read_json, readable
 from bert_gpu.lock_holder import ENDED, RUNNING, state_of_holder
 from bert_gpu.settings import UserError, fields_of, shortened
 from bert_gpu.train.progress import RunRecord
-from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, SAMPLES, VARIABLES
+from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, VARIABLES
 from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.sinks import parse_line
-from bert_gpu.watch.samples import Sample, read_samples
 
 EVAL = "eval_"  # which names of validation begin with
 WEIGHTS = "weights/"  # which names of weights in a checkpoint begin with
@@ -35,7 +33,6 @@ DEPTH = 4  # of folders that are looked through
 NOT_METRICS = ("num_examples", "step")  # of eval_results.json
 TRIAL = re.compile(r"trial-\d+")  # folders of finetune/sweep.py
 HUGE = 1e100  # from which a value counts as not finite: charts could not be scaled to it
-END_BYTES = 200  # of what was read before, by which a file is known again
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +44,7 @@ class Run:
       record: content of run.json. train, valid: {name: (n,) float64} of the lines of training and
         of validation, NaN where a line has no value; both have "step", "hours" and "tokens" (NaN
         when not known). Names of `valid` have no "eval_".
-      results: {name: number} of eval_results.json. samples: [Sample] in order of step.
+      results: {name: number} of eval_results.json.
       state: as of `state_of`. num_parameters: None = not known.
     """
 
@@ -57,7 +54,6 @@ class Run:
     train: dict
     valid: dict
     results: dict
-    samples: tuple[Sample, ...]
     state: str
     num_parameters: int | None
 
@@ -150,50 +146,27 @@ def distinct(paths):
     return list(kept.values())
 
 
-def read_whole_runs(paths, warn, logs=None):
+def read_whole_runs(paths, warn):
     """[Run] of `find_runs` without those below a folder that are damaged, which `warn` is told.
-    logs: as for `try_runs`.
 
     Raises:
       UserError: what is wrong with a path that is named itself, or with the first run when none is
         whole.
     """
-    runs, problems = try_runs(paths, logs)
+    runs, problems = [], {}
+    for path in find_runs(paths):
+        try:
+            runs.append(read_run(path, path))
+        except UserError as problem:
+            problems[path] = problem
     named = set(map(os.path.realpath, paths))
     for path, problem in problems.items():
         if not runs or os.path.realpath(path) in named:
             raise problem
     for problem in problems.values():
-        warn(left_out(problem))
-    return runs
-
-
-def left_out(problem):
-    return f"left out, because it is damaged: {problem}"
-
-
-def try_runs(paths, logs=None):
-    """([Run], {path: UserError}): the runs of folders that can be read, and what is wrong with the
-    other runs or folders. logs: {path of a run: its MetricsLog}, kept up to date.
-    """
-    found, runs, problems, logs = [], [], {}, {} if logs is None else logs
-    for path in paths:
-        try:
-            found += find_runs([path])
-        except UserError as problem:
-            problems[path] = problem
-    found = distinct(found)
-    for path in logs.keys() - set(found):
-        del logs[path]
-    for path in found:
-        log = logs.setdefault(path, MetricsLog(os.path.join(path, METRICS)))
-        try:
-            runs.append(read_run(path, path, log))
-        except UserError as problem:
-            problems[path] = problem
+        warn(f"left out, because it is damaged: {problem}")
     names = names_of([run.path for run in runs])
-    named = zip(runs, names, strict=True)
-    return [dataclasses.replace(run, name=name) for run, name in named], problems
+    return [dataclasses.replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
 def find_below(path, depth=DEPTH):
@@ -229,22 +202,20 @@ def read_runs(paths):
     return [read_run(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
 
 
-def read_run(path, name, log=None):
-    """The Run of a folder. UserError when a file of it is damaged or cannot be read. log: the
-    MetricsLog of earlier calls.
-    """
+def read_run(path, name):
+    """The Run of a folder. UserError when a file of it is damaged or cannot be read."""
     with readable(path):
-        return read_folder(path, name, log or MetricsLog(os.path.join(path, METRICS)))
+        return read_folder(path, name)
 
 
-def read_folder(path, name, log):
+def read_folder(path, name):
     record = read_json(
         os.path.join(path, RUN),
         "a run's settings",
         fields_of(RunRecord) | dict(settings={}, free={}, versions={}),
         ("settings",),
     )
-    train, valid = log.read()
+    train, valid = read_metrics(os.path.join(path, METRICS))
     return Run(
         path=path,
         name=name,
@@ -252,7 +223,6 @@ def read_folder(path, name, log):
         train=train,
         valid=valid,
         results=read_results(os.path.join(path, EVAL_RESULTS)),
-        samples=tuple(read_samples(os.path.join(path, SAMPLES))),
         state=state_of(path, record),
         num_parameters=count_parameters(path),
     )
@@ -287,66 +257,41 @@ def is_validation(line):
     return any(name.startswith(EVAL) for name in line)
 
 
-class MetricsLog:
-    """The tables of a metrics.jsonl, read again and again: each time only what was appended. A file
-    that is another one, or was cut or changed before its end, is read from its start.
+def read_metrics(path):
+    """(training, validation) of a metrics.jsonl: {name: (n,) float64} each, empty without a file.
+    UserError for a damaged line; a last line without an end is being written, and left out.
     """
+    train, valid = Columns(), Columns()
+    for line in whole_lines(path):
+        add_line(train, valid, line)
+    train, valid = train.arrays(), valid.arrays()
+    valid = {name.removeprefix(EVAL): values for name, values in valid.items()}
+    add_axes(train, valid)
+    return train, valid
 
-    def __init__(self, path):
-        self.path = path
-        self._clear()
 
-    def _clear(self):
-        self.inode, self.offset, self.num_lines, self.end = None, 0, 0, b""
-        self.train, self.valid = Columns(), Columns()
+def whole_lines(path):
+    """Yields the numbers of each line of a metrics.jsonl that has an end."""
+    if not os.path.exists(path):
+        return
+    check_regular(path)
+    with readable(path), open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.endswith(b"\n"):
+                yield parse_line(line.decode("utf-8", "replace"), f"{path}, line {number}")
 
-    def read(self):
-        """(training, validation): {name: (n,) float64} each, empty without a file. UserError for a
-        damaged line; a last line without an end is being written, and left out.
-        """
-        check_regular(self.path)
-        try:
-            if os.path.exists(self.path):
-                with readable(self.path):
-                    self._read_appended()
-            else:
-                self._clear()
-        except BaseException:
-            self._clear()
-            raise
-        train, valid = self.train.arrays(), self.valid.arrays()
-        valid = {name.removeprefix(EVAL): values for name, values in valid.items()}
-        add_axes(train, valid)
-        return train, valid
 
-    def _read_appended(self):
-        with open(self.path, "rb") as file:
-            inode = os.fstat(file.fileno()).st_ino
-            file.seek(self.offset - len(self.end))
-            if inode != self.inode or file.read(len(self.end)) != self.end:
-                self._clear()
-                self.inode = inode
-                file.seek(0)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self.num_lines += 1
-                where = f"{self.path}, line {self.num_lines}"
-                self._take(parse_line(line.decode("utf-8", "replace"), where))
-                self.offset += len(line)
-                self.end = line[-END_BYTES:]
-
-    def _take(self, line):
-        """Adds a line. One whose step is not above those of its kind replaces what was written
-        since: the run went back.
-        """
-        own, other, step = self.train, self.valid, line["step"]
-        if is_validation(line):
-            own, other = other, own
-        if step <= own.last_step:
-            own.cut(step)
-            other.cut(step + 1)
-        own.append(line)
+def add_line(train, valid, line):
+    """Adds a line to its Columns. One whose step is not above those of its kind replaces what was
+    written since: the run went back.
+    """
+    own, other, step = train, valid, line["step"]
+    if is_validation(line):
+        own, other = other, own
+    if step <= own.last_step:
+        own.cut(step)
+        other.cut(step + 1)
+    own.append(line)
 
 
 class Columns:

@@ -253,10 +253,9 @@ def test_the_record_is_measured_once(small, sample_text, tmp_path, monkeypatch, 
     assert all(0 <= row["test"] <= 1 for row in stored["curves"].values())
     assert stored["pretraining"]["run"]["steps"] == 2
     assert (tmp_path / "record-loss.png").exists() and (tmp_path / "record-labels.png").exists()
-    from bert_gpu.watch.samples import read_samples
-
-    samples = read_samples(str(tmp_path / "work" / "run" / "samples.jsonl"))
-    assert samples and all("[MASK]" in sample.text and sample.guesses for sample in samples)
+    lines = (tmp_path / "work" / "run" / "samples.jsonl").read_text().splitlines()
+    samples = [json.loads(line) for line in lines]
+    assert samples and all("[MASK]" in row["text"] and row["guesses"] for row in samples)
     assert (tmp_path / "work" / "run" / "model" / "README.md").exists()
     before = (tmp_path / "found.json").read_bytes()
     record.main()

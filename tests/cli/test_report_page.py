@@ -1,19 +1,16 @@
 """The report of a real run, one that was killed and resumed, in a real browser."""
 
 import io
-import json
-import threading
 
 import matplotlib.image
 import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.watch import run_data, serve
-from bert_gpu.watch.config import ReportConfig
+from bert_gpu.watch import run_data
 from tests.browser import NAMES, Page, find_browser
 from tests.cli.pretraining import lines, pretrain, start_and_hold, wait_until
-from tests.watch.runs import line, make_run, noisy, write_lines
+from tests.watch.runs import line, make_run, noisy
 
 LOADED = """
 new Promise(resolve => {
@@ -121,90 +118,3 @@ def test_the_read_out_says_what_the_curve_is(tmp_path, browser):
         step = float(place.split()[0])
         assert 45 < step < 57
         assert float(value.split()[-1]) == pytest.approx(step, abs=1)
-
-
-def until(condition):
-    """A promise of JavaScript that a condition holds at last."""
-    return f"""
-    new Promise(resolve => {{
-      const look = () => {{ if ({condition}) resolve(true); else setTimeout(look, 50); }};
-      look();
-    }})
-    """
-
-
-@pytest.mark.long
-def test_a_page_that_was_opened_early_becomes_whole(tmp_path, browser):
-    """Before the first line there is nothing to choose between; tokens become known later."""
-    folder = make_run(tmp_path / "run", [])
-    config = ReportConfig(watch=True, refresh_seconds=1.0, x="tokens")
-    browser.ask(
-        "Network.emulateNetworkConditions",
-        **dict(offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1),
-    )
-    with serve.open_server([str(tmp_path)], config) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        host, port = server.server_address
-        browser.open(f"http://{host}:{port}/")
-        assert browser.evaluate(LOADED)
-        assert browser.evaluate(SHOWN) == []
-        first = [dict(step=step, loss=8 / step, gradient_norm=1.0) for step in (1, 2)]
-        write_lines(folder / "metrics.jsonl", first)
-        assert browser.evaluate(until('document.querySelector("#controls:not([hidden])")'))
-        assert set(browser.evaluate(SHOWN)) == {1}
-        write_lines(folder / "metrics.jsonl", noisy(20))
-        assert browser.evaluate(until('document.getElementById("x-tokens")?.checked'))
-        assert set(browser.evaluate(SHOWN)) == {1}
-        browser.evaluate('document.getElementById("x-step").click()')
-        make_run(tmp_path / "other", noisy(20))
-        assert browser.evaluate(until('document.title === "other, run"'))
-        assert browser.evaluate('document.getElementById("title").textContent') == "other, run"
-        assert browser.evaluate('document.getElementById("x-step").checked')
-        assert set(browser.evaluate(SHOWN)) == {1}
-        browser.evaluate('document.getElementById("runs-1").click()')
-        hidden = 'document.querySelectorAll("#runs .run-1").length'
-        assert browser.evaluate(hidden) > 0
-        assert browser.evaluate("""
-            [...document.querySelectorAll("#runs .run-1")].every(
-              part => !part.getClientRects().length)
-        """)
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.long
-def test_a_served_page_follows_the_run_and_keeps_what_was_chosen(tmp_path, browser):
-    folder = make_run(tmp_path / "run", list(noisy(20)))
-    config = ReportConfig(watch=True, refresh_seconds=1.0)
-    browser.ask(
-        "Network.emulateNetworkConditions",
-        **dict(offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1),
-    )
-    with serve.open_server([str(folder)], config) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        host, port = server.server_address
-        browser.open(f"http://{host}:{port}/")
-        assert browser.evaluate(LOADED)
-        browser.evaluate('document.getElementById("x-tokens").click()')
-        browser.evaluate('document.getElementById("runs-0").click()')
-        write_lines(folder / "metrics.jsonl", noisy(40))
-        text = 'document.getElementById("content").innerText.includes("40 of 100")'
-        arrived = f"""
-        new Promise(resolve => setInterval(() => {{ if ({text}) resolve(true); }}, 50))
-        """
-        assert browser.evaluate(arrived)
-        kept = ["x-tokens", "runs-0"]
-        found = browser.evaluate(
-            f"{json.dumps(kept)}.map(id => document.getElementById(id).checked)"
-        )
-        assert found == [True, False]
-        server.shutdown()
-        thread.join()
-    gone = """
-    new Promise(resolve => setInterval(() => {
-      if (document.getElementById("note").textContent.includes("no longer")) resolve(true);
-    }, 50))
-    """
-    assert browser.evaluate(gone)

@@ -60,7 +60,7 @@ def names(folder):
 def test_a_run_that_is_cleared_leaves_what_others_put_there(folder, tmp_path):
     """Files of the run are those of docs/file-formats.md."""
     folder.save(Progress(step=1), values(1), keep=1)
-    files = ("metrics.jsonl", "samples.jsonl", "tensorboard/train/x", "model/x", "marks/0.5/x")
+    files = ("metrics.jsonl", "tensorboard/train/x", "model/x", "marks/0.5/x")
     for name in (*files, "results.txt", "notes.txt"):
         (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "run" / name).write_text("")

@@ -27,7 +27,7 @@ def validation(step, **more):
     return dict(step=step, eval_loss=9 / max(step, 1), seconds=step + 0.5) | more
 
 
-def make_run(folder, lines, *, settings=None, free=None, samples=None, results=None, **record):
+def make_run(folder, lines, *, settings=None, free=None, results=None, **record):
     """Writes a run's folder; returns it. lines: dicts, or texts that are written as they are."""
     folder.mkdir(parents=True)
     content = dict(
@@ -43,8 +43,6 @@ def make_run(folder, lines, *, settings=None, free=None, samples=None, results=N
     )
     write_json(str(folder / "run.json"), content | record)
     write_lines(folder / "metrics.jsonl", lines)
-    if samples is not None:
-        write_lines(folder / "samples.jsonl", samples)
     if results is not None:
         (folder / "eval_results.json").write_text(json.dumps(results))
     return folder

@@ -14,7 +14,7 @@ from bert_gpu.lock_holder import read_holder, this_process, write_holder
 from bert_gpu.settings import UserError
 from bert_gpu.watch import run_data
 from bert_gpu.watch.curves import NUM_BINS, binned, finite, smoothed, thinned
-from tests.watch.runs import line, make_run, noisy, validation, write_lines
+from tests.watch.runs import line, make_run, noisy, validation
 
 
 def read(folder):
@@ -51,49 +51,6 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
     assert len(read(folder).train["step"]) == 0 and read(folder).last_step == 0
 
 
-def test_a_log_is_read_on_as_if_it_were_read_anew(tmp_path, monkeypatch):
-    """Whatever happens to the file between two looks; what was only appended is parsed alone."""
-    path = tmp_path / "metrics.jsonl"
-    log = run_data.MetricsLog(str(path))
-    parsed = []
-    parse_line = run_data.parse_line
-    monkeypatch.setattr(
-        run_data, "parse_line", lambda *args: parsed.append(args[0]) or parse_line(*args)
-    )
-    start = [line(1), line(2), validation(2)]
-    for lines, num_parsed in (
-        ([], 0),
-        (start, 3),
-        (start, 0),
-        ([*start, line(3, new=1.0), '{"step": 4'], 1),
-        ([*start, line(3, new=1.0), line(4)], 1),
-        ([*start, line(3, new=1.0), line(4), line(2, loss=0.5)], 1),
-        ([line(1)], 1),
-        ([line(1, loss=5.0)], 1),
-        ([line(1, loss=5.0), "damage\n"], None),
-        ([line(1, loss=5.0), line(2)], 2),
-    ):
-        write_lines(path, lines)
-        parsed.clear()
-        if num_parsed is None:
-            for _ in range(2):
-                with pytest.raises(UserError, match="line 2: not valid JSON"):
-                    log.read()
-            continue
-        found = log.read()
-        assert len(parsed) == num_parsed
-        expected = run_data.MetricsLog(str(path)).read()
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_equal(one, {name: other[name] for name in one})
-    other = tmp_path / "other"
-    write_lines(other, [line(1, loss=5.0), line(2), line(3)])
-    other.replace(path)
-    parsed.clear()
-    assert log.read()[0]["step"].tolist() == [1, 2, 3] and len(parsed) == 3
-    path.unlink()
-    assert log.read()[0]["step"].tolist() == []
-
-
 @pytest.mark.parametrize(
     "text, problem",
     [
@@ -115,9 +72,9 @@ def test_a_damaged_line_is_named(tmp_path, text, problem):
     assert f"metrics.jsonl, {problem}" in str(error.value) and len(str(error.value)) <= 300
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "samples.jsonl", "run.json"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "run.json"])
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path, name):
-    folder = make_run(tmp_path / "run", [line(1)], samples=[])
+    folder = make_run(tmp_path / "run", [line(1)])
     (folder / name).unlink()
     (folder / name).mkdir()
     with pytest.raises(UserError, match=f"{name}: is a folder"):
@@ -148,30 +105,6 @@ def test_missing_values_are_not_numbers(tmp_path):
     run = read(make_run(tmp_path / "run", [line(1, loss=None), line(2), line(3, loss=None)]))
     assert np.isnan(run.train["loss"]).tolist() == [True, False, True]
     assert run.last("loss") == 4.0 and run.last("nothing") is None
-
-
-def test_samples(tmp_path):
-    def sample(step, word):
-        return dict(step=step, seconds=1.0, text="a [MASK].", guesses=[[0.5, word], [0.25, "x"]])
-
-    rows = [sample(1, "the"), sample(2, "old"), sample(3, "old"), sample(2, "new")]
-    folder = make_run(tmp_path / "run", [line(1)], samples=[*rows, '{"step": 9'])
-    samples = read(folder).samples
-    assert [(found.step, found.guesses[0]) for found in samples] == [
-        (1, (0.5, "the")),
-        (2, (0.5, "new")),
-    ]
-    # killed behind the sentences of step 2, and resumed before them
-    others = [dict(sample(step, "x"), text="one [MASK].") for step in (1, 2)]
-    twice = [sample(1, "the"), others[0], *2 * [sample(2, "a"), others[1]]]
-    write_lines(folder / "samples.jsonl", twice)
-    assert [found.step for found in read(folder).samples] == [1, 1, 2, 2]
-    damaged = [dict(sample(1, "a"), guesses=[[2, "a"]]), dict(step=1), "7\n", "{\n"]
-    damaged += [dict(sample(1, "a"), seconds=seconds) for seconds in ("inf", 10**400, 1e300, -1)]
-    for row in (*damaged, dict(sample(1, "a"), guesses=[["a", 0.5]])):
-        write_lines(folder / "samples.jsonl", [sample(1, "a"), row])
-        with pytest.raises(UserError, match="samples.jsonl, line 2: not a masked sentence"):
-            read(folder)
 
 
 def test_the_state_of_a_run(tmp_path):
