@@ -6,6 +6,7 @@ stops the job. What is printed for a person goes through `tell`, which drops wha
 
 import contextlib
 import errno
+import functools
 import logging
 import math
 import os
@@ -246,6 +247,12 @@ def write_line(text, stream):
 
 def warn(text):
     tell(sys.stderr, one_line(f"warning: {text}"))
+
+
+@functools.cache
+def warn_once(text):
+    """Warns unless this process has printed the same warning."""
+    warn(text)
 
 
 @contextlib.contextmanager

@@ -10,10 +10,11 @@ from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.data.config import DataConfig
 from bert_gpu.interop.sources import (
     NONE,
+    OWN_WORDS,
+    find_casing,
     find_model,
     find_vocabulary,
     read_config,
-    tokenizer_notes,
 )
 from bert_gpu.recipes import RecipeConfig
 from bert_gpu.settings import Settings, UserError, setting
@@ -110,7 +111,8 @@ def run(parsed):
     config = parsed.make(DataConfig, **own_defaults(parsed) | values)
     if model is not None:
         taken = {name: value for name, value in values.items() if getattr(config, name) == value}
-        taken["vocab_size"] = vocab_size_of(model)  # the config's is for a vocabulary to be learnt
+        # that of `config` is for a vocabulary to be learnt
+        taken["vocab_size"] = read_config(model).vocab_size
         parsed.adopted = {
             name: (value, "the folder of --init_checkpoint") for name, value in taken.items()
         }
@@ -174,11 +176,6 @@ def start_folder(parsed):
     return None if name in (None, NONE) else find_model(name, "init_checkpoint")
 
 
-def vocab_size_of(path):
-    """What a model's own configuration says."""
-    return read_config(path).vocab_size
-
-
 def adopted(parsed, folder):
     """{field of DataConfig: value} that a model's folder decides, {} without one. UserError for a
     flag of the user's that contradicts it.
@@ -193,11 +190,10 @@ def adopted(parsed, folder):
         )
     is_sentence_piece = vocabulary.endswith(".model")
     values = dict(tokenization="SentencePiece" if is_sentence_piece else "WordPiece")
-    notes = tokenizer_notes(folder)
-    if "do_lower_case" in notes:
-        values["do_lower_case"] = notes["do_lower_case"]
-    size = vocab_size_of(folder)
-    given = parsed.given_values(DataConfig)
+    casing, given = find_casing(folder), parsed.given_values(DataConfig)
+    insisted = given.get("do_lower_case", casing.is_lower)
+    values["do_lower_case"] = insisted if casing.guess else casing.is_lower
+    size = read_config(folder).vocab_size
     for name, value in (values | dict(vocab_size=size)).items():
         if given.get(name, value) != value:
             raise UserError(
@@ -222,24 +218,13 @@ def check_vocabulary(parsed, folder, config):
 
     casing = config.do_lower_case if parsed.given("do_lower_case") else None
     tokenizer, path = models.load_tokenizer(folder, None, casing), find_vocabulary(folder)
-    size = vocab_size_of(folder)
-    if tokenizer.vocab_size != size:
-        raise UserError(
-            f"{path}: has {tokenizer.vocab_size} pieces, config.json says vocab_size={size}; put "
-            "the model's own vocabulary there"
-        )
+    models.check_vocabulary(tokenizer, read_config(folder), path)
     named = config.given_vocabulary
     if open_tokenizer(named, config.do_lower_case).identity != tokenizer.identity:
         flag = "vocab_file" if config.vocab_file else "sp_model_file"
         raise UserError(
             f"--{flag}={named}: is not the vocabulary of the model, {path}; drop the flag, or "
-            "--init_checkpoint"
+            f"--init_checkpoint; {OWN_WORDS}"
         )
-    unsure = (
-        ""
-        if casing is not None or "do_lower_case" in tokenizer_notes(folder)
-        else (" (the folder does not say; --nodo_lower_case is for a cased model)")
-    )
-    return f"from {folder}: {config.tokenization} {os.path.basename(path)}, " + (
-        f"{models.describe_tokenizer(tokenizer)}{unsure}"
-    )
+    described = models.describe_tokenizer(tokenizer, folder)
+    return f"from {folder}: {config.tokenization} {os.path.basename(path)}, {described}"

@@ -38,6 +38,7 @@ from bert_gpu.text import clean, corpus, inputs, learning, letters, parallel, qu
 from bert_gpu.text.config import AUTO, FILE_NAMES
 from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.vocab_file import warn_of_blanks
 
 LARGE_TEXT_BYTES = 100_000_000  # from which reading it takes a second
 
@@ -225,6 +226,7 @@ class DatasetBuilder:
         config = self.config
         if config.given_vocabulary is not None:
             builder = ShardBuilder(config, config.given_vocabulary, self.plan.fate)
+            warn_of_blanks(config.given_vocabulary, builder.tokenizer.vocab)
             text_checks.check_words(config, self.plan.blocks, builder.tokenizer)
             self._check_vocabulary(builder, console)
             if config.given_vocabulary.endswith(".json"):

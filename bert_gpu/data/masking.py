@@ -11,6 +11,7 @@ Legend: B rows, S row length, P predictions a row.
 
 import dataclasses
 
+import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data.random_bits import column_bits
@@ -26,7 +27,8 @@ class MaskingSpec:
 
     whole_word masks all pieces of a word or none. With max_ngram_size > 1, spans of up to that many
     whole words are masked together; their lengths are drawn with weights 1/n ("inverse", Model
-    Garden) or (1 - 0.2)**(n - 1) ("geometric", SpanBERT section 3.1).
+    Garden) or (1 - 0.2)**(n - 1) ("geometric", SpanBERT section 3.1). blank_ids are the ids below
+    vocab_size without a piece, which are never drawn.
     """
 
     max_predictions: int
@@ -38,6 +40,7 @@ class MaskingSpec:
     whole_word: bool = False
     max_ngram_size: int = 1
     ngram_weights: str = "inverse"
+    blank_ids: tuple[int, ...] = ()
 
     @classmethod
     def from_settings(cls, settings, max_predictions, tokenizer):
@@ -52,6 +55,7 @@ class MaskingSpec:
             whole_word=settings["do_whole_word_mask"],
             max_ngram_size=settings["max_ngram_size"],
             ngram_weights=settings["ngram_weights"],
+            blank_ids=tuple(index for index, piece in enumerate(tokenizer.vocab) if not piece),
         )
 
 
@@ -95,7 +99,8 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
     action = column_bits(
         keys, tf.pad(drawn_as, missing) if spec.max_ngram_size > 1 else positions, ACTION
     )
-    random_ids = column_bits(keys, positions, REPLACEMENT) % spec.vocab_size
+    pieces = np.delete(np.arange(spec.vocab_size, dtype=np.int32), spec.blank_ids)
+    random_ids = tf.gather(pieces, column_bits(keys, positions, REPLACEMENT) % len(pieces))
     shown = tf.where(
         action < int(0.8 * 2**31),
         spec.mask_id,

@@ -480,6 +480,8 @@ def describe(prepared):
     labels = f"; labels: {', '.join(start.labels)}" if len(start.labels) > 1 else ""
     rows = [("model", f"{start.path}{labels}"[:300])]
     rows += [(name.replace("_", " "), text) for name, text in prepared.problem_type.notes.items()]
+    source = None if start.path == NONE else start.path
+    rows.append(("vocabulary", models.describe_tokenizer(start.tokenizer, source)))
     if start.unused:
         rows.append(("left over", start.unused))
     if start.fresh:

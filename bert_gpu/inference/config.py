@@ -20,7 +20,7 @@ class ModelSource(Settings):
     vocab_file: str | None = setting(None, "Vocabulary file. Default: the model's vocab.txt.")
     do_lower_case: bool | None = setting(
         None,
-        "Lower-case the text. Default: as in the model's tokenizer_config.json, else yes.",
+        "Lower-case text. Default: as the model's folder says, else no if pieces have capitals.",
     )
     precision: str = setting(
         "float32",

@@ -17,6 +17,7 @@ from bert_gpu.inference.arrays import NpyWriter, sigterm_unwinds
 from bert_gpu.inference.config import DEFAULT_LENGTH, STANDARD_INPUT
 from bert_gpu.inference.lines import count_lines, empty, windows
 from bert_gpu.inference.opened import ROWS, open_model
+from bert_gpu.interop.tokenizers import describe_tokenizer
 from bert_gpu.settings import UserError
 from bert_gpu.text.framing import frame
 
@@ -100,6 +101,9 @@ def embed_file(config, console=None):
     outputs = check_outputs(config)
     share = None if cluster is None else share_of(config.input, cluster)
     embedder = Embedder(config)
+    if console is not None:
+        path = embedder.opened.path
+        console.say(f"{path}: {describe_tokenizer(embedder.opened.tokenizer, path)}")
     num_texts = num_tokens = num_truncated = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())

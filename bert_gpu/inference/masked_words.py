@@ -16,9 +16,10 @@ from bert_gpu.inference.arrays import PartialFile, sigterm_unwinds
 from bert_gpu.inference.embeddings import check_output
 from bert_gpu.inference.lines import empty, windows
 from bert_gpu.inference.opened import ROWS, open_model
-from bert_gpu.model.heads import mlm_logits, mlm_weights
+from bert_gpu.model.heads import best_words, mlm_logits, mlm_weights
 from bert_gpu.settings import UserError
 from bert_gpu.text.framing import ranges
+from bert_gpu.text.vocab_file import has_piece
 
 MASK = "[MASK]"
 # Positions that are scored at once, (M, V) float32; they are padded to the next power of 2.
@@ -85,8 +86,8 @@ class MaskFiller:
         opened = self.opened
         flat = tf.reshape(hidden, [1, -1, opened.config.hidden_size])
         logits = mlm_logits(opened.weights, flat, positions[None], opened.config, opened.dtype)[0]
-        probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
-        return tf.math.top_k(probabilities, min(self.top_k, opened.config.vocab_size))
+        are_words = has_piece(opened.tokenizer.vocab, opened.config.vocab_size)
+        return best_words(logits, are_words, self.top_k)
 
 
 def check_masks(texts):

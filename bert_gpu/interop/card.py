@@ -13,6 +13,7 @@ import numpy as np
 import bert_gpu
 from bert_gpu.interop.families import ARCHITECTURES, HEADS, auto_class
 from bert_gpu.interop.formats import OURS, format_names
+from bert_gpu.text.vocab_file import num_pieces
 
 TITLES = {
     "BertModel": "A text encoder",
@@ -95,7 +96,7 @@ def architecture(model):
     else:
         casing = "lower-cased" if model.tokenizer.do_lower_case else "cased"
         kind = "SentencePiece" if hasattr(model.tokenizer, "lowers_first") else "WordPiece"
-        facts["Vocabulary"] = f"{kind}, {config.vocab_size:,} pieces, {casing}"
+        facts["Vocabulary"] = f"{kind}, {num_pieces(model.tokenizer.vocab):,} pieces, {casing}"
     if model.notes.labels:
         labels = model.notes.labels
         more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""

@@ -24,7 +24,7 @@ class TransferConfig(Settings):
     )
     do_lower_case: bool | None = setting(
         None,
-        "Lower-case the text. Default: as the model's tokenizer_config.json says, else yes.",
+        "Lower-case text. Default: as the model's folder says, else no if pieces have capitals.",
     )
     overwrite: bool = setting(
         False, "Write to a folder that is not empty: replaces the model in it; other files stay."

@@ -4,10 +4,12 @@ Their variables are ours under other names: query, key and value are one matrix 
 scores of next sentences and of classes are stored transposed. What an optimizer adds is ignored.
 """
 
+import dataclasses
 import re
 
 import numpy as np
 
+from bert_gpu.interop import tf_checkpoints
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tf_checkpoints import (
     check_classic,
@@ -16,7 +18,6 @@ from bert_gpu.interop.tf_checkpoints import (
     gelu_warning,
     has_objects,
     left_out,
-    read_config,
     reading,
     write_folder,
 )
@@ -85,6 +86,19 @@ def their_shape(name, theirs, shape):
     """The shape of each of their variables of one weight, from that of ours."""
     shape = (*shape[:-1], shape[-1] // len(theirs))
     return shape[::-1] if name in TRANSPOSED else shape
+
+
+def read_config(path):
+    """The ModelConfig of a checkpoint; see formats.FormatModule. Its vocab_size is that of the word
+    embeddings, whose table NVIDIA pads beyond that of bert_config.json.
+    """
+    import tensorflow as tf
+
+    config, prefix = tf_checkpoints.read_config(path), find_checkpoint(path)
+    with reading(prefix):
+        shapes = dict(tf.train.list_variables(prefix))
+    rows = (shapes.get("bert/embeddings/word_embeddings") or [0])[0]
+    return dataclasses.replace(config, vocab_size=max(rows, config.vocab_size))
 
 
 def read(path):

@@ -17,11 +17,11 @@ from bert_gpu.interop.formats import (  # noqa: F401
 )
 from bert_gpu.interop.huggingface import write_model, write_own  # noqa: F401
 from bert_gpu.interop.sources import (  # noqa: F401
+    find_casing,
     find_model,
     find_vocabulary,
     is_run,
     task_files,
-    tokenizer_notes,
 )
 from bert_gpu.interop.tokenizers import (  # noqa: F401
     check_vocabulary,

@@ -7,10 +7,13 @@ Imports no TensorFlow.
 """
 
 import dataclasses
+import os
 import typing
 
 from bert_gpu.files import read_json
 from bert_gpu.interop.families import ARCHITECTURES, BERT_PARTS, Family, family_of
+from bert_gpu.interop.stored import canonical
+from bert_gpu.interop.tensors import num_rows
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.settings import UserError
@@ -74,14 +77,12 @@ class Relative(typing.NamedTuple):
 
     def read_config(self, path, values):
         """The ModelConfig of its config.json; UserError for what ours does not compute."""
-        known = {*SHARED, *self.free, *self.said, *model_config.CHECKED_KEYS}
-        checked = model_config.CHECKED_KEYS | self.said | dict(model_type=self.family.model_type)
-        for key, value in values.items():
-            if key in checked and value != checked[key] and (value is not None or key in self.said):
-                problem = f"{key}={value!r} is not supported, only {checked[key]!r} is"
-                raise UserError(f"{path}: {problem}"[:300])
-            if key not in known | model_config.IGNORED_KEYS | IGNORED_KEYS:
-                raise UserError(f"{path}: unknown key {key!r} of {self.family.class_name}"[:300])
+        own = {key: (value, "all models here have that") for key, value in self.said.items()}
+        positions = self.switches.get("position_embedding_type", "absolute")
+        if values.get("position_embedding_type") is not None:
+            own["position_embedding_type"] = (positions, "attention is computed with no other")
+        known = {*SHARED, *self.free, *IGNORED_KEYS, "model_type", "position_embedding_type"}
+        model_config.check_keys(path, values, known, own)
         lacking = [name for name in (*SHARED, *self.free) if name not in values]
         if lacking:
             raise UserError(f"{path}: has no {lacking[0]}, which {self.family.class_name} needs")
@@ -246,10 +247,15 @@ def relative_of(config, architecture):
 
 
 def read_shape(path):
-    """(Family, ModelConfig) of the config.json of a folder of BERT's, of ours or of a relative."""
+    """(Family, ModelConfig) of the config.json of a folder of BERT's, of ours or of a relative.
+
+    Its vocab_size is that of the table of word embeddings beside it, where that has more rows: some
+    are padded to a multiple of 8, and config.json may count the pieces.
+    """
     values = read_json(path, model_config.A_CONFIG)
-    for relative in RELATIVES:
-        if values.get("model_type") == relative.family.model_type:
-            return relative.family, relative.read_config(path, values)
-    config = model_config.read_config(path)
-    return family_of(config), config
+    relative = {row.family.model_type: row for row in RELATIVES}.get(str(values.get("model_type")))
+    config = relative.read_config(path, values) if relative else model_config.read_config(path)
+    family = relative.family if relative else family_of(config)
+    (table,) = family.names("embeddings/word")
+    rows = num_rows(os.path.dirname(path), lambda name: canonical(name, family) == table)
+    return family, dataclasses.replace(config, vocab_size=max(rows, config.vocab_size))

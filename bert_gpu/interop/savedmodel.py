@@ -22,6 +22,7 @@ from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizer_ops import open_ops
+from bert_gpu.text.vocab_file import has_piece
 
 MASK = "[MASK]"
 TOP_K = 5  # words for each mask
@@ -90,8 +91,8 @@ class Served(tf.Module):
         logits = heads.mlm_logits(
             self.weights(), hidden[None], tf.range(size)[None], self.config, self.dtype
         )[0]
-        shares = tf.nn.softmax(tf.cast(logits, tf.float32))
-        best, pieces = tf.math.top_k(shares, min(TOP_K, self.config.vocab_size))
+        are_words = has_piece(self.tokenizer.vocab, self.config.vocab_size)
+        best, pieces = heads.best_words(logits, are_words, TOP_K)
         return dict(
             text=tf.cast(places[:, 0], tf.int32),
             words=tf.gather(self.words, pieces),

@@ -8,6 +8,7 @@ in it.
 import dataclasses
 import os
 import re
+import typing
 
 from bert_gpu.files import check_local, read_json
 from bert_gpu.interop.folders import displaced
@@ -22,6 +23,8 @@ RUN_FILES = (
     ".run.lock",
     "checkpoints",
 )  # what train/run_folder.py keeps in a run's folder
+# how words get into a table that cannot grow
+OWN_WORDS = "for words of your own, replace lines such as [unused1] in its vocab.txt"
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
 
 
@@ -33,6 +36,21 @@ class TokenizerNotes(Settings):
     vocabulary: str = setting("", "The identity of the vocabulary beside it.")
     strip_accents: bool | None = setting(None, "Remove accents; None = when lower-casing.")
     tokenize_chinese_chars: bool = setting(True, "Make each Chinese character a word.")
+
+
+# {our field: its name in the normalizer of a tokenizer.json}
+LETTERS = dict(
+    do_lower_case="lowercase",
+    strip_accents="strip_accents",
+    tokenize_chinese_chars="handle_chinese_chars",
+)
+
+
+class Casing(typing.NamedTuple):
+    """Whether a model's text is lower-cased, and what says so where no file does; "" else."""
+
+    is_lower: bool
+    guess: str = ""
 
 
 def find_model(path, flag):
@@ -113,25 +131,54 @@ def find_vocabulary(path):
 
 
 def tokenizer_notes(path):
-    """What the folder of a model says of its tokenizer, {field of TokenizerNotes: value}, in its
-    tokenizer_config.json or, of the casing, in its tokenizer.json.
+    """The tokenizer_config.json in the folder of a model, {} without one."""
+    return read_beside(path, "tokenizer_config.json", fields_of(TokenizerNotes))
+
+
+def read_beside(path, name, fields=None):
+    """The content of a JSON file on the tokenizer in the folder of a model, {} without one."""
+    file = os.path.join(folder_of(path), name)
+    return read_json(file, "a tokenizer's settings", fields) if os.path.exists(file) else {}
+
+
+def letter_rules(path):
+    """{file: {field of LETTERS: value}}: what the folder of a model says of letters. The first file
+    that states a casing decides it.
     """
-    folder, fields = folder_of(path), fields_of(TokenizerNotes)
-    path = os.path.join(folder, "tokenizer_config.json")
-    notes = read_json(path, "a tokenizer's settings", fields) if os.path.exists(path) else {}
-    path = os.path.join(folder, "tokenizer.json")
-    if "do_lower_case" not in notes and os.path.exists(path):
-        theirs = read_json(path, "a tokenizer of Hugging Face's").get("normalizer")
-        steps = theirs.get("normalizers") if isinstance(theirs, dict) else None
-        if isinstance(steps, list) and steps:
-            theirs = steps[-1]  # BERT's own rules; ours come after that for a sigma
-        if isinstance(theirs, dict) and isinstance(theirs.get("lowercase"), bool):
-            notes |= dict(do_lower_case=theirs["lowercase"])
-            notes.setdefault("strip_accents", theirs.get("strip_accents"))
-            notes.setdefault("tokenize_chinese_chars", theirs.get("handle_chinese_chars", True))
-    if "do_lower_case" not in notes and not has_model(folder):
-        notes["do_lower_case"] = not has_capitals(os.path.join(folder, "vocab.txt"))
-    return {name: value for name, value in notes.items() if name in fields}
+    theirs = flat(read_beside(path, "tokenizer.json"))
+    ours = {field: theirs.get(f"normalizer.{name}") for field, name in LETTERS.items()}
+    stated = {"tokenizer_config.json": tokenizer_notes(path), "tokenizer.json": ours}
+    return {
+        file: {field: rules[field] for field in LETTERS if isinstance(rules.get(field), bool)}
+        for file, rules in stated.items()
+    }
+
+
+def flat(content):
+    """The content of a tokenizer.json with "normalizer.type" and the like, the keys of its parts. A
+    part that is null has the type None, a sequence of normalizers is its last one behind the
+    `first`: BERT's own rules, which ours come after that for a sigma.
+    """
+    for name in ("normalizer", "pre_tokenizer", "model"):
+        part = content.get(name, {})
+        steps = part.get("normalizers") if isinstance(part, dict) else None
+        *first, part = steps if isinstance(steps, list) and steps else [part]
+        part = part if isinstance(part, dict) else dict(type=part)
+        content |= {f"{name}.{key}": value for key, value in (part | dict(first=first)).items()}
+    return content
+
+
+def find_casing(path):
+    """The Casing of a model: as its folder says, else by the capital letters of its pieces."""
+    for rules in letter_rules(path).values():
+        if "do_lower_case" in rules:
+            return Casing(rules["do_lower_case"])
+    vocabulary = os.path.join(folder_of(path), "vocab.txt")
+    if not os.path.isfile(vocabulary):
+        return Casing(True, "no file says so")
+    is_lower = not has_capitals(vocabulary)
+    pieces = "no piece has" if is_lower else "pieces have"
+    return Casing(is_lower, f"no file says so; {pieces} capitals")
 
 
 def task_kind(path):
@@ -160,26 +207,5 @@ def has_capitals(path):
     """Whether a vocabulary has pieces with capital letters: that of a cased model, where no file
     says so, as beside Google's checkpoints.
     """
-    if not os.path.isfile(path):
-        return False
     with open(path, encoding="utf-8", errors="replace") as file:
         return any(line[0] != "[" and re.search("[A-Z]", line) for line in file)
-
-
-def check_casing(folder):
-    """UserError when a folder's tokenizer treats accents or Chinese characters in a way that ours
-    cannot.
-    """
-    notes = tokenizer_notes(folder)
-    lowers = notes.get("do_lower_case", True)
-    odd = [
-        f"{name}={str(notes[name]).lower()}"
-        for name, wanted in (("strip_accents", lowers), ("tokenize_chinese_chars", True))
-        if notes.get(name) not in (None, wanted)
-    ]
-    if odd:
-        raise UserError(
-            f"{folder}: its tokenizer has {' and '.join(odd)} with "
-            f"do_lower_case={str(lowers).lower()}, unlike Google's rules, the only ones here; to "
-            f"use it anyway, give --{'' if lowers else 'no'}do_lower_case"
-        )

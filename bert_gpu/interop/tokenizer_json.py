@@ -109,7 +109,7 @@ def word_piece_parts(tokenizer):
             unk_token="[UNK]",
             continuing_subword_prefix="##",
             max_input_chars_per_word=MAX_WORD_CHARACTERS,
-            vocab={piece: index for index, piece in enumerate(tokenizer.vocab)},
+            vocab={piece: index for index, piece in enumerate(tokenizer.vocab) if piece},
         ),
     )
 

@@ -1,12 +1,22 @@
 """The tokenizer of a model: opened from the files beside it, and written beside another."""
 
 import json
+import os
 
+from bert_gpu import console
 from bert_gpu.files import CHECKSUM, json_checksum
-from bert_gpu.interop.sources import check_casing, find_vocabulary, tokenizer_notes
+from bert_gpu.interop.sources import (
+    OWN_WORDS,
+    find_casing,
+    find_vocabulary,
+    read_beside,
+    tokenizer_notes,
+)
 from bert_gpu.interop.tokenizer_json import special_tokens, tokenizer_json
+from bert_gpu.interop.tokenizer_rules import check_tokenizer
 from bert_gpu.settings import UserError
 from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.vocab_file import num_pieces, warn_of_blanks
 
 
 def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
@@ -15,21 +25,22 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
     Args:
       folder: the model's path, with vocab.txt or a SentencePiece model and, perhaps,
         tokenizer_config.json beside its files; None when there is no model.
-      vocab_file, do_lower_case: override the folder's. By default text is lower-cased.
+      vocab_file, do_lower_case: override the folder's. Without a model text is lower-cased.
     """
-    notes = {}
+    notes = tokenizer_notes(folder) if vocab_file is None else {}
+    if folder is not None:
+        check_tokenizer(folder, do_lower_case)
     if vocab_file is None:
         vocab_file = find_vocabulary(folder)
         if vocab_file is None:
             raise UserError(
                 f"{folder}/vocab.txt: no such file; name the model's vocabulary with --vocab_file"
             )
-        notes = tokenizer_notes(folder)
-        if do_lower_case is None:
-            check_casing(folder)
     if do_lower_case is None:
-        do_lower_case = (tokenizer_notes(folder) if folder else {}).get("do_lower_case", True)
+        do_lower_case = folder is None or find_casing(folder).is_lower
     tokenizer = open_tokenizer(vocab_file, do_lower_case)
+    warn_of_blanks(vocab_file, tokenizer.vocab)
+    warn_of_other_ids(vocab_file, tokenizer)
     if notes.get("vocabulary", tokenizer.identity) != tokenizer.identity:
         raise UserError(
             f"{vocab_file}: is not the vocabulary that the model was written with (by its "
@@ -38,10 +49,30 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
     return tokenizer
 
 
-def describe_tokenizer(tokenizer):
-    """Size and casing of a tokenizer, for the log."""
+def warn_of_other_ids(vocab_file, tokenizer):
+    """Warns, once, when the tokenizer.json beside a vocab.txt gives other ids."""
+    folder, name = os.path.split(vocab_file)
+    model = read_beside(folder, "tokenizer.json").get("model")
+    theirs = model.get("vocab") if isinstance(model, dict) else None
+    if name != "vocab.txt" or not isinstance(theirs, dict):
+        return
+    ours = {piece: index for index, piece in enumerate(tokenizer.vocab) if piece}
+    odd = [piece for piece in ours | theirs if piece and ours.get(piece) != theirs.get(piece)]
+    if odd:
+        console.warn_once(
+            f"{folder}/tokenizer.json: gives other ids than vocab.txt to {len(odd):,} pieces, such "
+            f"as {odd[0]!r:.40}; those of vocab.txt are taken"
+        )
+
+
+def describe_tokenizer(tokenizer, path=None):
+    """Size and casing of a tokenizer, for the log, and why it is that of the model at a path where
+    no file of the model says so.
+    """
     casing = "lower case" if tokenizer.do_lower_case else "cased"
-    return f"{tokenizer.vocab_size:,} pieces, {casing}"
+    is_lower, guess = (None, "") if path is None else find_casing(path)
+    why = f" ({guess})" if guess and is_lower == tokenizer.do_lower_case else ""
+    return f"{num_pieces(tokenizer.vocab):,} pieces, {casing}{why}"
 
 
 def tokenizer_files(tokenizer, config=None, must_open=False):
@@ -96,11 +127,17 @@ def as_json(content):
 
 
 def check_vocabulary(tokenizer, model, source):
-    """UserError unless the tokenizer's vocabulary is as large as the model's. `source` names the
-    vocabulary in the message.
+    """UserError when the tokenizer's vocabulary is larger than the model's; warns, once, when it is
+    smaller. `source` names the vocabulary in the message.
     """
-    if tokenizer.vocab_size != model.vocab_size:
+    pieces, rows = tokenizer.vocab_size, model.vocab_size
+    if pieces > rows:
         raise UserError(
-            f"{source}: has {tokenizer.vocab_size} pieces, the model "
-            f"{model.vocab_size}; name the model's own with --vocab_file"
+            f"{source}: has {pieces} pieces, the model {rows}; name the model's own with "
+            f"--vocab_file; {OWN_WORDS}"
+        )
+    if pieces < rows:
+        console.warn_once(
+            f"{source}: has ids for {pieces:,} of the {rows:,} rows of the model's table; the "
+            "others are kept, and are never predicted"
         )

@@ -3,14 +3,15 @@ and Hugging Face.
 
 Field names and defaults are those of Google's bert_config.json (Devlin et al. 2018, BERT base), so
 that a file means the same in all three systems; fields that BERT lacks are named as in Google's
-ALBERT or Cramming. Reading is strict: a key that is neither ours nor known from Hugging Face is an
-error, because ignoring it would silently build another architecture.
+ALBERT or Cramming. A key that changes what is computed and that we do not compute is an error; one
+that is neither ours nor known from Hugging Face gets a warning.
 """
 
 import dataclasses
 import json
 import sys
 
+from bert_gpu import console
 from bert_gpu.files import CHECKSUM, json_checksum, read_json
 from bert_gpu.settings import Settings, UserError, fields_of, setting
 
@@ -343,31 +344,55 @@ def preset(name, **overrides):
     return ModelConfig(**{**PRESETS[name], **overrides})
 
 
-# Keys that Hugging Face writes beside the architecture. Those of the first group change what the
-# network computes, so only the value that our encoder implements is accepted; those of the second
-# concern serving, training or tokenizing, not the weights.
+# Keys that Hugging Face and others write beside the architecture. Those of the first group change
+# what the network computes, so only the value that our encoder implements is accepted; those of the
+# second concern serving, training, tokenizing or generating, not the weights.
 A_CONFIG = "a model's shape, like Google's bert_config.json"
 OWN_TYPE = "bert_gpu"  # model_type of models that `transformers` has no class for
-CHECKED_KEYS = {
-    "model_type": "bert",  # or OWN_TYPE
-    "is_decoder": False,
-    "is_encoder_decoder": False,
-    "add_cross_attention": False,
-    "tie_word_embeddings": True,
-    "pruned_heads": {},
+CHECKED_KEYS = {  # {key: (value, the reason why another is refused)}; null is as good as the value
+    "is_decoder": (False, "a token of a decoder sees only those before it"),
+    "is_encoder_decoder": (False, "there is an encoder alone"),
+    "add_cross_attention": (False, "an encoder reads one sequence"),
+    "tie_word_embeddings": (True, "masked words are scored with the word embeddings"),
+    "pruned_heads": ({}, "all layers have the same heads"),
+    "alibi_starting_size": (None, "MosaicBERT's attention is biased by distance"),
+    "feed_forward_type": ("original", "JinaBERT's feed-forward blocks are gated"),
 }
 IGNORED_KEYS = frozenset(
+    (
+        # of Google, and of transformers 2 and 3
+        """
+    directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+    pooler_size_per_head pooler_type output_past eos_token_ids xla_device use_return_dict
+    _num_labels name language cls_token_id mask_token_id
     """
+        # of PretrainedConfig and BertConfig in transformers 4.57.1, and what others name so
+        """
     architectures torch_dtype dtype transformers_version use_cache gradient_checkpointing
-    classifier_dropout directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
-    pooler_size_per_head pooler_type id2label label2id num_labels problem_type finetuning_task
-    output_attentions output_hidden_states output_past return_dict torchscript
-    chunk_size_feed_forward attn_implementation _attn_implementation _attn_implementation_autoset
-    attention_implementation _name_or_path name_or_path name _commit_hash _num_labels language
-    task_specific_params tokenizer_class prefix xla_device use_bfloat16 tf_legacy_loss pad_token_id
-    bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id decoder_start_token_id
-    cross_attention_hidden_size quantization_config auto_map gelu_form
-    """.split()
+    classifier_dropout id2label label2id num_labels problem_type finetuning_task output_attentions
+    _output_attentions output_hidden_states return_dict torchscript chunk_size_feed_forward
+    attn_implementation _attn_implementation _attn_implementation_autoset
+    _attn_implementation_internal attention_implementation _name_or_path name_or_path _commit_hash
+    task_specific_params tokenizer_class prefix use_bfloat16 tf_legacy_loss pad_token_id
+    bos_token_id eos_token_id sep_token_id decoder_start_token_id cross_attention_hidden_size
+    tie_encoder_decoder quantization_config auto_map gelu_form
+    """
+        # of GenerationConfig in transformers 4.57.1, which PretrainedConfig once held
+        """
+    max_length max_new_tokens min_length min_new_tokens early_stopping max_time stop_strings
+    do_sample num_beams cache_implementation cache_config return_legacy_cache prefill_chunk_size
+    temperature top_k top_p min_p typical_p epsilon_cutoff eta_cutoff repetition_penalty
+    encoder_repetition_penalty length_penalty no_repeat_ngram_size bad_words_ids renormalize_logits
+    forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty
+    suppress_tokens begin_suppress_tokens sequence_bias token_healing guidance_scale
+    watermarking_config num_return_sequences output_scores output_logits return_dict_in_generate
+    encoder_no_repeat_ngram_size num_assistant_tokens num_assistant_tokens_schedule
+    assistant_confidence_threshold prompt_lookup_num_tokens max_matching_ngram_size
+    assistant_early_exit assistant_lookbehind target_lookbehind compile_config disable_compile
+    low_memory penalty_alpha dola_layers diversity_penalty num_beam_groups constraints
+    force_words_ids _from_model_config
+    """
+    ).split()
 )
 
 
@@ -397,8 +422,8 @@ def read_config(path):
     keys keep BERT base's values.
 
     Raises:
-      UserError: not a strict JSON object, an unknown key, a value of the wrong type or range, or an
-        architecture that is not BERT's.
+      UserError: not a strict JSON object, a value of the wrong type or range, or an architecture
+        that is not BERT's.
     """
     fields = fields_of(ModelConfig)
     values = read_json(path, A_CONFIG, CONFIG_FIELDS)
@@ -407,20 +432,7 @@ def read_config(path):
             f"{path}: model_type={values['model_type']!r:.60} is not supported, only 'bert' is; "
             "name the folder of a BERT"
         )
-    for key, value in values.items():
-        if (
-            key in CHECKED_KEYS
-            and value is not None
-            and value != CHECKED_KEYS[key]
-            and key != "model_type"
-        ):
-            raise UserError(
-                f"{path}: {key}={value!r} is not supported, only {CHECKED_KEYS[key]!r} is"[:300]
-            )
-        if key not in fields and key not in CHECKED_KEYS and key not in IGNORED_KEYS:
-            raise UserError(
-                f"{path}: unknown key {key!r}; the model's are {', '.join(sorted(fields))}"[:300]
-            )
+    check_keys(path, values, {*fields, "model_type"})
     if values.get("position_embedding_type", "") is None:
         del values["position_embedding_type"]  # transformers' way to say that it was not set
     try:
@@ -436,6 +448,23 @@ def read_config(path):
             )[:300]
         )
     return config
+
+
+def check_keys(path, values, known, own=None):
+    """UserError for the first value that makes another model than ours; warns, once, of keys that
+    are neither `known` nor in the lists here. own: more of CHECKED_KEYS' form, where null counts.
+    """
+    checked = CHECKED_KEYS | (own or {})
+    for key, (accepted, reason) in checked.items():
+        value = values.get(key, accepted)
+        if value != accepted and (value is not None or key not in CHECKED_KEYS):
+            problem = f"{key}={value!r:.60} is not supported, only {accepted!r} is"
+            raise UserError(f"{path}: {problem}, because {reason}"[:300])
+    if unknown := sorted({*values} - {*known, *checked} - IGNORED_KEYS):
+        console.warn_once(
+            f"{path}: keys that are not known are ignored, as if they changed nothing of what the "
+            f"model computes: {', '.join(unknown)}"
+        )
 
 
 def read_config_of(path, model):

@@ -124,6 +124,16 @@ def chosen_mlm_logits(weights, hidden, config, dtype=tf.float32):
     )
 
 
+def best_words(logits, has_piece, count):
+    """The likeliest words, best first: (M, V) -> probabilities float32 (M, K), ids int32 (M, K).
+
+    All rows of the table share the softmax, as in training and in transformers; those without a
+    piece (has_piece, bool (V,), says which) are no words.
+    """
+    shares = tf.where(has_piece, tf.nn.softmax(tf.cast(logits, tf.float32)), -1.0)
+    return tf.math.top_k(shares, min(count, int(has_piece.sum())))
+
+
 @fused
 def _added(first, second):
     return tf.cast(tf.cast(first, tf.float32) + tf.cast(second, tf.float32), first.dtype)

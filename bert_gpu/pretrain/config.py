@@ -156,11 +156,14 @@ def resolve_model(settings, max_seq_length, vocab_size, kind, stored=None):
         model = preset(name, **sizes | architecture)
     if "vocab_size" in architecture and run.start is None:
         source = f"--vocab_size={model.vocab_size}"
-    if vocab_size is not None and model.vocab_size != vocab_size:
+    # the table of a model to continue may have rows without a piece
+    is_continued = run.start is not None
+    fits = vocab_size in (None, model.vocab_size)
+    if not fits and not (is_continued and vocab_size < model.vocab_size):
         remedy = (
-            "they must be equal"
-            if run.start is None
-            else "build the data with create_pretraining_data.py and this flag"
+            f"{sources.OWN_WORDS}; build the data with create_pretraining_data.py and this flag"
+            if is_continued
+            else "they must be equal"
         )
         raise UserError(
             f"{source}: a vocabulary of {model.vocab_size}, but that "

@@ -86,8 +86,7 @@ def start_vocabulary(run):
     folder = models.find_model(run.start, "init_checkpoint")
     if run.vocab_file is None and models.find_vocabulary(folder) is None:
         return None
-    casing = models.tokenizer_notes(folder).get("do_lower_case")
-    return models.load_tokenizer(folder, run.vocab_file, casing)
+    return models.load_tokenizer(folder, run.vocab_file)
 
 
 def open_readers(settings, dataset, vocab, model):
@@ -140,7 +139,9 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
         stored_config,
         source,
     )
-    vocabulary = check_same_vocabulary(source, vocab, flag)
+    vocabulary = check_same_vocabulary(source, vocab, flag, console)
+    if vocab is not None:
+        models.check_vocabulary(vocab, model, "the data's vocabulary")
     weights = initialize(specs, settings.run.seed)
     # next sentence prediction reads the first token
     if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):
@@ -173,20 +174,24 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
     return weights
 
 
-def check_same_vocabulary(folder, vocab, flag):
+def check_same_vocabulary(folder, vocab, flag, console):
     """UserError unless the vocabulary and casing of a model's folder, where it has them, are those
-    of the data's tokenizer `vocab`. Returns what was found, for the log.
+    of the data's tokenizer `vocab`; a casing that no file states gets a warning. Returns what was
+    found, for the log.
     """
     path = models.find_vocabulary(folder)
     if vocab is None or path is None:
         return "without a vocabulary to compare with the data's"
-    casing = models.tokenizer_notes(folder).get("do_lower_case", vocab.do_lower_case)
+    casing = models.find_casing(folder)
     build = "build the data with create_pretraining_data.py and this flag"
-    if casing != vocab.do_lower_case:
-        lowered = "lower-cased" if casing else "not lower-cased"
-        raise UserError(f"{flag}: its text was {lowered}, unlike that of the data; {build}")
-    if models.load_tokenizer(folder, do_lower_case=casing).identity != vocab.identity:
+    if casing.is_lower != vocab.do_lower_case:
+        lowered = "lower-cased" if casing.is_lower else "not lower-cased"
+        problem = f"{flag}: its text was {lowered}, unlike that of the data"
+        if not casing.guess:
+            raise UserError(f"{problem}; {build}")
+        console.warn(f"{problem} ({casing.guess}); {build}")
+    if models.load_tokenizer(folder, None, vocab.do_lower_case).identity != vocab.identity:
         raise UserError(
             f"{flag}: its {os.path.basename(path)} is not the vocabulary of the data; {build}"
         )
-    return f"vocabulary {os.path.basename(path)} ({models.describe_tokenizer(vocab)})"
+    return f"vocabulary {os.path.basename(path)} ({models.describe_tokenizer(vocab, folder)})"

@@ -36,7 +36,7 @@ class Tokenizer(typing.Protocol):
     pad_id is 0.
     """
 
-    vocab: list[str]
+    vocab: list[str]  # "" for an id without a piece
     vocab_size: int
     pad_id: int
     unk_id: int
@@ -76,13 +76,13 @@ class WordPieceTokenizer:
         """Loads the vocabulary, one piece a line, in order of ids.
 
         Raises:
-          UserError: the file is missing, empty, not UTF-8, has a blank or repeated line, lacks a
-            special piece, or [PAD] is not first.
+          UserError: the file is missing, empty, not UTF-8, lacks a special piece, or [PAD] is not
+            first.
         """
         self.vocab = read_vocab(vocab_file)
         self.vocab_size = len(self.vocab)
         self.do_lower_case = bool(do_lower_case)
-        self._ids = {piece: index for index, piece in enumerate(self.vocab)}
+        self._ids = {piece: index for index, piece in enumerate(self.vocab) if piece}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self._ids[piece] for piece in SPECIAL_PIECES
         )
@@ -172,14 +172,11 @@ class WordPieceTokenizer:
 
 
 def matchable(vocab):
-    """The vocabulary for the op. Placeholders replace pieces with a control character, which the op
-    cannot load and no cleaned text contains.
+    """The vocabulary for the op. Placeholders stand for rows without a piece and for pieces with a
+    control character, which the op cannot load and no cleaned text contains.
     """
-    controls = re.compile("[\x00-\x1f\x7f-\x9f]")
-    return [
-        f"[control {index}]" if controls.search(piece) else piece
-        for index, piece in enumerate(vocab)
-    ]
+    idle = re.compile("[\x00-\x1f\x7f-\x9f]|^$")
+    return [f"[idle {index}]" if idle.search(piece) else piece for index, piece in enumerate(vocab)]
 
 
 def fast_bert_op(vocab, do_lower_case):

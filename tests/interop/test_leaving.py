@@ -124,7 +124,11 @@ def test_each_relative_has_a_model_here():
         ("RobertaPreLayerNorm", dict(hidden_act="relu"), "hidden_act='relu' is not supported"),
         ("RobertaPreLayerNorm", dict(hidden_act=["gelu"]), "hidden_act=.*is not supported"),
         ("Albert", dict(inner_group_num=2), "inner_group_num=2 is not supported"),
-        ("Albert", dict(sizes=3), "unknown key 'sizes' of Albert"),
+        (
+            "MegatronBert",
+            dict(position_embedding_type="relative_key"),
+            "relative_key.*not supported",
+        ),
         ("NomicBert", dict(rope_parameters=dict(rope_theta=1e3)), "rope_parameters=.*not supp"),
         ("NomicBert", dict(intermediate_size="24"), "intermediate_size=24: must be of type int"),
         ("MegatronBert", dict(is_decoder=True), "is_decoder=True is not supported"),

@@ -14,7 +14,7 @@ import sentencepiece
 
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.config import ExportConfig
-from bert_gpu.interop.sources import tokenizer_notes
+from bert_gpu.interop.sources import find_casing
 from bert_gpu.interop.tokenizer_json import tokenizer_json
 from bert_gpu.interop.tokenizers import load_tokenizer, tokenizer_files
 from bert_gpu.model.config import ModelConfig
@@ -167,7 +167,7 @@ def test_settings_that_transformers_has_saved_anew_are_read(pieces, tmp_path):
     (tmp_path / "model" / "vocab.txt").unlink()
     assert load_tokenizer(folder).identity == pieces[0].identity
     path.unlink()  # then tokenizer.json alone tells the casing
-    assert tokenizer_notes(folder)["do_lower_case"] is True
+    assert find_casing(folder) == (True, "")
 
 
 @pytest.mark.parametrize("num_segments, second", [(0, 0), (1, 0), (2, 1), (3, 1)])

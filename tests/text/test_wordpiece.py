@@ -4,11 +4,16 @@ vocabularies are refused in one line.
 
 import json
 import random
+import tempfile
+from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from official.nlp.tools import tokenization as google
 
+from bert_gpu.interop.tokenizer_json import tokenizer_json as json_of
 from bert_gpu.settings import UserError
 from bert_gpu.text import basic_tokenizer, wordpiece
 from bert_gpu.text.wordpiece import WordPieceTokenizer
@@ -210,8 +215,7 @@ def test_identity_changes_with_content_and_casing_only(tmp_path):
         ("", "empty"),
         ("\n", "empty"),
         (b"[PAD]\n[UNK]\n\xff\n", "line 3 is not UTF-8"),
-        ("\n".join([*SPECIAL, "a", "b", "a"]), "lines 6 and 8 are both 'a'"),
-        ("\n".join([*SPECIAL, "", "b"]), "line 6 is blank"),
+        ("\n".join([*SPECIAL, "a", "[PAD]"]), "[PAD] is on line 7; it must be on line 1 alone"),
         ("\n".join(SPECIAL[:3] + ["a"]), "[SEP], [MASK] missing"),
         ("\n".join([*SPECIAL[1:], "[PAD]"]), "[PAD] is on line 5"),
     ],
@@ -222,6 +226,36 @@ def test_bad_vocabulary_is_refused(tmp_path, text, problem):
         WordPieceTokenizer(path)
     message = str(error.value)
     assert path in message and problem in message and "\n" not in message and len(message) <= 300
+
+
+LINE = st.sampled_from([*"abc", "##a", "##b", "", " ", "a ", "[unused1]", "ab", "é", "\x1f"])
+
+
+@hypothesis.settings(max_examples=20)
+@hypothesis.given(st.lists(LINE, max_size=12), st.lists(LINE, max_size=6), st.booleans())
+def test_repeated_and_blank_lines_keep_the_ids_of_googles_code(above, below, is_windows):
+    """Also from what is written of such a vocabulary, as lines and as a tokenizer.json."""
+    end = "\r\n" if is_windows else "\n"
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "vocab.txt"
+        path.write_bytes(
+            "".join(
+                f"{line}{end}" for line in ["[PAD]", *above, *SPECIAL[1:], "z", *below]
+            ).encode()
+        )
+        theirs = google.FullTokenizer(str(path), do_lower_case=True)
+        ours = WordPieceTokenizer(str(path))
+        pieces = {piece: index for index, piece in enumerate(ours.vocab) if piece.strip()}
+        assert pieces == {piece: index for piece, index in theirs.vocab.items() if piece}
+        text = "a b ab aab abab bab é c ca [unused1]"
+        ids, _ = ours.tokenize([text])
+        assert ids.tolist() == theirs.convert_tokens_to_ids(theirs.tokenize(text))
+        for file, content in ours.files().items():
+            (Path(name) / file).write_bytes(content)
+        (Path(name) / "tokenizer.json").write_bytes(json_of(ours, 2))
+        assert wordpiece.read_vocab(str(path)) == ours.vocab
+        if all(piece == piece.strip() for piece in ours.vocab):
+            assert wordpiece.read_vocab(f"{name}/tokenizer.json") == ours.vocab
 
 
 @pytest.mark.parametrize("name", ["absent.txt", "."])
@@ -255,7 +289,9 @@ def test_a_tokenizer_json_is_the_vocabulary_in_it(tmp_path):
         (tokenizer_json(type="Unigram", vocab=[["a", -1.0]]), "has a Unigram tokenizer"),
         (tokenizer_json(type="BPE"), "has a BPE tokenizer, not BERT's WordPiece"),
         (tokenizer_json(merges=[]), "has a BPE tokenizer, not BERT's WordPiece"),
-        (tokenizer_json(vocab={"[PAD]": 0, "a": 2}), "its ids are not 0, 1, 2 and so on"),
+        (tokenizer_json(vocab={"[PAD]": 0, "a": 10**12}), "its ids are not 0, 1, 2 and so on"),
+        (tokenizer_json(vocab={"[PAD]": 0, "a": 1, "b": 1}), "its ids are not 0, 1, 2 and so on"),
+        (tokenizer_json(vocab={"[PAD]": 0, "a": -1}), "its ids are not 0, 1, 2 and so on"),
         (tokenizer_json(vocab={"[PAD]": 0, "a\nb": 1}), "piece 1 is 'a\\nb'"),
         (tokenizer_json(vocab={"[PAD]": 0, "\ud800": 1}), "piece 1 is"),
         (tokenizer_json(vocab={"[PAD]": 0, "a": 1}), "[UNK], [CLS], [SEP], [MASK] missing"),
