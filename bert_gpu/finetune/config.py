@@ -322,12 +322,16 @@ def length_of(task_name):
 def resolve_task(config, notes=None):
     """The TaskSpec of a FinetuneConfig, with the columns and the kind that it names.
 
-    notes: start.TaskNotes of the model that is evaluated, which hold where the config is silent.
+    notes: start.TaskNotes of the model that is evaluated, which hold where the config is silent; of
+    those of another task, only the kind, where the task may have it.
     """
     name = config.task_name
     if notes and (name is None or tasks.bare(name) == tasks.bare(notes.task_name or name)):
         return settled(tasks.find_task(name or notes.task_name or DEFAULT_TASK), notes, config)
-    return settled(tasks.find_task(name or DEFAULT_TASK), config)
+    task, kind = tasks.find_task(name or DEFAULT_TASK), notes and notes.task_kind
+    if kind and task.folder is None and {task.kind, kind} <= set(tasks.TEXT_KINDS):
+        return settled(task, type(notes)(task_kind=kind), config)
+    return settled(task, config)
 
 
 def settled(task, *tellers):

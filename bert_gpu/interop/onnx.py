@@ -100,7 +100,7 @@ def write(model, folder, options):
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
     meaning = score_meaning(architecture, model.notes.problem_type)
     contents = {
-        **tokenizer_files(model.tokenizer, config),
+        **tokenizer_files(model.tokenizer, config, max_seq_length=model.notes.max_seq_length),
         **(model.task or {}),
         MODEL: proto.SerializeToString(),
         "README.md": card.readme(model, USAGE),
