@@ -223,8 +223,8 @@ def write_predictions(output_dir, examples, labels, problem_type, outputs, predi
     suffix = suffix_of(examples.source)
     answers = problem_type.predicted_labels(outputs, labels)
     is_number = problem_type.config_name == "regression"
-    heading = ["id", "prediction"]
-    heading += ["value"] if is_number else [f"probability_{label}" for label in labels]
+    titles = ["value"] if is_number else [f"probability_{label}" for label in labels]
+    heading = ["id", "prediction", *titles]
 
     def rows():
         first = 0

@@ -91,8 +91,8 @@ def read_embedding(files, modules):
     config, said = _read(files, f"{modules.get('Pooling')}/config.json"), _read(files, SENTENCES)
     start = "pooling_mode_"
     switches = {f"{start}mean_tokens": True} | config if config else {}
-    modes = [name for name, is_on in switches.items() if name.startswith(start) and is_on]
-    modes = [str(config.get("pooling_mode", name.removeprefix(start))) for name in modes]
+    modes = [name[len(start) :] for name, on in switches.items() if on and name.startswith(start)]
+    modes = [str(config["pooling_mode"])] if "pooling_mode" in config else modes
     prompts = said.get("prompts") if isinstance(said.get("prompts"), dict) else {}
     prefix = str(prompts.get(str(said.get("default_prompt_name"))) or "")
     pooling = POOLINGS.get(modes[0]) if len(modes) == 1 else None
