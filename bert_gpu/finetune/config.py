@@ -110,7 +110,7 @@ class FinetuneConfig(Settings):
         None,
         "Maximum tokens per example; the longer text of a pair is cut first. "
         "Default: 128, at most the model's positions, or without training the length that the "
-        "model was trained with.",
+        "model was trained with, and its positions where its folder does not say.",
         low=8,
     )
     padding: str = setting(

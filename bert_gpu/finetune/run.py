@@ -95,9 +95,7 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
         )
     console = workers.console(console or LogConsole())
     trained = None if trains else find_trained(settings.start, settings.run.output_dir)
-    notes = None
-    if not trains:
-        notes = read_notes(trained.path, trained.head, trained.notes.problem_type)
+    notes = None if trains else read_notes(trained.path, trained.head, trained.notes)
     if not trains:
         run = with_data_of_run(settings.run, phases, trained.path)
         settings, phases = dataclasses.replace(settings, run=run), resolve_phases(run)

@@ -247,9 +247,9 @@ def write_notes(task, has_pairs, max_seq_length, tokens):
     return {TASK: (json.dumps(values, indent=1) + "\n").encode()}
 
 
-def read_notes(path, head=CLASSIFIER, problem_type=None):
-    """TaskNotes of a model's folder; of one without them, only what its head tells, and what its
-    scores mean, in the words of formats.Notes.
+def read_notes(path, head=CLASSIFIER, said=None):
+    """TaskNotes of a model's folder; of one without them, only what its head and its formats.Notes,
+    `said`, tell.
     """
     file = os.path.join(path, TASK)
     if os.path.exists(file):
@@ -262,7 +262,7 @@ def read_notes(path, head=CLASSIFIER, problem_type=None):
         task = next(task for task in tasks.TASKS.values() if open_task_type(task).HEAD is head)
         return TaskNotes(task_name=task.name, task_kind=task.kind)
     kinds = {means: kind for kind, means in KINDS.items()}
-    return TaskNotes(task_kind=kinds.get(problem_type))
+    return TaskNotes(task_kind=kinds.get(said.problem_type), max_seq_length=said.max_seq_length)
 
 
 def with_pooling(model, config, head):

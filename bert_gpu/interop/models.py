@@ -86,10 +86,10 @@ def describe_unused(notes):
 def describe_lost(model):
     """What a format that holds weights alone loses of a Model, for a warning; "" for nothing."""
     means, labels, files = model.notes.problem_type, model.notes.labels, ", ".join(model.task)
-    are_names = labels == class_names(model, LABELLED.get(model.notes.architecture))
     lost = {
         f"the names of its classes ({shortened(', '.join(labels))}), numbers in the copy": (
-            labels and are_names and means != "regression"
+            means != "regression"
+            and () != labels == class_names(model, LABELLED.get(model.notes.architecture))
         ),
         "that several of them may apply": means == KINDS["multilabel"],
         f"{files} (columns and length of its task, or its pooling)": files,
