@@ -344,10 +344,14 @@ def test_embed_does_what_a_folder_of_sentence_transformers_says(encoder_folder, 
 
 
 @pytest.mark.long
-def test_graphs_give_the_labels_and_numbers_of_the_training(tokenizer, texts, tmp_path):
+def test_graphs_give_the_labels_and_numbers_of_the_training(
+    tokenizer, texts, tmp_path, monkeypatch
+):
     """SavedModel and ONNX, of every kind; one SavedModel is written and opened again."""
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("tf2onnx")
+    ops = savedmodel.open_ops(tokenizer)  # once, because making them takes long
+    monkeypatch.setattr(savedmodel, "open_ops", lambda _: ops)
     for name, (kind, labels) in TYPES.items():
         models.write_own(model_of(tokenizer, kind, labels), str(tmp_path / name))
         model = models.open_model(str(tmp_path / name), "from")[1]
