@@ -174,8 +174,9 @@ def read_trained(path):
     config, weights, notes, *_ = model
     if notes.foreign is not None:
         raise UserError(
-            f"{path}: is a {notes.foreign[:60]}, whose head bert-gpu does not have; train another "
-            "(--do_train), or name the class that it equals in architectures of its config.json"
+            f"{path[:90]}: is a {notes.foreign[:60]}, whose head bert-gpu does not have; train "
+            "another (--do_train), or name the class that it equals in architectures of its "
+            "config.json"
         )
     for head in HEADS:
         if f"{head.name}/bias" not in weights:

@@ -70,13 +70,20 @@ def usage_files(path):
 
 
 def read_modules(file):
-    """{kind: path} of the modules in a modules.json of sentence-transformers; {} without one."""
+    """{kind: folder beside it} of the modules in a modules.json of sentence-transformers; {}
+    without one. A module that names no folder has the usual one of a Pooling.
+    """
     if not os.path.exists(file):
         return {}
     try:
         with open(file, encoding="utf-8") as opened:
             modules = parse_json(opened.read())
-            return {part["type"].rpartition(".")[2]: part["path"].strip("/") for part in modules}
+            return {
+                part["type"].rpartition(".")[2]: (
+                    os.path.basename(part["path"].strip("/.")) or "1_Pooling"
+                )
+                for part in modules
+            }
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
         raise UserError(
             f"{file}: is no list of modules of sentence-transformers; put the model's own there, "
@@ -124,7 +131,7 @@ def check_scores(path, model):
     means, num_scores = model.notes.problem_type, len(model.weights["classifier/bias"])
     if means != KINDS["multilabel"] and (means == "regression") != (num_scores == 1):
         raise UserError(
-            f"{path}: its classifier has {num_scores} scores, and its problem_type is {means}: a "
-            "regression of several numbers and a choice of one class are not supported; correct "
-            "problem_type in its config.json, or take its scores from --format=onnx"
+            f"{path[:90]}: has {num_scores} scores and the problem_type {means}; only a regression "
+            "of one number and a choice among several classes are supported: correct problem_type "
+            "in its config.json, or take the scores from --format=onnx"
         )

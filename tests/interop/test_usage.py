@@ -235,7 +235,10 @@ def test_a_head_of_another_class_is_refused_by_its_name(tokenizer, tmp_path_fact
 
 @pytest.mark.parametrize(
     "kind, labels, word",
-    [("regression", ("x", "y"), "several numbers"), ("classification", ("x",), "one class")],
+    [
+        ("regression", ("x", "y"), "has 2 scores and the problem_type regression; only"),
+        ("classification", ("x",), "has 1 scores and the problem_type single_label_cl"),
+    ],
 )
 def test_scores_without_a_meaning_are_refused(kind, labels, word, tokenizer, tmp_path):
     model = model_of(tokenizer, kind, labels)
@@ -312,6 +315,25 @@ def test_a_pooling_is_taken_over_or_refused_by_its_name_and_so_by_a_copy(
         expected is None or bool(foreign)
     )
     assert bool(lacking) == any("sentence vectors" in warning for warning in warnings)
+
+
+def test_modules_that_are_none_are_one_line_and_none_is_written_elsewhere(encoder_folder, tmp_path):
+    folder = tmp_path / "in" / "sentences"
+    folder.mkdir(parents=True)
+    for path in encoder_folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    for content in ("{}", "[1]", '[{"type": 1, "path": ""}]', '[{"type": "x"}]', "no"):
+        (folder / "modules.json").write_text(content)
+        if content != "{}":
+            with pytest.raises(UserError, match="is no list of modules of sentence-transformers"):
+                models.read_model(str(folder))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
+    modules = [dict(type="Transformer", path=""), dict(type="Pooling", path="../../1_Pooling")]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    copy(folder, tmp_path / "in" / "copy", "huggingface")
+    assert models.read_model(str(tmp_path / "in" / "copy")).notes.embedding.pooling == "cls"
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 @pytest.mark.long
