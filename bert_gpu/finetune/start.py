@@ -114,7 +114,7 @@ def reinitialised(model, num_layers, head):
     return (*layers, *head.beside, f"{head.name}/") if num_layers else ()
 
 
-def with_rows_of(labels, source, head):
+def with_rows_of(labels: tuple[str, ...], source: models.Model, head: Head) -> dict:
     """The weights of a formats.Model, of whose head of classes only the rows of the labels stay, in
     their order; without that head where its classes are others.
     """

@@ -69,7 +69,7 @@ class Embedder:
             result[first : first + len(values)] = values
         return result if is_pooled else (result, rows.splits)
 
-    def describe(self):
+    def describe(self) -> str:
         """How texts become vectors, for the log."""
         own = self.own
         length, prefix = "of length 1" * self.is_normalized, f"prefix {own.prefix[:40]!r}"

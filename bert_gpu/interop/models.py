@@ -83,7 +83,7 @@ def describe_unused(notes):
     return f"{why}: {', '.join(names[:3])}{more}"
 
 
-def describe_lost(model):
+def describe_lost(model: Model) -> str:
     """What a format that holds weights alone loses of a Model, for a warning; "" for nothing."""
     means, labels, files = model.notes.problem_type, model.notes.labels, ", ".join(model.task)
     lost = {

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_gpu.files import parse_json, read_json
 from bert_gpu.interop.families import LABELLED
-from bert_gpu.interop.formats import Embedding
+from bert_gpu.interop.formats import Embedding, Model
 from bert_gpu.interop.sources import TASK, folder_of
 from bert_gpu.settings import Settings, UserError, fields_of, setting
 
@@ -37,7 +37,7 @@ class UsageNotes(Settings):
     max_seq_length: int | None = setting(None, "Maximum tokens of a text.", low=3)
 
 
-def with_usage(path, model):
+def with_usage(path: str, model: Model) -> Model:
     """The formats.Model at a path with what the files there say of its use. A classifier of one
     score without a problem type is a regression, as in transformers.
     """
@@ -55,7 +55,7 @@ def with_usage(path, model):
     return model._replace(notes=notes, task=contents)
 
 
-def usage_files(path):
+def usage_files(path: str) -> tuple[dict[str, str], dict[str, str]]:
     """({name in a copy: path} of the files that say how the model at a path is used, {kind: path}
     of the modules of sentence-transformers, {} without them). The encoder of these lies beside
     modules.json or, in old folders, in 0_Transformer.
@@ -69,7 +69,7 @@ def usage_files(path):
     return {name: file for name, file in files.items() if os.path.exists(file)}, modules
 
 
-def read_modules(file):
+def read_modules(file: str) -> dict[str, str]:
     """{kind: folder beside it} of the modules in a modules.json of sentence-transformers; {}
     without one. A module that names no folder has the usual one of a Pooling.
     """
@@ -91,7 +91,7 @@ def read_modules(file):
         ) from None
 
 
-def read_embedding(files, modules):
+def read_embedding(files: dict[str, str], modules: dict[str, str]) -> Embedding:
     """The Embedding that the `usage_files` describe. Of the modes of a Pooling, the mean is on
     unless its config.json says otherwise.
     """
@@ -110,11 +110,11 @@ def read_embedding(files, modules):
     return Embedding(pooling, "Normalize" in modules, prefix, lowers, ", ".join(lacking))
 
 
-def _read(files, name, fields=None):
+def _read(files: dict[str, str], name: str, fields: dict | None = None) -> dict:
     return read_json(files[name], "how a model is used", fields) if name in files else {}
 
 
-def class_names(model, head="classifier"):
+def class_names(model: Model, head: str | None = "classifier") -> tuple[str, ...]:
     """Names of the classes of a head of a formats.Model, () when it has none; the class indices
     where there are no distinct names. LABEL_0, LABEL_1 are names only in a model of ours: those of
     Hugging Face have them where nobody named the classes.
@@ -126,7 +126,7 @@ def class_names(model, head="classifier"):
     return names if has_names else tuple(map(str, indices))
 
 
-def check_scores(path, model):
+def check_scores(path: str, model: Model) -> None:
     """UserError for a classifier whose number of scores contradicts what they mean."""
     means, num_scores = model.notes.problem_type, len(model.weights["classifier/bias"])
     if means != KINDS["multilabel"] and (means == "regression") != (num_scores == 1):
