@@ -112,7 +112,7 @@ class FinetuneConfig(Settings):
         None,
         "Maximum tokens per example; the longer text of a pair is cut first. "
         "Default: 128, at most the model's positions, or without training the length that the "
-        "model was trained with.",
+        "model was trained with, and its positions where its folder does not say.",
         low=8,
     )
     padding: str = setting(
@@ -330,7 +330,8 @@ def length_of(task_name):
 def resolve_task(config, notes=None):
     """The TaskSpec of a FinetuneConfig, with the columns and the kind that it names.
 
-    notes: start.TaskNotes of the model that is evaluated, which hold where the config is silent.
+    notes: start.TaskNotes of the model that is evaluated, which hold where the config is silent; of
+    those of another task, only the kind, where the task may have it.
     """
     name = config.task_name
     if notes and (name is None or tasks.bare(name) == tasks.bare(notes.task_name or name)):
@@ -338,7 +339,10 @@ def resolve_task(config, notes=None):
             tasks.find_task(name or notes.task_name or DEFAULT_TASK), separator=notes.separator
         )
         return settled(task, notes, config)
-    return settled(tasks.find_task(name or DEFAULT_TASK), config)
+    task, kind = tasks.find_task(name or DEFAULT_TASK), notes and notes.task_kind
+    if kind and task.folder is None and {task.kind, kind} <= set(tasks.TEXT_KINDS):
+        return settled(task, type(notes)(task_kind=kind), config)
+    return settled(task, config)
 
 
 def settled(task, *tellers):

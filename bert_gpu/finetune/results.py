@@ -225,7 +225,8 @@ def write_predictions(output_dir, examples, labels, problem_type, outputs, predi
     """
     suffix = suffix_of(examples.source)
     answers = problem_type.predicted_labels(outputs, labels)
-    titles = ["value"] if outputs.shape[1] == 1 else [f"probability_{label}" for label in labels]
+    is_number = problem_type.config_name == "regression"
+    titles = ["value"] if is_number else [f"probability_{label}" for label in labels]
     heading = ["id", "prediction", *titles]
 
     def rows():

@@ -95,7 +95,7 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
         )
     console = workers.console(console or LogConsole())
     trained = None if trains else find_trained(settings.start, settings.run.output_dir)
-    notes = None if trains else read_notes(trained.path, trained.head)
+    notes = None if trains else read_notes(trained.path, trained.head, trained.notes)
     if not trains:
         run = with_data_of_run(settings.run, phases, trained.path)
         settings, phases = dataclasses.replace(settings, run=run), resolve_phases(run)
@@ -107,6 +107,8 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
             f"--task_name={task.name}: needs a {task_type.HEAD.architecture}, and "
             f"{trained.path} is a {trained.head.architecture}; name another model, or drop the flag"
         )
+    if not trains:
+        check_use(trained, notes, task, console)
     init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
     start = None if init_checkpoint == NONE else init_checkpoint
     with workers.together(), standard_input_spooled(settings.run) as run:
@@ -120,6 +122,22 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
             prepared = prepare(settings, task, examples, trained, notes, folder, stored)
             tell(prepared, console)
             return run_prepared(prepared, console, clock, reuses_results)
+
+
+def check_use(trained, notes, task, console):
+    """UserError for a task of another kind than that of a Trained model; warns of classes that
+    nobody has named.
+    """
+    if notes.task_kind not in (None, task.kind):
+        raise UserError(
+            f"--task_name={task.name}: is {task.kind} here, and {trained.path[:120]} was trained "
+            f"for {notes.task_kind}; drop --task_name and --task_kind, or name another model"
+        )
+    if trained.labels and trained.labels != trained.notes.labels and task.kind != "regression":
+        console.warn(
+            f"{trained.path[:150]}: its classes have no names, so their numbers stand for them, 0 "
+            f"to {len(trained.labels) - 1}; name them in id2label of its config.json"
+        )
 
 
 def run_prepared(prepared, console, clock, reuses_results):
@@ -478,7 +496,8 @@ def choose_start(settings, task, task_type, examples, stored, devices):
 
 def choose_length(settings, task, start, notes):
     """Maximum tokens of a row: as set by the user, else the length that a model to evaluate was
-    trained with, else a recipe's or the task's, or the model's positions where it has fewer.
+    trained with, else a recipe's, else of a trained model of texts its positions, else the task's,
+    or the model's positions where it has fewer.
 
     notes: TaskNotes of the model to evaluate, None for a training. The model's own length wins over
     a recipe's.
@@ -489,13 +508,15 @@ def choose_length(settings, task, start, notes):
     if notes is not None and notes.max_seq_length:
         return notes.max_seq_length
     longest = start.model.max_position_embeddings
-    return start.encoder.fixed_length or min(told or task.max_seq_length, longest)
+    default = longest if notes and task.kind in tasks.TEXT_KINDS else task.max_seq_length
+    return start.encoder.fixed_length or min(told or default, longest)
 
 
 def describe(prepared):
     """Rows on the model and the data, for the log."""
     start = prepared.start
-    labels = f"; labels: {', '.join(start.labels)}" if len(start.labels) > 1 else ""
+    has_labels = start.labels and prepared.task.kind != "regression"
+    labels = f"; labels: {', '.join(start.labels)}" if has_labels else ""
     rows = [("model", f"{start.path}{labels}"[:300])]
     rows += [(name.replace("_", " "), text) for name, text in prepared.problem_type.notes.items()]
     source = None if start.path == NONE else start.path
@@ -576,16 +597,16 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
     )
 
 
-def exporter(start, problem_type, notes, describe):
+def exporter(start, problem_type, max_seq_length, notes, describe):
     """The function of (folder, weights, step) that writes a Start's model.
 
-    problem_type: a ProblemType. notes: {name: bytes} of further files. describe: function of the
-    step -> facts for its card.
+    problem_type: a ProblemType. max_seq_length: at which texts are cut, None where they are not.
+    notes: {name: bytes} of further files. describe: function of the step -> facts for its card.
     """
 
     def export(path, weights, step):
         task = (problem_type.head.architecture, start.labels, problem_type.config_name)
-        said = models.Notes([], [], *task)
+        said = models.Notes([], [], *task, max_seq_length=max_seq_length)
         model = models.Model(start.model, weights, said, start.tokenizer, describe(step))
         models.write_own(model, path, notes)
 
@@ -620,6 +641,7 @@ def make_training(prepared, validate, warn):
         export=exporter(
             start,
             problem_type,
+            prepared.length if prepared.task.kind in tasks.TEXT_KINDS else None,
             notes,
             lambda step: facts_while_training(prepared.folder.path, step, warn),
         ),

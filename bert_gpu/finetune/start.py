@@ -13,15 +13,14 @@ from bert_gpu.finetune.labels import SEPARATORS
 from bert_gpu.finetune.tag_schemes import NAMES
 from bert_gpu.finetune.task_types import open_task_type
 from bert_gpu.interop import models
-from bert_gpu.interop.families import LABELLED
+from bert_gpu.interop.formats import Notes
 from bert_gpu.interop.sources import NONE, TASK
+from bert_gpu.interop.usage import KINDS, check_scores, class_names
 from bert_gpu.model.config import (
     ModelConfig,
     preset,
     read_config,
     read_config_of,
-    read_labels,
-    read_problem_type,
 )
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import pooling_of
@@ -66,7 +65,7 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
     -> {name: WeightSpec}, or None where that takes too much.
 
     Drops a head of other classes, and a classifier that pools differently from --pooling and
-    --pooler_size.
+    --pooler_size; a head of the same classes has them in the order of the labels.
     """
     init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
     if init_checkpoint == NONE:
@@ -74,13 +73,13 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
         model, tokenizer = fresh_model(config)
         model = with_pooling(model, config, head)
     else:
-        path, (model, stored, notes, *_) = models.read_start(init_checkpoint)
-        unused = models.describe_unused(notes)
+        path, source = models.read_start(init_checkpoint)
+        unused, model = models.describe_unused(source.notes), source.config
         tokenizer = checked_tokenizer(config, path, model)
         model = with_dropout(model, config)
-        pooled_by, model = pooling_of(model, stored), with_pooling(model, config, head)
-        own = f"{head.name}/"
-        left = () if class_names(path, head, stored, notes.labels) == labels else (own,)
+        stored = with_rows_of(labels, source, head)
+        own, left = f"{head.name}/", ()
+        pooled_by, model = pooling_of(model, source.weights), with_pooling(model, config, head)
         if head is CLASSIFIER and (model.pooling, model.pooled_size) != pooled_by:
             left += ("pooler/", own)
         left += reinitialised(model, config.reinit_layers, head)
@@ -116,14 +115,31 @@ def reinitialised(model, num_layers, head):
     return (*layers, *head.beside, f"{head.name}/") if num_layers else ()
 
 
+def with_rows_of(labels: tuple[str, ...], source: models.Model, head: Head) -> dict:
+    """The weights of a formats.Model, of whose head of classes only the rows of the labels stay, in
+    their order; without that head where its classes are others.
+    """
+    names, own = class_names(source, head.name), f"{head.name}/"
+    has_same = sorted(names) == sorted(labels)
+    rows = [names.index(label) for label in labels] if has_same else []
+    return {
+        name: value[..., rows] if rows and name.startswith(own) else value
+        for name, value in source.weights.items()
+        if has_same or not name.startswith(own)
+    }
+
+
 class Trained(typing.NamedTuple):
-    """A fine-tuned model as read: its folder, shape, weights, names of its classes and head."""
+    """A fine-tuned model as read: its folder, shape, weights, names of its classes, head and
+    formats.Notes.
+    """
 
     path: str
     model: ModelConfig
     weights: dict
     labels: tuple[str, ...]
     head: Head
+    notes: Notes
 
 
 def find_trained(config, output_dir):
@@ -131,16 +147,15 @@ def find_trained(config, output_dir):
     in --output_dir. That one goes first where its run started from --init_checkpoint, so that a
     training's own flags evaluate what it has trained.
     """
-    trained, named = os.path.join(output_dir, MODEL), None
+    trained = os.path.join(output_dir, MODEL)
     has_own = models.has_model(trained)
     if config.init_checkpoint not in (None, NONE):
-        named = read_trained(models.find_model(config.init_checkpoint, "init_checkpoint"))
-    if named is not None and not (has_own and has_started_from(config, output_dir)):
-        return named
+        path = models.find_model(config.init_checkpoint, "init_checkpoint")
+        is_start = has_own and has_started_from(config, output_dir)
+        if not is_start and (named := read_trained(path)) is not None:
+            return named
     if has_own and (own := read_trained(trained)) is not None:
         return own
-    if named is not None:
-        return named
     where = (
         f"--init_checkpoint={config.init_checkpoint} and {trained}"
         if config.init_checkpoint
@@ -153,16 +168,27 @@ def find_trained(config, output_dir):
 
 
 def read_trained(path):
-    """The Trained model of a folder, None when it has no task's head."""
-    model, weights, notes, *_ = models.read_model(path)
+    """The Trained model of a folder, None when it has no task's head; UserError for a head that we
+    do not have.
+    """
+    model = models.read_model(path)
+    config, weights, notes, *_ = model
+    if notes.foreign is not None:
+        raise UserError(
+            f"{path[:90]}: is a {notes.foreign[:60]}, whose head bert-gpu does not have; train "
+            "another (--do_train), or name the class that it equals in architectures of its "
+            "config.json"
+        )
     for head in HEADS:
         if f"{head.name}/bias" not in weights:
             continue
-        labels = class_names(path, head, weights, notes.labels)
-        specs = head.weights(open_encoder(model), len(labels))
+        labels = class_names(model, head.name)
+        specs = head.weights(open_encoder(config), len(labels))
         if set(specs) <= set(weights):
             own = {name: weights[name] for name in specs}
-            return Trained(path, model, own, labels, head)
+            if head is CLASSIFIER:
+                check_scores(path, model)
+            return Trained(path, config, own, labels, head, notes)
     return None
 
 
@@ -186,7 +212,7 @@ def has_started_from(config, output_dir):
 
 def start_trained(config, trained):
     """The Start of an evaluation of a Trained model."""
-    path, model, weights, labels, _ = trained
+    path, model, weights, labels, *_ = trained
     return Start(path, model, checked_tokenizer(config, path, model), labels, weights, [])
 
 
@@ -227,8 +253,10 @@ def write_notes(task, has_pairs, max_seq_length, tokens):
     return {TASK: (json.dumps(values, indent=1) + "\n").encode()}
 
 
-def read_notes(path, head=CLASSIFIER):
-    """TaskNotes of a model's folder; of one without them, only what its head tells."""
+def read_notes(path, head=CLASSIFIER, said=None):
+    """TaskNotes of a model's folder; of one without them, only what its head and its formats.Notes,
+    `said`, tell.
+    """
     file = os.path.join(path, TASK)
     if os.path.exists(file):
         fields = fields_of(TaskNotes)
@@ -239,12 +267,8 @@ def read_notes(path, head=CLASSIFIER):
     if head is not CLASSIFIER:
         task = next(task for task in tasks.TASKS.values() if open_task_type(task).HEAD is head)
         return TaskNotes(task_name=task.name, task_kind=task.kind)
-    said = os.path.join(path, "config.json")
-    if not os.path.exists(said):  # in another format
-        return TaskNotes()
-    means = read_problem_type(said) or ("regression" if len(read_labels(said)) == 1 else None)
-    names = {"regression": "regression", "multi_label_classification": "multilabel"}
-    return TaskNotes(task_kind=names.get(means))
+    kinds = {means: kind for kind, means in KINDS.items()}
+    return TaskNotes(task_kind=kinds.get(said.problem_type), max_seq_length=said.max_seq_length)
 
 
 def with_pooling(model, config, head):
@@ -317,21 +341,6 @@ def checked_tokenizer(config, path, model):
     )
     models.check_vocabulary(tokenizer, model, source, path)
     return tokenizer
-
-
-def class_names(path, head, weights, names):
-    """Names of the classes of the head of the model in `path`, () when it has none; the class
-    indices when config.json has no distinct names. LABEL_0, LABEL_1 are names only in a model of
-    ours: those of Hugging Face have them where nobody named the classes.
-    """
-    if f"{head.name}/bias" not in weights or head.architecture not in LABELLED:
-        return ()
-    num_classes = len(weights[f"{head.name}/bias"])
-    is_ours = os.path.exists(os.path.join(path, TASK))
-    are_default = all(name == f"LABEL_{index}" for index, name in enumerate(names))
-    if len(set(names)) != num_classes or (are_default and not is_ours):
-        return tuple(str(index) for index in range(num_classes))
-    return names
 
 
 def check_fits(start, examples, max_seq_length, precision):

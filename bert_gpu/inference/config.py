@@ -51,16 +51,17 @@ class EmbedConfig(ModelSource):
         "included, in their order. --pooling=none writes a row for each token, and the first row "
         "of each line in NAME.offsets.npy.",
     )
-    pooling: str = setting(
-        "cls",
+    pooling: str | None = setting(
+        None,
         "What stands for a text: cls = the hidden state of [CLS], its first token; mean = the mean "
-        "of all its tokens; none = the hidden states of all tokens, [CLS] and [SEP] included.",
+        "of all its tokens; none = the hidden states of all tokens, [CLS] and [SEP] included. "
+        "Default: what modules.json of a sentence-transformers folder says, else cls.",
         choices=("cls", "mean", "none"),
     )
     max_seq_length: int | None = setting(
         None,
-        "Maximum tokens of a text, with [CLS] and [SEP]; longer ones are cut. Default: 128, or "
-        "the model's positions if it has fewer.",
+        "Maximum tokens of a text, with [CLS] and [SEP]; longer ones are cut. Default: the length "
+        "that the model's folder says it was trained with, else 128, at most its positions.",
         low=3,
     )
     overwrite: bool = setting(False, "Replace the output if it exists.")

@@ -42,10 +42,19 @@ class Embedder:
     """
 
     def __init__(self, config):
-        self.pooling, self.opened = config.pooling, open_model(config, "model")
-        model = self.opened.config
+        self.opened = open_model(config, "model")
+        model, notes = self.opened.config, self.opened.notes
+        own = self.own = notes.embedding
+        if own.lacking and config.pooling is None:
+            raise UserError(
+                f"{self.opened.path}: its sentence vectors need {own.lacking}, which bert-gpu does "
+                "not have; give --pooling=cls, mean or none for those of the encoder alone"[:300]
+            )
+        self.pooling = config.pooling or own.pooling or "cls"
+        self.is_normalized = own.is_normalized and config.pooling is None
         self.width, limit = model.hidden_size, model.max_position_embeddings
-        self.max_seq_length = config.max_seq_length or min(DEFAULT_LENGTH, limit)
+        default = min(notes.max_seq_length or DEFAULT_LENGTH, limit)
+        self.max_seq_length = config.max_seq_length or default
         if self.max_seq_length > limit:
             raise UserError(
                 f"--max_seq_length={self.max_seq_length}: the model (--model={config.model}) has "
@@ -61,8 +70,20 @@ class Embedder:
             result[first : first + len(values)] = values
         return result if is_pooled else (result, rows.splits)
 
+    def describe(self) -> str:
+        """How texts become vectors, for the log."""
+        own = self.own
+        length, prefix = "of length 1" * self.is_normalized, f"prefix {own.prefix[:40]!r}"
+        source = f"modules.json: {own.lacking or own.pooling}" * bool(own.lacking or own.pooling)
+        parts = [f"pooling {self.pooling}", length, prefix * bool(own.prefix), source]
+        return ", ".join(filter(None, parts))
+
     def frame(self, texts):
-        """The texts as text.framing.Framed rows."""
+        """The texts as text.framing.Framed rows, with the prefix and the case of their training."""
+        if self.own.prefix or self.own.lowers:
+            change = str.lower if self.own.lowers else str
+            strings = (x if isinstance(x, str) else x.decode(errors="ignore") for x in texts)
+            texts = [change(self.own.prefix + text) for text in strings]
         return frame(self.opened.tokenizer, texts, None, self.max_seq_length)
 
     def parts(self, rows):
@@ -73,6 +94,8 @@ class Embedder:
         for chosen, length, num_rows in self.opened.batches(lengths, self.max_seq_length):
             batch = self.opened.pad(rows.ids, rows.splits, chosen, length, num_rows)
             values = self.compute(*batch).numpy()
+            if self.is_normalized:
+                values /= np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), 1e-12)
             for row, value in zip(chosen, values, strict=False):  # the batch may have empty rows
                 if self.pooling == "none":
                     yield rows.splits[row], value[: lengths[row]]
@@ -111,7 +134,8 @@ def embed_file(config, console=None):
     embedder = Embedder(config)
     if console is not None:
         path = embedder.opened.path
-        console.say(f"{path}: {describe_tokenizer(embedder.opened.tokenizer, path)}")
+        casing = describe_tokenizer(embedder.opened.tokenizer, path)
+        console.say(f"{path}: {casing}; {embedder.describe()}")
     num_texts = num_tokens = num_truncated = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())

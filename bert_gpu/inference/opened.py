@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from bert_gpu import fused
 from bert_gpu.interop import models
+from bert_gpu.interop.formats import Notes
 from bert_gpu.model.encoders import Encoder, open_encoder
 from bert_gpu.settings import UserError
 from bert_gpu.text.framing import padded
@@ -30,7 +31,9 @@ ROUNDING = ((64, 8), (256, 16), (1 << 30, 64))  # (up to this length, to a multi
 
 @dataclasses.dataclass(frozen=True)
 class OpenedModel:
-    """A model's path, its Encoder, weights in the compute type, tokenizer, and tokens a batch."""
+    """A model's path, its Encoder, weights in the compute type, tokenizer, tokens a batch, and the
+    formats.Notes of its files.
+    """
 
     path: str
     encoder: Encoder
@@ -38,6 +41,7 @@ class OpenedModel:
     tokenizer: Tokenizer
     dtype: tf.DType
     batch_tokens: int
+    notes: Notes
 
     @property
     def config(self):
@@ -115,7 +119,7 @@ def open_model(source, flag, needs=lambda config: {}, lacks=""):
         for name, value in model.weights.items()
     }
     tokens = source.batch_tokens or BATCH_TOKENS["GPU" if fused.has_gpu() else "CPU"]
-    return OpenedModel(path, encoder, kept, model.tokenizer, dtype, tokens)
+    return OpenedModel(path, encoder, kept, model.tokenizer, dtype, tokens, model.notes)
 
 
 def set_up_device():

@@ -84,7 +84,7 @@ def architecture(model):
         "Weights": f"{num_weights:,}",
         "Layers": f"{config.num_hidden_layers} of width {config.hidden_size}, "
         f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}",
-        "Longest text": f"{config.max_position_embeddings} tokens",
+        "Longest text": f"{model.notes.max_seq_length or config.max_position_embeddings} tokens",
     }
     if not config.is_classic:
         values = config.to_dict()
@@ -97,7 +97,7 @@ def architecture(model):
         casing = "lower-cased" if model.tokenizer.do_lower_case else "cased"
         kind = "SentencePiece" if hasattr(model.tokenizer, "lowers_first") else "WordPiece"
         facts["Vocabulary"] = f"{kind}, {num_pieces(model.tokenizer.vocab):,} pieces, {casing}"
-    if model.notes.labels:
+    if model.notes.labels and model.notes.problem_type != "regression":
         labels = model.notes.labels
         more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
         facts["Classes"] = ", ".join(labels[:20]) + more

@@ -12,11 +12,31 @@ import typing
 from bert_gpu.model.config import ModelConfig
 
 
+class Embedding(typing.NamedTuple):
+    """How a folder of sentence-transformers makes a vector of a text; the defaults are those of
+    another folder.
+
+    pooling: as --pooling. is_normalized: whether vectors have the length 1. prefix: stands before
+    each text. lowers: whether texts are lower-cased before they are tokenized. lacking: what of it
+    we do not have, "" for nothing.
+    """
+
+    pooling: str | None = None
+    is_normalized: bool = False
+    prefix: str = ""
+    lowers: bool = False
+    lacking: str = ""
+
+
 class Notes(typing.NamedTuple):
-    """What else a model's files contain: our weights that they lack, their tensors that we do not
-    use, the architecture (a class of `transformers` such as BertForMaskedLM, which says what heads
-    there are), the names of a classifier's classes, and what its scores mean, in the words of
-    `transformers` (None = one of the classes).
+    """What else a model's files contain.
+
+    missing: our weights that they lack. unused: their tensors that we do not use. architecture: a
+    class of `transformers` such as BertForMaskedLM, which says what heads there are. labels: the
+    names of a classifier's classes. problem_type: what its scores mean, in the words of
+    `transformers` (None = one of the classes). foreign: the class that config.json names, where its
+    head is none of ours. max_seq_length: tokens at which texts were cut in training. embedding: of
+    sentence-transformers.
     """
 
     missing: list[str]
@@ -24,6 +44,9 @@ class Notes(typing.NamedTuple):
     architecture: str
     labels: tuple[str, ...]
     problem_type: str | None = None
+    foreign: str | None = None
+    max_seq_length: int | None = None
+    embedding: Embedding = Embedding()
 
 
 class Model(typing.NamedTuple):
@@ -31,8 +54,7 @@ class Model(typing.NamedTuple):
 
     weights: {our name: float32 array}. tokenizer: text.tokenizer.Tokenizer, None without a
     vocabulary. card: what its model card says of its training, {title: {name: text}}, None where
-    that is not known. task: {name: bytes} of the file on the task that it was fine-tuned for, None
-    without one (sources.task_files).
+    that is not known. task: {name: bytes} of the files that say how it is used (usage.usage_files).
     """
 
     config: ModelConfig
@@ -87,7 +109,7 @@ FORMATS = (
     Format(OURS, "huggingface", holds_task=True),
     Format("google", "google"),
     Format("garden", "garden"),
-    Format("savedmodel", "savedmodel", reads=False, file="saved_model.pb"),
+    Format("savedmodel", "savedmodel", reads=False, holds_task=True, file="saved_model.pb"),
     Format("onnx", "onnx", reads=False, holds_task=True, file="onnx/model.onnx"),
 )
 

@@ -28,10 +28,11 @@ from bert_gpu.settings import UserError
 
 # what transformers computes a model of ours with, copied into its folder
 CODE = pathlib.Path(__file__).with_name("modeling_bert_gpu.py")
+TASK_HEADS = LABELLED | dict(BertForQuestionAnswering="span")
 
 
-def _stated_architecture(path, family):
-    """The architecture of the class that config.json names, None when we do not know it."""
+def _stated_class(path):
+    """The class that config.json names, None without one."""
     stated = read_json(path, model_config.A_CONFIG).get("architectures")
     if stated is None or stated == []:
         return None
@@ -40,7 +41,7 @@ def _stated_architecture(path, family):
             f"{path}: architectures={str(stated)[:60]} must "
             "be a list of names such as BertForPreTraining"
         )
-    return family.architecture_of(stated[0])
+    return stated[0]
 
 
 def _read_labels(path):
@@ -91,6 +92,7 @@ def read_model(folder):
       (config, weights, notes): ModelConfig; {our name: float32 array} of the weights in the
         folder; Notes. `notes.missing` names weights of the folder's architecture that the file
         lacks; of a relative's classes, `notes.architecture` names BERT's with the same heads.
+        A task's head is not read where config.json names another class than ours.
 
     Raises:
       UserError: no such folder or file, a damaged file, a shape that contradicts config.json, an
@@ -110,8 +112,13 @@ def read_model(folder):
             f"{folder}: config.json says num_hidden_layers={config.num_hidden_layers}, "
             f"the file has {len(tensors)} tensors"
         )
-    stated = _stated_architecture(config_path, family)
-    architecture = stated or stored.guess_architecture(family, set(tensors))
+    every, stated, foreign = set(tensors), _stated_class(config_path), None
+    architecture = family.architecture_of(stated) or stored.guess_architecture(family, every)
+    if stated != family.class_of(architecture) and stated and architecture in TASK_HEADS:
+        foreign, head = stated, TASK_HEADS[architecture]  # whose scores may mean anything
+        for part in ("kernel", "bias"):
+            tensors.pop(family.of(architecture).names(f"{head}/{part}")[0], None)
+        architecture = stored.guess_architecture(family, set(tensors))
     family = family.of(architecture)
     with _blaming(config_path):
         specs = _specs(encoder, _num_classes(family, architecture, tensors), architecture)
@@ -127,7 +134,7 @@ def read_model(folder):
         for their in theirs:
             stored.check_tensor(folder, their, tensors[their], shape)
         weights[name] = family.to_ours(name, [tensors[their] for their in theirs])
-    unused = sorted(set(tensors) - {their for name in weights for their in family.names(name)})
+    unused = sorted(every - {their for name in weights for their in family.names(name)})
     beyond = (family.layer_prefix(config.num_groups), "encoder/")
     if any(name.startswith(beyond) for name in unused):
         raise UserError(
@@ -137,7 +144,7 @@ def read_model(folder):
     has_labels = any(f"{head}/kernel" in weights for head in LABELLED.values())
     labels = _read_labels(config_path) if has_labels else ()
     means = model_config.read_problem_type(config_path) if has_labels else None
-    return config, weights, Notes(missing, unused + left_out, architecture, labels, means)
+    return config, weights, Notes(missing, unused + left_out, architecture, labels, means, foreign)
 
 
 def read(path):
@@ -157,7 +164,8 @@ def write(model, folder, options):
             "fill-mask take the folder as it is)"
         )
     relative = relative_of(config, architecture)
-    files = tokenizer_files(model.tokenizer, config, must_open=True)
+    length = model.notes.max_seq_length
+    files = tokenizer_files(model.tokenizer, config, must_open=True, max_seq_length=length)
     if relative is None:
         write_own(model, folder, is_whole_model=True)
         name = family_of(config).class_of(architecture)
@@ -202,7 +210,8 @@ def write_own(model, folder, more=None, is_whole_model=False):
     {name: bytes}; returns the line for the log. is_whole_model: of folders.replace_folder.
     """
     config, notes = model.config, model.notes
-    files = {**tokenizer_files(model.tokenizer, config), **(model.task or {}), **(more or {})}
+    files = tokenizer_files(model.tokenizer, config, max_seq_length=notes.max_seq_length)
+    files |= {**(model.task or {}), **(more or {})}
     usage = card.own_usage(notes.architecture)
     if config.has_own_encoder:
         usage |= card.transformers_usage(notes.architecture, remote=not config.is_classic)

@@ -6,6 +6,7 @@ trainings write. formats.py has the others, sources.py finds a model.
 
 import os
 
+from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.formats import (  # noqa: F401
     OURS,
     Model,
@@ -21,7 +22,6 @@ from bert_gpu.interop.sources import (  # noqa: F401
     find_model,
     find_vocabulary,
     is_run,
-    task_files,
 )
 from bert_gpu.interop.tokenizers import (  # noqa: F401
     check_vocabulary,
@@ -29,15 +29,16 @@ from bert_gpu.interop.tokenizers import (  # noqa: F401
     load_tokenizer,
     tokenizer_files,
 )
+from bert_gpu.interop.usage import KINDS, class_names, with_usage
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.settings import UserError
+from bert_gpu.settings import UserError, shortened
 
 
 def read_model(path):
-    """The formats.Model at a path that `find_model` has found, in any format, without its
-    tokenizer.
+    """The formats.Model at a path that `find_model` has found, in any format, with all that its
+    files say of its use, without its tokenizer.
     """
-    return open_format(recognise(path) or OURS).read(path)
+    return with_usage(path, open_format(recognise(path) or OURS).read(path))
 
 
 def read_start(path, flag="init_checkpoint"):
@@ -82,6 +83,20 @@ def describe_unused(notes):
     return f"{why}: {', '.join(names[:3])}{more}"
 
 
+def describe_lost(model: Model) -> str:
+    """What a format that holds weights alone loses of a Model, for a warning; "" for nothing."""
+    means, labels, files = model.notes.problem_type, model.notes.labels, ", ".join(model.task)
+    lost = {
+        f"the names of its classes ({shortened(', '.join(labels))}), numbers in the copy": (
+            means != "regression"
+            and () != labels == class_names(model, LABELLED.get(model.notes.architecture))
+        ),
+        "that several of them may apply": means == KINDS["multilabel"],
+        f"{files} (columns and length of its task, or its pooling)": files,
+    }
+    return "; ".join(name for name, is_lost in lost.items() if is_lost)
+
+
 def transfer(config, warn, format_name=None, describe=None):
     """Reads a model in any format and writes it in another.
 
@@ -108,13 +123,11 @@ def transfer(config, warn, format_name=None, describe=None):
         warn(f"{path}: has no vocabulary; name it with --vocab_file, or the copy has none either")
     if unused := describe_unused(model.notes):
         warn(f"{path}: {unused}")
-    card, task = None if describe is None else describe(path), task_files(path)
-    model = model._replace(card=card, task=task)
-    if task and not holds_task(format_name or OURS):
-        warn(
-            f"--format={format_name}: has no room for {', '.join(task)}, so the copy does not know "
-            "the columns and lengths of its task"
-        )
+    model = model._replace(card=None if describe is None else describe(path))
+    if not holds_task(format_name or OURS) and (lost := describe_lost(model)):
+        warn(f"--format={format_name}: has no room for {lost}"[:300])
+    if lacking := model.notes.embedding.lacking:
+        warn(f"{path}: its sentence vectors need {lacking}, which bert-gpu does not have")
     if format_name is None:
         return write_own(model, config.to, is_whole_model=True)
     return open_format(format_name).write(model, config.to, config)

@@ -112,7 +112,7 @@ def write(model, folder, options):
     # the graph computes the variants of BERT, too, so that their folder opens as a BERT
     more = score_meaning(architecture, model.notes.problem_type) | dict(model_type="bert")
     contents = {
-        **tokenizer_files(model.tokenizer, config),
+        **tokenizer_files(model.tokenizer, config, max_seq_length=model.notes.max_seq_length),
         **(model.task or {}),
         MODEL: proto.SerializeToString(),
         "README.md": card.readme(model, USAGE),

@@ -3,7 +3,8 @@
 It needs TensorFlow and tensorflow_text, whose ops the tokenizer is made of, and nothing of this
 project. Signatures follow from the heads: `embed` always; `fill_mask` with the masked-word head;
 `classify` and `classify_pairs` with a classifier. Batches may have any size and texts any length;
-what is longer than the model's positions is cut, the longer text of a pair first.
+what is longer than in the model's training, or than its positions, is cut, the longer text of a
+pair first.
 
 Legend: N texts, S sequence, H hidden, M masked positions of all texts, K words for each, C classes.
 """
@@ -17,11 +18,11 @@ import tensorflow as tf
 from bert_gpu.fused import inlined
 from bert_gpu.interop import card
 from bert_gpu.interop.folders import replace_folder
-from bert_gpu.interop.sources import find_model, task_kind
+from bert_gpu.interop.usage import check_scores, class_names
 from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizer_ops import open_ops
+from bert_gpu.text.tokenizer_ops import CharacterMap, open_ops
 from bert_gpu.text.vocab_file import has_piece
 
 MASK = "[MASK]"
@@ -34,13 +35,12 @@ PAIRS = [tf.TensorSpec([None], tf.string, name=name) for name in ("text_a", "tex
 class Served(tf.Module):
     """A formats.Model as functions of strings; those of `signatures` are what is saved.
 
-    dtype: of the weights' matrices and of what is computed; results are float32. is_multilabel:
-    whether its classifier gives any number of labels.
+    dtype: of the weights' matrices and of what is computed; results are float32.
     """
 
-    def __init__(self, model, dtype=tf.float32, is_multilabel=False):
+    def __init__(self, model, dtype=tf.float32):
         super().__init__()
-        self.is_multilabel = is_multilabel
+        self.problem_type, self.embedding = model.notes.problem_type, model.notes.embedding
         self.encoder, self.dtype, self.config = open_encoder(model.config), dtype, model.config
         self.tokenizer, self.ops = model.tokenizer, open_ops(model.tokenizer)
         weights = {name: value for name, value in model.weights.items()}
@@ -51,7 +51,10 @@ class Served(tf.Module):
             for name in self.names
         ]
         self.words = tf.Variable(self.tokenizer.vocab, trainable=False)
-        self.labels = tf.constant(model.notes.labels) if model.notes.labels else None
+        self.lower = CharacterMap(str.lower, True) if self.embedding.lowers else tf.identity
+        self.labels = tf.constant(class_names(model), tf.string)
+        positions = self.config.max_position_embeddings
+        self.max_seq_length = min(model.notes.max_seq_length or positions, positions)
 
     def weights(self):
         return dict(zip(self.names, map(tf.convert_to_tensor, self.variables_), strict=True))
@@ -73,12 +76,20 @@ class Served(tf.Module):
         return found | dict(serving_default=found[purpose])
 
     def embed(self, text):
-        """(N,) -> {"cls": (N, H), the hidden state of [CLS], "mean": (N, H), of all tokens}."""
-        batch = self.frame(self.ops.tokenize(text))
+        """(N,) -> {"cls": (N, H), the hidden state of [CLS], "mean": (N, H), of all tokens}, and
+        for a folder of sentence-transformers "embedding" (N, H), what it makes of these.
+        """
+        own = self.embedding
+        batch = self.frame(self.ops.tokenize(self.lower(tf.strings.join([own.prefix, text]))))
         hidden = tf.cast(self.hidden(batch), tf.float32)
         share = tf.cast(batch["input_mask"], tf.float32)
         share /= tf.reduce_sum(share, -1, keepdims=True)
-        return dict(cls=hidden[:, 0], mean=tf.reduce_sum(hidden * share[:, :, None], 1))
+        vectors = dict(cls=hidden[:, 0], mean=tf.reduce_sum(hidden * share[:, :, None], 1))
+        if own.pooling and not own.lacking:
+            own_vectors = vectors[own.pooling]
+            scaled = tf.nn.l2_normalize(own_vectors, -1, 1e-24)
+            vectors["embedding"] = scaled if own.is_normalized else own_vectors
+        return vectors
 
     def fill_mask(self, text):
         """(N,) -> for each [MASK] in them, in order: "text" (M,), the index of its text, "words"
@@ -113,13 +124,11 @@ class Served(tf.Module):
         weights, config = self.weights(), self.config
         vectors = heads.sentence_vector(weights, self.hidden(batch), batch["input_mask"], config)
         logits = tf.cast(heads.classifier_logits(weights, vectors), tf.float32)
-        if logits.shape[-1] == 1:
+        if self.problem_type == "regression":
             return dict(score=logits[:, 0])
-        shares = tf.sigmoid(logits) if self.is_multilabel else tf.nn.softmax(logits)
-        if self.labels is None:
-            return dict(probabilities=shares)
-        if self.is_multilabel:
-            return dict(probabilities=shares, labels=tf.identity(self.labels))
+        if self.problem_type == "multi_label_classification":
+            return dict(probabilities=tf.sigmoid(logits), labels=tf.identity(self.labels))
+        shares = tf.nn.softmax(logits)
         return dict(probabilities=shares, label=tf.gather(self.labels, tf.argmax(shares, -1)))
 
     def hidden(self, batch):
@@ -143,10 +152,10 @@ class Served(tf.Module):
         return kept(whole, whole.row_lengths() - 1)  # but not behind the last
 
     def frame(self, ids_a, ids_b=None):
-        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], cut to the model's positions, as
+        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], cut to max_seq_length, as
         text.framing.frame does: ids of RaggedTensors (N, ids of each) -> the encoder's batch.
         """
-        lengths_a, limit = ids_a.row_lengths(), self.config.max_position_embeddings
+        lengths_a, limit = ids_a.row_lengths(), self.max_seq_length
         num_rows = tf.shape(lengths_a, tf.int64)[0]
         lengths_b = tf.zeros_like(lengths_a) if ids_b is None else ids_b.row_lengths()
         room = tf.where(lengths_b > 0, limit - 3, limit - 2)
@@ -207,10 +216,12 @@ def write(model, folder, options):
             f"--format=savedmodel: has no signature for a {model.notes.architecture}, whose scores "
             "are of tokens; give --format=onnx or huggingface"
         )
+    if "classifier/bias" in model.weights:
+        check_scores("--format=savedmodel: the model", model)
     dtype = tf.as_dtype(options.precision)
     encoder = open_encoder(model.config)
     encoder.check(encoder.fixed_length, options.precision)
-    served = Served(model, dtype, has_many_labels(model, options.source))
+    served = Served(model, dtype)
     signatures = served.signatures()
     with tempfile.TemporaryDirectory() as temporary:
         try:
@@ -220,7 +231,8 @@ def write(model, folder, options):
             raise UserError(
                 f"{temporary}: cannot be written ({reason}); make room there"[:300]
             ) from None
-        contents = files_in(temporary) | {"README.md": card.readme(model, usage(signatures))}
+        contents = files_in(temporary) | (model.task or {})
+        contents["README.md"] = card.readme(model, usage(signatures))
         replace_folder(folder.rstrip("/"), contents, is_whole_model=True)
     names = ", ".join(name for name in signatures if name != "serving_default")
     return (
@@ -241,13 +253,6 @@ def usage(signatures):
         f'signatures["{name}"]({arguments})',
     )
     return {"In TensorFlow": lines}
-
-
-def has_many_labels(model, source):
-    """Whether a classifier gives any number of labels: by its config.json, or by its task.json."""
-    path = source and find_model(source, "from")
-    kind = task_kind(path) if path else None
-    return "multilabel" == kind or model.notes.problem_type == "multi_label_classification"
 
 
 def files_in(folder):

@@ -181,28 +181,6 @@ def find_casing(path):
     return Casing(is_lower, f"no file says so; {pieces} capitals")
 
 
-def task_kind(path):
-    """What a classifier predicts, classification, regression or multilabel: as TASK beside its
-    weights says, else None.
-    """
-    return _read_task(path).get("task_kind")
-
-
-def task_files(path):
-    """{name: bytes} of what a model's folder says of the task that it was fine-tuned for, nothing
-    where it says nothing. UserError when that is damaged.
-    """
-    if not _read_task(path):
-        return {}
-    with open(os.path.join(folder_of(path), TASK), "rb") as file:
-        return {TASK: file.read()}
-
-
-def _read_task(path):
-    file = os.path.join(folder_of(path), TASK)
-    return read_json(file, "the task of a fine-tuned model") if os.path.exists(file) else {}
-
-
 def has_capitals(path):
     """Whether a vocabulary has pieces with capital letters: that of a cased model, where no file
     says so, as beside Google's checkpoints.

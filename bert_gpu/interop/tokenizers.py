@@ -75,12 +75,13 @@ def describe_tokenizer(tokenizer, path=None):
     return f"{num_pieces(tokenizer.vocab):,} pieces, {casing}{why}"
 
 
-def tokenizer_files(tokenizer, config=None, must_open=False):
+def tokenizer_files(tokenizer, config=None, must_open=False, max_seq_length=None):
     """{name: bytes} of the tokenizer's files in a model's folder: the vocabulary, our settings, and
     in a folder of a ModelConfig that `transformers` opens, what it reads.
 
     Where `transformers` cannot give the same ids, its file is missing and it refuses the folder's
-    tokenizer; with must_open, UserError.
+    tokenizer; with must_open, UserError. max_seq_length: where it cuts texts there, by default at
+    the model's positions.
     """
     if tokenizer is None:
         return {}
@@ -103,7 +104,7 @@ def tokenizer_files(tokenizer, config=None, must_open=False):
         # takes tokenizer.json as it is; the other does not exist there
         tokenizer_class="PreTrainedTokenizerFast" if theirs else "SentencePieceTokenizer",
         **own,
-        model_max_length=config.max_position_embeddings,
+        model_max_length=max_seq_length or config.max_position_embeddings,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         clean_up_tokenization_spaces=True,
         **names,

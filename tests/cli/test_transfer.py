@@ -70,6 +70,7 @@ OTHERS = {
     *("bert_config.json", "bert_model.ckpt-9.index", "checkpoint", "saved_model.pb"),
     *("variables/variables.index", "assets/vocab.txt", "model-00001-of-00002.safetensors"),
     *("onnx/model.onnx", "onnx/model_quantized.onnx"),
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
 }
 
 
@@ -280,4 +281,4 @@ def test_a_format_that_cannot_hold_the_task_says_so(tuned, tmp_path, monkeypatch
         config = ExportConfig(source=tuned[0], to=str(tmp_path / "there"), format=name)
         assert models.transfer(config, told.append, name) == ["task.json"]
     (warning,) = [text for text in told if "task.json" in text]
-    assert warning.startswith("--format=google: has no room for task.json")
+    assert warning.startswith("--format=google: has no room for the names of its classes (no, yes")

@@ -177,12 +177,18 @@ def test_bfloat16_agrees_to_two_digits_and_nothing_is_warned_of(served, tmp_path
 def test_other_tasks_have_their_own_results(served):
     """Any number of labels, and numbers: the functions that are saved, without saving them."""
     texts = ["a line", "another"]
-    model = savedmodel.Served(served, is_multilabel=True)
+
+    def meaning(problem_type):
+        notes = served.notes._replace(problem_type=problem_type)
+        return savedmodel.Served(served._replace(notes=notes))
+
+    model = meaning("multi_label_classification")
     found = model.classify(tf.constant(texts))
     assert [name.decode() for name in found["labels"].numpy()] == list(LABELS)
     shares, logits = found["probabilities"].numpy(), np.log(probabilities(served, texts, None))
     theirs = np.log(shares / (1 - shares))  # the logits, which softmax gives but for a constant
     np.testing.assert_allclose(theirs - theirs[:, :1], logits - logits[:, :1], rtol=1e-3, atol=1e-3)
+    model = meaning("regression")
     for name in ("classifier/kernel", "classifier/bias"):
         first = tf.Variable(served.weights[name][..., :1])
         model.variables_[model.names.index(name)] = first
