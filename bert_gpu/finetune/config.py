@@ -364,7 +364,7 @@ def settled(task, *tellers):
     if told("task_kind") not in (None, task.kind):
         check_kind(task, told("task_kind"))
         named |= dict(kind=told("task_kind"), metrics=(), labels=None)
-    if columns := tellers[-1].columns:
+    if columns := told("columns"):
         named |= dict(columns=dict.fromkeys(tasks.SPLITS, columns))
     return dataclasses.replace(task, **named)
 

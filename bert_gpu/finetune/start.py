@@ -227,6 +227,7 @@ class TaskNotes(Settings):
     text_a: str | None = like(FinetuneConfig, "text_a")
     text_b: str | None = like(FinetuneConfig, "text_b")
     label: str | None = like(FinetuneConfig, "label")
+    columns: tuple[str, ...] | None = like(FinetuneConfig, "columns")
     max_seq_length: int | None = like(FinetuneConfig, "max_seq_length")
     doc_stride: int | None = like(TokenConfig, "doc_stride")
     max_query_length: int | None = like(TokenConfig, "max_query_length")
@@ -246,6 +247,7 @@ def write_notes(task, has_pairs, max_seq_length, tokens):
         text_a=task.text_a,
         text_b=task.text_b if has_pairs else "",
         label=task.label,
+        columns=task.columns.get("train") if task.kind == "tagging" else None,
         max_seq_length=max_seq_length,
     )
     values |= tokens
@@ -260,10 +262,11 @@ def read_notes(path, head=CLASSIFIER, said=None):
     file = os.path.join(path, TASK)
     if os.path.exists(file):
         fields = fields_of(TaskNotes)
-        optional = (*fields_of(TokenConfig), "tag_scheme", "separator", "positive_label")
+        optional = (*fields_of(TokenConfig), "tag_scheme", "separator", "positive_label", "columns")
         keys = tuple(name for name in fields if name not in optional)
         notes = read_json(file, "the task of a fine-tuned model", fields, keys=keys)
-        return TaskNotes(**{name: notes.get(name) for name in fields})
+        columns = notes.get("columns") and tuple(notes["columns"])
+        return TaskNotes(**{name: notes.get(name) for name in fields} | dict(columns=columns))
     if head is not CLASSIFIER:
         task = next(task for task in tasks.TASKS.values() if open_task_type(task).HEAD is head)
         return TaskNotes(task_name=task.name, task_kind=task.kind)

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bert_gpu.finetune.config import StartConfig
-from bert_gpu.finetune.start import find_trained, start_training
+from bert_gpu.finetune.config import FinetuneConfig, StartConfig, resolve_task
+from bert_gpu.finetune.start import find_trained, read_notes, start_training, write_notes
 from bert_gpu.interop import huggingface
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
@@ -172,3 +172,13 @@ def test_classes_that_are_called_as_nameless_ones_keep_their_names(tmp_path):
     config = StartConfig(init_checkpoint=str(tmp_path / "ours"))
     assert find_trained(config, str(tmp_path)).labels == labels
     assert not start_training(config, labels, 1).fresh
+
+
+@pytest.mark.parametrize("columns", [None, ("id", "words", "tags", "inner")])
+def test_the_columns_of_a_tagging_are_those_of_its_model(tmp_path, columns):
+    task = resolve_task(FinetuneConfig(task_name="ner", columns=columns))
+    (tmp_path / "task.json").write_bytes(write_notes(task, False, 16, {})["task.json"])
+    notes = read_notes(str(tmp_path))
+    assert resolve_task(FinetuneConfig(), notes).columns == task.columns
+    other = FinetuneConfig(columns=("words", "tags"))
+    assert set(resolve_task(other, notes).columns.values()) == {("words", "tags")}
