@@ -3,9 +3,10 @@
 
     python benchmarks/pair_labels.py --before=FOLDER
 
-FOLDER is another checkout, whose shares stand before the arrows. Each token occurs once in a corpus, so a record's tokens say which document they are from. The texts
-are small, and so are the windows: 0.02 MB stand for the 8 MB of real corpora. Used tokens are those
-of a document that occur in its own rows, in one pass.
+FOLDER is another checkout, whose shares stand before the arrows. Each token occurs once in a
+corpus, so a record's tokens say which document they are from. The texts are small, and so are the
+windows: 0.02 MB stand for the 8 MB of real corpora. Used tokens are those of a document that occur
+in its own rows, in one pass.
 """
 
 import itertools

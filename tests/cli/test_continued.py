@@ -291,6 +291,7 @@ def test_lower_casing_for_a_model_that_keeps_accents_is_warned_of(world, tmp_pat
     pieces[5] = "möchte"  # the first one after the special ones
     (start / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
     (start / "tokenizer_config.json").write_text('{"do_lower_case": true, "strip_accents": false}')
+    os.remove(start / "tokenizer.json")  # of other pieces
     call = [world / "more.txt", tmp_path / "data", f"--init_checkpoint={start}", "--do_lower_case"]
     assert make_data(*call, "--strict") == 2 and not (tmp_path / "data").exists()
     error = capsys.readouterr().err

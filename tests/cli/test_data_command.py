@@ -155,7 +155,7 @@ def test_the_summary_says_what_was_written(tmp_path, sample_text, capsys):
     )
     summary = {
         name.strip(): value
-        for name, value in re.findall(r"^  (\S.{11})(.+)$", capsys.readouterr().out, re.M)
+        for name, value in re.findall(r"^  (\S.{13})(.+)$", capsys.readouterr().out, re.M)
     }
     with open(sample_text) as file:
         lines = file.read().split("\n")

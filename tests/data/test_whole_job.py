@@ -2,6 +2,8 @@
 summary is right.
 """
 
+import contextlib
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
@@ -124,6 +126,7 @@ def test_any_text_comes_back(tmp_path_factory, vocabularies, objective, masking)
         )
         tokenizer = open_tokenizer(vocabularies["WordPiece"], True)
         expected = tokens_of(texts, tokenizer)
+        is_tiny = all(len(document) < 2 for document in expected)
         arguments = dict(
             vocab_file=vocabularies["WordPiece"],
             objective=objective,
@@ -136,6 +139,10 @@ def test_any_text_comes_back(tmp_path_factory, vocabularies, objective, masking)
                 make(folder / "out", text, **arguments)
             assert not (folder / "out").exists()
             return
+        if len(expected) < (2 if objective == "nsp" else 1) or objective == "sop" and is_tiny:
+            with contextlib.suppress(UserError):  # a lone document, or tokens without a neighbour
+                make(folder / "out", text, **arguments)
+            return
         manifest, counts, _ = make(folder / "out", text, **arguments)
         batch, ids, _ = read_back(folder / "out")
         assert counts.num_tokens == sum(map(len, expected)) == manifest.num_tokens
@@ -145,12 +152,6 @@ def test_any_text_comes_back(tmp_path_factory, vocabularies, objective, masking)
         assert counts.num_instances == manifest.num_train_instances == len(ids)
         assert counts.num_row_tokens == batch["input_mask"].sum()
         check_masks(batch, ids, tokenizer)
-        sentences = [
-            found
-            for document in texts
-            for line in document
-            for found in tokens_of([[line]], tokenizer)
-        ]
         frame = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
         if objective in ("full_sentences", "packed"):
             found = [token for row in ids.tolist() for token in row if token not in frame]
@@ -179,12 +180,10 @@ def test_any_text_comes_back(tmp_path_factory, vocabularies, objective, masking)
             assert first and second and all(homes), (
                 "both segments are runs of tokens of some document"
             )
-            if not label:
+            if not label or objective == "sop":
                 assert set(homes[0]) & set(homes[1]), "of the same one"
-            elif objective == "sop" and not set(homes[0]) & set(homes[1]):
-                assert any(is_run(first, alone) for alone in sentences), (
-                    "only a single sentence is paired with another document's"
-                )
+            else:
+                assert homes[0] != homes[1] or len(homes[0]) > 1, "of two documents"
 
     check()
 

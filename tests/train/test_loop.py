@@ -395,7 +395,7 @@ def test_a_best_metric_that_is_not_reported(tmp_path):
 @pytest.mark.parametrize("flags", [dict(export_best=True), dict(early_stop_patience=1), {}])
 def test_a_best_metric_that_is_not_defined_is_refused_before_the_first_step(tmp_path, flags):
     world = World(tmp_path, eval_losses=lambda step: 1.0, best_metric="auc", **flags)
-    world.job = dataclasses.replace(world.job, validate=lambda: dict(loss=1.0, auc=None))
+    world.job = dataclasses.replace(world.job, validate=lambda is_stopped: dict(loss=1.0, auc=None))
     with pytest.raises(UserError, match=r"--best_metric=auc: is not defined .*\(loss\)"):
         world.run()
     assert world.progress.step == 0
