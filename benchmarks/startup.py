@@ -52,7 +52,7 @@ def seconds_to_line(command, folder, text):
 
 def make_model(folder):
     """Makes a pretrained tiny model, ten pairs and twenty lines of text in the folder."""
-    text = (ROOT / "sample_text.txt").read_text().splitlines(keepends=True)[:20]
+    text = (ROOT / "sample_text.txt").read_text().splitlines(keepends=True)[:200]
     (folder / "small.txt").write_text("".join(text))
     (folder / "pairs").mkdir()
     for split in ("train", "dev"):

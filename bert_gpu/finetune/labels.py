@@ -69,6 +69,8 @@ def listed_labels(cell: str) -> list[str] | None:
     """The labels of a cell that is a list, as JSON, Python and NumPy write it; None of any other
     cell.
     """
+    if cell == "set()":  # Python's, without a member
+        return []
     with contextlib.suppress(ValueError, RecursionError):
         values = files.parse_json(cell)
         are_labels = isinstance(values, list) and {*map(type, values)} <= {str, int, float, bool}

@@ -347,7 +347,7 @@ def train_task(prepared, state, predict, console, clock):
 
 def earlier_results(prepared, outcome):
     """The metrics that were written of the same model and data as after a training, or None."""
-    what = (prepared.examples, prepared.path, outcome.progress.step)
+    what = (prepared.examples, prepared.path, step_of(prepared, outcome))
     return prepared.devices.workers.from_chief(
         results.read_results, prepared.folder.path, *what, prepared.problem_type.positive_label
     )
@@ -418,11 +418,15 @@ def evaluate_and_predict(prepared, predict, outcome, console):
 
 
 def step_of(prepared, outcome):
-    """The step of the training that left the evaluated model; None where it is unknown."""
-    if outcome is not None:
-        return outcome.progress.step
-    is_of_folder = prepared.path == prepared.folder.model
-    return (prepared.stored or {}).get("exported_step") if is_of_folder else None
+    """The step of the training whose weights the evaluated model has; None where it is unknown."""
+    stored = prepared.stored or {}
+    if outcome is None and prepared.path != prepared.folder.model:
+        return None
+    step = stored.get("exported_step") if outcome is None else outcome.progress.step
+    free = stored.get("free", {}) if outcome is None else prepared.settings.ending.to_dict()
+    if free.get("export_best"):
+        return prepared.devices.workers.from_chief(prepared.folder.best_step) or step
+    return step
 
 
 def data_facts(examples):

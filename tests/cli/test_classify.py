@@ -478,6 +478,10 @@ def test_kinds_of_tasks(workplace, capsys, tmp_path, kind, cells, metrics, flags
     code, out, err = call(capsys, *asked)
     assert code == 0, err
     values = json.loads((tmp_path / "run" / "eval_results.json").read_text())
+    exported = re.search(r"model/ holds the weights of step (\d+)", out)
+    assert ("--export_best" in flags) == bool(exported)
+    run_of = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert values["step"] == (int(exported[1]) if exported else run_of["exported_step"])
     assert set(values) == metrics | {"dev", "test", *ABOUT} and values["num_examples"] > 9
     assert min(values[name] for name in metrics - {"loss", "spearman", "positive_label"}) > 0.9
     if kind == "classification":  # red, because the other class is "none"

@@ -13,7 +13,7 @@ import pathlib
 from bert_gpu.files import CHECKSUM
 from tests.faults import oracle, reading
 from tests.faults.machines import Case
-from tests.faults.world import RUN_FLAGS
+from tests.faults.world import RUN_FLAGS, sorting
 
 DEEP = functools.reduce(lambda inner, _: [inner], range(200), 0)
 VALUES = dict(
@@ -110,7 +110,9 @@ def refused(world, part, path, scratch):
     folders = dict(reading.parts(world))
     copy = reading.copy_with(folders[part], scratch / part, path, changed)
     folders[part] = scratch / part
-    if part == "model":
+    if part == "unfinished data":
+        arguments = sorting(folders[part])
+    elif part == "model":
         arguments = ["fill-mask", f"--model={folders['model']}", "a [MASK]"]
     else:
         arguments = [

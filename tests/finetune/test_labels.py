@@ -381,6 +381,7 @@ WRITERS = dict(  # of several labels in a cell, as people write them
     json=json.dumps,
     unescaped=lambda labels: json.dumps(labels, ensure_ascii=False),
     python=repr,
+    sets=lambda labels: repr(set(labels)),
     pandas=lambda labels: str(tuple(labels)) if labels else "()",
     numpy=lambda labels: " ".join(str(np.array(labels)).split("\n")) if labels else "[]",
     comma=",".join,
