@@ -214,8 +214,8 @@ def find_classes(examples, names, order=()):
     """
     if len(names) < 2:
         raise UserError(
-            f"{examples.path}: all {len(examples)} examples have the "
-            f"label {names[0]!r}; a classifier needs two or more"
+            f"{examples.path}: {names[0]!r:.60} is the only label of its {len(examples)} examples; "
+            "a classifier needs two or more"
             if names
             else f"{examples.path}: no example has a label; a classifier needs two or more"
         )

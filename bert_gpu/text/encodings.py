@@ -39,7 +39,8 @@ COMMONEST = "WINDOWS-1252"
 
 
 def check_plain(name, head, endings=()):
-    """UserError when a file begins as an archive or a document, such as a PDF, does.
+    """UserError when a file begins as an archive or a document, such as a PDF, does, or has the
+    zeros of UTF-16.
 
     Args:
       name: of the file in the message. head: its first bytes, 200 or more where it has them.
@@ -52,12 +53,23 @@ def check_plain(name, head, endings=()):
         )
     magic = next((magic for magic in ARCHIVES if head.startswith(magic)), None)
     if magic is None or (magic == b"BZh" and head[BZIP2_BLOCK[0]] != BZIP2_BLOCK[1]):
-        return
+        return check_zeros(name, head)
     kind, ending, command = ARCHIVES[magic]
     remedy = f"unpack it ({command})"
     if ending in endings and not name.lower().endswith(ending):
         remedy = f"give its name the ending {ending}, or {remedy}"
     raise UserError(f"{shortened_path(name)}: is a {kind} archive, not plain text; {remedy}")
+
+
+def check_zeros(name: str, head: bytes) -> None:
+    """UserError when a file's first bytes have the zeros of UTF-16, but no byte order mark."""
+    has_mark = head.startswith(tuple(BYTE_ORDER_MARKS))
+    if not has_mark and len(head) > 8 and 0.3 < head.count(0) / len(head) < 0.6:
+        encoding = "UTF-16LE" if head[1::2].count(0) > head[::2].count(0) else "UTF-16BE"
+        raise UserError(
+            f"{shortened_path(name)}: seems to be {encoding} without a byte order mark; convert "
+            f"it: iconv -f {encoding} -t UTF-8 FILE > NEW"
+        )
 
 
 def kind_of_document(head):

@@ -64,6 +64,17 @@ def test_the_advice_converts_the_text(tmp_path, encoding, read):
     assert (tmp_path / "NEW").read_text(encoding="utf-8") == TEXT
 
 
+@pytest.mark.parametrize("read", [as_lines, as_csv])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_without_a_mark_is_known_by_its_zeros(tmp_path, encoding, read):
+    path = tmp_path / "a.txt"
+    path.write_bytes(TEXT.encode(encoding))
+    message = refusal(path, read)
+    assert "without a byte order mark" in message
+    follow(message, tmp_path)
+    assert (tmp_path / "NEW").read_text(encoding="utf-8") == TEXT
+
+
 @pytest.mark.parametrize("read", [as_lines, as_csv, as_json])
 @pytest.mark.parametrize("kind", PACKERS)
 def test_the_advice_unpacks_an_archive(tmp_path, kind, read):
