@@ -72,6 +72,13 @@ def test_data_jobs_and_their_peers_are_measured(small, oracle):
 
 
 @pytest.mark.long
+def test_the_labels_of_pairs_are_counted():
+    ((random, of_one, used),) = table(run(FOLDER / "pair_labels.py", "--shapes=1")).values()
+    assert 48 < float(random.rstrip("%")) < 70 and of_one == "0.0%"
+    assert 80 < float(used.rstrip("%")) <= 100
+
+
+@pytest.mark.long
 def test_training_and_its_peers_race(small, oracle, tmp_path):
     sizes = (
         "--models=tiny --lengths=16 --tokens=32 --turns=1 --seconds=0.01 --drop=1e9 "
