@@ -28,6 +28,7 @@ from bert_gpu.finetune.tables import (
     kind_of,
     read_pieces,
     settled_digest,
+    share_of,
 )
 from bert_gpu.finetune.tasks import SPLITS, TASKS
 from bert_gpu.settings import UserError, shortened, shortened_path
@@ -98,6 +99,8 @@ class TaggedExamples(Loaded):
         else:
             self._find_places(self._first_line())
         self.has_labels = self.label is not None
+        if source.part.split is not None:
+            self.fit_part(share_of([" ".join(one.words)]) for one in self._all_sentences())
         found, self.num_examples, self.num_words = {}, 0, 0
         self.tag_counts, hashes = collections.Counter(), []
         for sentence in self.sentences():
@@ -167,8 +170,11 @@ class TaggedExamples(Loaded):
 
     def sentences(self):
         """Reads the file again: yields the Sentences of the Source, in order."""
-        read = self._lines if self.table is None else self._rows
-        return (one for one in read() if self.source.part.takes([" ".join(one.words)]))
+        takes = self.source.part.takes
+        return (one for one in self._all_sentences() if takes([" ".join(one.words)]))
+
+    def _all_sentences(self):
+        return self._lines() if self.table is None else self._rows()
 
     def chunks(self):
         """The same as lists of up to CHUNK_ROWS sentences."""

@@ -6,6 +6,7 @@ before any training.
 import dataclasses
 import itertools
 import os
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -75,11 +76,11 @@ class Loaded:
 
     def describe(self):
         """Which rows of which content they are, wherever the file lies."""
-        part = self.source.part
-        rows = "" if part == Part() else f", share {part.low:g} to {part.high:g}"
-        if part.train_only:
-            rows += f", {len(part.train_only)} texts only to train"
-        return f"{os.path.basename(self.path)} {self.digest[:12]}{rows}"
+        return f"{os.path.basename(self.path)} {self.digest[:12]}{self.source.part.describe()}"
+
+    def fit_part(self, shares: Iterable[float]):
+        """Fits the Source's Part (tables.py) to the `share_of` of all rows."""
+        self.source = dataclasses.replace(self.source, part=self.source.part.fitted(shares))
 
     def check_some(self, count):
         """UserError when none of the file's rows belong to the Source."""
@@ -135,9 +136,11 @@ class Examples(Loaded):
         self.needs_label, self.classes, self.names, self.left_out = needs_label, classes, (), ()
         if self.has_labels and self.table.kind == "parquet":
             self.names = tuple(map(plain_label, class_names(self.path, task.label)))
-        if self.has_labels and source.part != Part() and task.kind != "regression":
-            part = dataclasses.replace(source.part, train_only=self._only_to_train())
-            self.source = dataclasses.replace(source, part=part)
+        if source.part.split is not None:
+            self.fit_part(share_of(self._texts(row)) for _, row in self.table.rows())
+            if self.has_labels and task.kind != "regression":
+                part = dataclasses.replace(self.source.part, train_only=self._only_to_train())
+                self.source = dataclasses.replace(source, part=part)
         self._scan()
 
     def _only_to_train(self):

@@ -114,17 +114,13 @@ def find_sources(task, config, split):
     """The Sources of a split ("train", "dev" or "test"); UserError when there are none."""
     shares = dict(dev=config.dev_share, test=config.test_share)
     train_from = config.test_share + config.dev_share
-    parts = dict(
-        test=Part(0.0, config.test_share, train_from),
-        dev=Part(config.test_share, train_from, train_from),
-        train=Part(train_from, 1.0, train_from),
-    )
+    part = Part(split, config.test_share, train_from) if train_from else Part()
     if split == "test" and config.predict_file:
         return [Source(split, check_file(config.predict_file, "predict_file"))]
     if shares.get(split):
         whole = find_sources(task, config, "train")
-        return [Source(split, source.path, parts[split]) for source in whole]
-    part = parts["train"] if split == "train" else Part()
+        return [Source(split, source.path, part) for source in whole]
+    part = part if split == "train" else Part()
     if file := getattr(config, f"{split}_file"):
         return [Source(split, check_file(file, f"{split}_file"), part)]
     if config.data_dir is None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from bert_gpu import files
 from bert_gpu.finetune.examples import Loaded
-from bert_gpu.finetune.tables import hash_of, read_pieces
+from bert_gpu.finetune.tables import hash_of, read_pieces, share_of
 from bert_gpu.settings import UserError, shortened_path
 from bert_gpu.text.encodings import not_utf8
 
@@ -84,9 +84,14 @@ class Questions(Loaded):
         content = b"".join(read_pieces(source.path, digest))
         self.digest = digest.hexdigest()
         self.contexts, self.questions, seen = [], [], set()
-        for context, parts in itertools.groupby(self._paragraphs(content), lambda one: one[0]):
-            found = [question for _, questions in parts for question in questions]
-            if not found or not source.part.takes([context]):
+        read = [
+            (context, [question for _, questions in parts for question in questions])
+            for context, parts in itertools.groupby(self._paragraphs(content), lambda one: one[0])
+        ]
+        if source.part.split is not None:
+            self.fit_part(share_of([context]) for context, found in read if found)
+        for context, found in read:
+            if not found or not self.source.part.takes([context]):
                 continue
             for question in found:
                 if question.id in seen:

@@ -7,11 +7,14 @@ read in pieces (but an array), so that its size does not matter, and again for w
 it; a digest shows that it was the same each time.
 """
 
+import bisect
 import csv
 import dataclasses
 import hashlib
 import json
+import math
 import re
+from collections.abc import Iterable
 
 from bert_gpu import files
 from bert_gpu.environment import Later
@@ -315,23 +318,45 @@ def read_pieces(path, digest):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Which rows of a table belong to a split: those whose `share_of` lies in [low, high).
-
-    train_from: low of the training's part. train_only: numbers of `share_of` below it whose rows
-    are the training's all the same.
+    """Which rows of a table belong to a split: "test" has those whose `share_of` is below test_to,
+    "train" those from train_from on and those whose number is in train_only, "dev" the others.
+    split: None = all rows.
     """
 
-    low: float = 0.0
-    high: float = 1.0
+    split: str | None = None
+    test_to: float = 0.0
     train_from: float = 0.0
     train_only: frozenset[float] = frozenset()
 
     def takes(self, texts):
-        if (self.low, self.high) == (0.0, 1.0):
-            return True
-        share = share_of(texts)
-        is_training = self.low == self.train_from
-        return is_training if share in self.train_only else self.low <= share < self.high
+        return self.split is None or self.split == self._split_of(share_of(texts))
+
+    def _split_of(self, share: float) -> str:
+        if share >= self.train_from or share in self.train_only:
+            return "train"
+        return "test" if share < self.test_to else "dev"
+
+    def fitted(self, shares: Iterable[float]) -> "Part":
+        """The Part whose bounds are moved up where "test" or "dev" would have none of a table's
+        texts, so that it has the next one, unless nothing would be left to train on. shares: the
+        `share_of` of all rows.
+        """
+        texts, begin, bounds = sorted(set(shares)), 0, []
+        for low, high in ((0.0, self.test_to), (self.test_to, self.train_from)):
+            is_empty = low < high and bisect.bisect_left(texts, high) <= begin < len(texts) - 1
+            bounds.append(math.nextafter(texts[begin], 1) if is_empty else max([high, *bounds]))
+            begin = bisect.bisect_left(texts, bounds[-1])
+        return dataclasses.replace(self, test_to=bounds[0], train_from=bounds[1])
+
+    def describe(self) -> str:
+        """The range of `share_of` of its rows, "" of all rows."""
+        if self.split is None:
+            return ""
+        bounds = (0.0, self.test_to, self.train_from, 1.0)
+        place = ("test", "dev", "train").index(self.split)
+        low, high = bounds[place : place + 2]
+        only = f", {len(self.train_only)} texts only to train" if self.train_only else ""
+        return f", share {low:g} to {high:g}{only}"
 
 
 def share_of(texts):

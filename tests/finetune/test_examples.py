@@ -233,6 +233,40 @@ def test_shares_split_a_file_by_the_texts_alone(tmp_path):
     assert tables.share_of(["a", "b"]) == tables.share_of(["b", "a"]) != tables.share_of(["ab"])
 
 
+def test_a_share_of_one_text_alone_is_refused(tmp_path):
+    write(tmp_path, tsv([(row[0], "one", "text", "1") for row in ROWS]))
+    with pytest.raises(UserError, match="no row of it belongs to the dev examples"):
+        read(tmp_path, "eval", dev_share=1e-9)
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    texts=st.lists(st.integers(0, 12), min_size=1, max_size=30),
+    dev=st.sampled_from([0.0, 0.01, 0.2, 0.45]),
+    test=st.sampled_from([0.0, 0.01, 0.2, 0.45]),
+)
+def test_each_share_gets_a_text_where_there_are_enough_and_equal_texts_stay_together(
+    texts, dev, test
+):
+    shares = [tables.share_of([str(text)]) for text in texts]
+    parts = {
+        split: [
+            text
+            for text in texts
+            if tables.Part(split, test, test + dev).fitted(shares).takes([str(text)])
+        ]
+        for split in ("train", "dev", "test")
+    }
+    assert sorted(sum(parts.values(), [])) == sorted(texts)
+    assert not set(parts["train"]) & {*parts["dev"], *parts["test"]}
+    assert not set(parts["dev"]) & set(parts["test"])
+    assert bool(parts["test"]) == bool(test and len(set(texts)) > 1 or min(shares) < test)
+    others = {tables.share_of([str(text)]) for text in texts if text not in parts["test"]}
+    assert bool(parts["dev"]) == bool(
+        dev and (len(others) > 1 or (others and min(others) < test + dev))
+    )
+
+
 @pytest.mark.parametrize(
     "settings, parts",
     [
@@ -240,7 +274,6 @@ def test_shares_split_a_file_by_the_texts_alone(tmp_path):
         (dict(dev_share=0.1, dev_file="d.tsv"), ["--dev_file=d.tsv", "--dev_share=0.1"]),
         (dict(dev_file="none.tsv"), ["--dev_file=none.tsv", "no such file"]),
         (dict(dev_share=0.5, predict_file="none.tsv"), ["--predict_file=none.tsv", "no such file"]),
-        (dict(dev_share=1e-9), ["no row of it belongs to the dev examples"]),
     ],
 )
 def test_bad_parts_are_refused(tmp_path, settings, parts):

@@ -263,7 +263,9 @@ def test_shares_leave_an_example_of_each_class_to_train(pairs, dev, test, kind, 
     assert set().union(*(classes(label) for _, label in rows["train"])) == every
     texts = [{text for text, _ in part} for part in rows.values()]
     assert sum(map(len, texts)) == len(set().union(*texts))  # equal texts are in one split
-    for name, low, high in (("test", 0, test), ("dev", test, test + dev)):
+    of_all = [tables.share_of([f"t{text}", ""]) for text, _ in pairs]
+    part = tables.Part(None, test, test + dev).fitted(of_all)
+    for name, low, high in (("test", 0, part.test_to), ("dev", part.test_to, part.train_from)):
         assert all(low <= tables.share_of([text, ""]) < high for text, _ in rows.get(name, ()))
     highest = {  # the training takes no more than it must
         max(tables.share_of([text, ""]) for text, label in whole if one in classes(label))
