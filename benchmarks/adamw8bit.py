@@ -14,11 +14,11 @@ import numpy as np
 from helpers.command import benchmark_parser, work_folder
 from helpers.report import origin, print_origin, print_table
 
+from bert_gpu.base.environment import Later
 from bert_gpu.cli import data as data_command
 from bert_gpu.data import pipeline
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.environment import Later
 from bert_gpu.model import heads
 from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder
@@ -26,7 +26,7 @@ from bert_gpu.model.weights import initialize
 from bert_gpu.optim import adamw8bit, optimizers
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
-from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.tokenizers.open import open_tokenizer
 
 # a plain import would be sorted before bert_gpu, which sets TensorFlow's environment
 tf = Later("tensorflow")

@@ -27,9 +27,9 @@ from helpers.process import Peer
 from helpers.report import hardware, print_table, read_results, write_results
 from helpers.shapes import flops_per_token, shape_of
 
-from bert_gpu.environment import Later
+from bert_gpu.base.environment import Later
 
-throughput = Later("bert_gpu.train.throughput")
+throughput = Later("bert_gpu.monitor.throughput")
 
 BANDWIDTH = 4.8e12  # bytes/s of an H200's memory, by NVIDIA's data sheet
 TOKENS = dict(base=32768, large=16384)  # of a step
@@ -330,7 +330,7 @@ def make_parser():
     parser.add_argument(
         "--flags",
         default="--xla_allow_excess_precision=false",
-        help="XLA flags; default: those that bert_gpu.environment sets",
+        help="XLA flags; default: those that bert_gpu.base.environment sets",
     )
     parser.add_argument("--limit", type=float, default=7.5, help="memory limit of `memory`, GB")
     parser.add_argument("--list", action="store_true", help="list the cases and exit")

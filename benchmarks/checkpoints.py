@@ -15,12 +15,12 @@ import numpy as np
 from helpers.command import benchmark_parser, work_folder
 from helpers.report import origin, print_origin, print_table
 
-from bert_gpu import tensor_files
+from bert_gpu.base import tensor_files
 from bert_gpu.model import heads
 from bert_gpu.model.config import PRESETS, preset
 from bert_gpu.model.encoder import BertEncoder
-from bert_gpu.train.progress import Progress
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.progress import Progress
 
 
 def make_values(model):

@@ -238,7 +238,7 @@ class Bench:
         from bert_gpu.data.config import DataConfig
         from bert_gpu.data.shards import ShardBuilder
         from bert_gpu.text import corpus
-        from bert_gpu.text.wordpiece import WordPieceTokenizer
+        from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -24,7 +24,7 @@ from helpers.command import Failed, benchmark_parser, names_among
 from helpers.process import Peer
 from helpers.report import hardware, origin, print_origin, print_table, read_results, write_results
 
-FLAGS = "--xla_allow_excess_precision=false"  # as bert_gpu.environment sets
+FLAGS = "--xla_allow_excess_precision=false"  # as bert_gpu.base.environment sets
 VARIANTS = {  # settings of ahead_lowering.Lowering, attention's dropout
     "plain": ({}, 0.1),
     "cuDNN": (dict(attention="cudnn"), 0.0),

@@ -161,7 +161,7 @@ def fine_tune(options, case, rate, seed):
     """One fine-tuning, in this process. {"dev", "test": accuracy}."""
     logging.getLogger("tensorflow").setLevel("ERROR")  # that each one is traced is no news
     from bert_gpu import finetune
-    from bert_gpu.console import Console
+    from bert_gpu.base.console import Console
     from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
     from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig
 

@@ -23,7 +23,7 @@ from helpers.shapes import shape_of
 
 def measure(arguments):
     """What helpers/workers_step.py prints."""
-    from bert_gpu.launch.processes import environments
+    from bert_gpu.devices.launch import environments
 
     settings = dict(
         shape=shape_of(arguments.model),

@@ -1,6 +1,6 @@
 """bert-gpu: BERT pretraining on the GPUs of one machine, from text to a fine-tuned classifier."""
 
-from bert_gpu import environment
+from bert_gpu.base import environment
 
 __version__ = "0.1.0"
 

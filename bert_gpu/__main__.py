@@ -5,7 +5,7 @@ import keyword
 import sys
 import textwrap
 
-from bert_gpu.environment import quiet_interrupts
+from bert_gpu.base.environment import quiet_interrupts
 
 COMMANDS = {
     "data": "text -> TFRecords (create_pretraining_data.py)",
@@ -25,7 +25,7 @@ COMMANDS = {
 
 def main(argv=None):
     with quiet_interrupts():
-        from bert_gpu import console
+        from bert_gpu.base import console
 
         console.open_streams()
         from bert_gpu.cli import flags
@@ -38,9 +38,9 @@ def main(argv=None):
 def run(argv):
     """Runs the command that argv[1] names; returns its exit code."""
     import bert_gpu
+    from bert_gpu.base.console import answer
+    from bert_gpu.base.settings import UserError
     from bert_gpu.cli.help_text import WHOLE, columns
-    from bert_gpu.console import answer
-    from bert_gpu.settings import UserError
 
     command = argv[1] if len(argv) > 1 else "--help"
     if command in ("--help", "-h", "help"):

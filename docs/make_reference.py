@@ -8,8 +8,8 @@ is what it takes. A class that several commands have stands once, and names them
 import pathlib
 
 from bert_gpu.__main__ import COMMANDS, run
+from bert_gpu.base.settings import value_type
 from bert_gpu.cli import aliases, flags, help_text
-from bert_gpu.settings import value_type
 
 TARGET = pathlib.Path(__file__).with_name("reference.md")
 START = """# All flags

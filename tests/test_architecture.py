@@ -1,8 +1,9 @@
 """Imports point down only, what settings need is imported in no time, and docs/architecture.md
-names every room.
+names every package.
 """
 
 import ast
+import graphlib
 import pathlib
 import re
 import subprocess
@@ -14,59 +15,37 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "bert_gpu"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# What each room may import of the others.
+# What each package may import of the others.
 BELOW = {
-    "text": set(),
-    "model": set(),
-    "optim": set(),
-    "data": {"text"},
-    "train": {"optim", "model", "data"},
-    "interop": {"model", "text"},
-    "pretrain": {"interop", "train", "data", "text", "model", "optim"},
-    "finetune": {"interop", "train", "data", "text", "model", "optim"},
-    "inference": {"interop", "text", "model"},
-    "watch": {"interop", "train", "data", "text", "model", "optim"},
-    "doctor": {"train", "data", "text", "model", "optim"},
-    "launch": set(),
-    "cli": {
-        "pretrain",
-        "finetune",
-        "inference",
-        "watch",
-        "doctor",
-        "launch",
-        "interop",
-        "train",
-        "data",
-        "text",
-        "model",
-        "optim",
-    },
+    "base": set(),
+    "text": {"base"},
+    "model": {"base"},
+    "optim": {"base"},
+    "recipes": {"base", "model"},  # model/config.py says which flags are the model's
+    "data": {"text", "base"},
+    "devices": {"base"},
+    "runs": {"devices", "data", "optim", "base"},
+    "monitor": {"runs", "devices", "base"},
+    "train": {"monitor", "runs", "devices", "optim", "model", "data", "base"},
+    "interop": {"model", "text", "base"},
 }
-# Modules on top of the package, which every room may import.
-GROUND = {
-    "environment",
-    "settings",
-    "recipes",
-    "recipe_table",
-    "console",
-    "files",
-    "lock_holder",
-    "tensor_files",
-    "malloc",
+TRAINING = BELOW["train"] | {"train", "interop", "text", "recipes"}
+BELOW |= {
+    "pretrain": TRAINING,
+    "finetune": TRAINING,
+    "inference": {"interop", "text", "model", "devices", "base"},
+    "watch": {"runs", "monitor", "base"},
+    "doctor": TRAINING - {"interop"},
 }
-GROUND |= {"fused", "cluster"}
-# whose config says which flags are the model's; model imports no recipes
-ABOVE_GROUND = {"recipes": {"model"}}
+BELOW["cli"] = TRAINING | {"pretrain", "finetune", "inference", "watch", "doctor"}
 USE_GARDEN = ("model/garden.py", "interop/garden.py")
 HEAVY = ("tensorflow", "numba", "sklearn", "pyarrow")
 LIGHT = [
-    "settings",
-    "recipes",
-    "recipe_table",
-    "environment",
+    "base.settings",
+    "base.environment",
+    "recipes.rules",
     "cli.flags",
-    *(f"{room}.config" for room in BELOW if (PACKAGE / room / "config.py").exists()),
+    *(f"{package}.config" for package in BELOW if (PACKAGE / package / "config.py").exists()),
 ]
 
 
@@ -97,16 +76,42 @@ def test_imports_point_down(path):
             assert "/".join(parts) in USE_GARDEN, f"{name}: only {USE_GARDEN} use Model Garden"
         match = re.match(r"bert_gpu\.(\w+)", name)
         if match and match[1] in BELOW and match[1] != own:
-            if own in ("__main__", "__init__"):
-                assert match[1] == "cli", f"{own} may not import {name}"
-            else:
-                assert match[1] in BELOW.get(own, ABOVE_GROUND.get(own, set())), (
-                    f"{own} may not import {name}"
-                )
+            allowed = BELOW.get(own, {"cli", "base"})
+            assert match[1] in allowed, f"{own} may not import {name}"
 
 
-def test_every_module_on_the_ground_is_known():
-    assert {path.stem for path in PACKAGE.glob("*.py")} == GROUND | {"__init__", "__main__"}
+def test_every_package_is_known():
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(BELOW)
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", "__main__"}
+
+
+def modules_that_import():
+    """{module: the modules of bert_gpu that it imports when it is imported itself}."""
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in MODULES
+    }
+    return {
+        module: {
+            name if name in names else name.rpartition(".")[0]
+            for name in top_level_imports(path.read_text())
+            if name.startswith("bert_gpu.")
+        }
+        for module, path in names.items()
+    }
+
+
+def top_level_imports(text):
+    """Names of the modules that Python code imports at once."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imports(ast.unparse(node))
+
+
+def test_no_modules_import_each_other():
+    graph = modules_that_import()
+    assert graph["bert_gpu.cli.pretrain"]
+    list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
 
 
 @pytest.mark.parametrize("module", LIGHT)
@@ -127,5 +132,6 @@ def test_modules_begin_with_their_idea(path):
 
 def test_the_documents_name_every_room():
     text = (ROOT / "docs" / "architecture.md").read_text()
-    rooms = [f"{path.name}/" for path in PACKAGE.iterdir() if (path / "__init__.py").exists()]
-    assert [name for name in [*rooms, *(f"{name}.py" for name in GROUND)] if name not in text] == []
+    packages = [path.parent for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE]
+    names = [f"{path.relative_to(PACKAGE)}/" for path in packages]
+    assert [name for name in names if name not in text] == []

@@ -11,7 +11,7 @@ import yaml
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.cli import pretrain
-from bert_gpu.cluster import find_cluster
+from bert_gpu.devices.cluster import find_cluster
 from tests.test_architecture import ROOT
 
 FOLDER = ROOT / "examples" / "cluster"

@@ -13,9 +13,9 @@ import sys
 import pytest
 
 from bert_gpu.__main__ import COMMANDS, main
+from bert_gpu.base.settings import fields_of
 from bert_gpu.cli import aliases
 from bert_gpu.cli import flags as cli_flags
-from bert_gpu.settings import fields_of
 from tests.cli.pretraining import SMALL
 from tests.documents import DOCUMENTS, code
 from tests.test_architecture import ROOT

@@ -93,8 +93,8 @@ def test_a_training_that_reads_it(folders, measure, tmp_path):
 TABLE = (
     "import sys; from bert_gpu.finetune import disk_array, encoded; "
     "from bert_gpu.finetune.config import FinetuneConfig, resolve_task; "
-    "from bert_gpu.finetune.splits import read_splits; "
-    "from bert_gpu.text.tokenizers import open_tokenizer; "
+    "from bert_gpu.finetune.files.splits import read_splits; "
+    "from bert_gpu.text.tokenizers.open import open_tokenizer; "
     "disk_array.IN_MEMORY_BYTES = 1 << 20; config = FinetuneConfig(train_file=sys.argv[1]); "
     "[found] = read_splits(resolve_task(config), config, ['train'])['train']; "
     "chunks = ((chunk.texts_a, chunk.texts_b) for chunk in found.chunks()); "

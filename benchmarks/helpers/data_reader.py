@@ -14,7 +14,7 @@ import tensorflow as tf
 from bert_gpu.data import pipeline
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
 
 def main(folder):

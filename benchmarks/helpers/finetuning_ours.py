@@ -42,7 +42,7 @@ class Ours:
         """
         import dataclasses
 
-        from bert_gpu.console import Console
+        from bert_gpu.base.console import Console
         from bert_gpu.finetune import finetune
         from bert_gpu.train.config import BatchConfig, CadenceConfig
 
@@ -60,12 +60,12 @@ class Ours:
         return dict(tokens_per_second=second["tokens_per_second"], loss=loss)
 
     def open_predictor(self):
+        from bert_gpu.devices.devices import set_up
         from bert_gpu.finetune.config import resolve_task
+        from bert_gpu.finetune.files.splits import read_splits
         from bert_gpu.finetune.prediction import Predictor
-        from bert_gpu.finetune.splits import read_splits
         from bert_gpu.finetune.start import find_trained, start_trained
-        from bert_gpu.finetune.task_types import open_task_type
-        from bert_gpu.train.devices import set_up
+        from bert_gpu.finetune.tasks.interface import open_task_type
         from bert_gpu.train.state import TrainState
 
         run = self.settings.run

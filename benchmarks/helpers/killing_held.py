@@ -7,19 +7,19 @@ checkpoint it prints a line, and waits there until it reads one or its input end
 import runpy
 import sys
 
-from bert_gpu.train import run_folder
+from bert_gpu.runs import folder
 
-save_file = run_folder.save_file
+save_file = folder.save_file
 
 
 def held(tensors, path):
-    run_folder.save_file = save_file
+    folder.save_file = save_file
     save_file(tensors, path)
     print("writing", flush=True)
     sys.stdin.readline()
 
 
 if __name__ == "__main__":
-    run_folder.save_file = held
+    folder.save_file = held
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -7,9 +7,9 @@ LABELS = ("0", "1")  # of a classifier
 
 def learn_vocabulary(text, vocab_file, vocab_size):
     """Writes a WordPiece vocabulary of at most so many pieces, learnt from a file."""
-    from bert_gpu.console import Console
+    from bert_gpu.base.console import Console
     from bert_gpu.text.config import TextFormat, VocabConfig
-    from bert_gpu.text.learning import learn_files
+    from bert_gpu.text.vocabulary.learning import learn_files
 
     config = VocabConfig(
         input_file=str(text), vocab_file=str(vocab_file), vocab_size=vocab_size, overwrite=True
@@ -27,7 +27,7 @@ def make_model(folder, text, name, classifies=False):
     from bert_gpu.model.config import ModelConfig
     from bert_gpu.model.encoder import BertEncoder
     from bert_gpu.model.weights import initialize
-    from bert_gpu.text.wordpiece import WordPieceTokenizer
+    from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
     vocab_file = str(folder / "vocab.txt")
     learn_vocabulary(text, vocab_file, 30522)

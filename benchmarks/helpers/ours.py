@@ -36,10 +36,10 @@ class Ours(Trainer):
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
         import tensorflow as tf
 
+        from bert_gpu.devices.devices import set_up
         from bert_gpu.model.config import ModelConfig
         from bert_gpu.optim.config import OptimizerConfig
         from bert_gpu.train.config import DeviceConfig, MemoryConfig
-        from bert_gpu.train.devices import set_up
 
         self.OUT_OF_MEMORY = (MemoryError, tf.errors.ResourceExhaustedError)
         self.tf, self.length, self.gpu, self.packed, self.data, self.seed = (
@@ -66,7 +66,7 @@ class Ours(Trainer):
     def open_data(self):
         from bert_gpu.data.config import InputConfig
         from bert_gpu.data.dataset import Dataset
-        from bert_gpu.text.tokenizers import open_tokenizer
+        from bert_gpu.text.tokenizers.open import open_tokenizer
 
         dataset = Dataset(InputConfig(input_file=f"{self.data}/*.tfrecord"))
         self.vocab = open_tokenizer(
@@ -167,8 +167,8 @@ class Ours(Trainer):
         )
 
     def matrix_rate(self, precision, seconds=2.0):
-        from bert_gpu.train.devices import DTYPES
-        from bert_gpu.train.throughput import measured_matrix_rate
+        from bert_gpu.devices.devices import DTYPES
+        from bert_gpu.monitor.throughput import measured_matrix_rate
 
         return measured_matrix_rate(
             DTYPES[precision], "GPU:0" if self.gpu else "CPU:0", seconds=seconds
@@ -224,8 +224,8 @@ class Ours(Trainer):
         {"micro_batch", "accumulation"}. rows: batch to use when there is no GPU to fill. wanted:
         value of --global_batch_size.
         """
-        from bert_gpu.console import Console
-        from bert_gpu.settings import UserError
+        from bert_gpu.base.console import Console
+        from bert_gpu.base.settings import UserError
         from bert_gpu.train.config import BatchConfig
         from bert_gpu.train.run import fill_memory
 

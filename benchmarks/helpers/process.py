@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from bert_gpu import environment
+from bert_gpu.base import environment
 
 from . import ROOT
 from .command import Failed
@@ -168,7 +168,7 @@ class Workers:
     """Peers of one kind that train together, on loopback; `ask` gives the answer of the first."""
 
     def __init__(self, system, settings, num_workers):
-        from bert_gpu.launch.processes import environments
+        from bert_gpu.devices.launch import environments
 
         self.peers = []
         try:

@@ -58,7 +58,7 @@ def test_accuracy(folder, predictions):
     of a folder of pairs; None when that has no labels or is not there.
     """
     from bert_gpu.finetune.config import FinetuneConfig, has_test_file, resolve_task
-    from bert_gpu.finetune.splits import read_splits
+    from bert_gpu.finetune.files.splits import read_splits
 
     config = FinetuneConfig(data_dir=str(folder))
     if not has_test_file(config):

@@ -10,10 +10,10 @@ import collections
 import dataclasses
 import os
 
-from bert_gpu import console
+from bert_gpu.base import console
+from bert_gpu.base.settings import UserError
 from bert_gpu.cli import flagfile
 from bert_gpu.cli.translations import is_true
-from bert_gpu.settings import UserError
 
 TRUTHS = ("true", "false")
 

@@ -2,10 +2,11 @@
 
 import itertools
 
-from bert_gpu import console
+from bert_gpu.base import console
+from bert_gpu.base.environment import quick_imports
+from bert_gpu.base.settings import UserError
 from bert_gpu.cli import flags, training
 from bert_gpu.cli.quick import implied_recipe
-from bert_gpu.environment import quick_imports
 from bert_gpu.finetune.config import (
     STANDARD_OUTPUT,
     FinetuneConfig,
@@ -14,7 +15,6 @@ from bert_gpu.finetune.config import (
     resolve_defaults,
     resolve_phases,
 )
-from bert_gpu.settings import UserError
 
 SUMMARY = (
     "Fine-tunes a BERT to classify texts or pairs of texts, to score them, to tag words (ner) or "

@@ -4,7 +4,8 @@ import contextlib
 import dataclasses
 import os
 
-from bert_gpu import console, environment
+from bert_gpu.base import console, environment
+from bert_gpu.base.settings import Settings, UserError, setting
 from bert_gpu.cli import flags
 from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.data.config import DataConfig
@@ -16,8 +17,7 @@ from bert_gpu.interop.sources import (
     find_vocabulary,
     read_config,
 )
-from bert_gpu.recipes import RecipeConfig
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.recipes.rules import RecipeConfig
 from bert_gpu.text.config import TextFormat
 
 SUMMARY = (
@@ -214,7 +214,7 @@ def check_vocabulary(parsed, folder, config):
     model's, or not that of the DataConfig.
     """
     from bert_gpu.interop import models
-    from bert_gpu.text.tokenizers import open_tokenizer
+    from bert_gpu.text.tokenizers.open import open_tokenizer
 
     casing = config.do_lower_case if parsed.given("do_lower_case") else None
     tokenizer, path = models.load_tokenizer(folder, None, casing), find_vocabulary(folder)

@@ -3,11 +3,11 @@
 import json
 import sys
 
-from bert_gpu import console
+from bert_gpu.base import console
+from bert_gpu.base.settings import UserError
 from bert_gpu.cli import flags
 from bert_gpu.doctor import checks
 from bert_gpu.doctor.config import DoctorConfig
-from bert_gpu.settings import UserError
 
 SUMMARY = (
     "Examines this machine: versions, processor, memory, disks, GPUs, driver, CUDA libraries and "

@@ -2,9 +2,9 @@
 
 import time
 
+from bert_gpu.base.console import Console, format_seconds
+from bert_gpu.base.environment import quick_imports
 from bert_gpu.cli import flags
-from bert_gpu.console import Console, format_seconds
-from bert_gpu.environment import quick_imports
 from bert_gpu.inference.config import EmbedConfig
 
 SUMMARY = (

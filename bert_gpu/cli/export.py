@@ -1,8 +1,8 @@
 """python -m bert_gpu export: a model -> the format of another project."""
 
-from bert_gpu import console
+from bert_gpu.base import console
+from bert_gpu.base.environment import quick_imports
 from bert_gpu.cli import flags
-from bert_gpu.environment import quick_imports
 from bert_gpu.interop.config import ExportConfig
 
 SUMMARY = (
@@ -17,6 +17,6 @@ def main(argv):
     config.check_paths()
     with quick_imports():
         from bert_gpu.interop.models import transfer
-        from bert_gpu.train.facts import facts_beside
+        from bert_gpu.runs.card_facts import facts_beside
     console.answer(transfer(config, console.warn, config.format, describe=facts_beside))
     return 0

@@ -1,10 +1,10 @@
 """python -m bert_gpu fill-mask: the words that a pretrained model predicts for [MASK]."""
 
-from bert_gpu import console
+from bert_gpu.base import console
+from bert_gpu.base.environment import quick_imports
+from bert_gpu.base.settings import UserError
 from bert_gpu.cli import flags
-from bert_gpu.environment import quick_imports
 from bert_gpu.inference.config import FillMaskConfig
-from bert_gpu.settings import UserError
 
 SUMMARY = (
     "Guesses the words for each [MASK] of texts with a pretrained model. The texts are "

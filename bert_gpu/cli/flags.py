@@ -16,10 +16,8 @@ import sys
 from absl import flags as absl_flags
 
 import bert_gpu
-from bert_gpu import console, recipes
-from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick, translations
-from bert_gpu.model.config import ModelConfig
-from bert_gpu.settings import (
+from bert_gpu.base import console
+from bert_gpu.base.settings import (
     Settings,
     TrainingStopped,
     UserError,
@@ -28,7 +26,10 @@ from bert_gpu.settings import (
     setting,
     value_type,
 )
-from bert_gpu.train.signals import answer_interrupts
+from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick, translations
+from bert_gpu.devices.signals import answer_interrupts
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.recipes import rules
 
 PACKAGE = pathlib.Path(bert_gpu.__file__).resolve().parent
 # what stands for each script where there is only the package
@@ -96,7 +97,7 @@ class Parsed:
         )
         self.sources, self.adopted = {flag.name: flag for flag in given}, {}
         self.script, self.recipe_name, self.recipe, self.warned = script, None, {}, set()
-        self.phase, chosen = None, None if script is None else self.make(recipes.RecipeConfig)
+        self.phase, chosen = None, None if script is None else self.make(rules.RecipeConfig)
         name, self.is_implied = chosen and chosen.recipe, False
         if name is None and implied is not None:
             name = implied(script, [flag.name for flag in given])
@@ -105,9 +106,9 @@ class Parsed:
             given = {
                 flag: value for kind in classes for flag, value in self.given_values(kind).items()
             }
-            self.phase = chosen.phase if recipes.RECIPES[name].phases else None
+            self.phase = chosen.phase if rules.RECIPES[name].phases else None
             self.recipe_name = name
-            self.recipe = recipes.resolve(name, script, given, self.phase)
+            self.recipe = rules.resolve(name, script, given, self.phase)
 
     def given(self, name):
         """Whether the user gave the flag."""
@@ -399,7 +400,7 @@ def describe(parsed, settings):
 
 
 def recipe_lines(parsed):
-    recipe = recipes.RECIPES[parsed.recipe_name]
+    recipe = rules.RECIPES[parsed.recipe_name]
     differs = recipe.differs.get(parsed.script, ())
     return [
         f"recipe {parsed.recipe_name}: {recipe.summary}",

@@ -10,7 +10,7 @@ import re
 import shutil
 import textwrap
 
-from bert_gpu.settings import TIME_UNITS, fields_of, value_type
+from bert_gpu.base.settings import TIME_UNITS, fields_of, value_type
 
 MORE = (
     "--flagfile=FILE reads flags from a file, one --name=value a line; flags that come later win. "

@@ -2,9 +2,9 @@
 here.
 """
 
-from bert_gpu import console
+from bert_gpu.base import console
+from bert_gpu.base.environment import quick_imports
 from bert_gpu.cli import flags
-from bert_gpu.environment import quick_imports
 from bert_gpu.interop.config import ImportConfig
 
 SUMMARY = (
@@ -22,6 +22,6 @@ def main(argv):
     config.check_paths()
     with quick_imports():
         from bert_gpu.interop.models import transfer
-        from bert_gpu.train.facts import facts_beside
+        from bert_gpu.runs.card_facts import facts_beside
     console.answer(transfer(config, console.warn, describe=facts_beside))
     return 0

@@ -6,12 +6,12 @@ import shutil
 import sys
 import tempfile
 
+from bert_gpu.base.console import Console
+from bert_gpu.base.settings import UserError
 from bert_gpu.cli import flags
-from bert_gpu.console import Console
-from bert_gpu.launch import processes
-from bert_gpu.launch.config import LaunchConfig
-from bert_gpu.settings import UserError
-from bert_gpu.train.hardware import count_gpus
+from bert_gpu.devices import launch
+from bert_gpu.devices.launch_config import LaunchConfig
+from bert_gpu.monitor.hardware import count_gpus
 
 SUMMARY = (
     "Runs a command as several workers on this machine, which train together as on several "
@@ -33,7 +33,7 @@ def main(argv):
     words = argv[end + 1 :]
     command, again = command_of(words), command_of(resuming(words))
     log_dir = config.log_dir or tempfile.mkdtemp(prefix="bert-gpu-launch-")
-    code = processes.run(command, again, config, count_gpus(), log_dir, Console())
+    code = launch.run(command, again, config, count_gpus(), log_dir, Console())
     if config.log_dir is None and code == 0:
         shutil.rmtree(log_dir, ignore_errors=True)
     return code

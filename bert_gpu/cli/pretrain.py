@@ -1,6 +1,8 @@
 """run_pretraining_gpu.py: TFRecords -> BERT."""
 
-from bert_gpu import console
+from bert_gpu.base import console
+from bert_gpu.base.environment import quick_imports
+from bert_gpu.base.settings import UserError
 from bert_gpu.cli import flags, training
 from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.data.inputs import (
@@ -11,7 +13,6 @@ from bert_gpu.data.inputs import (
     read_manifests,
     split_patterns,
 )
-from bert_gpu.environment import quick_imports
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.pretrain.config import (
     RUN_FIELDS,
@@ -20,9 +21,8 @@ from bert_gpu.pretrain.config import (
     recipe_problem,
     resolve_model,
 )
-from bert_gpu.settings import UserError
+from bert_gpu.runs.folder import RunFolder
 from bert_gpu.train.config import BatchConfig, fit_sizes
-from bert_gpu.train.run_folder import RunFolder
 
 SUMMARY = (
     "Pretrains a BERT on TFRecords, on all GPUs of this machine, or on the CPU if it has none. "

@@ -6,8 +6,8 @@ defaults are Google's.
 
 import os
 
-from bert_gpu.settings import UserError
-from bert_gpu.train.hardware import count_gpus
+from bert_gpu.base.settings import UserError
+from bert_gpu.monitor.hardware import count_gpus
 
 QUICK = "quick"
 SAID = (
@@ -41,7 +41,7 @@ def starts_quick():
     recipe.
     """
     from bert_gpu.finetune.config import DEFAULT_START
-    from bert_gpu.train.run_folder import RunFolder
+    from bert_gpu.runs.folder import RunFolder
 
     try:
         stored = RunFolder(os.path.dirname(DEFAULT_START)).stored()

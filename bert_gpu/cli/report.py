@@ -1,9 +1,9 @@
 """python -m bert_gpu report: pictures of runs, in one HTML file and a PNG each."""
 
-from bert_gpu import console
+from bert_gpu.base import console
+from bert_gpu.base.environment import quick_imports
+from bert_gpu.base.settings import UserError
 from bert_gpu.cli import flags
-from bert_gpu.environment import quick_imports
-from bert_gpu.settings import UserError
 from bert_gpu.watch.config import ReportConfig
 
 SUMMARY = (

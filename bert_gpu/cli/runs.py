@@ -2,9 +2,9 @@
 
 import json
 
-from bert_gpu import console
+from bert_gpu.base import console
+from bert_gpu.base.settings import UserError
 from bert_gpu.cli import flags
-from bert_gpu.settings import UserError
 from bert_gpu.watch.config import RunsConfig
 
 SUMMARY = (

@@ -4,8 +4,8 @@ import difflib
 import importlib
 import re
 
+from bert_gpu.base.settings import fields_of
 from bert_gpu.cli.aliases import ALIASES, SCRIPTS
-from bert_gpu.settings import fields_of
 
 RESUME = frozenset(
     "resume continue continue_training resume_from auto_resume resume_training".split()

@@ -2,7 +2,7 @@
 
 import time
 
-from bert_gpu import environment
+from bert_gpu.base import environment
 from bert_gpu.cli import flags
 from bert_gpu.text.config import TextFormat, VocabConfig
 
@@ -29,9 +29,9 @@ def main(argv):
     )
     started = time.monotonic()
     with environment.quick_imports():
-        from bert_gpu.console import Console, format_seconds
+        from bert_gpu.base.console import Console, format_seconds
         from bert_gpu.data.own_files import is_own
-        from bert_gpu.text.learning import learn_files
+        from bert_gpu.text.vocabulary.learning import learn_files
     console = Console(config.quiet)
     result = learn_files(config, text_format, console, is_own)
     console.say(f"{result} in {format_seconds(time.monotonic() - started)}")

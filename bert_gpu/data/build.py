@@ -14,7 +14,10 @@ import time
 
 import google_crc32c
 
-from bert_gpu.console import Console, LogConsole, format_seconds
+from bert_gpu.base.console import Console, LogConsole, format_seconds
+from bert_gpu.base.files import check_writable, only_writer
+from bert_gpu.base.malloc import map_large_blocks, trim_heap
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import examples, text_checks, validation
 from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.own_files import is_own
@@ -31,14 +34,13 @@ from bert_gpu.data.shards import (
 from bert_gpu.data.summary import summary
 from bert_gpu.data.target import LEARNT, Target
 from bert_gpu.data.workers import write_shards
-from bert_gpu.files import check_writable, only_writer
-from bert_gpu.malloc import map_large_blocks, trim_heap
-from bert_gpu.settings import UserError
-from bert_gpu.text import clean, corpus, inputs, learning, letters, parallel, quality
+from bert_gpu.text import clean, corpus, parallel, quality
 from bert_gpu.text.config import AUTO, FILE_NAMES
+from bert_gpu.text.formats import inputs
 from bert_gpu.text.progress import ByteProgress, format_bytes
-from bert_gpu.text.tokenizers import open_tokenizer
-from bert_gpu.text.vocab_file import warn_of_blanks
+from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.vocabulary import learning, letters
+from bert_gpu.text.vocabulary.file import warn_of_blanks
 
 LARGE_TEXT_BYTES = 100_000_000  # from which reading it takes a second
 

@@ -6,6 +6,8 @@ import os
 
 import numpy as np
 
+from bert_gpu.base.files import json_checksum
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import examples
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.inputs import (
@@ -18,8 +20,6 @@ from bert_gpu.data.inputs import (
 from bert_gpu.data.masking import MaskingSpec
 from bert_gpu.data.pipeline import Masking, Reader
 from bert_gpu.data.records import RecordSet
-from bert_gpu.files import json_checksum
-from bert_gpu.settings import UserError
 
 
 class Dataset:

@@ -6,10 +6,10 @@ import fnmatch
 import glob
 import os
 
+from bert_gpu.base.files import check_local, check_regular, comma_hint
+from bert_gpu.base.settings import UserError
 from bert_gpu.data.manifest import FILE_NAME, FOR_MASKING, read_manifest
 from bert_gpu.data.own_files import unfinished_job
-from bert_gpu.files import check_local, check_regular, comma_hint
-from bert_gpu.settings import UserError
 
 # what lies beside records in a data set's folder and is never one itself
 NO_RECORDS = (".index", ".json", ".model", ".order", ".txt")

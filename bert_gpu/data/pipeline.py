@@ -16,9 +16,9 @@ import threading
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import checks, examples, masking
 from bert_gpu.data.random_bits import derive_key, row_keys
-from bert_gpu.settings import UserError
 
 WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of this size
 VALIDATION_EPOCH = -1  # validation is masked the same way every time

@@ -11,11 +11,11 @@ import os
 
 import numpy as np
 
+from bert_gpu.base.settings import UserError, shortened_path
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import DROPPED, PAIRS, TRAIN, VALIDATION, Shard
-from bert_gpu.settings import UserError, shortened_path
 from bert_gpu.text import corpus
 
 SHARD_BYTES = 128 << 20  # target

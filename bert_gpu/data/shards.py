@@ -13,16 +13,16 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.base.files import atomic_file, read_json, write_json
+from bert_gpu.base.malloc import trim_heap
+from bert_gpu.base.settings import UserError, fields_of, setting
+from bert_gpu.base.tensor_files import load_file, save
 from bert_gpu.data import examples, instances, masking, packing
 from bert_gpu.data.manifest import SHARES
 from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
-from bert_gpu.files import atomic_file, read_json, write_json
-from bert_gpu.malloc import trim_heap
-from bert_gpu.settings import UserError, fields_of, setting
-from bert_gpu.tensor_files import load_file, save
 from bert_gpu.text import clean, corpus
-from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.tokenizers.open import open_tokenizer
 
 TRAIN, VALIDATION, DROPPED = 0, 1, 2  # how a document is used
 ROWS_PER_BATCH = 2048  # then each array of a batch has about a megabyte

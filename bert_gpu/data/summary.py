@@ -5,7 +5,7 @@ from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import evaluation_batches
 from bert_gpu.data.shards import PAIRS
-from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.tokenizers.open import open_tokenizer
 
 # objective: what a row's label says, and the words for 0 and 1
 LABELS = dict(

@@ -13,14 +13,14 @@ import shutil
 
 import numpy as np
 
+from bert_gpu.base.files import check_writable, read_json, write_json
+from bert_gpu.base.settings import UserError, fields_of
 from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from bert_gpu.data.records import index_path
 from bert_gpu.data.shards import read_scores, read_stats, stats_path
-from bert_gpu.files import check_writable, read_json, write_json
-from bert_gpu.settings import UserError, fields_of
 from bert_gpu.text.config import FILE_NAMES
-from bert_gpu.text.tokenizers import open_tokenizer
-from bert_gpu.text.wordpiece_learner import write_whole_file
+from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.vocabulary.wordpiece_learner import write_whole_file
 
 # Files that a killed process may leave (files.atomic_file), those of shards first.
 UNFINISHED = (".{name}-*.partial*", "..{name}*.partial", ".{name}.order.*.partial")

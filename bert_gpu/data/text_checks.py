@@ -2,11 +2,12 @@
 words are found, and that cleaning leaves something.
 """
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.shards import LEAST_RANDOM, MOST_RANDOM, PAIRS, TRAIN, Counts, is_usual
-from bert_gpu.settings import UserError
-from bert_gpu.text import clean, corpus, learning
+from bert_gpu.text import clean, corpus
+from bert_gpu.text.vocabulary import learning
 
 MOST_DROPPED = 0.5  # the share of documents from which a filter is warned of
 MOST_SINGLE = 0.3  # of pairs, from chunks of one sentence

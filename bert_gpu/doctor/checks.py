@@ -13,12 +13,12 @@ import platform
 import sys
 
 import bert_gpu
-from bert_gpu.console import aligned, format_seconds, printable
+from bert_gpu.base.console import aligned, format_seconds, printable
+from bert_gpu.base.environment import OUR_FLAGS
 from bert_gpu.doctor import machine, probes
 from bert_gpu.doctor import processor as processors
-from bert_gpu.environment import OUR_FLAGS
+from bert_gpu.runs.provenance import git_commit
 from bert_gpu.train.memory_check import in_words
-from bert_gpu.train.provenance import git_commit
 
 PACKAGES = ("tensorflow", "tensorflow-text", "tf-models-official", "numpy", "numba", "keras")
 # of the environment: what changes how TensorFlow runs; none of them holds a secret

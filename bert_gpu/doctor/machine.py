@@ -14,7 +14,7 @@ import tempfile
 import psutil
 import pynvml
 
-from bert_gpu.environment import cache_folder
+from bert_gpu.base.environment import cache_folder
 from bert_gpu.train.memory_check import machine_bytes
 
 # {CUDA's major version: {library that TensorFlow opens: pip package that has it}}

@@ -83,7 +83,7 @@ def rate(device):
     """FLOP/s of a matrix product, in float32 and, on a GPU, in its 16 bits as well."""
     import tensorflow as tf
 
-    from bert_gpu.train.throughput import measured_matrix_rate
+    from bert_gpu.monitor.throughput import measured_matrix_rate
 
     devices = set_up(device)
     place = "CPU:0" if devices.kind == "CPU" else "GPU:0"
@@ -142,7 +142,7 @@ def step(device):
 
 def set_up(device):
     """devices.Devices for "CPU", "CPU x 2" or indices of GPUs."""
-    from bert_gpu.train import devices
+    from bert_gpu.devices import devices
     from bert_gpu.train.config import DeviceConfig
 
     if device.startswith("CPU"):

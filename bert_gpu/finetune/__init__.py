@@ -22,8 +22,8 @@ def finetune(settings, console=None):
       KeyboardInterrupt: Ctrl-C, after the current step is saved. SIGTERM ends the process then; a
         second signal ends it at once.
     """
+    from bert_gpu.devices.signals import pass_on
     from bert_gpu.finetune import run  # imports TensorFlow
-    from bert_gpu.train.signals import pass_on
 
     result = run.finetune(settings, console)
     pass_on(result.signal)

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from bert_gpu.finetune import tasks
+from bert_gpu.base.settings import Settings, UserError, setting
+from bert_gpu.finetune.tasks import table
 from bert_gpu.model.config import PRESETS
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.settings import Settings, UserError, setting
 from bert_gpu.train.config import CadenceConfig, RunSettings
 
 DEFAULT_START, DEFAULT_TASK = "runs/pretrain/model", "pairs"  # of a training
@@ -21,7 +21,7 @@ class FinetuneConfig(Settings):
         None,
         "The task, in any case: pairs (of texts, or single ones, with labels of any kind), single, "
         "ner (a tag for each word), squad (an answer in a text), "
-        f"or one of GLUE: {', '.join(tasks.GLUE)}; all: each of these that --data_dir holds. "
+        f"or one of GLUE: {', '.join(table.GLUE)}; all: each of these that --data_dir holds. "
         "Default: pairs, or without training that of the model.",
     )
     task_kind: str | None = setting(
@@ -30,7 +30,7 @@ class FinetuneConfig(Settings):
         "a number; multilabel: any of several labels, in a cell with commas, ; or | between them "
         "or as a list of JSON, Python or NumPy. tagging is that of ner, answers that of squad. "
         "Default: the task's.",
-        choices=tasks.KINDS,
+        choices=table.KINDS,
     )
     data_dir: str | None = setting(
         None,
@@ -289,13 +289,13 @@ def has_test_file(config):
     """Whether a FinetuneConfig has something to predict."""
     if config.predict_file or config.test_file or config.test_share:
         return True
-    if config.task_name == tasks.ALL:
+    if config.task_name == table.ALL:
         return True
     if config.data_dir is None:
         return False
-    task = tasks.find_task(config.task_name or DEFAULT_TASK)
-    folder = tasks.find_folder(task, config.data_dir)
-    return bool(tasks.find_tables(task, folder, "test"))
+    task = table.find_task(config.task_name or DEFAULT_TASK)
+    folder = table.find_folder(task, config.data_dir)
+    return bool(table.find_tables(task, folder, "test"))
 
 
 def resolve_defaults(settings, phases):
@@ -323,8 +323,8 @@ def resolve_defaults(settings, phases):
 
 def length_of(task_name):
     """The default of --max_seq_length for the task of a name, None = the default task."""
-    name = DEFAULT_TASK if task_name in (None, tasks.ALL) else task_name
-    return tasks.find_task(name).max_seq_length
+    name = DEFAULT_TASK if task_name in (None, table.ALL) else task_name
+    return table.find_task(name).max_seq_length
 
 
 def resolve_task(config, notes=None):
@@ -334,13 +334,13 @@ def resolve_task(config, notes=None):
     those of another task, only the kind, where the task may have it.
     """
     name = config.task_name
-    if notes and (name is None or tasks.bare(name) == tasks.bare(notes.task_name or name)):
+    if notes and (name is None or table.bare(name) == table.bare(notes.task_name or name)):
         task = dataclasses.replace(
-            tasks.find_task(name or notes.task_name or DEFAULT_TASK), separator=notes.separator
+            table.find_task(name or notes.task_name or DEFAULT_TASK), separator=notes.separator
         )
         return settled(task, notes, config)
-    task, kind = tasks.find_task(name or DEFAULT_TASK), notes and notes.task_kind
-    if kind and task.folder is None and {task.kind, kind} <= set(tasks.TEXT_KINDS):
+    task, kind = table.find_task(name or DEFAULT_TASK), notes and notes.task_kind
+    if kind and task.folder is None and {task.kind, kind} <= set(table.TEXT_KINDS):
         return settled(task, type(notes)(task_kind=kind), config)
     return settled(task, config)
 
@@ -365,13 +365,13 @@ def settled(task, *tellers):
         check_kind(task, told("task_kind"))
         named |= dict(kind=told("task_kind"), metrics=(), labels=None)
     if columns := told("columns"):
-        named |= dict(columns=dict.fromkeys(tasks.SPLITS, columns))
+        named |= dict(columns=dict.fromkeys(table.SPLITS, columns))
     return dataclasses.replace(task, **named)
 
 
 def check_kind(task, kind):
     """UserError unless a kind of texts' answers replaces another such."""
-    if not {task.kind, kind} <= set(tasks.TEXT_KINDS):
+    if not {task.kind, kind} <= set(table.TEXT_KINDS):
         raise UserError(
             f"--task_kind={kind}: --task_name={task.name} is {task.kind}; drop the flag, or name "
             "another task"

@@ -6,7 +6,7 @@ Legend: N examples, B batch, C classes.
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.finetune.encoded import evaluation_batches, evaluation_order
+from bert_gpu.finetune.files.encoded import evaluation_batches, evaluation_order
 from bert_gpu.train.evaluation import ForwardPass
 
 

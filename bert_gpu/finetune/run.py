@@ -6,8 +6,10 @@ import functools
 import time
 import typing
 
-from bert_gpu.console import LogConsole
-from bert_gpu.finetune import results, tasks
+from bert_gpu.base.console import LogConsole
+from bert_gpu.base.settings import Settings, UserError, fields_of, like, shortened
+from bert_gpu.devices.devices import Devices, join_workers, set_up
+from bert_gpu.finetune import results
 from bert_gpu.finetune.config import (
     DEFAULT_START,
     FILES,
@@ -17,11 +19,10 @@ from bert_gpu.finetune.config import (
     resolve_phases,
     resolve_task,
 )
-from bert_gpu.finetune.encoded import training_batches
+from bert_gpu.finetune.files.encoded import training_batches
+from bert_gpu.finetune.files.splits import read_splits, standard_input_spooled, with_data_of_run
 from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.prediction import Predictor
-from bert_gpu.finetune.problem_types import ProblemType
-from bert_gpu.finetune.splits import read_splits, standard_input_spooled, with_data_of_run
 from bert_gpu.finetune.start import (
     DROPOUT,
     Start,
@@ -32,22 +33,22 @@ from bert_gpu.finetune.start import (
     start_training,
     write_notes,
 )
-from bert_gpu.finetune.task_types import Evaluated, TaskType, open_task_type
+from bert_gpu.finetune.tasks import table
+from bert_gpu.finetune.tasks.interface import Evaluated, TaskType, open_task_type
+from bert_gpu.finetune.tasks.problem_types import ProblemType
 from bert_gpu.interop import models
 from bert_gpu.interop.sources import NONE
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.weights import column_blocks
-from bert_gpu.settings import Settings, UserError, fields_of, like, shortened
+from bert_gpu.monitor.metrics_log import check_monitoring
+from bert_gpu.runs import shared_folder
+from bert_gpu.runs.card_facts import facts_while_training
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.provenance import weights_hash
 from bert_gpu.train import run as engine
-from bert_gpu.train import shared_folder
 from bert_gpu.train.config import MemoryConfig, fit_sizes
-from bert_gpu.train.devices import Devices, join_workers, set_up
-from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
-from bert_gpu.train.monitor import check_monitoring
-from bert_gpu.train.provenance import weights_hash
-from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import TrainState, frozen_names
 
@@ -170,7 +171,7 @@ class Prepared:
     """
 
     settings: FinetuneSettings
-    task: tasks.TaskSpec
+    task: table.TaskSpec
     task_type: TaskType
     devices: Devices
     folder: RunFolder
@@ -512,7 +513,7 @@ def choose_length(settings, task, start, notes):
     if notes is not None and notes.max_seq_length:
         return notes.max_seq_length
     longest = start.model.max_position_embeddings
-    default = longest if notes and task.kind in tasks.TEXT_KINDS else task.max_seq_length
+    default = longest if notes and task.kind in table.TEXT_KINDS else task.max_seq_length
     return start.encoder.fixed_length or min(told or default, longest)
 
 
@@ -645,7 +646,7 @@ def make_training(prepared, validate, warn):
         export=exporter(
             start,
             problem_type,
-            prepared.length if prepared.task.kind in tasks.TEXT_KINDS else None,
+            prepared.length if prepared.task.kind in table.TEXT_KINDS else None,
             notes,
             lambda step: facts_while_training(prepared.folder.path, step, warn),
         ),

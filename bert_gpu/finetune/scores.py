@@ -9,8 +9,8 @@ import json
 import os
 import statistics
 
-from bert_gpu.files import write_text
-from bert_gpu.finetune import tasks
+from bert_gpu.base.files import write_text
+from bert_gpu.finetune.tasks import table
 
 JSON, MARKDOWN = "scores.json", "scores.md"
 
@@ -21,7 +21,7 @@ def score(task, metrics):
     Args:
       task: its name. metrics: {stem of a file: {name: value}}; test files do not count.
     """
-    names = tasks.find_task(task).reported
+    names = table.find_task(task).reported
     dev = [values for stem, values in metrics.items() if stem.startswith("dev") and values]
     found = [
         values[name]
@@ -86,9 +86,9 @@ def content(rows):
 def glue_row(rows):
     """{folder of a task of GLUE: median of its best cell, "mean": ...} without marks."""
     medians = {
-        tasks.find_task(task).folder: made["median"]
+        table.find_task(task).folder: made["median"]
         for (task, mark), (_, made) in best_cells(rows).items()
-        if mark is None and tasks.find_task(task).folder
+        if mark is None and table.find_task(task).folder
     }
     return medians | (dict(mean=statistics.fmean(medians.values())) if medians else {})
 
@@ -109,7 +109,7 @@ def describe(rows):
     glue = glue_row(rows)
     if len(glue) > 2:
         number = len(glue) - 1
-        note = "" if number == len(tasks.GLUE) else f" of {number} of {len(tasks.GLUE)} tasks"
+        note = "" if number == len(table.GLUE) else f" of {number} of {len(table.GLUE)} tasks"
         heading = [f"mean{note}" if name == "mean" else name for name in glue]
         parts.append(markdown([heading, [as_percent(value) for value in glue.values()]]))
     return "\n\n".join(parts)

@@ -5,13 +5,14 @@ import json
 import os
 import typing
 
-from bert_gpu.files import CHECKSUM, json_checksum, read_json
-from bert_gpu.finetune import tasks
+from bert_gpu.base.files import CHECKSUM, json_checksum, read_json
+from bert_gpu.base.settings import Settings, UserError, fields_of, like, setting
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, TokenConfig
-from bert_gpu.finetune.heads import CLASSIFIER, HEADS, Head
-from bert_gpu.finetune.labels import SEPARATORS
-from bert_gpu.finetune.tag_schemes import NAMES
-from bert_gpu.finetune.task_types import open_task_type
+from bert_gpu.finetune.tasks import table
+from bert_gpu.finetune.tasks.heads import CLASSIFIER, HEADS, Head
+from bert_gpu.finetune.tasks.interface import open_task_type
+from bert_gpu.finetune.tasks.labels import SEPARATORS
+from bert_gpu.finetune.tasks.tag_schemes import NAMES
 from bert_gpu.interop import models
 from bert_gpu.interop.formats import Notes
 from bert_gpu.interop.sources import NONE, TASK
@@ -25,11 +26,10 @@ from bert_gpu.model.config import (
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import pooling_of
 from bert_gpu.model.weights import initialize
-from bert_gpu.settings import Settings, UserError, fields_of, like, setting
-from bert_gpu.text.wordpiece import Tokenizer
-from bert_gpu.train.provenance import weights_hash
-from bert_gpu.train.run_files import MODEL, RUN
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.names import MODEL, RUN
+from bert_gpu.runs.provenance import weights_hash
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 # settings of the model that fine-tuning may change
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -203,7 +203,7 @@ def has_started_from(config, output_dir):
         known = {"task_name", "labels", "seed", "init_checkpoint"} <= set(settings)
         if not known or not isinstance(settings["labels"], list):
             return False
-        head = open_task_type(tasks.find_task(settings["task_name"])).HEAD
+        head = open_task_type(table.find_task(settings["task_name"])).HEAD
         start = start_training(config, tuple(settings["labels"]), settings["seed"], head=head)
     except UserError:  # a damaged run, or other flags than its own
         return False
@@ -268,7 +268,7 @@ def read_notes(path, head=CLASSIFIER, said=None):
         columns = notes.get("columns") and tuple(notes["columns"])
         return TaskNotes(**{name: notes.get(name) for name in fields} | dict(columns=columns))
     if head is not CLASSIFIER:
-        task = next(task for task in tasks.TASKS.values() if open_task_type(task).HEAD is head)
+        task = next(task for task in table.TASKS.values() if open_task_type(task).HEAD is head)
         return TaskNotes(task_name=task.name, task_kind=task.kind)
     kinds = {means: kind for kind, means in KINDS.items()}
     return TaskNotes(task_kind=kinds.get(said.problem_type), max_seq_length=said.max_seq_length)

@@ -14,16 +14,17 @@ import os
 import re
 import typing
 
-from bert_gpu.console import LogConsole
-from bert_gpu.files import check_writable, only_writer
-from bert_gpu.finetune import scores, tasks
+from bert_gpu.base.console import LogConsole
+from bert_gpu.base.files import check_writable, only_writer
+from bert_gpu.base.settings import TrainingStopped, UserError
+from bert_gpu.devices.devices import join_workers
+from bert_gpu.devices.workers import WorkerLost
+from bert_gpu.finetune import scores
 from bert_gpu.finetune.config import DEFAULT_TASK, STANDARD_INPUT, resolve_phases
 from bert_gpu.finetune.run import finetune
-from bert_gpu.settings import TrainingStopped, UserError
-from bert_gpu.train import sinks
-from bert_gpu.train.devices import join_workers
-from bert_gpu.train.run_files import MARKS, METRICS, MODEL
-from bert_gpu.train.workers import WorkerLost
+from bert_gpu.finetune.tasks import table
+from bert_gpu.monitor.sinks import base
+from bert_gpu.runs.names import MARKS, METRICS, MODEL
 
 LONGEST_NAME = 200  # of a cell's folder, in bytes; file systems allow 255
 # trained from MNLI's model where that is asked for: Liu et al. 2019 (arXiv 1907.11692, section 5.1)
@@ -59,7 +60,7 @@ def is_sweep(settings, sweep):
     return (
         sweep.num_trials > 1
         or sweep.grid is not None
-        or settings.run.task_name == tasks.ALL
+        or settings.run.task_name == table.ALL
         or sweep.mnli_first
         or is_marks(settings.start.init_checkpoint)
     )
@@ -89,7 +90,7 @@ def hours_at(path, shares):
     """{share: hours} of training until each mark, from the metrics of the pretraining that the
     folder marks/ belongs to; {} where these are missing.
     """
-    lines = sinks.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), METRICS))
+    lines = base.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), METRICS))
     times = [(line["progress"], line["seconds"]) for line, _ in lines if line.get("progress")]
     found = {}
     for share in shares:
@@ -112,7 +113,7 @@ def plan_trials(variants, sweep):
     settings = next(iter(variants.values()))
     for one in variants.values():
         check_own_files(one.run)
-    names = find_tasks(settings.run) if settings.run.task_name == tasks.ALL else [None]
+    names = find_tasks(settings.run) if settings.run.task_name == table.ALL else [None]
     if sweep.mnli_first:
         check_mnli(settings.run, names)
     start = settings.start.init_checkpoint
@@ -185,15 +186,15 @@ def find_tasks(run):
     """
     if run.data_dir is None:
         raise UserError(
-            f"--task_name={tasks.ALL}: needs the folder of GLUE's tasks; name it with --data_dir"
+            f"--task_name={table.ALL}: needs the folder of GLUE's tasks; name it with --data_dir"
         )
     found = [
         name
-        for name in sorted(tasks.GLUE, key=lambda name: name != "mnli")
-        if tasks.find_folder(tasks.TASKS[name], run.data_dir) != run.data_dir
+        for name in sorted(table.GLUE, key=lambda name: name != "mnli")
+        if table.find_folder(table.TASKS[name], run.data_dir) != run.data_dir
     ]
     if not found:
-        folders = ", ".join(tasks.TASKS[name].folder for name in tasks.GLUE)
+        folders = ", ".join(table.TASKS[name].folder for name in table.GLUE)
         raise UserError(
             f"--data_dir={run.data_dir}: has no folder of a task of GLUE ({folders}); name the "
             "folder that holds them"

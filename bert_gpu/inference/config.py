@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.base.settings import Settings, UserError, setting
 
 DEFAULT_MODEL = "runs/pretrain/model"
 STANDARD_INPUT = "-"

@@ -7,11 +7,12 @@ import os
 import sys
 import time
 
-from bert_gpu.console import Console, LogConsole
-from bert_gpu.files import check_regular
+from bert_gpu.base.console import Console, LogConsole
+from bert_gpu.base.files import check_regular
+from bert_gpu.base.settings import UserError
 from bert_gpu.inference.config import STANDARD_INPUT
-from bert_gpu.settings import UserError
-from bert_gpu.text import archives, corpus, encodings
+from bert_gpu.text import corpus
+from bert_gpu.text.formats import archives, encodings
 
 WINDOW_LINES, WINDOW_BYTES = 8192, 4 << 20
 # Tokenizing a line takes some 35 times its size. It is not cut instead: how many bytes the tokens

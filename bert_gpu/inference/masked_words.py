@@ -12,15 +12,15 @@ import json
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.console import LogConsole
+from bert_gpu.base.console import LogConsole
+from bert_gpu.base.settings import UserError
 from bert_gpu.inference.arrays import PartialFile, sigterm_unwinds
 from bert_gpu.inference.embeddings import check_output
 from bert_gpu.inference.lines import empty, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.model.heads import best_words, mlm_logits, mlm_weights
-from bert_gpu.settings import UserError
 from bert_gpu.text.framing import ranges
-from bert_gpu.text.vocab_file import has_piece
+from bert_gpu.text.vocabulary.file import has_piece
 
 MASK = "[MASK]"
 # Positions that are scored at once, (M, V) float32; they are padded to the next power of 2.

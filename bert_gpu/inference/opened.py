@@ -13,13 +13,13 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu import fused
+from bert_gpu.base import fused
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop import models
 from bert_gpu.interop.formats import Notes
 from bert_gpu.model.encoders import Encoder, open_encoder
-from bert_gpu.settings import UserError
 from bert_gpu.text.framing import padded
-from bert_gpu.text.wordpiece import Tokenizer
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 # Measured on two cores: from 1024 to 4096 tokens a batch equally fast, and smaller ones leave less
 # padding in the last batch of a window.

@@ -2,7 +2,7 @@
 and how each world opens it.
 
 It is made from the model's own configuration and from facts that the caller has read in run.json
-and dataset.json (train/facts.py), so it says nothing that they do not; where there are none, it
+and dataset.json (runs/card_facts.py), so it says nothing that they do not; where there are none, it
 says so.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import bert_gpu
 from bert_gpu.interop.families import ARCHITECTURES, HEADS, auto_class
 from bert_gpu.interop.formats import OURS, format_names
-from bert_gpu.text.vocab_file import num_pieces
+from bert_gpu.text.vocabulary.file import num_pieces
 
 TITLES = {
     "BertModel": "A text encoder",

@@ -3,9 +3,9 @@
 import dataclasses
 import os
 
-from bert_gpu.files import check_local, check_writable
+from bert_gpu.base.files import check_local, check_writable
+from bert_gpu.base.settings import Settings, UserError, setting
 from bert_gpu.interop.formats import format_names
-from bert_gpu.settings import Settings, UserError, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

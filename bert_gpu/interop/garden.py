@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tf_checkpoints import (
     PREFIX,
@@ -23,7 +24,6 @@ from bert_gpu.interop.tf_checkpoints import (
     reading,
     write_folder,
 )
-from bert_gpu.settings import UserError
 
 NEXT_SENTENCE = "next_sentence"  # their name of that head
 POOLER, HEAD_POOLER = "encoder/pooler_transform", f"{NEXT_SENTENCE}/pooler_dense"

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop import tf_checkpoints
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tf_checkpoints import (
@@ -21,7 +22,6 @@ from bert_gpu.interop.tf_checkpoints import (
     reading,
     write_folder,
 )
-from bert_gpu.settings import UserError
 
 OPTIMIZER = re.compile(r"/(adam_[mv]|Adam(_1)?|lamb_[mv]|Momentum)$|^(global_step|beta[12]_power)$")
 TRANSPOSED = ("nsp/kernel", "classifier/kernel")

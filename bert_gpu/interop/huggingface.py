@@ -12,8 +12,9 @@ import pathlib
 
 import numpy as np
 
-from bert_gpu import tensor_files
-from bert_gpu.files import read_json
+from bert_gpu.base import tensor_files
+from bert_gpu.base.files import read_json
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop import card, stored
 from bert_gpu.interop.families import ARCHITECTURES, HEADS, LABELLED, OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
@@ -24,7 +25,6 @@ from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
 from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.settings import UserError
 
 # what transformers computes a model of ours with, copied into its folder
 CODE = pathlib.Path(__file__).with_name("modeling_bert_gpu.py")

@@ -6,6 +6,7 @@ trainings write. formats.py has the others, sources.py finds a model.
 
 import os
 
+from bert_gpu.base.settings import UserError, shortened
 from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.formats import (  # noqa: F401
     OURS,
@@ -31,7 +32,6 @@ from bert_gpu.interop.tokenizers import (  # noqa: F401
 )
 from bert_gpu.interop.usage import KINDS, class_names, with_usage
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.settings import UserError, shortened
 
 
 def read_model(path):

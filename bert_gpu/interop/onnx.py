@@ -14,7 +14,8 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import inlined, stderr_discarded
+from bert_gpu.base.fused import inlined, stderr_discarded
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop import card
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.huggingface import score_meaning
@@ -22,7 +23,6 @@ from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
 from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.settings import UserError
 
 OPSET = 17
 MODEL = "onnx/model.onnx"

@@ -10,13 +10,13 @@ import dataclasses
 import os
 import typing
 
-from bert_gpu.files import read_json
+from bert_gpu.base.files import read_json
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop.families import ARCHITECTURES, BERT_PARTS, Family, family_of
 from bert_gpu.interop.stored import canonical
 from bert_gpu.interop.tensors import num_rows
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.settings import UserError
 
 SHARED = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),

@@ -15,15 +15,15 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import inlined
+from bert_gpu.base.fused import inlined
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop import card
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.usage import check_scores, class_names
 from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizer_ops import CharacterMap, open_ops
-from bert_gpu.text.vocab_file import has_piece
+from bert_gpu.text.tokenizers.ops import CharacterMap, open_ops
+from bert_gpu.text.vocabulary.file import has_piece
 
 MASK = "[MASK]"
 TOP_K = 5  # words for each mask

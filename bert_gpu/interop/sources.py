@@ -10,11 +10,11 @@ import os
 import re
 import typing
 
-from bert_gpu.files import check_local, read_json
+from bert_gpu.base.files import check_local, read_json
+from bert_gpu.base.settings import Settings, UserError, fields_of, setting
 from bert_gpu.interop.folders import displaced
 from bert_gpu.interop.formats import OURS, has_model, only_written, open_format, recognise
 from bert_gpu.interop.relatives import read_shape
-from bert_gpu.settings import Settings, UserError, fields_of, setting
 
 NONE = "none"  # --init_checkpoint=none: random weights
 TASK = "task.json"  # beside a fine-tuned model's weights: finetune/start.py writes and reads it
@@ -22,7 +22,7 @@ RUN_FILES = (
     "run.json",
     ".run.lock",
     "checkpoints",
-)  # what train/run_folder.py keeps in a run's folder
+)  # what runs/folder.py keeps in a run's folder
 # how words get into a table that cannot grow
 OWN_WORDS = "for words of your own, replace lines such as [unused1] in its vocab.txt"
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")

@@ -9,9 +9,9 @@ import pathlib
 import numpy as np
 import safetensors
 
-from bert_gpu import tensor_files
-from bert_gpu.files import check_regular, read_json
-from bert_gpu.settings import UserError
+from bert_gpu.base import tensor_files
+from bert_gpu.base.files import check_regular, read_json
+from bert_gpu.base.settings import UserError
 
 
 def join(folder, name):

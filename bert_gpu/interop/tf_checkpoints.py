@@ -17,11 +17,11 @@ import tempfile
 
 import numpy as np
 
-from bert_gpu.files import read_json
+from bert_gpu.base.files import read_json
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import takers_of
 from bert_gpu.model import config as model_config
-from bert_gpu.settings import UserError
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"  # file names in Google's releases
 GELU_FORM = "gelu_form"  # in bert_config.json: "erf" = the exact one

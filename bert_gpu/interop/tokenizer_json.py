@@ -10,10 +10,10 @@ be chosen.
 import base64
 import json
 
-from bert_gpu.settings import UserError
-from bert_gpu.text.sentence_piece import OTHER_NAMES, SPACE, SentencePieceTokenizer
-from bert_gpu.text.vocab_file import SPECIAL_PIECES
-from bert_gpu.text.wordpiece import MAX_WORD_CHARACTERS
+from bert_gpu.base.settings import UserError
+from bert_gpu.text.tokenizers.sentence_piece import OTHER_NAMES, SPACE, SentencePieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
+from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 
 # of sentencepiece_model.proto
 UNIGRAM = 1

@@ -4,6 +4,7 @@ Its files are those of transformers. Each key that changes how text is cut is in
 the values that are BERT's; tokens that are kept whole before the cut are refused by name.
 """
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop.sources import (
     LETTERS,
     find_casing,
@@ -14,9 +15,8 @@ from bert_gpu.interop.sources import (
     read_beside,
 )
 from bert_gpu.interop.tokenizer_json import FINAL_SIGMA
-from bert_gpu.settings import UserError
-from bert_gpu.text.sentence_piece import OTHER_NAMES
-from bert_gpu.text.vocab_file import SPECIAL_PIECES
+from bert_gpu.text.tokenizers.sentence_piece import OTHER_NAMES
+from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 
 # classes of transformers whose tokenizers are copies of BERT's, and those that take tokenizer.json
 ANY_CLASS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")

@@ -3,8 +3,9 @@
 import json
 import os
 
-from bert_gpu import console
-from bert_gpu.files import CHECKSUM, json_checksum
+from bert_gpu.base import console
+from bert_gpu.base.files import CHECKSUM, json_checksum
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop.sources import (
     OWN_WORDS,
     find_casing,
@@ -14,9 +15,8 @@ from bert_gpu.interop.sources import (
 )
 from bert_gpu.interop.tokenizer_json import special_tokens, tokenizer_json
 from bert_gpu.interop.tokenizer_rules import check_tokenizer
-from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizers import open_tokenizer
-from bert_gpu.text.vocab_file import num_pieces, warn_of_blanks
+from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.vocabulary.file import num_pieces, warn_of_blanks
 
 
 def load_tokenizer(folder, vocab_file=None, do_lower_case=None):

@@ -11,11 +11,11 @@ import pathlib
 
 import numpy as np
 
-from bert_gpu.files import parse_json, read_json
+from bert_gpu.base.files import parse_json, read_json
+from bert_gpu.base.settings import Settings, UserError, fields_of, setting
 from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.formats import Embedding, Model
 from bert_gpu.interop.sources import TASK, folder_of
-from bert_gpu.settings import Settings, UserError, fields_of, setting
 
 # {kind of task in task.json: problem_type in config.json}
 KINDS = dict(

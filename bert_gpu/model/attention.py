@@ -9,7 +9,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import column_sums, custom_gradient, fused, has_gpu, widened
+from bert_gpu.base.fused import column_sums, custom_gradient, fused, has_gpu, widened
 from bert_gpu.model import cudnn_attention
 from bert_gpu.model.layers import draw_bits, drop_threshold, hide_from_xla, plus_bias, sizes
 

@@ -11,9 +11,9 @@ import dataclasses
 import json
 import sys
 
-from bert_gpu import console
-from bert_gpu.files import CHECKSUM, json_checksum, read_json
-from bert_gpu.settings import Settings, UserError, fields_of, setting
+from bert_gpu.base import console
+from bert_gpu.base.files import CHECKSUM, json_checksum, read_json
+from bert_gpu.base.settings import Settings, UserError, fields_of, setting
 
 GATED = ("geglu", "reglu", "swiglu")
 ENCODER_PREFIX = "garden:"

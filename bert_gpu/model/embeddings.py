@@ -8,7 +8,7 @@ vocabulary, R = B x S rows.
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import custom_gradient
+from bert_gpu.base.fused import custom_gradient
 from bert_gpu.model.layers import dense, dropout, norm, sizes
 from bert_gpu.model.packed import restarted_positions
 from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights

@@ -18,6 +18,7 @@ import typing
 
 import tensorflow as tf
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.model import cudnn_attention
 from bert_gpu.model.attention import attention_from, mask_bias, rotation, self_attention
 from bert_gpu.model.config import ModelConfig
@@ -26,7 +27,6 @@ from bert_gpu.model.layers import activate, add_dropped, norm, project, select, 
 from bert_gpu.model.packed import sequence_bias
 from bert_gpu.model.recompute import recompute
 from bert_gpu.model.weights import dense_products, dense_weights, norm_weights
-from bert_gpu.settings import UserError
 
 
 def attention_weights(config, name):

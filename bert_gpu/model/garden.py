@@ -20,13 +20,13 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import compile_silently_once, custom_gradient
+from bert_gpu.base.fused import compile_silently_once, custom_gradient
+from bert_gpu.base.settings import UserError
 from bert_gpu.model.config import ENCODER_PREFIX, ModelConfig
 from bert_gpu.model.encoder import token_products
 from bert_gpu.model.garden_settings import activation_name, read_options, transfer
 from bert_gpu.model.layers import ACTIVATIONS, dropout, select
 from bert_gpu.model.weights import WeightSpec
-from bert_gpu.settings import UserError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -8,8 +8,8 @@ dataclass.
 import ast
 import dataclasses
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.model.config import GATED, ModelConfig
-from bert_gpu.settings import UserError
 
 # Names that Model Garden's encoders give to the fields of our ModelConfig. Their layer_norm_eps is
 # always 1e-12.

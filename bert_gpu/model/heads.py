@@ -13,7 +13,7 @@ first backward pass.
 
 import tensorflow as tf
 
-from bert_gpu.fused import column_sums, custom_gradient, fused, widened
+from bert_gpu.base.fused import column_sums, custom_gradient, fused, widened
 from bert_gpu.model.layers import dense, dropout, norm, project, select, sizes, ungated
 from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from bert_gpu.fused import column_sums, custom_gradient, elementwise, fused, has_gpu, widened
+from bert_gpu.base.fused import column_sums, custom_gradient, elementwise, fused, has_gpu, widened
 
 
 def sizes(x):

@@ -8,10 +8,10 @@ are.
 
 import dataclasses
 
-from bert_gpu import settings
-from bert_gpu.environment import Later
+from bert_gpu.base import settings
+from bert_gpu.base.environment import Later
+from bert_gpu.base.settings import setting
 from bert_gpu.optim.interface import Slot
-from bert_gpu.settings import setting
 
 tf = Later("tensorflow")
 

@@ -17,10 +17,10 @@ import math
 
 import numpy as np
 
-from bert_gpu.environment import Later
+from bert_gpu.base.environment import Later
+from bert_gpu.base.settings import setting
 from bert_gpu.optim import adam, adamw
 from bert_gpu.optim.interface import Slot, is_decayed
-from bert_gpu.settings import setting
 
 tf = Later("tensorflow")
 

@@ -2,9 +2,9 @@
 
 import dataclasses
 
+from bert_gpu.base.settings import Settings, UserError, setting
 from bert_gpu.optim import adamw, adamw8bit, lamb, muon
 from bert_gpu.optim.interface import check_expression
-from bert_gpu.settings import Settings, UserError, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ identity, and by default weights without decay keep Adam's step length.
 
 import dataclasses
 
-from bert_gpu.environment import Later
+from bert_gpu.base.environment import Later
+from bert_gpu.base.settings import setting
 from bert_gpu.optim import adam
 from bert_gpu.optim.interface import check_expression, is_decayed, is_excluded
-from bert_gpu.settings import setting
 
 tf = Later("tensorflow")
 

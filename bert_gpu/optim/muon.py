@@ -14,12 +14,12 @@ import dataclasses
 import math
 import re
 
-from bert_gpu.environment import Later
+from bert_gpu.base.environment import Later
+from bert_gpu.base.settings import setting
 from bert_gpu.optim import adam, adamw, adamw8bit
 from bert_gpu.optim.interface import Slot, is_decayed
-from bert_gpu.settings import setting
 
-tf, fused = Later("tensorflow"), Later("bert_gpu.fused")
+tf, fused = Later("tensorflow"), Later("bert_gpu.base.fused")
 
 SUMMARY = "orthogonalised momentum for the matrices of the layers, AdamW for the rest (Jordan 2024)"
 corrections = adam.corrections

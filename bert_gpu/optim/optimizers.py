@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.fused import fused
+from bert_gpu.base.fused import fused
 
 
 def slot_specs(weights, config):

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from bert_gpu.base.settings import Settings, UserError, complaint, fields_of, setting
 from bert_gpu.data.config import InputConfig
 from bert_gpu.interop import sources
 from bert_gpu.interop.sources import NONE, find_model
@@ -13,8 +14,7 @@ from bert_gpu.model.config import (
     read_config,
     read_config_of,
 )
-from bert_gpu.recipes import differences
-from bert_gpu.settings import Settings, UserError, complaint, fields_of, setting
+from bert_gpu.recipes.rules import differences
 from bert_gpu.train.config import RunSettings
 
 

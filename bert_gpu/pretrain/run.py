@@ -5,28 +5,28 @@ import os
 import time
 import typing
 
-from bert_gpu.console import LogConsole, format_metric
+from bert_gpu.base.console import LogConsole, format_metric
+from bert_gpu.base.files import write_json
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import pipeline
 from bert_gpu.data.old_labels import label_warnings
-from bert_gpu.files import write_json
+from bert_gpu.devices.devices import Devices, join_workers, set_up
 from bert_gpu.interop import models
 from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.weights import column_blocks
+from bert_gpu.monitor.metrics_log import check_monitoring
+from bert_gpu.monitor.throughput import total_peak_flops
 from bert_gpu.pretrain import start
 from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings, model_name, resolve_model
 from bert_gpu.pretrain.objective import LOSSES, pretraining_objective, pretraining_validation
-from bert_gpu.settings import UserError
-from bert_gpu.train import provenance
+from bert_gpu.runs import provenance
+from bert_gpu.runs.card_facts import facts_while_training
+from bert_gpu.runs.names import EVAL_RESULTS
 from bert_gpu.train import run as engine
 from bert_gpu.train.config import fit_sizes
-from bert_gpu.train.devices import Devices, join_workers, set_up
-from bert_gpu.train.facts import facts_while_training
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
-from bert_gpu.train.monitor import check_monitoring
-from bert_gpu.train.run_files import EVAL_RESULTS
 from bert_gpu.train.state import TrainState, frozen_names
-from bert_gpu.train.throughput import total_peak_flops
 
 
 def pretrain(settings, console=None, clock=time.monotonic):

@@ -2,6 +2,7 @@
 
 import os
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.interop import models
 from bert_gpu.model import heads
@@ -10,8 +11,7 @@ from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.flops import FlopsCounter
 from bert_gpu.model.weights import initialize
 from bert_gpu.pretrain.config import check_continues, check_predictions, recipe_problem
-from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.tokenizers.open import open_tokenizer
 
 # Settings that need validation records.
 NEED_VALIDATION = (

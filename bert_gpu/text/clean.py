@@ -14,8 +14,9 @@ import unicodedata
 
 import numpy as np
 
-from bert_gpu.settings import UserError
-from bert_gpu.text import archives, corpus
+from bert_gpu.base.settings import UserError
+from bert_gpu.text import corpus
+from bert_gpu.text.formats import archives
 from bert_gpu.text.parallel import LOCAL, map_blocks
 
 HASHED = np.dtype([("high", "u8"), ("low", "u8"), ("index", "i8")])  # of a document

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from bert_gpu.settings import Settings, UserError, setting
+from bert_gpu.base.settings import Settings, UserError, setting
 
 NORMALIZATIONS = ("none", "NFC", "NFKC")
 # default file names of vocabularies beside data and models

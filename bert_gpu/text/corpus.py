@@ -16,12 +16,12 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.files import check_regular, comma_hint
-from bert_gpu.settings import UserError, shortened_path
-from bert_gpu.text import saved_datasets
+from bert_gpu.base.files import check_regular, comma_hint
+from bert_gpu.base.settings import UserError, shortened_path
 from bert_gpu.text.config import LINES, TextFormat
-from bert_gpu.text.encodings import ENDINGS, check_plain, not_utf8
-from bert_gpu.text.formats import BadLine, find_documents, parse_documents
+from bert_gpu.text.formats import saved_datasets
+from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8
+from bert_gpu.text.formats.plain import BadLine, find_documents, parse_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 22  # that the scan holds at once, beside the longest line

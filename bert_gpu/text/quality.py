@@ -10,12 +10,18 @@ import re
 
 import numpy as np
 
-from bert_gpu.settings import UserError, shortened, shortened_path
-from bert_gpu.text import basic_tokenizer, clean, corpus, sentence_piece, wordpiece_learner
-from bert_gpu.text.formats import parse_documents
-from bert_gpu.text.inputs import HEAD_BYTES, HEAD_LINES, NUM_HEADS, PLAIN, read_head
+from bert_gpu.base.settings import UserError, shortened, shortened_path
+from bert_gpu.text import clean, corpus
+from bert_gpu.text.formats.inputs import HEAD_BYTES, HEAD_LINES, NUM_HEADS, PLAIN, read_head
+from bert_gpu.text.formats.plain import parse_documents
 from bert_gpu.text.sentences import has_rules, split_sentences
-from bert_gpu.text.wordpiece import MAX_WORD_CHARACTERS, SPECIAL_PIECES, WordPieceTokenizer
+from bert_gpu.text.tokenizers import basic, sentence_piece
+from bert_gpu.text.tokenizers.wordpiece import (
+    MAX_WORD_CHARACTERS,
+    SPECIAL_PIECES,
+    WordPieceTokenizer,
+)
+from bert_gpu.text.vocabulary import wordpiece_learner
 
 NUM_SAMPLES, SAMPLE_BYTES = 16, 1 << 14  # of text, about
 LONE_DOCUMENT = 50  # sentences of a text that is one document; fewer are a small experiment
@@ -331,7 +337,7 @@ def casing_warnings(tokenizer, documents, do_lower_case):
         for piece in tokenizer.vocab
         if piece not in SPECIAL_PIECES and not re.fullmatch(r"[\[<].*[\]>]", piece)
     ]
-    lower = basic_tokenizer.uncase if isinstance(tokenizer, WordPieceTokenizer) else str.lower
+    lower = basic.uncase if isinstance(tokenizer, WordPieceTokenizer) else str.lower
     unused = [piece for piece in pieces if piece != "".join(lower(piece).split())]
     text = b" ".join(sentence for document in documents for sentence in document)
     has_capitals = text.decode("utf-8", "ignore").lower() != text.decode("utf-8", "ignore")

@@ -19,8 +19,8 @@ import threading
 import time
 
 import bert_gpu
-from bert_gpu import console
-from bert_gpu.settings import UserError
+from bert_gpu.base import console
+from bert_gpu.base.settings import UserError
 from bert_gpu.text import parallel
 
 MOST_LOSSES = 8  # of a task's workers

@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.data.pipeline import WIDE
 from bert_gpu.optim.schedules import mean_batch_share, scale_learning_rate
-from bert_gpu.settings import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@ import dataclasses
 import math
 import re
 
+from bert_gpu.base.settings import Settings, UserError, setting
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
-from bert_gpu.settings import Settings, UserError, setting
 
 SAVE_ERRORS = ("continue", "stop")
 MAX_EPOCHS = 1e9

@@ -8,7 +8,7 @@ are still too high after --early_stop_time.
 import dataclasses
 import math
 
-from bert_gpu.settings import Settings, TrainingStopped, UserError, setting
+from bert_gpu.base.settings import Settings, TrainingStopped, UserError, setting
 
 
 class DivergenceFound(Exception):

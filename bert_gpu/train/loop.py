@@ -9,21 +9,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_gpu.console import format_seconds
+from bert_gpu.base.console import format_seconds
+from bert_gpu.base.settings import UserError
 from bert_gpu.data.pipeline import prefetch
+from bert_gpu.devices.workers import ALONE, Alone, Workers
+from bert_gpu.monitor.advice import Advice
+from bert_gpu.monitor.log_interval import LogInterval, Stopwatch, describe_activities
+from bert_gpu.monitor.profile import Profiler
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
-from bert_gpu.settings import UserError
-from bert_gpu.train.advice import Advice
+from bert_gpu.runs.checkpoint_writer import SaveFailed
+from bert_gpu.runs.pace import Pace, RunLength
+from bert_gpu.runs.shared_folder import open_writer
 from bert_gpu.train.batching import BatchPlan, join, same_length
 from bert_gpu.train.cadence import Cadence
-from bert_gpu.train.checkpoint_writer import SaveFailed
 from bert_gpu.train.divergence import DivergenceFound, DivergenceMonitor, roll_back
-from bert_gpu.train.log_interval import LogInterval, Stopwatch, describe_activities
-from bert_gpu.train.pace import Pace, RunLength
-from bert_gpu.train.profile import Profiler
-from bert_gpu.train.shared_folder import open_writer
-from bert_gpu.train.workers import ALONE, Alone, Workers
 
 
 @dataclasses.dataclass(frozen=True)

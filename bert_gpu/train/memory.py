@@ -6,8 +6,8 @@ import bisect
 
 import tensorflow as tf
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.model import cudnn_attention
-from bert_gpu.settings import UserError
 
 
 def training_encoder(encoder, config, devices, max_seq_length=None, is_packed=False):

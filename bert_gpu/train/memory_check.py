@@ -14,8 +14,8 @@ import typing
 import psutil
 import pynvml
 
-from bert_gpu.environment import Later
-from bert_gpu.settings import UserError
+from bert_gpu.base.environment import Later
+from bert_gpu.base.settings import UserError
 
 optimizers = Later("bert_gpu.optim.optimizers")  # which needs TensorFlow
 

@@ -13,28 +13,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_gpu.settings import TrainingStopped, UserError
-from bert_gpu.train import (
-    memory,
-    monitor,
-    provenance,
-    run_files,
-    run_folder,
-    shared_update,
-    sinks,
-    start_block,
-)
+from bert_gpu.base.settings import TrainingStopped, UserError
+from bert_gpu.devices.signals import watch_signals
+from bert_gpu.devices.workers import ALONE
+from bert_gpu.monitor import metrics_log
+from bert_gpu.monitor.sinks import base
+from bert_gpu.runs import folder as run_folder
+from bert_gpu.runs import names, provenance
+from bert_gpu.runs.progress import Progress
+from bert_gpu.runs.resume_changes import describe_changes
+from bert_gpu.runs.shared_folder import open_folder
+from bert_gpu.train import memory, shared_update, start_block
 from bert_gpu.train.batching import pad_rows, plan_batch
 from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.config import BatchConfig, RunSettings
 from bert_gpu.train.divergence import Diverged
 from bert_gpu.train.loop import Job, Loop
-from bert_gpu.train.progress import Progress
-from bert_gpu.train.resume_changes import describe_changes
-from bert_gpu.train.shared_folder import open_folder
-from bert_gpu.train.signals import watch_signals
 from bert_gpu.train.step import Objective, TrainStep
-from bert_gpu.train.workers import ALONE
 
 NO_GPU_BATCH = 32  # of --train_batch_size=auto on the CPU
 
@@ -384,7 +379,7 @@ def resume(session, job):
     """
     folder, console, ending = session.folder, session.console, session.settings.ending
     # refuses it before anything is written
-    session.workers.on_chief(lambda: sinks.read_lines(folder.metrics))
+    session.workers.on_chief(lambda: base.read_lines(folder.metrics))
     progress = restore(session.state, folder, console.warn)
     by = progress.best_by
     if progress.compare_by(ending.best_metric):
@@ -413,7 +408,7 @@ def run_loop(session, job, progress, content, resumed_step, caught):
         `watch_signals`.
     """
     settings, console = session.settings, session.console
-    opening = monitor.Opening(
+    opening = metrics_log.Opening(
         folder=session.folder,
         config=settings.monitor,
         settings=content["settings"] | content["free"],
@@ -423,9 +418,9 @@ def run_loop(session, job, progress, content, resumed_step, caught):
         losses=session.training.losses,
     )
     log = session.workers.on_chief(
-        lambda: monitor.open_log(opening, gpus=session.devices.nvml, warn=console.warn)
+        lambda: metrics_log.open_log(opening, gpus=session.devices.nvml, warn=console.warn)
     )
-    with contextlib.closing(log or monitor.no_log(console.warn)) as log:
+    with contextlib.closing(log or metrics_log.no_log(console.warn)) as log:
         loop = Loop(
             job,
             settings.cadence,
@@ -493,7 +488,7 @@ def export_mark(folder, mark, step, export, state):
     """Exports the model as it is now, after `step` steps, to OUTPUT_DIR/marks/SHARE; returns that
     folder.
     """
-    path = os.path.join(folder.path, run_files.MARKS, f"{mark:g}")
+    path = os.path.join(folder.path, names.MARKS, f"{mark:g}")
     export(path, state.read_weights(), step)
     return path
 

@@ -12,7 +12,7 @@ import re
 
 import tensorflow as tf
 
-from bert_gpu.train.throughput import peak_flops
+from bert_gpu.monitor.throughput import peak_flops
 
 # Share of the peak that large products reach, and bytes per second that each GPU receives of an
 # all-gather: of NVLink, or of PCIe 4.0 x16 through the host, which is about that of 100 Gbit/s

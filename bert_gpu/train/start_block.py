@@ -9,9 +9,9 @@ import os
 
 import tensorflow as tf
 
-from bert_gpu.console import format_seconds
-from bert_gpu.settings import UserError
-from bert_gpu.train import sinks
+from bert_gpu.base.console import format_seconds
+from bert_gpu.base.settings import UserError
+from bert_gpu.monitor.sinks import base
 from bert_gpu.train.memory_check import gpu_bytes, in_words, machine_bytes
 
 # Beyond what pretrainings on little text take (40 by default).
@@ -127,7 +127,7 @@ def describe_time(num_steps, schedule, folder, stored):
 def last_pace(folder):
     """(step, steps per second) of the last line of metrics.jsonl that says it, or None."""
     try:
-        lines = sinks.read_lines(folder.metrics)
+        lines = base.read_lines(folder.metrics)
     except UserError:  # told when the run is resumed
         return None
     for values, _ in reversed(lines):

@@ -10,8 +10,8 @@ import re
 
 import tensorflow as tf
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.optim import optimizers
-from bert_gpu.settings import UserError
 
 # doubled after LOSS_SCALE_GROWTH_STEPS good steps, halved at overflow
 LOSS_SCALE_START, LOSS_SCALE_MAX, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2.0**24, 2000

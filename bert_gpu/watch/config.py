@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_gpu.settings import Settings, setting
+from bert_gpu.base.settings import Settings, setting
 
 AXES = ("step", "tokens", "hours")
 

@@ -18,14 +18,14 @@ import re
 import numpy as np
 import safetensors
 
-from bert_gpu.console import printable
-from bert_gpu.files import check_regular, read_json, readable
-from bert_gpu.lock_holder import ENDED, RUNNING, state_of_holder
-from bert_gpu.settings import UserError, fields_of, shortened
-from bert_gpu.train.progress import RunRecord
-from bert_gpu.train.run_files import EVAL_RESULTS, LOCK, METRICS, RUN, VARIABLES
-from bert_gpu.train.run_folder import RunFolder
-from bert_gpu.train.sinks import parse_line
+from bert_gpu.base.console import printable
+from bert_gpu.base.files import check_regular, read_json, readable
+from bert_gpu.base.locks import ENDED, RUNNING, state_of_holder
+from bert_gpu.base.settings import UserError, fields_of, shortened
+from bert_gpu.monitor.sinks.base import parse_line
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.names import EVAL_RESULTS, LOCK, METRICS, RUN, VARIABLES
+from bert_gpu.runs.progress import RunRecord
 
 EVAL = "eval_"  # which names of validation begin with
 WEIGHTS = "weights/"  # which names of weights in a checkpoint begin with

@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 from bert_gpu.cli import flags, pretrain
-from bert_gpu.train import run_folder
+from bert_gpu.runs import folder
 from bert_gpu.train.step import TrainStep
 
 fault = json.loads(sys.argv[1])
@@ -30,7 +30,7 @@ def faulty(self, batches, learning_rates, step, *rest):
     if index == fault["worker"] and step == fault["step"] and not mark.exists():
         mark.touch()
         if fault["signal"] is None:
-            run_folder.save_file = full
+            folder.save_file = full
         else:
             os.kill(os.getpid(), fault["signal"])
     return call(self, batches, learning_rates, step, *rest)

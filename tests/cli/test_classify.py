@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bert_gpu.base.files import CHECKSUM, json_checksum
 from bert_gpu.cli import classify, flags
-from bert_gpu.files import CHECKSUM, json_checksum
-from bert_gpu.finetune import problem_types
+from bert_gpu.finetune.tasks import problem_types
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
 from bert_gpu.model.config import ModelConfig, read_labels
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.model.weights import initialize
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.train import run as engine
 from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.step import TrainStep
@@ -280,7 +280,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     class Killed(BaseException):
         pass
 
-    from bert_gpu.train.run_folder import RunFolder
+    from bert_gpu.runs.folder import RunFolder
 
     save = RunFolder.save
 

@@ -9,8 +9,8 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_gpu import tensor_files
 from bert_gpu.__main__ import main as command
+from bert_gpu.base import tensor_files
 from bert_gpu.cli import data as data_command
 from bert_gpu.cli import flags as cli_flags
 from bert_gpu.cli import pretrain as pretrain_command

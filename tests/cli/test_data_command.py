@@ -12,11 +12,11 @@ import numpy as np
 import psutil
 import pytest
 
-from bert_gpu import files
 from bert_gpu.__main__ import main as command
+from bert_gpu.base import files
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.cli.pretraining import HANG_SECONDS, ROOT, wait_until
 
 

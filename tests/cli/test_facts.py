@@ -7,7 +7,7 @@ import pytest
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.interop import models
-from bert_gpu.train.facts import facts_beside, facts_while_training
+from bert_gpu.runs.card_facts import facts_beside, facts_while_training
 from tests.cli.pretraining import pretrain
 
 

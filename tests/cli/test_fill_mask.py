@@ -20,7 +20,7 @@ from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.weights import initialize
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
 VOCAB = [
     "[PAD]",

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from bert_gpu.__main__ import main
+from bert_gpu.base.settings import UserError, fields_of, value_type
 from bert_gpu.cli import classify, data, flagfile, flags, pretrain
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.settings import UserError, fields_of, value_type
 
 COMMANDS = dict(data=data, pretrain=pretrain, classify=classify)
 CALLS = [

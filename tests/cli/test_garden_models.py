@@ -8,12 +8,12 @@ import os
 import numpy as np
 import pytest
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.cli import classify, fill_mask, flags
 from bert_gpu.interop import huggingface
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.settings import UserError
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.runs.folder import RunFolder
 from bert_gpu.train.state import frozen_names
 from tests.cli.pretraining import pretrain, same, weights
 

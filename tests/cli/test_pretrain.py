@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.train.hardware import PER_GPU, READINGS
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.monitor.hardware import PER_GPU, READINGS
+from bert_gpu.runs.folder import RunFolder
 from tests.cli.pretraining import (
     HANG_SECONDS,
     ROOT,

@@ -17,18 +17,18 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.console import Console
+from bert_gpu.base.console import Console
 from bert_gpu.data.config import InputConfig
+from bert_gpu.devices.workers import ALONE
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.pretrain import PretrainConfig, PretrainSettings, run
+from bert_gpu.runs import folder
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.progress import Progress
 from bert_gpu.train import run as engine
-from bert_gpu.train import run_folder
 from bert_gpu.train.config import BatchConfig, CadenceConfig, EndingConfig
 from bert_gpu.train.evaluation import ForwardPass
-from bert_gpu.train.progress import Progress
-from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.step import TrainStep
-from bert_gpu.train.workers import ALONE
 from tests.cli.pretraining import (
     HANG_SECONDS,
     ROOT,
@@ -277,14 +277,14 @@ def test_a_full_disk_keeps_the_good_checkpoints(data, tmp_path, capsys, monkeypa
     """The disk is full at the saves of steps 4 and 8 and has room at 12: the run ends well. Full to
     the end: it does not.
     """
-    save, full = run_folder.save_file, set()
+    save, full = folder.save_file, set()
 
     def save_file(values, path, *rest):
         if any(f"{step:08d}" in path for step in full):
             raise OSError(28, "No space left on device", path)
         return save(values, path, *rest)
 
-    monkeypatch.setattr(run_folder, "save_file", save_file)
+    monkeypatch.setattr(folder, "save_file", save_file)
     full |= {4, 8}
     assert pretrain(data, tmp_path / "a", "--save_checkpoints_steps=4") == 0
     error = capsys.readouterr().err
@@ -334,7 +334,7 @@ import sys
 import tensorflow as tf
 from bert_gpu.cli import flags, pretrain
 from bert_gpu.train.step import TrainStep
-from bert_gpu.train.workers import ALONE
+from bert_gpu.devices.workers import ALONE
 
 @tf.function(autograph=False)
 def call_of_many_steps():

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.files import only_writer
+from bert_gpu.base.files import only_writer
 from bert_gpu.train import run
 from tests.cli.pretraining import SMALL, lines, pretrain, same, weights
 

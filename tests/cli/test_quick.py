@@ -7,10 +7,10 @@ import importlib
 import pytest
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.base.settings import fields_of
 from bert_gpu.cli import quick
-from bert_gpu.recipe_table import RECIPES
-from bert_gpu.settings import fields_of
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.recipes.table import RECIPES
+from bert_gpu.runs.folder import RunFolder
 
 CLASSES = {
     script: importlib.import_module(f"bert_gpu.cli.{script}").CLASSES for script in quick.OPEN

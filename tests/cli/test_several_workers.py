@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.launch import processes as launched
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.devices import launch as launched
+from bert_gpu.runs.folder import RunFolder
 from tests.cli.pretraining import HANG_SECONDS, ROOT, SMALL, lines, pretrain
 from tests.cli.test_classify import FLAGS, write_split
 

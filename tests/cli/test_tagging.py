@@ -15,7 +15,7 @@ import pytest
 import seqeval.metrics
 
 from bert_gpu.cli import classify, export, flags
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.runs.folder import RunFolder
 from tests.cli.test_classify import FLAGS, WORDS, call, make_model
 from tests.interop.test_huggingface import needs_oracle, oracle_environment, oracle_python
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from bert_gpu.monitor.sinks.tensorboard import place
 from bert_gpu.pretrain.objective import LOSSES
-from bert_gpu.train.tensorboard_sink import place
 from tests.browser import NAMES, Page, find_browser
 
 # Resolves to {title: runs} of the charts that have a line, when these are COUNT runs in all. The

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.runs.folder import RunFolder
 from tests.cli.pretraining import HANG_SECONDS, ROOT, SMALL
 from tests.cli.terminal import Terminal
 

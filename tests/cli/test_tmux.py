@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.runs.folder import RunFolder
 from tests.cli.pretraining import HANG_SECONDS, ROOT, SMALL
 
 pytestmark = pytest.mark.long

@@ -14,16 +14,16 @@ import pytest
 import safetensors.numpy
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.base.settings import UserError
 from bert_gpu.finetune.config import StartConfig
 from bert_gpu.finetune.start import read_notes, start_training, write_notes
-from bert_gpu.finetune.tasks import TaskSpec
+from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.interop import formats, models
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.sources import find_model, read_config
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizers import open_tokenizer
-from bert_gpu.text.vocab_file import SPECIAL_PIECES
+from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 from tests.interop.test_leaving import model_of
 from tests.model.variants import SMALL
 from tests.test_architecture import ROOT

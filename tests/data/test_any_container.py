@@ -16,12 +16,12 @@ import zstandard
 from pyarrow import ipc, parquet
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.console import Console
+from bert_gpu.base.console import Console
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import build
 from bert_gpu.data.config import DataConfig
-from bert_gpu.settings import UserError
-from bert_gpu.text import containers
 from bert_gpu.text.config import TextFormat
+from bert_gpu.text.formats import containers
 from bert_gpu.text.sentences import split_sentences
 
 QUIET = Console(quiet=True)

@@ -11,14 +11,14 @@ import sys
 import numpy as np
 import pytest
 
-from bert_gpu.console import Console
+from bert_gpu.base.console import Console
+from bert_gpu.base.files import only_writer
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import build, manifest, target, workers
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.validation import choose_validation
-from bert_gpu.files import only_writer
-from bert_gpu.settings import UserError
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
 QUIET = Console(quiet=True)
 
@@ -341,7 +341,7 @@ def test_the_lock_outlives_its_holder(tmp_path):
 
 def test_a_lock_ends_with_its_process(tmp_path):
     code = (
-        "import sys; from bert_gpu.files import only_writer\n"
+        "import sys; from bert_gpu.base.files import only_writer\n"
         "with only_writer(sys.argv[1], 'x', ''): print(flush=True); input()"
     )
     with subprocess.Popen(

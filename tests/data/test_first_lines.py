@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import build, validation
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.settings import UserError
 from bert_gpu.text import corpus
 
 # as words, because sentences that differ in digits alone count as copies

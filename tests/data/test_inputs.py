@@ -19,7 +19,7 @@ from bert_gpu.data.inputs import expand_globs
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import training_batches
 from bert_gpu.text.sentences import split_sentences
-from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.tokenizers.open import open_tokenizer
 
 BASE = [
     "--max_seq_length=32",

@@ -10,12 +10,12 @@ import re
 import numpy as np
 import pytest
 
-from bert_gpu.console import Console
+from bert_gpu.base.console import Console
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import build, pipeline, records, summary
 from bert_gpu.data.config import PADDINGS, DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.settings import UserError
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
 LENGTH = 64
 OBJECTIVES = ("nsp", "sop", "full_sentences", "packed")

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.console import Console
+from bert_gpu.base.console import Console
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import build
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.old_labels import label_warnings
-from bert_gpu.settings import UserError
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
 SILENT = Console(quiet=True)
 NUM_WORDS, FIRST_WORD = 2000, 5

@@ -10,8 +10,9 @@ import pytest
 
 from bert_gpu.data import instances, masking
 from bert_gpu.data.random_bits import GOLDEN, MASK64, mix_int, row_keys
-from bert_gpu.text import corpus, wordpiece_learner
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text import corpus
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
+from bert_gpu.text.vocabulary import wordpiece_learner
 
 PASSES, LENGTH, SHARE, SHORT = 6, 96, 0.15, 0.1
 

@@ -8,11 +8,11 @@ import threading
 import numpy as np
 import pytest
 
-from bert_gpu.console import Console
+from bert_gpu.base.console import Console
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import dataset, examples, pipeline, records
 from bert_gpu.data.build import DatasetBuilder
 from bert_gpu.data.config import DataConfig, InputConfig
-from bert_gpu.settings import UserError
 
 N = 23
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import examples, records
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.pipeline import training_batches
-from bert_gpu.settings import UserError
 
 
 def features(num_rows=20, seed=0):

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.console import Console
+from bert_gpu.base.console import Console
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import build
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.tokenizers.open import open_tokenizer
 
 LENGTH = 32
 QUIET = Console(quiet=True)

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from bert_gpu import environment
+from bert_gpu.base import environment
 from tests.faults.machines import MACHINES, run_case, sample
 from tests.faults.world import World
 

@@ -10,7 +10,7 @@ import functools
 import json
 import pathlib
 
-from bert_gpu.files import CHECKSUM
+from bert_gpu.base.files import CHECKSUM
 from tests.faults import oracle, reading
 from tests.faults.machines import Case
 from tests.faults.world import RUN_FLAGS, sorting

@@ -22,8 +22,8 @@ POINTS = {
     ],
     # run.json is written when a training begins, and when it has ended
     "training": [
-        ("bert_gpu.train.run_folder", "only_writer"),
-        ("bert_gpu.train.run_folder", "RunFolder.create"),
+        ("bert_gpu.runs.folder", "only_writer"),
+        ("bert_gpu.runs.folder", "RunFolder.create"),
     ],
 }
 PAUSES = 3  # of a command that succeeds

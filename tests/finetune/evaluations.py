@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_gpu.finetune.task_types import Evaluated
+from bert_gpu.finetune.tasks.interface import Evaluated
 
 
 def evaluated(**known):

@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.finetune import encoded, heads, objective, prediction
-from bert_gpu.finetune.disk_array import DiskArray
-from bert_gpu.finetune.problem_types import Classification
+from bert_gpu.devices.devices import set_up
+from bert_gpu.finetune import objective, prediction
+from bert_gpu.finetune.files import encoded
+from bert_gpu.finetune.files.disk_array import DiskArray
+from bert_gpu.finetune.tasks import heads
+from bert_gpu.finetune.tasks.problem_types import Classification
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.heads import classifier_weights
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.config import DeviceConfig
-from bert_gpu.train.devices import set_up
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 

@@ -8,7 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from bert_gpu.finetune import problem_types, results, run, tasks, text_classification
+from bert_gpu.base.settings import UserError
+from bert_gpu.finetune import results, run
 from bert_gpu.finetune.config import (
     FILES,
     FinetuneConfig,
@@ -16,8 +17,8 @@ from bert_gpu.finetune.config import (
     has_test_file,
     resolve_task,
 )
-from bert_gpu.finetune.splits import read_splits
-from bert_gpu.settings import UserError
+from bert_gpu.finetune.files.splits import read_splits
+from bert_gpu.finetune.tasks import problem_types, table, text_classification
 from tests.finetune.evaluations import evaluated
 
 # {folder: {file: lines of cells}}
@@ -162,7 +163,7 @@ def glue(tmp_path_factory):
 
 
 def test_every_task_of_glue_is_here():
-    assert sorted(FORMS) == sorted(task.folder for task in tasks.TASKS.values() if task.folder)
+    assert sorted(FORMS) == sorted(task.folder for task in table.TASKS.values() if task.folder)
 
 
 @pytest.mark.parametrize("folder", FORMS)
@@ -277,9 +278,9 @@ def test_the_diagnostic_is_predicted_by_a_model_of_mnli(glue, tmp_path, monkeypa
 
 
 def test_names_of_tasks():
-    assert tasks.find_task("sst2") is tasks.find_task("SST-2") is tasks.find_task("sst_2")
+    assert table.find_task("sst2") is table.find_task("SST-2") is table.find_task("sst_2")
     with pytest.raises(UserError, match="--task_name=glue: no such task; known are pairs, single"):
-        tasks.find_task("glue")
+        table.find_task("glue")
 
 
 def test_a_header_is_one_also_where_glue_has_none(tmp_path):
@@ -298,7 +299,7 @@ def test_what_is_predicted_needs_no_header_where_glue_has_none(glue, tmp_path):
     assert found.column("texts_a") == ['He said "go".', "Go he."]
     assert found.column("labels") == ["1", "0"]
     [part] = read_splits(resolve_task(shares), shares, ["predict"])["predict"]
-    assert part.header == list(tasks.TASKS["cola"].columns["test"]) and 2 < len(part) < 18
+    assert part.header == list(table.TASKS["cola"].columns["test"]) and 2 < len(part) < 18
 
 
 def test_own_files_without_a_header(tmp_path):

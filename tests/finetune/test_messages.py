@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.console import LINE_CHARACTERS
+from bert_gpu.base.console import LINE_CHARACTERS
+from bert_gpu.base.settings import UserError
 from bert_gpu.finetune.config import FinetuneConfig, resolve_task
-from bert_gpu.finetune.splits import read_splits
-from bert_gpu.settings import UserError
+from bert_gpu.finetune.files.splits import read_splits
 
 SQUAD = "SQuAD's form is"
 

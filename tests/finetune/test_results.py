@@ -7,12 +7,13 @@ import os
 import numpy as np
 import pytest
 
-from bert_gpu.finetune import pictures, results, token_classification
+from bert_gpu.base.settings import UserError
+from bert_gpu.finetune import results
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
-from bert_gpu.finetune.splits import read_splits
-from bert_gpu.finetune.tasks import TASKS
-from bert_gpu.settings import UserError
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.finetune.files.splits import read_splits
+from bert_gpu.finetune.tasks import pictures, token_classification
+from bert_gpu.finetune.tasks.table import TASKS
+from bert_gpu.runs.folder import RunFolder
 from tests.finetune.evaluations import evaluated
 
 LABELS = ("B-X", "O")

@@ -8,10 +8,10 @@ import shutil
 
 import pytest
 
+from bert_gpu.base.settings import TrainingStopped, UserError
 from bert_gpu.cli import classify, flags
 from bert_gpu.finetune import scores, sweep
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig
-from bert_gpu.settings import TrainingStopped, UserError
 from bert_gpu.watch.run_data import find_runs
 
 

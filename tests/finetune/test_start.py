@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.finetune.config import FinetuneConfig, StartConfig, resolve_task
 from bert_gpu.finetune.start import find_trained, read_notes, start_training, write_notes
 from bert_gpu.interop import huggingface
@@ -14,7 +15,6 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
-from bert_gpu.settings import UserError
 from tests.interop import tensorflow_1
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green"]

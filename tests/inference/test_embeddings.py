@@ -24,7 +24,7 @@ from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b", "."]
 MODEL = ModelConfig(

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop.folders import displaced, replace_folder
 from bert_gpu.interop.models import find_model
-from bert_gpu.settings import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 OLD, NEW = {"config.json": b"old", "weights": b"old"}, {"config.json": b"new", "weights": b"new"}

@@ -14,12 +14,12 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.__main__ import main
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop import garden, google, models
 from bert_gpu.interop.formats import recognise
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
-from bert_gpu.settings import UserError
 from tests.interop import tensorflow_1
 
 pytestmark = pytest.mark.long

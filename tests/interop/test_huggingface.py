@@ -20,7 +20,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.files import CHECKSUM
+from bert_gpu.base.files import CHECKSUM
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.families import ARCHITECTURES, LABELLED
 from bert_gpu.interop.tensors import read_tensors
@@ -28,7 +29,6 @@ from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.weights import initialize
-from bert_gpu.settings import UserError
 from tests.model import variants
 from tests.model.variants import VARIANTS
 

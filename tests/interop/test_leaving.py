@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop import formats, huggingface, models
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.families import ARCHITECTURES, LABELLED
@@ -19,9 +20,8 @@ from bert_gpu.interop.relatives import RELATIVES, relative_of
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizers import open_tokenizer
-from bert_gpu.text.vocab_file import SPECIAL_PIECES
+from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 from tests.interop.test_huggingface import (
     CONFIG,
     file_tensors,

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.inference import EmbedConfig, Embedder, FillMaskConfig, fill_mask
 from bert_gpu.interop import huggingface, onnx
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig, read_problem_type
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.settings import UserError
-from bert_gpu.text.tokenizers import open_tokenizer
-from bert_gpu.text.vocab_file import SPECIAL_PIECES
+from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 from tests.interop.test_huggingface import oracle_environment
 
 SIZES = dict(

@@ -14,7 +14,9 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from bert_gpu import console, inference
+from bert_gpu import inference
+from bert_gpu.base import console
+from bert_gpu.base.settings import UserError
 from bert_gpu.data.masking import MaskingSpec, mask_rows
 from bert_gpu.interop import models
 from bert_gpu.interop.relatives import read_shape
@@ -22,7 +24,6 @@ from bert_gpu.interop.sources import read_config
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.settings import UserError
 from tests.cli.test_continued import make_data
 from tests.test_architecture import ROOT
 

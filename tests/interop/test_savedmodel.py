@@ -13,16 +13,16 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu import inference
-from bert_gpu.finetune import encoded
-from bert_gpu.finetune.heads import class_logits
+from bert_gpu.base.settings import UserError
+from bert_gpu.finetune.files import encoded
+from bert_gpu.finetune.tasks.heads import class_logits
 from bert_gpu.interop import models, onnx, savedmodel
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
-from bert_gpu.settings import UserError
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.text.test_tokenizer_ops import ODD
 
 HERE = pathlib.Path(__file__).parent

@@ -6,14 +6,14 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.fused import inlined
+from bert_gpu.base.fused import inlined
 from bert_gpu.interop import savedmodel
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.weights import initialize
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc"]
 

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.sources import find_casing
 from bert_gpu.interop.tokenizer_json import tokenizer_json
 from bert_gpu.interop.tokenizers import load_tokenizer, tokenizer_files
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.settings import UserError
-from bert_gpu.text.sentence_piece import count_words, learn_sentencepiece
-from bert_gpu.text.tokenizers import open_tokenizer
-from bert_gpu.text.wordpiece_learner import count_words as count_pieces
-from bert_gpu.text.wordpiece_learner import learn_wordpiece
+from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.tokenizers.sentence_piece import count_words, learn_sentencepiece
+from bert_gpu.text.vocabulary.wordpiece_learner import count_words as count_pieces
+from bert_gpu.text.vocabulary.wordpiece_learner import learn_wordpiece
 from tests.interop.test_huggingface import needs_oracle, oracle_environment, oracle_python
 from tests.interop.test_leaving import OF_OURS, model_of
 from tests.test_architecture import ROOT

@@ -12,9 +12,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from bert_gpu import console
+from bert_gpu.base import console
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop.models import load_tokenizer
-from bert_gpu.settings import UserError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "elan élan 東 京 [ ] e1 / remdesivir re ##m ##d s ##t".split()

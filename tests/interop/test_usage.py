@@ -11,10 +11,11 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.finetune import FinetuneConfig, FinetuneSettings, StartConfig, finetune
-from bert_gpu.finetune.heads import CLASSIFIER, class_logits
 from bert_gpu.finetune.start import read_notes, read_trained, with_rows_of, write_notes
-from bert_gpu.finetune.tasks import TaskSpec
+from bert_gpu.finetune.tasks.heads import CLASSIFIER, class_logits
+from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.inference import EmbedConfig, Embedder
 from bert_gpu.interop import models, onnx, savedmodel
 from bert_gpu.interop.config import ExportConfig
@@ -22,9 +23,8 @@ from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.settings import UserError
-from bert_gpu.text.vocab_file import SPECIAL_PIECES
-from bert_gpu.text.wordpiece import WordPieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
+from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 from tests.interop.test_huggingface import say_in_config
 
 WORDS = [f"{first}{second}" for first in "bdfgk" for second in "aeiou"]

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from bert_gpu.base.settings import ROLES, UserError, setting
 from bert_gpu.model.config import (
     PRESETS,
     ModelConfig,
@@ -15,7 +16,6 @@ from bert_gpu.model.config import (
     read_config,
     read_labels,
 )
-from bert_gpu.settings import ROLES, UserError, setting
 from tests.model.variants import SWITCHES, VARIANTS
 
 GOOGLE = {

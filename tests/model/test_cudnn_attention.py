@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.model import cudnn_attention, encoder
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
-from bert_gpu.settings import UserError
 from bert_gpu.train.config import MemoryConfig
 from bert_gpu.train.memory import choose_attention, training_encoder
 from tests.model.variants import (

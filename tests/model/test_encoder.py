@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu import fused
+from bert_gpu.base import fused
 from bert_gpu.model import attention, encoder, heads, layers
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.heads import pooler_weights

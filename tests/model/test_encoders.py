@@ -10,9 +10,9 @@ import sys
 import pytest
 import tensorflow as tf
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import Encoder, open_encoder
-from bert_gpu.settings import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = dict(

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.base.settings import UserError
+from bert_gpu.devices.devices import set_up
 from bert_gpu.model import garden, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.settings import UserError
 from bert_gpu.train.config import DeviceConfig
-from bert_gpu.train.devices import set_up
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import Objective, TrainStep
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import bert_gpu.optim
-from bert_gpu import settings
+from bert_gpu.base import settings
+from bert_gpu.base.settings import setting
 from bert_gpu.cli import flags
 from bert_gpu.optim import adam, adamw, adamw8bit, optimizers
 from bert_gpu.optim.config import OPTIMIZERS, CommonSettings, OptimizerConfig, make_config
 from bert_gpu.optim.interface import Slot, is_decayed
-from bert_gpu.settings import setting
-from bert_gpu.train.progress import Progress
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.progress import Progress
 from tests.train import tiny
 from tests.train.tiny import Trainer, batches
 

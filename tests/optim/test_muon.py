@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu import fused
+from bert_gpu.base import fused
 from bert_gpu.model import garden, heads
 from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.optim import optimizers
 from bert_gpu.optim.config import OPTIMIZERS, OptimizerConfig
-from bert_gpu.settings import UserError
 
 GRADIENTS = np.array(
     [[0.5, -1.0, 2.0], [0.1, 0.2, -0.3], [-1.0, 0.0, 1.0], [0.3, 0.3, 0.3], [2.0, -2.0, 0.01]]

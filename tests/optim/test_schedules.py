@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import (
     learning_rate_factor,
@@ -11,7 +12,6 @@ from bert_gpu.optim.schedules import (
     num_micro_batches_at,
     scale_learning_rate,
 )
-from bert_gpu.settings import UserError
 
 
 def factors(num_steps=100, **settings):

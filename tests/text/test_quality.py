@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.settings import UserError
-from bert_gpu.text import inputs, quality
+from bert_gpu.base.settings import UserError
+from bert_gpu.text import quality
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.corpus import plan_blocks
-from bert_gpu.text.tokenizers import open_tokenizer
+from bert_gpu.text.formats import inputs
+from bert_gpu.text.tokenizers.open import open_tokenizer
 
 SENTENCES = [
     f"The {kind} of the house had {number} doors, and the wind came through every one of them."

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_gpu import tensor_files
-from bert_gpu.settings import UserError
-from bert_gpu.train import run_files, run_folder
-from bert_gpu.train.checkpoint_writer import CheckpointWriter, SaveFailed
+from bert_gpu.base import tensor_files
+from bert_gpu.base.settings import UserError
+from bert_gpu.runs import folder as run_folder
+from bert_gpu.runs import names as run_files
+from bert_gpu.runs.checkpoint_writer import CheckpointWriter, SaveFailed
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.progress import Progress
 from bert_gpu.train.config import SAVE_ERRORS
-from bert_gpu.train.progress import Progress
-from bert_gpu.train.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -327,9 +328,9 @@ def test_our_own_mistakes_are_not_taken_for_a_full_disk(folder):
 LIMITED = """
 import resource, sys
 import numpy as np
-from bert_gpu.train.checkpoint_writer import CheckpointWriter, SaveFailed
-from bert_gpu.train.progress import Progress
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.runs.checkpoint_writer import CheckpointWriter, SaveFailed
+from bert_gpu.runs.progress import Progress
+from bert_gpu.runs.folder import RunFolder
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
 writer = CheckpointWriter(folder, keep=1, on_error="continue")
@@ -364,9 +365,9 @@ def test_the_kernel_refuses_to_write(tmp_path):
 KILLED = """
 import os, signal, sys
 import numpy as np
-from bert_gpu.train.checkpoint_writer import CheckpointWriter
-from bert_gpu.train.progress import Progress
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.runs.checkpoint_writer import CheckpointWriter
+from bert_gpu.runs.progress import Progress
+from bert_gpu.runs.folder import RunFolder
 
 CHANGES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
 left = None  # changes of the folder until the end

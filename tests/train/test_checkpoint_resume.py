@@ -9,10 +9,11 @@ import subprocess
 
 import pytest
 
+from bert_gpu.base.settings import UserError, fields_of
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.settings import UserError, fields_of
-from bert_gpu.train import provenance, run_folder
-from bert_gpu.train.run_folder import RunFolder
+from bert_gpu.runs import folder as run_folder
+from bert_gpu.runs import provenance
+from bert_gpu.runs.folder import RunFolder
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 

@@ -7,12 +7,12 @@ import os
 import numpy as np
 import pytest
 
+from bert_gpu.base.settings import TrainingStopped, UserError
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
-from bert_gpu.settings import TrainingStopped, UserError
+from bert_gpu.runs.progress import Progress
 from bert_gpu.train import batching
 from bert_gpu.train.config import CadenceConfig
-from bert_gpu.train.progress import Progress
 from tests.train.world import SECONDS, World
 
 

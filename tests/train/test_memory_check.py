@@ -7,12 +7,12 @@ import types
 import numpy as np
 import pytest
 
+from bert_gpu.base.settings import UserError
 from bert_gpu.model import heads
 from bert_gpu.model.config import PRESETS, preset
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.optim import optimizers
 from bert_gpu.pretrain.config import PretrainSettings
-from bert_gpu.settings import UserError
 from bert_gpu.train import memory_check
 from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, MemoryConfig
 

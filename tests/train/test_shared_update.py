@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu import fused
+from bert_gpu.base import fused
 from bert_gpu.model import heads
 from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder
@@ -16,10 +16,10 @@ from bert_gpu.model.flops import Flops
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.optim import muon, optimizers
 from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.progress import Progress
 from bert_gpu.train import shared_update
-from bert_gpu.train.progress import Progress
 from bert_gpu.train.run import with_update
-from bert_gpu.train.run_folder import RunFolder
 from bert_gpu.train.state import copies
 from tests.train.tiny import Trainer, batches, distance
 

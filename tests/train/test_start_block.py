@@ -9,10 +9,10 @@ import types
 import pytest
 
 from bert_gpu.optim.config import ScheduleConfig
+from bert_gpu.runs.folder import RunFolder
 from bert_gpu.train import start_block
 from bert_gpu.train.batching import plan_batch
 from bert_gpu.train.config import BatchConfig, CadenceConfig, RunSettings
-from bert_gpu.train.run_folder import RunFolder
 
 CPU = types.SimpleNamespace(
     kind="CPU",

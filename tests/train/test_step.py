@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.settings import UserError
-from bert_gpu.train import devices
+from bert_gpu.base.settings import UserError
+from bert_gpu.devices import devices
 from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, copies, frozen_names
 from bert_gpu.train.step import divide_batch
 from tests.train.tiny import Trainer, batches, distance, fresh

@@ -4,14 +4,14 @@ import types
 
 import numpy as np
 
-from bert_gpu.console import Console
+from bert_gpu.base.console import Console
 from bert_gpu.optim.config import ScheduleConfig
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.progress import Progress
 from bert_gpu.train import loop
 from bert_gpu.train.batching import BatchPlan
 from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.config import CadenceConfig, EndingConfig
-from bert_gpu.train.progress import Progress
-from bert_gpu.train.run_folder import RunFolder
 
 SECONDS = 10.0  # that a step takes
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from bert_gpu.files import write_json
+from bert_gpu.base.files import write_json
 
 SETTINGS = dict(
     num_hidden_layers=2,

@@ -1,0 +1,1 @@
+"""What every package uses: errors, settings, files, the console, the environment."""

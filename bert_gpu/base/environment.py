@@ -1,0 +1,220 @@
+"""Sets the environment variables that TensorFlow and Numba read, before either is imported.
+
+`import bert_gpu` calls `prepare`, so scripts, library and worker processes (which inherit the
+environment) get the same. Variables that the user has set win. Nothing here imports a heavy
+package.
+"""
+
+import contextlib
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+
+from bert_gpu.base.settings import UserError
+
+# By default XLA removes a conversion to bfloat16 and back, also between two passes, so that float32
+# is written between them: on GPUs 1.4 times the bytes outside matrix products, and more memory. XLA
+# reads its flags when it first compiles.
+ROUNDING_FLAG = "--xla_allow_excess_precision"
+OUR_FLAGS = f"{ROUNDING_FLAG}=false"  # the value of XLA_FLAGS where the user has set none
+
+# TensorFlow ends the process at once (abort) when it cannot read one of these.
+FLAG_VARIABLES = ("XLA_FLAGS", "TF_XLA_FLAGS")
+COMPILE = """
+import tensorflow as tf
+tf.function(lambda: tf.constant(1.0) * 2.0, jit_compile=True)()
+"""
+
+
+def prepare(environ=os.environ, arguments=None):
+    """Sets the variables that are not set yet.
+
+    Args:
+      environ: the environment, a mapping that is changed. arguments: of the process; with --verbose
+        TensorFlow's log stays on.
+    """
+    if "--verbose" not in (sys.argv if arguments is None else arguments):
+        environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        environ.setdefault("GLOG_minloglevel", "3")
+    # TensorFlow leaves oneDNN's kernels off on CPUs without AVX512, where they are faster too
+    # (docs/results.md).
+    environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    flags = environ.get("XLA_FLAGS", "").strip()
+    # a value without a dash is the name of a file of flags
+    if ROUNDING_FLAG not in flags and (not flags or flags.startswith("-")):
+        environ["XLA_FLAGS"] = f"{flags} {OUR_FLAGS}".strip()
+    if "NUMBA_CACHE_DIR" not in environ:
+        environ["NUMBA_CACHE_DIR"] = cache_folder("numba", environ)
+    processes = sys.modules.get("multiprocessing.process")
+    if processes and processes.parent_process():  # its parent has shown these
+        warnings.filterwarnings("ignore", "Environment variable .* is defined", module="numba")
+    if not any(isinstance(finder, KerasLater) for finder in sys.meta_path):
+        sys.meta_path.insert(0, KerasLater())
+
+
+def cache_folder(name, environ=os.environ):
+    """A folder for files that can be recreated: the user's cache or, when that is not writable, the
+    system's temporary folder.
+    """
+    home = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = os.path.join(home, "bert-gpu", name)
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    folder = os.path.join(tempfile.gettempdir(), f"bert-gpu-{os.getuid()}")
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        # a cache holds code that is run, so never use another user's
+        if os.stat(folder).st_uid == os.getuid():
+            return os.path.join(folder, name)
+    return tempfile.mkdtemp(prefix="bert-gpu-")
+
+
+class KerasLater:
+    """Delays the import of Keras by `import tensorflow` and `import tensorflow_text`, which takes
+    as long as the rest of them.
+
+    TensorFlow imports Keras' optimizers last and tolerates a failure, which this import finder
+    causes; `tf.keras` imports Keras when it is used. So does `tensorflow_text.keras`, which is an
+    empty package until then.
+    """
+
+    def find_spec(self, name, path=None, target=None):
+        tensorflow = sys.modules.get("tensorflow")
+        is_starting = tensorflow is not None and getattr(
+            tensorflow.__spec__, "_initializing", False
+        )
+        if is_starting and name.startswith(("keras.", "tf_keras.")):
+            raise ImportError(f"{name} is imported when it is used")
+        if name == "tensorflow_text.python.keras":
+            spec = importlib.machinery.PathFinder.find_spec(name, path)
+            if spec is not None:
+                spec.loader = PartsLater()
+            return spec
+        return None
+
+
+class PartsLater(importlib.abc.Loader):
+    """Loads a package without running it; its modules are imported when they are used."""
+
+    def exec_module(self, module):
+        def part(name):
+            full_name = f"{module.__name__}.{name}"
+            if name.startswith("__") or importlib.util.find_spec(full_name) is None:
+                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            return importlib.import_module(full_name)
+
+        module.__getattr__ = part
+
+
+class Later:
+    """A module that is imported when one of its attributes is first used: `tf =
+    Later("tensorflow")`.
+
+    For modules that rarely need it, so that importing them is quick.
+    """
+
+    def __init__(self, name):
+        self._name = name
+
+    def __getattr__(self, attribute):
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+def check_flags(environ=os.environ):
+    """UserError when TensorFlow cannot read the flags that the user has set in the environment.
+
+    It would abort, so another process tries them, which takes a few seconds; only where some are
+    set. What it could read is noted in the user's cache, and not tried again.
+    """
+    given = {name: environ[name] for name in FLAG_VARIABLES if environ.get(name, "").strip()}
+    if given.get("XLA_FLAGS") == OUR_FLAGS:
+        del given["XLA_FLAGS"]
+    note = given and note_of(given, environ)
+    if not given or (note and os.path.exists(note)):
+        return
+    quiet = dict(environ, CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="0")
+    result = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        env=quiet,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    if result.returncode >= 0:  # other errors show when the work begins
+        if result.returncode == 0 and note:
+            with contextlib.suppress(OSError), open(note, "x"):
+                pass
+        return
+    fatal = [line for line in result.stderr.splitlines() if ": F " in line] or [""]
+    reason = fatal[-1].rpartition("] ")[2]
+    name = next((name for name in given if f" {name}" in reason), next(iter(given)))
+    value = given[name].removesuffix(OUR_FLAGS).strip()
+    raise UserError(
+        f"{name}={value[:80]}: TensorFlow cannot read it ({reason[:120]}); "
+        "correct or unset the environment variable"
+    )
+
+
+def note_of(given, environ):
+    """The file whose presence says that this TensorFlow can read the flags {name: value}; None
+    where a value names a file, which may change.
+    """
+    import hashlib
+    import importlib.metadata
+    import json
+
+    if not all(value.strip().startswith("-") for value in given.values()):
+        return None
+    known = json.dumps([importlib.metadata.version("tensorflow"), sorted(given.items())])
+    folder = cache_folder("flags", environ)
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    return os.path.join(folder, hashlib.sha256(known.encode()).hexdigest())
+
+
+@contextlib.contextmanager
+def quiet_interrupts():
+    """Ctrl-C inside ends the process at once, with exit code 130: for imports, which would turn
+    it into other exceptions, and before which nothing is written.
+    """
+    is_ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if is_ours:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    try:
+        yield
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def quick_imports():
+    """Runs imports inside without garbage collection, also of their objects later on: for scripts,
+    whose modules stay loaded. Ctrl-C ends the process quietly.
+
+    Raises UserError for an environment that TensorFlow would abort on.
+    """
+    check_flags()
+    gc.disable()
+    try:
+        with quiet_interrupts():
+            yield
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -1,0 +1,314 @@
+"""Safe file access: files are written completely or not at all, errors say what to do, and a folder
+has one writer at a time.
+"""
+
+import collections
+import contextlib
+import errno
+import json
+import math
+import os
+import shutil
+import socket
+import stat
+import sys
+
+import filelock
+import google_crc32c
+
+from bert_gpu.base.locks import read_holder, this_process, write_holder
+from bert_gpu.base.settings import UserError, stored_complaint
+
+CHECKSUM = "crc32c"  # the last entry of a JSON file of ours: the checksum of the others
+# what transformers adds when it saves a model of ours anew, with our checksum of what it was before
+SAVED_ANEW = {"transformers_version", "is_local", "added_tokens_decoder"}
+MAX_DEPTH = 16  # of lists and objects in each other
+LARGEST = sys.float_info.max
+
+
+def exists(path):
+    """Whether a file or folder exists; TensorFlow checks paths with a scheme, such as gs://."""
+    if "://" not in str(path):
+        return os.path.exists(path)
+    import tensorflow as tf
+
+    return tf.io.gfile.exists(path)
+
+
+def check_local(path, flag):
+    """UserError for a path with a scheme; its message names `flag`."""
+    if "://" in str(path):
+        raise UserError(
+            (
+                f"{flag}={path}: records, runs and models must be "
+                "on a local or mounted file system; copy or mount it"
+            )[:300]
+        )
+
+
+LEFT_FREE_BYTES = 256 << 20  # on a disk, or a twentieth of a small one
+LOOK_AGAIN_BYTES = 64 << 20  # written, after which free space is asked for again
+
+KINDS = {
+    stat.S_IFIFO: "a pipe (FIFO)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_regular(path):
+    """UserError for an input that is no file: a pipe, a device or a socket might never end. What is
+    missing, or a folder, passes: who opens it says so.
+    """
+    try:
+        kind = KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
+    except (OSError, ValueError):
+        return
+    if kind is not None:
+        raise UserError(f"{path}: is {kind}, not a file; write its content to a file and name that")
+
+
+@contextlib.contextmanager
+def readable(path):
+    """An OSError inside, where a file is opened and read, becomes a UserError that names it."""
+    try:
+        yield
+    except OSError as error:
+        problem = "is a folder, not a file"
+        if not isinstance(error, IsADirectoryError):
+            problem = f"cannot be read ({error.strerror}); change its permissions"
+        raise UserError(f"{error.filename or path}: {problem}"[:300]) from error
+
+
+def within_free_space(pieces, folder):
+    """Yields pieces of bytes that are written to a folder. OSError before they would fill its disk:
+    a small archive may hold more than any disk.
+    """
+    room = 0
+    for piece in pieces:
+        if room < len(piece):
+            usage = shutil.disk_usage(folder)
+            free = usage.free - min(LEFT_FREE_BYTES, usage.total // 20)
+            if free < len(piece):
+                raise OSError(errno.ENOSPC, f"its content would fill the disk of {folder}")
+            room = min(free, LOOK_AGAIN_BYTES)  # others write, too
+        room -= len(piece)
+        yield piece
+
+
+@contextlib.contextmanager
+def atomic_file(path, mode="w", partial=None):
+    """A new file, open to be written, that replaces `path` when the block ends without an error and
+    is removed otherwise. After a power cut `path` is the old file or the whole new one.
+
+    Args:
+      path: with a scheme, TensorFlow's file systems decide what is atomic. mode: "w" (UTF-8) or
+        "wb". partial: the file's path until then; default: .NAME.PID.partial beside it.
+
+    Raises: OSError, or tf.errors.OpError with a scheme.
+    """
+    folder, name = os.path.split(path)
+    partial = partial or os.path.join(folder, f".{name}.{os.getpid()}.partial")
+    opened = remote_file if "://" in path else local_file
+    with opened(path, mode, partial) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def local_file(path, mode, partial):
+    file = open(partial, mode, encoding=None if "b" in mode else "utf-8")
+    try:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())  # before the rename: a name must not outlive its content
+        file.close()
+        publish(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            file.close()
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+        raise
+
+
+@contextlib.contextmanager
+def remote_file(path, mode, partial):
+    import tensorflow as tf
+
+    try:
+        with tf.io.gfile.GFile(partial, mode) as file:
+            yield file
+        tf.io.gfile.rename(partial, path, overwrite=True)
+    except BaseException:
+        with contextlib.suppress(tf.errors.OpError):
+            tf.io.gfile.remove(partial)
+        raise
+
+
+def publish(partial, path):
+    """Renames a file whose content is on the disk, and writes its folder to the disk."""
+    os.replace(partial, path)
+    # Some file systems cannot sync a folder; the file is whole all the same.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_text(path, text):
+    """Writes a text file as a whole or not at all; see `atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(text)
+
+
+def write_json(path, content):
+    """Writes a JSON object, with a checksum that `read_json` verifies."""
+    whole = content | {CHECKSUM: json_checksum(content)}
+    write_text(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+
+
+def json_checksum(content):
+    """CRC-32C, 8 hexadecimal digits, of a JSON object, however it is laid out."""
+    text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
+    return f"{google_crc32c.value(text.encode()):08x}"
+
+
+def read_json(path, what, fields=None, keys=()):
+    """The JSON object in a file, without its checksum. Every JSON file is read and checked here.
+
+    Args:
+      what: says what the file should be, for messages.
+      fields: {key: dataclass field of a settings class, or a dict of such for an object}, which
+        says the types and ranges of values; keys that it lacks are not checked.
+      keys: those that must be there.
+
+    Raises:
+      UserError: it is not a JSON object (NaN, a key given twice and deep nesting are not allowed),
+        a key is missing or its value is impossible, or the content does not match its checksum.
+    """
+    check_regular(path)
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = parse_json(file.read())
+    except OSError as error:
+        problems = {FileNotFoundError: "no such file", IsADirectoryError: "is a folder"}
+        problem = problems.get(type(error), f"cannot be read ({error.strerror})")
+        raise UserError(f"{path}: {problem}; it should be {what}"[:300]) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON ({error}); it should be {what}"[:300]) from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: must hold a JSON object; it should be {what}"[:300])
+    missing = [key for key in keys if key not in content]
+    if missing:
+        raise UserError(f"{path}: should be {what}, but has no {missing[0]!r}"[:300])
+    if problem := stored_complaint(content, fields or {}):
+        raise UserError(f"{path}: {problem}"[:300])
+    checksum = content.pop(CHECKSUM, None)
+    is_ours = SAVED_ANEW.isdisjoint(content)
+    if checksum is not None and is_ours and checksum != json_checksum(content):
+        raise UserError(
+            f"{path}: does not match its checksum, so it is damaged; put back a copy "
+            f"(or, if you have changed it, remove its entry {CHECKSUM!r})"
+        )
+    return content
+
+
+def parse_json(text):
+    """The value of a JSON text. ValueError also for what Python's parser would allow: NaN,
+    infinities, numbers too large for a float, a key given twice, deep nesting.
+    """
+
+    def refuse_constant(name):
+        raise ValueError(f"{name} is not a JSON number")
+
+    def refuse_duplicates(pairs):
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            twice = collections.Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise ValueError(f"key {twice[:60]!r} is given twice")
+        return content
+
+    value = json.loads(
+        text,
+        parse_constant=refuse_constant,
+        object_pairs_hook=refuse_duplicates,
+        parse_float=lambda digits: finite(digits, float(digits)),
+        parse_int=lambda digits: finite(digits, int(digits) if len(digits) < 400 else math.inf),
+    )
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for parent in level
+            if isinstance(parent, dict | list)
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+    if any(isinstance(child, dict | list) for child in level):
+        raise ValueError(f"nested more than {MAX_DEPTH} deep")
+    return value
+
+
+def finite(digits, value):
+    """A number that was read; ValueError when a float cannot hold it."""
+    if not -LARGEST <= value <= LARGEST:
+        raise ValueError(f"{digits[:20]}... is too large a number")
+    return value
+
+
+def comma_hint(patterns):
+    """What a message adds about a name out of a text of several names."""
+    return "; commas separate names: write ? for one in a name" if "," in patterns else ""
+
+
+def check_writable(folder, flag):
+    """UserError unless `folder` can be written to or created; its message names `flag`."""
+    path = os.path.abspath(folder)
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if not os.path.isdir(path):
+        raise UserError(f"{flag}: {path} is a file, not a folder; choose another folder")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UserError(
+            f"{flag}: cannot write to {path}; choose another folder, or change its permissions"
+        )
+
+
+@contextlib.contextmanager
+def only_writer(folder, name, flag):
+    """Reserves `folder`, created if needed, for this process by a lock on the hidden file
+    .NAME.lock.
+
+    The file is never removed: otherwise a process that has the old file open and one that creates
+    a new file could both hold a lock.
+
+    Raises:
+      UserError: another process holds the folder, or it cannot be written to; the message names
+        `flag`.
+    """
+    path = os.path.join(folder, f".{name}.lock")
+    lock = filelock.FileLock(path, timeout=0, preserve_lock_file=True)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        lock.acquire()
+        write_holder(path, this_process())  # for the message below, and for watch/
+    except filelock.Timeout as error:
+        holder = read_holder(path)
+        who = "unknown" if holder is None else str(holder.process_id)
+        if holder and holder.host not in (None, socket.gethostname()):
+            who += f" on {holder.host}"
+        raise UserError(
+            f"{flag}: another process ({who}) writes to {folder}; "
+            "wait, or end it, or choose another folder"
+        ) from error
+    except OSError as error:
+        lock.release()
+        raise UserError(
+            f"{flag}: cannot write to {folder} ({error.strerror}); choose another folder"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,1 @@
+"""The GPUs of this machine, the workers of several, signals, and the launcher of workers."""

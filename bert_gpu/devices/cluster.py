@@ -1,0 +1,161 @@
+"""Which processes train together: a Cluster from TF_CONFIG or from Slurm's variables, None where
+this process is alone.
+
+Every worker is told the same list of addresses and its own index in it. TensorFlow is not needed
+for that; only a list of Slurm's nodes is read by TensorFlow's own functions.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import socket
+
+from bert_gpu.base.settings import UserError
+
+# jobs of TF_CONFIG whose tasks train; where there is a chief, it is worker 0
+TRAINING_JOBS = ("chief", "worker")
+SECONDS_TO_ANSWER = 2.0  # of a worker's port
+SLURM_FIRST_PORT, SLURM_PORTS = 15000, 10000
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The workers of a job. addresses: "host:port" of each. index: of this process among them.
+    variable: of the environment, which names them.
+    """
+
+    addresses: tuple[str, ...]
+    index: int
+    variable: str = dataclasses.field(default="TF_CONFIG", compare=False)
+
+    def __len__(self):
+        return len(self.addresses)
+
+    def share(self, total):
+        """The part of `total` items that this worker takes, as a range; the parts of all workers in
+        their order are everything.
+        """
+        first, last = (total * index // len(self) for index in (self.index, self.index + 1))
+        return range(first, last)
+
+    def part_of(self, path):
+        """The name of this worker's part of a file: NAME-00000-of-00002.npy of NAME.npy."""
+        stem, ending = os.path.splitext(path)
+        return f"{stem}-{self.index:05d}-of-{len(self):05d}{ending}"
+
+    def first_unreachable(self):
+        """(index, reason) of the first other worker whose address cannot be connected to, None when
+        all can.
+        """
+        for index, address in enumerate(self.addresses):
+            host, _, port = address.rpartition(":")
+            if index == self.index:
+                continue
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
+            except (socket.gaierror, UnicodeError):
+                return index, "its host name does not resolve here"
+            except OSError as error:
+                return index, f"nothing answers there ({error.strerror or 'no answer'})"
+        return None
+
+
+def find_cluster(environ=os.environ):
+    """The Cluster that this process belongs to, None when it is the only worker. TF_CONFIG wins
+    over Slurm. UserError when the variables name no cluster that can train.
+    """
+    if environ.get("TF_CONFIG"):
+        found = from_tf_config(environ["TF_CONFIG"])
+    elif environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        found = from_slurm(environ)
+    else:
+        return None
+    return found if found is not None and len(found) > 1 else None
+
+
+def from_tf_config(text):
+    """The Cluster of TF_CONFIG's value, None when it names neither workers nor a task."""
+
+    def problem(what):
+        return UserError(
+            f"TF_CONFIG={text[:100]}: {what}; correct it, or unset the environment variable"[:300]
+        )
+
+    try:
+        content = json.loads(text)
+        jobs, task = content.get("cluster", {}), content.get("task", {})
+        jobs = {job: list(addresses) for job, addresses in jobs.items()}
+        kind, index = task.get("type"), task.get("index", 0)
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise problem(f"cannot be read ({str(error)[:80]})") from error
+    if "ps" in jobs or kind in ("ps", "evaluator"):
+        raise problem("parameter servers and evaluators take no part here, only chief and worker")
+    for job in [*jobs, *([] if kind is None else [kind])]:
+        if job not in (*TRAINING_JOBS, "evaluator"):
+            raise problem(f"the job {str(job)[:30]!r} is not known, only chief and worker are")
+    if isinstance(index, str) and re.fullmatch(r"\d{1,9}", index, re.ASCII):
+        index = int(index)
+    if type(index) is not int:
+        raise problem(f"the task's index, {str(index)[:30]}, must be an integer")
+    workers = [(job, place) for job in TRAINING_JOBS for place in range(len(jobs.get(job, ())))]
+    addresses = tuple(jobs[job][place] for job, place in workers)
+    for address in addresses:
+        if not is_address(address):
+            raise problem(f"{str(address)[:40]!r} must be host:port with a port from 1 to 65535")
+    if len(set(addresses)) < len(addresses):
+        raise problem("two workers have the same address")
+    if not workers:
+        if task:
+            raise problem('it has a task, but no "cluster" with a "chief" or "worker"')
+        return None
+    if (kind, index) not in workers:
+        if len(workers) == 1 and kind is None:
+            return None
+        raise problem(f"its task, {kind} {str(index)[:30]}, is none of the cluster's")
+    return Cluster(addresses, workers.index((kind, index)))
+
+
+def is_address(value):
+    """Whether a value is a text "host:port", or "[IPv6]:port"."""
+    match = re.fullmatch(r"(\[[\w.:%]+\]|[^\s:/\[\]]+):(\d{1,5})", str(value), re.ASCII)
+    return isinstance(value, str) and match is not None and 1 <= int(match[2]) <= 65535
+
+
+def from_slurm(environ):
+    """The Cluster of the tasks of a Slurm step, in Slurm's order.
+
+    Not by TensorFlow's SlurmClusterResolver, which sorts the hosts by name: Slurm counts node9
+    before node10, and a worker must listen where the others look for it. Ports follow from the
+    job's number, so that two jobs on a node do not share them.
+    """
+    from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver as slurm
+
+    try:
+        hosts = slurm.expand_hostlist(environ["SLURM_STEP_NODELIST"])
+        tasks = slurm.expand_tasks_per_node(environ["SLURM_STEP_TASKS_PER_NODE"])
+        job, index = int(environ["SLURM_JOB_ID"]), int(environ["SLURM_PROCID"])
+        wanted = int(environ["SLURM_STEP_NUM_TASKS"])
+    except (KeyError, ValueError) as error:
+        reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+        raise UserError(
+            f"SLURM_STEP_NUM_TASKS={environ['SLURM_STEP_NUM_TASKS']}: the other variables of the "
+            f"step cannot be read ({reason[:120]}); start the workers with srun, or set TF_CONFIG"
+        ) from error
+    if not 0 <= index < wanted:
+        raise UserError(
+            f"SLURM_PROCID={index}: must be from 0 to {wanted - 1}, by SLURM_STEP_NUM_TASKS; start "
+            "the workers with srun, or set TF_CONFIG"
+        )
+    port = SLURM_FIRST_PORT + job % SLURM_PORTS
+    addresses = tuple(
+        f"{host}:{port + place}"
+        for host, number in zip(hosts, tasks, strict=False)
+        for place in range(number)
+    )
+    if len(addresses) != wanted:
+        raise UserError(
+            f"SLURM_STEP_NUM_TASKS={wanted}: SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE "
+            f"give {len(addresses)} tasks; start the workers with srun --distribution=block"
+        )
+    return Cluster(addresses, index, "SLURM_STEP_NUM_TASKS")

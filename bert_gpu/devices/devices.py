@@ -1,0 +1,308 @@
+"""Chooses a run's devices, precision and compilation, once, before TensorFlow starts.
+
+On one machine replicas are those of a MirroredStrategy, on several those of a
+MultiWorkerMirroredStrategy, with the same number on each.
+"""
+
+import dataclasses
+import itertools
+import os
+
+import tensorflow as tf
+from tensorflow.python.framework import config as tf_config
+
+import bert_gpu
+from bert_gpu.base.fused import compile_silently_once, stderr_discarded
+from bert_gpu.base.settings import UserError
+from bert_gpu.devices.workers import ALONE, Alone, Workers, join, joined
+from bert_gpu.monitor.hardware import visible_gpus
+from bert_gpu.train.config import choose_gpus
+from bert_gpu.train.memory_check import gpu_bytes
+
+CODES = dict(nccl="NCCL", ring="RING")  # of --all_reduce; TensorFlow chooses for the others
+DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16}
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """What a run trains on."""
+
+    strategy: tf.distribute.Strategy
+    kind: str  # "GPU" or "CPU"
+    num_replicas: int  # of all workers
+    precision: str
+    xla: bool
+    communication: tf.distribute.experimental.CommunicationOptions | None  # of the all-reduce
+    all_reduce_dtype: tf.DType  # of gradients in the all-reduce
+    all_reduce: str  # as --all_reduce
+    shared_update: str  # as --shared_update
+    # such as "NVIDIA H200", one for each physical GPU in use, of all workers; () on the CPU
+    gpu_names: tuple[str, ...]
+    nvml: tuple  # those of this machine as NVML knows them, of hardware.visible_gpus
+    summary: str  # for the first log line
+    # memory that a replica may have, of the smallest GPU; None = not known, or no GPU
+    replica_bytes: int | None = None
+    workers: Workers | Alone = ALONE
+
+    @property
+    def dtype(self):
+        return DTYPES[self.precision]
+
+    @property
+    def local_devices(self):
+        """Names of the devices of this worker's replicas, in the replicas' order."""
+        return self.strategy.extended.worker_devices
+
+    @property
+    def unit(self):
+        """What a replica is called in messages."""
+        return "GPU" if self.kind == "GPU" else "replica"
+
+
+def set_up(config):
+    """Chooses the devices and configures TensorFlow for them. UserError when they are not
+    available, or not the same on all workers that this process has joined.
+    """
+    present = tf.config.list_physical_devices("GPU")
+    gpus = [present[index] for index in choose_gpus(config, len(present))]
+    kind = "GPU" if gpus else "CPU"
+    physical = gpus or tf.config.list_physical_devices("CPU")[:1]
+    try:
+        # also on the CPU: TensorFlow would otherwise take the GPUs' memory
+        tf.config.set_visible_devices(gpus, "GPU")
+        if config.virtual_replicas == 1:
+            for gpu in gpus:
+                limit_memory(gpu, config.gpu_memory_limit)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"--num_gpus={len(gpus)}: TensorFlow has started "
+            "with other GPUs or memory limits in this process"
+        ) from error
+    if config.virtual_replicas > 1:
+        if len(physical) > 1:
+            raise UserError(
+                f"--virtual_replicas={config.virtual_replicas}: "
+                "needs a single device; choose it with --num_gpus=1"
+            )
+        split_device(physical[0], config.virtual_replicas, config.gpu_memory_limit)
+    names = [f"/{kind.lower()}:{index}" for index in range(len(physical) * config.virtual_replicas)]
+    deterministic = config.deterministic if config.deterministic is not None else kind == "CPU"
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    elif tf_config.is_op_determinism_enabled():  # by an earlier run of this process
+        tf_config.disable_op_determinism()
+    precision = config.precision if config.precision != "auto" else best_precision(gpus)
+    xla = config.xla == "on" or (config.xla == "auto" and kind == "GPU")
+    workers = joined()
+    check_all_reduce(config, kind, workers)
+    communication = tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=round(config.all_reduce_pack_megabytes * 2**20),
+        timeout_seconds=None if workers is ALONE else config.worker_timeout,
+        implementation=getattr(
+            tf.distribute.experimental.CommunicationImplementation,
+            CODES.get(config.all_reduce, "AUTO"),
+        ),
+    )
+    if workers is ALONE:
+        strategy = make_strategy(names, config.all_reduce)
+    else:
+        strategy = strategy_of_workers(workers, len(gpus), communication)
+        workers.check_alike(
+            {
+                "the version": (bert_gpu.__version__, tf.__version__),
+                "the devices": (kind, len(names)),
+                "the precision": precision,
+                "xla": xla,
+                "all_reduce": (config.all_reduce, config.all_reduce_pack_megabytes),
+                "all_reduce_dtype": config.all_reduce_dtype,
+                "shared_update": config.shared_update,
+                "deterministic": deterministic,
+            }
+        )
+    nvml = tuple(visible_gpus([index_of(gpu) for gpu in gpus]))
+    memory = gpu_bytes(nvml, config.gpu_memory_limit) if gpus else None
+    compile_silently_once()  # last: the strategy has to be TensorFlow's beginning
+    return Devices(
+        strategy=strategy,
+        kind=kind,
+        num_replicas=len(names) * workers.count,
+        precision=precision,
+        xla=xla,
+        communication=communication,
+        all_reduce_dtype=DTYPES[config.all_reduce_dtype],
+        all_reduce=config.all_reduce,
+        shared_update=config.shared_update,
+        gpu_names=tuple(itertools.chain(*workers.gather(names_of(gpus)))),
+        nvml=nvml,
+        summary=describe(gpus, config.virtual_replicas, workers.count),
+        replica_bytes=memory and memory // config.virtual_replicas,
+        workers=workers,
+    )
+
+
+def join_workers(config):
+    """The Workers that this process is one of, connected; ALONE on one machine. Call it before
+    anything that needs TensorFlow. config: DeviceConfig.
+    """
+    workers = join(config.worker_timeout)
+    if workers is not ALONE:
+        set_up(config)
+    return workers
+
+
+def strategy_of_workers(workers, num_gpus, communication):
+    """The MultiWorkerMirroredStrategy of connected Workers, with `num_gpus` GPUs each or the CPU;
+    made once in a process.
+    """
+    if workers.strategy is not None:
+        return workers.strategy
+    workers.prepare()
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(dict(worker=list(workers.cluster.addresses))),
+        task_type="worker",
+        task_id=workers.index,
+        num_accelerators=dict(GPU=num_gpus),
+        rpc_layer="grpc",
+    )
+    try:
+        with stderr_discarded():  # the server tells its address
+            workers.strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, communication)
+    except tf.errors.OpError as error:  # of its server
+        address = workers.cluster.addresses[workers.index]
+        raise UserError(
+            f"{address}: this worker cannot listen there ({error.message[:120]}); is the port in "
+            "use, or the address that of another machine?"
+        ) from error
+    workers.connect()
+    return workers.strategy
+
+
+def make_strategy(names, all_reduce):
+    """A MirroredStrategy over devices. Each gets its own collective keys, so that several runs in
+    one process do not clash.
+    """
+    # where each new strategy starts counting its keys
+    tf.distribute.MirroredStrategy._collective_key_base += 1000
+    cross_device_ops = (
+        tf.distribute.HierarchicalCopyAllReduce() if all_reduce == "hierarchical" else None
+    )
+    try:
+        return tf.distribute.MirroredStrategy(names, cross_device_ops=cross_device_ops)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        cluster = os.environ.get("TF_CONFIG")
+        if cluster is None:
+            raise
+        raise UserError(
+            f"TF_CONFIG={cluster[:80]}: TensorFlow cannot read it ({str(error)[:100]}); "
+            "correct or unset the environment variable"
+        ) from error
+
+
+def check_all_reduce(config, kind, workers=ALONE):
+    """UserError for an all-reduce that these devices do not support."""
+    if workers is not ALONE and config.all_reduce == "hierarchical":
+        raise UserError(
+            "--all_reduce=hierarchical: is for the GPUs of one machine; with several use auto, "
+            "where NCCL finds the shortest ways by itself"
+        )
+    if workers is not ALONE and config.virtual_replicas > 1:
+        raise UserError(
+            f"--virtual_replicas={config.virtual_replicas}: simulates several GPUs in one process, "
+            f"and this one is one of {workers.count} workers; start more workers instead"
+        )
+    if config.all_reduce == "nccl" and (kind == "CPU" or config.virtual_replicas > 1):
+        raise UserError(
+            "--all_reduce=nccl: needs one physical GPU for "
+            "each replica; use --all_reduce=auto or ring"
+        )
+    if config.all_reduce == "hierarchical" and config.all_reduce_pack_megabytes:
+        raise UserError(
+            f"--all_reduce_pack_megabytes={config.all_reduce_pack_megabytes}: "
+            "does not work with --all_reduce=hierarchical; drop one of them"
+        )
+
+
+def limit_memory(gpu, limit):
+    """Memory grows on demand, up to `limit` megabytes when that is not None."""
+    if limit is None:
+        tf.config.experimental.set_memory_growth(gpu, True)
+        return
+    has = gpu_megabytes(gpu)
+    if has is not None and limit > has:
+        raise UserError(f"--gpu_memory_limit={limit}: the GPU has {has:.0f} megabytes; lower it")
+    tf.config.set_logical_device_configuration(
+        gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
+    )
+
+
+def split_device(device, count, memory_limit=None):
+    """Splits a physical device into `count` logical devices, unless it is split already; they share
+    a GPU's `memory_limit` (MB).
+    """
+    made = tf.config.get_logical_device_configuration(device)
+    if made and len(made) >= count:
+        return
+    # Logical GPUs need a share of the memory each; 90 % leaves room for the CUDA context.
+    limit = None
+    if device.device_type == "GPU":
+        megabytes = memory_limit or 0.9 * (gpu_megabytes(device) or 0)
+        if not megabytes:
+            raise UserError(
+                f"--virtual_replicas={count}: needs the size of the GPU's memory, which NVML does "
+                "not tell; give --gpu_memory_limit"
+            )
+        limit = int(megabytes / count)
+    configuration = tf.config.LogicalDeviceConfiguration(memory_limit=limit)
+    try:
+        tf.config.set_logical_device_configuration(device, [configuration] * count)
+    except RuntimeError as error:
+        raise UserError(
+            f"--virtual_replicas={count}: TensorFlow has started with fewer devices in this process"
+        ) from error
+
+
+def index_of(gpu):
+    """TensorFlow's index of a physical GPU."""
+    return int(gpu.name.rsplit(":", 1)[1])
+
+
+def gpu_megabytes(gpu):
+    """The memory of a physical GPU (MB of 2^20 bytes); None when NVML does not tell. TensorFlow
+    never does.
+    """
+    found = gpu_bytes(visible_gpus([index_of(gpu)]), None)
+    return found and found / 2**20
+
+
+def best_precision(gpus):
+    """bfloat16 from compute capability 8.0 (Ampere), float16 from 7.0 (Volta, with matrix units),
+    float32 otherwise and on CPUs.
+    """
+    if not gpus:
+        return "float32"
+    capability = min(
+        tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
+        for gpu in gpus
+    )
+    return "bfloat16" if capability >= (8, 0) else "float16" if capability >= (7, 0) else "float32"
+
+
+def names_of(gpus):
+    """Such as "NVIDIA H200", of each physical GPU."""
+    details = map(tf.config.experimental.get_device_details, gpus)
+    return [found.get("device_name", "GPU") for found in details]
+
+
+def describe(gpus, virtual_replicas, num_workers=1):
+    if num_workers > 1:
+        each = "the CPU, without GPUs" if not gpus else describe(gpus, 1)
+        return f"{num_workers} workers, each with {each}"
+    if not gpus:
+        return (
+            "no GPU: training on the CPU"
+            if virtual_replicas == 1
+            else f"{virtual_replicas} virtual replicas on the CPU"
+        )
+    names = names_of(gpus)
+    text = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    return text if virtual_replicas == 1 else f"{virtual_replicas} virtual replicas on {text}"

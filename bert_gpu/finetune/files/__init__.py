@@ -1,0 +1,1 @@
+"""The files of a task: tables and tagged text in, examples and encoded rows out."""

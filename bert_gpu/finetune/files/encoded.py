@@ -1,0 +1,151 @@
+"""Texts or pairs of them -> encoded examples -> batches of a training or an evaluation.
+
+All text is tokenized once, up front, into flat arrays, those of large files on the disk. A batch
+is padded only to its longest row, unless the encoder has a fixed length. As in pretraining, the
+order of the examples is a function of (seed, epoch) alone and the position of a run is the number
+of examples consumed.
+
+Legend: N examples, T tokens of all of them, B batch, S sequence, C classes.
+"""
+
+import dataclasses
+import typing
+
+import numpy as np
+
+from bert_gpu.data.pipeline import bucketed, consume, epoch_order
+from bert_gpu.finetune.files.disk_array import DiskArray
+from bert_gpu.text.framing import frame, padded
+
+NO_LABEL = -1  # of a token that nothing is predicted of
+LENGTH_MULTIPLE = 8  # matrix units like multiples of 8, and fewer lengths mean fewer compilations
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedExamples:
+    """Encoded examples: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no second text.
+
+    Attributes:
+      ids: int32 (T,), all examples concatenated. splits: int64 (N + 1,), where each begins.
+      first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0.
+      labels: targets of a ProblemType, (N,) or (N, C), or None. max_seq_length: maximum tokens of
+        an example. num_truncated: examples that were cut to it.
+      padding: as --padding. length_multiple: the length of a batch is a multiple of it, or
+        max_seq_length.
+      token_labels: int32 (T,), targets of tokens, NO_LABEL where there is none, or None.
+      origin: what a task type needs to trace rows back to its examples.
+    """
+
+    ids: np.ndarray
+    splits: np.ndarray
+    first_lengths: np.ndarray
+    labels: np.ndarray | None
+    max_seq_length: int
+    num_truncated: int
+    padding: str = "dynamic"
+    length_multiple: int = LENGTH_MULTIPLE
+    token_labels: np.ndarray | None = None
+    origin: typing.Any = None
+
+    def __len__(self):
+        return len(self.first_lengths)
+
+
+def encode_examples(
+    tokenizer,
+    chunks,
+    labels,
+    max_seq_length,
+    padding="dynamic",
+    folder=".",
+):
+    """Tokenizes, truncates and joins texts to EncodedExamples.
+
+    Args:
+      tokenizer: text.tokenizer.Tokenizer. chunks: iterable of (texts_a, texts_b): lists of str, the
+        second None for single texts.
+      labels: targets of a ProblemType for all of them, or None. max_seq_length: S, at least 5, so
+        that each text of a pair keeps a token. padding: as in EncodedExamples.
+      folder: as for DiskArray.
+    """
+    ids, num_truncated = DiskArray(folder), 0
+    lengths, first_lengths = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
+    for texts_a, texts_b in chunks:
+        rows = frame(tokenizer, texts_a, texts_b, max_seq_length)
+        ids.append(rows.ids)
+        lengths.append(rows.lengths)
+        first_lengths.append(rows.first_lengths)
+        num_truncated += rows.num_truncated
+    return EncodedExamples(
+        ids=ids.finish(),
+        splits=np.cumsum(np.concatenate(lengths)),
+        first_lengths=np.concatenate(first_lengths),
+        labels=None if labels is None else np.asarray(labels),
+        max_seq_length=max_seq_length,
+        num_truncated=num_truncated,
+        padding=padding,
+        length_multiple=max_seq_length if padding == "fixed" else LENGTH_MULTIPLE,
+    )
+
+
+def make_batch(examples, indices, row_weights=None):
+    """The examples `indices` (B,) as a batch, padded to the longest of them, rounded up.
+
+    Returns:
+      dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, if the
+        examples have labels, labels (B,) or (B, C), and if their tokens have, token_labels (B, S).
+    """
+    lengths = examples.splits[indices + 1] - examples.splits[indices]
+    longest = min(
+        examples.max_seq_length,
+        -(-int(lengths.max()) // examples.length_multiple) * examples.length_multiple,
+    )
+    input_ids, is_token = padded(examples.ids, examples.splits, indices, longest)
+    is_second = is_token & (np.arange(longest) >= examples.first_lengths[indices][:, None])
+    weights = np.ones(len(indices), np.float32) if row_weights is None else row_weights
+    batch = dict(
+        input_ids=input_ids,
+        input_mask=is_token.astype(np.int32),
+        segment_ids=is_second.astype(np.int32),
+        row_weights=weights,
+    )
+    if examples.token_labels is not None:
+        labels, _ = padded(examples.token_labels, examples.splits, indices, longest)
+        batch["token_labels"] = np.where(is_token, labels, np.int32(NO_LABEL))
+    return batch if examples.labels is None else batch | dict(labels=examples.labels[indices])
+
+
+def training_batches(examples, *, batch_size, position, seed):
+    """Endless batches of `batch_size` examples from `position` (examples consumed) on, in a new
+    order each epoch; with uniform padding, rows of similar length together.
+    """
+
+    def order_of(epoch):
+        order = epoch_order(len(examples), seed, epoch)
+        if examples.padding != "uniform":
+            return order
+        return bucketed(order, np.diff(examples.splits), seed, epoch, batch_size)
+
+    for indices, _ in consume(len(examples), batch_size, position, order_of):
+        yield make_batch(examples, indices)
+
+
+def evaluation_order(examples):
+    """The order (N,) in which examples are evaluated: the longest first, which leaves little
+    padding and shows at once whether they fit; with fixed padding as they are.
+    """
+    if examples.padding == "fixed":
+        return np.arange(len(examples))
+    return np.argsort(-np.diff(examples.splits), kind="stable")
+
+
+def evaluation_batches(examples, *, batch_size):
+    """All examples once, in `evaluation_order`. The last batch is padded with rows whose
+    "row_weights" (B,) are 0.
+    """
+    order = evaluation_order(examples)
+    for start in range(0, len(examples), batch_size):
+        places = np.arange(start, start + batch_size)
+        is_real = places < len(examples)
+        indices = order[np.where(is_real, places, start)]
+        yield make_batch(examples, indices, is_real.astype(np.float32))

@@ -1,0 +1,366 @@
+"""The examples of a task's files: read from their file as often as they are needed, in chunks, so
+that of a large file only the labels stay in memory. Errors name the file, the line and the remedy,
+before any training.
+"""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable
+
+import numpy as np
+
+from bert_gpu.base.settings import UserError, shortened, shortened_path
+from bert_gpu.finetune.files.tables import DIALECTS, Part, Table, class_names, hash_of, share_of
+from bert_gpu.finetune.tasks.labels import check_cells, read_labels, with_separator
+from bert_gpu.finetune.tasks.problem_types import (
+    are_measures,
+    number_in,
+    plain_label,
+    unknown_label,
+)
+from bert_gpu.finetune.tasks.table import SPLITS, TASKS
+
+CHUNK_ROWS = 8192
+FEW_ROWS, FLAGS = (
+    100,
+    {"0", "1", "0.0", "1.0", "false", "true", "False", "True"},
+)  # that columns of labels hold
+IDS = ("id", "index")  # columns that number the examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where the examples of a split are: the rows of a file that belong to a Part.
+
+    stem: the split's name, or that of one of its files (dev_matched); it names results.
+    """
+
+    stem: str
+    path: str
+    part: Part = Part()
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """Consecutive examples. All lists have one entry each; cells: all cells of their rows."""
+
+    lines: list[int]
+    ids: list[str]
+    texts_a: list[str]
+    texts_b: list[str] | None
+    labels: list[str] | None
+    cells: list[list[str]]
+
+
+class Loaded:
+    """What the examples of a Source have in common, whatever their task (task_types.py).
+
+    Attributes:
+      source: Source. path: of the file. digest: SHA-256 of the file. num_examples: N.
+      has_pairs: whether they are pairs of texts. num_skipped: examples that were left out, and
+      why_skipped: which ones. labels: the distinct ones of texts. warnings: of what the user may
+      not expect of them. text_hashes: uint64 (N,), equal where the texts of examples are equal, in
+      any order, whatever their white space; label_hashes: the same of their labels, 0 without one.
+    """
+
+    source, path, digest, num_examples = None, None, None, 0
+    has_pairs, num_skipped = False, 0
+    why_skipped = "lines with another number of columns than the first"
+    labels, warnings, text_hashes, label_hashes = (), (), None, np.uint64(0)
+
+    def __len__(self):
+        return self.num_examples
+
+    def describe(self):
+        """Which rows of which content they are, wherever the file lies."""
+        return f"{os.path.basename(self.path)} {self.digest[:12]}{self.source.part.describe()}"
+
+    def fit_part(self, shares: Iterable[float]):
+        """Fits the Source's Part (tables.py) to the `share_of` of all rows."""
+        self.source = dataclasses.replace(self.source, part=self.source.part.fitted(shares))
+
+    def check_some(self, count):
+        """UserError when none of the file's rows belong to the Source."""
+        if not count and self.source.part == Part():
+            raise UserError(
+                f"{shortened_path(self.path)}: has no examples; name a file that has some"
+            )
+        if not count:
+            raise UserError(
+                f"{shortened_path(self.path)}: "
+                f"no row of it belongs to the {self.source.stem} examples; "
+                "give them a larger share, or a file of their own"
+            )
+
+
+class Examples(Loaded):
+    """The examples of one Source. Rows without a label (labels.py) are left out where labels are
+    needed.
+
+    Args of the constructor:
+      needs_label: False of a file to predict. classes: those of the training or the model, None of
+        a training file.
+
+    Attributes:
+      those of Loaded. header: names of the file's columns. names: of its classes in its schema.
+      has_labels: whether it has labels, some of which are among the classes. label_names: the
+      distinct cells with labels, in the order of their first row; label_lines: that row's line of
+      each, and label_sets: the labels in each. label_codes: int32 (N,), indices into these, -1
+      without a label; None without any. left_out: cells of the rows that are.
+
+    Raises:
+      UserError: a missing file or column, a row with the wrong number of columns, no UTF-8, no
+        rows; where labels are needed, none, or none of the classes; in training one that is not
+        among those of task or schema.
+    """
+
+    def __init__(self, task, source, needs_label=True, classes=None):
+        split = next((split for split in SPLITS if source.stem in task.stems(split)), source.stem)
+        wanted = (task.text_a, task.label) if needs_label else (task.text_a,)
+        self.source, self.path, self.task = source, source.path, task
+        self.table = Table(source.path, task.columns.get(split), wanted, task.skips_broken)
+        header = self.header = self.table.header
+        self.warnings += self.table.notes
+        check_header(self.table, task, needs_label)
+        self.a = find_column(self.path, header, task.text_a, "text_a")
+        self.b = self.label = None
+        if task.text_b is not None and (task.requires_text_b or task.text_b in header):
+            self.b = find_column(self.path, header, task.text_b, "text_b")
+        if needs_label or task.label in header:
+            self.label = find_column(self.path, header, task.label, "label")
+        self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
+        self.has_pairs, self.has_labels = self.b is not None, self.label is not None
+        self.needs_label, self.classes, self.names, self.left_out = needs_label, classes, (), ()
+        if self.has_labels and self.table.kind == "parquet":
+            self.names = tuple(map(plain_label, class_names(self.path, task.label)))
+        if source.part.split is not None:
+            self.fit_part(share_of(self._texts(row)) for _, row in self.table.rows())
+            if self.has_labels and task.kind != "regression":
+                part = dataclasses.replace(self.source.part, train_only=self._only_to_train())
+                self.source = dataclasses.replace(source, part=part)
+        self._scan()
+
+    def _only_to_train(self):
+        """The `share_of` texts that stay in the training wherever they would belong: for each class
+        without an example there the highest. A frozenset.
+        """
+        cells, highest = {}, {}
+        for _, row in self.table.rows():
+            cell, share = row[self.label].strip(), share_of(self._texts(row))
+            cells[cell] = max(share, cells.get(cell, 0.0))
+        self.task = with_separator(self.task, cells)
+        for cell, labels in read_labels(cells, self.task, names=self.names).items():
+            for label in labels:
+                highest[label] = max(cells[cell], highest.get(label, 0.0))
+        return frozenset(x for x in highest.values() if x < self.source.part.train_from)
+
+    def _scan(self):
+        """Reads the file once: counts examples, collects labels."""
+        codes, found, count, hashes = [], {}, 0, []
+        for chunk in self.chunks():
+            count += len(chunk.lines)
+            hashes += [
+                hash_of(*(" ".join(text.split()) for text in texts))
+                for texts in zip(chunk.texts_a, chunk.texts_b or chunk.texts_a, strict=True)
+            ]
+            if not self.has_labels:
+                continue
+            for line, label in zip(chunk.lines, chunk.labels, strict=True):
+                code = found.setdefault(label, (len(found), line))[0]
+                codes.append(code)
+        self.check_some(count)
+        self.num_examples, self.num_skipped = count, self.table.num_skipped
+        self.digest = self.table.digest
+        self.text_hashes = np.array(hashes, np.uint64)
+        if self.has_labels:
+            self._keep_labels({cell: line for cell, (_, line) in found.items()}, codes)
+
+    def _keep_labels(self, lines, codes):
+        """Keeps the labels, and says which examples have none.
+
+        Args:
+          lines: {cell: its first line}. codes: list of N indices of them.
+        """
+        is_training = self.needs_label and self.classes is None
+        self.task = with_separator(self.task, lines)
+        found = read_labels(lines, self.task, self.classes, self.names, not is_training)
+        self.label_names, self.label_sets = tuple(found), tuple(found.values())
+        self.label_lines = tuple(map(lines.get, found))
+        self.labels = tuple(dict.fromkeys(itertools.chain.from_iterable(self.label_sets)))
+        places = {cell: place for place, cell in enumerate(found)}
+        codes = np.array([places.get(cell, -1) for cell in lines], np.int32)[np.array(codes, int)]
+        hashes = [hash_of(*(str(number_in(x) or x) for x in one)) for one in self.label_sets]
+        self.label_hashes = np.array([*hashes, 0], np.uint64)[codes]  # of code -1 the 0
+        blank, has_label = [cell for cell in lines if cell not in found], codes >= 0
+        self.label_codes, spelling = codes, f"{self.task.label!r} is {shown(map(repr, blank))}"
+        if not found:
+            problem = f"no example has a label ({spelling})"
+            self._drop_labels(problem, "name a file that has some", is_expected=blank == [""])
+        elif blank:
+            outcome = "are left out" if self.needs_label else "count in no metric"
+            self.warnings += (
+                f"{np.sum(~has_label):,} of the {self.source.stem} examples have no label "
+                f"({spelling}) and {outcome}",
+            )
+        if self.needs_label:
+            self.label_codes, self.left_out = codes[has_label], frozenset(blank)
+            self.num_examples = len(self.label_codes)
+            self.text_hashes = self.text_hashes[has_label]
+            self.label_hashes = self.label_hashes[has_label]
+        if self.task.kind == "classification" and are_measures(self.labels):
+            self.warnings += (
+                f"{self.task.label!r} has numbers such as {self.labels[0]}, which are taken "
+                "for classes; to predict numbers, give --task_kind=regression",
+            )
+        if is_training and self.task.kind == "multilabel":
+            odd = shown(map(repr, check_cells(self.path, lines, self.labels)))
+            self.warnings += bool(odd) * (
+                f"labels such as {odd} contain what may separate labels, and "
+                f"{self.task.separator} does; if each is several labels, write JSON lists",
+            )
+        classes = self.classes or self.task.labels or self.names
+        if self.has_labels and classes and self.task.kind != "regression":
+            self._check_classes(set(map(plain_label, classes)), is_training)
+
+    def _drop_labels(self, problem, remedy, is_expected=False):
+        """Takes the file for one without labels, and says so; UserError where they are needed."""
+        if self.needs_label:
+            raise UserError(f"{shortened_path(self.path)}: {problem}; {remedy}")
+        self.label, self.has_labels, self.label_codes = None, False, None
+        self.warnings += () if is_expected else (f"{problem}; there are no metrics",)
+
+    def _check_classes(self, classes, is_training):
+        """Says which labels are none of the classes; UserError where the training has one, or an
+        evaluation no other.
+        """
+        lacking = {label: 0 for label in self.labels if label not in classes}
+        sizes = np.bincount(self.label_codes[self.label_codes >= 0]).tolist()
+        for labels, size, line in zip(self.label_sets, sizes, self.label_lines, strict=True):
+            for label in lacking.keys() & labels:
+                if is_training:
+                    raise unknown_label(self, line, label, sorted(classes))
+                lacking[label] += size
+        shares = shown(f"{label} ({number:,})" for label, number in lacking.items())
+        if lacking and len(lacking) == len(self.labels):
+            self._drop_labels(
+                f"none of its labels ({shares}) is one of the model's ({shown(sorted(classes))})",
+                "write them alike, here or in id2label of the model's config.json",
+            )
+        elif lacking:
+            self.warnings += (
+                f"{self.source.stem} labels that the model lacks count as wrong, and not in loss "
+                f"and AUC: {shares}",
+            )
+
+    def _texts(self, cells):
+        return [cells[self.a], "" if self.b is None else cells[self.b]]
+
+    def chunks(self):
+        """Reads the file again: yields Chunks of up to CHUNK_ROWS examples, in order."""
+        rows, number = [], 0
+        for line, cells in self.table.rows():
+            cell = cells[self.label].strip() if self.left_out else None
+            if cell not in self.left_out and self.source.part.takes(self._texts(cells)):
+                rows.append((line, number, cells))
+            number += 1
+            if len(rows) == CHUNK_ROWS:
+                yield self._chunk(rows)
+                rows = []
+        if rows:
+            yield self._chunk(rows)
+
+    def _chunk(self, rows):
+        def column(index):
+            return None if index is None else [cells[index] for _, _, cells in rows]
+
+        labels = column(self.label)
+        return Chunk(
+            lines=[line for line, _, _ in rows],
+            ids=column(self.id) or [str(number) for _, number, _ in rows],
+            texts_a=column(self.a),
+            texts_b=column(self.b),
+            labels=None if labels is None else [label.strip() for label in labels],
+            cells=[cells for _, _, cells in rows],
+        )
+
+    def column(self, name):
+        """A whole column, read anew: the list of all `name` (lines, ids, texts_a, texts_b, labels)
+        of the Chunks, None where these have None.
+        """
+        parts = [getattr(chunk, name) for chunk in self.chunks()]
+        return None if parts[0] is None else [value for part in parts for value in part]
+
+
+def shown(names):
+    return shortened(", ".join(names))
+
+
+def check_alike(task, examples):
+    """UserError unless all Examples are pairs, or all are single texts."""
+    pairs = [part for part in examples if part.has_pairs]
+    for part in examples:
+        if pairs and not part.has_pairs:
+            raise UserError(
+                f"{shortened_path(part.path)}: line 1 has no column {shortened(task.text_b)!r}, "
+                f"but {shortened(os.path.basename(pairs[0].path))} has; add it, or name the "
+                "column with --text_b (--text_b= for single sentences)"
+            )
+
+
+def check_header(table, task, needs_label):
+    """UserError that says what to do about a table without the columns of a TaskSpec, where its
+    first line shows it: it is a row, or has single texts and the task is pairs.
+    """
+    header, wanted = table.header, (task.text_a, task.label) if needs_label else (task.text_a,)
+    if set(wanted) <= set(header):
+        return
+    if table.kind in DIALECTS and table.is_headed and any(map(is_content, header)):
+        first, second = task.text_a, task.text_b or "text_b"
+        names = {
+            1: (first,),
+            2: (first, task.label if needs_label else second),
+            3: (first, second, task.label),
+        }.get(len(header), (first, "..."))
+        raise UserError(
+            f"{shortened_path(table.path)}: "
+            f"line 1 ({shortened(', '.join(header))}) seems to be a row, not a "
+            f"header; name the {len(header)} columns with "
+            f"--columns={','.join(map(shortened, names))}"
+        )
+    rows = (cells for _, cells in itertools.islice(table.rows(), FEW_ROWS))
+    flags = [name for name, *cells in zip(header, *rows, strict=True) if FLAGS.issuperset(cells)]
+    if needs_label and task.label not in header and len(flags) > 1:
+        raise UserError(
+            f"{shortened_path(table.path)}: line 1 has no column {shortened(task.label)!r}, but "
+            f"{len(flags)} of 0 and 1 ({shortened(', '.join(flags))}); name in one column, between "
+            "commas, those with 1, and give --task_kind=multilabel"
+        )
+    single = TASKS["single"]
+    if task.text_a == TASKS["pairs"].text_a not in header and single.text_a in header:
+        raise UserError(
+            f"{shortened_path(table.path)}: line 1 has no column {task.text_a!r} (it has "
+            f"{shortened(', '.join(header))}); for single texts give --task_name=single, else name "
+            "your columns with --text_a and --text_b"
+        )
+
+
+def is_content(title):
+    """Whether a cell of a first line is a number or a text rather than the name of a column."""
+    return number_in(title) is not None or len(title) > 40 or title.count(" ") > 2
+
+
+def find_column(path, header, name, flag):
+    """The index of the column called `name`; UserError unless there is exactly one."""
+    if header.count(name) == 1:
+        return header.index(name)
+    if name in header:
+        raise UserError(
+            f"{shortened_path(path)}: "
+            f"line 1 has {header.count(name)} columns called {shortened(name)!r}; rename all but "
+            "one"
+        )
+    raise UserError(
+        f"{shortened_path(path)}: line 1 has no column {shortened(name)!r} (it has "
+        f"{shortened(', '.join(header), 80)}); name yours with --{flag}"
+    )

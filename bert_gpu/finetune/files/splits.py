@@ -1,0 +1,193 @@
+"""Which rows of which files a fine-tuning trains on, evaluates and predicts."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+import tempfile
+
+import numpy as np
+
+from bert_gpu.base import files
+from bert_gpu.base.environment import Later
+from bert_gpu.base.files import read_json
+from bert_gpu.base.settings import UserError, fields_of, shortened, shortened_path
+from bert_gpu.finetune.config import FILES, STANDARD_INPUT, FinetuneConfig
+from bert_gpu.finetune.files.examples import Loaded, Source, check_alike
+from bert_gpu.finetune.files.tables import Part
+from bert_gpu.finetune.tasks.interface import open_task_type
+from bert_gpu.finetune.tasks.table import find_folder, find_tables
+from bert_gpu.runs.names import RUN
+
+tf = Later("tensorflow")
+
+# what to say where files are named, but not this one, and no folder that may hold it
+MISSING = dict(
+    train="--train_file: there is no file to train on; name one, or its folder with --data_dir",
+    dev="--dev_file: there is no file to evaluate on; name --dev_file or --dev_share, or the "
+    "folder with --data_dir, or leave evaluation out (--nodo_eval)",
+    test="--test_file: there is no file to predict; name --test_file or --predict_file",
+)
+
+NAMED = ("data_dir", "train_file", "dev_file", "test_file")  # settings that say where files are
+SPLIT = ("columns", "dev_share", "test_share")  # and those that say how they are read
+
+
+def with_data_of_run(config, phases, model):
+    """A FinetuneConfig that names no data, with the data on which a model was trained; unchanged
+    where it names all that its phases read, or where no run of the model is known.
+
+    Args:
+      config: of an evaluation or a prediction. phases: its own (config.resolve_phases). model:
+        folder of the fine-tuned model, beside which its run.json is.
+
+    Raises:
+      UserError: run.json cannot be read, or the data are not where the run read them.
+    """
+    path = os.path.join(os.path.dirname(os.path.abspath(model)), RUN)
+    has_all = any(getattr(config, name) for name in NAMED) or (
+        phases == ["predict"] and config.predict_file
+    )
+    if has_all or not os.path.exists(path):
+        return config
+    fields = {name: fields_of(FinetuneConfig)[name] for name in (*NAMED, *SPLIT)}
+    free = read_json(path, "a run's settings", dict(free=fields)).get("free", {})
+    named = {name: free[name] for name in NAMED if free.get(name)}
+    for split in (FILES[phase] for phase in phases):
+        name = f"{split}_file" if f"{split}_file" in named else "data_dir"
+        if name in named and not files.exists(named[name]):
+            raise UserError(
+                f"--{name} is needed: {shortened(os.path.dirname(model))} was trained with "
+                f"--{name}={shortened(named[name])}, which is not there"
+            )
+    how = {name: free[name] for name in SPLIT if free.get(name) and not getattr(config, name)}
+    if "columns" in how:
+        how["columns"] = tuple(how["columns"])
+    return dataclasses.replace(config, **named, **how)
+
+
+def read_splits(task, config, phases, labels=None):
+    """{phase: list of examples (task_types.py)}: one for each file of the phase, such as MNLI's two
+    dev files.
+
+    Args:
+      task: TaskSpec. config: FinetuneConfig. phases: of config.resolve_phases. labels: names of
+        the classes of a trained model; with a training, the classes are those of its file.
+
+    Raises:
+      UserError: a file is missing, or as for the examples of the task type.
+    """
+    check_shares(config)
+    found, task_type = {}, open_task_type(task)
+    for phase in phases:
+        needs_label = phase != "predict"
+        found[phase] = [
+            task_type.open_examples(task, source, needs_label, labels)
+            for source in find_sources(task, config, FILES[phase])
+        ]
+        task = found[phase][0].task  # with the separator of its labels
+        if phase == "train":
+            labels = task.labels or found[phase][0].labels
+    check_alike(task, [part for parts in found.values() for part in parts])
+    for phase in phases[1:] if "train" in found else ():
+        for part in found[phase]:
+            part.warnings += describe_overlap(found["train"][0], part)
+    return found
+
+
+def describe_overlap(train: Loaded, part: Loaded) -> tuple[str, ...]:
+    """A warning of the examples that have the same texts as examples of the training, if any, and
+    of those among them that have another label than each of these.
+    """
+    is_same = np.isin(part.text_hashes, train.text_hashes)
+    own, known = (3 * one.text_hashes + one.label_hashes for one in (part, train))
+    num_others = np.sum(is_same & (part.label_hashes > 0) & ~np.isin(own, known))
+    return bool(is_same.any()) * (
+        f"{np.sum(is_same):,} of the {len(part):,} {part.source.stem} examples "
+        f"({np.mean(is_same):.1%}) have the same texts as training examples, {num_others:,} of "
+        "them with another label; a model may know them by heart, so leave them out of one file",
+    )
+
+
+def find_sources(task, config, split):
+    """The Sources of a split ("train", "dev" or "test"); UserError when there are none."""
+    shares = dict(dev=config.dev_share, test=config.test_share)
+    train_from = config.test_share + config.dev_share
+    part = Part(split, config.test_share, train_from) if train_from else Part()
+    if split == "test" and config.predict_file:
+        return [Source(split, check_file(config.predict_file, "predict_file"))]
+    if shares.get(split):
+        whole = find_sources(task, config, "train")
+        return [Source(split, source.path, part) for source in whole]
+    part = part if split == "train" else Part()
+    if file := getattr(config, f"{split}_file"):
+        return [Source(split, check_file(file, f"{split}_file"), part)]
+    if config.data_dir is None:
+        raise UserError(MISSING[split])
+    check_folder(config.data_dir)
+    stem, endings = task.stems(split)[0], " or .".join(task.endings)
+    tables = find_tables(task, find_folder(task, config.data_dir), split)
+    found = [Source(stem, path, part) for stem, path in tables.items()]
+    if not found:
+        share = ", or give a share of the training file, --dev_share=.1" if split == "dev" else ""
+        raise UserError(
+            f"--data_dir={shortened_path(config.data_dir)}: has no {stem}.{endings}; add one, name "
+            f"another folder, name the file with --{split}_file{share}"
+        )
+    return found
+
+
+def check_folder(path):
+    if not tf.io.gfile.isdir(path):
+        problem = "is a file, not a folder" if tf.io.gfile.exists(path) else "no such folder"
+        raise UserError(
+            f"--data_dir={shortened_path(path)}: "
+            f"{problem}; name the one that holds train.tsv, dev.tsv and "
+            "test.tsv, or name files (--train_file)"
+        )
+
+
+def check_file(path, flag):
+    if not files.exists(path):
+        raise UserError(f"--{flag}={shortened_path(path)}: no such file; name one")
+    return path
+
+
+def check_shares(config):
+    """UserError for shares that leave nothing, or that compete with a file."""
+    if config.dev_share + config.test_share >= 1:
+        raise UserError(
+            f"--dev_share={config.dev_share:g} --test_share={config.test_share:g}: leave nothing "
+            "to train on; give smaller ones"
+        )
+    for split in ("dev", "test"):
+        share, file = getattr(config, f"{split}_share"), getattr(config, f"{split}_file")
+        if share and file:
+            raise UserError(
+                f"--{split}_file={shortened_path(file)}: there is --{split}_share={share:g}, too; "
+                "give one of them"
+            )
+
+
+@contextlib.contextmanager
+def standard_input_spooled(config):
+    """Yields a FinetuneConfig whose --predict_file is a file, also where it was "-": standard input
+    is written to a temporary file first, because it is read more than once. A UserError that names
+    this file calls it standard input. UserError at a terminal, to which nothing is piped.
+    """
+    if config.predict_file != STANDARD_INPUT:
+        yield config
+        return
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError(
+            "--predict_file=-: nothing is piped to standard input; give a file, or pipe one"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "standard-input")
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        try:
+            yield dataclasses.replace(config, predict_file=path)
+        except UserError as error:
+            raise UserError(str(error).replace(path, "standard input")) from error

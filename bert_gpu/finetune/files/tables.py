@@ -1,0 +1,372 @@
+"""Reads the tables of tasks (.tsv, .csv, .jsonl, .json and .parquet) row by row.
+
+A row is its cells as text. Columns of .tsv are separated by tabs, and quotes mean nothing unless
+the whole file shows that they enclose cells; .csv has commas and quotes (RFC 4180); a line of
+.jsonl, or an entry of the array of a .json, is an object, whose keys are the columns. A table is
+read in pieces (but an array), so that its size does not matter, and again for what is written of
+it; a digest shows that it was the same each time.
+"""
+
+import bisect
+import csv
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable
+
+from bert_gpu.base import files
+from bert_gpu.base.environment import Later
+from bert_gpu.base.settings import UserError, shortened, shortened_path
+from bert_gpu.finetune.tasks.table import ENDINGS
+from bert_gpu.text.formats.containers import CONVERT, decoded_lines
+from bert_gpu.text.formats.encodings import check_plain
+
+tf = Later("tensorflow")
+
+DIALECTS = {
+    "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
+    "csv": dict(delimiter=",", strict=True),
+    "quoted": dict(delimiter="\t", strict=True),  # a .tsv whose quotes enclose cells
+}
+# a cell in quotes, a row of such cells and cells without quotes, and what needs quotes in a cell
+QUOTED, NEEDS_QUOTES = re.compile(r'"[^"]*(?:""[^"]*)*"'), re.compile(r'["\t\r\n]')
+CELL = rf'(?:{QUOTED.pattern}|[^"\t\r\n]*)'
+QUOTED_ROW = re.compile(rf"{CELL}(?:\t{CELL})*[\r\n]*")
+QUOTES = "its quotes enclose cells, as in .csv, and are read so"
+SEPARATED = {"tsv": "tabs", "csv": "commas"}  # their columns
+OTHER_DELIMITERS = {  # which a header may have instead, and what to do
+    ";": CONVERT,
+    "|": CONVERT.replace(";", "|"),
+    "\t": "name it .tsv",
+    ",": "name it .csv",
+}
+REMEDIES = {
+    "tsv": "quote texts with a tab, line break or quote, as Python's csv module does",
+    "csv": "a text with a comma or line break needs quotes",
+}
+# some documents exceed the csv module's limit of 131,072
+MAX_CELL_CHARACTERS = 1 << 27
+READ_BYTES, ROWS_PER_BATCH = 1 << 20, 1024
+
+
+class Table:
+    """A table in a file.
+
+    Args of the constructor:
+      path: of the file, whose format is that of `kind_of`.
+      names: of the columns of a .tsv or .csv whose first line may not name them; that line is a
+        header if it has the names `expected`.
+      expected: names of columns. skips_broken: leaves out rows with another number of cells than
+        there are columns, instead of refusing them.
+
+    Attributes:
+      header: names of the columns. notes: (QUOTES,) for a .tsv whose quotes enclose cells, or ().
+      digest: SHA-256 of the file and num_skipped: broken rows, both known when `rows` has been
+      read to its end.
+
+    Raises:
+      UserError: no such file, not in its format, no row at all, other columns than `names`.
+    """
+
+    def __init__(self, path, names=None, expected=(), skips_broken=False):
+        self.path, self.names, self.skips_broken = path, names, skips_broken
+        self.kind, self.expected = kind_of(path), set(expected)
+        self.header, self.digest, self.num_skipped = None, None, 0
+        self.is_headed = True
+        self.notes = (QUOTES,) if self.kind == "tsv" and are_enclosing(path) else ()
+        if next(self.rows(), None) is None:
+            raise UserError(
+                f"{shortened_path(path)}: "
+                f"has no examples; a header line and at least one row are needed"
+            )
+
+    def rows(self):
+        """Yields (line, cells) of each row: the line on which it begins (of parquet: its number),
+        from 1, and its cells, one for each name of `header`.
+        """
+        self.num_skipped = 0
+        if self.kind in DIALECTS:
+            return self._separated_rows()
+        return self._parquet_rows() if self.kind == "parquet" else self._json_rows()
+
+    def _separated_rows(self):
+        csv.field_size_limit(MAX_CELL_CHARACTERS)
+        digest = hashlib.sha256()
+        reader = csv.reader(
+            decoded_lines(read_pieces(self.path, digest), self.path),
+            **DIALECTS["quoted" if self.notes else self.kind],
+        )
+        header, line, blank = None, 1, None
+        try:
+            for cells in reader:
+                if header is None:
+                    header = self._header_of(cells)
+                    self.header = header
+                    if self.is_headed:
+                        line = reader.line_num + 1
+                        continue
+                if not cells and blank is None:  # at the end of the file it is no row
+                    blank = line
+                elif cells and blank is not None:
+                    yield from self._broken(blank, 0)
+                    blank = None
+                if cells and len(cells) == len(header):
+                    yield line, cells
+                elif cells:
+                    yield from self._broken(line, len(cells))
+                line = reader.line_num + 1  # a quoted cell may span several lines
+        except csv.Error as error:
+            raise UserError(
+                f"{shortened_path(self.path)}: "
+                f"line {line} is not valid {self.kind.upper()} ({error}); check its "
+                "quotes"
+            ) from None
+        self._finish(digest)
+
+    def _header_of(self, cells):
+        titles = [title.strip() for title in cells]
+        is_one_text = self.names is not None and len(self.names) == 1
+        if len(titles) == 1 and not is_one_text and not self.expected <= set(titles):
+            check_delimiter(self.path, titles[0], self.kind)
+        self.is_headed = self.names is None or self.expected <= set(titles)
+        if not self.is_headed and len(cells) != len(self.names):
+            raise UserError(
+                f"{shortened_path(self.path)}: "
+                f"line 1 has {len(cells)} columns and is no header (it lacks "
+                f"{shortened(min(self.expected - set(titles)))!r}); --columns must name each "
+                "column, and "
+                f"{len(self.names)} are named: {shortened(', '.join(self.names))}"
+            )
+        return titles if self.is_headed else list(self.names)
+
+    def _broken(self, line, num_cells):
+        """Counts a row with a wrong number of cells, or refuses it."""
+        if not self.skips_broken:
+            where = "the header" if self.is_headed else "its first line"
+            raise UserError(
+                f"{shortened_path(self.path)}: "
+                f"line {line} has {num_cells} columns, {where} {len(self.header)}; "
+                f"{REMEDIES[self.kind]}"
+            )
+        self.num_skipped += 1
+        return ()
+
+    def _json_rows(self):
+        digest = hashlib.sha256()
+        lines = decoded_lines(read_pieces(self.path, digest), self.path)
+        for first, text in enumerate(["".join(lines)] if self.kind == "json" else lines, 1):
+            if not text.strip():
+                continue
+            try:
+                value = files.parse_json(text)
+            except (ValueError, RecursionError) as error:
+                raise self._refused(first, f"is not valid JSON ({str(error)[:60]})") from None
+            for line, record in enumerate(value if self.kind == "json" else [value], first):
+                # an object of objects alone has columns, as pandas writes them
+                if not isinstance(record, dict) or all(
+                    isinstance(x, dict) for x in record.values()
+                ):
+                    raise self._refused(line, "is not an object with a row's cells")
+                self.header = self.header or list(record)
+                missing = [name for name in self.header if name not in record]
+                if missing:
+                    raise self._refused(line, f"has no {missing[0][:60]!r}")
+                yield line, [as_text(record[name]) for name in self.header]
+        self._finish(digest)
+
+    def _refused(self, line, problem):
+        return UserError(
+            f"{shortened_path(self.path)}: {'line' if self.kind == 'jsonl' else 'object'} {line} "
+            f"{problem}; each is an object such as "
+            '{"text_a": "...", "label": "1"}, with the keys of the first'
+        )
+
+    def _parquet_rows(self):
+        import pyarrow
+        from pyarrow import parquet
+
+        row = 0
+        try:
+            with parquet.ParquetFile(self.path, memory_map=True) as file:
+                self.header = list(file.schema_arrow.names)
+                for batch in file.iter_batches(ROWS_PER_BATCH):
+                    columns = [column.to_pylist() for column in batch.columns]
+                    for cells in zip(*columns, strict=True):
+                        row += 1
+                        yield row, [as_text(cell) for cell in cells]
+        except (pyarrow.ArrowException, OSError) as error:
+            problem = " ".join(str(error).split())[:100]
+            raise UserError(
+                f"{shortened_path(self.path)}: cannot be read ({problem}); copy it again"
+            ) from None
+        digest = hashlib.sha256()
+        for _ in read_pieces(self.path, digest):
+            pass
+        self._finish(digest)
+
+    def _finish(self, digest):
+        """Keeps the digest of the whole file. UserError when it has changed since it was read."""
+        self.digest = settled_digest(self.path, digest, self.digest)
+
+
+def are_enclosing(path):
+    """Whether the quotes of a .tsv enclose cells: there are no others, all rows have as many cells,
+    and some of the cells need their quotes, or all of the header have them.
+    """
+    row, widths, needs_quotes = "", set(), False
+    for line in decoded_lines(read_pieces(path, hashlib.sha256()), path):
+        row += line
+        if row.count('"') % 2 and len(row) < READ_BYTES:  # goes on in the next line
+            continue
+        if not QUOTED_ROW.fullmatch(row):
+            return False
+        cells, width = QUOTED.findall(row), QUOTED.sub("", row).count("\t") + 1
+        needs_quotes |= not widths and len(cells) == width
+        needs_quotes |= any(NEEDS_QUOTES.search(cell[1:-1]) for cell in cells)
+        widths |= {width} if row.strip("\r\n") else set()
+        row = ""
+    return needs_quotes and not row and len(widths) == 1
+
+
+def check_delimiter(path, line, kind):
+    """UserError when a header of one column seems to have another delimiter than its table."""
+    found = next((delimiter for delimiter in OTHER_DELIMITERS if delimiter in line), None)
+    if found is not None:
+        shown = "a tab" if found == "\t" else repr(found)
+        raise UserError(
+            f"{shortened_path(path)}: "
+            f"line 1 has {shown} between its columns ({line[:40]!r}), and a .{kind} has "
+            f"{SEPARATED[kind]}; {OTHER_DELIMITERS[found]}"
+        )
+
+
+def settled_digest(path, digest, before):
+    """The hexadecimal digest of a whole file that has been read. before: that of the last time, or
+    None; UserError when it was another.
+    """
+    found = digest.hexdigest()
+    if before not in (None, found):
+        raise UserError(
+            f"{shortened_path(path)}: has changed while it was read; repeat the command"
+        )
+    return found
+
+
+def kind_of(path):
+    """One of ENDINGS, or json (an array): the ending of a path or, where that is another, what the
+    first line looks like.
+    """
+    ending = str(path).rpartition(".")[2].lower()
+    if ending in ENDINGS:
+        return ending
+    begin = next(read_pieces(path, hashlib.sha256()), b"")
+    if begin.startswith(b"PAR1"):
+        return "parquet"
+    line = begin.partition(b"\n")[0]
+    if ending == "json" and begin.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        return "json"
+    return "jsonl" if line.lstrip().startswith(b"{") else "tsv" if b"\t" in line else "csv"
+
+
+def class_names(path, column):
+    """Names of the classes that the numbers in a column of a .parquet, or in its lists, stand for,
+    as the `datasets` of Hugging Face note them in its schema; () without such a note.
+    """
+    from pyarrow import parquet
+
+    noted = (parquet.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
+    try:
+        feature = json.loads(noted)["info"]["features"][column]
+        while isinstance(feature, list) or "feature" in feature:  # of a list: that of its entries
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        return tuple(map(str, feature["names"]))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ()
+
+
+def as_text(value):
+    """A value of JSON or parquet as the text of a cell; null is empty."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def read_pieces(path, digest):
+    """Yields the bytes of a file in pieces, which also go into a hash. UserError when it cannot be
+    read, or is an archive.
+    """
+    files.check_regular(path)
+    is_first = True
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            while piece := file.read(READ_BYTES):
+                if is_first:
+                    check_plain(path, piece)
+                    is_first = False
+                digest.update(piece)
+                yield piece
+    except (tf.errors.OpError, OSError) as error:
+        reason = "it is a folder" if tf.io.gfile.isdir(path) else getattr(error, "message", error)
+        raise UserError(
+            f"{shortened_path(path)}: cannot be read ({shortened(reason)}); a table is needed"
+        ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Which rows of a table belong to a split: "test" has those whose `share_of` is below test_to,
+    "train" those from train_from on and those whose number is in train_only, "dev" the others.
+    split: None = all rows.
+    """
+
+    split: str | None = None
+    test_to: float = 0.0
+    train_from: float = 0.0
+    train_only: frozenset[float] = frozenset()
+
+    def takes(self, texts):
+        return self.split is None or self.split == self._split_of(share_of(texts))
+
+    def _split_of(self, share: float) -> str:
+        if share >= self.train_from or share in self.train_only:
+            return "train"
+        return "test" if share < self.test_to else "dev"
+
+    def fitted(self, shares: Iterable[float]) -> "Part":
+        """The Part whose bounds are moved up where "test" or "dev" would have none of a table's
+        texts, so that it has the next one, unless nothing would be left to train on. shares: the
+        `share_of` of all rows.
+        """
+        texts, begin, bounds = sorted(set(shares)), 0, []
+        for low, high in ((0.0, self.test_to), (self.test_to, self.train_from)):
+            is_empty = low < high and bisect.bisect_left(texts, high) <= begin < len(texts) - 1
+            bounds.append(math.nextafter(texts[begin], 1) if is_empty else max([high, *bounds]))
+            begin = bisect.bisect_left(texts, bounds[-1])
+        return dataclasses.replace(self, test_to=bounds[0], train_from=bounds[1])
+
+    def describe(self) -> str:
+        """The range of `share_of` of its rows, "" of all rows."""
+        if self.split is None:
+            return ""
+        bounds = (0.0, self.test_to, self.train_from, 1.0)
+        place = ("test", "dev", "train").index(self.split)
+        low, high = bounds[place : place + 2]
+        only = f", {len(self.train_only)} texts only to train" if self.train_only else ""
+        return f", share {low:g} to {high:g}{only}"
+
+
+def share_of(texts):
+    """A number in [0, 1) that depends on the texts of an example alone, not on their order, so
+    that equal examples stay in one split whenever and wherever a table is split.
+    """
+    return hash_of(*texts) / 2**64
+
+
+def hash_of(*texts: str | None) -> int:
+    """A number in [0, 2**64) that depends on some texts and not on their order."""
+    joined = "\0".join(sorted(text or "" for text in texts)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(joined).digest()[:8], "big")

@@ -1,0 +1,1 @@
+"""Kinds of tasks: the table of known tasks, and one module per kind."""

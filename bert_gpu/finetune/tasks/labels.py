@@ -1,0 +1,122 @@
+"""Labels as the cells of a column hold them: which classes a cell names, and which cells are none.
+
+Several labels in a cell are a list, as JSON, Python or NumPy write it, or have a separator between
+them, which the whole column decides.
+
+A row without a label holds one of BLANK, or -1 where the labels are not all numbers or something
+names the classes: among numbers -1 is a class, as in -1, 0, 1 for sentiment.
+"""
+
+import ast
+import contextlib
+import dataclasses
+import re
+
+from bert_gpu.base import files
+from bert_gpu.base.settings import UserError, shortened
+from bert_gpu.finetune.tasks import table
+from bert_gpu.finetune.tasks.problem_types import SEPARATOR, are_numbers, plain_label
+
+BLANK = ("", "-", "nan")  # cells without a label, in lower case
+MINUS_ONE = "-1"
+SEPARATORS = (";", "|", SEPARATOR)
+# a string or a number of a Python list, tuple or set, or of a NumPy array, which has no commas
+ITEM = r"'(?:[^'\\]|\\.)*'|" + r'"(?:[^"\\]|\\.)*"|-?\d+\.?\d*'
+LIST = re.compile(rf"(?s)[\[({{]\s*(?:(?:{ITEM})(?:[\s,]+(?:{ITEM}))*)?[\s,]*[\])}}]")
+ONE_HOT = re.compile(r"(?i)\[?\s*(?:(?:[01]\.?0*|true|false)(?:[\s,;|]+|(?=\])|$)){2,}\]?")
+
+
+def read_labels(cells, task, classes=None, names=(), may_lack=False):
+    """{cell: its labels, a tuple of str}, of the cells that hold labels; where there may be several
+    an empty cell is no label among them, which is an answer.
+
+    Args:
+      cells: all distinct cells of a file. task: TaskSpec. classes: those of the training or the
+        model, None where these cells tell them. names: that the schema of the file gives to the
+        classes 0, 1 and so on; a model whose classes are other numbers was trained without them.
+      may_lack: whether a file that says -1 everywhere, or nothing, has no labels.
+    """
+    known = frozenset(map(plain_label, classes or task.labels or ()))
+    are_indices = bool(known) and are_numbers(known) and not known <= set(names)
+    indices = {} if are_indices else {str(index): name for index, name in enumerate(names)}
+    found = {
+        cell: labels
+        for cell in cells
+        if (labels := labels_in(cell, task)) == [] or cell.lower() not in BLANK or cell in known
+    }
+    own = {label for labels in found.values() for label in labels}
+    if may_lack and own <= {MINUS_ONE} - known:
+        return {}
+    is_named = bool(names or task.labels) or not are_numbers(known or own)
+    is_class = task.kind == "regression" or (MINUS_ONE in known and not indices) or not is_named
+    return {
+        cell: tuple(indices.get(label, label) for label in labels)
+        for cell, labels in found.items()
+        if is_class or labels != [MINUS_ONE]
+    }
+
+
+def labels_in(cell: str, task: table.TaskSpec) -> list[str]:
+    """The labels in a cell, as `plain_label` has them, without repetitions."""
+    if task.kind != "multilabel":
+        return [plain_label(cell)]
+    listed = listed_labels(cell)
+    texts = map(str.strip, cell.split(task.separator or SEPARATOR) if listed is None else listed)
+    return list(dict.fromkeys(plain_label(text) for text in texts if text))
+
+
+def listed_labels(cell: str) -> list[str] | None:
+    """The labels of a cell that is a list, as JSON, Python and NumPy write it; None of any other
+    cell.
+    """
+    if cell == "set()":  # Python's, without a member
+        return []
+    with contextlib.suppress(ValueError, RecursionError):
+        values = files.parse_json(cell)
+        are_labels = isinstance(values, list) and {*map(type, values)} <= {str, int, float, bool}
+        return list(map(str, values)) if are_labels else None
+    with contextlib.suppress(ValueError, SyntaxError):
+        if LIST.fullmatch(cell):
+            return [str(ast.literal_eval(item)) for item in re.findall(f"(?s){ITEM}", cell)]
+    return None
+
+
+def with_separator(task: table.TaskSpec, cells: dict) -> table.TaskSpec:
+    """The task with the separator of the cells of a column, unless it has one: of those that occur
+    the one by whose labels the cells repeat each other most; beside lists one that no label has.
+    """
+    if task.kind != "multilabel" or task.separator is not None:
+        return task
+    lists = {cell: listed_labels(cell) for cell in cells}
+    plain = [cell for cell, labels in lists.items() if labels is None]
+
+    def rank(separator: str) -> tuple:
+        parts = [part.strip() for cell in plain for part in cell.split(separator)]
+        is_unused = not any(separator in cell for cell in plain)
+        return (
+            is_unused,
+            any(separator in label for labels in lists.values() for label in labels or ()),
+            len(set(parts)) / max(1, len(parts)),
+            is_unused and separator != SEPARATOR,
+        )
+
+    return dataclasses.replace(task, separator=min(SEPARATORS, key=rank))
+
+
+def check_cells(path: str, lines: dict[str, int], labels: tuple[str, ...]) -> list[str]:
+    """UserError for cells of several labels that are one-hot vectors, or lists that cannot be read.
+    Returns the labels that contain a separator.
+
+    lines: {cell: its first line} of a training file. labels: those in it.
+    """
+    cells = [cell for cell in lines if cell.lower() not in BLANK]
+    sizes = {len(re.split(r"[\s,;|]+", cell.strip("[ ]"))) for cell in cells}
+    are_one_hot = len(sizes) == 1 and all(map(ONE_HOT.fullmatch, cells))
+    for cell in cells:
+        if are_one_hot or (cell[0] + cell[-1] in ("[]", "{}") and listed_labels(cell) is None):
+            raise UserError(
+                f"{path}: line {lines[cell]} has {shortened(repr(cell))}, "
+                f"{'a one-hot vector, which names no labels' if are_one_hot else 'no list'}; write "
+                'the names of its labels, such as a,b or ["a", "b"]'
+            )
+    return [label for label in labels if any(one in label for one in SEPARATORS)]

@@ -1,0 +1,143 @@
+"""The best answers to questions, from the scores of the tokens of their rows.
+
+As in Google's run_squad the candidates are pairs of the best first and last tokens of each row,
+each token in the row that shows most of its context. Other than there the characters of a token are
+known (offsets.py), so that answers are cut out of the context itself.
+
+Legend: R rows, T tokens of a row, K best tokens of a row, P pairs.
+"""
+
+import typing
+
+import numpy as np
+
+from bert_gpu.finetune.tasks.windows import best_windows
+
+NO_ANSWER = 0  # the token, [CLS], that stands for it
+
+
+class Best(typing.NamedTuple):
+    """What is kept of the scores of a row: the K best first and last tokens, the best first, with
+    their scores, and the score of no answer as first and as last; float64.
+    """
+
+    starts: np.ndarray
+    start_scores: np.ndarray
+    ends: np.ndarray
+    end_scores: np.ndarray
+    null_scores: tuple[float, float]
+
+
+def best_of(scores, number):
+    """The Best of the scores (T, 2) of a row's tokens, `number` of them; of equals the first."""
+    order = np.argsort(-scores, axis=0, kind="stable")[:number]
+    chosen = np.take_along_axis(scores, order, 0)
+    null = tuple(scores[NO_ANSWER].tolist())
+    return Best(order[:, 0], chosen[:, 0], order[:, 1], chosen[:, 1], null)
+
+
+class Predicted(typing.NamedTuple):
+    """What is predicted of questions, by id: answers (text, "" for none), n_best (list of
+    {"text", "probability", "start_logit", "end_logit"}, the best first), null_odds (score of no
+    answer less that of the best answer; None where every question has an answer).
+    """
+
+    answers: dict
+    n_best: dict
+    null_odds: dict | None
+
+
+def predict(examples, rows, problem_type, tokens, outputs):
+    """Predicted of the questions of examples.
+
+    Args:
+      examples: squad.Questions. rows: encoded.EncodedExamples. problem_type:
+        question_answering.Answers. tokens: TokenConfig. outputs: list of R Best.
+    """
+    found = Predicted({}, {}, {} if problem_type.allows_none else None)
+    bounds = np.searchsorted(rows.origin.questions, np.arange(len(examples) + 1))
+    for index, question in enumerate(examples.questions):
+        of_question = range(bounds[index], bounds[index + 1])
+        context = examples.contexts[question.context]
+        pairs = candidates(rows, index, of_question, outputs, tokens)
+        null = min((outputs[row].null_scores for row in of_question), key=sum)
+        entries = n_best(context, pairs, problem_type, null)
+        best = next((entry for entry in entries if entry["text"]), None)
+        answer = entries[0]["text"]
+        if problem_type.allows_none:
+            odds = sum(null)
+            if best is not None:
+                odds -= best["start_logit"] + best["end_logit"]
+            is_none = best is None or odds > tokens.null_score_diff_threshold
+            answer = "" if is_none else best["text"]
+            found.null_odds[question.id] = odds
+        found.answers[question.id], found.n_best[question.id] = answer, entries
+    return found
+
+
+class Pairs(typing.NamedTuple):
+    """Possible answers to a question: their first and last characters + 1, and their scores, (P,)
+    each, in the order of rows and of their best tokens.
+    """
+
+    begins: np.ndarray
+    ends: np.ndarray
+    start_scores: np.ndarray
+    end_scores: np.ndarray
+
+
+def candidates(rows, index, of_question, outputs, tokens):
+    """The Pairs of a question's best tokens that may be an answer: inside the context, in order, of
+    at most --max_answer_length tokens, the first one in the row that shows most of its context.
+
+    Args:
+      index: of the question. of_question: range of its rows. outputs: list of R Best.
+    """
+    origin, found = rows.origin, []
+    here = slice(of_question.start, of_question.stop)
+    base, limit = origin.splits[origin.contexts[index]], origin.splits[origin.contexts[index] + 1]
+    firsts = rows.first_lengths[here]
+    lengths = np.diff(rows.splits[of_question.start : of_question.stop + 1]) - firsts - 1
+    owners = best_windows(origin.starts[here], lengths, limit - base)
+    for window, row in enumerate(of_question):
+        best, shift = outputs[row], origin.starts[row] - firsts[window]
+        first, last = (grid.T.reshape(-1) for grid in np.meshgrid(best.starts, best.ends))
+        start_scores, end_scores = (
+            grid.T.reshape(-1) for grid in np.meshgrid(best.start_scores, best.end_scores)
+        )
+        end = firsts[window] + lengths[window]
+        fits = (first >= firsts[window]) & (first <= last) & (last < end)
+        fits &= last - first < tokens.max_answer_length
+        first, last = first[fits] + shift, last[fits] + shift
+        is_owner = owners[first] == window
+        first, last = first[is_owner] + base, last[is_owner] + base
+        scores = start_scores[fits][is_owner], end_scores[fits][is_owner]
+        found.append((origin.begins[first], origin.ends[last], *scores))
+    return Pairs(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+def n_best(context, pairs, problem_type, null):
+    """The best answers of different texts, at most n_best_size of them, as Predicted.n_best has
+    them; with allows_none also no answer, "". null: its scores as first and as last.
+    """
+    begins, ends, start_scores, end_scores = (values.tolist() for values in pairs)
+    texts = [context[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    rows = list(zip(texts, start_scores, end_scores, strict=True))
+    if problem_type.allows_none:
+        rows.append(("", *null))
+    rows.sort(key=lambda row: row[1] + row[2], reverse=True)
+    chosen = {}
+    for row in rows:
+        if len(chosen) == problem_type.n_best_size:
+            break
+        chosen.setdefault(row[0], row)
+    if problem_type.allows_none:
+        chosen.setdefault("", ("", *null))
+    entries = list(chosen.values()) or [("", 0.0, 0.0)]
+    totals = np.array([first + last for _, first, last in entries])
+    shares = np.exp(totals - totals.max())
+    shares /= shares.sum()
+    return [
+        dict(text=text, probability=share, start_logit=first, end_logit=last)
+        for (text, first, last), share in zip(entries, shares.tolist(), strict=True)
+    ]

@@ -1,0 +1,121 @@
+"""Where the pieces of a text stand in it: the characters that each is made of.
+
+A tokenizer's cleaning may change the length of a text. SentencePiece reports offsets itself; for
+WordPiece they are found by cutting the text first: into Google's words (white space, punctuation,
+Chinese characters; text/tokenizers/basic.py), whose characters are known, and a word of several
+pieces character by character. The pieces themselves are those of the whole text: where cutting at
+punctuation would change them (a sigma before an apostrophe), `places_between_spaces` finds theirs.
+
+Legend: T pieces of a text.
+"""
+
+import re
+
+import numpy as np
+
+from bert_gpu.text.tokenizers import basic
+
+SPACE, SINGLE, LETTER = " ", ".", "a"  # the kinds of characters
+WORD = "a+|[.]"  # of kinds
+
+
+def kind_of(code):
+    """SPACE, SINGLE (a word of its own) or LETTER (also what cleaning removes)."""
+    cleaned = basic.clean(code)
+    if cleaned == " ":
+        return SPACE
+    is_single = isinstance(cleaned, str) or basic.is_punctuation(chr(code))
+    return SINGLE if is_single and cleaned is not None else LETTER
+
+
+KINDS = basic.Table(kind_of)
+
+
+def spans_of(text, pattern):
+    """[(begin, end)] of the parts of a text whose characters' kinds match a regular expression."""
+    return [found.span() for found in re.finditer(pattern, text.translate(KINDS))]
+
+
+def locate_pieces(tokenizer, texts):
+    """For each text (ids, begins, ends), int32 (T,): its pieces and the characters, from `begin` to
+    before `end`, that each stands for.
+    """
+    whole, whole_splits = tokenizer.tokenize(texts)
+    if hasattr(tokenizer, "locate"):
+        parts = np.split(whole, whole_splits[1:-1])
+        return [told_places(tokenizer, *one) for one in zip(texts, parts, strict=True)]
+    words = [spans_of(text, WORD) for text in texts]
+    parts = [text[a:b] for text, spans in zip(texts, words, strict=True) for a, b in spans]
+    ids, splits = tokenizer.tokenize(parts)
+    found, first = [], 0
+    for text, spans, start, end in zip(
+        texts, words, whole_splits[:-1], whole_splits[1:], strict=True
+    ):
+        bounds = splits[first : first + len(spans) + 1]
+        first += len(spans)
+        pieces = whole[start:end]
+        if np.array_equal(ids[bounds[0] : bounds[-1]], pieces):
+            begins, ends = places_of(tokenizer, text, spans, pieces, bounds - bounds[0])
+        else:
+            begins, ends = places_between_spaces(tokenizer, text, pieces)
+        found.append((pieces, begins, ends))
+    return found
+
+
+def told_places(tokenizer, text, ids):
+    """(ids, begins, ends) of a text of which the tokenizer tells the places."""
+    found = tokenizer.locate(text)
+    if found is None or len(found[0]) != len(ids):
+        found = places_between_spaces(tokenizer, text, ids)
+    return ids, *found
+
+
+def places_of(tokenizer, text, spans, ids, bounds):
+    """(begins, ends) of the pieces of a text's words. bounds: of each word among the pieces."""
+    counts = np.diff(bounds)
+    limits = np.array(spans, np.int32).reshape(-1, 2)
+    begins, ends = (np.repeat(limits[:, side], counts) for side in (0, 1))
+    for word in np.flatnonzero(counts > 1):
+        first, last = bounds[word], bounds[word + 1]
+        begin, end = spans[word]
+        inner = places_in_word(tokenizer, text[begin:end], ids[first:last])
+        if inner is not None:
+            begins[first:last], ends[first:last] = inner[0] + begin, inner[1] + begin
+    return begins, ends
+
+
+def places_in_word(tokenizer, word, ids):
+    """(begins, ends) of the pieces of one word; None when their letters are not those of the word,
+    as of [UNK].
+    """
+    letters = ["".join(found) for found in basic.split_words(list(word), tokenizer.do_lower_case)]
+    pieces = [piece.removeprefix("##") for piece in tokenizer.pieces(ids)]
+    if "".join(letters) != "".join(pieces):
+        return None
+    owners = np.repeat(np.arange(len(word)), [len(letter) for letter in letters])
+    lasts = np.cumsum([len(piece) for piece in pieces])
+    begins = owners[np.append(0, lasts[:-1])]
+    # what cleaning removes, such as a combining accent, belongs to the letter before it
+    return begins, np.maximum(owners[lasts - 1] + 1, np.append(begins[1:], len(word)))
+
+
+def places_between_spaces(tokenizer, text, ids):
+    """(begins, ends) of the pieces of a text that are not those of its words alone. Between two
+    spaces, the offsets of the words' own pieces if these match the pieces of the whole text, else
+    the whole stretch between the spaces; if even those pieces differ, the whole text.
+    """
+    limits = spans_of(text, "[a.]+")
+    found, splits = tokenizer.tokenize([text[begin:end] for begin, end in limits])
+    begins, ends = np.zeros(len(ids), np.int32), np.full(len(ids), len(text), np.int32)
+    if not np.array_equal(found, ids):
+        return begins, ends
+    for (begin, end), first, last in zip(limits, splits[:-1], splits[1:], strict=True):
+        part, here = text[begin:end], slice(first, last)
+        spans = spans_of(part, WORD)
+        inner, bounds = tokenizer.tokenize([part[a:b] for a, b in spans])
+        begins[here], ends[here] = 0, end - begin
+        if np.array_equal(inner, ids[here]):
+            begins[here], ends[here] = places_of(tokenizer, part, spans, inner, bounds)
+        begins[here] += begin
+        ends[here] += begin
+    return begins, ends

@@ -1,0 +1,153 @@
+"""Pictures of what a classifier gets right: confusion matrix, ROC curve, reliability; of a
+regression predicted against true numbers. PNG files, drawn by matplotlib.
+
+Reliability: of the predictions in a bin of confidence, the share that is right (Guo et al. 2017,
+arXiv 1706.04599, section 2); a calibrated classifier lies on the diagonal.
+
+Legend: N examples, C classes.
+"""
+
+import os
+import re
+
+import numpy as np
+
+from bert_gpu.base.settings import UserError
+
+FOLDER, SUFFIX = "pictures", ".png"
+MAX_CLASSES = 30  # that a matrix has room for the numbers of
+BINS = 10
+
+
+def check_pictures():
+    """UserError unless matplotlib is there."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "--pictures: needs the package matplotlib; pip install 'bert-gpu[report]', or leave "
+            "the flag out"
+        ) from error
+
+
+def draw(output_dir, stem, task, labels, outputs, targets):
+    """Writes the pictures of one file's predictions; returns their paths.
+
+    Args:
+      stem: of the file, which names the pictures. task: TaskSpec. labels: names of the classes.
+      outputs, targets: of the problem type, float64 (N, C) and (N,); (N, C) for several labels.
+        Classes that the model lacks are left out.
+    """
+    folder = os.path.join(output_dir, FOLDER)
+    if task.kind == "regression":
+        drawn = {"scatter": scatter(outputs[:, 0], targets)}
+    elif task.kind == "multilabel":
+        drawn = {"roc": roc(labels, outputs, targets)}
+    else:
+        outputs, targets = outputs[targets < len(labels)], targets[targets < len(labels)]
+        one_hot = np.eye(len(labels))[targets]
+        drawn = {
+            "confusion": confusion(labels, np.argmax(outputs, -1), targets),
+            "roc": roc(labels, outputs, one_hot),
+            "reliability": reliability(outputs, targets),
+        }
+    paths = []
+    os.makedirs(folder, exist_ok=True)
+    for name, figure in drawn.items():
+        paths.append(os.path.join(folder, f"{stem}-{name}{SUFFIX}"))
+        figure.savefig(paths[-1], dpi=120)
+    return paths
+
+
+def is_picture(path):
+    """Whether `draw` wrote a file, or was killed before it had begun to."""
+    if not re.fullmatch(r".+-(scatter|confusion|roc|reliability)\.png", os.path.basename(path)):
+        return False
+    with open(path, "rb") as file:
+        begin = file.read(200)
+    return not begin or (begin.startswith(b"\x89PNG") and b"Software\0Matplotlib" in begin)
+
+
+def new_figure(title, xlabel, ylabel):
+    """(figure, axes) with a title; not of pyplot, which would keep it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 4.4), layout="constrained")
+    axes = figure.subplots()
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    return figure, axes
+
+
+def confusion(labels, predictions, targets):
+    """The numbers of examples by true and predicted class, shaded by their share of the row."""
+    counts = count_pairs(len(labels), predictions, targets)
+    figure, axes = new_figure("Confusion", "predicted", "true")
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    names = [label if len(label) <= 12 else f"{label[:11]}..." for label in labels]
+    if len(labels) <= MAX_CLASSES:
+        axes.set_xticks(range(len(labels)), names, rotation=45, ha="right")
+        axes.set_yticks(range(len(labels)), names)
+        for row, column in np.ndindex(counts.shape):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, counts[row, column], ha="center", va="center", color=colour)
+    return figure
+
+
+def count_pairs(num_classes, predictions, targets):
+    """int64 (C, C): how many examples of each class (row) are predicted as each (column)."""
+    pairs = np.asarray(targets) * num_classes + np.asarray(predictions)
+    return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def roc(labels, outputs, one_hot):
+    """A curve for each class against the rest, of two classes for the second alone; without those
+    that do not occur or are all there is.
+    """
+    from sklearn.metrics import auc, roc_curve
+
+    figure, axes = new_figure("ROC", "false positive rate", "true positive rate")
+    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+    is_pair = len(labels) == 2 and bool(np.all(one_hot.sum(-1) == 1))
+    for index in [1] if is_pair else range(len(labels)):
+        if 0 < one_hot[:, index].sum() < len(one_hot):
+            false, true, _ = roc_curve(one_hot[:, index], outputs[:, index])
+            axes.plot(false, true, label=f"{labels[index][:20]}: {auc(false, true):.3f}")
+    if len(axes.lines) > 1 and len(labels) <= MAX_CLASSES:
+        axes.legend(title="area", fontsize="small", loc="lower right")
+    return figure
+
+
+def reliability(outputs, targets):
+    """The share of right predictions by confidence, and how many have it."""
+    figure, axes = new_figure("Reliability", "confidence", "share that is right")
+    confidence, right, number = calibration(outputs, targets)
+    error = np.sum(number * np.abs(right - confidence)) / number.sum()
+    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+    axes.scatter(confidence, right, s=20 + 300 * number / number.sum())
+    axes.set_title(f"Reliability (expected calibration error {error:.3f})")
+    axes.set(xlim=(0, 1.02), ylim=(0, 1.02))
+    return figure
+
+
+def calibration(outputs, targets):
+    """(mean confidence, share that is right, number of predictions) of each bin of confidence that
+    has any, each (K,).
+    """
+    confidence, right = outputs.max(-1), np.argmax(outputs, -1) == targets
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    number = np.bincount(bins, minlength=BINS)
+    used = number > 0
+    means = [
+        np.bincount(bins, weights=values, minlength=BINS)[used] / number[used]
+        for values in (confidence, right)
+    ]
+    return *means, number[used]
+
+
+def scatter(values, targets):
+    figure, axes = new_figure("Predicted and true", "true", "predicted")
+    axes.scatter(targets, values, s=8, alpha=0.5)
+    ends = [min(np.min(values), np.min(targets)), max(np.max(values), np.max(targets))]
+    axes.plot(ends, ends, color="0.7", linewidth=1)
+    return figure

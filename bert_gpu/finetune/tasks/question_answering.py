@@ -1,0 +1,264 @@
+"""The task type of squad: a span of its context answers each question; see task_types.TaskType.
+
+Rows are [CLS] question [SEP] window of the context [SEP]. The head scores each token as the
+answer's first and as its last; [CLS] as both stands for no answer. n_best.py makes answers of it.
+
+Legend: N questions, R rows, T tokens, B batch, S sequence.
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import typing
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.base.settings import UserError
+from bert_gpu.finetune import results
+from bert_gpu.finetune.files.disk_array import DiskArray
+from bert_gpu.finetune.files.encoded import LENGTH_MULTIPLE, EncodedExamples
+from bert_gpu.finetune.files.squad import Questions
+from bert_gpu.finetune.tasks import problem_types, squad_metrics
+from bert_gpu.finetune.tasks.heads import SPAN
+from bert_gpu.finetune.tasks.interface import check_texts_only
+from bert_gpu.finetune.tasks.n_best import NO_ANSWER, best_of, predict
+from bert_gpu.finetune.tasks.offsets import locate_pieces
+from bert_gpu.finetune.tasks.windows import cut_windows
+from bert_gpu.model.heads import cross_entropy
+from bert_gpu.text.framing import ranges
+
+HEAD, PREDICTED = SPAN, results.ANSWERS
+CONTEXTS_PER_CALL = 512  # that are tokenized at once
+
+
+class Origin(typing.NamedTuple):
+    """Where rows come from.
+
+    questions: int64 (R,), index of each row's question. starts: int64 (R,), place of its window
+    among the pieces of the context. splits: int64, of each context among `begins` and `ends`, int32
+    arrays of the characters of their pieces. contexts: int64 (N,) of the questions.
+    """
+
+    questions: np.ndarray
+    starts: np.ndarray
+    contexts: np.ndarray
+    splits: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers(problem_types.ProblemType):
+    """The first and the last token of an answer; the loss is the mean of their cross-entropies.
+
+    allows_none: whether a question may have no answer. n_best_size: tokens that are
+    kept of a row.
+    """
+
+    allows_none: bool = False
+    n_best_size: int = 20
+    head = HEAD
+
+    def losses(self, logits, targets):
+        """float32 (B, S, 2) and int32 (B, 2) -> float32 (B,)."""
+        first, last = tf.unstack(logits, axis=-1)
+        return (cross_entropy(first, targets[:, 0]) + cross_entropy(last, targets[:, 1])) / 2
+
+    def weights(self, targets):
+        return tf.ones_like(targets[:, 0], tf.float32)
+
+    def kept(self, logits, batch):
+        """An n_best.Best of each row."""
+        lengths = batch["input_mask"].sum(-1)
+        wide = logits.astype(np.float64)
+        rows = zip(wide, lengths, strict=True)
+        return [best_of(scores[:length], self.n_best_size) for scores, length in rows]
+
+    def joined(self, rows):
+        return rows
+
+
+def check(settings):
+    check_texts_only(settings, "squad")
+
+
+def open_examples(task, source, needs_label, labels):
+    return Questions(task, source, needs_label)
+
+
+def find_labels(task, examples):
+    return ()
+
+
+def defaults(examples):
+    return dict(
+        doc_stride=128, max_query_length=64, version_2_with_negative=examples.has_impossible
+    )
+
+
+def make_problem_type(settings, task, labels, examples):
+    problem_types.check_plain_loss(settings.run, task)
+    tokens = settings.tokens
+    return Answers(tokens.version_2_with_negative, tokens.n_best_size)
+
+
+def encode(examples, problem_type, start, settings, max_seq_length, folder):
+    """EncodedExamples with labels int32 (R, 2), and an Origin."""
+    tokens, questions = settings.tokens, examples.questions
+    if max_seq_length < tokens.max_query_length + 4:
+        raise UserError(
+            f"--max_seq_length={max_seq_length}: leaves no room beside a question of "
+            f"--max_query_length={tokens.max_query_length} tokens; raise it, or lower that"
+        )
+    ids, begins, ends = DiskArray(folder), DiskArray(folder), DiskArray(folder)
+    lengths, firsts, rows = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)], []
+    sizes, labels = [np.zeros(1, np.int64)], [np.zeros((0, 2), np.int32)]
+    asked = itertools.groupby(enumerate(questions), lambda one: one[1].context)
+    while chunk := [list(group) for _, group in itertools.islice(asked, CONTEXTS_PER_CALL)]:
+        contexts = [examples.contexts[group[0][1].context] for group in chunk]
+        located = locate_pieces(start.tokenizer, contexts)
+        cut = cut_rows(start.tokenizer, chunk, located, tokens, max_seq_length)
+        ids.append(cut.ids)
+        lengths.append(cut.lengths)
+        firsts.append(cut.firsts)
+        rows.append(cut.rows)
+        labels.append(cut.labels)
+        for _, begin, end in located:
+            begins.append(begin)
+            ends.append(end)
+        sizes.append(np.array([len(pieces) for pieces, _, _ in located], np.int64))
+    numbers = np.concatenate(rows)
+    # contexts without questions have no pieces here
+    of_questions = np.array([one.context for one in questions], np.int64)
+    origin = Origin(
+        questions=numbers[:, 0],
+        starts=numbers[:, 1],
+        contexts=np.unique(of_questions, return_inverse=True)[1],
+        splits=np.cumsum(np.concatenate(sizes)),
+        begins=begins.finish(),
+        ends=ends.finish(),
+    )
+    is_fixed = settings.run.padding == "fixed" or start.encoder.fixed_length
+    return EncodedExamples(
+        ids=ids.finish(),
+        splits=np.cumsum(np.concatenate(lengths)),
+        first_lengths=np.concatenate(firsts),
+        labels=np.concatenate(labels) if examples.is_training else None,
+        max_seq_length=max_seq_length,
+        num_truncated=0,
+        padding="fixed" if is_fixed else settings.run.padding,
+        length_multiple=max_seq_length if is_fixed else LENGTH_MULTIPLE,
+        origin=origin,
+    )
+
+
+class Cut(typing.NamedTuple):
+    """Rows: ids int32 (T,) of all, lengths and firsts (tokens of [CLS] question [SEP]) int64 (R,),
+    rows int64 (R, 2), of (question, place of the window in its context), labels int32 (R, 2).
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    firsts: np.ndarray
+    rows: np.ndarray
+    labels: np.ndarray
+
+
+def cut_rows(tokenizer, chunk, located, tokens, max_seq_length):
+    """The Cut of questions.
+
+    Args:
+      chunk: for each context the list of (index, squad.Question) on it. located: of
+        `locate_pieces`. tokens: TokenConfig.
+    """
+    asked, asked_splits = tokenizer.tokenize([one.text for group in chunk for _, one in group])
+    counts = np.minimum(np.diff(asked_splits), tokens.max_query_length)
+    bounds = np.cumsum([0, *(len(pieces) for pieces, _, _ in located)])
+    found, labels, number = [], [], 0
+    for (pieces, begins, ends), base, group in zip(located, bounds[:-1], chunk, strict=True):
+        for index, question in group:
+            room = max_seq_length - 3 - counts[number]
+            starts, lengths = cut_windows(len(pieces), room, tokens.doc_stride)
+            span = answer_pieces(question, begins, ends)
+            for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+                found.append((index, start, base + start, length, number))
+                inside = span is not None and start <= span[0] and span[1] < start + length
+                shift = counts[number] + 2 - start
+                labels.append((span[0] + shift, span[1] + shift) if inside else (NO_ANSWER,) * 2)
+            number += 1
+    index, start, place, length, number = np.array(found, np.int64).T
+    query = counts[number]
+    splits = np.cumsum(np.append(0, query + length + 3))
+    ids = np.full(splits[-1], tokenizer.sep_id, np.int32)
+    ids[splits[:-1]] = tokenizer.cls_id
+    ids[ranges(splits[:-1] + 1, query)] = asked[ranges(asked_splits[number], query)]
+    context = np.concatenate([pieces for pieces, _, _ in located])
+    ids[ranges(splits[:-1] + query + 2, length)] = context[ranges(place, length)]
+    rows = np.stack([index, start], 1)
+    return Cut(ids, query + length + 3, query + 2, rows, np.array(labels, np.int32))
+
+
+def answer_pieces(question, begins, ends):
+    """(first, last) of the pieces of a context that have a character of a question's answer; None
+    without an answer.
+    """
+    if question.start is None or not len(begins):
+        return None
+    first = int(np.searchsorted(ends, question.start, side="right"))
+    end = question.start + len(question.answers[0])
+    last = int(np.searchsorted(begins, end, side="left")) - 1
+    return (first, last) if first <= last else None
+
+
+def describe(examples, rows):
+    return (
+        f"{len(examples):,} questions on {len(examples.contexts):,} paragraphs, {len(rows):,} rows "
+        f"of {len(rows.ids) / len(rows):.1f} tokens each"
+    )
+
+
+def metric_names(task, problem_type, labels):
+    more = squad_metrics.OF_IMPOSSIBLE if problem_type.allows_none else ()
+    return (*squad_metrics.PLAIN, *more)
+
+
+def predicted_answers(evaluated):
+    """The n_best.Predicted of an Evaluated."""
+    tokens, outputs = evaluated.settings.tokens, evaluated.outputs
+    return predict(evaluated.examples, evaluated.rows, evaluated.problem_type, tokens, outputs)
+
+
+def judge(evaluated, names):
+    every = (best.start_scores + best.end_scores for best in evaluated.outputs)
+    if not all(np.isfinite(scores).all() for scores in every):
+        return dict.fromkeys(names)  # a model that has overflowed predicts nothing
+    predicted = predicted_answers(evaluated)
+    answers = {question.id: question.answers for question in evaluated.examples.questions}
+    found = squad_metrics.score(predicted.answers, answers, predicted.null_odds)
+    return {name: found[name] for name in names}
+
+
+def after_evaluation(output_dir, evaluated):
+    """Writes the predictions of a dev file, for the official evaluation."""
+    if evaluated.stem != "test":
+        write(output_dir, evaluated)
+
+
+def write(output_dir, evaluated):
+    """Writes predictions.json, {id: answer}, nbest_predictions.json and, where a question may have
+    no answer, null_odds.json; of a dev file with _dev in the names.
+    """
+    predicted, stem = predicted_answers(evaluated), evaluated.stem
+    suffix, named = (
+        ("", evaluated.settings.run.predictions_file) if stem == "test" else (f"_{stem}", None)
+    )
+    where, name = results.predictions_path(output_dir, suffix, named, PREDICTED)
+    contents = {(where, name): predicted.answers}
+    contents[output_dir, results.with_suffix(results.N_BEST, suffix)] = predicted.n_best
+    if predicted.null_odds is not None:
+        contents[output_dir, results.with_suffix(results.NULL_ODDS, suffix)] = predicted.null_odds
+    for path, content in contents.items():
+        results.write(*path, [json.dumps(content, indent=4), "\n"])
+    return os.path.join(where, name)

@@ -1,0 +1,269 @@
+"""The table of downstream tasks, and where their files are.
+
+A task is a row: which columns of which files it reads, what type of problem it is
+(problem_types.py) and by which metrics it is judged. Those of GLUE read the files that GLUE
+distributes.
+"""
+
+import dataclasses
+import os
+import re
+
+from bert_gpu.base import files
+from bert_gpu.base.environment import Later
+from bert_gpu.base.settings import UserError
+
+tf = Later("tensorflow")
+
+TEXT_KINDS = ("classification", "regression", "multilabel")  # one answer a text: problem_types.py
+KINDS = (*TEXT_KINDS, "tagging", "answers")
+ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of the files of a task; .json has their content
+SHARD = "-00000-of-00001.parquet"  # ends the only file of a split on the hub of Hugging Face
+SPLITS = ("train", "dev", "test")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskSpec:
+    """One task: the columns of its files, its labels and its metrics.
+
+    Attributes:
+      name: as --task_name gives it, in any case, with or without hyphens.
+      kind: one of KINDS.
+      text_a, text_b, label: names of the columns; text_b None means single texts.
+      requires_text_b: whether a file must have the column text_b; otherwise one without it holds
+        single texts.
+      labels: the labels in the order of the logits; None = those of the training file (see
+        `find_labels`).
+      metrics: names from metrics.METRICS, the most important first; () = the problem type's.
+      reported: those of the metrics whose mean is the task's score, as GLUE counts.
+      folder: of the task in a folder with all of GLUE.
+      parts: {split: stems of its files} where they are others than the split's name.
+      beside: {stem: name of a folder beside the task's} that may hold the file instead.
+      columns: {split: names of the columns} of files without a header line.
+      submission: {stem of a test file: name of the file that GLUE takes}.
+      submitted: whether GLUE takes labels as they are ("name"), as class indices ("index"), or
+        numbers ("number").
+      skips_broken: whether rows with a wrong number of cells are left out.
+      endings: of its files. stems_like: {split: regular expression} of the names of its files
+        without ending, in any case, where they have no fixed ones.
+      max_seq_length: maximum tokens of a row, unless it is set.
+      separator: between several labels in a cell; None = as the column of the first file has it.
+    """
+
+    name: str
+    kind: str = "classification"
+    text_a: str = "text_a"
+    text_b: str | None = "text_b"
+    label: str = "label"
+    requires_text_b: bool = False
+    labels: tuple[str, ...] | None = None
+    metrics: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
+    folder: str | None = None
+    parts: dict = dataclasses.field(default_factory=dict)
+    beside: dict = dataclasses.field(default_factory=dict)
+    columns: dict = dataclasses.field(default_factory=dict)
+    submission: dict = dataclasses.field(default_factory=dict)
+    submitted: str = "index"
+    skips_broken: bool = False
+    endings: tuple[str, ...] = (*ENDINGS, "json")
+    stems_like: dict = dataclasses.field(default_factory=dict)
+    max_seq_length: int = 128
+    separator: str | None = None
+
+    def stems(self, split):
+        """The names of a split's files, without their ending."""
+        return self.parts.get(split, (split,))
+
+
+# of files that are no task's own
+STEMS = dict(train="train", dev="dev(el)?|valid(ation)?", test="test")
+BINARY, ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
+
+
+def _glue(folder, metrics, text_a="sentence", text_b=None, **more):
+    """A row of GLUE: its files as GLUE distributes them (gluebenchmark.com/tasks)."""
+    more = dict(labels=BINARY, submission={"test": f"{folder}.tsv"}, reported=metrics) | more
+    return TaskSpec(
+        name=folder.lower(),
+        folder=folder,
+        metrics=(*metrics, "loss"),
+        text_a=text_a,
+        text_b=text_b,
+        requires_text_b=text_b is not None,
+        **more,
+    )
+
+
+_SENTENCES = ("sentence1", "sentence2")
+_COLA = ("source", "label", "star", "sentence")
+TASKS = {
+    task.name: task
+    for task in [
+        TaskSpec(name="pairs", reported=("accuracy",), stems_like=STEMS),
+        TaskSpec(
+            name="single", text_a="text", text_b=None, reported=("accuracy",), stems_like=STEMS
+        ),
+        TaskSpec(
+            name="ner",
+            kind="tagging",
+            text_a="words",
+            text_b=None,
+            label="tags",
+            reported=("f1",),
+            endings=("txt", "conll", "bio", "iob", "iob2", *ENDINGS, "json"),
+            stems_like=STEMS,
+        ),
+        TaskSpec(
+            name="squad",
+            kind="answers",
+            reported=("f1",),
+            endings=("json", "jsonl"),
+            stems_like={split: rf"{split}([-_]?v?\d[\d.]*)?" for split in SPLITS},
+            max_seq_length=384,
+        ),
+        _glue(
+            "CoLA",
+            ("matthews", "accuracy"),
+            reported=("matthews",),
+            columns=dict.fromkeys(SPLITS, _COLA),  # GLUE's test file has a header
+        ),
+        _glue("SST-2", ("accuracy",)),
+        _glue(
+            "MRPC",
+            ("f1", "accuracy"),
+            "#1 String",
+            "#2 String",
+            label="Quality",
+            skips_broken=True,
+        ),
+        _glue(
+            "STS-B",
+            ("pearson", "spearman"),
+            *_SENTENCES,
+            label="score",
+            kind="regression",
+            labels=None,
+            submitted="number",
+        ),
+        _glue(
+            "QQP",
+            ("f1", "accuracy", "auc"),
+            "question1",
+            "question2",
+            label="is_duplicate",
+            reported=("f1", "accuracy"),
+            skips_broken=True,
+        ),
+        _glue(
+            "MNLI",
+            ("accuracy",),
+            *_SENTENCES,
+            label="gold_label",
+            labels=("contradiction", "entailment", "neutral"),
+            parts={
+                "dev": ("dev_matched", "dev_mismatched"),
+                "test": ("test_matched", "test_mismatched", "diagnostic"),
+            },
+            beside={"diagnostic": "diagnostic"},  # AX, which has no training data of its own
+            submission={
+                "test_matched": "MNLI-m.tsv",
+                "test_mismatched": "MNLI-mm.tsv",
+                "diagnostic": "AX.tsv",
+            },
+            submitted="name",
+        ),
+        _glue(
+            "QNLI",
+            ("accuracy",),
+            "question",
+            "sentence",
+            labels=ENTAILMENT,
+            submitted="name",
+        ),
+        _glue("RTE", ("accuracy",), *_SENTENCES, labels=ENTAILMENT, submitted="name"),
+        _glue("WNLI", ("accuracy",), *_SENTENCES),
+    ]
+}
+ALL = "all"  # those of them that a folder holds
+GLUE = tuple(name for name, task in TASKS.items() if task.folder)
+
+
+def bare(name):
+    """A name of a task or its folder without case and hyphens: stsb of STS-B."""
+    return re.sub(r"[-_ ]", "", name).lower()
+
+
+def find_task(name):
+    """The TaskSpec of a name; UserError for an unknown one."""
+    for known, task in TASKS.items():
+        if bare(known) == bare(name):
+            return task
+    raise UserError(f"--task_name={name[:60]}: no such task; known are {', '.join(TASKS)}, all")
+
+
+def find_folder(task, data_dir):
+    """The folder of a task's files: `data_dir`, or the task's folder in it (CoLA in a folder with
+    all of GLUE).
+    """
+    if None in (task.folder, data_dir) or any(
+        find_table(task, data_dir, stem) for split in SPLITS for stem in task.stems(split)
+    ):
+        return data_dir
+    if files.exists(data_dir) and tf.io.gfile.isdir(data_dir):
+        for name in sorted(tf.io.gfile.listdir(data_dir)):
+            if bare(name.rstrip("/")) == bare(task.folder):
+                return os.path.join(data_dir, name.rstrip("/"))
+    return data_dir
+
+
+def find_tables(task, folder, split):
+    """{stem: path} of the tables of a split that there are, as for `find_table`; one that is not in
+    the task's folder may be in a folder beside it.
+    """
+    found = {}
+    for stem in task.stems(split):
+        path = find_table(task, folder, stem)
+        if path is None and stem in task.beside:
+            path = find_table(task, os.path.join(parent_of(folder), task.beside[stem]), stem)
+        if path is not None:
+            found[stem] = path
+    return found
+
+
+def parent_of(folder):
+    """The folder that holds a folder, which may be a URL."""
+    folder = str(folder)
+    return os.path.dirname(folder.rstrip("/") if "://" in folder else os.path.abspath(folder))
+
+
+def find_table(task, folder, stem):
+    """The path of a table of a task in a folder by its name without ending, None when there is
+    none; UserError when there are two.
+    """
+    if task.stems_like:
+        wanted = (
+            rf"(?i)({task.stems_like[stem]})(-00000-of-00001(?=\.parquet))?"
+            rf"\.({'|'.join(task.endings)})"
+        )
+        names = [name for name in names_in(folder) if re.fullmatch(wanted, name)]
+        found = [os.path.join(folder, name) for name in names]
+    else:
+        names = [f"{stem}.{kind}" for kind in task.endings]
+        names.append(stem.replace("dev", "validation") + SHARD)
+        found = [path for name in names if files.exists(path := os.path.join(folder, name))]
+    if len(found) > 1:
+        raise UserError(
+            f"{found[0]} and {found[1]}: both exist; delete one of them, or name the file with "
+            f"--{stem}_file"
+            if task.stems_like
+            else f"{found[0]} and {found[1]}: both exist; delete one of them"
+        )
+    return found[0] if found else None
+
+
+def names_in(folder):
+    """The names in a folder, sorted; none where there is no folder."""
+    if "://" not in str(folder):  # without TensorFlow
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return sorted(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else []

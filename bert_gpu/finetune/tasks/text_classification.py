@@ -1,0 +1,122 @@
+"""The task type of texts, or pairs of texts, each of which has a class, a number or several labels;
+see task_types.TaskType.
+"""
+
+import numpy as np
+
+from bert_gpu.base.settings import UserError
+from bert_gpu.finetune import results
+from bert_gpu.finetune.files import encoded
+from bert_gpu.finetune.files.examples import Examples
+from bert_gpu.finetune.tasks import pictures, problem_types
+from bert_gpu.finetune.tasks.heads import CLASSIFIER
+from bert_gpu.finetune.tasks.metrics import compute_metrics
+
+HEAD, PREDICTED = CLASSIFIER, results.PREDICTIONS
+
+
+def check(settings):
+    if settings.run.pictures:
+        pictures.check_pictures()
+
+
+def open_examples(task, source, needs_label, labels):
+    return Examples(task, source, needs_label, labels)
+
+
+def find_labels(task, examples):
+    return task.labels or problem_types.PROBLEM_TYPES[task.kind]().find_labels(examples)
+
+
+def defaults(examples):
+    return {}
+
+
+def make_problem_type(settings, task, labels, examples):
+    config = settings.run
+    if task.kind != "classification":
+        problem_types.check_plain_loss(config, task)
+        return (
+            problem_types.MultiLabel(task.separator or problem_types.SEPARATOR)
+            if task.kind == "multilabel"
+            else problem_types.Regression()
+        )
+    positive = problem_types.choose_positive(labels, config.positive_label)
+    if examples is None:
+        return problem_types.Classification(positive_label=positive)
+    weights = config.class_weights and class_weights(config.class_weights, labels, examples)
+    return problem_types.Classification(config.label_smoothing, weights, positive)
+
+
+def class_weights(text, labels, examples):
+    """The weights that --class_weights gives, one for each of the labels; UserError when it does
+    not.
+    """
+    if text == "balanced":
+        numbers = np.bincount(
+            problem_types.Classification().targets(examples, labels), minlength=len(labels)
+        )
+        absent = [label for label, number in zip(labels, numbers, strict=True) if not number]
+        if absent:
+            raise UserError(
+                f"--class_weights=balanced: {examples.path} has no example of {absent[0][:40]!r}; "
+                "give the weights as numbers"
+            )
+        return tuple(len(examples) / (len(labels) * int(number)) for number in numbers)
+    weights = [problem_types.number_in(part) for part in text.split(",")]
+    if len(weights) != len(labels) or any(weight is None or weight <= 0 for weight in weights):
+        raise UserError(
+            f"--class_weights={text[:60]}: must be balanced, or {len(labels)} numbers above 0, of "
+            f"the classes {', '.join(labels)}"[:300]
+        )
+    return tuple(weights)
+
+
+def encode(examples, problem_type, start, settings, max_seq_length, folder):
+    return encoded.encode_examples(
+        start.tokenizer,
+        ((chunk.texts_a, chunk.texts_b) for chunk in examples.chunks()),
+        problem_type.targets(examples, start.labels) if examples.has_labels else None,
+        max_seq_length,
+        "fixed" if start.encoder.fixed_length else settings.run.padding,
+        folder=folder,
+    )
+
+
+def describe(examples, rows):
+    what = "pairs" if examples.has_pairs else "texts"
+    cut = (
+        f"; {rows.num_truncated:,} cut to {rows.max_seq_length} tokens"
+        if rows.num_truncated
+        else ""
+    )
+    return f"{len(examples):,} {what}, {len(rows.ids) / len(rows):.1f} tokens each{cut}"
+
+
+def metric_names(task, problem_type, labels):
+    return task.metrics or problem_type.metrics
+
+
+def judge(evaluated, names):
+    positive, labels = evaluated.problem_type.positive_label, evaluated.labels
+    return compute_metrics(*labelled(evaluated), names, labels.index(positive) if positive else 1)
+
+
+def labelled(evaluated):
+    """(outputs, targets) of the examples that have a label."""
+    has_label = evaluated.examples.label_codes >= 0
+    return evaluated.outputs[has_label], evaluated.rows.labels[has_label]
+
+
+def after_evaluation(output_dir, evaluated):
+    task, (outputs, targets) = evaluated.examples.task, labelled(evaluated)
+    if evaluated.settings.run.pictures and np.isfinite(outputs).all():
+        pictures.draw(output_dir, evaluated.stem, task, evaluated.labels, outputs, targets)
+
+
+def write(output_dir, evaluated):
+    run, examples, labels = evaluated.settings.run, evaluated.examples, evaluated.labels
+    predicted = (output_dir, examples, labels, evaluated.problem_type, evaluated.outputs)
+    if results.is_submitted(run, examples) and results.has_labels_of(examples.task, labels):
+        results.write_submission(*predicted)
+    return results.write_predictions(*predicted, run.predictions_file)

@@ -1,0 +1,292 @@
+"""The task type of ner: a tag for each word; see task_types.TaskType.
+
+A word's tag is read at its first piece. A sentence that is longer than a row becomes several rows
+that overlap (windows.py); each word is learnt and predicted in one of them. A word of which the
+tokenizer leaves nothing, such as a control character, is [UNK], so that it has a tag like any
+other.
+
+Legend: N sentences, W words of all of them, T pieces, B batch, S sequence, C tags.
+"""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.base.settings import shortened
+from bert_gpu.finetune import results
+from bert_gpu.finetune.files.conll import TaggedExamples
+from bert_gpu.finetune.files.disk_array import DiskArray
+from bert_gpu.finetune.files.encoded import LENGTH_MULTIPLE, NO_LABEL, EncodedExamples
+from bert_gpu.finetune.tasks import problem_types
+from bert_gpu.finetune.tasks.heads import TOKEN_CLASSIFIER, rows_of
+from bert_gpu.finetune.tasks.interface import check_texts_only
+from bert_gpu.finetune.tasks.metrics import accuracy, f1_of_classes
+from bert_gpu.finetune.tasks.metrics import loss as mean_loss
+from bert_gpu.finetune.tasks.tag_schemes import (
+    as_entities,
+    earlier_scheme,
+    entity_scores,
+    find_scheme,
+)
+from bert_gpu.finetune.tasks.windows import best_windows, cut_windows
+from bert_gpu.model.heads import cross_entropy
+from bert_gpu.text.framing import ranges
+
+HEAD, PREDICTED = TOKEN_CLASSIFIER, results.TAGGED
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagging(problem_types.ProblemType):
+    """One of C tags for each word; the loss is the mean cross-entropy of the words, in nats.
+
+    tag_scheme: how tags spell entities (tag_schemes.py); None is as the labels do.
+    """
+
+    tag_scheme: str | None = None
+    head, target, stored = HEAD, "token_labels", ("tag_scheme",)
+
+    def losses(self, logits, targets):
+        """(B, S, C) and int32 (B, S) -> float32 (B,), the sum over the words of each row."""
+        is_word = tf.cast(targets >= 0, tf.float32)
+        labels = tf.reshape(tf.maximum(targets, 0), [-1])
+        losses = tf.reshape(cross_entropy(rows_of(logits), labels), tf.shape(targets))
+        return tf.reduce_sum(losses * is_word, -1)
+
+    def weights(self, targets):
+        """float32 (B,): the words of each row."""
+        return tf.reduce_sum(tf.cast(targets >= 0, tf.float32), -1)
+
+    def kept(self, logits, batch):
+        """The scores (words of the row, C) of each row's words."""
+        width = logits.shape[1]
+        is_word = batch[self.target][:, :width] >= 0
+        return [scores[marked] for scores, marked in zip(logits, is_word, strict=True)]
+
+    def joined(self, rows):
+        """float64 (W, C): the probabilities of the tags."""
+        return problem_types.Classification().outputs(np.concatenate(rows).astype(np.float64))
+
+
+def check(settings):
+    check_texts_only(settings, "ner")
+
+
+def open_examples(task, source, needs_label, labels):
+    return TaggedExamples(task, source, needs_label)
+
+
+def find_labels(task, examples):
+    return problem_types.find_classes(examples, examples.label_names)
+
+
+def defaults(examples):
+    return dict(doc_stride=None)
+
+
+def make_problem_type(settings, task, labels, examples):
+    problem_types.check_plain_loss(settings.run, task)
+    if examples is None:
+        return Tagging(earlier_scheme(labels))
+    scheme = find_scheme(examples.tag_counts)
+    tags = as_entities(labels, scheme) or labels
+    if odd := [one for one, tag in zip(labels, tags, strict=True) if tag == "O" != one.upper()]:
+        examples.warnings += (
+            f"{len(odd)} of {len(labels)} tags do not fit the scheme {scheme} and count as O: "
+            f"{shortened(', '.join(odd))}; correct them if they are entities",
+        )
+    return Tagging(scheme)
+
+
+def encode(examples, problem_type, start, settings, max_seq_length, folder):
+    """EncodedExamples with token_labels: the tag of each word at its first piece, tag 0 where the
+    file has none; tags that the model does not have come after its own. Their origin is int64 (N,),
+    the words of each sentence.
+    """
+    labels = with_unknown(start.labels, examples)
+    indices = {label: index for index, label in enumerate(labels)}
+    if unknown := labels[len(start.labels) :]:
+        line = examples.label_lines[examples.label_names.index(unknown[0])]
+        examples.warnings += (
+            f"line {line} has the tag {unknown[0][:40]!r}, one of {len(unknown)} that the model "
+            f"does not have ({shortened(', '.join(unknown))}); words with them count as errors",
+        )
+    stride = settings.tokens.doc_stride or max(1, (max_seq_length - 2) // 2)
+    ids, marks = DiskArray(folder), DiskArray(folder)
+    lengths, sizes = [np.zeros(1, np.int64)], []
+    for sentences in examples.chunks():
+        words = list(itertools.chain.from_iterable(one.words for one in sentences))
+        tags = itertools.chain.from_iterable(one.tags or one.words for one in sentences)
+        codes = np.fromiter(map(indices.get, tags), np.int32) if examples.has_labels else None
+        sizes.append(np.array([len(one.words) for one in sentences], np.int64))
+        pieces, counts = word_pieces(start.tokenizer, words)
+        rows = cut_sentences(pieces, counts, codes, sizes[-1], max_seq_length, stride)
+        framed_ids, framed_marks, framed_lengths = frame(start.tokenizer, *rows)
+        ids.append(framed_ids)
+        marks.append(framed_marks)
+        lengths.append(framed_lengths)
+    splits = np.cumsum(np.concatenate(lengths))
+    is_fixed = settings.run.padding == "fixed" or start.encoder.fixed_length
+    return EncodedExamples(
+        ids=ids.finish(),
+        splits=splits,
+        first_lengths=np.diff(splits),
+        labels=None,
+        max_seq_length=max_seq_length,
+        num_truncated=0,
+        padding="fixed" if is_fixed else settings.run.padding,
+        length_multiple=max_seq_length if is_fixed else LENGTH_MULTIPLE,
+        token_labels=marks.finish(),
+        origin=np.concatenate(sizes),
+    )
+
+
+def with_unknown(labels: Sequence[str], examples: TaggedExamples) -> list[str]:
+    """The labels of a model, then the tags of examples that are none of them."""
+    return list(dict.fromkeys((*labels, *examples.label_names)))
+
+
+def word_pieces(tokenizer, words):
+    """The pieces of words: (ids int32 (T,), pieces of each word int64 (W,), at least 1)."""
+    ids, splits = tokenizer.tokenize(words)
+    counts = np.diff(splits)
+    empty = np.flatnonzero(counts == 0)
+    return np.insert(ids, splits[empty], tokenizer.unk_id), np.maximum(counts, 1)
+
+
+def cut_sentences(pieces, counts, codes, sizes, max_seq_length, stride):
+    """(pieces, marks int32 (T,), starts, lengths, counted from, counted to: int64 (R,)) of R rows:
+    marks are the words' codes, at their first pieces, elsewhere NO_LABEL; a row has the `lengths`
+    pieces from `starts` on, and those marks count whose places lie in [from, to).
+
+    Args:
+      pieces, counts: of `word_pieces`. codes: int32 (W,) or None. sizes: int64 (N,), words of each
+        sentence. stride: pieces from the beginning of a row to that of the next.
+    """
+    firsts = np.cumsum(counts) - counts
+    marks = np.full(len(pieces), NO_LABEL, np.int32)
+    marks[firsts] = 0 if codes is None else codes
+    ends = np.append(firsts, len(pieces))[np.cumsum(sizes)]  # (N,)
+    begins = np.append(0, ends[:-1])
+    rows = np.stack([begins, ends - begins, begins, ends], 1)
+    room = max_seq_length - 2
+    long = np.flatnonzero(rows[:, 1] > room)
+    if len(long):
+        parts = np.split(rows, np.stack([long, long + 1], 1).reshape(-1))
+        for place, sentence in enumerate(long):
+            parts[2 * place + 1] = windows_of(*rows[sentence, :2], room, stride)
+        rows = np.concatenate(parts)
+    return pieces, marks, *rows.T
+
+
+def windows_of(begin, num_pieces, room, stride):
+    """The rows of a long sentence: int64 (R, 4), as of `cut_sentences`."""
+    starts, lengths = cut_windows(num_pieces, room, stride)
+    best = best_windows(starts, lengths, num_pieces)
+    every = np.arange(len(starts))
+    first, last = np.searchsorted(best, every), np.searchsorted(best, every, side="right")
+    return np.stack([starts, lengths, first, last], 1) + np.array([begin, 0, begin, begin])
+
+
+def frame(tokenizer, pieces, marks, starts, lengths, first, last):
+    """[CLS] pieces [SEP] of each row, as (ids, token_labels) int32 (T,) and lengths int64 (R,)."""
+    splits = np.cumsum(np.append(0, lengths + 2))
+    inside, places = ranges(splits[:-1] + 1, lengths), ranges(starts, lengths)
+    ids = np.full(splits[-1], tokenizer.sep_id, np.int32)
+    ids[splits[:-1]] = tokenizer.cls_id
+    ids[inside] = pieces[places]
+    labels = np.full(splits[-1], NO_LABEL, np.int32)
+    counts = (places >= np.repeat(first, lengths)) & (places < np.repeat(last, lengths))
+    labels[inside] = np.where(counts, marks[places], NO_LABEL)
+    return ids, labels, lengths + 2
+
+
+def describe(examples, rows):
+    more = len(rows) - len(examples)
+    cut = f"; {more:,} further rows for sentences of more than {rows.max_seq_length} tokens"
+    comments = f"; {examples.num_comments:,} comment lines skipped"
+    return (
+        f"{len(examples):,} sentences, {examples.num_words:,} words, "
+        f"{len(rows.ids) / len(rows):.1f} tokens each{cut if more else ''}"
+        f"{comments if examples.num_comments else ''}"
+    )
+
+
+def metric_names(task, problem_type, labels):
+    """Those of entities where the tags tell entities, else those of words alone."""
+    if as_entities(labels, problem_type.tag_scheme) is None:
+        return ("accuracy", "f1_of_classes", "loss")
+    return ("f1", "precision", "recall", "accuracy", "loss")
+
+
+def judge(evaluated, names):
+    rows, labels, outputs = evaluated.rows, evaluated.labels, evaluated.outputs
+    if not np.isfinite(outputs).all():  # a model that has overflowed predicts nothing
+        return dict.fromkeys(names)
+    targets = np.asarray(rows.token_labels)
+    targets = targets[targets >= 0]
+    is_known = targets < len(labels)
+    loss = mean_loss(outputs[is_known], targets[is_known]) if is_known.any() else None
+    found = dict(accuracy=accuracy(outputs, targets), loss=loss)
+    if "f1_of_classes" in names:
+        found |= dict(f1_of_classes=f1_of_classes(outputs, targets))
+    else:
+        labels, bounds = with_unknown(labels, evaluated.examples), np.cumsum(rows.origin)[:-1]
+        tags = as_entities(labels, evaluated.problem_type.tag_scheme)
+        truth, predicted = (
+            [[tags[index] for index in sentence] for sentence in np.split(indices, bounds)]
+            for indices in (targets, np.argmax(outputs, -1))
+        )
+        found |= entity_scores(truth, predicted, tags)
+    return {name: found[name] for name in names}
+
+
+def after_evaluation(output_dir, evaluated):
+    pass
+
+
+def write(output_dir, evaluated):
+    """Writes predictions.conll, the lines of the file with the predicted tag as a further column,
+    and test_results.tsv, with the probability of each tag.
+    """
+    examples, labels, outputs = evaluated.examples, evaluated.labels, evaluated.outputs
+    answers = [labels[index] for index in np.argmax(outputs, -1)]
+
+    def lines():
+        first = 0
+        for sentence in examples.sentences():
+            yield from (f"{line}\n" for line in surrounded(sentence.before))
+            for offset, cells in enumerate(sentence.rows):
+                yield line_of((*cells, answers[first + offset]), examples.separator)
+            yield "\n"
+            first += len(sentence.rows)
+
+    def cells():
+        names = ((one.id, word) for one in examples.sentences() for word in one.words)
+        for index, (sentence, word) in enumerate(names):
+            shares = (f"{value:.6g}" for value in outputs[index])
+            yield [sentence, answers[index], word, *shares]
+
+    titles = ("id", "prediction", "word", *(f"probability_{label}" for label in labels))
+    results.write_table(output_dir, results.PROBABILITIES, titles, cells())
+    named = evaluated.settings.run.predictions_file
+    where, name = results.predictions_path(output_dir, "", named, PREDICTED)
+    results.write(where, name, lines())
+    return os.path.join(where, name)
+
+
+def line_of(cells, separator):
+    """A line of a file of columns, which reads back as the cells: those that no white space can
+    part, such as an empty one, stand between tabs.
+    """
+    shown = [results.one_line(cell) for cell in cells]
+    needs_tabs = any(not cell or " " in cell for cell in shown)
+    return ("\t" if needs_tabs else separator).join(shown) + "\n"
+
+
+def surrounded(before):
+    """Lines of documents, with a blank line behind each."""
+    return [line for one in before for line in (one, "")]

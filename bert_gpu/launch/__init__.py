@@ -1,1 +1,0 @@
-"""Starting several workers on this machine, and keeping them."""

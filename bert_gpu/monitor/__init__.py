@@ -1,0 +1,1 @@
+"""The metrics log and what it takes: sinks, hardware counters, throughput."""

@@ -1,0 +1,211 @@
+"""Logs a run's metrics to all its sinks at once: the table SINKS, to which a new one adds a row."""
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import typing
+from collections.abc import Callable
+
+from bert_gpu.base.console import Console
+from bert_gpu.base.settings import UserError
+from bert_gpu.monitor.hardware import HardwareSampler
+from bert_gpu.monitor.sinks.base import JsonLines, cut_lines
+from bert_gpu.monitor.sinks.console import ConsoleSink
+from bert_gpu.monitor.sinks.mlflow import MLflow, check_mlflow, tracking_uri
+from bert_gpu.monitor.sinks.tensorboard import TensorBoard
+from bert_gpu.monitor.sinks.wandb import WeightsAndBiases, check_wandb
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.names import METRICS
+from bert_gpu.train.config import MonitorConfig
+
+SECRETS = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")  # ends of names in the environment
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What a sink is opened with.
+
+    Attributes:
+      folder: run_folder.RunFolder, created. config: MonitorConfig. settings: dict that services
+        show with the run; no key or password is among them.
+      step: the restored step, None for a new run; what was written after it is to be dropped.
+      console: console.Console, None = nobody watches. num_steps: of the run, None = by time.
+        losses: names of the parts of "loss" that validation calls NAME_loss.
+    """
+
+    folder: RunFolder
+    config: MonitorConfig
+    settings: dict
+    step: int | None = None
+    console: Console | None = None
+    num_steps: int | None = None
+    losses: tuple[str, ...] = ()
+
+
+class Row(typing.NamedTuple):
+    """A sink in the table.
+
+    is_wanted: function of an Opening. open: function of an Opening -> Sink. check: function of a
+    MonitorConfig that asks for it, called before anything is written: raises UserError when
+    it lacks a package or an account.
+    """
+
+    is_wanted: Callable
+    open: Callable
+    check: Callable = lambda config: None
+
+
+def open_lines(opening):
+    cut_lines(opening.folder.metrics, opening.step)
+    return JsonLines(opening.folder.metrics)
+
+
+SINKS = {
+    METRICS: Row(lambda opening: True, open_lines),
+    "TensorBoard": Row(
+        lambda opening: opening.config.tensorboard,
+        lambda opening: TensorBoard(opening.folder.tensorboard, opening.step, opening.losses),
+    ),
+    "Weights & Biases": Row(
+        lambda opening: opening.config.wandb_project is not None,
+        lambda opening: WeightsAndBiases(
+            opening.folder.path,
+            opening.config.wandb_project,
+            opening.config.wandb_mode,
+            opening.settings,
+        ),
+        lambda config: (
+            config.wandb_project is None or check_wandb(config.wandb_project, config.wandb_mode)
+        ),
+    ),
+    "MLflow": Row(
+        lambda opening: opening.config.mlflow_experiment is not None,
+        lambda opening: MLflow(
+            opening.folder.path,
+            opening.config.mlflow_experiment,
+            tracking_uri(opening.config.mlflow_tracking_uri),
+            opening.settings,
+        ),
+        lambda config: (
+            config.mlflow_experiment is None
+            or check_mlflow(config.mlflow_experiment, config.mlflow_tracking_uri)
+        ),
+    ),
+    # last, so that what the others warn of stands before the bar
+    "console": Row(
+        lambda opening: opening.console is not None,
+        lambda opening: ConsoleSink(opening.console, opening.num_steps, opening.losses),
+    ),
+}
+NEEDED = METRICS  # without which a run does not begin
+
+
+def check_monitoring(config):
+    """UserError when a MonitorConfig needs a package that is not installed, or a service has no
+    account here. Writes nothing.
+    """
+    for row in SINKS.values():
+        row.check(config)
+
+
+def open_log(opening, *, gpus, warn):
+    """The Log of a run.
+
+    Args:
+      opening: Opening. gpus: of hardware.visible_gpus, [] on the CPU. warn: takes the text of a
+        problem that does not end the run.
+    """
+    config = opening.config
+    # when metrics.jsonl, or what the user has to correct, cannot be opened, all are closed again
+    with contextlib.ExitStack() as opened:
+        sinks = {}
+        for name, row in SINKS.items():
+            if row.is_wanted(opening):
+                try:
+                    sink = row.open(opening)
+                except UserError:
+                    raise
+                except Exception as error:  # each library has errors of its own
+                    if name == NEEDED:
+                        raise
+                    warn(f"{name}: cannot be opened ({reason(error)}); the run goes on without it")
+                    continue
+                sinks[name] = opened.enter_context(contextlib.closing(sink))
+        sampler = HardwareSampler(
+            gpus if config.hardware_seconds else [], config.hardware_seconds, warn
+        )
+        opened.pop_all()
+    return Log(sinks, sampler, warn)
+
+
+def no_log(warn):
+    """A Log that writes nowhere."""
+    return Log({}, HardwareSampler([], 0, warn), warn)
+
+
+class Log:
+    """All sinks of a run, {name: Sink}, as one. A sink that fails does not end the training: the
+    failure is reported once, and a sink that cannot recover is dropped.
+    """
+
+    def __init__(self, sinks, sampler, warn):
+        self.sinks, self.sampler, self.warn, self.troubled = dict(sinks), sampler, warn, set()
+
+    def write(self, step, values):
+        """Writes {name: value} of a step; values are Python numbers, or None when missing or not
+        finite.
+        """
+        values = {
+            name: value if value is None or math.isfinite(value) else None
+            for name, value in values.items()
+        }
+        self._each(lambda sink: sink.write(step, values))
+
+    def advance(self, step, share, left):
+        """Tells those who watch how far the run is; as for Sink."""
+        self._each(lambda sink: sink.advance(step, share, left), heals=False)
+
+    def hardware(self):
+        """{name: value} of hardware.READINGS since the last call, {} without GPUs."""
+        return self.sampler.read()
+
+    def cut(self, step):
+        """Drops what was written after `step`, where the sink can, for a rollback."""
+        self._each(lambda sink: sink.cut(step))
+
+    def close(self):
+        self.sampler.close()
+        self._each(lambda sink: sink.close(), "lines not written yet are lost")
+
+    def _each(self, act, outcome=None, heals=True):
+        """Calls act(sink) for each. outcome: of a failure. heals: whether what succeeds shows that
+        a sink is well again.
+        """
+        for name, sink in list(self.sinks.items()):
+            try:
+                act(sink)
+            except Exception as error:  # each library has errors of its own
+                if name not in self.troubled or outcome:
+                    rest = outcome or (
+                        "its lines wait in memory"
+                        if sink.recovers
+                        else "the run goes on without it"
+                    )
+                    self.warn(f"{name}: cannot be written ({reason(error)}); {rest}")
+                self.troubled.add(name)
+                if not sink.recovers:
+                    del self.sinks[name]
+            else:
+                if heals:
+                    self.troubled.discard(name)
+
+
+def reason(error, environ=os.environ):
+    """What a sink's error says, on one line, without keys and passwords."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    for name, value in environ.items():
+        if SECRETS.search(name) and len(value) >= 6:
+            text = text.replace(value, "***")
+    return re.sub(r"(?<=://)[^/@\s]+@", "***@", text)[:120]

@@ -1,0 +1,87 @@
+"""Shows a run's metrics to a person: a bar in a terminal, a line with a time stamp for each log
+step elsewhere, and a line for each validation.
+"""
+
+from bert_gpu.base.console import broken, columns_of, format_metric, format_seconds, is_terminal
+from bert_gpu.monitor.sinks.base import Sink
+from bert_gpu.monitor.sinks.tensorboard import EVAL
+
+# {name: (label, format, importance where there is little room)}, in the order in which they stand;
+# losses and accuracies of the task follow "loss".
+SHOWN = {
+    "loss": ("loss {}", "{:.4f}", 9),
+    "learning_rate": ("lr {}", "{:.3g}", 4),
+    "tokens_per_second": ("{} tokens/s", "{:,.0f}", 8),
+    "mfu": ("MFU {}", "{:.1%}", 5),
+    "input_wait": ("input wait {}", "{:.1%}", 3),
+    "gpu_utilization": ("GPU {} %", "{:.0f}", 2),
+}
+LOSS_IMPORTANCE, ACCURACY_IMPORTANCE = 6, 7
+
+
+class ConsoleSink(Sink):
+    """A sink for a console.Console.
+
+    Args of the constructor: console. num_steps: of the run, None = by time. losses: names of the
+      parts of "loss".
+    """
+
+    recovers = True
+
+    def __init__(self, console, num_steps, losses=()):
+        self.console, self.num_steps, self.losses = console, num_steps, losses
+        self.bar = console.share_bar("training")
+        # with a bar on the terminal and messages in a file, the file gets the lines
+        self.has_lines = self.bar is None or not is_terminal(console.stream)
+        self.share, self.left = 0.0, None
+
+    def write(self, step, values):
+        if any(name.startswith(EVAL) for name in values):
+            shown = [
+                f"{name.removeprefix(EVAL)} {format_metric(value)}"
+                for name, value in values.items()
+                if name.startswith(EVAL)
+            ]
+            self._say(f"validation at step {step}: {'  '.join(shown)}")
+            return
+        self.left = values.get("remaining_seconds")
+        fields = list(fields_of(values, self.losses))
+        if self.bar is not None:
+            self.bar.show(self.share, self._count(step), self._left(), fields)
+        if self.has_lines:
+            texts = [f"step {self._count(step)}", *(text for _, text in fields)]
+            self._say("  ".join([*texts, f"{self._left()} left"]))
+
+    def advance(self, step, share, left):
+        self.share, self.left = share, left
+        if self.bar is not None:
+            self.bar.show(share, self._count(step), self._left())
+
+    def close(self):
+        if self.bar is not None:
+            self.bar.close()
+
+    def _say(self, text):
+        if self.has_lines:
+            self.console.say(self.console.stamp() + text)
+        else:
+            self.console.say(broken(text, columns_of(self.console.stream)))
+
+    def _count(self, step):
+        return str(step) if self.num_steps is None else f"{step}/{self.num_steps}"
+
+    def _left(self):
+        return "?" if self.left is None else format_seconds(self.left)
+
+
+def fields_of(values, losses):
+    """Yields (importance, text) for the metrics of a line that a person reads first."""
+    for name, (label, form, importance) in SHOWN.items():
+        if name in values and (values[name] is not None or name == "loss"):
+            number = "none" if values[name] is None else form.format(values[name])
+            yield importance, label.format(number)
+        if name == "loss":
+            for part in [name for name in values if name in losses]:
+                yield LOSS_IMPORTANCE, f"{part} {format_metric(values[part])}"
+            for part in [name for name in values if name.endswith("_accuracy")]:
+                yield ACCURACY_IMPORTANCE, f"{part} {format_metric(values[part])}"

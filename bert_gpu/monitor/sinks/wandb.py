@@ -1,0 +1,113 @@
+"""The sink of Weights & Biases (--wandb_project)."""
+
+import os
+import secrets
+
+from bert_gpu.base.files import write_text
+from bert_gpu.base.settings import UserError
+from bert_gpu.monitor.sinks.base import Sink
+from bert_gpu.runs.names import WANDB
+
+
+class WeightsAndBiases(Sink):
+    """A run of Weights & Biases (--wandb_project). OUTPUT_DIR/wandb/run_id.txt holds its id, so
+    that a resumed run keeps it.
+
+    Weights & Biases deletes nothing, and its own step never decreases. So the x-axis is a metric,
+    "step": after a resume or a rollback the steps since that checkpoint appear a second time, and
+    none is lost. Offline runs stay in OUTPUT_DIR/wandb until `wandb sync`; a resumed one has
+    several folders with one id.
+
+    Args:
+      path: OUTPUT_DIR. project: name of the project. mode: "online" | "offline". settings: dict
+        that is shown with the run.
+    """
+
+    recovers = False
+
+    def __init__(self, path, project, mode, settings):
+        wandb = check_wandb(project, mode)
+        folder = os.path.join(path, WANDB)
+        os.makedirs(folder, exist_ok=True)
+        self.id = stored_id(os.path.join(folder, "run_id.txt"))
+        try:
+            self.run = wandb.init(
+                project=project,
+                id=self.id,
+                name=os.path.basename(os.path.abspath(path)),
+                dir=path,
+                mode=mode,
+                resume="allow" if mode == "online" else None,
+                config=settings,
+                allow_val_change=True,
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except (wandb.Error, ValueError) as error:
+            if is_network(error):  # the run goes on without it
+                raise
+            raise cannot_start(project, error) from error
+        # the last row written, and the step of ours that it belongs to
+        self.row, self.step = self.run.step - 1, None
+        self.run.define_metric("step")
+        self.run.define_metric("*", step_metric="step")
+
+    def write(self, step, values):
+        if step != self.step:
+            self.row, self.step = max(step, self.row + 1), step
+        self.run.log(
+            {"step": step} | {name: value for name, value in values.items() if value is not None},
+            step=self.row,
+        )
+
+    def cut(self, step):
+        """Keeps what was sent; later steps get new rows."""
+        self.step = None
+
+    def close(self):
+        self.run.finish()
+
+
+def check_wandb(project, mode):
+    """The module wandb, logged in when mode is online (on a terminal it asks for the key).
+    UserError when the package or the key is missing.
+    """
+    if mode == "offline":  # otherwise it sends usage statistics
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    try:
+        import wandb
+    except ImportError as error:
+        raise UserError(
+            f"--wandb_project={project}: needs the package wandb; "
+            "pip install 'bert-gpu[wandb]', or leave it out"
+        ) from error
+    if mode == "online":
+        try:
+            wandb.login()
+        except wandb.Error as error:
+            raise cannot_start(project, error) from error
+    return wandb
+
+
+def is_network(error):
+    """Whether Weights & Biases cannot be reached, rather than asked for in a wrong way."""
+    from wandb import errors
+
+    return isinstance(error, errors.CommError) and not isinstance(error, errors.AuthenticationError)
+
+
+def cannot_start(project, error):
+    reason = " ".join(str(error).split())[:120]
+    return UserError(
+        (
+            f"--wandb_project={project}: Weights & Biases cannot start "
+            f"({reason}); run `wandb login`, or use --wandb_mode=offline"
+        )[:300]
+    )
+
+
+def stored_id(path):
+    """The id in a file, which is created when missing."""
+    if not os.path.exists(path):
+        write_text(path, secrets.token_hex(4) + "\n")
+    with open(path, encoding="utf-8") as file:
+        return file.read().strip()

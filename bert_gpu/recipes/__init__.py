@@ -1,0 +1,1 @@
+"""Recipes: named settings of published trainings, and the rules for overriding them."""

@@ -1,0 +1,1 @@
+"""Files in, the texts in them out: names, compression, containers, encodings."""

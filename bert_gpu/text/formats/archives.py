@@ -1,0 +1,233 @@
+"""Compressed text, tables and standard input in, plain files in a spool folder out, because only a
+plain file can be read from the middle.
+
+The name of a spool file has a hash of the source's bytes, and the file gets it when it is complete:
+an existing file need not be unpacked again, and a changed source gets another name. The texts of
+tables are written as lines, one document each; a line break in a text becomes another character
+that ends a line for the splitter, so that its sentences are the same.
+"""
+
+import errno
+import hashlib
+import os
+import zlib
+
+import tensorflow as tf
+import zstandard
+
+from bert_gpu.base.files import atomic_file, publish, within_free_space
+from bert_gpu.base.settings import UserError
+from bert_gpu.text import corpus
+from bert_gpu.text.formats import containers, encodings
+from bert_gpu.text.formats.plain import LINE_BREAK
+
+READ_BYTES = 1 << 20
+PIECE_BYTES = 1 << 12  # unpacked at once; a run of one character may grow 32,000-fold, to 128 MiB
+LARGEST_ZSTD_WINDOW = 1 << 31  # bytes; the maximum, as `zstd --long=31` writes it
+BROKEN = (EOFError, zlib.error, zstandard.ZstdError)  # errors of a broken archive
+# The first bytes of what is known by them; standard input has no name.
+MAGIC = {
+    b"\x1f\x8b": ".gz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"PAR1": ".parquet",
+    containers.ARROW_FILE: ".arrow",
+    b"\xff\xff\xff\xff": ".arrow",  # a stream, as `datasets` saves it
+}
+
+
+def is_compressed(path):
+    return path.lower().endswith(encodings.ENDINGS)
+
+
+def plain_name(path):
+    """The name without the ending of a compressed file."""
+    return os.path.splitext(path)[0] if is_compressed(path) else path
+
+
+def needs_spool(path, text_format):
+    return is_compressed(path) or text_format.is_container
+
+
+def packed_bytes(paths, formats):
+    """The total that `unpack` will report: the size of the files among the paths that it reads."""
+    return sum(
+        tf.io.gfile.stat(path).length
+        for path, text_format in zip(paths, formats, strict=True)
+        if needs_spool(path, text_format)
+    )
+
+
+def unpack(paths, formats, folder, report=lambda num_bytes: None, names=None):
+    """Unpacks the compressed files and the tables among the paths.
+
+    Args:
+      paths: list of str. Files that end in .gz or .zst (with one or several members or frames) are
+        unpacked, and the texts of tables are extracted; others stay as they are.
+      formats: list of TextFormat, one per path.
+      folder: of the plain files; created when it is needed. Complete files of an earlier call are
+        kept while their source has not changed.
+      report: called with the number of packed bytes done since the last call; they add up to
+        `packed_bytes`.
+      names: of the files in messages; default: their paths.
+
+    Returns:
+      (list of str, list of TextFormat), one per path: the plain files.
+
+    Raises:
+      UserError: a file is missing, truncated or corrupt, or cannot be written. The incomplete
+        file is removed.
+    """
+    plain = [
+        unpack_file(path, text_format, folder, report, name)
+        if needs_spool(path, text_format)
+        else path
+        for path, text_format, name in zip(paths, formats, names or paths, strict=True)
+    ]
+    return plain, [
+        text_format.replaced("documents") if text_format.is_container else text_format
+        for text_format in formats
+    ]
+
+
+def unpack_file(path, text_format, folder, report, name):
+    base = os.path.basename(plain_name(path))
+    if text_format.is_container:
+        field = hashlib.blake2b(text_format.text_field.encode(), digest_size=4).hexdigest()
+        base = f"{base}-{text_format.input_format}-{field}"
+    with corpus.readable(name):
+        size = tf.io.gfile.stat(path).length
+        target = os.path.join(folder, f"{content_hash(path)}-{base}")
+    if os.path.exists(target):
+        report(size)
+        return target
+    done = 0
+
+    def count(num_bytes):
+        nonlocal done
+        done += num_bytes
+        report(num_bytes)
+
+    content = plain_pieces(path, count)
+    if text_format.is_container:
+        content = lines_of_texts(containers.texts(path, content, text_format, name))
+    write_spool(content, target, name)
+    if done < size:
+        report(size - done)  # parquet and arrow count no bytes
+    return target
+
+
+def spool_standard_input(stream, folder):
+    """Copies a binary stream to a file in `folder`, named by a hash of its bytes and by the ending
+    that its first bytes ask for. Returns (path, whether it is new). Raises UserError.
+    """
+    unfinished = os.path.join(folder, f"stdin.{os.getpid()}")
+    digest = hashlib.blake2b(digest_size=16)
+    first = b""
+
+    def pieces():
+        nonlocal first
+        while piece := stream.read(READ_BYTES):
+            first = first or piece[:8]
+            digest.update(piece)
+            yield piece
+
+    write_spool(pieces(), unfinished, "standard input")
+    ending = next((ending for magic, ending in MAGIC.items() if first.startswith(magic)), "")
+    target = os.path.join(folder, f"{digest.hexdigest()}-stdin{ending}")
+    is_new = not os.path.exists(target)
+    publish(unfinished, target)
+    return target, is_new
+
+
+def lines_of_texts(texts):
+    """Yields texts (str) as lines of UTF-8; one without a character other than space as
+    LINE_BREAK, which is no document but is counted. A byte order mark comes first: it says that
+    this is text, although the first one may begin as an archive does.
+    """
+    yield corpus.BYTE_ORDER_MARK
+    for text in texts:
+        text = text.strip() or LINE_BREAK
+        yield text.replace("\n", LINE_BREAK).encode() + b"\n"
+
+
+def write_spool(pieces, target, name):
+    """Writes pieces (iterable of bytes) to the file `target`, which appears when it is complete."""
+    folder = os.path.dirname(target)
+    created_folder = not os.path.exists(folder)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        # One name for every process: what a killed one has left is overwritten.
+        with atomic_file(target, "wb", f"{target}.unfinished") as file:
+            file.writelines(within_free_space(pieces, folder))
+    except (OSError, tf.errors.OpError, *BROKEN) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            problem = f"cannot be unpacked to {folder} ({error.strerror}); {write_remedy(error)}"
+        elif isinstance(error, EOFError):
+            problem = "the archive is truncated; copy it again"
+        else:
+            problem = (
+                f"the archive is corrupt ({' '.join(str(error).split())[:80]}); "
+                "copy it again, or rename it if it is not compressed"
+            )
+        raise UserError(f"{name}: {problem}"[:300]) from None
+    finally:
+        if created_folder and os.path.exists(folder) and not os.listdir(folder):
+            os.rmdir(folder)
+
+
+def write_remedy(error):
+    """What to do about an OSError of writing."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room or choose another folder"
+    return "choose another folder, or change its permissions"
+
+
+def content_hash(path):
+    """32 hexadecimal digits."""
+    digest = hashlib.blake2b(digest_size=16)
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def plain_pieces(path, report):
+    """Yields the bytes of a file, unpacked if it is compressed; errors as of `unpacked_pieces`."""
+    if is_compressed(path):
+        yield from unpacked_pieces(path, report)
+        return
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while piece := file.read(READ_BYTES):
+            yield piece
+            report(len(piece))
+
+
+def unpacked_pieces(path, report):
+    """Yields the plain bytes. Raises EOFError when the file ends too early, zlib.error or ZstdError
+    when it is corrupt.
+    """
+    unpacker = start_member(path)
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while packed := file.read(READ_BYTES):
+            for first in range(0, len(packed), PIECE_BYTES):
+                rest = packed[first : first + PIECE_BYTES]
+                while rest:
+                    if unpacker.eof:
+                        rest = rest.lstrip(b"\0")  # some tools pad the file with zeros
+                        if not rest:
+                            break
+                        unpacker = start_member(path)
+                    yield unpacker.decompress(rest)
+                    rest = unpacker.unused_data if unpacker.eof else b""
+            report(len(packed))
+    if not unpacker.eof:
+        raise EOFError
+
+
+def start_member(path):
+    """An unpacker of one gzip member or zstd frame, with decompress(bytes), eof and unused_data.
+    Both verify the checksum at the end.
+    """
+    if path.lower().endswith(".gz"):
+        return zlib.decompressobj(16 + zlib.MAX_WBITS)
+    return zstandard.ZstdDecompressor(max_window_size=LARGEST_ZSTD_WINDOW).decompressobj()

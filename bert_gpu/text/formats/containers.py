@@ -1,0 +1,280 @@
+"""Tables and JSON in, their texts out, one after another: csv, tsv, json, parquet and arrow.
+
+These can be read from the beginning only, or (parquet, arrow) hold many texts in one piece, so
+archives.py writes their texts to a plain file, from which any worker reads any part. Reading is
+streamed: rows in small batches, and never more of a file than a batch and the longest text need.
+"""
+
+import codecs
+import csv
+import itertools
+import json
+
+from bert_gpu.base.settings import UserError, shortened, shortened_path
+from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8
+from bert_gpu.text.formats.plain import BadLine, text_of_record
+
+ROWS_PER_BATCH = 256  # of parquet and arrow
+READ_BYTES = 1 << 20
+# A longer cell or object comes from a quotation mark or a brace that nothing closes.
+LONGEST_CELL, LONGEST_OBJECT = 1 << 26, 1 << 28  # characters
+BYTE_ORDER_MARK = "\ufeff"
+# As in the tables of tasks: quotes in .csv follow RFC 4180, and in .tsv they mean nothing.
+DIALECTS = {"csv": dict(strict=True), "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE)}
+REMEDIES = {
+    "csv": "a text with a comma or line break needs quotes",
+    "tsv": "a text with a tab needs csv",
+}
+# of tables that are called csv or tsv but have others; what to do
+CONVERT = "convert it, for example with pandas: read_csv(file, sep=';').to_csv(new, index=False)"
+OTHER_DELIMITERS = {
+    "\t": "give --input_format=tsv",
+    ";": CONVERT,
+    "|": CONVERT.replace(";", "|"),
+    ",": "give --input_format=csv",
+}
+MOST_TITLE, MOST_SPACES = 50, 4  # characters and spaces in the name of a column
+HEAD_BYTES = 256  # that say what a file is
+ARROW_FILE = b"ARROW1"  # at the beginning of a file; a stream has nothing of the kind
+
+
+def texts(path, pieces, text_format, name):
+    """Yields the texts of a file: str, empty where a row has none.
+
+    Args:
+      path: of a local file, for parquet and arrow.
+      pieces: iterator of its bytes, for the others.
+      text_format: TextFormat with a container's input_format.
+      name: of the file in messages.
+
+    Raises:
+      UserError: the file is not in the format, or has no such field.
+    """
+    kind, field = text_format.input_format, text_format.text_field
+    if kind in DIALECTS:
+        return table_texts(pieces, field, name, kind)
+    if kind == "json":
+        return json_texts(pieces, field, name)
+    return column_texts(path, field, name, parquet_columns if kind == "parquet" else arrow_columns)
+
+
+def table_texts(pieces, field, name, kind):
+    """The texts in a column of csv or tsv, whose first line names the columns."""
+    csv.field_size_limit(LONGEST_CELL)
+    reader, line = csv.reader(decoded_lines(pieces, name), **DIALECTS[kind]), 1
+    try:
+        header = next(reader, None)
+        if header is None:
+            return  # an empty file
+        header = [title.strip() for title in header]
+        if field not in header:
+            check_delimiter(header, name, kind)
+            check_header(header, name, field)
+            raise no_column(name, field, header)
+        check_single(name, field, header)
+        column, line = header.index(field), reader.line_num + 1
+        for row in reader:
+            if row and len(row) != len(header):
+                raise UserError(
+                    f"{shortened_path(name)}: "
+                    f"line {line} has {len(row)} columns, but the first line names "
+                    f"{len(header)}; {REMEDIES[kind]}"
+                )
+            yield row[column] if row else ""
+            line = reader.line_num + 1  # a quoted cell may span several lines
+    except csv.Error as error:
+        raise UserError(
+            f"{shortened_path(name)}: line {line} is not valid {kind} ({error}); check its quotes"
+        ) from None
+
+
+def check_header(header, name, field):
+    """UserError when the first line of a table seems to be a row: a cell is as long as a text."""
+    if any(len(title) > MOST_TITLE or title.count(" ") > MOST_SPACES for title in header):
+        raise UserError(
+            f"{shortened_path(name)}: has no column {field[:50]!r}, and line 1 seems to be text, "
+            f"not a header; add a first line that names the columns"
+        )
+
+
+def check_delimiter(header, name, kind):
+    """UserError when a header seems to have another delimiter than its kind of table."""
+    for delimiter, remedy in OTHER_DELIMITERS.items():
+        if len(header) == 1 and delimiter in header[0] and not (kind, delimiter) == ("tsv", "\t"):
+            shown = "a tab" if delimiter == "\t" else repr(delimiter)
+            raise UserError(
+                f"{shortened_path(name)}: "
+                f"its columns are separated by {shown} ({header[0][:40]!r}), and those of "
+                f"{kind} by {'commas' if kind == 'csv' else 'tabs'}; {remedy}"
+            )
+
+
+def decoded_lines(pieces, name):
+    """Yields the lines of bytes that come in pieces, as str with their line ends."""
+    pending, number = [], 0
+    for piece in itertools.chain(pieces, [None]):
+        if piece is not None:
+            end = piece.rfind(b"\n") + 1
+            pending.append(piece[:end])
+            if not end:
+                pending[-1] = piece
+                continue
+            lines, pending = b"".join(pending).splitlines(keepends=True), [piece[end:]]
+        else:
+            lines = b"".join(pending).splitlines(keepends=True)
+        for line in lines:
+            number += 1
+            if number == 1:
+                check_plain(name, line, ENDINGS)
+            try:
+                text = line.decode()
+            except UnicodeDecodeError:
+                head = line if number == 1 else b""
+                raise not_utf8(name, f"line {number}", head) from None
+            yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
+
+
+def json_texts(pieces, field, name):
+    """The texts in a field of the objects of one or several arrays, or of objects in a row."""
+    decode, scan = codecs.getincrementaldecoder("utf-8")().decode, json.JSONDecoder().raw_decode
+    buffer, position, index, is_last, head = "", 0, 0, False, b""
+
+    def refuse(problem):
+        raise UserError(f"{shortened_path(name)}: object {index + 1} {problem}")
+
+    def more():
+        nonlocal buffer, position, is_last, head
+        # at least as much again, so that an object of many pieces is not scanned for each of them
+        parts, wanted = [buffer[position:]], len(buffer) - position
+        try:
+            while wanted >= 0 and not is_last:
+                piece = next(pieces, None)
+                is_last = piece is None
+                head += (piece or b"")[: max(0, HEAD_BYTES - len(head))]
+                parts.append(decode(piece or b"", final=is_last))
+                wanted -= len(parts[-1])
+        except UnicodeDecodeError:
+            check_plain(name, head, ENDINGS)
+            raise not_utf8(name, f"the text near object {index + 1}", head) from None
+        buffer, position = "".join(parts), 0
+
+    more()
+    buffer = buffer.removeprefix(BYTE_ORDER_MARK)
+    in_array, num_arrays = False, 0
+    while True:
+        separators = " \t\r\n," if in_array else " \t\r\n"
+        while position < len(buffer) and buffer[position] in separators:
+            position += 1
+        if position == len(buffer):
+            if not is_last:
+                more()
+                continue
+            if in_array:
+                problem = f"the array is not closed after object {index}; the file is truncated"
+                raise UserError(f"{shortened_path(name)}: {problem}, so copy it again")
+            return
+        if not in_array and (num_arrays or index == 0) and buffer[position] == "[":
+            in_array, num_arrays, position = True, num_arrays + 1, position + 1
+            continue
+        if in_array and buffer[position] == "]":
+            in_array, position = False, position + 1
+            continue
+        if num_arrays and not in_array:
+            problem = f"something follows the array after object {index}"
+            remedy = "the file must be arrays of objects, or objects in a row"
+            raise UserError(f"{shortened_path(name)}: {problem}; {remedy}")
+        try:
+            record, position = scan(buffer, position)
+        except (ValueError, RecursionError):
+            if not is_last and len(buffer) - position < LONGEST_OBJECT:
+                more()
+                continue
+            refuse("is not valid JSON; the file is an array of objects, or objects in a row")
+        try:
+            yield text_of_record(record, field, index)
+        except BadLine as error:
+            refuse(error.problem)
+        index += 1
+
+
+def column_texts(path, field, name, columns):
+    """The texts in a column of Arrow's arrays; a text that is missing is empty."""
+    import pyarrow
+
+    try:
+        for column in columns(path, field, name):
+            for first in range(0, len(column), ROWS_PER_BATCH):
+                yield from (text or "" for text in column.slice(first, ROWS_PER_BATCH).to_pylist())
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{shortened_path(name)}: a text is not UTF-8; write the file anew, with texts in UTF-8"
+        ) from None
+    except (pyarrow.ArrowException, OSError) as error:
+        problem = " ".join(str(error).split())[:100]
+        raise UserError(
+            f"{shortened_path(name)}: cannot be read ({problem}); copy it again"
+        ) from None
+
+
+def parquet_columns(path, field, name):
+    """Yields a column of a parquet file, a few rows at a time."""
+    from pyarrow import parquet
+
+    # With a buffer it reads pages one by one, and not whole row groups.
+    with parquet.ParquetFile(path, buffer_size=READ_BYTES, pre_buffer=False) as file:
+        check_column(file.schema_arrow, field, name)
+        batches = file.iter_batches(ROWS_PER_BATCH, columns=[field], use_threads=False)
+        yield from (batch.column(0) for batch in batches)
+
+
+def arrow_columns(path, field, name):
+    """Yields a column of the record batches of an Arrow file or stream, mapped into memory."""
+    import pyarrow
+
+    with pyarrow.memory_map(path) as source:
+        is_file = source.read(len(ARROW_FILE)) == ARROW_FILE
+        source.seek(0)
+        reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(source)
+        check_column(reader.schema, field, name)
+        column = reader.schema.get_field_index(field)
+        if is_file:
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            batches = reader
+        yield from (batch.column(column) for batch in batches)
+
+
+def check_column(schema, field, name):
+    """UserError unless a column of the name exists once and holds strings."""
+    from pyarrow import types
+
+    if field not in schema.names:
+        raise no_column(name, field, schema.names)
+    check_single(name, field, schema.names)
+    kind = schema.field(field).type
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    # null: of a table without rows, or with nothing in the column, from pandas
+    is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    if not any(is_kind(value) for is_kind in is_text):
+        raise UserError(
+            f"{shortened_path(name)}: the column {field[:50]!r} holds no strings "
+            f"({shortened(kind)}); name the column with the text by --text_column"
+        )
+
+
+def check_single(name, field, names):
+    """UserError when several columns have the name of the one with the text."""
+    if names.count(field) > 1:
+        raise UserError(
+            f"{shortened_path(name)}: "
+            f"has {names.count(field)} columns {field[:50]!r}; rename all but the one with "
+            "the text, or name another by --text_column"
+        )
+
+
+def no_column(name, field, names):
+    shown = shortened(", ".join(names) or "none")
+    return UserError(
+        f"{shortened_path(name)}: "
+        f"has no column {field[:50]!r}; give --text_column=NAME (the columns are: {shown})"
+    )

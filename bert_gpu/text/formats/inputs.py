@@ -1,0 +1,248 @@
+"""Names of files in, the files of a text and their formats out.
+
+The format of a file comes from its name where that says it (.jsonl, .csv, ...), and otherwise from
+its first lines; all files whose names say nothing have one format.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.base.settings import UserError
+from bert_gpu.text import corpus
+from bert_gpu.text.config import AUTO, FILE_NAMES
+from bert_gpu.text.formats import archives
+from bert_gpu.text.progress import ByteProgress, format_bytes
+from bert_gpu.text.sentences import split_sentences
+
+HEAD_BYTES = 1 << 16  # of a file, from which its format is decided
+MOST = 0.5  # the share of lines from which several sentences are the rule
+NUM_HEADS, HEAD_LINES = 16, 200  # files that are looked at, and lines of each
+BY_NAME = {
+    **{f".{kind}": kind for kind in ("jsonl", "csv", "tsv", "parquet", "arrow")},
+    ".ndjson": "jsonl",
+    ".feather": "arrow",
+}
+FORMAT_NAMES = dict(
+    lines="lines: one sentence a line, documents end at blank lines",
+    documents="documents: every line is one, split into sentences",
+    jsonl="JSON Lines: every object is a document, its text in the field {field!r}",
+    json="JSON: every object is a document, its text in the field {field!r}",
+    csv="CSV: every row is a document, its text in the column {field!r}",
+    tsv="TSV: every row is a document, its text in the column {field!r}",
+    parquet="parquet: every row is a document, its text in the column {field!r}",
+    arrow="Arrow: every row is a document, its text in the column {field!r}",
+)
+PLAIN = ("lines", "documents")
+JSON_BEGINS = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\]|\\.)*"\s*:')
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The files of a text.
+
+    Attributes:
+      paths: list of str. names: list of str, for messages.
+      formats: list of TextFormat, decided.
+      lines: list of str: what was decided and why, to print.
+      warnings: list of str: what was left out of folders, and what to do.
+    """
+
+    paths: list
+    names: list
+    formats: list
+    lines: list
+    warnings: list
+
+    def without_effect(self):
+        """What has no effect on these files: list of str."""
+        field = self.formats[0].text_field
+        if field == AUTO.text_field or any(each.input_format not in PLAIN for each in self.formats):
+            return []
+        return [
+            f"--text_column={field[:50]} (or --text_field) has no effect: no input is a table or "
+            "JSON; --input_format says of which kind a file is"
+        ]
+
+    @property
+    def needs_spool(self):
+        return any(map(archives.needs_spool, self.paths, self.formats))
+
+
+def find_inputs(patterns, text_format, standard_input=None, is_own=lambda path: False):
+    """The Inputs of `corpus.expand_inputs`.
+
+    Args:
+      standard_input: the file that holds what was read from it, if a pattern is "-".
+      is_own: function of a path: whether bert-gpu wrote the file, so that it is no text.
+
+    Raises UserError.
+    """
+    found, others = corpus.find_files(patterns)
+    names, left_out = without_own(found, patterns, is_own)
+    paths = [standard_input if name == corpus.STANDARD_INPUT else name for name in names]
+    names = ["standard input" if name == corpus.STANDARD_INPUT else name for name in names]
+    kinds, reasons = decide(paths, names, text_format)
+    lines = []
+    for kind, reason in dict.fromkeys(zip(kinds, reasons, strict=True)):
+        chosen = [
+            (path, name)
+            for path, name, *decision in zip(paths, names, kinds, reasons, strict=True)
+            if decision == [kind, reason]
+        ]
+        size = sum(file_bytes(path, name) for path, name in chosen)
+        what = FORMAT_NAMES[kind].format(field=text_format.text_field)
+        files = "1 file" if len(chosen) == 1 else f"{len(chosen):,} files"
+        lines.append(f"input: {files}, {format_bytes(size)}, {what} ({reason})")
+    if left_out:
+        shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
+        lines.append(f"input: left out, because bert-gpu wrote them: {shown}")
+    formats = [text_format.replaced(kind) for kind in kinds]
+    vocabularies = FILE_NAMES.values()  # the format of their text is no text's
+    others = [
+        path for path in others if os.path.basename(path) not in vocabularies and not is_own(path)
+    ]
+    return Inputs(paths, names, formats, lines, other_warnings(others))
+
+
+def other_warnings(others):
+    """Warns of the files (paths) in folders that are left out because of their endings."""
+    if not others:
+        return []
+    several = f"{len(others):,} files of other kinds"
+    files = several if len(others) > 1 else "1 file of another kind"
+    return [f"left out: {files} ({corpus.endings_of(others)}); {corpus.TO_TEXT}"]
+
+
+def file_bytes(path, name):
+    """The size of a file, as it is stored. UserError when it is missing, such as a broken link."""
+    with corpus.readable(name):
+        return tf.io.gfile.stat(path).length
+
+
+def without_own(names, patterns, is_own):
+    """(names of inputs, names left out): files of our own jobs that a folder or a glob gives are
+    left out. UserError for one that is named itself, and when nothing else is there.
+    """
+    left_out = [name for name in names if is_own(name)]
+    named = patterns.split(",") if isinstance(patterns, str) else patterns
+    for name in sorted({part.strip() for part in named}.intersection(left_out)):
+        raise UserError(f"--input_file={name}: was written by bert-gpu and is not text"[:300])
+    if left_out and len(left_out) == len(names):
+        raise UserError(
+            f"--input_file={left_out[0]}: was written by bert-gpu, "
+            "and so was every other file found; name files with text"[:300]
+        )
+    return [name for name in names if name not in set(left_out)], left_out
+
+
+def decide(paths, names, text_format):
+    """(input_format, reason) of each file, as two lists. Raises UserError."""
+    if text_format.input_format != "auto":
+        kind = text_format.input_format
+        return [kind] * len(paths), [f"--input_format={kind}"] * len(paths)
+    kinds = {path: kind_by_name(path, name) for path, name in zip(paths, names, strict=True)}
+    plain = [path for path in paths if kinds[path] is None]
+    shown = dict(zip(paths, names, strict=True))
+    chosen = sorted({int(i) for i in np.linspace(0, len(plain) - 1, NUM_HEADS)}) if plain else []
+    heads = [head_lines(plain[index], shown[plain[index]]) for index in chosen]
+    decided = kind_of_lines(heads, text_format.language)
+    return tuple(
+        [decision[part] for decision in (kinds[path] or decided for path in paths)]
+        for part in (0, 1)
+    )
+
+
+def kind_by_name(path, name):
+    """(input_format, reason) of a file whose name says it; None otherwise."""
+    plain = archives.plain_name(path)
+    ending = os.path.splitext(plain)[1].lower()
+    kind = BY_NAME.get(ending)
+    if kind in ("parquet", "arrow") and archives.is_compressed(path):
+        raise UserError(f"{name}: unpack it first; {ending} is compressed inside"[:300])
+    if ending == ".json":
+        text = read_head(path, name).decode("utf-8", "ignore").lstrip("\ufeff \t\r\n")
+        # an object a line, under this name too; an array, or objects over several lines
+        return ("jsonl" if is_object(text.split("\n", 1)[0]) else "json"), "by its name"
+    return None if kind is None else (kind, "by its name")
+
+
+def kind_of_lines(heads, language):
+    """(input_format, reason) of files, from the first lines (lists of str) of some of them."""
+    lines = [line for head in heads for line in head if line]
+    if lines and all(is_object(line) for head in heads for line in [*filter(None, head)][:10]):
+        return "jsonl", "every line is a JSON object"
+    if lines and all(JSON_BEGINS.match("\n".join(head)) for head in heads if any(head)):
+        return "json", "its first characters are JSON"
+    num_groups = sum(
+        bool(line) and (index == 0 or not head[index - 1])
+        for head in heads
+        for index, line in enumerate(head)
+    )
+    has_blanks = num_groups > sum(map(any, heads))
+    several = sum(len(split_sentences(line, language)) > 1 for line in lines)
+    most_have_several = several > MOST * len(lines)
+    if most_have_several and (not has_blanks or len(lines) < 1.5 * num_groups):
+        return "documents", "most lines have several sentences" + (
+            " and stand alone" if has_blanks else ", and there are no blank lines"
+        )
+    return "lines", "as its first lines show" if has_blanks else "no blank line is seen"
+
+
+def is_object(line):
+    try:
+        return line.lstrip().startswith("{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def head_lines(path, name):
+    """The first lines of a file, without space at the ends."""
+    head = read_head(path, name)
+    if len(head) == HEAD_BYTES:
+        head = head[: head.rfind(b"\n") + 1] or head
+    text = head.decode("utf-8-sig", "ignore")
+    return [line.strip() for line in text.split("\n")][:HEAD_LINES]
+
+
+def read_head(path, name):
+    """The first HEAD_BYTES of a file, unpacked. A broken archive, which is refused later, has
+    none. Raises UserError.
+    """
+    head = b""
+    try:
+        with corpus.readable(name):
+            for piece in archives.plain_pieces(path, lambda num_bytes: None):
+                head += piece
+                if len(head) >= HEAD_BYTES:
+                    break
+    except archives.BROKEN:
+        return b""
+    return head[:HEAD_BYTES]
+
+
+def unpack(inputs, spool, console):
+    """(paths, formats) of plain text for Inputs. Compressed files and tables are unpacked
+    into the folder `spool`; see `archives.unpack`.
+    """
+    if not inputs.needs_spool:
+        return inputs.paths, inputs.formats
+    total = archives.packed_bytes(inputs.paths, inputs.formats)
+    with ByteProgress(console, total, "unpacking") as progress:
+        return archives.unpack(inputs.paths, inputs.formats, spool, progress.add, inputs.names)
+
+
+def read_standard_input(input_file, spool):
+    """Copies standard input, if it is an input, to a file in the folder `spool`: (path or None,
+    whether it is new). Raises UserError.
+    """
+    if corpus.STANDARD_INPUT not in map(str.strip, input_file.split(",")):
+        return None, False
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError("--input_file=-: nothing is piped to standard input; give a file, or pipe")
+    return archives.spool_standard_input(sys.stdin.buffer, spool)

@@ -1,0 +1,186 @@
+"""The formats of text files: finds where documents begin and reads their sentences.
+
+lines is Google's format: one sentence a line, a blank line (or several) between documents.
+documents has one document a line, jsonl one JSON object a line with the text in one of its fields;
+there a splitter finds the sentences. The functions here take whole lines in UTF-8 from corpus.py.
+
+Text is measured in bytes of the text alone, with one byte between sentences and one after each
+document, so that the same text measures the same in every format.
+"""
+
+import dataclasses
+import itertools
+import json
+import re
+
+import numpy as np
+
+from bert_gpu.base.settings import shortened
+from bert_gpu.text.sentences import split_sentences
+
+LINE_BREAK = "\v"  # in a text that is written as a line; alone, a row without text
+ASCII_SPACES = b" \t\r\x0b\x0c\x1c\x1d\x1e\x1f"
+# The characters that str.strip removes, in UTF-8: a line of these is blank.
+SPACE = (
+    rb"(?:[ \t\r\x0b\x0c\x1c-\x1f]|\xc2[\x85\xa0]|\xe1\x9a\x80"
+    rb"|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)"
+)
+BLANK_LINE = re.compile(rb"\n" + SPACE + rb"*(?=\n)")
+
+
+class BadLine(Exception):
+    """A line that is not in the format.
+
+    Attributes:
+      index: of the line, from 0, among the lines given.
+      problem: what is wrong and what to do, as the end of a sentence that begins with "line 3".
+    """
+
+    def __init__(self, index, problem):
+        super().__init__(index, problem)
+        self.index, self.problem = index, problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The documents in consecutive whole lines.
+
+    Attributes:
+      begins: int64 (D,), the offset in the lines of each document that begins here.
+      text_before: int64 (D,), bytes of text before each of them.
+      num_bytes: of text in all of the lines.
+      count_sentences: function of a first and an end offset of lines: the number of sentences
+        between them; 0 for formats that need the splitter.
+      in_document: whether the last line belongs to a document that may continue.
+      num_empty: number of rows and objects without text, which are no documents.
+    """
+
+    begins: np.ndarray
+    text_before: np.ndarray
+    num_bytes: int
+    count_sentences: object
+    in_document: bool
+    num_empty: int = 0
+
+
+def find_documents(lines, in_document, text_format):
+    """The Found of consecutive whole lines.
+
+    Args:
+      lines: bytes in UTF-8.
+      in_document: whether the line before them belongs to a document that may continue.
+
+    Raises:
+      BadLine.
+    """
+    if text_format.has_sentence_lines:
+        return find_paragraphs(lines, in_document)
+    begins, sizes, num_empty = [], [0], 0
+    for offset, text in texts_of_lines(lines, text_format):
+        if text:
+            begins.append(offset)
+            sizes.append(1 + (len(text) if text.isascii() else len(text.encode())))
+        else:
+            num_empty += lines.startswith((b"{", LINE_BREAK.encode()), offset)
+    ends = np.cumsum(sizes)
+    counts = ends[:-1], int(ends[-1]), lambda first, end: 0, False, num_empty
+    return Found(np.array(begins, np.int64), *counts)
+
+
+def parse_documents(content, text_format):
+    """The documents of whole lines (bytes): list of documents, each a list of sentences (bytes, not
+    empty, no space at the ends).
+
+    Raises:
+      BadLine, UnicodeDecodeError.
+    """
+    if not text_format.has_sentence_lines:
+        texts = (text for _, text in texts_of_lines(content, text_format) if text)
+        return [
+            [sentence.encode() for sentence in split_sentences(text, text_format.language)]
+            for text in texts
+        ]
+    lines = [line.strip(ASCII_SPACES) for line in content.split(b"\n")]
+    if not content.isascii():
+        lines = [line if line.isascii() else line.decode().strip().encode() for line in lines]
+    return [list(sentences) for has_text, sentences in itertools.groupby(lines, bool) if has_text]
+
+
+def find_paragraphs(lines, in_document):
+    """`find_documents` for one sentence per line."""
+    # so that every line has a line break before it, at its own offset in `lines`, and one after it
+    text = b"\n" + lines
+    if not text.endswith(b"\n"):
+        text += b"\n"
+    size = len(text) - 1
+    # start and end offsets in `lines`
+    blanks = np.array([match.span() for match in BLANK_LINE.finditer(text)], np.int64).reshape(
+        -1, 2
+    )
+    # start and end of the lines between blank lines
+    paragraphs = np.stack([np.append(0, blanks[:, 1]), np.append(blanks[:, 0], size)], axis=1)
+    sizes = paragraphs[:, 1] - paragraphs[:, 0]
+    has_text = sizes > 0
+    begins = paragraphs[has_text, 0]
+    ends = np.cumsum(sizes)
+
+    def count_sentences(first, end):
+        end = size if end == len(lines) else end
+        num_blanks = np.searchsorted(blanks[:, 0], end) - np.searchsorted(blanks[:, 0], first)
+        return text.count(b"\n", first + 1, end + 1) - int(num_blanks)
+
+    first = int(in_document and has_text[0])  # a document that continues does not begin here
+    text_before = (ends - sizes)[has_text]
+    return Found(
+        begins[first:], text_before[first:], int(ends[-1]), count_sentences, bool(has_text[-1])
+    )
+
+
+def texts_of_lines(lines, text_format):
+    """Yields (offset in `lines`, text without space at the ends) of every line; the text of a blank
+    line is empty. Raises BadLine.
+    """
+    offset = 0
+    for index, line in enumerate(lines.split(b"\n")):
+        text = line.decode().strip()
+        if text and text_format.input_format == "jsonl":
+            text = text_of_json(text, text_format.text_field, index).strip()
+        yield offset, text
+        offset += len(line) + 1
+
+
+def text_of_json(line, field, index):
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        raise BadLine(
+            index, "is not valid JSON; with --input_format=jsonl every line is one JSON object"
+        ) from None
+    return text_of_record(record, field, index)
+
+
+def text_of_record(record, field, index):
+    """The text in a field of a JSON value (str, possibly empty). Raises BadLine."""
+    if not isinstance(record, dict):
+        raise BadLine(
+            index, 'is JSON but not an object; objects such as {"text": "..."} are needed'
+        )
+    if field not in record:
+        names = shortened(", ".join(record) or "none")
+        raise BadLine(
+            index,
+            f"has no field {field[:50]!r}; give --text_field=NAME (the fields are: {names})",
+        )
+    text = "" if record[field] is None else record[field]
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise BadLine(
+            index,
+            f"the field {field[:50]!r} is not a string ({kind}); "
+            "name the field with the text by --text_field",
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, written as "\ud83d", is not a character
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

@@ -1,0 +1,41 @@
+"""Finds the tables in a folder that Hugging Face's `datasets` saved (save_to_disk).
+
+Such a folder has Arrow streams, state.json, which names them, and dataset_info.json; a dictionary
+of splits is a folder of these with a dataset_dict.json. The library itself is not needed.
+"""
+
+import os
+
+from bert_gpu.base.files import read_json
+from bert_gpu.base.settings import UserError
+
+STATE = "state.json"
+
+
+def is_saved(names):
+    """Whether a folder with these files is a saved data set, or a dictionary of them."""
+    return "dataset_dict.json" in names or {STATE, "dataset_info.json"} <= set(names)
+
+
+def tables(folder, names):
+    """Paths of the tables that state.json names; none of a dictionary of splits, whose splits have
+    folders of their own. Raises UserError.
+    """
+    if STATE not in names:
+        return []
+    path = os.path.join(folder, STATE)
+    state = read_json(
+        path, "the description of a data set that `datasets` saved", keys=["_data_files"]
+    )
+    try:
+        found = [file["filename"] for file in state["_data_files"]]
+    except (TypeError, KeyError):
+        found = None
+    if found is None or state.get("_indices_data_files"):
+        raise UserError(
+            f"{path}: is not as datasets 2 or later writes it; save the data set again"[:300]
+        )
+    missing = [name for name in found if name not in names]
+    if missing:
+        raise UserError(f"{os.path.join(folder, missing[0])}: is missing; copy the folder again")
+    return [os.path.join(folder, name) for name in found]

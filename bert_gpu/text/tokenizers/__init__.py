@@ -1,0 +1,1 @@
+"""Sentences in, token ids out: WordPiece and SentencePiece."""

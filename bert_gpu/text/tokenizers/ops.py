@@ -1,0 +1,169 @@
+"""Tokenizers as TensorFlow ops, for models that are served from a graph: strings in, ids out.
+
+They give the ids of wordpiece.py and sentence_piece.py. There, tensorflow-text's FastBertTokenizer
+takes most lines, and Python those that it treats otherwise than Google. A graph has no Python, so
+here every line goes Google's way: one table says what each character becomes (cleaned, in lower
+case, decomposed, without accents, spaces around punctuation), and FastWordpieceTokenizer splits the
+words. Only marks that are no accents and whose order Unicode's decomposition changes (in musical
+symbols) may come out in another order.
+
+Legend: N texts, C characters of all of them, W words.
+"""
+
+import sys
+import unicodedata
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from bert_gpu.text.tokenizers import basic
+from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer
+from bert_gpu.text.tokenizers.wordpiece import MAX_WORD_BYTES, MAX_WORD_CHARACTERS, matchable
+
+SIGMA, FINAL_SIGMA = 0x3A3, 0x3C2  # capital; small at the end of a word
+
+
+def open_ops(tokenizer):
+    """A tf.Module with tokenize(strings (N,)) -> RaggedTensor int32 (N, ids of each), equal to a
+    text.tokenizer.Tokenizer.
+    """
+    kind = SentencePieceOps if isinstance(tokenizer, SentencePieceTokenizer) else WordPieceOps
+    return kind(tokenizer)
+
+
+class WordPieceOps(tf.Module):
+    """A WordPieceTokenizer as ops."""
+
+    def __init__(self, tokenizer):
+        super().__init__()
+        rule = uncased if tokenizer.do_lower_case else cased
+        self.characters = CharacterMap(rule, has_sigma=tokenizer.do_lower_case)
+        self.words = tf_text.FastWordpieceTokenizer(
+            matchable(tokenizer.vocab),
+            max_bytes_per_word=MAX_WORD_BYTES,
+            token_out_type=tf.int32,
+            no_pretokenization=True,
+        )
+
+    def tokenize(self, texts):
+        words = tf.strings.split(self.characters(texts))  # (N, W of each)
+        # Google's limit is in characters: a longer word gets too many bytes for the op.
+        is_long = tf.strings.length(words.values, unit="UTF8_CHAR") > MAX_WORD_CHARACTERS
+        flat = tf.where(is_long, "x" * (MAX_WORD_BYTES + 1), words.values)
+        ids = self.words.tokenize(flat)  # (W, ids of each)
+        return tf.RaggedTensor.from_row_splits(
+            ids.values, tf.gather(ids.row_splits, words.row_splits)
+        )
+
+
+class SentencePieceOps(tf.Module):
+    """A SentencePieceTokenizer as ops."""
+
+    def __init__(self, tokenizer):
+        super().__init__()
+        content = tokenizer.files()["sentencepiece.model"]
+        self.pieces = tf_text.SentencepieceTokenizer(content, out_type=tf.int32)
+        self.lowers = CharacterMap(str.lower, has_sigma=True) if tokenizer.lowers_first else None
+        self.is_special, self.unk_id = tf.constant(tokenizer.is_special), tokenizer.unk_id
+
+    def tokenize(self, texts):
+        ids = self.pieces.tokenize(texts if self.lowers is None else self.lowers(texts))
+        known = tf.where(tf.gather(self.is_special, ids.values), self.unk_id, ids.values)
+        return ids.with_values(known)
+
+
+def cased(character):
+    """What a character becomes before WordPiece, for a cased model."""
+    return character.translate(basic.CLEAN).translate(basic.SPLIT_PUNCTUATION)
+
+
+def uncased(character):
+    """The same, for an uncased model; basic.split_words does this to whole lines."""
+    return basic.uncase(character.translate(basic.CLEAN))
+
+
+class CharacterMap(tf.Module):
+    """Replaces each character of texts: strings (N,) -> strings (N,). Bytes that are not UTF-8 are
+    dropped.
+
+    rule: function of a character -> str; it is asked for every character of Unicode, once.
+    has_sigma: whether it lower-cases, and so a capital sigma depends on its neighbours.
+    """
+
+    def __init__(self, rule, has_sigma):
+        super().__init__()
+        codes, becomes = [], []
+        for character in assigned_characters():
+            if (result := rule(character)) != character:
+                codes.append(ord(character))
+                becomes.append(result)
+        lengths = list(map(len, becomes))
+        self.codes = variable(codes)  # sorted; others stay as they are
+        self.lengths, self.starts = variable(lengths), variable(np.cumsum(lengths) - lengths)
+        self.pool = variable(np.frombuffer("".join(becomes).encode("utf-32-le"), np.int32))
+        self.sigma = FinalSigma(rule) if has_sigma else None
+
+    def __call__(self, texts):
+        codes = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")  # (N, C of each)
+        flat = codes.values if self.sigma is None else self.sigma(codes)
+        entries = tf.minimum(tf.searchsorted(self.codes, flat), tf.size(self.codes) - 1)
+        is_listed = tf.gather(self.codes, entries) == flat
+        lengths = tf.where(is_listed, tf.gather(self.lengths, entries), 1)
+        ends = tf.concat([[0], tf.cumsum(lengths)], 0)
+        sources = tf.repeat(tf.range(tf.size(flat)), lengths)  # of each new character
+        offsets = tf.range(tf.size(sources)) - tf.gather(ends, sources)
+        starts = tf.where(is_listed, tf.gather(self.starts, entries), 0)
+        replaced = tf.gather(self.pool, tf.gather(starts, sources) + offsets)
+        new = tf.where(tf.gather(is_listed, sources), replaced, tf.gather(flat, sources))
+        splits = tf.gather(tf.cast(ends, tf.int64), codes.row_splits)
+        return tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(new, splits), "UTF-8")
+
+
+class FinalSigma(tf.Module):
+    """Makes a capital sigma a small final one where str.lower does (Unicode 3.13, Final_Sigma): a
+    cased letter before it and none behind it, not counting characters that are ignorable or that
+    the rule deletes.
+    """
+
+    def __init__(self, rule):
+        super().__init__()
+        is_cased, is_ignored = [], []
+        for character in assigned_characters():
+            stops = f"AΣ{character}".lower()[1] == "σ"  # cased, and not ignorable
+            passes = not stops and f"AΣ{character}A".lower()[1] == "σ"
+            if passes or rule(character) == "" and not stops:
+                is_ignored.append(ord(character))
+            elif stops:
+                is_cased.append(ord(character))
+        self.is_cased, self.is_ignored = variable(is_cased), variable(is_ignored)
+
+    def __call__(self, codes):
+        """RaggedTensor int32 (N, C of each) -> its values, (C,)."""
+        places = tf.where(~contains(self.is_ignored, codes.values))[:, 0]
+        flat, rows = tf.gather(codes.values, places), tf.gather(codes.value_rowids(), places)
+        cased = contains(self.is_cased, flat)
+        same = rows[1:] == rows[:-1]
+        nothing = tf.zeros([tf.minimum(tf.size(flat), 1)], tf.bool)
+        before = tf.concat([nothing, cased[:-1] & same], 0)
+        behind = tf.concat([cased[1:] & same, nothing], 0)
+        new = tf.where((flat == SIGMA) & before & ~behind, FINAL_SIGMA, flat)
+        return tf.tensor_scatter_nd_update(codes.values, places[:, None], new)
+
+
+def assigned_characters():
+    """The characters that a rule may change: those that Unicode assigns, and the CJK ranges."""
+    for code in range(sys.maxunicode + 1):
+        if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs") or basic.is_cjk(code):
+            yield chr(code)
+
+
+def contains(table, values):
+    """Whether each of the values is in a sorted table."""
+    entries = tf.minimum(tf.searchsorted(table, values), tf.size(table) - 1)
+    return tf.gather(table, entries) == values
+
+
+def variable(values):
+    """A table as a variable, which a SavedModel keeps outside of its graph."""
+    return tf.Variable(np.asarray(values, np.int32), trainable=False)

@@ -1,0 +1,312 @@
+"""SentencePiece: the second tokenizer, with the same protocol as WordPiece, and the learner of its
+models.
+
+A model learnt here is a unigram model (Kudo 2018, "Subword regularization") whose pieces 0 to 4 are
+[PAD] [UNK] [CLS] [SEP] [MASK]; as control symbols they never come from text. The model normalises
+text itself: NFKC with SentencePiece's rules for spaces (nmt_nfkc), plus case folding (nmt_nfkc_cf)
+for an uncased model; unlike WordPiece it keeps accents. The learner gets words and their counts,
+to which it would reduce sentences anyway: that takes half the time, and the order of the text does
+not matter. It needs about 1.4 GB for a text of any size.
+"""
+
+import collections
+import hashlib
+import io
+import itertools
+import re
+
+import numpy as np
+import sentencepiece
+import tensorflow as tf
+
+from bert_gpu.base.files import check_regular
+from bert_gpu.base.settings import UserError
+from bert_gpu.text.tokenizers import basic
+from bert_gpu.text.tokenizers.wordpiece import SPECIAL_PIECES, as_bytes
+from bert_gpu.text.vocabulary.wordpiece_learner import CHARACTER_COVERAGE, MIN_PIECE_COUNT
+
+SPACE = "▁"  # U+2581, marks a space in a piece
+OTHER_NAMES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}  # their names in ALBERT's models
+LINES_PER_CALL = 2048
+LINES_PER_BATCH = 4096
+MAX_WORDS = 1_000_000  # the most frequent ones are learnt from
+# SentencePiece's own limit; longer strings are not words (Chinese and Japanese words here are
+# whole clauses)
+MAX_WORD_BYTES = 4192
+# constant for any number of cores, because sums of floats, and so the model, depend on it
+TRAINER_THREADS = 8
+
+
+class SentencePieceTokenizer:
+    """Pieces of a SentencePiece model, in arrays.
+
+    A piece begins a word if it begins with a space, or with punctuation or a CJK character, which
+    are separate words in WordPiece too.
+    """
+
+    def __init__(self, model_file, do_lower_case=None):
+        """Loads a model.
+
+        Args:
+          do_lower_case: None = whatever the model does. True lower-cases the text first if the
+            model does not (ALBERT's uncased ones need that).
+
+        Raises:
+          UserError: the file is missing or not such a model, lacks a special piece, [PAD] is not
+            its first, or it folds case although do_lower_case is False.
+        """
+
+        def refuse(problem):
+            raise UserError(f"{model_file}: {problem}"[:300])
+
+        content = read_model(model_file, refuse)
+        self._model = sentencepiece.SentencePieceProcessor(model_proto=content)
+        self.vocab_size = self._model.get_piece_size()
+        self.vocab = [self._model.id_to_piece(index) for index in range(self.vocab_size)]
+        self._ids = {piece: index for index, piece in enumerate(self.vocab)}
+        for piece, name in OTHER_NAMES.items():
+            if piece not in self._ids and name in self._ids:
+                self._ids[piece] = self._ids[name]
+        missing = [piece for piece in SPECIAL_PIECES if piece not in self._ids]
+        if missing:
+            refuse(
+                f"{', '.join(missing)} missing; learn a model with "
+                "`python -m bert_gpu vocab`, or give spm_train --control_symbols"
+            )
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            self._ids[piece] for piece in SPECIAL_PIECES
+        )
+        if self.pad_id != 0:
+            refuse(
+                f"[PAD] has id {self.pad_id}; it must be 0, "
+                "because BERT pads with id 0 (spm_train --pad_id=0)"
+            )
+        folds = "A" not in self._model.normalize("A")
+        if folds and do_lower_case is False:
+            refuse(
+                "this model lower-cases the text; leave --do_lower_case on, or learn a cased model"
+            )
+        self.do_lower_case = folds if do_lower_case is None else bool(do_lower_case)
+        self.lowers_first = self.do_lower_case and not folds
+        casing = b"lowered first" if self.lowers_first else b"as it is"
+        self.identity = hashlib.sha256(content + casing).hexdigest()
+        self.is_special = np.zeros(self.vocab_size, bool)
+        self.is_special[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = True
+        self._starts_word = np.array([begins_word(piece) for piece in self.vocab]) | self.is_special
+
+    def tokenize(self, sentences):
+        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
+        (len(sentences) + 1,)).
+        """
+        rows = []
+        for first in range(0, len(sentences), LINES_PER_CALL):
+            batch = as_bytes(sentences[first : first + LINES_PER_CALL])
+            if self.lowers_first:
+                batch = [
+                    line.lower()
+                    if line.isascii()
+                    else line.decode("utf-8", "ignore").lower().encode()
+                    for line in batch
+                ]
+            # One thread: workers are processes. Measured, one core: 15 MB/s; tensorflow-text's op
+            # over the same model 12.5.
+            rows += self._model.encode(batch, return_type="numpy", num_threads=1)
+        row_splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        ids = np.concatenate(rows) if rows else np.zeros(0, np.int32)
+        # Models from other tools may find "[MASK]" in the text.
+        return np.where(self.is_special[ids], np.int32(self.unk_id), ids), row_splits
+
+    def locate(self, text):
+        """The characters that the pieces of a text (str) stand for: (begins, ends), int32 (T,).
+        None where lower-casing changes the text's length, or it is not valid Unicode.
+
+        A piece has at least one character, also where several stand for one (of a ligature), and
+        does not begin with the space before it.
+        """
+        lowered = text.lower() if self.lowers_first else text
+        if len(lowered) != len(text) or any("\ud800" <= letter <= "\udfff" for letter in text):
+            return None
+        offsets = self._model.encode(lowered, return_type="offset_mapping")["offsets"]
+        begins, ends = np.array(offsets, np.int32).reshape(-1, 2).T
+        is_letter = np.array([not letter.isspace() for letter in text] + [True])
+        after = np.minimum.accumulate(
+            np.where(is_letter, np.arange(len(text) + 1), len(text))[::-1]
+        )
+        begins = np.minimum(after[::-1][begins], max(0, len(text) - 1))
+        ends = np.maximum(ends, begins + 1)
+        begins, ends = (np.maximum.accumulate(side).astype(np.int32) for side in (begins, ends))
+        return begins, ends
+
+    def word_starts(self, ids):
+        """Bool, of the shape of ids: True where a piece begins a word."""
+        return self._starts_word[ids]
+
+    def pieces(self, ids):
+        """The text of each piece."""
+        return [self.vocab[index] for index in ids]
+
+    def decode(self, ids):
+        """Joins pieces to words, and words by spaces: the text as the model normalises it, unless
+        it has unknown characters.
+        """
+        spaced = (
+            f" {self.vocab[index]} "
+            if self.is_special[index]
+            else self.vocab[index].replace(SPACE, " ")
+            for index in ids
+        )
+        return re.sub(" +", " ", "".join(spaced)).strip(" ")
+
+    def files(self):
+        """{name: bytes} of the files that the tokenizer can be opened from."""
+        return {"sentencepiece.model": self._model.serialized_model_proto()}
+
+
+def begins_word(piece):
+    # an unknown piece continues the word that the space before it began
+    is_unknown = piece in ("[UNK]", OTHER_NAMES["[UNK]"])
+    return (
+        piece.startswith(SPACE)
+        or basic.is_cjk(ord(piece[0]))
+        or (basic.is_punctuation(piece[0]) and not is_unknown)
+    )
+
+
+def read_model(model_file, refuse):
+    """The bytes of a model that can be loaded. refuse: function that raises UserError for a
+    problem.
+    """
+    if tf.io.gfile.isdir(model_file):
+        refuse("is a folder; name the SentencePiece model in it, such as sentencepiece.model")
+    check_regular(model_file)
+    try:
+        with tf.io.gfile.GFile(model_file, "rb") as file:
+            content = file.read()
+    except tf.errors.NotFoundError:
+        refuse(
+            "no such SentencePiece model; check the path, or make one "
+            "with `python -m bert_gpu vocab --tokenization=SentencePiece`"
+        )
+    except (tf.errors.OpError, OSError) as error:
+        refuse(
+            "cannot be read as a SentencePiece model "
+            f"({type(error).__name__}); name a readable file"
+        )
+    try:
+        if sentencepiece.SentencePieceProcessor(model_proto=content).get_piece_size():
+            return content
+    except (RuntimeError, ValueError, TypeError):
+        pass
+    refuse("is not a SentencePiece model; name a file that spm_train wrote (NAME.model)")
+
+
+def count_words(documents):
+    """Counts the words between spaces, unchanged; the learner normalises them later.
+
+    Args:
+      documents: iterable of documents, each an iterable of sentences (bytes in UTF-8, or str). It
+        is read once.
+
+    Returns:
+      collections.Counter of str. It grows with the number of distinct words, not with the text.
+    """
+    counts = collections.Counter()
+    sentences = itertools.chain.from_iterable(documents)
+    while batch := list(itertools.islice(sentences, LINES_PER_BATCH)):
+        counts.update(b"\n".join(as_bytes(batch)).split())
+    return collections.Counter(
+        {word.decode("utf-8", "ignore"): count for word, count in counts.items()}
+    )
+
+
+def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
+    """Learns a unigram model.
+
+    Args:
+      word_counts: mapping of word (str) to count, from `count_words`.
+      vocab_size: largest number of pieces, with special ones; a small text gives fewer.
+      do_lower_case: fold case.
+
+    Returns:
+      The bytes of the model file, which depend on the arguments alone.
+
+    Raises:
+      UserError: there are no words, or vocab_size leaves no room for characters.
+    """
+    nothing = "the text has no words to learn a vocabulary from; check the input files"
+    words = most_frequent_words(word_counts)
+    if not words:
+        raise UserError(nothing)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(f"{word}\t{count}" for word, count in words),
+            input_format="tsv",
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            hard_vocab_limit=False,
+            character_coverage=CHARACTER_COVERAGE,
+            required_chars=ascii_characters(words, do_lower_case),
+            normalization_rule_name="nmt_nfkc_cf" if do_lower_case else "nmt_nfkc",
+            max_sentence_length=MAX_WORD_BYTES,
+            num_threads=TRAINER_THREADS,
+            pad_id=SPECIAL_PIECES.index("[PAD]"),
+            unk_id=SPECIAL_PIECES.index("[UNK]"),
+            bos_id=-1,
+            eos_id=-1,
+            pad_piece="[PAD]",
+            unk_piece="[UNK]",
+            control_symbols=list(SPECIAL_PIECES[2:]),
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        sizes = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
+        if sizes:
+            raise UserError(
+                f"--vocab_size={vocab_size}: must be at least "
+                f"{sizes[1]}, to have a piece for each of the text's characters"
+            ) from None
+        if "sentences_.empty" in str(error) or "all_chars_count" in str(error):
+            raise UserError(nothing) from None
+        raise UserError(
+            f"SentencePiece cannot learn from this text: {' '.join(str(error).split())}"[:300]
+        ) from None
+    return model.getvalue()
+
+
+def most_frequent_words(word_counts):
+    """List of (word, count), at most MAX_WORDS, by count and then by text.
+
+    Ties at the cut are broken by a hash, not by the text: where a "word" is a line (Chinese, Thai)
+    nearly all occur once, and the first ones by text have only the characters of the lowest codes.
+    """
+    words = [item for item in word_counts.items() if len(item[0].encode()) <= MAX_WORD_BYTES]
+    if len(words) > MAX_WORDS:
+        words.sort(key=lambda item: (-item[1], stable_hash(item[0])))
+    return sorted(words[:MAX_WORDS], key=lambda item: (-item[1], item[0]))
+
+
+def stable_hash(word):
+    return hashlib.blake2b(word.encode(), digest_size=16).digest()
+
+
+def pieces_of(content):
+    """The pieces (list of str, by id) of the bytes of a model file."""
+    model = sentencepiece.SentencePieceProcessor(model_proto=content)
+    return [model.id_to_piece(index) for index in range(model.get_piece_size())]
+
+
+def ascii_characters(words, do_lower_case):
+    """str: the ASCII characters that occur more than once; they get pieces even when rare."""
+    counts = collections.Counter()
+    for word, count in words:
+        for character in word.lower() if do_lower_case else word:
+            counts[character] += count
+    return "".join(
+        sorted(
+            character
+            for character, count in counts.items()
+            if "!" <= character <= "~" and count >= MIN_PIECE_COUNT
+        )
+    )

@@ -1,0 +1,328 @@
+"""Sentences in, piece ids out: flat arrays, no Python object per token.
+
+`Tokenizer` is the protocol that the rest of the pipeline uses; `WordPieceTokenizer` is BERT's
+own. It gives exactly the pieces of Google's published rules (google-research/bert,
+tokenization.py) at the speed of tensorflow-text's FastBertTokenizer. That op differs from Google's
+rules on several thousand characters (control characters, ß, ellipsis, ligatures, ... ) and in how
+it measures long words. So each line is checked first: plain ASCII, nearly all of an English text,
+goes straight to the op; a line with a character that the op treats differently, or with a word too
+long to judge, is split into words by basic_tokenizer.py and only then into pieces.
+"""
+
+import functools
+import hashlib
+import re
+import typing
+import unicodedata
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from bert_gpu.base.settings import UserError, shortened_path
+from bert_gpu.text.tokenizers import basic
+from bert_gpu.text.vocabulary.file import SPECIAL_PIECES, read_vocab
+
+MAX_WORD_CHARACTERS = 200  # Google: a longer word is [UNK]
+MAX_WORD_BYTES = 4 * MAX_WORD_CHARACTERS
+# measured: the op slows down by a third when its outputs no longer fit the cache
+LINES_PER_CALL = 2048
+# the Basic Multilingual Plane and emoji; rarer characters take the slow path
+PROBED_CODES = 0x1FB00
+
+
+class Tokenizer(typing.Protocol):
+    """The interface of a tokenizer. Ids are int32, 0 <= id < vocab_size, and
+    pad_id is 0.
+    """
+
+    vocab: list[str]  # "" for an id without a piece
+    vocab_size: int
+    pad_id: int
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    do_lower_case: bool
+    identity: str  # equal if and only if two tokenizers give the same ids for every text
+
+    def tokenize(self, sentences: list) -> tuple[np.ndarray, np.ndarray]:
+        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
+        (len(sentences) + 1,)).
+
+        Sentence i has the ids[row_splits[i] : row_splits[i + 1]], possibly none.
+        """
+
+    def word_starts(self, ids: np.ndarray) -> np.ndarray:
+        """Bool, of the shape of ids: True where a piece begins a word."""
+
+    def pieces(self, ids) -> list[str]:
+        """The text of each piece."""
+
+    def decode(self, ids) -> str:
+        """Joins pieces to words, and words by spaces."""
+
+
+class WordPieceTokenizer:
+    """BERT's tokenizer, piece for piece as Google's `FullTokenizer`, in arrays.
+
+    It equals Google's rules for all text of a checked corpus. In other text, bytes that are not
+    UTF-8 are dropped (as in Google's code), and a lone surrogate in a str, which no vocabulary file
+    can hold, makes its word [UNK]. As in Google's code, the literal text "[MASK]" is three words,
+    not the special piece.
+    """
+
+    def __init__(self, vocab_file, do_lower_case=True):
+        """Loads the vocabulary, one piece a line, in order of ids.
+
+        Raises:
+          UserError: the file is missing, empty, not UTF-8, lacks a special piece, or [PAD] is not
+            first.
+        """
+        self.vocab = read_vocab(vocab_file)
+        self.vocab_size = len(self.vocab)
+        self.do_lower_case = bool(do_lower_case)
+        self._ids = {piece: index for index, piece in enumerate(self.vocab) if piece}
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            self._ids[piece] for piece in SPECIAL_PIECES
+        )
+        casing = "uncased" if self.do_lower_case else "cased"
+        self.identity = hashlib.sha256("\n".join([*self.vocab, casing]).encode()).hexdigest()
+        self._starts_word = np.array([not piece.startswith("##") for piece in self.vocab])
+        try:
+            self._op = fast_bert_op(matchable(self.vocab), self.do_lower_case)
+        except RuntimeError as error:  # a piece of more than 256 bytes, or millions of pieces
+            problem = " ".join(str(error).split())[:120]
+            raise UserError(
+                f"{shortened_path(vocab_file)}: "
+                f"tensorflow-text cannot use this vocabulary: {problem}"
+            ) from None
+
+    def tokenize(self, sentences):
+        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
+        (len(sentences) + 1,)).
+        """
+        ids, lengths = [], [np.zeros(1, np.int64)]
+        for first in range(0, len(sentences), LINES_PER_CALL):
+            batch_ids, batch_lengths = self._tokenize_batch(
+                as_bytes(sentences[first : first + LINES_PER_CALL])
+            )
+            ids.append(batch_ids)
+            lengths.append(batch_lengths)
+        flat = np.concatenate(ids) if ids else np.zeros(0, np.int32)
+        return flat, np.cumsum(np.concatenate(lengths))
+
+    def word_starts(self, ids):
+        """Bool, of the shape of ids: True where a piece begins a word, False for a "##" piece."""
+        return self._starts_word[ids]
+
+    def pieces(self, ids):
+        """The text of each piece."""
+        return [self.vocab[index] for index in ids]
+
+    def decode(self, ids):
+        """Joins pieces to words, and words by spaces. Case, accents and spacing that tokenizing
+        removed are lost.
+        """
+        return " ".join(self.pieces(ids)).replace(" ##", "")
+
+    def files(self):
+        """{name: bytes} of the files that the tokenizer can be opened from."""
+        return {"vocab.txt": "".join(f"{piece}\n" for piece in self.vocab).encode()}
+
+    def _tokenize_batch(self, lines):
+        """list of bytes -> (ids int32 (T,), number of ids of each line int64 (len(lines),))."""
+        rows, texts = odd_lines(lines, self.do_lower_case)
+        for row in rows:
+            lines[row] = b""
+        ids, splits = run_op(self._op, lines)
+        lengths = np.diff(splits)
+        if len(rows):
+            odd_ids, odd_lengths = self._tokenize_words(
+                basic.split_words(texts, self.do_lower_case)
+            )
+            # Blanked lines have no ids, so their ids are inserted where the next line begins.
+            ids = np.insert(ids, np.repeat(splits[rows], odd_lengths), odd_ids)
+            lengths[rows] = odd_lengths
+        return ids, lengths
+
+    def _tokenize_words(self, rows):
+        """list of lists of words (str) -> (ids int32 (T,), number of ids of each list int64
+        (len(rows),)).
+        """
+        # The op measures words in bytes. A word with too many characters is replaced by one with
+        # too many bytes.
+        too_long = b"x" * (MAX_WORD_BYTES + 1)
+        words = [
+            word.encode() if len(word) <= MAX_WORD_CHARACTERS else too_long
+            for row in rows
+            for word in row
+        ]
+        ids, word_splits = run_op(self._word_op, words)
+        row_splits = np.cumsum([0, *map(len, rows)])
+        return ids, np.diff(word_splits[row_splits])
+
+    @functools.cached_property
+    def _word_op(self):
+        return tf_text.FastWordpieceTokenizer(
+            matchable(self.vocab),
+            max_bytes_per_word=MAX_WORD_BYTES,
+            token_out_type=tf.int32,
+            no_pretokenization=True,
+        )
+
+
+def matchable(vocab):
+    """The vocabulary for the op. Placeholders stand for rows without a piece and for pieces with a
+    control character, which the op cannot load and no cleaned text contains.
+    """
+    idle = re.compile("[\x00-\x1f\x7f-\x9f]|^$")
+    return [f"[idle {index}]" if idle.search(piece) else piece for index, piece in enumerate(vocab)]
+
+
+def fast_bert_op(vocab, do_lower_case):
+    # A limit of 200 bytes is Google's 200 characters for ASCII; `odd_lines` handles the rest.
+    return tf_text.FastBertTokenizer(
+        vocab,
+        max_bytes_per_word=MAX_WORD_CHARACTERS,
+        token_out_type=tf.int32,
+        lower_case_nfd_strip_accents=do_lower_case,
+    )
+
+
+def run_op(op, lines):
+    """list of bytes -> (ids int32 (T,), row_splits int64 (len(lines) + 1,))."""
+    with tf.device("CPU:0"):
+        tokens = op.tokenize(tf.constant(lines, tf.string, shape=(len(lines),)))
+    return tokens.values.numpy(), tokens.row_splits.numpy()
+
+
+def as_bytes(sentences):
+    """A new list, every sentence as bytes."""
+    return [encode(sentence) if isinstance(sentence, str) else sentence for sentence in sentences]
+
+
+def encode(sentence):
+    try:
+        return sentence.encode()
+    except UnicodeEncodeError:
+        # A lone surrogate becomes a noncharacter, which is in no vocabulary either.
+        return "".join(
+            "\U0010ffff" if "\ud800" <= char <= "\udfff" else char for char in sentence
+        ).encode()
+
+
+def odd_lines(lines, do_lower_case):
+    """Finds lines that FastBertTokenizer may treat differently from Google: (rows int64 (R,), list
+    of their R texts as str).
+
+    Args:
+      lines: list of bytes.
+    """
+    codes = np.frombuffer(b"".join(lines), np.uint8)
+    # printable ASCII; smaller and greater bytes both wrap above
+    is_plain = codes - np.uint8(32) < np.uint8(95)
+    if is_plain.all():
+        return np.zeros(0, np.int64), []
+    line_ends = np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)))
+    rows = np.unique(np.searchsorted(line_ends, np.flatnonzero(~is_plain), side="right"))
+    candidates = [lines[row] for row in rows]
+    try:
+        texts = [line.decode() for line in candidates]
+        keep = differs(texts, do_lower_case)
+    except UnicodeDecodeError:
+        texts = [line.decode("utf-8", "ignore") for line in candidates]
+        is_broken = [
+            len(text.encode()) != len(line) for text, line in zip(texts, candidates, strict=True)
+        ]
+        keep = differs(texts, do_lower_case) | np.array(is_broken)
+    return rows[keep], [text for text, kept in zip(texts, keep, strict=True) if kept]
+
+
+def differs(texts, do_lower_case):
+    """bool (len(texts),): which texts (list of str) have a character or a word that the op may
+    treat differently.
+    """
+    codes = np.frombuffer("".join(text + "\n" for text in texts).encode("utf-32-le"), np.uint32)
+    text_ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
+    kinds = character_kinds(codes, do_lower_case)
+    odd = kinds == DIFFERENT
+    # The bytes of each word after normalisation: the op's limit is 200 of them, Google's
+    # 200 characters.
+    is_separator = kinds == SEPARATOR
+    bytes_before = np.cumsum(np.where(is_separator | odd, 0, kinds), dtype=np.int64)
+    separators = np.flatnonzero(is_separator)
+    word_bytes = np.diff(bytes_before[separators], prepend=0)
+    odd[separators[word_bytes > MAX_WORD_CHARACTERS]] = True
+    result = np.zeros(len(texts), bool)
+    result[np.searchsorted(text_ends, np.flatnonzero(odd), side="right")] = True
+    return result
+
+
+UNKNOWN, DIFFERENT, SEPARATOR = 253, 254, 255
+PAGE_CODES = 256  # characters that are probed together
+
+
+def character_kinds(codes, do_lower_case):
+    """uint8 of the shape of codes (uint32): how the op treats each character, found by running it.
+
+    DIFFERENT where it may differ from Google; SEPARATOR where both end a word (space, punctuation,
+    CJK); else the number of bytes that the character has after normalisation. Probing the op,
+    rather than a fixed list, is right for every version of Unicode that tensorflow-text and Python
+    have. Only pages of characters that occur are probed, once each.
+    """
+    table = character_table(do_lower_case)
+    codes = np.minimum(codes, PROBED_CODES)
+    kinds = table[codes]
+    is_unknown = kinds == UNKNOWN
+    if is_unknown.any():
+        for page in np.unique(codes[is_unknown] // PAGE_CODES).tolist():
+            first = page * PAGE_CODES
+            table[first : first + PAGE_CODES] = probe_kinds(
+                range(first, min(first + PAGE_CODES, PROBED_CODES)), do_lower_case
+            )
+        kinds = table[codes]
+    return kinds
+
+
+@functools.lru_cache(2)
+def character_table(do_lower_case):
+    """The kinds probed so far; the last entry stands for all characters from PROBED_CODES on."""
+    table = np.full(PROBED_CODES + 1, UNKNOWN, np.uint8)
+    table[PROBED_CODES] = DIFFERENT
+    return table
+
+
+@functools.lru_cache(2)
+def probing_op(do_lower_case):
+    return fast_bert_op(["[UNK]", "a", "b", "ab"], do_lower_case)
+
+
+def probe_kinds(codes, do_lower_case):
+    """uint8 (len(codes),): the kinds of characters, see `character_kinds`."""
+    kinds = np.full(len(codes), DIFFERENT, np.uint8)
+    probed = [index for index, code in enumerate(codes) if context_free(chr(code))]
+    if not probed:
+        return kinds
+    probes, op = [f"a{chr(codes[index])}b" for index in probed], probing_op(do_lower_case)
+    with tf.device("CPU:0"):
+        normal = op._fast_bert_normalizer.normalize(tf.constant(probes)).numpy()
+    ids, splits = (values.tolist() for values in run_op(op, probes))
+    known = {"a": 1, "b": 2, "ab": 3}
+    for probe, words in enumerate(basic.split_words(probes, do_lower_case)):
+        same_text = "".join(words).encode() == normal[probe].replace(b" ", b"")
+        if (
+            same_text
+            and [known.get(word, 0) for word in words] == ids[splits[probe] : splits[probe + 1]]
+        ):
+            kinds[probed[probe]] = len(normal[probe]) - 2 if len(words) == 1 else SEPARATOR
+    return kinds
+
+
+def context_free(character):
+    """Whether the treatment of a character does not depend on its neighbours, so that one probe is
+    enough.
+    """
+    category = unicodedata.category(character)
+    reorders = unicodedata.combining(character) and category != "Mn"
+    return not (reorders or character == "Σ" or category in ("Cn", "Co", "Cs"))

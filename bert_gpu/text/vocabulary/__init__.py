@@ -1,0 +1,1 @@
+"""Vocabularies: learned from text, read from files."""

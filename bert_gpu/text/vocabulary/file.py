@@ -1,0 +1,138 @@
+"""Reads the file of a WordPiece vocabulary: pieces in order of ids, one a line, or Hugging Face's
+tokenizer.json. Refuses what BERT cannot use.
+
+A row without a piece is "" in the list of pieces: a blank line, and a line that a later one
+repeats. The last one counts, as in the `load_vocab` of Google and of transformers.
+"""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.base import console
+from bert_gpu.base.files import check_regular, parse_json
+from bert_gpu.base.settings import UserError, shortened, shortened_path
+
+SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def read_vocab(vocab_file):
+    """The pieces of a vocabulary file, in order of ids: one a line (LF and CRLF line ends are the
+    same), or in a tokenizer.json of Hugging Face's; "" for a row without a piece. Raises UserError.
+    """
+
+    def refuse(problem):
+        raise UserError(f"{shortened_path(vocab_file)}: {problem}")
+
+    if tf.io.gfile.isdir(vocab_file):
+        name = os.path.basename(vocab_in(vocab_file))
+        refuse(f"is a folder; name the vocabulary file in it, such as {shortened(name)}")
+    check_regular(vocab_file)
+    try:
+        with tf.io.gfile.GFile(vocab_file, "rb") as file:
+            content = file.read()
+    except tf.errors.NotFoundError:
+        refuse(
+            "no such vocabulary file; check the path, or make one with `python -m bert_gpu vocab`"
+        )
+    except (tf.errors.OpError, OSError) as error:
+        refuse(
+            "cannot be read as a vocabulary file "
+            f"({type(error).__name__}); name a readable text file"
+        )
+    read = pieces_of_json if str(vocab_file).endswith(".json") else pieces_of_lines
+    vocab = read(content, refuse)
+    missing = [piece for piece in SPECIAL_PIECES if piece not in vocab]
+    if missing:
+        refuse(
+            f"{', '.join(missing)} missing; a BERT vocabulary has "
+            f"all of {' '.join(SPECIAL_PIECES)}, each on its own line"
+        )
+    if vocab[0] != "[PAD]":
+        refuse(
+            f"[PAD] is on line {vocab.index('[PAD]') + 1}; "
+            "it must be on line 1 alone, because BERT pads with id 0"
+        )
+    return vocab
+
+
+def pieces_of_lines(content, refuse):
+    """The pieces of the bytes of a vocabulary with one piece a line, blank lines at its end left
+    out. refuse: raises the error for a problem.
+    """
+    try:
+        lines = content.decode("utf-8-sig").rstrip("\r\n").split("\n")
+    except UnicodeDecodeError as error:
+        line_number = content.count(b"\n", 0, error.start) + 1
+        refuse(f"line {line_number} is not UTF-8; save the vocabulary as UTF-8")
+    # Google strips lines; a piece of spaces alone (some public vocabularies have one) keeps its id
+    # and matches nothing.
+    pieces = [line.strip() or line.removesuffix("\r") for line in lines]
+    if pieces == [""]:
+        refuse("the vocabulary is empty; one piece a line is needed")
+    last = {piece: index for index, piece in enumerate(pieces)}
+    return [piece if last[piece] == index else "" for index, piece in enumerate(pieces)]
+
+
+def pieces_of_json(content, refuse):
+    """The pieces of the bytes of a tokenizer.json, in order of ids. refuse: raises the error for a
+    problem.
+    """
+    try:
+        stored = parse_json(content.decode())
+        model = stored["model"]
+        ids = dict(model["vocab"]) | {
+            token["content"]: token["id"] for token in stored.get("added_tokens") or []
+        }
+        kind = model.get("type") or ("BPE" if "merges" in model else "WordPiece")
+        pieces = {index: piece for piece, index in ids.items() if piece}
+        num_rows = min(int(max(pieces, default=-1)) + 1, 2 * len(pieces))
+        vocab = [pieces.get(index, "") for index in range(num_rows)]
+        is_numbered = num_pieces(vocab) == num_pieces(ids)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        refuse("is not a tokenizer.json with a vocabulary; name a vocab.txt instead")
+    if kind != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
+        refuse(f"has a {str(kind)[:40]} tokenizer, not BERT's WordPiece; name a vocab.txt instead")
+    if not is_numbered or not vocab:
+        refuse("its ids are not 0, 1, 2 and so on; get the file again, or name a vocab.txt")
+    odd = next((piece for piece in vocab if not is_a_line(piece)), None)
+    if odd is not None:
+        refuse(
+            f"piece {ids[odd]} is {shortened(odd)!r}, which no line of a vocab.txt can be; remove "
+            "it"
+        )
+    return vocab
+
+
+def is_a_line(piece):
+    """Whether a piece reads back the same from a line of a vocabulary file."""
+    try:
+        return piece.strip() == piece and piece.encode().count(b"\n") == 0
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+
+
+def num_pieces(vocab):
+    """The number of rows of a vocabulary that have a piece."""
+    return sum(map(bool, vocab))
+
+
+def has_piece(vocab, num_rows):
+    """Bool (num_rows,): which rows of a table have a piece of the vocabulary."""
+    return np.pad(np.array([*map(bool, vocab)]), (0, num_rows - len(vocab)))
+
+
+def warn_of_blanks(vocab_file, vocab):
+    """Warns, once, of rows of a vocabulary file that have no piece."""
+    if blank := len(vocab) - num_pieces(vocab):
+        console.warn_once(
+            f"{vocab_file}: {blank:,} of {len(vocab):,} lines are blank or are repeated further "
+            "down; they keep their ids, and no text gets them; a new model is better without them"
+        )
+
+
+def vocab_in(folder):
+    """The file in a folder that is probably meant: vocab.txt, or the only .txt."""
+    names = [name for name in tf.io.gfile.listdir(folder) if name.endswith(".txt")]
+    return os.path.join(folder, names[0] if len(names) == 1 else "vocab.txt")

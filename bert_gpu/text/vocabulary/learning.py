@@ -1,0 +1,136 @@
+"""Text in, a vocabulary out: for `python -m bert_gpu vocab`, and for a data job without a given
+one.
+
+Words are counted block by block, on all cores, in a sample of a large corpus; a learner makes
+pieces from the counts. The result is the content of a file, so that a job can learn before it
+writes to its folder.
+"""
+
+import dataclasses
+import os
+import shutil
+
+from bert_gpu.base.files import exists
+from bert_gpu.base.settings import UserError, shortened_path
+from bert_gpu.text import corpus, parallel, quality
+from bert_gpu.text.formats.inputs import find_inputs, read_standard_input, unpack
+from bert_gpu.text.progress import ByteProgress, format_bytes
+from bert_gpu.text.tokenizers import sentence_piece
+from bert_gpu.text.vocabulary import counting, letters, wordpiece_learner
+
+BLOCK_BYTES = 8 << 20  # that a process holds at once; a sample consists of such blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class Learnt:
+    """content: bytes of vocab.txt or of a SentencePiece model. pieces: list of str, by id.
+    num_bytes: of the text that was counted.
+    """
+
+    content: bytes
+    pieces: list
+    num_bytes: int
+
+
+def learn(blocks, config, console, workers=parallel.LOCAL):
+    """Learns a vocabulary from blocks of text.
+
+    Args:
+      blocks: list of corpus.Block. config: VocabConfig, or other settings with the same fields for
+        learning. console: shows progress. workers: parallel.Workers, which count words.
+
+    Returns: Learnt. Raises UserError: the text has no words, or --vocab_size leaves no room
+      for characters.
+    """
+    blocks = counting.sample_blocks(blocks, counting.SAMPLE_BYTES, config.random_seed)
+    num_bytes = sum(block.num_bytes for block in blocks)
+    console.say(
+        f"learning a {config.tokenization} vocabulary of "
+        f"{config.vocab_size} pieces from {format_bytes(num_bytes)} of text"
+    )
+    with ByteProgress(console, num_bytes, "counting words") as progress:
+        counts = counting.count_words_of_blocks(
+            blocks,
+            config.do_lower_case,
+            workers,
+            tokenization=config.tokenization,
+            normalization=config.normalization,
+            report=progress.add,
+        )
+    if not counts:
+        raise no_words(config.input_file)
+    if config.tokenization == "WordPiece":
+        pieces = wordpiece_learner.learn_wordpiece(counts, config.vocab_size)
+        return Learnt(wordpiece_learner.file_content(pieces), pieces, num_bytes)
+    content = sentence_piece.learn_sentencepiece(counts, config.vocab_size, config.do_lower_case)
+    return Learnt(content, sentence_piece.pieces_of(content), num_bytes)
+
+
+def no_words(input_file):
+    return UserError(
+        f"--input_file={shortened_path(input_file)}: has no word, "
+        "so there is nothing to write; name files with text"
+    )
+
+
+def learn_files(config, text_format, console, is_own=lambda path: False):
+    """Learns a vocabulary and writes it to the output files of the settings.
+
+    Args:
+      config: VocabConfig. text_format: TextFormat. console: shows progress. is_own: as for
+        `find_inputs`.
+
+    Returns: a summary in one line. Raises UserError when the text or a file name is wrong.
+    """
+    check_targets(config)
+    with parallel.open_workers(config, console) as workers:
+        return learn_with(workers, config, text_format, console, is_own)
+
+
+def learn_with(workers, config, text_format, console, is_own):
+    spool = f"{config.targets[0]}.unpacked"  # stays when this process is killed, for the next call
+    inputs = standard_input = None
+    try:
+        standard_input, _ = read_standard_input(config.input_file, spool)
+        inputs = find_inputs(config.input_file, text_format, standard_input, is_own)
+        for line in inputs.lines:
+            console.say(line)
+        for text in inputs.without_effect():
+            console.warn(text)
+        paths, formats = unpack(inputs, spool, console)
+        blocks = corpus.plan_blocks(paths, BLOCK_BYTES, formats, inputs.names)
+        for line in quality.describe_empty(blocks):
+            console.say(line)
+        warn = quality.Warner(console, config.strict)
+        sample = quality.sample(blocks, config.normalization)
+        warn(inputs.warnings + quality.shape_warnings(blocks, sample))
+        warn(letters.lower_case_warnings(sample, config))
+        learnt = learn(blocks, config, console, workers)
+    finally:
+        if standard_input is not None or (inputs is not None and inputs.needs_spool):
+            shutil.rmtree(spool, ignore_errors=True)
+    wordpiece_learner.write_whole_file(config.targets[0], learnt.content, "the vocabulary")
+    for path in config.targets[1:]:
+        wordpiece_learner.write_vocab(path, learnt.pieces)
+    num_bytes = sum(block.num_bytes for block in blocks)
+    of_text = f"{format_bytes(num_bytes)} of text"
+    if learnt.num_bytes < num_bytes:
+        of_text = f"a sample of {format_bytes(learnt.num_bytes)} of {of_text}"
+    return f"{' and '.join(config.targets)}: {len(learnt.pieces):,} pieces from {of_text}"
+
+
+def check_targets(config):
+    """UserError for a file that cannot be written, before hours are spent on learning."""
+    for path in config.targets:
+        folder = os.path.dirname(path) or "."
+        if os.path.isdir(path):
+            raise UserError(f"{shortened_path(path)}: is a folder; name a file in it")
+        if exists(path) and not config.overwrite:
+            raise UserError(
+                f"{shortened_path(path)}: exists already; name another file, or give --overwrite"
+            )
+        if "://" not in path and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+            raise UserError(
+                f"{shortened_path(path)}: "
+                f"{shortened_path(folder)} is missing or cannot be written to; make it first"
+            )

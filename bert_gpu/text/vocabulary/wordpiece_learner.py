@@ -1,0 +1,222 @@
+"""Learns a WordPiece vocabulary: text -> counts of words -> pieces -> vocab.txt.
+
+The learner is that of tensorflow-text (the algorithm of BERT's own vocabularies). It takes a
+threshold and gives every piece that occurs at least that often, so a search for the threshold
+reaches the wanted size. Everything is sorted, by count and then by text: the same text gives the
+same vocabulary, however it was divided. Counters of parts of a text can be added.
+"""
+
+import collections
+import itertools
+
+import numpy as np
+import tensorflow as tf
+from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
+
+from bert_gpu.base.files import atomic_file
+from bert_gpu.base.settings import UserError
+from bert_gpu.text.tokenizers import basic, wordpiece
+
+LINES_PER_BATCH = 4096
+# The learner is Python and takes about a second for every 15,000 words in each of two to six
+# rounds, so it gets the most frequent words only. 71 MB of English has 100,000 (32,768 pieces in 13
+# seconds); the further words of a larger text are rare names and typing errors.
+MAX_WORDS = 100_000
+WORDS_PER_PIECE = 3  # ... but a large vocabulary needs more of them
+# the learner's time grows with the square; longer "words" are mostly addresses and tables
+MAX_WORD_CHARACTERS = 30
+MIN_PIECE_COUNT = 2  # a piece that occurs once teaches nothing
+# of all characters of the text; words with a rarer one become [UNK], unless it is ASCII
+CHARACTER_COVERAGE = 0.9999
+ROUNDS = 4  # of the learner; its default
+SIZE_SLACK = (
+    0.05  # the search ends at most this far above the size; the rarest pieces beyond it are dropped
+)
+
+PUNCTUATION_CODES = [ord(mark) for mark in basic.ASCII_PUNCTUATION]
+CONTROLS = bytes(code for code in (*range(32), 127) if code not in b"\t\n\r")
+SPACED = bytes(32 if code in PUNCTUATION_CODES else code for code in range(256))
+
+
+def count_words(documents, do_lower_case):
+    """Counts the words of a text, split and normalised as by the tokenizer.
+
+    Args:
+      documents: iterable of documents, each an iterable of sentences (bytes in UTF-8, or str). It
+        is read once.
+      do_lower_case: as in the tokenizer.
+
+    Returns:
+      collections.Counter of str. It grows with the number of distinct words, not with the text.
+    """
+    plain_counts, counts = collections.Counter(), collections.Counter()
+    mark_counts = np.zeros(256, np.int64)
+    sentences = itertools.chain.from_iterable(documents)
+    while batch := list(itertools.islice(sentences, LINES_PER_BATCH)):
+        batch = [
+            sentence.encode("utf-8", "ignore") if isinstance(sentence, str) else sentence
+            for sentence in batch
+        ]
+        # In plain ASCII every rule is a map of bytes: marks end words and are counted separately,
+        # control characters are removed.
+        plain = b"\n".join(sentence for sentence in batch if sentence.isascii())
+        mark_counts += np.bincount(np.frombuffer(plain, np.uint8), minlength=256)
+        plain = plain.lower() if do_lower_case else plain
+        plain_counts.update(plain.translate(SPACED, CONTROLS).split())
+        others = [
+            sentence.decode("utf-8", "ignore") for sentence in batch if not sentence.isascii()
+        ]
+        counts.update(itertools.chain.from_iterable(basic.split_words(others, do_lower_case)))
+    for word, count in plain_counts.items():
+        counts[word.decode()] += count
+    for code in PUNCTUATION_CODES:
+        if mark_counts[code]:
+            counts[chr(code)] += int(mark_counts[code])
+    return counts
+
+
+def learn_wordpiece(word_counts, vocab_size):
+    """Learns a vocabulary from words with these counts.
+
+    Args:
+      word_counts: mapping of word (str) to count, from `count_words`.
+      vocab_size: largest number of pieces; a text with too few pieces of at least MIN_PIECE_COUNT
+        gives fewer.
+
+    Returns:
+      list of str: special pieces, characters, "##" characters, then the other pieces, most
+        frequent first.
+
+    Raises:
+      UserError: there are no words, or vocab_size leaves no room for characters.
+    """
+    least = len(wordpiece.SPECIAL_PIECES) + 2
+    if vocab_size < least:
+        raise UserError(
+            f"--vocab_size={vocab_size}: must be at least "
+            f"{least}, for the special pieces and a character"
+        )
+    words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
+    max_characters = (vocab_size - len(wordpiece.SPECIAL_PIECES)) // 2
+    alphabet = frequent_characters(words, max_characters)
+    short = [(word, count) for word, count in words if len(word) <= MAX_WORD_CHARACTERS]
+    words = [(word, count) for word, count in short if alphabet.issuperset(word)]
+    words = words[: max(MAX_WORDS, WORDS_PER_PIECE * vocab_size)]
+    if not words and short and len(alphabet) == max_characters:
+        raise UserError(
+            f"--vocab_size={vocab_size}: is too small; it leaves room for {max_characters} of the "
+            "text's characters, and no word has these alone; give a larger one"
+        )
+    if not words:
+        raise UserError(
+            f"the text has no words of at most {MAX_WORD_CHARACTERS} characters to learn from, and "
+            f"one of more than {wordpiece.MAX_WORD_CHARACTERS} is [UNK]; text without spaces, such "
+            "as Thai or DNA, needs --tokenization=SentencePiece"
+        )
+    inside = {character for word, _ in words for character in word[1:]}
+    single = [*sorted(alphabet), *("##" + character for character in sorted(inside))]
+    # The learner adds "##" before every character; before those that are always alone
+    # (punctuation, CJK) it would never be used.
+    idle = {"##" + character for character in alphabet - inside}
+    vocab = dict.fromkeys([*wordpiece.SPECIAL_PIECES, *single])
+    vocab.update(
+        dict.fromkeys(
+            piece for piece in pieces_for_size(words, vocab_size + len(idle)) if piece not in idle
+        )
+    )
+    return list(vocab)[:vocab_size]
+
+
+def frequent_characters(words, limit):
+    """The most frequent characters, which together are CHARACTER_COVERAGE of the text, and ASCII;
+    at most `limit`, as a set.
+    """
+    counts = collections.Counter()
+    for word, count in words:
+        for character in word:
+            counts[character] += count
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    before = itertools.accumulate((count for _, count in ranked), initial=0)
+    wanted = CHARACTER_COVERAGE * counts.total()
+    kept = [
+        character
+        for (character, count), seen in zip(ranked, before, strict=False)
+        if seen < wanted or (character.isascii() and count >= MIN_PIECE_COUNT)
+    ]
+    return set(kept[:limit])
+
+
+def pieces_for_size(words, size):
+    """The learner's pieces for the largest threshold that gives `size` of them, or all pieces.
+
+    Args:
+      words: list of (word, count), most frequent first.
+      size: int; up to SIZE_SLACK more is close enough.
+
+    Returns:
+      list of str, in the learner's order: special pieces, characters, then the most frequent first.
+    """
+    low, high = MIN_PIECE_COUNT, max(MIN_PIECE_COUNT, words[0][1])
+    # there are about as many pieces as words of that count
+    threshold = words[min(size, len(words)) - 1][1]
+    enough = fewer = None
+    for attempt in itertools.count():
+        threshold = min(max(threshold, low), high)
+        pieces = learner.learn_with_thresh(words, threshold, learner_params(size))
+        if len(pieces) >= size:
+            enough, low = pieces, threshold + 1
+        else:
+            high = threshold - 1
+            fewer = pieces if fewer is None or len(pieces) > len(fewer) else fewer
+        if low > high or size <= len(pieces) <= (1 + SIZE_SLACK) * size:
+            return enough or fewer
+        # The number of pieces is about proportional to 1 / sqrt(threshold); after five attempts,
+        # bisection.
+        aim = (1 + SIZE_SLACK / 2) * size
+        threshold = (
+            round(threshold * (len(pieces) / aim) ** 2)
+            if attempt < 5
+            else round((low * high) ** 0.5)
+        )
+
+
+def learner_params(size):
+    return learner.Params(
+        upper_thresh=None,
+        lower_thresh=None,
+        num_iterations=ROUNDS,
+        max_input_tokens=-1,
+        max_token_length=MAX_WORD_CHARACTERS,
+        max_unique_chars=None,
+        vocab_size=size,
+        slack_ratio=SIZE_SLACK,
+        include_joiner_token=True,
+        joiner="##",
+        reserved_tokens=list(wordpiece.SPECIAL_PIECES),
+    )
+
+
+def write_vocab(path, vocab):
+    """Writes one piece a line. The file gets its name when it is complete."""
+    write_whole_file(path, file_content(vocab), "the vocabulary")
+
+
+def file_content(vocab):
+    """The bytes of vocab.txt for a list of pieces."""
+    return "".join(f"{piece}\n" for piece in vocab).encode()
+
+
+def write_whole_file(path, content, what):
+    """Writes bytes as a whole or not at all. Raises UserError, in which `what` names the
+    content.
+    """
+    try:
+        with atomic_file(path, "wb") as file:
+            file.write(content)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            (
+                f"{path}: {what} cannot be written "
+                f"({type(error).__name__}); check the folder and its permissions"
+            )[:300]
+        ) from None

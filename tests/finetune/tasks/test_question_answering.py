@@ -1,0 +1,358 @@
+"""Rows and answers are those of Google's run_squad (in TF Model Garden's version), metrics those of
+the official evaluations; a tiny BERT learns a form of question.
+"""
+
+import dataclasses
+import itertools
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from official.nlp.data import squad_lib
+from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0, tokenization
+
+from bert_gpu.base.settings import UserError
+from bert_gpu.devices.devices import set_up
+from bert_gpu.finetune import objective, prediction
+from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
+from bert_gpu.finetune.files import encoded
+from bert_gpu.finetune.files.splits import read_splits
+from bert_gpu.finetune.start import Start
+from bert_gpu.finetune.tasks import n_best, question_answering, squad_metrics
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.heads import span_weights
+from bert_gpu.model.weights import initialize
+from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
+from bert_gpu.train.config import DeviceConfig
+from bert_gpu.train.state import TrainState
+from bert_gpu.train.step import TrainStep
+from tests.finetune.evaluations import evaluated
+
+WORDS = "the a cat dog bird sat ran mat tree in on of who where japan steve smith".split()
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"'s().,-?", "18", "##95", "##ese"]
+MODEL = ModelConfig(
+    vocab_size=len(VOCAB),
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=64,
+)
+FORMS = ["{}", "{}", "{}", "{}.", "({})", "{}'s", "1895-{}", "Japanese", "{},"]
+
+
+@pytest.fixture(scope="module")
+def vocab(tmp_path_factory):
+    path = tmp_path_factory.mktemp("answers") / "vocab.txt"
+    path.write_text("\n".join(VOCAB) + "\n")
+    return str(path)
+
+
+def random_data(count, has_impossible, seed=0, longest=60):
+    """Contexts of words in odd forms, with three questions each; answers are whole words."""
+    generator, paragraphs = np.random.default_rng(seed), []
+    for number in range(count):
+        words = [
+            str(generator.choice(FORMS)).format(str(generator.choice(WORDS)).capitalize())
+            for _ in range(generator.integers(8, longest))
+        ]
+        context, qas = " ".join(words), []
+        for asked in range(3):
+            first = int(generator.integers(0, len(words) - 3))
+            text = " ".join(words[first : first + int(generator.integers(1, 4))])
+            entry = dict(
+                id=f"{number}-{asked}",
+                question=" ".join(generator.choice(WORDS, generator.integers(2, 9))) + "?",
+                answers=[dict(text=text, answer_start=len(" ".join(words[:first])) + (first > 0))],
+            )
+            if has_impossible:
+                entry["is_impossible"] = asked == 1
+                entry["answers"] = [] if asked == 1 else entry["answers"]
+            qas.append(entry)
+        paragraphs.append(dict(context=context, qas=qas))
+    return [dict(paragraphs=paragraphs)]
+
+
+def read(folder, data, split="train"):
+    path = folder / f"{split}.json"
+    path.write_text(json.dumps(dict(data=data)))
+    config = FinetuneConfig(data_dir=str(folder), task_name="squad")
+    phase = dict(train="train", dev="eval")[split]
+    return str(path), read_splits(resolve_task(config), config, [phase])[phase][0]
+
+
+def settings_of(padding="dynamic", **tokens):
+    tokens = dict(doc_stride=8, max_query_length=6, version_2_with_negative=False) | tokens
+    return FinetuneSettings(run=FinetuneConfig(padding=padding), tokens=TokenConfig(**tokens))
+
+
+def rows_for(examples, vocab, settings, max_seq_length=32):
+    start = Start("none", MODEL, WordPieceTokenizer(vocab), (), {}, [])
+    kind = question_answering.make_problem_type(
+        settings, resolve_task(FinetuneConfig(task_name="squad")), (), None
+    )
+    return kind, question_answering.encode(examples, kind, start, settings, max_seq_length, ".")
+
+
+def their_features(path, vocab, is_training, has_impossible):
+    """(examples, features) of run_squad for the same file."""
+    examples = squad_lib.read_squad_examples(path, is_training, has_impossible)
+    features = []
+    squad_lib.convert_examples_to_features(
+        examples,
+        tokenization.FullTokenizer(vocab, do_lower_case=True),
+        max_seq_length=32,
+        doc_stride=8,
+        max_query_length=6,
+        is_training=is_training,
+        output_fn=lambda feature, is_padding=False: is_padding or features.append(feature),
+        batch_size=1,
+    )
+    return examples, features
+
+
+@pytest.mark.parametrize("has_impossible", [False, True])
+def test_rows_are_those_of_run_squad(tmp_path, vocab, has_impossible):
+    path, examples = read(tmp_path, random_data(12, has_impossible))
+    _, rows = rows_for(examples, vocab, settings_of(), 32)
+    _, features = their_features(path, vocab, True, has_impossible)
+    assert len(rows) == len(features) > 60
+    padded = dataclasses.replace(rows, length_multiple=32)
+    batch = encoded.make_batch(padded, np.arange(len(rows)))
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        assert batch[name].tolist() == [getattr(feature, name) for feature in features]
+    theirs = [[feature.start_position, feature.end_position] for feature in features]
+    assert batch["labels"].tolist() == theirs and batch["labels"].dtype == np.int32
+    assert (np.array(theirs) > 0).all(-1).sum() > 20
+
+
+@pytest.mark.parametrize("has_impossible", [False, True])
+def test_answers_are_those_of_run_squad(tmp_path, vocab, has_impossible):
+    path, examples = read(tmp_path, random_data(12, has_impossible, seed=1), "dev")
+    settings = settings_of(
+        version_2_with_negative=has_impossible,
+        n_best_size=7,
+        max_answer_length=5,
+        null_score_diff_threshold=0.5,
+    )
+    kind, rows = rows_for(examples, vocab, settings)
+    theirs, features = their_features(path, vocab, False, has_impossible)
+    generator = np.random.default_rng(2)
+    lengths = np.diff(rows.splits)
+    scores = generator.standard_normal((len(rows), 32, 2)).astype(np.float32) * 3
+    scores[:, 0] += 8
+    scores[np.arange(32) >= lengths[:, None]] = -1e9
+    results = [
+        squad_lib_result(feature.unique_id, *row.T.tolist())
+        for feature, row in zip(features, scores, strict=True)
+    ]
+    expected = squad_lib.postprocess_output(
+        theirs, features, results, 7, 5, True, has_impossible, 0.5
+    )
+    outputs = kind.joined(kind.kept(scores, dict(input_mask=np.arange(32) < lengths[:, None])))
+    found = n_best.predict(examples, rows, kind, settings.tokens, outputs)
+    assert found.answers == dict(expected[0]) and len(set(found.answers.values())) > 12
+    assert has_impossible is ("" in found.answers.values())
+    for name, entries in expected[1].items():
+        assert [one["text"] for one in found.n_best[name]] == [one["text"] for one in entries]
+        for field in ("probability", "start_logit", "end_logit"):
+            ours = [one[field] for one in found.n_best[name]]
+            np.testing.assert_allclose(ours, [one[field] for one in entries], rtol=1e-9)
+    assert found.null_odds == (pytest.approx(dict(expected[2])) if has_impossible else None)
+
+
+def squad_lib_result(unique_id, start_logits, end_logits):
+    class Result:
+        pass
+
+    result = Result()
+    result.unique_id = unique_id
+    result.start_logits, result.end_logits = start_logits, end_logits
+    return result
+
+
+def noisy(data, seed):
+    """{id: a prediction: right, near, wrong or none}."""
+    generator, found = np.random.default_rng(seed), {}
+    for paragraph in data[0]["paragraphs"]:
+        for entry in paragraph["qas"]:
+            texts = [answer["text"] for answer in entry["answers"]] or ["The cat"]
+            choice = generator.integers(5)
+            words = texts[0].split()
+            found[entry["id"]] = [
+                texts[0],
+                "the " + texts[0].upper() + "!",
+                " ".join([*words[1:], "mat"]),
+                "tree of",
+                "",
+            ][choice]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_metrics_are_those_of_the_official_evaluations(seed):
+    generator = np.random.default_rng(seed)
+    data = random_data(20, False, seed)
+    for entry in data[0]["paragraphs"][0]["qas"]:
+        entry["answers"] += [dict(text="the", answer_start=0), dict(text="Mat", answer_start=0)]
+    predictions = noisy(data, seed)
+    truth = truth_of(data)
+    theirs = squad_evaluate_v1_1.evaluate(data, predictions)
+    ours = squad_metrics.score(predictions, truth)
+    assert ours == pytest.approx(dict(f1=theirs["final_f1"], exact_match=theirs["exact_match"]))
+    data = random_data(20, True, seed)
+    predictions, odds = noisy(data, seed), {}
+    for name in predictions:
+        odds[name] = round(float(generator.standard_normal()), 1)  # some are equal
+    theirs = squad_evaluate_v2_0.evaluate(data, predictions)  # with no threshold
+    ours = squad_metrics.score(predictions, truth_of(data), odds)
+    assert set(ours) == {*squad_metrics.PLAIN, *squad_metrics.OF_IMPOSSIBLE}
+    for name, title in dict(
+        f1="f1",
+        exact_match="exact",
+        HasAns_f1="HasAns_f1",
+        HasAns_exact="HasAns_exact",
+        NoAns_f1="NoAns_f1",
+        NoAns_exact="NoAns_exact",
+    ).items():
+        assert ours[name] == pytest.approx(theirs[title] / 100), name
+    theirs = squad_evaluate_v2_0.evaluate(data, predictions, odds)
+    for name in ("f1", "exact"):
+        assert ours[f"best_{name}"] == pytest.approx(theirs[f"final_{name}"] / 100)
+        assert ours[f"best_{name}_thresh"] == theirs[f"final_{name}_thresh"]
+
+
+def test_the_best_of_all_thresholds_is_that_of_predictions_that_are_all_answers():
+    data = random_data(20, True, 1)
+    truth, generator = truth_of(data), np.random.default_rng(1)
+    # without answers that are articles alone, which the official evaluation takes for none
+    kept = [name for name, texts in truth.items() if all(map(squad_metrics.words_of, texts))]
+    truth = {name: truth[name] for name in kept}
+    predictions = noisy(data, 1)
+    every = {name: predictions[name] or "cat" for name in kept}
+    odds = {name: float(generator.standard_normal()) - 2 * bool(truth[name]) for name in every}
+
+    def score_at(threshold):
+        left = {name: text if odds[name] <= threshold else "" for name, text in every.items()}
+        return squad_metrics.score(left, truth, odds)
+
+    best = squad_metrics.score(every, truth, odds)
+    for plain, name in (("f1", "best_f1"), ("exact_match", "best_exact")):
+        found = [score_at(threshold)[plain] for threshold in (-1e9, *odds.values())]
+        assert best[name] == pytest.approx(max(found))
+        assert score_at(best[f"{name}_thresh"])[plain] == pytest.approx(best[name])
+    assert score_at(-2.0)["best_f1"] < best["best_f1"]
+
+
+def truth_of(data):
+    return {
+        entry["id"]: tuple(answer["text"] for answer in entry["answers"])
+        for paragraph in data[0]["paragraphs"]
+        for entry in paragraph["qas"]
+    }
+
+
+def test_metrics_of_what_is_not_there_are_null():
+    ours = squad_metrics.score(dict(a="cat"), dict(a=("the cat",)), dict(a=-1.0))
+    assert ours["NoAns_f1"] is None and ours["HasAns_exact"] == ours["best_exact"] == 1
+
+
+def random_state(devices, scale=20, model=MODEL):
+    weights = initialize(span_weights(BertEncoder(model)), 0)
+    return TrainState(
+        devices.strategy,
+        {name: value * scale if value.ndim == 2 else value for name, value in weights.items()},
+        OptimizerConfig(),
+        column_blocks={},
+    )
+
+
+def padded(rows, padding):
+    return dataclasses.replace(
+        rows, padding=padding, length_multiple=32 if padding == "fixed" else 8
+    )
+
+
+def test_losses_do_not_depend_on_padding(tmp_path, vocab):
+    """They are the mean of two cross-entropies over the tokens of the row alone."""
+    _, examples = read(tmp_path, random_data(3, False, longest=20))
+    kind, rows = rows_for(examples, vocab, settings_of())
+    weights = initialize(span_weights(BertEncoder(MODEL)), 0)
+    weights = {
+        name: tf.constant(value * (20 if value.ndim == 2 else 1)) for name, value in weights.items()
+    }
+    for padding in ("dynamic", "fixed"):
+        batch = encoded.make_batch(padded(rows, padding), np.arange(6))
+        tensors = {name: tf.constant(value) for name, value in batch.items()}
+        logits = kind.head.logits(weights, tensors, BertEncoder(MODEL), tf.float32)
+        found = kind.losses(logits, tensors["labels"]).numpy()
+        for row, length in enumerate(batch["input_mask"].sum(-1)):
+            shares = tf.nn.softmax(logits[row, :length], axis=0).numpy()
+            first, last = batch["labels"][row]
+            expected = -(np.log(shares[first, 0]) + np.log(shares[last, 1])) / 2
+            assert found[row] == pytest.approx(expected, rel=1e-4)
+    assert kind.weights(tensors["labels"]).numpy().tolist() == [1] * 6
+
+
+@pytest.mark.long
+def test_answers_do_not_depend_on_batches_padding_or_replicas(tmp_path, vocab):
+    _, examples = read(tmp_path, random_data(3, False, longest=20))
+    settings, found = settings_of(), []
+    kind, rows = rows_for(examples, vocab, settings)
+    for replicas, batch_size, padding in [(1, 32, "dynamic"), (2, 4, "uniform"), (1, 5, "fixed")]:
+        devices = set_up(DeviceConfig(virtual_replicas=replicas))
+        predict = prediction.Predictor(devices, random_state(devices), BertEncoder(MODEL), kind)
+        outputs = predict(padded(rows, padding), batch_size)
+        found.append(n_best.predict(examples, rows, kind, settings.tokens, outputs))
+    for other in found[1:]:
+        assert other.answers == found[0].answers
+        for name, entries in other.n_best.items():
+            shares = [[one["probability"] for one in e] for e in (entries, found[0].n_best[name])]
+            np.testing.assert_allclose(*shares, rtol=1e-3)
+
+
+def test_a_length_without_room_is_refused(tmp_path, vocab):
+    _, examples = read(tmp_path, random_data(2, False))
+    with pytest.raises(UserError, match=r"--max_seq_length=9: leaves no room .*_length=6 tokens"):
+        rows_for(examples, vocab, settings_of(), 9)
+
+
+def test_a_model_that_has_overflowed_has_no_metrics(tmp_path, vocab):
+    _, examples = read(tmp_path, random_data(2, False), "dev")
+    settings = settings_of()
+    kind, rows = rows_for(examples, vocab, settings)
+    batch = encoded.make_batch(rows, np.arange(len(rows)))
+    outputs = kind.kept(np.full((len(rows), 32, 2), np.nan), batch)
+    known = dict(settings=settings, examples=examples, rows=rows, problem_type=kind)
+    found = question_answering.judge(evaluated(**known, outputs=outputs), ("f1", "exact_match"))
+    assert found == dict(f1=None, exact_match=None)
+
+
+def test_a_tiny_bert_learns_a_form_of_question(tmp_path, vocab):
+    """Who? Steve or Smith; in a context with neither there is no answer."""
+    generator, paragraphs = np.random.default_rng(4), []
+    for number in range(128):
+        words = generator.choice(["of", "in", "cat", "dog", "mat"], 6).tolist()
+        name = str(generator.choice(["Steve", "Smith", "tree"]))
+        words[int(generator.integers(6))] = name
+        context = " ".join(words)
+        found = [] if name == "tree" else [dict(text=name, answer_start=context.index(name))]
+        qas = [dict(id=str(number), question="Who ?", answers=found, is_impossible=not found)]
+        paragraphs.append(dict(context=context, qas=qas))
+    _, examples = read(tmp_path, [dict(paragraphs=paragraphs)])
+    settings = settings_of(version_2_with_negative=True)
+    kind, rows = rows_for(examples, vocab, settings)
+    devices = set_up(DeviceConfig())
+    state, encoder = random_state(devices, scale=1), BertEncoder(MODEL)
+    loss = objective.task_objective(encoder, kind)
+    step = TrainStep(devices, state, loss, OptimizerConfig(), num_micro_batches=1, seed=1)
+    batches = encoded.training_batches(rows, batch_size=32, position=0, seed=1)
+    for number, batch in enumerate(itertools.islice(batches, 80)):
+        step([batch], [6e-3 * (1 - number / 80)], number)
+    outputs = prediction.Predictor(devices, state, encoder, kind)(rows, 64)
+    known = dict(settings=settings, examples=examples, rows=rows, problem_type=kind)
+    found = question_answering.judge(evaluated(**known, outputs=outputs), ("exact_match",))
+    assert found["exact_match"] > 0.95, found

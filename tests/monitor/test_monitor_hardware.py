@@ -1,0 +1,271 @@
+"""What NVML says arrives in the right units and means; what it does not say is absent
+and told once.
+"""
+
+import threading
+import time
+import types
+
+import pynvml
+import pytest
+
+from bert_gpu.monitor import hardware, metrics_log
+from bert_gpu.monitor.advice import Advice
+from bert_gpu.monitor.hardware import HardwareSampler, visible_gpus
+
+HOT = pynvml.nvmlClocksThrottleReasonHwSlowdown | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeNvml:
+    """The calls of pynvml that are used, for two GPUs whose readings a test sets."""
+
+    NVMLError, NVML_TEMPERATURE_GPU, NVML_CLOCK_SM = NVMLError, 0, 1
+
+    def __init__(
+        self,
+        utilization=(50, 100),
+        used=(1 << 30, 3 << 30),
+        celsius=(60, 71),
+        milliwatts=(200_000, 300_500),
+        clocks=(1980, 1485),
+        reasons=(0, pynvml.nvmlClocksThrottleReasonSwPowerCap),
+    ):
+        self.utilization, self.used, self.celsius, self.milliwatts = (
+            utilization,
+            used,
+            celsius,
+            milliwatts,
+        )
+        self.clocks, self.reasons = clocks, reasons
+        self.fails, self.num_open, self.asked = set(), 0, []
+
+    def nvmlInit(self):
+        self.check("init")
+        self.num_open += 1
+
+    def nvmlShutdown(self):
+        self.num_open -= 1
+
+    def nvmlDeviceGetHandleByIndex(self, number):
+        self.asked.append(number)
+        if number > 1:
+            raise NVMLError("Invalid Argument")
+        return number
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        self.asked.append(uuid)
+        return dict(a=0, b=1)[uuid]
+
+    def nvmlDeviceGetUtilizationRates(self, gpu):
+        self.check("utilization")
+        return types.SimpleNamespace(gpu=self.utilization[gpu], memory=99)
+
+    def nvmlDeviceGetMemoryInfo(self, gpu):
+        self.check("memory")
+        return types.SimpleNamespace(total=80 << 30, used=self.used[gpu], free=0)
+
+    def nvmlDeviceGetTemperature(self, gpu, sensor):
+        self.check("temperature")
+        return self.celsius[gpu]
+
+    def nvmlDeviceGetPowerUsage(self, gpu):
+        self.check("power")
+        return self.milliwatts[gpu]
+
+    def nvmlDeviceGetClockInfo(self, gpu, kind):
+        assert kind == self.NVML_CLOCK_SM
+        self.check("clock")
+        return self.clocks[gpu]
+
+    def nvmlDeviceGetMaxClockInfo(self, gpu, kind):
+        assert kind == self.NVML_CLOCK_SM
+        return 1980
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu):
+        self.check("reasons")
+        return self.reasons[gpu]
+
+    def check(self, what):
+        if what in self.fails:
+            raise NVMLError("GPU is lost")
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    fake = FakeNvml()
+    monkeypatch.setattr(hardware, "pynvml", fake)
+    return fake
+
+
+def sampler_of(gpus, warn=pytest.fail):
+    """A sampler that has taken its first sample and takes no other by itself."""
+    sampler = HardwareSampler(gpus, 1e6, warn)
+    wait_for_sample(sampler)
+    return sampler
+
+
+def wait_for_sample(sampler):
+    for _ in range(60_000):  # ten minutes, which only end a hang
+        if sampler.samples["gpu_throttled_hardware"]:  # the last of them
+            return
+        time.sleep(0.01)
+    pytest.fail("no sample")
+
+
+def test_the_binding_has_what_is_used():
+    names = [name for name in vars(FakeNvml) if name.startswith(("nvml", "NVML"))]
+    assert len(names) == 14 and all(hasattr(pynvml, name) for name in names)
+
+
+def test_numbers_over_gpus_and_samples(nvml):
+    sampler = sampler_of([0, 1])
+    nvml.utilization, nvml.used, nvml.celsius, nvml.milliwatts = (
+        (0, 10),
+        (2 << 30, 1 << 30),
+        (80, 50),
+        (100_000, 100_000),
+    )
+    nvml.clocks = (990, 1485)
+    nvml.reasons = (
+        pynvml.nvmlClocksThrottleReasonHwSlowdown
+        | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
+        pynvml.nvmlClocksThrottleReasonGpuIdle,
+    )
+    sampler.sample()
+    assert sampler.read() == dict(
+        gpu_utilization=(50 + 100 + 0 + 10) / 4,
+        gpu_memory_bytes=3 << 30,
+        gpu_temperature_celsius=80,
+        gpu_power_watts=(200 + 300.5 + 100 + 100) / 4,
+        gpu_clock_mhz=(1980 + 1485 + 990 + 1485) / 4,
+        gpu_clock_share=(1 + 0.75 + 0.5 + 0.75) / 4,
+        gpu_throttled_power=1 / 4,
+        gpu_throttled_heat=1 / 4,
+        gpu_throttled_hardware=1 / 4,
+        gpu_0_clock_mhz=(1980 + 990) / 2,
+        gpu_1_clock_mhz=1485,
+        gpu_0_temperature_celsius=80,
+        gpu_1_temperature_celsius=71,
+    )
+    assert sampler.read() == {}  # nothing new since
+    sampler.sample()
+    values = sampler.read()
+    assert values["gpu_utilization"] == 5 and all(type(value) is float for value in values.values())
+    sampler.close()
+    assert nvml.num_open == 0
+
+
+def test_only_the_gpus_of_the_run(nvml):
+    sampler = sampler_of([1])
+    assert sampler.read() == dict(
+        gpu_utilization=100.0,
+        gpu_memory_bytes=float(3 << 30),
+        gpu_temperature_celsius=71.0,
+        gpu_power_watts=300.5,
+        gpu_clock_mhz=1485.0,
+        gpu_clock_share=0.75,
+        gpu_throttled_power=1.0,
+        gpu_throttled_heat=0.0,
+        gpu_throttled_hardware=0.0,
+    )
+    sampler.close()
+
+
+def test_the_thread_goes_on_by_itself_and_ends(nvml):
+    sampler = HardwareSampler([0], 0.001, pytest.fail)
+    for _ in range(3):
+        wait_for_sample(sampler)
+        assert sampler.read()["gpu_utilization"] == 50.0
+    sampler.close()
+    assert "hardware" not in {thread.name for thread in threading.enumerate()}
+    sampler.close()
+    assert nvml.num_open == 0
+
+
+def test_what_nvml_stops_giving_is_absent_and_told_once(nvml):
+    told = []
+    sampler = sampler_of([0, 1], told.append)
+    sampler.read()
+    nvml.fails = {"power", "reasons"}
+    for _ in range(3):
+        sampler.sample()
+    assert sampler.read().keys() == {
+        "gpu_utilization",
+        "gpu_memory_bytes",
+        "gpu_temperature_celsius",
+        "gpu_clock_mhz",
+        "gpu_clock_share",
+        "gpu_0_clock_mhz",
+        "gpu_1_clock_mhz",
+        "gpu_0_temperature_celsius",
+        "gpu_1_temperature_celsius",
+    }
+    nvml.fails = {"power", "utilization", "memory", "temperature", "clock", "reasons"}
+    sampler.sample()
+    assert sampler.read() == {}
+    assert len(told) == 1 and "gpu_power_watts" in told[0] and "GPU is lost" in told[0]
+    nvml.fails = set()
+    sampler.sample()
+    assert len(sampler.read()) == 9 + 2 * 2
+    sampler.close()
+
+
+def test_without_nvml_nothing_is_pretended(nvml):
+    told = []
+    nvml.fails = {"init"}
+    sampler = HardwareSampler([0], 5.0, told.append)
+    assert (
+        sampler.read() == {}
+        and sampler.thread is None
+        and len(told) == 1
+        and "NVML does not start" in told[0]
+    )
+    sampler.close()
+    nvml.fails = set()
+    sampler = HardwareSampler([0, 7], 5.0, told.append)
+    assert sampler.read() == {} and len(told) == 2 and "does not know [0, 7]" in told[1]
+    sampler.close()
+    assert nvml.num_open == 0
+
+
+def test_on_the_cpu_nvml_is_not_even_asked(nvml):
+    nvml.fails = {"init"}
+    sampler = HardwareSampler([], 5.0, pytest.fail)
+    assert sampler.read() == {}
+    sampler.close()
+
+
+def test_the_log_gives_them(nvml, tmp_path):
+    log = metrics_log.Log({}, sampler_of([0]), pytest.fail)
+    assert log.hardware()["gpu_power_watts"] == 200.0
+    log.close()
+    assert nvml.num_open == 0
+
+
+def test_throttling_that_lasts_is_warned_of(nvml):
+    """From the binding to the warning; a GPU at its power limit that keeps its clocks is fine."""
+    told, nvml.clocks = [], (1980, 1800)
+    sampler, advice = sampler_of([0, 1]), Advice(told.append)
+    for minute in range(4):
+        if minute == 2:
+            assert told == []
+            nvml.reasons, nvml.celsius = (0, HOT), (70, 92)
+        sampler.sample()
+        advice.look(dict(seconds=60.0 * minute) | sampler.read())
+    sampler.close()
+    assert len(told) == 1 and told[0].startswith("heat holds the GPUs' clocks down at 92 degrees")
+
+
+def test_which_gpus_those_of_tensorflow_are(nvml):
+    assert visible_gpus([0, 2], {}) == [0, 2]
+    assert visible_gpus([0, 2], dict(CUDA_VISIBLE_DEVICES="3, 1,0")) == [3, 0]
+    uuids = visible_gpus([1], dict(CUDA_VISIBLE_DEVICES="a,b"))
+    assert uuids == ["b"]
+    assert visible_gpus([], dict(CUDA_VISIBLE_DEVICES="-1")) == []
+    sampler = sampler_of(uuids)
+    assert nvml.asked == ["b"] and sampler.read()["gpu_utilization"] == 100.0
+    sampler.close()
