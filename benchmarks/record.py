@@ -162,8 +162,9 @@ def fine_tune(options, case, rate, seed):
     logging.getLogger("tensorflow").setLevel("ERROR")  # that each one is traced is no news
     from bert_gpu import finetune
     from bert_gpu.base.console import Console
+    from bert_gpu.devices.config import DeviceConfig
     from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
-    from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig
+    from bert_gpu.train.config import BatchConfig, CadenceConfig
 
     work = pathlib.Path(options.folder)
     model = work / "run" / "model"

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from bert_gpu.monitor.hardware import count_gpus
+from bert_gpu.devices.nvml import count_gpus
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MEASURES = {

@@ -25,13 +25,13 @@ class Lowering:
         import tensorflow as tf
 
         from bert_gpu.base import fused
+        from bert_gpu.devices.config import DeviceConfig
         from bert_gpu.devices.devices import set_up
         from bert_gpu.model import heads
         from bert_gpu.model.config import ModelConfig
         from bert_gpu.model.encoder import BertEncoder
         from bert_gpu.model.weights import column_blocks
         from bert_gpu.optim.config import OptimizerConfig
-        from bert_gpu.train.config import DeviceConfig
         from bert_gpu.train.state import TrainState, frozen_names
         from bert_gpu.train.step import Objective, TrainStep
 

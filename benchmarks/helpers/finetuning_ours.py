@@ -17,8 +17,8 @@ class Ours:
     """
 
     def __init__(self, model, pairs, padding, precision, batch, max_length=128):
+        from bert_gpu.devices.config import DeviceConfig
         from bert_gpu.finetune import FinetuneConfig, FinetuneSettings, StartConfig
-        from bert_gpu.train.config import DeviceConfig
 
         self.batch = batch
         self.settings = FinetuneSettings(

@@ -36,10 +36,11 @@ class Ours(Trainer):
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
         import tensorflow as tf
 
+        from bert_gpu.devices.config import DeviceConfig
         from bert_gpu.devices.devices import set_up
         from bert_gpu.model.config import ModelConfig
         from bert_gpu.optim.config import OptimizerConfig
-        from bert_gpu.train.config import DeviceConfig, MemoryConfig
+        from bert_gpu.train.config import MemoryConfig
 
         self.OUT_OF_MEMORY = (MemoryError, tf.errors.ResourceExhaustedError)
         self.tf, self.length, self.gpu, self.packed, self.data, self.seed = (

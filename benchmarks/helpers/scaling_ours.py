@@ -13,8 +13,8 @@ from serve import make_batch, serve
 class Scaled(Ours):
     def __init__(self, **settings):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+        from bert_gpu.devices.config import DeviceConfig
         from bert_gpu.devices.devices import join_workers
-        from bert_gpu.train.config import DeviceConfig
 
         join_workers(DeviceConfig(num_gpus=0, precision="float32"))
         super().__init__(**settings)

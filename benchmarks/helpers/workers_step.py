@@ -12,6 +12,7 @@ import time
 import tensorflow as tf
 from serve import VOCAB_SIZE, make_batch
 
+from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import join_workers, set_up
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
@@ -19,7 +20,6 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import column_blocks, initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.pretrain.objective import pretraining_objective
-from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 

@@ -10,8 +10,8 @@ from bert_gpu.base.console import Console
 from bert_gpu.base.settings import UserError
 from bert_gpu.cli import flags
 from bert_gpu.devices import launch
-from bert_gpu.devices.launch_config import LaunchConfig
-from bert_gpu.monitor.hardware import count_gpus
+from bert_gpu.devices.config import LaunchConfig
+from bert_gpu.devices.nvml import count_gpus
 
 SUMMARY = (
     "Runs a command as several workers on this machine, which train together as on several "

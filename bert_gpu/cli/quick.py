@@ -7,7 +7,7 @@ defaults are Google's.
 import os
 
 from bert_gpu.base.settings import UserError
-from bert_gpu.monitor.hardware import count_gpus
+from bert_gpu.devices.nvml import count_gpus
 
 QUICK = "quick"
 SAID = (

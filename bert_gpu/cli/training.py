@@ -4,9 +4,10 @@ import dataclasses
 
 from bert_gpu.cli.flags import CommonConfig
 from bert_gpu.devices.cluster import find_cluster
-from bert_gpu.monitor.hardware import count_gpus
+from bert_gpu.devices.config import choose_gpus
+from bert_gpu.devices.nvml import count_gpus
 from bert_gpu.recipes.rules import RecipeConfig
-from bert_gpu.train.config import RunSettings, choose_gpus
+from bert_gpu.train.config import RunSettings
 
 
 def classes_of(kind, *more):

@@ -14,10 +14,9 @@ from tensorflow.python.framework import config as tf_config
 import bert_gpu
 from bert_gpu.base.fused import compile_silently_once, stderr_discarded
 from bert_gpu.base.settings import UserError
+from bert_gpu.devices.config import choose_gpus
+from bert_gpu.devices.nvml import gpu_bytes, visible_gpus
 from bert_gpu.devices.workers import ALONE, Alone, Workers, join, joined
-from bert_gpu.monitor.hardware import visible_gpus
-from bert_gpu.train.config import choose_gpus
-from bert_gpu.train.memory_check import gpu_bytes
 
 CODES = dict(nccl="NCCL", ring="RING")  # of --all_reduce; TensorFlow chooses for the others
 DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16}
@@ -38,7 +37,7 @@ class Devices:
     shared_update: str  # as --shared_update
     # such as "NVIDIA H200", one for each physical GPU in use, of all workers; () on the CPU
     gpu_names: tuple[str, ...]
-    nvml: tuple  # those of this machine as NVML knows them, of hardware.visible_gpus
+    nvml: tuple  # those of this machine as NVML knows them, of nvml.visible_gpus
     summary: str  # for the first log line
     # memory that a replica may have, of the smallest GPU; None = not known, or no GPU
     replica_bytes: int | None = None

@@ -15,7 +15,7 @@ import psutil
 import pynvml
 
 from bert_gpu.base.environment import cache_folder
-from bert_gpu.train.memory_check import machine_bytes
+from bert_gpu.devices.nvml import machine_bytes
 
 # {CUDA's major version: {library that TensorFlow opens: pip package that has it}}
 LIBRARIES = {

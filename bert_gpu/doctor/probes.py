@@ -143,7 +143,7 @@ def step(device):
 def set_up(device):
     """devices.Devices for "CPU", "CPU x 2" or indices of GPUs."""
     from bert_gpu.devices import devices
-    from bert_gpu.train.config import DeviceConfig
+    from bert_gpu.devices.config import DeviceConfig
 
     if device.startswith("CPU"):
         copies = int(device.partition(" x ")[2] or 1)

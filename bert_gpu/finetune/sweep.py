@@ -23,7 +23,7 @@ from bert_gpu.finetune import scores
 from bert_gpu.finetune.config import DEFAULT_TASK, STANDARD_INPUT, resolve_phases
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
-from bert_gpu.monitor.sinks import base
+from bert_gpu.runs import metrics
 from bert_gpu.runs.names import MARKS, METRICS, MODEL
 
 LONGEST_NAME = 200  # of a cell's folder, in bytes; file systems allow 255
@@ -90,7 +90,7 @@ def hours_at(path, shares):
     """{share: hours} of training until each mark, from the metrics of the pretraining that the
     folder marks/ belongs to; {} where these are missing.
     """
-    lines = base.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), METRICS))
+    lines = metrics.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), METRICS))
     times = [(line["progress"], line["seconds"]) for line, _ in lines if line.get("progress")]
     found = {}
     for share in shares:

@@ -7,7 +7,6 @@ does not give is absent; one warning says so.
 """
 
 import contextlib
-import os
 import threading
 
 import pynvml
@@ -141,33 +140,3 @@ def reduced(name, values):
     values = list(values)
     mean = sum(values) / len(values)
     return float(mean if READINGS[name][1] == "mean" else max(values))
-
-
-def visible_gpus(indices, environ=os.environ):
-    """NVML's indices of the GPUs with these TensorFlow indices, or their UUIDs where
-    CUDA_VISIBLE_DEVICES has UUIDs.
-
-    NVML orders GPUs by PCI bus. CUDA does so too for equal GPUs or with
-    CUDA_DEVICE_ORDER=PCI_BUS_ID; otherwise the fastest comes first.
-    """
-    if environ.get("CUDA_VISIBLE_DEVICES") is None:
-        return list(indices)
-    names = [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",")]
-    return [int(names[index]) if names[index].isdecimal() else names[index] for index in indices]
-
-
-def count_gpus():
-    """How many GPUs CUDA would find, from NVML, without starting CUDA; 0 when NVML fails."""
-    try:
-        pynvml.nvmlInit()
-        num_gpus = pynvml.nvmlDeviceGetCount()
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return num_gpus
-    names = [name.strip() for name in visible.split(",")]
-    is_there = [not name.lstrip("-").isdecimal() or 0 <= int(name) < num_gpus for name in names]
-    # CUDA stops at the first one that does not exist
-    return (is_there + [False]).index(False) if visible.strip() else 0

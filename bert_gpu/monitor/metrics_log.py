@@ -10,15 +10,16 @@ from collections.abc import Callable
 
 from bert_gpu.base.console import Console
 from bert_gpu.base.settings import UserError
+from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.monitor.hardware import HardwareSampler
-from bert_gpu.monitor.sinks.base import JsonLines, cut_lines
 from bert_gpu.monitor.sinks.console import ConsoleSink
+from bert_gpu.monitor.sinks.interface import JsonLines
 from bert_gpu.monitor.sinks.mlflow import MLflow, check_mlflow, tracking_uri
 from bert_gpu.monitor.sinks.tensorboard import TensorBoard
 from bert_gpu.monitor.sinks.wandb import WeightsAndBiases, check_wandb
 from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.metrics import cut_lines
 from bert_gpu.runs.names import METRICS
-from bert_gpu.train.config import MonitorConfig
 
 SECRETS = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")  # ends of names in the environment
 
@@ -114,7 +115,7 @@ def open_log(opening, *, gpus, warn):
     """The Log of a run.
 
     Args:
-      opening: Opening. gpus: of hardware.visible_gpus, [] on the CPU. warn: takes the text of a
+      opening: Opening. gpus: of nvml.visible_gpus, [] on the CPU. warn: takes the text of a
         problem that does not end the run.
     """
     config = opening.config

@@ -5,7 +5,6 @@ import dataclasses
 
 from bert_gpu.base import console
 from bert_gpu.base.settings import TrainingStopped
-from bert_gpu.train.config import SAVE_ERRORS
 
 
 class SaveFailed(TrainingStopped):
@@ -98,3 +97,6 @@ class CheckpointWriter:
         text = f"checkpoint of step {progress.step} could not be saved: {reason}; {newest}"
         self.warn(text)
         return SaveFailed(text)
+
+
+SAVE_ERRORS = ("continue", "stop")

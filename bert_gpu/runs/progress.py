@@ -6,7 +6,16 @@ import dataclasses
 import math
 
 from bert_gpu.base.settings import Settings, fields_of, setting
-from bert_gpu.train.divergence import HealthState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HealthState(Settings):
+    """What a checkpoint keeps of a Health."""
+
+    mean: float = setting(0.0, "Running mean of the good steps' losses.")
+    num_good: int = setting(0, "Good steps so far.", low=0)
+    num_bad: int = setting(0, "Bad steps in a row up to now.", low=0)
+    bad_since: int | None = setting(None, "The first of them.", low=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,90 +4,14 @@ and functions of them.
 
 import dataclasses
 import math
-import re
 
 from bert_gpu.base.settings import Settings, UserError, setting
+from bert_gpu.devices.config import DeviceConfig
+from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
+from bert_gpu.runs.checkpoint_writer import SAVE_ERRORS
 
-SAVE_ERRORS = ("continue", "stop")
 MAX_EPOCHS = 1e9
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DeviceConfig(Settings):
-    """The devices of a run."""
-
-    num_gpus: int | None = setting(
-        None,
-        "GPUs to train on, of each machine. Default: all GPUs, or the CPU when there is none.",
-        low=0,
-        aliases=("n_gpus",),
-    )
-    gpus: str | None = setting(
-        None, "Indices of the GPUs to train on, separated by commas, for example 0,2."
-    )
-    virtual_replicas: int = setting(
-        1,
-        "Simulate data parallelism with this many replicas on one device: the "
-        "same results as on real GPUs, without the speed.",
-        low=1,
-        high=64,
-    )
-    precision: str = setting(
-        "auto",
-        "Dtype of the matrix products; weights and optimizer state stay float32. "
-        "auto = bfloat16 on GPUs that support it, float16 on older GPUs, float32 "
-        "on CPUs.",
-        choices=("auto", "bfloat16", "float16", "float32"),
-    )
-    xla: str = setting(
-        "auto",
-        "Compile the step with XLA. auto = on for GPUs, off for CPUs.",
-        choices=("auto", "on", "off"),
-    )
-    all_reduce: str = setting(
-        "auto",
-        "How gradients are summed over GPUs. auto = NCCL on GPUs, a ring on CPUs and virtual "
-        "replicas; hierarchical = first within groups of directly connected GPUs, then "
-        "between them.",
-        choices=("auto", "nccl", "hierarchical", "ring"),
-    )
-    all_reduce_pack_megabytes: float = setting(
-        0.0,
-        "Size of the packs of gradients in the all-reduce; 0 = one all-reduce per "
-        "weight, on several machines one for all. Not for hierarchical.",
-        low=0.0,
-    )
-    all_reduce_dtype: str = setting(
-        "float32",
-        "Dtype of the gradients in the all-reduce. bfloat16 halves the traffic "
-        "and rounds each gradient to 8 significant bits.",
-        choices=("float32", "bfloat16"),
-    )
-    shared_update: str = setting(
-        "auto",
-        "With several GPUs: each one does a share of --optimizer=muon's matrix products and sends "
-        "the results to the others (on), or does them all (off). auto decides by the GPUs' speed "
-        "and their link; off with --all_reduce=hierarchical.",
-        choices=("auto", "on", "off"),
-    )
-    worker_timeout: float = setting(
-        300.0,
-        "On several machines: how long a worker waits for another that does not answer or does not "
-        "come to the next step, before it ends with exit code 4.",
-        low=10.0,
-        unit="seconds",
-    )
-    gpu_memory_limit: int | None = setting(
-        None,
-        "Megabytes that TensorFlow may use on each GPU. Default: as many as it needs.",
-        low=256,
-    )
-    deterministic: bool | None = setting(
-        None,
-        "Use only deterministic operations, so that a repeated run gives bitwise "
-        "equal results. Default: on for CPUs, off for GPUs.",
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -377,50 +301,6 @@ class EndingConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MonitorConfig(Settings):
-    """Where a run's metrics go, besides metrics.jsonl."""
-
-    tensorboard: bool = setting(True, "Write TensorBoard's event files too.")
-    wandb_project: str | None = setting(
-        None,
-        "Weights & Biases project to log to as well. Needs pip install 'bert-gpu[wandb]'.",
-    )
-    wandb_mode: str = setting(
-        "online",
-        "online sends the metrics; offline keeps them in OUTPUT_DIR/wandb for `wandb sync`.",
-        choices=("online", "offline"),
-        needs=("wandb_project", None),
-    )
-    mlflow_experiment: str | None = setting(
-        None,
-        "MLflow experiment to log to as well. Needs pip install 'bert-gpu[mlflow]'.",
-    )
-    mlflow_tracking_uri: str | None = setting(
-        None,
-        "Where MLflow's runs go: http://HOST:PORT, or a folder as file:mlruns. Default: the "
-        "environment's MLFLOW_TRACKING_URI. Passwords and tokens stand in MLflow's environment "
-        "variables alone.",
-        needs=("mlflow_experiment", None),
-    )
-    hardware_seconds: float = setting(
-        5.0,
-        "Time between samples of the GPUs' utilisation, memory, temperature, "
-        "power and clocks. 0 = no samples.",
-        low=0.0,
-        unit="seconds",
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if re.search(r"://[^/]*@", self.mlflow_tracking_uri or ""):
-            # settings are logged and stored, so that no secret may be among them
-            raise UserError(
-                "--mlflow_tracking_uri: holds a name or a password before the @; leave them out "
-                "and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-            )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """All settings of a training, whatever is trained.
 
@@ -471,37 +351,6 @@ class RunSettings:
         return {
             name: value for config in self.configs() for name, value in config.to_dict().items()
         }
-
-
-def choose_gpus(config, num_present, finder="TensorFlow"):
-    """Indices of the GPUs that a DeviceConfig asks for, [] for the CPU. UserError when there are
-    not that many.
-
-    finder: what counted them, for the error message.
-    """
-    found = f"{finder} found {num_present or 'none'} here"
-    if config.gpus is not None:
-        indices = [part.strip() for part in config.gpus.split(",")]
-        if not all(part.isdecimal() and int(part) < num_present for part in indices) or len(
-            set(indices)
-        ) < len(indices):
-            raise UserError(
-                f"--gpus={config.gpus}: must be different GPU "
-                f"indices from 0, separated by commas; {found}"
-            )
-        if config.num_gpus not in (None, len(indices)):
-            raise UserError(
-                f"--num_gpus={config.num_gpus} and --gpus={config.gpus}: "
-                "the two disagree; give one of them"
-            )
-        return [int(part) for part in indices]
-    if config.num_gpus is not None and config.num_gpus > num_present:
-        hint = f"use --num_gpus={num_present}" if num_present else "use --num_gpus=0 for the CPU"
-        raise UserError(
-            f"--num_gpus={config.num_gpus}: {found}; "
-            f"{hint}, or see `nvidia-smi` and pip install 'bert-gpu[gpu]'"
-        )
-    return list(range(num_present if config.num_gpus is None else config.num_gpus))
 
 
 def fit_sizes(batch, flexible, num_replicas, stored=None):

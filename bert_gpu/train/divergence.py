@@ -8,7 +8,8 @@ are still too high after --early_stop_time.
 import dataclasses
 import math
 
-from bert_gpu.base.settings import Settings, TrainingStopped, UserError, setting
+from bert_gpu.base.settings import TrainingStopped, UserError
+from bert_gpu.runs.progress import HealthState
 
 
 class DivergenceFound(Exception):
@@ -21,16 +22,6 @@ class DivergenceFound(Exception):
 
 class Diverged(TrainingStopped):
     """A run has diverged and does not go back."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HealthState(Settings):
-    """What a checkpoint keeps of a Health."""
-
-    mean: float = setting(0.0, "Running mean of the good steps' losses.")
-    num_good: int = setting(0, "Good steps so far.", low=0)
-    num_bad: int = setting(0, "Bad steps in a row up to now.", low=0)
-    bad_since: int | None = setting(None, "The first of them.", low=0)
 
 
 class Health:

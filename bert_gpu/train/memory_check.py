@@ -6,24 +6,17 @@ gradients and the optimizer's state; of the activations only what the products o
 read, or one a group of layers with recomputation; the rows of a call of steps.
 """
 
-import contextlib
 import dataclasses
 import math
 import typing
 
-import psutil
-import pynvml
-
 from bert_gpu.base.environment import Later
 from bert_gpu.base.settings import UserError
+from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
 
 optimizers = Later("bert_gpu.optim.optimizers")  # which needs TensorFlow
 
 ROW_BYTES = 12  # a token of a row: input_ids, input_mask and segment_ids as int32
-CGROUP_LIMITS = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)
 
 
 class Need(typing.NamedTuple):
@@ -135,32 +128,6 @@ def row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, store
         "lower --train_batch_size, --gradient_accumulation_steps, --global_batch_size, "
         "--steps_per_loop or --eval_batch_size",
     )
-
-
-def machine_bytes():
-    """Memory and swap that this process may use."""
-    total = psutil.virtual_memory().total + psutil.swap_memory().total
-    for path in CGROUP_LIMITS:
-        with contextlib.suppress(OSError, ValueError), open(path) as file:
-            total = min(total, int(file.read()))
-    return total
-
-
-def gpu_bytes(gpus, limit):
-    """Memory of the smallest of the GPUs (of hardware.visible_gpus), None when NVML does not tell.
-    limit: megabytes that may be used, or None.
-    """
-    found = []
-    with contextlib.suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        for gpu in gpus:
-            by = pynvml.nvmlDeviceGetHandleByIndex
-            handle = by(gpu) if isinstance(gpu, int) else pynvml.nvmlDeviceGetHandleByUUID(gpu)
-            found.append(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        pynvml.nvmlShutdown()
-    if limit is not None:
-        found.append(limit << 20)
-    return min(found, default=None)
 
 
 def in_words(num_bytes):

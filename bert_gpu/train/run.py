@@ -17,9 +17,8 @@ from bert_gpu.base.settings import TrainingStopped, UserError
 from bert_gpu.devices.signals import watch_signals
 from bert_gpu.devices.workers import ALONE
 from bert_gpu.monitor import metrics_log
-from bert_gpu.monitor.sinks import base
 from bert_gpu.runs import folder as run_folder
-from bert_gpu.runs import names, provenance
+from bert_gpu.runs import metrics, names, provenance
 from bert_gpu.runs.progress import Progress
 from bert_gpu.runs.resume_changes import describe_changes
 from bert_gpu.runs.shared_folder import open_folder
@@ -379,7 +378,7 @@ def resume(session, job):
     """
     folder, console, ending = session.folder, session.console, session.settings.ending
     # refuses it before anything is written
-    session.workers.on_chief(lambda: base.read_lines(folder.metrics))
+    session.workers.on_chief(lambda: metrics.read_lines(folder.metrics))
     progress = restore(session.state, folder, console.warn)
     by = progress.best_by
     if progress.compare_by(ending.best_metric):

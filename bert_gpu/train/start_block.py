@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from bert_gpu.base.console import format_seconds
 from bert_gpu.base.settings import UserError
-from bert_gpu.monitor.sinks import base
-from bert_gpu.train.memory_check import gpu_bytes, in_words, machine_bytes
+from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
+from bert_gpu.runs import metrics
+from bert_gpu.train.memory_check import in_words
 
 # Beyond what pretrainings on little text take (40 by default).
 MANY_PASSES = 1000
@@ -127,7 +128,7 @@ def describe_time(num_steps, schedule, folder, stored):
 def last_pace(folder):
     """(step, steps per second) of the last line of metrics.jsonl that says it, or None."""
     try:
-        lines = base.read_lines(folder.metrics)
+        lines = metrics.read_lines(folder.metrics)
     except UserError:  # told when the run is resumed
         return None
     for values, _ in reversed(lines):

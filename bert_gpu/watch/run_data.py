@@ -22,8 +22,8 @@ from bert_gpu.base.console import printable
 from bert_gpu.base.files import check_regular, read_json, readable
 from bert_gpu.base.locks import ENDED, RUNNING, state_of_holder
 from bert_gpu.base.settings import UserError, fields_of, shortened
-from bert_gpu.monitor.sinks.base import parse_line
 from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.metrics import parse_line
 from bert_gpu.runs.names import EVAL_RESULTS, LOCK, METRICS, RUN, VARIABLES
 from bert_gpu.runs.progress import RunRecord
 

@@ -13,9 +13,10 @@ import pytest
 from bert_gpu import pretrain
 from bert_gpu.base.settings import TrainingStopped, UserError
 from bert_gpu.data import InputConfig
+from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.runs.folder import RunFolder
-from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, EndingConfig
+from bert_gpu.train.config import BatchConfig, CadenceConfig, EndingConfig
 from bert_gpu.train.step import TrainStep
 from tests.cli.pretraining import ROOT, lines, same, weights
 from tests.cli.pretraining import pretrain as pretrain_by_script

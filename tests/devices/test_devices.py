@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_gpu.base.settings import UserError
 from bert_gpu.devices import devices
-from bert_gpu.train.config import DeviceConfig
+from bert_gpu.devices.config import DeviceConfig
 
 
 def test_cpus_have_float32():

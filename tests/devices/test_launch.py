@@ -17,7 +17,7 @@ from bert_gpu.base.console import Console
 from bert_gpu.base.settings import UserError
 from bert_gpu.cli import classify, flags, launch, pretrain
 from bert_gpu.devices import launch as processes
-from bert_gpu.devices.launch_config import LaunchConfig
+from bert_gpu.devices.config import LaunchConfig
 from tests.test_architecture import ROOT
 
 START = """
@@ -253,7 +253,7 @@ LAUNCH = """
 import sys
 from bert_gpu.base.console import Console
 from bert_gpu.launch import processes
-from bert_gpu.devices.launch_config import LaunchConfig
+from bert_gpu.devices.config import (LaunchConfig)
 config = LaunchConfig(num_workers=2)
 command = sys.argv[2:]
 sys.exit(processes.run(command, command, config, 0, sys.argv[1] + "/logs", Console(quiet=True)))

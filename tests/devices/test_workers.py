@@ -19,9 +19,10 @@ from bert_gpu.base.settings import UserError
 from bert_gpu.devices import devices, workers
 from bert_gpu.devices import launch as launched
 from bert_gpu.devices.cluster import Cluster
+from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings
 from bert_gpu.train import run
-from bert_gpu.train.config import BatchConfig, DeviceConfig
+from bert_gpu.train.config import BatchConfig
 from tests.train.tiny import Trainer, batches, fresh
 
 ROOT = pathlib.Path(__file__).parent.parent.parent

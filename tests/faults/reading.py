@@ -14,9 +14,9 @@ from bert_gpu.base.settings import UserError
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.interop import models
-from bert_gpu.monitor.sinks import base
 from bert_gpu.pretrain import start
 from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings
+from bert_gpu.runs import metrics
 from bert_gpu.runs.folder import RunFolder
 from tests.faults import oracle
 from tests.faults.world import TEXT, sorting
@@ -54,7 +54,7 @@ def read_run(folder, warn):
     """
     run = RunFolder(str(folder))
     stored = run.stored(RUN_FIELDS)
-    base.read_lines(run.metrics)
+    metrics.read_lines(run.metrics)
     found = run.newest_whole(warn)
     return stored, found and (dataclasses.asdict(found[0]), digests(found[1]))
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
 from bert_gpu.finetune import objective, prediction
 from bert_gpu.finetune.files import encoded
@@ -21,7 +22,6 @@ from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.heads import classifier_weights
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 

@@ -23,7 +23,7 @@ from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
-from tests.text.test_tokenizer_ops import ODD
+from tests.text.tokenizers.test_tokenizer_ops import ODD
 
 HERE = pathlib.Path(__file__).parent
 LABELS = ("no", "yes", "ß")

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.base.settings import UserError
+from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
 from bert_gpu.model import garden, heads
 from bert_gpu.model.config import ModelConfig
@@ -16,7 +17,6 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import Objective, TrainStep
 

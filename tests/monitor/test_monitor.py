@@ -16,10 +16,11 @@ from tensorboard.util.tensor_util import make_ndarray
 
 from bert_gpu.base.settings import UserError
 from bert_gpu.monitor import metrics_log
-from bert_gpu.monitor.sinks import base
-from bert_gpu.monitor.sinks.base import JsonLines
+from bert_gpu.monitor.config import MonitorConfig
+from bert_gpu.monitor.sinks import interface
+from bert_gpu.monitor.sinks.interface import JsonLines
+from bert_gpu.runs import metrics
 from bert_gpu.runs.folder import RunFolder
-from bert_gpu.train.config import MonitorConfig
 
 LOSSES = ("mlm",)
 QUIET = MonitorConfig(hardware_seconds=0.0)
@@ -155,13 +156,13 @@ def test_an_unfinished_line_is_cut_and_a_broken_one_is_named(folder):
     for broken in ("", '{"step": 3, "lo', "\udcff"):
         with open(folder.metrics, "w", errors="surrogateescape") as file:
             file.write('{"step": 1}\n{"step": 9}\n{"step": 2}\n' + broken)
-        base.cut_lines(folder.metrics, 5)
+        metrics.cut_lines(folder.metrics, 5)
         assert lines(folder) == [dict(step=1), dict(step=2)]
     for broken in ('{"step": 3, "lo', "{}", "[]", "\udcff"):
         with open(folder.metrics, "w", errors="surrogateescape") as file:
             file.write('{"step": 1}\n' + broken + '\n{"step": 3}\n')
         with pytest.raises(UserError, match="metrics.jsonl, line 2: "):
-            base.cut_lines(folder.metrics, 5)
+            metrics.cut_lines(folder.metrics, 5)
 
 
 class FullDisk:
@@ -208,7 +209,7 @@ import resource
 import sys
 from bert_gpu.train import monitor
 from bert_gpu.runs.folder import RunFolder
-from bert_gpu.train.config import MonitorConfig
+from bert_gpu.monitor.config import (MonitorConfig)
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
 config = MonitorConfig(hardware_seconds=0.0)
@@ -273,7 +274,7 @@ def test_a_rollback_on_a_full_disk(folder, monkeypatch):
     ]
     with monkeypatch.context() as patch:
         patch.setattr(
-            base,
+            interface,
             "write_text",
             lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")),
         )
@@ -285,7 +286,7 @@ def test_a_rollback_on_a_full_disk(folder, monkeypatch):
 
 
 def test_a_broken_sink_is_left_out_and_told_once(folder):
-    class Broken(base.Sink):
+    class Broken(interface.Sink):
         num_calls = 0
 
         def write(self, step, values):

@@ -9,9 +9,10 @@ import types
 import pynvml
 import pytest
 
+from bert_gpu.devices.nvml import visible_gpus
 from bert_gpu.monitor import hardware, metrics_log
 from bert_gpu.monitor.advice import Advice
-from bert_gpu.monitor.hardware import HardwareSampler, visible_gpus
+from bert_gpu.monitor.hardware import HardwareSampler
 
 HOT = pynvml.nvmlClocksThrottleReasonHwSlowdown | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
 

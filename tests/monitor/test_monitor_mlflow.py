@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from bert_gpu.base.settings import UserError
 from bert_gpu.monitor import metrics_log
+from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.monitor.sinks import mlflow
 from bert_gpu.runs.folder import RunFolder
-from bert_gpu.train.config import MonitorConfig
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from wandb.proto import wandb_internal_pb2
 
 from bert_gpu.base.settings import UserError
 from bert_gpu.monitor import metrics_log
+from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.runs.folder import RunFolder
-from bert_gpu.train.config import MonitorConfig
 
 OFFLINE = MonitorConfig(
     wandb_project="project", wandb_mode="offline", tensorboard=False, hardware_seconds=0.0

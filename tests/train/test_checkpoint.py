@@ -20,10 +20,9 @@ from bert_gpu.base import tensor_files
 from bert_gpu.base.settings import UserError
 from bert_gpu.runs import folder as run_folder
 from bert_gpu.runs import names as run_files
-from bert_gpu.runs.checkpoint_writer import CheckpointWriter, SaveFailed
+from bert_gpu.runs.checkpoint_writer import SAVE_ERRORS, CheckpointWriter, SaveFailed
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress
-from bert_gpu.train.config import SAVE_ERRORS
 
 
 @pytest.fixture

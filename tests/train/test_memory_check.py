@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from bert_gpu.base.settings import UserError
+from bert_gpu.devices import nvml
+from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.model import heads
 from bert_gpu.model.config import PRESETS, preset
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.optim import optimizers
 from bert_gpu.pretrain.config import PretrainSettings
 from bert_gpu.train import memory_check
-from bert_gpu.train.config import BatchConfig, CadenceConfig, DeviceConfig, MemoryConfig
+from bert_gpu.train.config import BatchConfig, CadenceConfig, MemoryConfig
 
 CPU = types.SimpleNamespace(kind="CPU", num_replicas=1, precision="float32", nvml=())
 
@@ -99,6 +101,6 @@ def test_gpus_are_looked_at_one_by_one(monkeypatch):
 
 
 def test_this_machine_has_memory():
-    assert 10**8 < memory_check.machine_bytes() < 10**15
+    assert 10**8 < nvml.machine_bytes() < 10**15
     sizes = (0, 999, 1500, 999_600_000, 25 * 10**9)
     assert [memory_check.in_words(n) for n in sizes] == ["0 B", "999 B", "1.5 kB", "1 GB", "25 GB"]

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 
+from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
@@ -11,7 +12,6 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import column_blocks, initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.pretrain.objective import pretraining_objective
-from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import TrainStep
 

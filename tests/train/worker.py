@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 
+from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import join_workers
-from bert_gpu.train.config import DeviceConfig
 from tests.train.tiny import Trainer, batches
 
 

@@ -3,7 +3,7 @@ step elsewhere, and a line for each validation.
 """
 
 from bert_gpu.base.console import broken, columns_of, format_metric, format_seconds, is_terminal
-from bert_gpu.monitor.sinks.base import Sink
+from bert_gpu.monitor.sinks.interface import Sink
 from bert_gpu.monitor.sinks.tensorboard import EVAL
 
 # {name: (label, format, importance where there is little room)}, in the order in which they stand;

@@ -11,7 +11,7 @@ import time
 
 from bert_gpu.base.files import write_text
 from bert_gpu.base.settings import UserError, shortened
-from bert_gpu.monitor.sinks.base import Sink
+from bert_gpu.monitor.sinks.interface import Sink
 from bert_gpu.runs.names import MLFLOW_RUN_ID
 
 PARAMS_A_CALL, PARAM_CHARACTERS = 100, 500  # MLflow's limits

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
-from bert_gpu.monitor.sinks.base import Sink
+from bert_gpu.monitor.sinks.interface import Sink
 
 TRAIN, VALIDATION = "train", "validation"  # runs of TensorBoard, a folder each
 EVAL = "eval_"  # which names of validation begin with in metrics.jsonl

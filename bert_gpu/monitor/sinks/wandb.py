@@ -5,7 +5,7 @@ import secrets
 
 from bert_gpu.base.files import write_text
 from bert_gpu.base.settings import UserError
-from bert_gpu.monitor.sinks.base import Sink
+from bert_gpu.monitor.sinks.interface import Sink
 from bert_gpu.runs.names import WANDB
 
 

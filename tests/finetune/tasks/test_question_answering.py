@@ -13,6 +13,7 @@ from official.nlp.data import squad_lib
 from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0, tokenization
 
 from bert_gpu.base.settings import UserError
+from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
 from bert_gpu.finetune import objective, prediction
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
@@ -26,7 +27,6 @@ from bert_gpu.model.heads import span_weights
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
-from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 from tests.finetune.evaluations import evaluated

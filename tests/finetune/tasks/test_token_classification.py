@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_gpu.base.settings import UserError
+from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
 from bert_gpu.finetune import objective, prediction
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
@@ -28,7 +29,6 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import token_classifier_weights
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.train.config import DeviceConfig
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 from tests.finetune.evaluations import evaluated

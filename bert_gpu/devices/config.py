@@ -1,0 +1,136 @@
+"""The settings of the devices of a run, and of launch; and which GPUs they choose."""
+
+import dataclasses
+
+from bert_gpu.base.settings import Settings, UserError, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceConfig(Settings):
+    """The devices of a run."""
+
+    num_gpus: int | None = setting(
+        None,
+        "GPUs to train on, of each machine. Default: all GPUs, or the CPU when there is none.",
+        low=0,
+        aliases=("n_gpus",),
+    )
+    gpus: str | None = setting(
+        None, "Indices of the GPUs to train on, separated by commas, for example 0,2."
+    )
+    virtual_replicas: int = setting(
+        1,
+        "Simulate data parallelism with this many replicas on one device: the "
+        "same results as on real GPUs, without the speed.",
+        low=1,
+        high=64,
+    )
+    precision: str = setting(
+        "auto",
+        "Dtype of the matrix products; weights and optimizer state stay float32. "
+        "auto = bfloat16 on GPUs that support it, float16 on older GPUs, float32 "
+        "on CPUs.",
+        choices=("auto", "bfloat16", "float16", "float32"),
+    )
+    xla: str = setting(
+        "auto",
+        "Compile the step with XLA. auto = on for GPUs, off for CPUs.",
+        choices=("auto", "on", "off"),
+    )
+    all_reduce: str = setting(
+        "auto",
+        "How gradients are summed over GPUs. auto = NCCL on GPUs, a ring on CPUs and virtual "
+        "replicas; hierarchical = first within groups of directly connected GPUs, then "
+        "between them.",
+        choices=("auto", "nccl", "hierarchical", "ring"),
+    )
+    all_reduce_pack_megabytes: float = setting(
+        0.0,
+        "Size of the packs of gradients in the all-reduce; 0 = one all-reduce per "
+        "weight, on several machines one for all. Not for hierarchical.",
+        low=0.0,
+    )
+    all_reduce_dtype: str = setting(
+        "float32",
+        "Dtype of the gradients in the all-reduce. bfloat16 halves the traffic "
+        "and rounds each gradient to 8 significant bits.",
+        choices=("float32", "bfloat16"),
+    )
+    shared_update: str = setting(
+        "auto",
+        "With several GPUs: each one does a share of --optimizer=muon's matrix products and sends "
+        "the results to the others (on), or does them all (off). auto decides by the GPUs' speed "
+        "and their link; off with --all_reduce=hierarchical.",
+        choices=("auto", "on", "off"),
+    )
+    worker_timeout: float = setting(
+        300.0,
+        "On several machines: how long a worker waits for another that does not answer or does not "
+        "come to the next step, before it ends with exit code 4.",
+        low=10.0,
+        unit="seconds",
+    )
+    gpu_memory_limit: int | None = setting(
+        None,
+        "Megabytes that TensorFlow may use on each GPU. Default: as many as it needs.",
+        low=256,
+    )
+    deterministic: bool | None = setting(
+        None,
+        "Use only deterministic operations, so that a repeated run gives bitwise "
+        "equal results. Default: on for CPUs, off for GPUs.",
+    )
+
+
+def choose_gpus(config, num_present, finder="TensorFlow"):
+    """Indices of the GPUs that a DeviceConfig asks for, [] for the CPU. UserError when there are
+    not that many.
+
+    finder: what counted them, for the error message.
+    """
+    found = f"{finder} found {num_present or 'none'} here"
+    if config.gpus is not None:
+        indices = [part.strip() for part in config.gpus.split(",")]
+        if not all(part.isdecimal() and int(part) < num_present for part in indices) or len(
+            set(indices)
+        ) < len(indices):
+            raise UserError(
+                f"--gpus={config.gpus}: must be different GPU "
+                f"indices from 0, separated by commas; {found}"
+            )
+        if config.num_gpus not in (None, len(indices)):
+            raise UserError(
+                f"--num_gpus={config.num_gpus} and --gpus={config.gpus}: "
+                "the two disagree; give one of them"
+            )
+        return [int(part) for part in indices]
+    if config.num_gpus is not None and config.num_gpus > num_present:
+        hint = f"use --num_gpus={num_present}" if num_present else "use --num_gpus=0 for the CPU"
+        raise UserError(
+            f"--num_gpus={config.num_gpus}: {found}; "
+            f"{hint}, or see `nvidia-smi` and pip install 'bert-gpu[gpu]'"
+        )
+    return list(range(num_present if config.num_gpus is None else config.num_gpus))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LaunchConfig(Settings):
+    """The workers, and what happens when one of them dies."""
+
+    num_workers: int = setting(
+        2,
+        "Processes to start; the GPUs of this machine are divided among them.",
+        low=1,
+        high=64,
+    )
+    restarts: int = setting(
+        0,
+        "How many times all workers are started again after one of them has died; they resume "
+        "from the last checkpoint. Bad input and divergence do not cause a restart.",
+        low=0,
+    )
+    log_dir: str | None = setting(
+        None,
+        "Folder for the output of the workers other than 0, worker-00001.log and so on. Default: "
+        "a new folder in the system's temporary one, which is deleted after success.",
+    )
