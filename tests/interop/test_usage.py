@@ -186,6 +186,34 @@ def test_a_copy_has_the_same_use_or_the_export_says_what_is_lost(
     assert same_meaning or "several of them may apply" in warning
 
 
+@pytest.mark.parametrize("name", TYPES)
+def test_a_copy_by_model_garden_answers_the_same_but_for_what_the_export_says_is_lost(
+    name, tokenizer, texts, tmp_path
+):
+    kind, labels = TYPES[name]
+    model = model_of(tokenizer, kind, labels)
+    models.write_own(model, str(tmp_path / "model"))
+    (warning,) = copy(tmp_path / "model", tmp_path / "back", "garden")
+    assert len(warning) <= 300
+    path, back = models.open_model(str(tmp_path / "back"), "from")
+    trained = read_trained(path)
+    notes = read_notes(path, said=trained.notes)
+    uses = {  # {what the export says is lost: (use of the copy, use of the model)}
+        "several of them may apply": (notes.task_kind or "classification", kind),
+        "names of its classes": (trained.labels, labels),
+        "length of its task": (notes.max_seq_length, LENGTH),
+    }
+    if kind == "regression":
+        uses["names of its classes"] = (labels, labels)  # of its number, which no answer has
+    lost = {words: found != expected for words, (found, expected) in uses.items()}
+    assert lost == {words: words in warning for words in uses}
+    numbers = scores(model, texts, LENGTH)
+    np.testing.assert_array_equal(scores(back, texts, LENGTH), numbers)
+    of_copy, _ = answers(kind, trained.labels, scores(back, texts, LENGTH))
+    indices = tuple(map(str, range(len(labels))))
+    assert of_copy == answers(kind, indices, numbers)[0] and len(set(of_copy)) > 1
+
+
 @settings(**SETTINGS | dict(max_examples=60))
 @given(data=st.data(), names=st.lists(st.text(min_size=1, max_size=3), unique=True, min_size=2))
 def test_a_head_of_the_same_names_keeps_their_rows_and_another_starts_anew(tokenizer, data, names):
