@@ -16,7 +16,7 @@ from bert_gpu.finetune.heads import CLASSIFIER, class_logits
 from bert_gpu.finetune.start import read_notes, read_trained, with_rows_of, write_notes
 from bert_gpu.finetune.tasks import TaskSpec
 from bert_gpu.inference import EmbedConfig, Embedder
-from bert_gpu.interop import models, onnx, savedmodel
+from bert_gpu.interop import models, savedmodel
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model import heads
@@ -393,47 +393,55 @@ def test_embed_does_what_a_folder_of_sentence_transformers_says(encoder_folder, 
     np.testing.assert_allclose(np.linalg.norm(asked(texts[:1])) > 1.1, True)
 
 
+@pytest.fixture(scope="module")
+def tokenizer_ops(tokenizer):
+    """Made once, because it takes long."""
+    return savedmodel.open_ops(tokenizer)
+
+
 @pytest.mark.long
+@pytest.mark.parametrize("name", TYPES)
 def test_graphs_give_the_labels_and_numbers_of_the_training(
-    tokenizer, texts, tmp_path, monkeypatch
+    name, tokenizer, tokenizer_ops, texts, tmp_path, monkeypatch
 ):
-    """SavedModel and ONNX, of every kind; one SavedModel is written and opened again."""
+    """SavedModel and ONNX, written and opened again."""
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("tf2onnx")
-    ops = savedmodel.open_ops(tokenizer)  # once, because making them takes long
-    monkeypatch.setattr(savedmodel, "open_ops", lambda _: ops)
-    for name, (kind, labels) in TYPES.items():
-        models.write_own(model_of(tokenizer, kind, labels), str(tmp_path / name))
-        model = models.open_model(str(tmp_path / name), "from")[1]
-        logits = scores(model, texts, LENGTH)
-        expected, values = answers(kind, labels, logits)
-        if name == "two":
-            savedmodel.write(model, str(tmp_path / "served"), ExportConfig())
-            served = tf.saved_model.load(str(tmp_path / "served")).signatures
-            assert read_notes(str(tmp_path / "served")) == read_notes(str(tmp_path / name))
-            found = served["classify"](text=tf.constant(texts))
-        else:
-            found = savedmodel.Served(model).classify(tf.constant(texts))
-        key = "score" if kind == "regression" else "probabilities"
-        given_numbers = found[key].numpy().reshape(len(texts), -1)
-        np.testing.assert_allclose(given_numbers, values, rtol=1e-4, atol=1e-5)
-        others = dict(regression=set(), multilabel={"labels"}, classification={"label"})[kind]
-        assert set(found) == {key} | others
-        if kind == "classification":
-            assert [label.decode() for label in found["label"].numpy()] == expected
-        if kind == "multilabel":
-            assert tuple(label.decode() for label in found["labels"].numpy()) == labels
-        if name != "one sigmoid":
-            continue
-        onnx.write(model, str(tmp_path / f"{name}-onnx"), None)
-        (file,) = (tmp_path / f"{name}-onnx").rglob("*.onnx")
-        session = onnxruntime.InferenceSession(str(file))
-        rows = [tokenizer.tokenize([text])[0][: LENGTH - 2] for text in texts[:20]]
-        for row, value in zip(rows, logits, strict=False):
-            ids = np.array([[tokenizer.cls_id, *row, tokenizer.sep_id]])
-            feed = dict(input_ids=ids, attention_mask=ids * 0 + 1, token_type_ids=ids * 0)
-            np.testing.assert_allclose(session.run(["logits"], feed)[0][0], value, atol=1e-4)
-        said = json.loads((tmp_path / f"{name}-onnx" / "config.json").read_text())
-        assert said["problem_type"] == MEANINGS[kind]
-        said = json.loads((tmp_path / f"{name}-onnx" / "tokenizer_config.json").read_text())
-        assert said["model_max_length"] == LENGTH
+    monkeypatch.setattr(savedmodel, "open_ops", lambda _: tokenizer_ops)
+    ids = np.zeros((len(texts), LENGTH), np.int64)
+    for row, text in zip(ids, texts, strict=True):
+        pieces = tokenizer.tokenize([text])[0][: LENGTH - 2]
+        framed = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
+        row[: len(framed)] = framed
+    feed = dict(input_ids=ids, attention_mask=np.sign(ids), token_type_ids=ids * 0)
+    kind, labels = TYPES[name]
+    models.write_own(model_of(tokenizer, kind, labels), str(tmp_path / "model"))
+    model = models.open_model(str(tmp_path / "model"), "from")[1]
+    logits = scores(model, texts, LENGTH)
+    expected, values = answers(kind, labels, logits)
+    for form in ("savedmodel", "onnx"):
+        there, said = str(tmp_path / form), []
+        config = ExportConfig(source=str(tmp_path / "model"), to=there, format=form)
+        models.transfer(config, said.append, form)
+        assert not said and read_notes(there) == read_notes(str(tmp_path / "model"))
+    served = tf.saved_model.load(str(tmp_path / "savedmodel")).signatures
+    found = served["classify"](text=tf.constant(texts))
+    key = "score" if kind == "regression" else "probabilities"
+    numbers = found[key].numpy().reshape(len(texts), -1)
+    np.testing.assert_allclose(numbers, values, rtol=1e-4, atol=1e-5)
+    others = dict(regression=set(), multilabel={"labels"}, classification={"label"})[kind]
+    assert set(found) == {key} | others
+    if kind == "classification":
+        assert [label.decode() for label in found["label"].numpy()] == expected
+    if kind == "multilabel":
+        assert tuple(label.decode() for label in found["labels"].numpy()) == labels
+    folder = tmp_path / "onnx"
+    session = onnxruntime.InferenceSession(str(*folder.rglob("*.onnx")))
+    (numbers,) = session.run(["logits"], feed)
+    np.testing.assert_allclose(numbers, logits, atol=1e-4)
+    said = json.loads((folder / "config.json").read_text())
+    assert said["problem_type"] == MEANINGS[kind]
+    names = tuple(said["id2label"].values())
+    assert kind == "regression" or answers(kind, names, numbers)[0] == expected
+    said = json.loads((folder / "tokenizer_config.json").read_text())
+    assert said["model_max_length"] == LENGTH
