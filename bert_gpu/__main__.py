@@ -39,7 +39,7 @@ def run(argv):
     """Runs the command that argv[1] names; returns its exit code."""
     import bert_gpu
     from bert_gpu.base.console import answer
-    from bert_gpu.base.settings import UserError
+    from bert_gpu.base.errors import UserError
     from bert_gpu.cli.help_text import WHOLE, columns
 
     command = argv[1] if len(argv) > 1 else "--help"

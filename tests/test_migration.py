@@ -4,7 +4,7 @@ and no flag of another project that they know is missing.
 
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.cli import aliases, classify, data, flags, pretrain
 from tests.documents import code
 from tests.test_architecture import ROOT

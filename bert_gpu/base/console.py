@@ -16,9 +16,8 @@ import textwrap
 import time
 import warnings
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError, one_line, printable
 
-LINE_CHARACTERS = 300  # of a warning or an error
 HUGE = 1e9  # from which a metric is written with an exponent
 
 
@@ -263,12 +262,6 @@ def warnings_of_libraries():
         yield
 
 
-def one_line(text):
-    """Text as one line of at most LINE_CHARACTERS printable characters."""
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 3] + "..."
-
-
 def answer(text):
     """Prints what a command was asked for on stdout. When its reader has gone, the command ends.
 
@@ -284,18 +277,6 @@ def answer(text):
         raise UserError(
             f"standard output: {error.strerror}; make room, or send it somewhere else"
         ) from error
-
-
-def printable(text):
-    """Text in which characters that print nothing are escapes; line breaks and tabs stay."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character
-        if character.isprintable() or character in "\n\t"
-        else character.encode("unicode_escape", "surrogatepass").decode()
-        for character in text
-    )
 
 
 @contextlib.contextmanager

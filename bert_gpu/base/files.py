@@ -16,8 +16,9 @@ import sys
 import filelock
 import google_crc32c
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.locks import read_holder, this_process, write_holder
-from bert_gpu.base.settings import UserError, stored_complaint
+from bert_gpu.base.settings import stored_complaint
 
 CHECKSUM = "crc32c"  # the last entry of a JSON file of ours: the checksum of the others
 # what transformers adds when it saves a model of ours anew, with our checksum of what it was before

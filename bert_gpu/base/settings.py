@@ -7,33 +7,17 @@ input, raises `UserError`, which the command line prints as one line with exit c
 
 import dataclasses
 import math
-import os
 import re
 import sys
 import types
 import typing
 
+from bert_gpu.base.errors import UserError, shortened
+
 ROLES = ("bert", "departure")
 # seconds of the letters in a time such as 1h30m, from large to small; and the units of settings
 TIME_LETTERS = dict(d=86400, h=3600, m=60, s=1)
 TIME_UNITS = dict(hours="h", minutes="m", seconds="s")
-
-
-class UserError(Exception):
-    """Bad input. The message is one line of at most 300 characters: what is wrong, where,
-    and what to do.
-    """
-
-
-class TrainingStopped(Exception):
-    """A training stops: it diverged, reached an early stop, or cannot save. The message says when
-    and what to try.
-
-    is_reported: whether the message has been printed. exit_code: of the command that it ends.
-    ends_at_once: whether the process should not wait for TensorFlow to end.
-    """
-
-    is_reported, exit_code, ends_at_once = False, 3, False
 
 
 def setting(
@@ -89,9 +73,9 @@ class Settings:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            problem = complaint(field, getattr(self, field.name))
-            if problem:
-                raise UserError(problem)
+            error = complaint(field, getattr(self, field.name))
+            if error:
+                raise error
 
     def without_effect(self, name):
         """A message why the value of a field has no effect; None when it has one."""
@@ -124,23 +108,23 @@ def like(kind, name):
 
 
 def stored_complaint(content, fields, prefix=""):
-    """The error message for the values in a JSON object; None when they are valid.
+    """The UserError for the values in a JSON object; None when they are valid.
 
     fields: {key: a settings field, or such a dict for an object}; keys that it lacks pass. prefix:
     of keys in the message. Lists stand for tuples.
     """
     for key, rule in fields.items():
-        value = content.get(key)
         if key not in content:
             continue
-        if isinstance(rule, dict) and not isinstance(value, dict):
-            return f"{prefix}{key}={shortened(value)}: must be an object"
-        if isinstance(rule, dict):
-            problem = stored_complaint(value, rule, f"{prefix}{key}.")
-        elif problem := complaint(rule, as_tuple(rule, value)):
-            problem = prefix + problem.removeprefix("--")
-        if problem:
-            return problem
+        name, value = f"{prefix}{key}", content[key]
+        if not isinstance(rule, dict):
+            error = complaint(rule, as_tuple(rule, value), name)
+        elif isinstance(value, dict):
+            error = stored_complaint(value, rule, f"{name}.")
+        else:
+            error = UserError("must be an object", setting=name, value=shortened(value))
+        if error:
+            return error
     return None
 
 
@@ -173,16 +157,6 @@ def parse_time(text, unit):
     return seconds / TIME_LETTERS[TIME_UNITS[unit]]
 
 
-def shortened(value, limit=60):
-    text = str(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
-def shortened_path(path):
-    """A path that leaves room for the message: of a long one the end."""
-    return path if len(path) <= 90 else f"...{os.path.basename(path)[-87:]}"
-
-
 def value_type(field):
     """(type, optional) of a settings field: bool, int, float, str or tuple (of strings)."""
     options = [kind for kind in typing.get_args(field.type) if kind is not types.NoneType]
@@ -191,29 +165,42 @@ def value_type(field):
     return typing.get_origin(field.type) or field.type, False
 
 
-def complaint(field, value):
-    """The error message for the value of a field; None when it is valid."""
+def complaint(field, value, name=None) -> UserError | None:
+    """The error of the value of a field; None when it is valid. name: of the field in its message,
+    None = its own.
+    """
     rules, (kind, optional) = field.metadata, value_type(field)
-    shown = f"--{field.name}={shortened(value)}"
+    name = name or field.name
     if value is None:
-        return None if optional else f"--{field.name}: a value is needed"
+        return None if optional else UserError("a value is needed", setting=name)
     if value in rules["words"]:
         return None
     if value == "" != field.default:
-        return f"--{field.name}=: is empty; name a value, or leave the flag out"
+        return UserError("is empty", "name a value, or leave the flag out", setting=name, value="")
     if kind is float and type(value) is int and abs(value) < sys.float_info.max:
         value = float(value)
+    if kind is dict and isinstance(value, dict):
+        return stored_complaint(value, rules["inside"], f"{name}.")
+    problem = type_problem(value, kind, rules) or range_problem(value, rules)
+    return problem and UserError(f"must be {problem}", setting=name, value=shortened(value))
+
+
+def type_problem(value, kind, rules):
+    """What a value must be, where it is not of the type of its field; None when it is."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         name = dict(tuple="list", dict="object").get(kind.__name__, kind.__name__)
-        return f"{shown}: must be {' or '.join([f'of type {name}', *rules['words']])}"
+        return " or ".join([f"of type {name}", *rules["words"]])
     if kind is tuple and not all(isinstance(part, str) for part in value):
-        return f"{shown}: must be a list of texts"
-    if kind is dict and (problem := stored_complaint(value, rules["inside"], f"{field.name}.")):
-        return f"--{problem}"
+        return "a list of texts"
     if isinstance(value, float) and not math.isfinite(value):
-        return f"{shown}: must be a finite number"
+        return "a finite number"
+    return None
+
+
+def range_problem(value, rules):
+    """What a value of the right type must be, where it is not in the field's range, else None."""
     if rules.get("choices") and value not in rules["choices"]:
-        return f"{shown}: must be one of {', '.join(map(str, rules['choices']))}"
+        return f"one of {', '.join(map(str, rules['choices']))}"
     bounds = [
         ("low", lambda bound: value >= bound, "at least"),
         ("high", lambda bound: value <= bound, "at most"),
@@ -222,5 +209,5 @@ def complaint(field, value):
     ]
     for name, holds, words in bounds:
         if rules.get(name) is not None and not holds(rules[name]):
-            return f"{shown}: must be {words} {rules[name]}"
+            return f"{words} {rules[name]}"
     return None

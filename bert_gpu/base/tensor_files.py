@@ -13,7 +13,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 KEY = "crc32c"  # in the metadata
 

@@ -11,7 +11,7 @@ import dataclasses
 import os
 
 from bert_gpu.base import console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flagfile
 from bert_gpu.cli.translations import is_true
 

@@ -5,7 +5,8 @@ import dataclasses
 import os
 
 from bert_gpu.base import console, environment
-from bert_gpu.base.settings import Settings, UserError, setting
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import Settings, setting
 from bert_gpu.cli import flags
 from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.data.config import DataConfig

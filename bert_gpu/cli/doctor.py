@@ -4,7 +4,7 @@ import json
 import sys
 
 from bert_gpu.base import console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flags
 from bert_gpu.doctor import checks
 from bert_gpu.doctor.config import DoctorConfig

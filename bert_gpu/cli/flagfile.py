@@ -8,8 +8,8 @@ say in which file and line.
 import os
 
 import bert_gpu
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular, write_text
-from bert_gpu.base.settings import UserError
 
 MARK = "# flags of bert-gpu, written by --save_config"  # begins the first line of a file of ours
 MAX_BYTES = 1 << 20

@@ -17,15 +17,8 @@ from absl import flags as absl_flags
 
 import bert_gpu
 from bert_gpu.base import console
-from bert_gpu.base.settings import (
-    Settings,
-    TrainingStopped,
-    UserError,
-    fields_of,
-    parse_time,
-    setting,
-    value_type,
-)
+from bert_gpu.base.errors import TrainingStopped, UserError
+from bert_gpu.base.settings import Settings, fields_of, parse_time, setting, value_type
 from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick, translations
 from bert_gpu.devices.signals import answer_interrupts
 from bert_gpu.model.config import ModelConfig
@@ -192,7 +185,7 @@ class Parsed:
         note = f"{name} sets {as_flag(flag, self.recipe[flag][0])}"
         wins = "" if "with other settings (" in message else "; your own value wins"
         told = (f"{message} ({note}{wins})", f"{message} ({note})", message)
-        return next((text for text in told if len(text) <= console.LINE_CHARACTERS), message)
+        return next((text for text in told if len(text) <= errors.LINE_CHARACTERS), message)
 
     def _blamed(self, message):
         """The setting of the recipe that a message names first; None without one. What follows from
@@ -483,5 +476,5 @@ def tensorflow_problem(error):
 
 def fail(message):
     """Prints one line of at most 300 characters to stderr; returns the exit code of bad input."""
-    console.tell(sys.stderr, console.one_line(name_commands(message)))
+    console.tell(sys.stderr, errors.one_line(name_commands(message)))
     return 2

@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 from bert_gpu.base.console import Console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flags
 from bert_gpu.devices import launch
 from bert_gpu.devices.config import LaunchConfig

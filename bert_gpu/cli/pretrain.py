@@ -2,7 +2,7 @@
 
 from bert_gpu.base import console
 from bert_gpu.base.environment import quick_imports
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flags, training
 from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.data.inputs import (

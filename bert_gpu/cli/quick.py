@@ -6,7 +6,7 @@ defaults are Google's.
 
 import os
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.devices.nvml import count_gpus
 
 QUICK = "quick"

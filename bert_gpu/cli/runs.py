@@ -3,7 +3,7 @@
 import json
 
 from bert_gpu.base import console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flags
 from bert_gpu.watch.config import RunsConfig
 

@@ -19,7 +19,7 @@ def create_pretraining_data(config, text_format=AUTO, overwrite=False, console=N
       data.manifest.Manifest, the content of dataset.json.
 
     Raises:
-      settings.UserError: a setting or the text is wrong; one line says what to do.
+      errors.UserError: a setting or the text is wrong; one line says what to do.
     """
     from bert_gpu.data.build import build  # brings TensorFlow
 

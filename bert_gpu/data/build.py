@@ -15,9 +15,9 @@ import time
 import google_crc32c
 
 from bert_gpu.base.console import Console, LogConsole, format_seconds
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_writable, only_writer
 from bert_gpu.base.malloc import map_large_blocks, trim_heap
-from bert_gpu.base.settings import UserError
 from bert_gpu.data import examples, text_checks, validation
 from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.own_files import is_own

@@ -4,8 +4,9 @@ import dataclasses
 import math
 import os
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
-from bert_gpu.base.settings import Settings, UserError, like, setting
+from bert_gpu.base.settings import Settings, like, setting
 from bert_gpu.text.config import NORMALIZATIONS, VocabConfig, check_ray_address
 
 CLS_SEP = "cls_sep"

@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import json_checksum
-from bert_gpu.base.settings import UserError
 from bert_gpu.data import examples
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.inputs import (

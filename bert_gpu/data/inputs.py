@@ -6,8 +6,8 @@ import fnmatch
 import glob
 import os
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local, check_regular, comma_hint
-from bert_gpu.base.settings import UserError
 from bert_gpu.data.manifest import FILE_NAME, FOR_MASKING, read_manifest
 from bert_gpu.data.own_files import unfinished_job
 

@@ -3,8 +3,9 @@
 import dataclasses
 import os
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json, write_json
-from bert_gpu.base.settings import Settings, UserError, fields_of, like, setting
+from bert_gpu.base.settings import Settings, fields_of, like, setting
 from bert_gpu.data.config import DataConfig
 from bert_gpu.text.config import TextFormat
 

@@ -16,7 +16,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data import checks, examples, masking
 from bert_gpu.data.random_bits import derive_key, row_keys
 

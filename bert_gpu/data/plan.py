@@ -11,7 +11,7 @@ import os
 
 import numpy as np
 
-from bert_gpu.base.settings import UserError, shortened_path
+from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.records import shard_path

@@ -27,8 +27,8 @@ import zlib
 import google_crc32c
 import numpy as np
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, within_free_space
-from bert_gpu.base.settings import UserError
 
 HEADER, FOOTER = 12, 4
 NO_RECORDS = "not a TFRecord file, or damaged at its beginning"

@@ -13,9 +13,10 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, read_json, write_json
 from bert_gpu.base.malloc import trim_heap
-from bert_gpu.base.settings import UserError, fields_of, setting
+from bert_gpu.base.settings import fields_of, setting
 from bert_gpu.base.tensor_files import load_file, save
 from bert_gpu.data import examples, instances, masking, packing
 from bert_gpu.data.manifest import SHARES

@@ -13,8 +13,9 @@ import shutil
 
 import numpy as np
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_writable, read_json, write_json
-from bert_gpu.base.settings import UserError, fields_of
+from bert_gpu.base.settings import fields_of
 from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from bert_gpu.data.records import index_path
 from bert_gpu.data.shards import read_scores, read_stats, stats_path

@@ -2,7 +2,7 @@
 words are found, and that cleaning leaves something.
 """
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.shards import LEAST_RANDOM, MOST_RANDOM, PAIRS, TRAIN, Counts, is_usual

@@ -7,7 +7,7 @@ import functools
 import os
 import time
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import parallel
 
 # bytes of text times passes; below this, threads finish sooner, because processes start slowly

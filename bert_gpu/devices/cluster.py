@@ -11,7 +11,7 @@ import os
 import re
 import socket
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 # jobs of TF_CONFIG whose tasks train; where there is a chief, it is worker 0
 TRAINING_JOBS = ("chief", "worker")

@@ -12,8 +12,8 @@ import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
 import bert_gpu
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import compile_silently_once, stderr_discarded
-from bert_gpu.base.settings import UserError
 from bert_gpu.devices.config import choose_gpus
 from bert_gpu.devices.nvml import gpu_bytes, visible_gpus
 from bert_gpu.devices.workers import ALONE, Alone, Workers, join, joined

@@ -17,7 +17,7 @@ import subprocess
 import time
 import typing
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 LOST = 4  # exit code of a worker that has lost another one
 # Bad input, a training that gave up, and one that was told to stop: no reasons to start again.

@@ -21,8 +21,8 @@ import tensorflow as tf
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 from tensorflow.python.eager import context
 
-from bert_gpu.base.console import Console, close_streams, one_line, tell
-from bert_gpu.base.settings import TrainingStopped, UserError
+from bert_gpu.base.console import Console, close_streams, tell
+from bert_gpu.base.errors import TrainingStopped, UserError, one_line
 from bert_gpu.devices.cluster import find_cluster
 
 WORKER_LOST = 4  # exit code

@@ -13,8 +13,9 @@ import platform
 import sys
 
 import bert_gpu
-from bert_gpu.base.console import aligned, format_seconds, printable
+from bert_gpu.base.console import aligned, format_seconds
 from bert_gpu.base.environment import OUR_FLAGS
+from bert_gpu.base.errors import printable
 from bert_gpu.doctor import machine, probes
 from bert_gpu.doctor import processor as processors
 from bert_gpu.runs.provenance import git_commit

@@ -17,7 +17,7 @@ def finetune(settings, console=None):
       finetune.run.Result: the model's folder, the metrics of each file, and how the training ended.
 
     Raises:
-      settings.UserError: a setting or a file is wrong; the message says what to do.
+      errors.UserError: a setting or a file is wrong; the message says what to do.
       settings.TrainingStopped: the run diverged, stopped early or could not save.
       KeyboardInterrupt: Ctrl-C, after the current step is saved. SIGTERM ends the process then; a
         second signal ends it at once.

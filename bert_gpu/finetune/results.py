@@ -16,8 +16,8 @@ import numpy as np
 
 from bert_gpu.base import console
 from bert_gpu.base.console import format_metric
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, check_writable
-from bert_gpu.base.settings import UserError
 from bert_gpu.finetune.config import STANDARD_OUTPUT
 from bert_gpu.finetune.files.conll import DOCUMENT, cells_of
 from bert_gpu.finetune.tasks import pictures

@@ -7,7 +7,8 @@ import time
 import typing
 
 from bert_gpu.base.console import LogConsole
-from bert_gpu.base.settings import Settings, UserError, fields_of, like, shortened
+from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.base.settings import Settings, fields_of, like
 from bert_gpu.devices.devices import Devices, join_workers, set_up
 from bert_gpu.finetune import results
 from bert_gpu.finetune.config import (

@@ -5,8 +5,9 @@ import json
 import os
 import typing
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import CHECKSUM, json_checksum, read_json
-from bert_gpu.base.settings import Settings, UserError, fields_of, like, setting
+from bert_gpu.base.settings import Settings, fields_of, like, setting
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, TokenConfig
 from bert_gpu.finetune.tasks import table
 from bert_gpu.finetune.tasks.heads import CLASSIFIER, HEADS, Head

@@ -15,8 +15,8 @@ import re
 import typing
 
 from bert_gpu.base.console import LogConsole
+from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.files import check_writable, only_writer
-from bert_gpu.base.settings import TrainingStopped, UserError
 from bert_gpu.devices.devices import join_workers
 from bert_gpu.devices.workers import WorkerLost
 from bert_gpu.finetune import scores

@@ -20,7 +20,7 @@ def embed(config, console=None):
       inference.embeddings.Embedded: the files and their sizes.
 
     Raises:
-      settings.UserError: a setting or a file is wrong, or the disk is full; then no file is left.
+      errors.UserError: a setting or a file is wrong, or the disk is full; then no file is left.
     """
     from bert_gpu.inference.embeddings import embed_file  # imports TensorFlow
 
@@ -37,7 +37,7 @@ def fill_mask(config, texts):
       for each text, for each [MASK] of it: [(probability, piece), ...], the best first.
 
     Raises:
-      settings.UserError: the model cannot guess words, or a text has no [MASK] or is too long.
+      errors.UserError: the model cannot guess words, or a text has no [MASK] or is too long.
     """
     from bert_gpu.inference.masked_words import MaskFiller, check_masks
 

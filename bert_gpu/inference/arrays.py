@@ -14,8 +14,8 @@ import signal
 
 import numpy as np
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import publish
-from bert_gpu.base.settings import UserError
 
 
 class PartialFile:

@@ -8,8 +8,8 @@ import sys
 import time
 
 from bert_gpu.base.console import Console, LogConsole
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular
-from bert_gpu.base.settings import UserError
 from bert_gpu.inference.config import STANDARD_INPUT
 from bert_gpu.text import corpus
 from bert_gpu.text.formats import archives, encodings

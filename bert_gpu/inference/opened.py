@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base import fused
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.interop import models
 from bert_gpu.interop.formats import Notes
 from bert_gpu.model.encoders import Encoder, open_encoder

@@ -3,8 +3,9 @@
 import dataclasses
 import os
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local, check_writable
-from bert_gpu.base.settings import Settings, UserError, setting
+from bert_gpu.base.settings import Settings, setting
 from bert_gpu.interop.formats import format_names
 
 

@@ -11,8 +11,8 @@ import os
 import re
 import shutil
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
-from bert_gpu.base.settings import UserError
 
 # Names of what the formats write and read, in whose company a model would be another one. README.md
 # is not among them: every format writes it.

@@ -13,8 +13,8 @@ import pathlib
 import numpy as np
 
 from bert_gpu.base import tensor_files
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
-from bert_gpu.base.settings import UserError
 from bert_gpu.interop import card, stored
 from bert_gpu.interop.families import ARCHITECTURES, HEADS, LABELLED, OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder

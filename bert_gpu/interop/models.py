@@ -6,7 +6,7 @@ trainings write. formats.py has the others, sources.py finds a model.
 
 import os
 
-from bert_gpu.base.settings import UserError, shortened
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.formats import (  # noqa: F401
     OURS,

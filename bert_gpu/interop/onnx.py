@@ -14,8 +14,8 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import inlined, stderr_discarded
-from bert_gpu.base.settings import UserError
 from bert_gpu.interop import card
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.huggingface import score_meaning

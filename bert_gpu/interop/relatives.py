@@ -10,8 +10,8 @@ import dataclasses
 import os
 import typing
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
-from bert_gpu.base.settings import UserError
 from bert_gpu.interop.families import ARCHITECTURES, BERT_PARTS, Family, family_of
 from bert_gpu.interop.stored import canonical
 from bert_gpu.interop.tensors import num_rows

@@ -15,8 +15,8 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import inlined
-from bert_gpu.base.settings import UserError
 from bert_gpu.interop import card
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.usage import check_scores, class_names

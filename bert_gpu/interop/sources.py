@@ -10,8 +10,9 @@ import os
 import re
 import typing
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local, read_json
-from bert_gpu.base.settings import Settings, UserError, fields_of, setting
+from bert_gpu.base.settings import Settings, fields_of, setting
 from bert_gpu.interop.folders import displaced
 from bert_gpu.interop.formats import OURS, has_model, only_written, open_format, recognise
 from bert_gpu.interop.relatives import read_shape

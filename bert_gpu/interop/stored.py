@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 
 def named_by(family, tensors, folder):

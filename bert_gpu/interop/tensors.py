@@ -10,8 +10,8 @@ import numpy as np
 import safetensors
 
 from bert_gpu.base import tensor_files
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular, read_json
-from bert_gpu.base.settings import UserError
 
 
 def join(folder, name):

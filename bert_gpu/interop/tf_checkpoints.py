@@ -17,8 +17,8 @@ import tempfile
 
 import numpy as np
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
-from bert_gpu.base.settings import UserError
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import takers_of
 from bert_gpu.model import config as model_config

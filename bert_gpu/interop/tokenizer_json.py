@@ -10,7 +10,7 @@ be chosen.
 import base64
 import json
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text.tokenizers.sentence_piece import OTHER_NAMES, SPACE, SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES

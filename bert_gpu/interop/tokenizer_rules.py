@@ -4,7 +4,7 @@ Its files are those of transformers. Each key that changes how text is cut is in
 the values that are BERT's; tokens that are kept whole before the cut are refused by name.
 """
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.interop.sources import (
     LETTERS,
     find_casing,

@@ -4,8 +4,8 @@ import json
 import os
 
 from bert_gpu.base import console
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import CHECKSUM, json_checksum
-from bert_gpu.base.settings import UserError
 from bert_gpu.interop.sources import (
     OWN_WORDS,
     find_casing,

@@ -12,8 +12,9 @@ import json
 import sys
 
 from bert_gpu.base import console
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import CHECKSUM, json_checksum, read_json
-from bert_gpu.base.settings import Settings, UserError, fields_of, setting
+from bert_gpu.base.settings import Settings, fields_of, setting
 
 GATED = ("geglu", "reglu", "swiglu")
 ENCODER_PREFIX = "garden:"

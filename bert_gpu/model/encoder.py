@@ -18,7 +18,7 @@ import typing
 
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.model import cudnn_attention
 from bert_gpu.model.attention import attention_from, mask_bias, rotation, self_attention
 from bert_gpu.model.config import ModelConfig

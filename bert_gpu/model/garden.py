@@ -20,8 +20,8 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import compile_silently_once, custom_gradient
-from bert_gpu.base.settings import UserError
 from bert_gpu.model.config import ENCODER_PREFIX, ModelConfig
 from bert_gpu.model.encoder import token_products
 from bert_gpu.model.garden_settings import activation_name, read_options, transfer

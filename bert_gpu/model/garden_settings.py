@@ -8,7 +8,7 @@ dataclass.
 import ast
 import dataclasses
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.model.config import GATED, ModelConfig
 
 # Names that Model Garden's encoders give to the fields of our ModelConfig. Their layer_norm_eps is

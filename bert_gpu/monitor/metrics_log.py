@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable
 
 from bert_gpu.base.console import Console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.monitor.hardware import HardwareSampler
 from bert_gpu.monitor.sinks.console import ConsoleSink

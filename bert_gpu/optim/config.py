@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from bert_gpu.base.settings import Settings, UserError, setting
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import Settings, setting
 from bert_gpu.optim import adamw, adamw8bit, lamb, muon
 from bert_gpu.optim.interface import check_expression
 

@@ -41,7 +41,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 
 class Slot(NamedTuple):

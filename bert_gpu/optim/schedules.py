@@ -7,7 +7,7 @@ the time clock.
 
 import math
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 # Geiping & Goldstein 2022 (budget-triangle2 of the released code): rises from a quarter of the
 # peak, and falls over the last quarter of the run.

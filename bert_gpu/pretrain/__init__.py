@@ -17,7 +17,7 @@ def pretrain(settings, console=None):
       train.run.TrainingResult: the run's folder and its progress.
 
     Raises:
-      settings.UserError: a setting or a file is wrong; the message says what to do.
+      errors.UserError: a setting or a file is wrong; the message says what to do.
       settings.TrainingStopped: the run diverged, stopped early or could not save.
       KeyboardInterrupt: Ctrl-C, after the current step is saved. SIGTERM ends the process then; a
         second signal ends it at once.

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from bert_gpu.base.settings import Settings, UserError, complaint, fields_of, setting
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import Settings, complaint, fields_of, setting
 from bert_gpu.data.config import InputConfig
 from bert_gpu.interop import sources
 from bert_gpu.interop.sources import NONE, find_model

@@ -6,8 +6,8 @@ import time
 import typing
 
 from bert_gpu.base.console import LogConsole, format_metric
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import write_json
-from bert_gpu.base.settings import UserError
 from bert_gpu.data import pipeline
 from bert_gpu.data.old_labels import label_warnings
 from bert_gpu.devices.devices import Devices, join_workers, set_up

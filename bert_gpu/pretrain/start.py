@@ -2,7 +2,7 @@
 
 import os
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.interop import models
 from bert_gpu.model import heads

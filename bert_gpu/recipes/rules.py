@@ -9,7 +9,8 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from bert_gpu.base.settings import Settings, UserError, setting
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import Settings, setting
 from bert_gpu.model.config import NOT_IN_WEIGHTS, ModelConfig
 from bert_gpu.recipes.table import RECIPES
 

@@ -8,8 +8,9 @@ time, host or folder is in it: the same run gives the same text.
 
 import os
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
-from bert_gpu.base.settings import UserError, fields_of
+from bert_gpu.base.settings import fields_of
 from bert_gpu.data.manifest import FILE_NAME, read_manifest
 from bert_gpu.runs import resume_changes
 from bert_gpu.runs.folder import RunFolder

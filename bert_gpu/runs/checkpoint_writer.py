@@ -4,7 +4,7 @@ import concurrent.futures
 import dataclasses
 
 from bert_gpu.base import console
-from bert_gpu.base.settings import TrainingStopped
+from bert_gpu.base.errors import TrainingStopped
 
 
 class SaveFailed(TrainingStopped):

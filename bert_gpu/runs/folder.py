@@ -17,8 +17,9 @@ import os
 import re
 import shutil
 
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import check_local, check_writable, only_writer, read_json, write_json
-from bert_gpu.base.settings import UserError, fields_of, shortened
+from bert_gpu.base.settings import fields_of
 from bert_gpu.base.tensor_files import load_file, save_file
 from bert_gpu.runs.names import (
     CHECKPOINTS,

@@ -5,15 +5,9 @@ writes.
 import dataclasses
 import os
 
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import parse_json, readable, write_text
-from bert_gpu.base.settings import (
-    Settings,
-    UserError,
-    fields_of,
-    setting,
-    shortened,
-    stored_complaint,
-)
+from bert_gpu.base.settings import Settings, fields_of, setting, stored_complaint
 
 
 def cut_lines(path, step):

@@ -11,7 +11,7 @@ import subprocess
 import numpy as np
 
 import bert_gpu
-from bert_gpu.base.settings import shortened
+from bert_gpu.base.errors import shortened
 
 LIST_CHARACTERS = 40  # of a list that a message shows in full
 

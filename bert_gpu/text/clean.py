@@ -14,7 +14,7 @@ import unicodedata
 
 import numpy as np
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import corpus
 from bert_gpu.text.formats import archives
 from bert_gpu.text.parallel import LOCAL, map_blocks

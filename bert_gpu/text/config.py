@@ -3,7 +3,8 @@
 import dataclasses
 import re
 
-from bert_gpu.base.settings import Settings, UserError, setting
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import Settings, setting
 
 NORMALIZATIONS = ("none", "NFC", "NFKC")
 # default file names of vocabularies beside data and models

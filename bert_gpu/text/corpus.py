@@ -16,8 +16,8 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.base.files import check_regular, comma_hint
-from bert_gpu.base.settings import UserError, shortened_path
 from bert_gpu.text.config import LINES, TextFormat
 from bert_gpu.text.formats import saved_datasets
 from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8

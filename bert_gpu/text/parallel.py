@@ -19,8 +19,8 @@ import typing
 
 import tensorflow as tf
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.malloc import map_large_blocks
-from bert_gpu.base.settings import UserError
 
 # of text; counting its words takes one process about as long as starting another
 IN_PROCESS_BYTES = 256 << 20

@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from bert_gpu.base.settings import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.text import clean, corpus
 from bert_gpu.text.formats.inputs import HEAD_BYTES, HEAD_LINES, NUM_HEADS, PLAIN, read_head
 from bert_gpu.text.formats.plain import parse_documents

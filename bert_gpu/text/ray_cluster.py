@@ -20,7 +20,7 @@ import time
 
 import bert_gpu
 from bert_gpu.base import console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import parallel
 
 MOST_LOSSES = 8  # of a task's workers

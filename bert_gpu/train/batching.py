@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data.pipeline import WIDE
 from bert_gpu.optim.schedules import mean_batch_share, scale_learning_rate
 

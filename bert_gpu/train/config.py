@@ -5,7 +5,8 @@ and functions of them.
 import dataclasses
 import math
 
-from bert_gpu.base.settings import Settings, UserError, setting
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import Settings, setting
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig

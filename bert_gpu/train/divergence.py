@@ -8,7 +8,7 @@ are still too high after --early_stop_time.
 import dataclasses
 import math
 
-from bert_gpu.base.settings import TrainingStopped, UserError
+from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.runs.progress import HealthState
 
 

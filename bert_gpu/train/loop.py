@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bert_gpu.base.console import format_seconds
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data.pipeline import prefetch
 from bert_gpu.devices.workers import ALONE, Alone, Workers
 from bert_gpu.monitor.advice import Advice

@@ -6,7 +6,7 @@ import bisect
 
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.model import cudnn_attention
 
 

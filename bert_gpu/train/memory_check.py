@@ -11,7 +11,7 @@ import math
 import typing
 
 from bert_gpu.base.environment import Later
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
 
 optimizers = Later("bert_gpu.optim.optimizers")  # which needs TensorFlow

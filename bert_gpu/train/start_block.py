@@ -10,7 +10,7 @@ import os
 import tensorflow as tf
 
 from bert_gpu.base.console import format_seconds
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
 from bert_gpu.runs import metrics
 from bert_gpu.train.memory_check import in_words

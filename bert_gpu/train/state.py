@@ -10,7 +10,7 @@ import re
 
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.optim import optimizers
 
 # doubled after LOSS_SCALE_GROWTH_STEPS good steps, halved at overflow

@@ -6,6 +6,7 @@ import typing
 
 import numpy as np
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import (
     atomic_file,
     check_regular,
@@ -14,7 +15,6 @@ from bert_gpu.base.files import (
     readable,
     write_text,
 )
-from bert_gpu.base.settings import UserError
 from bert_gpu.watch import charts, page, sections
 from bert_gpu.watch.config import AXES
 from bert_gpu.watch.style import slugs

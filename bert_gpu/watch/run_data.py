@@ -18,10 +18,10 @@ import re
 import numpy as np
 import safetensors
 
-from bert_gpu.base.console import printable
+from bert_gpu.base.errors import UserError, printable, shortened
 from bert_gpu.base.files import check_regular, read_json, readable
 from bert_gpu.base.locks import ENDED, RUNNING, state_of_holder
-from bert_gpu.base.settings import UserError, fields_of, shortened
+from bert_gpu.base.settings import fields_of
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import parse_line
 from bert_gpu.runs.names import EVAL_RESULTS, LOCK, METRICS, RUN, VARIABLES

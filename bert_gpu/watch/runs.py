@@ -8,8 +8,9 @@ import os
 import time
 
 from bert_gpu.base.console import HUGE, format_metric, format_seconds
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import check_regular, read_json, readable
-from bert_gpu.base.settings import UserError, fields_of, shortened
+from bert_gpu.base.settings import fields_of
 from bert_gpu.runs.metrics import parse_line
 from bert_gpu.runs.names import CHECKPOINTS, METRICS, MODEL, RUN
 from bert_gpu.runs.progress import RunRecord

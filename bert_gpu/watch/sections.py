@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from bert_gpu.base.settings import shortened
+from bert_gpu.base.errors import shortened
 from bert_gpu.watch.run_data import Run
 from bert_gpu.watch.style import ACTIVITIES, short_number, slug
 

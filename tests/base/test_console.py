@@ -13,7 +13,7 @@ import warnings
 import pytest
 
 from bert_gpu.base import console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 
 class Failing(io.StringIO):

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from bert_gpu.base import environment
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
 HOME = "/proc/nonexistent"  # cannot be made, not even by root

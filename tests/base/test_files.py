@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.base import files
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data.records import RecordFile, ShardWriter
 from bert_gpu.finetune import results
 from bert_gpu.text.config import LINES

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from bert_gpu.__main__ import main
-from bert_gpu.base.settings import UserError, fields_of, value_type
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import fields_of, value_type
 from bert_gpu.cli import classify, data, flagfile, flags, pretrain
 from bert_gpu.model.config import ModelConfig
 

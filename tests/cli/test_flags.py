@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import bert_gpu
 from bert_gpu.__main__ import COMMANDS as ALL_COMMANDS
 from bert_gpu.__main__ import main as bert_gpu_command
-from bert_gpu.base.settings import Settings, UserError, fields_of, setting
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import Settings, fields_of, setting
 from bert_gpu.cli import classify, data, flags, help_text, pretrain
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.train.config import EndingConfig

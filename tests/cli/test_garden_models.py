@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.cli import classify, fill_mask, flags
 from bert_gpu.interop import huggingface
 from bert_gpu.model.config import ModelConfig

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from bert_gpu import pretrain
-from bert_gpu.base.settings import TrainingStopped, UserError
+from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.data import InputConfig
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.optim.config import OptimizerConfig

@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import StartConfig
 from bert_gpu.finetune.start import read_notes, start_training, write_notes
 from bert_gpu.finetune.tasks.table import TaskSpec

@@ -17,7 +17,7 @@ from pyarrow import ipc, parquet
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.base.console import Console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data import build
 from bert_gpu.data.config import DataConfig
 from bert_gpu.text.config import TextFormat

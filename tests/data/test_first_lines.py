@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data import build, validation
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.base.console import Console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data import dataset, examples, pipeline, records
 from bert_gpu.data.build import DatasetBuilder
 from bert_gpu.data.config import DataConfig, InputConfig

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data import examples, records
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset

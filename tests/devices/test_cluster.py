@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.devices.cluster import Cluster, find_cluster
 
 TWO = ("a:1", "b:2")

@@ -5,7 +5,7 @@ import types
 import pytest
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.devices import devices
 from bert_gpu.devices.config import DeviceConfig
 

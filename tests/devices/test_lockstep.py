@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.devices import workers
 from bert_gpu.devices.cluster import Cluster
 from bert_gpu.optim.config import ScheduleConfig

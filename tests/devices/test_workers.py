@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.devices import devices, workers
 from bert_gpu.devices import launch as launched
 from bert_gpu.devices.cluster import Cluster

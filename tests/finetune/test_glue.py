@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results, run
 from bert_gpu.finetune.config import (
     FILES,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.base.console import LINE_CHARACTERS
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import LINE_CHARACTERS, UserError
 from bert_gpu.finetune.config import FinetuneConfig, resolve_task
 from bert_gpu.finetune.files.splits import read_splits
 

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from bert_gpu.base.settings import TrainingStopped, UserError
+from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.cli import classify, flags
 from bert_gpu.finetune import scores, sweep
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import FinetuneConfig, StartConfig, resolve_task
 from bert_gpu.finetune.start import find_trained, read_notes, start_training, write_notes
 from bert_gpu.interop import huggingface

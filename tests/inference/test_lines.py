@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_gpu.base.console import Console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.inference import lines
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.corpus import plan_blocks

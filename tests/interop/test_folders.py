@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.interop.folders import displaced, replace_folder
 from bert_gpu.interop.models import find_model
 

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.__main__ import main
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.tasks.heads import class_logits
 from bert_gpu.interop import garden, google, models
 from bert_gpu.interop.formats import Model, Notes, recognise

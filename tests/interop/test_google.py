@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.__main__ import main
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.interop import google, models
 from bert_gpu.interop.formats import recognise
 from bert_gpu.interop.sources import find_model, read_config

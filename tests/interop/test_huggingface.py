@@ -20,8 +20,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import CHECKSUM
-from bert_gpu.base.settings import UserError
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.families import ARCHITECTURES, LABELLED
 from bert_gpu.interop.tensors import read_tensors

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.interop import formats, huggingface, models
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.families import ARCHITECTURES, LABELLED

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.inference import EmbedConfig, Embedder, FillMaskConfig, fill_mask
 from bert_gpu.interop import huggingface, onnx
 from bert_gpu.interop.formats import Model, Notes

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bert_gpu import inference
 from bert_gpu.base import console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data.masking import MaskingSpec, mask_rows
 from bert_gpu.interop import models
 from bert_gpu.interop.relatives import read_shape

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu import inference
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.tasks.heads import class_logits
 from bert_gpu.interop import models, onnx, savedmodel

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.sources import find_casing

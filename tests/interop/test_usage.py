@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import FinetuneConfig, FinetuneSettings, StartConfig, finetune
 from bert_gpu.finetune.start import read_notes, read_trained, with_rows_of, write_notes
 from bert_gpu.finetune.tasks.heads import CLASSIFIER, class_logits

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from bert_gpu.base.settings import ROLES, UserError, setting
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import ROLES, setting
 from bert_gpu.model.config import (
     PRESETS,
     ModelConfig,

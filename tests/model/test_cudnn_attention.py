@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.model import cudnn_attention, encoder
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder

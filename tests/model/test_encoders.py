@@ -10,7 +10,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import Encoder, open_encoder
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.monitor import metrics_log
 from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.monitor.sinks import interface

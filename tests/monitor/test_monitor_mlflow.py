@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.monitor import metrics_log
 from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.monitor.sinks import mlflow

@@ -13,7 +13,7 @@ import time
 import pytest
 from wandb.proto import wandb_internal_pb2
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.monitor import metrics_log
 from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.runs.folder import RunFolder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.optim import optimizers
 from bert_gpu.optim.config import OPTIMIZERS, OptimizerConfig
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import (
     learning_rate_factor,

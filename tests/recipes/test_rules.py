@@ -14,7 +14,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.base.settings import UserError, complaint, value_type
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import complaint, value_type
 from bert_gpu.cli import classify, data, flags, pretrain
 from bert_gpu.cli.training import read_settings
 from bert_gpu.data.config import DataConfig

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import clean
 from bert_gpu.text.clean import find_duplicates, normalize
 from bert_gpu.text.config import NORMALIZATIONS

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import corpus
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.corpus import endings_of, expand_inputs, find_files, plan_blocks, read_block

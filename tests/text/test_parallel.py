@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import parallel
 from bert_gpu.text.parallel import InThisProcess, Processes, Threads, Workers
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import quality
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.corpus import plan_blocks

@@ -8,7 +8,7 @@ import pytest
 
 import bert_gpu
 from bert_gpu.__main__ import main as command
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import parallel, ray_cluster
 
 

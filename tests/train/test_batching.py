@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.train.batching import plan_batch
 from bert_gpu.train.config import BatchConfig
 

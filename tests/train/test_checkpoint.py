@@ -17,7 +17,7 @@ import pytest
 import safetensors.numpy
 
 from bert_gpu.base import tensor_files
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.runs import folder as run_folder
 from bert_gpu.runs import names as run_files
 from bert_gpu.runs.checkpoint_writer import SAVE_ERRORS, CheckpointWriter, SaveFailed

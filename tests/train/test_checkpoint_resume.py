@@ -9,7 +9,8 @@ import subprocess
 
 import pytest
 
-from bert_gpu.base.settings import UserError, fields_of
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import fields_of
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.runs import folder as run_folder
 from bert_gpu.runs import provenance

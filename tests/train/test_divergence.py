@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_gpu.base.settings import TrainingStopped, UserError
+from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.runs.checkpoint_writer import SaveFailed
 from tests.train.world import World
 

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from bert_gpu.base.settings import TrainingStopped, UserError
+from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.runs.progress import Progress

@@ -6,7 +6,7 @@ import statistics
 import pytest
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.train.config import MemoryConfig
 from bert_gpu.train.memory import Trial, choose_micro_batch, largest_that_fits
 

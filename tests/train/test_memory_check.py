@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.devices import nvml
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.model import heads

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.devices import devices
 from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, copies, frozen_names
 from bert_gpu.train.step import divide_batch

@@ -9,7 +9,7 @@ import matplotlib.image
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.watch import charts, report, run_data, sections, style
 from bert_gpu.watch.config import ReportConfig
 from tests.watch.runs import line, make_run, noisy, validation

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import only_writer
 from bert_gpu.base.locks import read_holder, this_process, write_holder
-from bert_gpu.base.settings import UserError
 from bert_gpu.watch import run_data
 from bert_gpu.watch.curves import NUM_BINS, binned, finite, smoothed, thinned
 from tests.watch.runs import line, make_run, noisy, validation

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bert_gpu.__main__ import main
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import only_writer
-from bert_gpu.base.settings import UserError
 from bert_gpu.watch import run_data, runs
 from tests.watch.runs import line, make_run, validation
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bert_gpu.base.settings import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.finetune.files.tables import DIALECTS, Part, Table, class_names, hash_of, share_of
 from bert_gpu.finetune.tasks.labels import check_cells, read_labels, with_separator
 from bert_gpu.finetune.tasks.problem_types import (

@@ -11,8 +11,9 @@ import numpy as np
 
 from bert_gpu.base import files
 from bert_gpu.base.environment import Later
+from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.base.files import read_json
-from bert_gpu.base.settings import UserError, fields_of, shortened, shortened_path
+from bert_gpu.base.settings import fields_of
 from bert_gpu.finetune.config import FILES, STANDARD_INPUT, FinetuneConfig
 from bert_gpu.finetune.files.examples import Loaded, Source, check_alike
 from bert_gpu.finetune.files.tables import Part

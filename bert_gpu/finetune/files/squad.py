@@ -16,7 +16,7 @@ import re
 import numpy as np
 
 from bert_gpu.base import files
-from bert_gpu.base.settings import UserError, shortened_path
+from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.finetune.files.examples import Loaded
 from bert_gpu.finetune.files.tables import hash_of, read_pieces, share_of
 from bert_gpu.text.formats.encodings import not_utf8

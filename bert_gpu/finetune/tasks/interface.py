@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import typing
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 TASK_TYPES = dict(
     classification="text_classification",

@@ -13,7 +13,7 @@ import dataclasses
 import re
 
 from bert_gpu.base import files
-from bert_gpu.base.settings import UserError, shortened
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.finetune.tasks import table
 from bert_gpu.finetune.tasks.problem_types import SEPARATOR, are_numbers, plain_label
 

@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 FOLDER, SUFFIX = "pictures", ".png"
 MAX_CLASSES = 30  # that a matrix has room for the numbers of

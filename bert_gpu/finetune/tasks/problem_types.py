@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from bert_gpu.base.environment import Later
-from bert_gpu.base.settings import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened, shortened_path
 
 tf = Later("tensorflow")
 heads = Later("bert_gpu.finetune.tasks.heads")

@@ -15,7 +15,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results
 from bert_gpu.finetune.files.disk_array import DiskArray
 from bert_gpu.finetune.files.encoded import LENGTH_MULTIPLE, EncodedExamples

@@ -11,7 +11,7 @@ import re
 
 from bert_gpu.base import files
 from bert_gpu.base.environment import Later
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 tf = Later("tensorflow")
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.settings import shortened
+from bert_gpu.base.errors import shortened
 from bert_gpu.finetune import results
 from bert_gpu.finetune.files.conll import TaggedExamples
 from bert_gpu.finetune.files.disk_array import DiskArray

@@ -9,8 +9,8 @@ import queue
 import threading
 import time
 
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import write_text
-from bert_gpu.base.settings import UserError, shortened
 from bert_gpu.monitor.sinks.interface import Sink
 from bert_gpu.runs.names import MLFLOW_RUN_ID
 

@@ -15,8 +15,8 @@ import zlib
 import tensorflow as tf
 import zstandard
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, publish, within_free_space
-from bert_gpu.base.settings import UserError
 from bert_gpu.text import corpus
 from bert_gpu.text.formats import containers, encodings
 from bert_gpu.text.formats.plain import LINE_BREAK

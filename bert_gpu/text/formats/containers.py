@@ -10,7 +10,7 @@ import csv
 import itertools
 import json
 
-from bert_gpu.base.settings import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8
 from bert_gpu.text.formats.plain import BadLine, text_of_record
 

@@ -5,7 +5,7 @@ UTF-32 by their byte order marks. Other encodings have no mark; WINDOWS-1252, th
 stands for them.
 """
 
-from bert_gpu.base.settings import UserError, shortened_path
+from bert_gpu.base.errors import UserError, shortened_path
 
 # magic bytes: its name, the ending under which text is unpacked here, what unpacks it anywhere
 ARCHIVES = {

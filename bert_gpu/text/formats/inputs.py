@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import corpus
 from bert_gpu.text.config import AUTO, FILE_NAMES
 from bert_gpu.text.formats import archives

@@ -15,7 +15,7 @@ import re
 
 import numpy as np
 
-from bert_gpu.base.settings import shortened
+from bert_gpu.base.errors import shortened
 from bert_gpu.text.sentences import split_sentences
 
 LINE_BREAK = "\v"  # in a text that is written as a line; alone, a row without text

@@ -6,8 +6,8 @@ of splits is a folder of these with a dataset_dict.json. The library itself is n
 
 import os
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
-from bert_gpu.base.settings import UserError
 
 STATE = "state.json"
 

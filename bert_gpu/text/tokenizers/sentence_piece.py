@@ -19,8 +19,8 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular
-from bert_gpu.base.settings import UserError
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.tokenizers.wordpiece import SPECIAL_PIECES, as_bytes
 from bert_gpu.text.vocabulary.wordpiece_learner import CHARACTER_COVERAGE, MIN_PIECE_COUNT

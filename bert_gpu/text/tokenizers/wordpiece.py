@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_gpu.base.settings import UserError, shortened_path
+from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES, read_vocab
 

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base import console
+from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.base.files import check_regular, parse_json
-from bert_gpu.base.settings import UserError, shortened, shortened_path
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 

@@ -10,8 +10,8 @@ import dataclasses
 import os
 import shutil
 
+from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.base.files import exists
-from bert_gpu.base.settings import UserError, shortened_path
 from bert_gpu.text import corpus, parallel, quality
 from bert_gpu.text.formats.inputs import find_inputs, read_standard_input, unpack
 from bert_gpu.text.progress import ByteProgress, format_bytes

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file
-from bert_gpu.base.settings import UserError
 from bert_gpu.text.tokenizers import basic, wordpiece
 
 LINES_PER_BATCH = 4096

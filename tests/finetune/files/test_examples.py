@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import FinetuneConfig, has_test_file, resolve_phases, resolve_task
 from bert_gpu.finetune.files import examples, tables
 from bert_gpu.finetune.files.splits import read_splits

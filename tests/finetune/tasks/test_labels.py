@@ -18,7 +18,7 @@ from pyarrow import parquet
 from sklearn import metrics as oracle
 from sklearn.preprocessing import MultiLabelBinarizer
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
 from bert_gpu.finetune.files import tables
 from bert_gpu.finetune.files.splits import read_splits

@@ -12,7 +12,7 @@ import tensorflow as tf
 from official.nlp.data import squad_lib
 from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0, tokenization
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
 from bert_gpu.finetune import objective, prediction

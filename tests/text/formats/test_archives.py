@@ -9,7 +9,7 @@ import pathlib
 import pytest
 import zstandard
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text.config import LINES
 from bert_gpu.text.formats import archives
 

@@ -12,7 +12,7 @@ import zipfile
 import pytest
 import zstandard
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import corpus
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.formats import archives, containers

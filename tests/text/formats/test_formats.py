@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import corpus
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.corpus import plan_blocks, read_block

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.formats import inputs
 

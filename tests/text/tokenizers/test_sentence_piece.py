@@ -13,7 +13,7 @@ import tensorflow_text as tf_text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text.tokenizers import sentence_piece
 from bert_gpu.text.tokenizers.sentence_piece import (
     SentencePieceTokenizer,

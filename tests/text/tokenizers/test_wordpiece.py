@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from official.nlp.tools import tokenization as google
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.interop.tokenizer_json import tokenizer_json as json_of
 from bert_gpu.text.tokenizers import basic, wordpiece
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer

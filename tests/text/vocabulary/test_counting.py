@@ -11,7 +11,7 @@ import sys
 import psutil
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text import parallel
 from bert_gpu.text.corpus import plan_blocks, read_block
 from bert_gpu.text.parallel import Workers, map_blocks

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text.config import LINES, VocabConfig
 from bert_gpu.text.corpus import plan_blocks, read_block
 from bert_gpu.text.progress import ByteProgress

@@ -9,7 +9,7 @@ import random
 import pytest
 from official.nlp.tools import tokenization as google
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text.tokenizers.wordpiece import SPECIAL_PIECES, WordPieceTokenizer
 from bert_gpu.text.vocabulary import wordpiece_learner
 from bert_gpu.text.vocabulary.wordpiece_learner import count_words, learn_wordpiece, write_vocab
