@@ -53,7 +53,9 @@ def run(argv):
         answer(f"bert-gpu {bert_gpu.__version__}")
         return 0
     if command not in COMMANDS:
-        raise UserError(f"{command[:100]!r}: no such command; known are {', '.join(COMMANDS)}")
+        raise UserError(
+            "no such command", f"known are {', '.join(COMMANDS)}", where=f"{command[:100]!r}"
+        )
     name = command.replace("-", "_") + "_" * keyword.iskeyword(command)
     with quiet_interrupts():
         module = importlib.import_module(f"bert_gpu.cli.{name}")

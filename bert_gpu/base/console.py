@@ -275,7 +275,7 @@ def answer(text):
     except OSError as error:
         discard(sys.stdout)
         raise UserError(
-            f"standard output: {error.strerror}; make room, or send it somewhere else"
+            f"standard output: {error.strerror}", "make room, or send it somewhere else"
         ) from error
 
 

@@ -163,8 +163,9 @@ def check_flags(environ=os.environ):
     name = next((name for name in given if f" {name}" in reason), next(iter(given)))
     value = given[name].removesuffix(OUR_FLAGS).strip()
     raise UserError(
-        f"{name}={value[:80]}: TensorFlow cannot read it ({reason[:120]}); "
-        "correct or unset the environment variable"
+        f"TensorFlow cannot read it ({reason[:120]})",
+        "correct or unset the environment variable",
+        where=f"{name}={value[:80]}",
     )
 
 

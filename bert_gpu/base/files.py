@@ -40,10 +40,9 @@ def check_local(path, flag):
     """UserError for a path with a scheme; its message names `flag`."""
     if "://" in str(path):
         raise UserError(
-            (
-                f"{flag}={path}: records, runs and models must be "
-                "on a local or mounted file system; copy or mount it"
-            )[:300]
+            "records, runs and models must be on a local or mounted file system",
+            "copy or mount it",
+            where=f"{flag}={path}",
         )
 
 
@@ -67,7 +66,9 @@ def check_regular(path):
     except (OSError, ValueError):
         return
     if kind is not None:
-        raise UserError(f"{path}: is {kind}, not a file; write its content to a file and name that")
+        raise UserError(
+            f"is {kind}, not a file", "write its content to a file and name that", where=path
+        )
 
 
 @contextlib.contextmanager
@@ -79,7 +80,7 @@ def readable(path):
         problem = "is a folder, not a file"
         if not isinstance(error, IsADirectoryError):
             problem = f"cannot be read ({error.strerror}); change its permissions"
-        raise UserError(f"{error.filename or path}: {problem}"[:300]) from error
+        raise UserError(problem, where=error.filename or path) from error
 
 
 def within_free_space(pieces, folder):
@@ -197,22 +198,23 @@ def read_json(path, what, fields=None, keys=()):
     except OSError as error:
         problems = {FileNotFoundError: "no such file", IsADirectoryError: "is a folder"}
         problem = problems.get(type(error), f"cannot be read ({error.strerror})")
-        raise UserError(f"{path}: {problem}; it should be {what}"[:300]) from None
+        raise UserError(problem, f"it should be {what}", where=path) from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON ({error}); it should be {what}"[:300]) from None
+        raise UserError(f"not valid JSON ({error})", f"it should be {what}", where=path) from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: must hold a JSON object; it should be {what}"[:300])
+        raise UserError("must hold a JSON object", f"it should be {what}", where=path)
     missing = [key for key in keys if key not in content]
     if missing:
-        raise UserError(f"{path}: should be {what}, but has no {missing[0]!r}"[:300])
+        raise UserError(f"should be {what}, but has no {missing[0]!r}", where=path)
     if problem := stored_complaint(content, fields or {}):
-        raise UserError(f"{path}: {problem}"[:300])
+        raise UserError(problem, where=path)
     checksum = content.pop(CHECKSUM, None)
     is_ours = SAVED_ANEW.isdisjoint(content)
     if checksum is not None and is_ours and checksum != json_checksum(content):
         raise UserError(
-            f"{path}: does not match its checksum, so it is damaged; put back a copy "
-            f"(or, if you have changed it, remove its entry {CHECKSUM!r})"
+            "does not match its checksum, so it is damaged",
+            f"put back a copy (or, if you have changed it, remove its entry {CHECKSUM!r})",
+            where=path,
         )
     return content
 
@@ -270,10 +272,12 @@ def check_writable(folder, flag):
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path):
-        raise UserError(f"{flag}: {path} is a file, not a folder; choose another folder")
+        raise UserError(f"{path} is a file, not a folder", "choose another folder", where=flag)
     if not os.access(path, os.W_OK | os.X_OK):
         raise UserError(
-            f"{flag}: cannot write to {path}; choose another folder, or change its permissions"
+            f"cannot write to {path}",
+            "choose another folder, or change its permissions",
+            where=flag,
         )
 
 
@@ -301,13 +305,14 @@ def only_writer(folder, name, flag):
         if holder and holder.host not in (None, socket.gethostname()):
             who += f" on {holder.host}"
         raise UserError(
-            f"{flag}: another process ({who}) writes to {folder}; "
-            "wait, or end it, or choose another folder"
+            f"another process ({who}) writes to {folder}",
+            "wait, or end it, or choose another folder",
+            where=flag,
         ) from error
     except OSError as error:
         lock.release()
         raise UserError(
-            f"{flag}: cannot write to {folder} ({error.strerror}); choose another folder"
+            f"cannot write to {folder} ({error.strerror})", "choose another folder", where=flag
         ) from error
     try:
         yield

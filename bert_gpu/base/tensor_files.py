@@ -40,7 +40,7 @@ def check(path, tensors, metadata):
     if not metadata or KEY not in metadata:
         return False
     if metadata[KEY] != checksum(tensors):
-        raise UserError(f"{path}: is damaged: its tensors do not match their checksum")
+        raise UserError("is damaged: its tensors do not match their checksum", where=path)
     return True
 
 
@@ -88,5 +88,5 @@ def load_file(path):
             metadata = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except Exception as error:  # safetensors raises several kinds for corrupt files
-        raise UserError(f"{path}: cannot be read ({error})"[:300]) from error
+        raise UserError(f"cannot be read ({error})", where=path) from error
     return tensors, check(path, tensors, metadata)

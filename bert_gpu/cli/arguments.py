@@ -115,8 +115,9 @@ class Reader:
     def _check_positional(self, text, place):
         if not self.takes_positionals or place is not COMMAND_LINE:
             raise UserError(
-                f"{place.prefix}{text[:100]!r}: not a flag; flags are written --name=value "
-                "(--help lists them)"
+                f"{text[:100]!r}: not a flag",
+                "flags are written --name=value (--help lists them)",
+                where=place.where,
             )
 
     def _split(self, text, place, tokens):
@@ -133,12 +134,12 @@ class Reader:
         if is_switch is None:
             if place.path is not None and " " in name:
                 raise UserError(
-                    f"{place.prefix}{text[:100]!r}: write --name=value, one flag a line"
+                    f"{text[:100]!r}: write --name=value, one flag a line", where=place.where
                 )
             from bert_gpu.cli import suggestions  # here, because only a mistake need wait for it
 
             raise UserError(
-                f"{place.prefix}{suggestions.unknown(text, self.script, self.all_names)}"
+                suggestions.unknown(text, self.script, self.all_names), where=place.where
             )
         if equals:
             return name, value, text
@@ -152,7 +153,7 @@ class Reader:
                 return name, follows, f"{text}={follows}"
             return name, "true", text
         if not tokens:
-            raise UserError(f"{place.prefix}{text}: needs a value; write {text}=VALUE")
+            raise UserError(f"{text}: needs a value", f"write {text}=VALUE", where=place.where)
         value = tokens.popleft()[0]
         return name, value, f"{text}={value}"
 
@@ -177,7 +178,7 @@ class Reader:
                 settings = alias.translate(value, names)
                 yields = alias.refusal is None and alias.is_switch and not is_true(value)
             except ValueError as problem:
-                raise UserError(f"{place.prefix}{said[:80]}: {problem}"[:300]) from None
+                raise UserError(f"{said[:80]}: {problem}", where=place.where) from None
             if alias.note is not None:
                 console.warn(f"{place.prefix}{said[:80]} has no effect here: {alias.note}")
             found += [
@@ -205,8 +206,10 @@ def without_conflicts(flags):
             if first.via and other.via and first.argument == other.argument:
                 continue
             raise UserError(
-                f"{other.place.prefix}{first.said or first.argument} and "
-                f"{other.said or other.argument}: both set --{first.name}; give one of them"
+                f"{first.said or first.argument} and {other.said or other.argument}: "
+                f"both set --{first.name}",
+                "give one of them",
+                where=other.place.where,
             )
         kept += group
     return [flag for flag in flags if any(flag is one for one in kept)]
@@ -218,13 +221,15 @@ def lines_of(path, place):
     """
     try:
         if not path:
-            raise UserError("--flagfile=: is empty; name a file, or leave the flag out")
+            raise UserError(
+                "is empty", "name a file, or leave the flag out", setting="flagfile", value=""
+            )
         known = os.path.realpath(os.path.expanduser(path))
         if known in place.files:
-            raise UserError(f"--flagfile={path}: names itself; remove this line")
+            raise UserError("names itself", "remove this line", setting="flagfile", value=path)
         lines = flagfile.read_lines(path)
     except UserError as problem:
-        raise UserError(f"{place.prefix}{problem}"[:300]) from problem
+        raise UserError(problem, where=place.where) from problem
     files = (*place.files, known)
     return [(text, Place(path, number, files)) for number, text in lines]
 
@@ -235,6 +240,7 @@ def check_unicode(text):
     except UnicodeEncodeError:
         # bytes of the command line that are not UTF-8 arrive as lone surrogates
         raise UserError(
-            f"{text.encode('utf-8', 'surrogateescape')!r}: "
-            "is not UTF-8; rename the file, or write the flag in UTF-8"
+            "is not UTF-8",
+            "rename the file, or write the flag in UTF-8",
+            where=f"{text.encode('utf-8', 'surrogateescape')!r}",
         ) from None

@@ -98,25 +98,31 @@ def read_grid(text):
     for part in text.split():
         name, is_set, values = part.removeprefix("--").partition("=")
         if name in NOT_IN_A_GRID:
-            raise UserError(f"--grid cannot vary {name}; {NOT_IN_A_GRID[name]}")
+            raise UserError(f"--grid cannot vary {name}", NOT_IN_A_GRID[name])
         if not is_set or not name:
             raise UserError(
-                f"--grid={text[:100]}: {part[:40]} is not of the form name=value,value; write "
-                '--grid="learning_rate=2e-5,5e-5 num_train_epochs=2,3"'
+                f"{part[:40]} is not of the form name=value,value",
+                'write --grid="learning_rate=2e-5,5e-5 num_train_epochs=2,3"',
+                setting="grid",
+                value=text[:100],
             )
         if not all(values.split(",")):
             raise UserError(
-                f"--grid={text[:100]}: {part[:40]} has an empty value; write values with single "
-                "commas between them, and settings with a space"
+                f"{part[:40]} has an empty value",
+                "write values with single commas between them, and settings with a space",
+                setting="grid",
+                value=text[:100],
             )
         if name in axes:
             raise UserError(
-                f"--grid={text[:100]}: has {name[:40]} more than once; write its values into one "
-                "list, with commas"
+                f"has {name[:40]} more than once",
+                "write its values into one list, with commas",
+                setting="grid",
+                value=text[:100],
             )
         axes[name] = [f"{name}={value}" for value in values.split(",")]
     if not axes:
-        raise UserError('--grid: is empty; write --grid="learning_rate=2e-5,5e-5"')
+        raise UserError("is empty", 'write --grid="learning_rate=2e-5,5e-5"', setting="grid")
     cells = [" ".join(cell) for cell in itertools.product(*axes.values())]
     return {cell: [f"--{part}" for part in cell.split()] for cell in cells}
 

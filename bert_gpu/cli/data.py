@@ -149,7 +149,7 @@ def naming_folder(parsed):
         flag, given = f"--output_file={records_of(folder)}", f"--output_dir={folder}"
         if not message.startswith(flag):
             raise
-        raise UserError(given + message.removeprefix(flag)) from error
+        raise UserError(f"{given}{message.removeprefix(flag)}") from error
 
 
 def records_of(folder):
@@ -165,7 +165,10 @@ def own_defaults(parsed):
     if folder is not None:
         if parsed.given("output_file"):
             raise UserError(
-                f"--output_dir={folder}: --output_file names the folder too; give one of them"
+                "--output_file names the folder too",
+                "give one of them",
+                setting="output_dir",
+                value=folder,
             )
         defaults["output_file"] = records_of(folder)
     return defaults
@@ -186,8 +189,9 @@ def adopted(parsed, folder):
     vocabulary = find_vocabulary(folder)
     if vocabulary is None:
         raise UserError(
-            f"{folder}: has no vocab.txt and no other vocabulary; put the model's there, or give "
-            "--vocab_file instead of --init_checkpoint"
+            "has no vocab.txt and no other vocabulary",
+            "put the model's there, or give --vocab_file instead of --init_checkpoint",
+            where=folder,
         )
     is_sentence_piece = vocabulary.endswith(".model")
     values = dict(tokenization="SentencePiece" if is_sentence_piece else "WordPiece")
@@ -198,14 +202,18 @@ def adopted(parsed, folder):
     for name, value in (values | dict(vocab_size=size)).items():
         if given.get(name, value) != value:
             raise UserError(
-                f"--{name}={given[name]}: the model in {folder} has {value}; drop the flag, or "
-                "--init_checkpoint"
+                f"the model in {folder} has {value}",
+                "drop the flag, or --init_checkpoint",
+                setting=name,
+                value=given[name],
             )
     mine, other = ("sp_model_file", "vocab_file")[:: 1 if is_sentence_piece else -1]
     if other in given:
         raise UserError(
-            f"--{other}={given[other]}: the model in {folder} has {values['tokenization']} "
-            f"({os.path.basename(vocabulary)}); drop the flag"
+            f"the model in {folder} has {values['tokenization']} ({os.path.basename(vocabulary)})",
+            "drop the flag",
+            setting=other,
+            value=given[other],
         )
     return values | {mine: vocabulary}
 
@@ -224,8 +232,10 @@ def check_vocabulary(parsed, folder, config):
     if open_tokenizer(named, config.do_lower_case).identity != tokenizer.identity:
         flag = "vocab_file" if config.vocab_file else "sp_model_file"
         raise UserError(
-            f"--{flag}={named}: is not the vocabulary of the model, {path}; drop the flag, or "
-            f"--init_checkpoint; {OWN_WORDS}"
+            f"is not the vocabulary of the model, {path}",
+            f"drop the flag, or --init_checkpoint; {OWN_WORDS}",
+            setting=flag,
+            value=named,
         )
     described = models.describe_tokenizer(tokenizer, folder)
     return f"from {folder}: {config.tokenization} {os.path.basename(path)}, {described}"

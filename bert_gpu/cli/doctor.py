@@ -26,7 +26,9 @@ def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DoctorConfig], positionals="")
     config = parsed.make(DoctorConfig)
     if parsed.positionals:
-        raise UserError(f"doctor: {parsed.positionals[0][:60]!r}: takes flags only; drop it")
+        raise UserError(
+            f"{parsed.positionals[0][:60]!r}: takes flags only", "drop it", where="doctor"
+        )
 
     def say(text):
         if console.is_terminal(sys.stderr):

@@ -27,7 +27,7 @@ def main(argv):
             else f"--input={config.input}: give this or texts as arguments, not both"
         )
     if texts and config.output is not None:
-        raise UserError(f"--output={config.output}: has no effect without --input=FILE")
+        raise UserError("has no effect without --input=FILE", setting="output", value=config.output)
     with quick_imports():
         from bert_gpu.inference.masked_words import MASK, MaskFiller, check_masks, fill_file
     if texts:

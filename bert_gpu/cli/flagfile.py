@@ -28,16 +28,19 @@ def read_lines(path):
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{name}: {getattr(error, 'strerror', None) or error}; "
-            "name a file with one --flag=value a line"
+            getattr(error, "strerror", None) or error,
+            "name a file with one --flag=value a line",
+            where=name,
         ) from error
     if len(content) > MAX_BYTES:
-        raise UserError(f"{name}: is larger than 1 MB, which no flagfile is; name another file")
+        raise UserError(
+            "is larger than 1 MB, which no flagfile is", "name another file", where=name
+        )
     try:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{name}: is not UTF-8; name a file with one --flag=value a line"
+            "is not UTF-8", "name a file with one --flag=value a line", where=name
         ) from error
     flags = [(number, line.strip()) for number, line in enumerate(lines, 1)]
     return [(number, flag) for number, flag in flags if flag and not flag.startswith(("#", "//"))]
@@ -56,8 +59,10 @@ def save(path, script, given, others):
     for flag in given:
         if flag.splitlines() != [flag.strip()]:
             raise UserError(
-                f"{name}: a flagfile cannot hold line breaks, nor spaces at the end of a value: "
-                f"{flag[:60]!r}; change that value"
+                "a flagfile cannot hold line breaks, nor spaces at the end of a "
+                f"value: {flag[:60]!r}",
+                "change that value",
+                where=name,
             )
     head = [
         f"{MARK} ({bert_gpu.__version__})",
@@ -70,8 +75,9 @@ def save(path, script, given, others):
         write_text(target, text)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{name}: {getattr(error, 'strerror', None) or error}; "
-            "check the path, its permissions and the space on the disk"
+            getattr(error, "strerror", None) or error,
+            "check the path, its permissions and the space on the disk",
+            where=name,
         ) from error
 
 
@@ -79,16 +85,19 @@ def check_target(target, name):
     """UserError unless a flagfile can be written there without harm."""
     folder = os.path.dirname(target) or "."
     if "://" in target:
-        raise UserError(f"{name}: must be on a local or mounted file system; copy it there later")
+        raise UserError(
+            "must be on a local or mounted file system", "copy it there later", where=name
+        )
     if not os.path.isdir(folder):
-        raise UserError(f"{name}: there is no folder {folder}; make it, or name another")
+        raise UserError(f"there is no folder {folder}", "make it, or name another", where=name)
     if not os.path.lexists(target):
         return
     if not os.path.isfile(target):
-        raise UserError(f"{name}: is no plain file; name another")
+        raise UserError("is no plain file", "name another", where=name)
     with open(target, "rb") as file:
         if not file.read(len(MARK)) == MARK.encode():
             raise UserError(
-                f"{name}: exists, and was not written by --save_config; "
-                "name another file, or remove it"
+                "exists, and was not written by --save_config",
+                "name another file, or remove it",
+                where=name,
             )

@@ -314,9 +314,8 @@ def parse(
             values([argv[0], flag.argument])
         except absl_flags.Error as error:
             raise UserError(
-                f"{flag.place.prefix}{flag.said or flag.argument}: {form_of(fields[flag.name])}"[
-                    :300
-                ]
+                f"{flag.said or flag.argument}: {form_of(fields[flag.name])}",
+                where=flag.place.where,
             ) from error
     return Parsed(values, classes, defaults, rest, script, given, implied)
 

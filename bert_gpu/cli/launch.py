@@ -48,11 +48,13 @@ def command_of(words):
         return [sys.executable, name, *arguments]
     name = flags.COMMANDS.get(name, name).removeprefix("bert-gpu ")
     if name.endswith(".py"):
-        raise UserError(f"launch: {name[:150]}: no such script; name one that is there")
+        raise UserError(f"{name[:150]}: no such script", "name one that is there", where="launch")
     if name not in TAKES_PART:
         raise UserError(
-            f"launch: needs a command after --, one of {', '.join(TAKES_PART)} or a script, not "
-            f"{name[:60]!r}, as in: launch --num_workers=2 -- run_pretraining_gpu.py"
+            f"needs a command after --, one of {', '.join(TAKES_PART)} or a "
+            f"script, not {name[:60]!r}, as in: launch --num_workers=2 -- "
+            "run_pretraining_gpu.py",
+            where="launch",
         )
     return [sys.executable, "-m", "bert_gpu", name, *arguments]
 

@@ -22,7 +22,9 @@ def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, [ReportConfig], positionals="RUN [RUN ...]")
     config = parsed.make(ReportConfig)
     if not parsed.positionals:
-        raise UserError("report: needs the folder of a run; name one, such as runs/pretrain")
+        raise UserError(
+            "needs the folder of a run", "name one, such as runs/pretrain", where="report"
+        )
     with quick_imports():
         from bert_gpu.watch import report, run_data
     runs = run_data.read_whole_runs(parsed.positionals, console.warn)

@@ -21,7 +21,9 @@ def main(argv):
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, [RunsConfig], positionals="[FOLDER]")
     config = parsed.make(RunsConfig)
     if len(parsed.positionals) > 1:
-        raise UserError(f"runs: takes one folder, not {len(parsed.positionals)}; name one above")
+        raise UserError(
+            f"takes one folder, not {len(parsed.positionals)}", "name one above", where="runs"
+        )
     from bert_gpu.watch import runs
 
     folder = parsed.positionals[0] if parsed.positionals else "runs"

@@ -169,12 +169,16 @@ class DatasetBuilder:
         usage, flag = shutil.disk_usage(parent), f"--output_file={self.config.output_file}"
         free = usage.free
         if not usage.total:  # such as /proc
-            raise UserError(f"{flag}: files cannot be stored in {parent}; choose another folder")
+            raise UserError(
+                f"files cannot be stored in {parent}", "choose another folder", where=flag
+            )
         if num_bytes > free:
             raise UserError(
-                f"{flag}: about {format_bytes(num_bytes)} will be "
-                f"written, but only {format_bytes(free)} are free; make room, choose another disk, "
-                "or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic"
+                f"about {format_bytes(num_bytes)} will be written, but only "
+                f"{format_bytes(free)} are free",
+                "make room, choose another disk, or take a smaller --dupe_factor, "
+                "--gzip_compress or --masking=dynamic",
+                where=flag,
             )
 
     def run(self, console):

@@ -168,26 +168,34 @@ class DataConfig(Settings):
             not self.output_file.endswith(".tfrecord")
             or os.path.basename(self.output_file) == ".tfrecord"
         ):
-            raise UserError(f"--output_file={self.output_file}: must be DIR/NAME.tfrecord")
+            raise UserError(
+                "must be DIR/NAME.tfrecord", setting="output_file", value=self.output_file
+            )
         if self.num_predictions > self.max_seq_length:
             raise UserError(
-                f"--max_predictions_per_seq={self.max_predictions_per_seq}: "
-                f"must be at most --max_seq_length={self.max_seq_length}"
+                f"must be at most --max_seq_length={self.max_seq_length}",
+                setting="max_predictions_per_seq",
+                value=self.max_predictions_per_seq,
             )
 
         if self.use_v2_feature_names and self.masking != "static":
             raise UserError(
-                "--use_v2_feature_names: needs --masking=static; "
-                "compact records have names of their own; drop one of the two flags"
+                "needs --masking=static",
+                "compact records have names of their own; drop one of the two flags",
+                setting="use_v2_feature_names",
             )
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
             raise UserError(
-                f"--sp_model_file={self.sp_model_file}: needs --tokenization=SentencePiece"
+                "needs --tokenization=SentencePiece",
+                setting="sp_model_file",
+                value=self.sp_model_file,
             )
         if self.vocab_file is not None and self.tokenization != "WordPiece":
             raise UserError(
-                f"--vocab_file={self.vocab_file}: is for WordPiece; "
-                "with SentencePiece use --sp_model_file"
+                "is for WordPiece",
+                "with SentencePiece use --sp_model_file",
+                setting="vocab_file",
+                value=self.vocab_file,
             )
 
     def without_effect(self, name):

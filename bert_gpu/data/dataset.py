@@ -53,8 +53,9 @@ class Dataset:
         missing = [path for path in shards if not os.path.exists(path)]
         if missing:
             raise UserError(
-                f"{missing[0]}: dataset.json names this file, but it is missing; "
-                "run create_pretraining_data.py again"
+                "dataset.json names this file, but it is missing",
+                "run create_pretraining_data.py again",
+                where=missing[0],
             )
         validation = held_out
         if config.eval_input_file is not None:
@@ -63,7 +64,9 @@ class Dataset:
         left_out = {os.path.realpath(path) for path in held_out + validation}
         paths = [path for path in paths if os.path.realpath(path) not in left_out]
         if not paths:
-            raise UserError(f"--input_file={config.input_file}: matches validation shards only")
+            raise UserError(
+                "matches validation shards only", setting="input_file", value=config.input_file
+            )
         skip = warn if config.skip_corrupt_records else None
         self.train = RecordSet(paths, skip)
         self.validation = RecordSet(validation, skip) if validation else None
@@ -74,8 +77,9 @@ class Dataset:
             )
         if self.schema.kind == examples.COMPACT and self.info is None:
             raise UserError(
-                f"{paths[0]}: compact records need the dataset.json "
-                "that was written with them, in the same folder"
+                "compact records need the dataset.json that was written with them, "
+                "in the same folder",
+                where=paths[0],
             )
         self.max_seq_length = self.schema.max_seq_length or self.info.max_seq_length
         self.num_predictions = (
@@ -159,8 +163,9 @@ class Dataset:
         order = np.fromfile(path, "<i8") if os.path.exists(path) else np.zeros(0, np.int64)
         if not np.array_equal(np.sort(order), np.arange(len(self.train))):
             raise UserError(
-                f"{path}: is not the order of the {len(self.train)} rows of "
-                "--input_file; train on the whole data set, or build it again"
+                f"is not the order of the {len(self.train)} rows of --input_file",
+                "train on the whole data set, or build it again",
+                where=path,
             )
         return order
 
@@ -177,7 +182,7 @@ def schema_of(files):
     """The Schema that the first readable records of all files (records.RecordFile) share."""
     schemas = {file.path: schema for file in files if (schema := first_schema(file)) is not None}
     if not schemas:
-        raise UserError(f"{files[0].path}: holds no record; build the data again")
+        raise UserError("holds no record", "build the data again", where=files[0].path)
     first, expected = next(iter(schemas.items()))
     for path, schema in schemas.items():
         if schema != expected:
@@ -188,8 +193,9 @@ def schema_of(files):
 def other_schema(path, schema, first, expected):
     """The UserError of two files whose Schemas differ."""
     return UserError(
-        f"{path}: holds {schema.describe()}, and {first} {expected.describe()}; "
-        "build both with the same settings, or train on one"[:300]
+        f"holds {schema.describe()}, and {first} {expected.describe()}",
+        "build both with the same settings, or train on one",
+        where=path,
     )
 
 
@@ -206,4 +212,4 @@ def first_schema(file):
         what = (
             str(error) if isinstance(error, ValueError) else "its records are not tf.train.Examples"
         )
-        raise UserError(f"{file.path}: {what}; this is not BERT pretraining data") from error
+        raise UserError(what, "this is not BERT pretraining data", where=file.path) from error

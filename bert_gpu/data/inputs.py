@@ -27,12 +27,13 @@ def expand_globs(patterns, flag):
         found = matching(pattern, flag)
         if not found:
             raise UserError(
-                f"{flag}={pattern}: no file matches; write one with create_pretraining_data.py, or "
-                f"name another{comma_hint(patterns)}"
+                "no file matches",
+                f"write one with create_pretraining_data.py, or name another{comma_hint(patterns)}",
+                where=f"{flag}={pattern}",
             )
         paths.update(found)
     if not paths:
-        raise UserError(f"{flag}: names no file; name TFRecords, for example data/*.tfrecord")
+        raise UserError("names no file", "name TFRecords, for example data/*.tfrecord", where=flag)
     for path in paths:
         check_regular(path)
     return sorted(paths)
@@ -49,8 +50,9 @@ def matching(pattern, flag):
     check_local(pattern, flag)
     if os.path.isdir(pattern) and not os.path.exists(os.path.join(pattern, FILE_NAME)):
         raise UserError(
-            f"{flag}={pattern}: is a folder without dataset.json; name the files in it, "
-            f"for example {pattern.rstrip('/')}/*.tfrecord"
+            "is a folder without dataset.json",
+            f"name the files in it, for example {pattern.rstrip('/')}/*.tfrecord",
+            where=f"{flag}={pattern}",
         )
     if os.path.isdir(pattern):
         return glob_in_folder(os.path.join(pattern, "*.tfrecord"))
@@ -84,8 +86,9 @@ def read_manifests(paths):
     for folder, info in infos.items():
         if info is None and (job := unfinished_job(folder or ".")):
             raise UserError(
-                f"{os.path.join(folder, job)}: the data job of this folder is unfinished; repeat "
-                "its command, which resumes it"
+                "the data job of this folder is unfinished",
+                "repeat its command, which resumes it",
+                where=os.path.join(folder, job),
             )
     return infos
 
@@ -98,8 +101,9 @@ def check_equal(infos):
     if described and len(described) < len(infos):
         odd = next(folder for folder in infos if folder not in described)
         raise UserError(
-            f"--input_file: {odd} has no dataset.json, but "
-            f"{next(iter(described))} has one; train on one kind of records"
+            f"{odd} has no dataset.json, but {next(iter(described))} has one",
+            "train on one kind of records",
+            setting="input_file",
         )
     first, *others = infos.items()
     for other in others:
@@ -122,14 +126,16 @@ def check_pair(described, first, flag, remedy):
     kinds = [f"{each.masking} {each.objective}" for each in (info, first)]
     if kinds[0] != kinds[1]:
         raise UserError(
-            f"{flag}: {folder} holds {kinds[0]} data, and {first_folder} "
-            f"{kinds[1]}; {remedy}, or build both with the same --masking and --objective"
+            f"{folder} holds {kinds[0]} data, and {first_folder} {kinds[1]}",
+            f"{remedy}, or build both with the same --masking and --objective",
+            where=flag,
         )
     for name, own, other in zip(COMPARED, compared(info), compared(first), strict=True):
         if own != other:
             raise UserError(
-                f"{flag}: {folder} and {first_folder} differ in {name} ({shown(own)} and "
-                f"{shown(other)}); build both with the same settings, or {remedy}"
+                f"{folder} and {first_folder} differ in {name} ({shown(own)} and {shown(other)})",
+                f"build both with the same settings, or {remedy}",
+                where=flag,
             )
 
 
@@ -153,7 +159,8 @@ def check_length(config, max_seq_length, path):
     """
     if config.max_seq_length not in (None, max_seq_length):
         raise UserError(
-            f"--max_seq_length={config.max_seq_length}: the records of {path} "
-            f"have rows of {max_seq_length} tokens; give --max_seq_length={max_seq_length}, "
-            "or build the data again"
+            f"the records of {path} have rows of {max_seq_length} tokens",
+            f"give --max_seq_length={max_seq_length}, or build the data again",
+            setting="max_seq_length",
+            value=config.max_seq_length,
         )

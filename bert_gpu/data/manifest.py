@@ -91,17 +91,20 @@ def read_manifest(folder):
     odd = sorted(set(content).symmetric_difference(fields).difference(SHARES))
     if odd:
         raise UserError(
-            f"{path}: {'unknown' if odd[0] in content else 'missing'} "
-            f"entry {odd[0][:60]!r}; rebuild the data set with --overwrite"
+            f"{'unknown' if odd[0] in content else 'missing'} entry {odd[0][:60]!r}",
+            "rebuild the data set with --overwrite",
+            where=path,
         )
     made = content["settings"]
     lacking = [name for name in FOR_MASKING if name not in made]
     if lacking and content["schema"] == "compact":
-        raise UserError(f"{path}: missing entry settings.{lacking[0]}; build the data set again")
+        raise UserError(
+            f"missing entry settings.{lacking[0]}", "build the data set again", where=path
+        )
     try:  # also what concerns several of them
         DataConfig(**{name: made[name] for name in fields_of(DataConfig) if name in made})
     except UserError as error:
-        raise UserError(f"{path}: settings: {str(error).removeprefix('--')}"[:300]) from None
+        raise UserError(f"settings: {str(error).removeprefix('--')}", where=path) from None
     return Manifest(
         **content | {name: tuple(content[name]) for name in ("train_shards", "validation_shards")}
     )

@@ -94,8 +94,9 @@ class Reader:
         if problems and self.skip_corrupt is None:
             row = min(problems)
             raise UserError(
-                f"{self.records.locate(indices[row])}: {problems[row]}; build the data again with "
-                "its own vocabulary, or give --skip_corrupt_records"
+                problems[row],
+                "build the data again with its own vocabulary, or give --skip_corrupt_records",
+                where=self.records.locate(indices[row]),
             )
         for row in sorted(problems):
             self._name_skipped(indices[row], problems[row])

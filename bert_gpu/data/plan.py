@@ -11,7 +11,7 @@ import os
 
 import numpy as np
 
-from bert_gpu.base.errors import UserError, shortened_path
+from bert_gpu.base.errors import UserError
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.records import shard_path
@@ -77,15 +77,18 @@ class CorpusPlan:
         remedy = "--objective=sop, full_sentences or packed"
         if num_documents == 1:
             raise UserError(
-                f"{shortened_path(self.config.input_file)}: is one document, and nsp draws random "
-                "second segments from others; put blank lines between documents, give "
-                f"--input_format=documents if each line is one, or {remedy}"
+                "is one document, and nsp draws random second segments from others",
+                "put blank lines between documents, give --input_format=documents if "
+                f"each line is one, or {remedy}",
+                where=self.config.input_file,
             )
         if self.config.validation_share and num_documents < 4:
             raise UserError(
-                f"--validation_share={self.config.validation_share}: nsp needs two documents each "
-                f"for training and validation, and the text has {num_documents}; give "
-                f"--validation_share=0 or {remedy}"
+                "nsp needs two documents each for training and validation, and the "
+                f"text has {num_documents}",
+                f"give --validation_share=0 or {remedy}",
+                setting="validation_share",
+                value=self.config.validation_share,
             )
 
     def without(self, is_dropped):
@@ -202,8 +205,10 @@ def count_shards(config, windows, fate, cut):
         most = num_for_training(cut(possible), fate)
     if possible < wanted:
         raise UserError(
-            f"--num_shards={wanted}: the text has too few documents to train on for so many; "
-            f"give {possible}"
+            "the text has too few documents to train on for so many",
+            f"give {possible}",
+            setting="num_shards",
+            value=wanted,
         )
     return wanted
 

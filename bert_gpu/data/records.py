@@ -122,8 +122,9 @@ class ShardWriter:
             yield
         except OSError as error:
             raise UserError(
-                f"{self.path}: cannot be written ({error.strerror}); "
-                "make room, then repeat the same command"
+                f"cannot be written ({error.strerror})",
+                "make room, then repeat the same command",
+                where=self.path,
             ) from error
 
 
@@ -171,8 +172,9 @@ def read_index(path):
     num_records, rest = divmod(len(content) - len(INDEX_MAGIC) - 8 - 4, 8 + 4)
     if rest or num_records < 0 or content[-4:] != struct.pack("<I", masked_crc(content[:-4])):
         raise UserError(
-            f"{path}: is corrupt; delete it, and the records are read without it, "
-            "or build the data again"
+            "is corrupt",
+            "delete it, and the records are read without it, or build the data again",
+            where=path,
         )
     offsets = np.frombuffer(content, "<i8", num_records + 1, len(INDEX_MAGIC))
     return offsets, np.frombuffer(content[:-4], "<u4", offset=len(INDEX_MAGIC) + offsets.nbytes)
@@ -197,12 +199,12 @@ class RecordFile:
                 self.descriptor = os.dup(file.fileno())
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(
-                f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+                f"cannot be read ({getattr(error, 'strerror', None) or error})", where=path
             ) from error
         weakref.finalize(self, os.close, self.descriptor)
         if self.size == 0 and not os.path.exists(index_path(path)):
             raise UserError(
-                f"{path}: the file is empty; write it again with create_pretraining_data.py"
+                "the file is empty", "write it again with create_pretraining_data.py", where=path
             )
         self.offsets, self.crcs = self._index()
 
@@ -221,7 +223,7 @@ class RecordFile:
         try:
             return os.pread(self.descriptor, size, start)
         except OSError as error:
-            raise UserError(f"{self.path}: cannot be read ({error.strerror})") from error
+            raise UserError(f"cannot be read ({error.strerror})", where=self.path) from error
 
     def _index(self):
         sidecar = index_path(self.path)
@@ -232,8 +234,9 @@ class RecordFile:
             return index
         if index is not None and index[0][-1] < self.size:
             raise UserError(
-                f"{self.path}: holds other records than {os.path.basename(sidecar)} says; "
-                "build the data again"
+                f"holds other records than {os.path.basename(sidecar)} says",
+                "build the data again",
+                where=self.path,
             )
         return self._scan()
 

@@ -54,8 +54,9 @@ class Target:
         present = read_manifest(config.folder)
         if present is not None and present.name != config.name:
             raise UserError(
-                f"{self.flag}: {config.folder} holds the data "
-                f"set {present.name!r}; choose another folder"
+                f"{config.folder} holds the data set {present.name!r}",
+                "choose another folder",
+                where=self.flag,
             )
         if present is None and not os.path.exists(self.building):
             self._refuse_foreign()
@@ -84,8 +85,9 @@ class Target:
         for name in filter(None, (present.vocab_file, present.order_file)):
             if not os.path.exists(os.path.join(config.folder, name)):
                 raise UserError(
-                    f"{config.folder}: its {name} is missing; put it back, or --overwrite builds "
-                    "the data set again"
+                    f"its {name} is missing",
+                    "put it back, or --overwrite builds the data set again",
+                    where=config.folder,
                 )
         return "finished"
 
@@ -96,8 +98,9 @@ class Target:
             in_the_way.append(self.vocab_file)
         if in_the_way:
             raise UserError(
-                f"{in_the_way[0]}: exists and was not written by this script; "
-                "move it, or choose another folder"
+                "exists and was not written by this script",
+                "move it, or choose another folder",
+                where=in_the_way[0],
             )
 
     def _compare(self, stored):
@@ -112,14 +115,15 @@ class Target:
             changed = ["the text itself"]
         if changed:
             text = f"{self.flag}: holds a data set with other settings ({'; '.join(changed)})"
-            raise UserError(text[:220] + "; choose another folder, or --overwrite")
+            raise UserError(text[:220], "choose another folder, or --overwrite")
 
     def check_unchanged(self, status, overwrite):
         """UserError when the folder's status has changed since before its lock was taken."""
         if self.status(overwrite) != status:
             raise UserError(
-                f"{self.flag}: another process has just written to "
-                f"{self.config.folder}; repeat the same command"
+                f"another process has just written to {self.config.folder}",
+                "repeat the same command",
+                where=self.flag,
             )
 
     def is_empty(self):

@@ -127,6 +127,8 @@ def nothing_left(config):
     if config.objective == "nsp":
         what, remedy = "fewer than two documents are", f"{remedy}, or --objective=full_sentences"
     return UserError(
-        f"--input_file={config.input_file[:100]}: {what} left to train on after cleaning; "
-        f"give other text{remedy}"
+        f"{what} left to train on after cleaning",
+        f"give other text{remedy}",
+        setting="input_file",
+        value=config.input_file[:100],
     )

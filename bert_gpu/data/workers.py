@@ -49,7 +49,8 @@ def wait_for_file(path):
     while os.path.basename(path) not in os.listdir(os.path.dirname(path) or "."):
         if time.monotonic() > end:
             raise UserError(
-                f"{path}: was written on another node of the cluster and is not seen here; "
-                "name a folder that all nodes share"
+                "was written on another node of the cluster and is not seen here",
+                "name a folder that all nodes share",
+                where=path,
             )
         time.sleep(1.0)

@@ -79,7 +79,7 @@ def from_tf_config(text):
 
     def problem(what):
         return UserError(
-            f"TF_CONFIG={text[:100]}: {what}; correct it, or unset the environment variable"[:300]
+            f"TF_CONFIG={text[:100]}: {what}", "correct it, or unset the environment variable"
         )
 
     try:
@@ -139,13 +139,14 @@ def from_slurm(environ):
     except (KeyError, ValueError) as error:
         reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
         raise UserError(
-            f"SLURM_STEP_NUM_TASKS={environ['SLURM_STEP_NUM_TASKS']}: the other variables of the "
-            f"step cannot be read ({reason[:120]}); start the workers with srun, or set TF_CONFIG"
+            f"SLURM_STEP_NUM_TASKS={environ['SLURM_STEP_NUM_TASKS']}: the other "
+            f"variables of the step cannot be read ({reason[:120]})",
+            "start the workers with srun, or set TF_CONFIG",
         ) from error
     if not 0 <= index < wanted:
         raise UserError(
-            f"SLURM_PROCID={index}: must be from 0 to {wanted - 1}, by SLURM_STEP_NUM_TASKS; start "
-            "the workers with srun, or set TF_CONFIG"
+            f"SLURM_PROCID={index}: must be from 0 to {wanted - 1}, by SLURM_STEP_NUM_TASKS",
+            "start the workers with srun, or set TF_CONFIG",
         )
     port = SLURM_FIRST_PORT + job % SLURM_PORTS
     addresses = tuple(
@@ -155,7 +156,8 @@ def from_slurm(environ):
     )
     if len(addresses) != wanted:
         raise UserError(
-            f"SLURM_STEP_NUM_TASKS={wanted}: SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE "
-            f"give {len(addresses)} tasks; start the workers with srun --distribution=block"
+            f"SLURM_STEP_NUM_TASKS={wanted}: SLURM_STEP_NODELIST and "
+            f"SLURM_STEP_TASKS_PER_NODE give {len(addresses)} tasks",
+            "start the workers with srun --distribution=block",
         )
     return Cluster(addresses, index, "SLURM_STEP_NUM_TASKS")

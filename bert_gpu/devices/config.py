@@ -96,20 +96,26 @@ def choose_gpus(config, num_present, finder="TensorFlow"):
             set(indices)
         ) < len(indices):
             raise UserError(
-                f"--gpus={config.gpus}: must be different GPU "
-                f"indices from 0, separated by commas; {found}"
+                "must be different GPU indices from 0, separated by commas",
+                found,
+                setting="gpus",
+                value=config.gpus,
             )
         if config.num_gpus not in (None, len(indices)):
             raise UserError(
-                f"--num_gpus={config.num_gpus} and --gpus={config.gpus}: "
-                "the two disagree; give one of them"
+                "the two disagree",
+                "give one of them",
+                setting="num_gpus",
+                value=f"{config.num_gpus} and --gpus={config.gpus}",
             )
         return [int(part) for part in indices]
     if config.num_gpus is not None and config.num_gpus > num_present:
         hint = f"use --num_gpus={num_present}" if num_present else "use --num_gpus=0 for the CPU"
         raise UserError(
-            f"--num_gpus={config.num_gpus}: {found}; "
-            f"{hint}, or see `nvidia-smi` and pip install 'bert-gpu[gpu]'"
+            found,
+            f"{hint}, or see `nvidia-smi` and pip install 'bert-gpu[gpu]'",
+            setting="num_gpus",
+            value=config.num_gpus,
         )
     return list(range(num_present if config.num_gpus is None else config.num_gpus))
 

@@ -74,14 +74,17 @@ def set_up(config):
                 limit_memory(gpu, config.gpu_memory_limit)
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f"--num_gpus={len(gpus)}: TensorFlow has started "
-            "with other GPUs or memory limits in this process"
+            "TensorFlow has started with other GPUs or memory limits in this process",
+            setting="num_gpus",
+            value=len(gpus),
         ) from error
     if config.virtual_replicas > 1:
         if len(physical) > 1:
             raise UserError(
-                f"--virtual_replicas={config.virtual_replicas}: "
-                "needs a single device; choose it with --num_gpus=1"
+                "needs a single device",
+                "choose it with --num_gpus=1",
+                setting="virtual_replicas",
+                value=config.virtual_replicas,
             )
         split_device(physical[0], config.virtual_replicas, config.gpu_memory_limit)
     names = [f"/{kind.lower()}:{index}" for index in range(len(physical) * config.virtual_replicas)]
@@ -169,8 +172,9 @@ def strategy_of_workers(workers, num_gpus, communication):
     except tf.errors.OpError as error:  # of its server
         address = workers.cluster.addresses[workers.index]
         raise UserError(
-            f"{address}: this worker cannot listen there ({error.message[:120]}); is the port in "
-            "use, or the address that of another machine?"
+            f"this worker cannot listen there ({error.message[:120]})",
+            "is the port in use, or the address that of another machine?",
+            where=address,
         ) from error
     workers.connect()
     return workers.strategy
@@ -192,8 +196,8 @@ def make_strategy(names, all_reduce):
         if cluster is None:
             raise
         raise UserError(
-            f"TF_CONFIG={cluster[:80]}: TensorFlow cannot read it ({str(error)[:100]}); "
-            "correct or unset the environment variable"
+            f"TF_CONFIG={cluster[:80]}: TensorFlow cannot read it ({str(error)[:100]})",
+            "correct or unset the environment variable",
         ) from error
 
 
@@ -201,23 +205,32 @@ def check_all_reduce(config, kind, workers=ALONE):
     """UserError for an all-reduce that these devices do not support."""
     if workers is not ALONE and config.all_reduce == "hierarchical":
         raise UserError(
-            "--all_reduce=hierarchical: is for the GPUs of one machine; with several use auto, "
-            "where NCCL finds the shortest ways by itself"
+            "is for the GPUs of one machine",
+            "with several use auto, where NCCL finds the shortest ways by itself",
+            setting="all_reduce",
+            value="hierarchical",
         )
     if workers is not ALONE and config.virtual_replicas > 1:
         raise UserError(
-            f"--virtual_replicas={config.virtual_replicas}: simulates several GPUs in one process, "
-            f"and this one is one of {workers.count} workers; start more workers instead"
+            "simulates several GPUs in one process, and this one is one of "
+            f"{workers.count} workers",
+            "start more workers instead",
+            setting="virtual_replicas",
+            value=config.virtual_replicas,
         )
     if config.all_reduce == "nccl" and (kind == "CPU" or config.virtual_replicas > 1):
         raise UserError(
-            "--all_reduce=nccl: needs one physical GPU for "
-            "each replica; use --all_reduce=auto or ring"
+            "needs one physical GPU for each replica",
+            "use --all_reduce=auto or ring",
+            setting="all_reduce",
+            value="nccl",
         )
     if config.all_reduce == "hierarchical" and config.all_reduce_pack_megabytes:
         raise UserError(
-            f"--all_reduce_pack_megabytes={config.all_reduce_pack_megabytes}: "
-            "does not work with --all_reduce=hierarchical; drop one of them"
+            "does not work with --all_reduce=hierarchical",
+            "drop one of them",
+            setting="all_reduce_pack_megabytes",
+            value=config.all_reduce_pack_megabytes,
         )
 
 
@@ -228,7 +241,9 @@ def limit_memory(gpu, limit):
         return
     has = gpu_megabytes(gpu)
     if has is not None and limit > has:
-        raise UserError(f"--gpu_memory_limit={limit}: the GPU has {has:.0f} megabytes; lower it")
+        raise UserError(
+            f"the GPU has {has:.0f} megabytes", "lower it", setting="gpu_memory_limit", value=limit
+        )
     tf.config.set_logical_device_configuration(
         gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
     )
@@ -247,8 +262,10 @@ def split_device(device, count, memory_limit=None):
         megabytes = memory_limit or 0.9 * (gpu_megabytes(device) or 0)
         if not megabytes:
             raise UserError(
-                f"--virtual_replicas={count}: needs the size of the GPU's memory, which NVML does "
-                "not tell; give --gpu_memory_limit"
+                "needs the size of the GPU's memory, which NVML does not tell",
+                "give --gpu_memory_limit",
+                setting="virtual_replicas",
+                value=count,
             )
         limit = int(megabytes / count)
     configuration = tf.config.LogicalDeviceConfiguration(memory_limit=limit)
@@ -256,7 +273,9 @@ def split_device(device, count, memory_limit=None):
         tf.config.set_logical_device_configuration(device, [configuration] * count)
     except RuntimeError as error:
         raise UserError(
-            f"--virtual_replicas={count}: TensorFlow has started with fewer devices in this process"
+            "TensorFlow has started with fewer devices in this process",
+            setting="virtual_replicas",
+            value=count,
         ) from error
 
 

@@ -83,8 +83,10 @@ def divide_gpus(num_gpus, num_workers, environ):
         return [None] * num_workers
     if num_gpus < num_workers:
         raise UserError(
-            f"--num_workers={num_workers}: there are {num_gpus} GPUs, and each worker needs one; "
-            "start fewer, or try it on the CPU with CUDA_VISIBLE_DEVICES=-1"
+            f"there are {num_gpus} GPUs, and each worker needs one",
+            "start fewer, or try it on the CPU with CUDA_VISIBLE_DEVICES=-1",
+            setting="num_workers",
+            value=num_workers,
         )
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(index) for index in range(num_gpus)]

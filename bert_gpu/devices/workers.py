@@ -262,8 +262,8 @@ class Workers:
                 if others.get(name) != value:
                     raise UserError(
                         f"worker {index} ({self.cluster.addresses[index]}): {name} is "
-                        f"{str(others.get(name))[:60]}, on worker 0 {str(value)[:60]}; "
-                        "give all workers the same command, data and devices"
+                        f"{str(others.get(name))[:60]}, on worker 0 {str(value)[:60]}",
+                        "give all workers the same command, data and devices",
                     )
 
     @contextlib.contextmanager

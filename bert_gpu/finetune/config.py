@@ -281,7 +281,7 @@ def resolve_phases(config):
             phases.remove("predict")
     if not phases:
         raise UserError(
-            "--nodo_train --nodo_eval --nodo_predict: leave nothing to do; drop one of them"
+            "--nodo_train --nodo_eval --nodo_predict: leave nothing to do", "drop one of them"
         )
     return phases
 
@@ -374,6 +374,8 @@ def check_kind(task, kind):
     """UserError unless a kind of texts' answers replaces another such."""
     if not {task.kind, kind} <= set(table.TEXT_KINDS):
         raise UserError(
-            f"--task_kind={kind}: --task_name={task.name} is {task.kind}; drop the flag, or name "
-            "another task"
+            f"--task_name={task.name} is {task.kind}",
+            "drop the flag, or name another task",
+            setting="task_kind",
+            value=kind,
         )

@@ -71,8 +71,10 @@ def open_results(folder, fields):
         run = folder.stored(fields)
         if "task_name" not in run["settings"]:
             raise UserError(
-                f"--output_dir={folder.path}: holds a run that is "
-                "not a classifier's; name another folder for the results"
+                "holds a run that is not a classifier's",
+                "name another folder for the results",
+                setting="output_dir",
+                value=folder.path,
             )
         return run
     present = set(os.listdir(folder.path)) - {LOCK} if os.path.isdir(folder.path) else ()
@@ -80,8 +82,10 @@ def open_results(folder, fields):
     if others:
         problem = f"holds no run, but {others[0][:60]}"
         raise UserError(
-            f"--output_dir={folder.path}: {problem}; results go "
-            "into a run or a folder of their own, so name another"
+            problem,
+            "results go into a run or a folder of their own, so name another",
+            setting="output_dir",
+            value=folder.path,
         )
     return None
 
@@ -310,7 +314,7 @@ def check_predictions_file(run, parts, own):
         suffix = suffix_of(part.source)
         path = os.path.join(*predictions_path(run.output_dir, suffix, named))
         if os.path.isdir(path):
-            raise UserError(f"--predictions_file={named}: is a folder; name a file"[:300])
+            raise UserError("is a folder", "name a file", setting="predictions_file", value=named)
         check_writable(os.path.dirname(path), f"--predictions_file={named}")
         if os.path.exists(path) and (
             os.path.samefile(path, part.path) or not is_earlier(path, own, run.output_dir)
@@ -318,7 +322,7 @@ def check_predictions_file(run, parts, own):
             problem = (
                 "exists and is no file of earlier predictions; name another file, or remove it"
             )
-            raise UserError(f"--predictions_file={named}: {problem}"[:300])
+            raise UserError(problem, setting="predictions_file", value=named)
 
 
 def is_earlier(path, own, output_dir):
@@ -403,7 +407,7 @@ def write(output_dir, name, lines):
             file.writelines(line.encode(errors="replace") for line in lines)
     except OSError as error:
         raise UserError(
-            f"{path}: cannot be written ({error.strerror}); name another folder"
+            f"cannot be written ({error.strerror})", "name another folder", where=path
         ) from None
 
 

@@ -92,8 +92,10 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     engine.check_same_command(workers, settings)
     if workers.count > 1 and STANDARD_INPUT == settings.run.predict_file:
         raise UserError(
-            "--predict_file=-: standard input is that of one worker; write it to a file that all "
-            "of them see, and name that"
+            "standard input is that of one worker",
+            "write it to a file that all of them see, and name that",
+            setting="predict_file",
+            value="-",
         )
     console = workers.console(console or LogConsole())
     trained = None if trains else find_trained(settings.start, settings.run.output_dir)
@@ -106,8 +108,11 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     task_type.check(settings)
     if not trains and trained.head is not task_type.HEAD:
         raise UserError(
-            f"--task_name={task.name}: needs a {task_type.HEAD.architecture}, and "
-            f"{trained.path} is a {trained.head.architecture}; name another model, or drop the flag"
+            f"needs a {task_type.HEAD.architecture}, and {trained.path} is a "
+            f"{trained.head.architecture}",
+            "name another model, or drop the flag",
+            setting="task_name",
+            value=task.name,
         )
     if not trains:
         check_use(trained, notes, task, console)
@@ -132,8 +137,10 @@ def check_use(trained, notes, task, console):
     """
     if notes.task_kind not in (None, task.kind):
         raise UserError(
-            f"--task_name={task.name}: is {task.kind} here, and {trained.path[:120]} was trained "
-            f"for {notes.task_kind}; drop --task_name and --task_kind, or name another model"
+            f"is {task.kind} here, and {trained.path[:120]} was trained for {notes.task_kind}",
+            "drop --task_name and --task_kind, or name another model",
+            setting="task_name",
+            value=task.name,
         )
     if trained.labels and trained.labels != trained.notes.labels and task.kind != "regression":
         console.warn(
@@ -480,8 +487,9 @@ def open_folder(output_dir, overwrite, trains, start, workers):
     stored = workers.from_chief(results.open_results, RunFolder(output_dir), RUN_FIELDS)
     if overwrite:
         raise UserError(
-            "--overwrite: starts a training anew, and there is none without --do_train; drop the "
-            "flag, results are replaced without it"
+            "starts a training anew, and there is none without --do_train",
+            "drop the flag, results are replaced without it",
+            setting="overwrite",
         )
     yield folder, stored
 

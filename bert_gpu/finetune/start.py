@@ -108,8 +108,10 @@ def reinitialised(model, num_layers, head):
     """
     if num_layers > model.num_groups or (num_layers and model.encoder):
         raise UserError(
-            f"--reinit_layers={num_layers}: the model has "
-            f"{0 if model.encoder else model.num_groups} layers that can be started anew"
+            f"the model has {0 if model.encoder else model.num_groups} layers "
+            "that can be started anew",
+            setting="reinit_layers",
+            value=num_layers,
         )
     top = range(model.num_groups - num_layers, model.num_groups)
     layers = tuple(f"layer_{index}/" for index in top)
@@ -163,8 +165,9 @@ def find_trained(config, output_dir):
         else trained
     )
     raise UserError(
-        f"{where}: no fine-tuned classifier there; "
-        "train one first (--do_train), or name one with --init_checkpoint"
+        "no fine-tuned classifier there",
+        "train one first (--do_train), or name one with --init_checkpoint",
+        where=where,
     )
 
 
@@ -176,9 +179,10 @@ def read_trained(path):
     config, weights, notes, *_ = model
     if notes.foreign is not None:
         raise UserError(
-            f"{path[:90]}: is a {notes.foreign[:60]}, whose head bert-gpu does not have; train "
-            "another (--do_train), or name the class that it equals in architectures of its "
-            "config.json"
+            f"is a {notes.foreign[:60]}, whose head bert-gpu does not have",
+            "train another (--do_train), or name the class that it equals in "
+            "architectures of its config.json",
+            where=path[:90],
         )
     for head in HEADS:
         if f"{head.name}/bias" not in weights:
@@ -299,10 +303,12 @@ def fresh_model(config):
     """(ModelConfig, tokenizer) of --init_checkpoint=none."""
     if (config.model is None) == (config.bert_config_file is None):
         raise UserError(
-            "--init_checkpoint=none: needs the model's shape, either --model or --bert_config_file"
+            "needs the model's shape, either --model or --bert_config_file",
+            setting="init_checkpoint",
+            value="none",
         )
     if config.vocab_file is None:
-        raise UserError("--init_checkpoint=none: needs a vocabulary, --vocab_file")
+        raise UserError("needs a vocabulary, --vocab_file", setting="init_checkpoint", value="none")
     tokenizer = models.load_tokenizer(None, config.vocab_file, config.do_lower_case)
     model = (
         read_config(config.bert_config_file)
@@ -319,8 +325,10 @@ def checked_tokenizer(config, path, model):
     """
     if config.model is not None:
         raise UserError(
-            f"--model={config.model}: only with --init_checkpoint=none; "
-            f"the size is that of the model in {path}"
+            "only with --init_checkpoint=none",
+            f"the size is that of the model in {path}",
+            setting="model",
+            value=config.model,
         )
     if config.bert_config_file is not None:
         asked, found = read_config_of(config.bert_config_file, model).to_dict(), model.to_dict()
@@ -334,8 +342,10 @@ def checked_tokenizer(config, path, model):
         ]
         if changed:
             raise UserError(
-                f"--bert_config_file={config.bert_config_file}: "
-                f"not the shape of {path} ({'; '.join(changed)}); drop the flag"
+                f"not the shape of {path} ({'; '.join(changed)})",
+                "drop the flag",
+                setting="bert_config_file",
+                value=config.bert_config_file,
             )
     tokenizer = models.load_tokenizer(path, config.vocab_file, config.do_lower_case)
     source = (
@@ -357,19 +367,24 @@ def check_fits(start, examples, max_seq_length, precision):
     model, encoder, where = start.model, start.encoder, f"the model ({start.path})"
     if max_seq_length > model.max_position_embeddings:
         raise UserError(
-            f"--max_seq_length={max_seq_length}: {where} has "
-            f"{model.max_position_embeddings} positions; at most that many"
+            f"{where} has {model.max_position_embeddings} positions",
+            "at most that many",
+            setting="max_seq_length",
+            value=max_seq_length,
         )
     if encoder.fixed_length not in (None, max_seq_length):
         problem = f"{where} takes rows of exactly {encoder.fixed_length} tokens"
         raise UserError(
-            f"--max_seq_length={max_seq_length}: {problem}; "
-            f"give --max_seq_length={encoder.fixed_length}"
+            problem,
+            f"give --max_seq_length={encoder.fixed_length}",
+            setting="max_seq_length",
+            value=max_seq_length,
         )
     encoder.check(max_seq_length, precision)
     pairs = [part.path for part in examples if part.has_pairs]
     if pairs and model.type_vocab_size == 1:
         raise UserError(
-            f"{pairs[0]}: has pairs, but {where} knows one segment "
-            "(type_vocab_size=1); --text_b= takes the first texts alone"
+            f"has pairs, but {where} knows one segment (type_vocab_size=1)",
+            "--text_b= takes the first texts alone",
+            where=pairs[0],
         )

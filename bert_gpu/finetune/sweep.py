@@ -156,13 +156,17 @@ def check_own_files(run):
     """UserError where a FinetuneConfig names a file that only one fine-tuning can read or write."""
     if run.predict_file == STANDARD_INPUT:
         raise UserError(
-            "--predict_file=-: standard input can be read only once, but there are several trials; "
-            "save it to a file and name that file"
+            "standard input can be read only once, but there are several trials",
+            "save it to a file and name that file",
+            setting="predict_file",
+            value="-",
         )
     if run.predictions_file is not None:
         raise UserError(
-            f"--predictions_file={run.predictions_file[:100]}: several trials cannot share one "
-            "file; drop it, and each leaves its predictions in its folder"
+            "several trials cannot share one file",
+            "drop it, and each leaves its predictions in its folder",
+            setting="predictions_file",
+            value=run.predictions_file[:100],
         )
 
 
@@ -170,13 +174,15 @@ def check_mnli(run, names):
     """UserError where --mnli_first means nothing. names: of the tasks, [None] without "all"."""
     if names == [None]:
         raise UserError(
-            "--mnli_first: needs --task_name=all, which trains MNLI itself; give that, or name "
-            "MNLI's model with --init_checkpoint"
+            "needs --task_name=all, which trains MNLI itself",
+            "give that, or name MNLI's model with --init_checkpoint",
+            setting="mnli_first",
         )
     if "mnli" not in names:
         raise UserError(
-            f"--mnli_first: --data_dir={run.data_dir[:100]} has no folder MNLI; add it, or drop "
-            "the flag"
+            f"--data_dir={run.data_dir[:100]} has no folder MNLI",
+            "add it, or drop the flag",
+            setting="mnli_first",
         )
 
 
@@ -186,7 +192,10 @@ def find_tasks(run):
     """
     if run.data_dir is None:
         raise UserError(
-            f"--task_name={table.ALL}: needs the folder of GLUE's tasks; name it with --data_dir"
+            "needs the folder of GLUE's tasks",
+            "name it with --data_dir",
+            setting="task_name",
+            value=table.ALL,
         )
     found = [
         name
@@ -196,8 +205,10 @@ def find_tasks(run):
     if not found:
         folders = ", ".join(table.TASKS[name].folder for name in table.GLUE)
         raise UserError(
-            f"--data_dir={run.data_dir}: has no folder of a task of GLUE ({folders}); name the "
-            "folder that holds them"
+            f"has no folder of a task of GLUE ({folders})",
+            "name the folder that holds them",
+            setting="data_dir",
+            value=run.data_dir,
         )
     return found
 
@@ -283,6 +294,8 @@ def check_folder(output_dir, names):
     others = [name for name in sorted(present) if name not in ours and not name.startswith(".")]
     if others and scores.JSON not in present:
         raise UserError(
-            f"--output_dir={output_dir}: holds no trials, but {others[0][:60]}; several runs go "
-            "into a folder of their own, so name another"
+            f"holds no trials, but {others[0][:60]}",
+            "several runs go into a folder of their own, so name another",
+            setting="output_dir",
+            value=output_dir,
         )

@@ -52,8 +52,10 @@ class PartialFile:
             yield
         except OSError as error:
             raise UserError(
-                f"--output={self.path}: cannot be written ({error.strerror}); "
-                "make room, change permissions, or name another file"[:300]
+                f"cannot be written ({error.strerror})",
+                "make room, change permissions, or name another file",
+                setting="output",
+                value=self.path,
             ) from None
 
     def __enter__(self):

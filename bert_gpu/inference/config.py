@@ -73,7 +73,7 @@ class EmbedConfig(ModelSource):
         if self.output is not None and (
             not self.output.endswith(".npy") or self.output.endswith(OFFSETS)
         ):
-            raise UserError(f"--output={self.output}: must be named NAME.npy"[:300])
+            raise UserError("must be named NAME.npy", setting="output", value=self.output)
 
     @property
     def offsets_file(self):

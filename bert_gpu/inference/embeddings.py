@@ -47,8 +47,9 @@ class Embedder:
         own = self.own = notes.embedding
         if own.lacking and config.pooling is None:
             raise UserError(
-                f"{self.opened.path}: its sentence vectors need {own.lacking}, which bert-gpu does "
-                "not have; give --pooling=cls, mean or none for those of the encoder alone"[:300]
+                f"its sentence vectors need {own.lacking}, which bert-gpu does not have",
+                "give --pooling=cls, mean or none for those of the encoder alone",
+                where=self.opened.path,
             )
         self.pooling = config.pooling or own.pooling or "cls"
         self.is_normalized = own.is_normalized and config.pooling is None
@@ -57,8 +58,10 @@ class Embedder:
         self.max_seq_length = config.max_seq_length or default
         if self.max_seq_length > limit:
             raise UserError(
-                f"--max_seq_length={self.max_seq_length}: the model (--model={config.model}) has "
-                f"{limit} positions; at most that many"[:300]
+                f"the model (--model={config.model}) has {limit} positions",
+                "at most that many",
+                setting="max_seq_length",
+                value=self.max_seq_length,
             )
         self.compute = self.opened.compile(self._pooled, *ROWS)
 
@@ -168,8 +171,10 @@ def share_of(path, cluster):
     """The range of the lines of a file that one of the workers of a Cluster embeds."""
     if path == STANDARD_INPUT:
         raise UserError(
-            "--input=-: standard input is that of one worker; write it to a file that all of them "
-            "see, and name that"
+            "standard input is that of one worker",
+            "write it to a file that all of them see, and name that",
+            setting="input",
+            value="-",
         )
     num_lines = count_lines(path)
     if not num_lines:
@@ -191,7 +196,9 @@ def in_order(embedder, rows, num_texts):
 def check_outputs(config):
     """The paths that an EmbedConfig writes. UserError when they cannot or must not be written."""
     if config.output is None:
-        raise UserError("--output: a file for the results is needed, such as --output=texts.npy")
+        raise UserError(
+            "a file for the results is needed, such as --output=texts.npy", setting="output"
+        )
     check_local(config.output, "--output")
     outputs = (config.output,) + ((config.offsets_file,) if config.pooling == "none" else ())
     for path in outputs:
@@ -202,8 +209,11 @@ def check_outputs(config):
 def check_output(path, overwrite):
     """UserError when a file cannot be written there, or exists and must not be replaced."""
     if os.path.isdir(path):
-        raise UserError(f"--output={path}: is a folder; name a file"[:300])
+        raise UserError("is a folder", "name a file", setting="output", value=path)
     if os.path.exists(path) and not overwrite:
         raise UserError(
-            f"--output={path}: exists; name another file, or give --overwrite to replace it"[:300]
+            "exists",
+            "name another file, or give --overwrite to replace it",
+            setting="output",
+            value=path,
         )

@@ -37,7 +37,7 @@ def windows(path, console=None, what="texts", share=None):
     check_regular(path)
     with corpus.readable(path), readable_archive(path):
         if os.path.isdir(path):
-            raise UserError(f"--input={path}: is a folder; name a text file"[:300])
+            raise UserError("is a folder", "name a text file", setting="input", value=path)
         size, done = file_size(path), 0
 
         def report(num_bytes):
@@ -91,7 +91,7 @@ def count_lines(path):
 
 def empty(path):
     """The UserError for an input without a line."""
-    return UserError(f"--input={path}: is empty; it needs a text a line"[:300])
+    return UserError("is empty", "it needs a text a line", setting="input", value=path)
 
 
 def file_size(path):
@@ -106,14 +106,17 @@ def readable_archive(path):
         yield
     except archives.BROKEN as error:
         problem = "truncated" if isinstance(error, EOFError) else "corrupt"
-        raise UserError(f"{path}: the archive is {problem}; copy it again"[:300]) from None
+        raise UserError(f"the archive is {problem}", "copy it again", where=path) from None
 
 
 def standard_input():
     """Yields the bytes of standard input as they come."""
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError(
-            "--input=-: standard input is a terminal; pipe text into the command, or name a file"
+            "standard input is a terminal",
+            "pipe text into the command, or name a file",
+            setting="input",
+            value="-",
         )
     while piece := sys.stdin.buffer.read1(archives.READ_BYTES):
         yield piece
@@ -150,7 +153,10 @@ def check_length(num_bytes, path, number):
     if num_bytes > LINE_BYTES:
         most = f"{LINE_BYTES >> 20} MB"
         raise UserError(
-            f"--input={path[-150:]}: line {number:,} has more than {most}; write one text a line"
+            f"line {number:,} has more than {most}",
+            "write one text a line",
+            setting="input",
+            value=path[-150:],
         )
 
 

@@ -54,8 +54,8 @@ class MaskFiller:
         if (longest := int(lengths.max(initial=0))) > self.max_seq_length:
             number = f" {int(lengths.argmax()) + 1}" if len(texts) > 1 else ""
             raise UserError(
-                f"the text{number} has {longest} tokens, the model {self.max_seq_length} "
-                "positions; shorten it"
+                f"the text{number} has {longest} tokens, the model {self.max_seq_length} positions",
+                "shorten it",
             )
         return self.answers(ids, splits)
 
@@ -106,7 +106,9 @@ def check_masks(texts):
     for text in texts:
         if MASK not in text:
             raise UserError(
-                f"{text[:100]!r}: has no {MASK}; write {MASK}, in capitals, for each word to guess"
+                f"has no {MASK}",
+                f"write {MASK}, in capitals, for each word to guess",
+                where=f"{text[:100]!r}",
             )
 
 

@@ -106,10 +106,10 @@ def open_model(source, flag, needs=lambda config: {}, lacks=""):
     path, model = models.open_model(source.model, flag, source.vocab_file, source.do_lower_case)
     missing = [name for name in needs(model.config) if name not in model.weights]
     if missing:
-        raise UserError(f"--{flag}={source.model}: has no {missing[0]}{lacks}"[:300])
+        raise UserError(f"has no {missing[0]}{lacks}", setting=flag, value=source.model)
     if model.tokenizer is None:
         raise UserError(
-            f"{path}: has no vocabulary; put its vocab.txt there, or name it with --vocab_file"
+            "has no vocabulary", "put its vocab.txt there, or name it with --vocab_file", where=path
         )
     encoder = open_encoder(model.config)
     encoder.check(None, source.precision)

@@ -35,13 +35,15 @@ class TransferConfig(Settings):
         """UserError unless --from and --to are given and --to may be written to."""
         for flag, value in (("from", self.source), ("to", self.to)):
             if value is None:
-                raise UserError(f"--{flag}: is needed; give --from=MODEL --to=FOLDER")
+                raise UserError("is needed", "give --from=MODEL --to=FOLDER", setting=flag)
         check_local(self.to, "--to")
         check_writable(self.to, f"--to={self.to}")
         if not self.overwrite and os.path.isdir(self.to) and os.listdir(self.to):
             raise UserError(
-                f"--to={self.to}: is not empty; name another folder, or replace the model in it "
-                "with --overwrite"
+                "is not empty",
+                "name another folder, or replace the model in it with --overwrite",
+                setting="to",
+                value=self.to,
             )
 
 

@@ -59,11 +59,12 @@ def replace_folder(folder, contents, is_whole_model=False):
     check_local(folder, "--output_dir")
     folder = os.path.realpath(folder)  # a link stays; its target is replaced
     if os.path.exists(folder) and not os.path.isdir(folder):
-        raise UserError(f"{folder}: is a file; name a folder")
+        raise UserError("is a file", "name a folder", where=folder)
     if os.path.commonpath([folder, os.path.realpath(os.curdir)]) == folder:
         raise UserError(
-            f"{folder}: is where this command runs, so it cannot "
-            "be replaced; run it elsewhere, or name a folder inside it"
+            "is where this command runs, so it cannot be replaced",
+            "run it elsewhere, or name a folder inside it",
+            where=folder,
         )
     new, old = (beside(folder, f"{os.getpid()}.{state}") for state in ("partial", "old"))
     try:
@@ -78,10 +79,9 @@ def replace_folder(folder, contents, is_whole_model=False):
     except (OSError, shutil.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
-            (
-                f"{folder}: cannot be written ({reason}); "
-                "make room, change its permissions, or name another folder"
-            )[:300]
+            f"cannot be written ({reason})",
+            "make room, change its permissions, or name another folder",
+            where=folder,
         ) from None
     finally:
         recover(folder)

@@ -147,8 +147,9 @@ def read(path):
         shapes = dict(tf.train.list_variables(prefix))
     if config.num_hidden_layers > len(shapes):  # before building that many layers
         raise UserError(
-            f"{path}: bert_config.json says num_hidden_layers={config.num_hidden_layers}, "
-            f"the checkpoint has {len(shapes)} variables"[:300]
+            f"bert_config.json says num_hidden_layers={config.num_hidden_layers}, "
+            f"the checkpoint has {len(shapes)} variables",
+            where=path,
         )
     sizes = [shape[0] for name, shape in shapes.items() if name.endswith(f"out_proj/bias{VALUE}")]
     pretrainer, classifiers, variables = build(config, *sizes[:1])
@@ -189,12 +190,13 @@ def restore(path, prefix, pretrainer, classifiers):
         except (tf.errors.OpError, RuntimeError, ValueError, LookupError, TypeError) as error:
             reason = " ".join(str(error).split())[:120]
             raise UserError(
-                f"{path}: does not fit bert_config.json, or is damaged: {reason}"[:300]
+                f"does not fit bert_config.json, or is damaged: {reason}", where=path
             ) from None
         return heads
     raise UserError(
-        f"{path}: is no checkpoint of Model Garden's BERT with the layers of bert_config.json; "
-        "name one of its encoder, its pretraining or its classifier"[:300]
+        "is no checkpoint of Model Garden's BERT with the layers of bert_config.json",
+        "name one of its encoder, its pretraining or its classifier",
+        where=path,
     )
 
 

@@ -110,8 +110,9 @@ def read(path):
     shapes = {name: tuple(size) for name, size in found.items() if not OPTIMIZER.search(name)}
     if config.num_hidden_layers > len(shapes):  # before building a table of that many layers
         raise UserError(
-            f"{path}: bert_config.json says num_hidden_layers={config.num_hidden_layers}, "
-            f"the checkpoint has {len(shapes)} variables"[:300]
+            f"bert_config.json says num_hidden_layers={config.num_hidden_layers}, "
+            f"the checkpoint has {len(shapes)} variables",
+            where=path,
         )
     encoder, names = open_encoder(config), variable_names(config)
     num_classes = (shapes.get("output_weights") or (1,))[0]
@@ -126,7 +127,8 @@ def read(path):
         for their in theirs:
             if shapes[their] != wanted:
                 raise UserError(
-                    f"{path}: {their} has shape {shapes[their]}, bert_config.json asks for {wanted}"
+                    f"{their} has shape {shapes[their]}, bert_config.json asks for {wanted}",
+                    where=path,
                 )
             parts.append(read_variable(reader, prefix, their))
         whole = np.concatenate(parts, -1)
@@ -134,8 +136,9 @@ def read(path):
     unused = sorted(set(shapes) - {their for name in weights for their in names[name]})
     if any(name.startswith(f"bert/encoder/layer_{config.num_hidden_layers}/") for name in unused):
         raise UserError(
-            f"{path}: has more layers than bert_config.json says "
-            f"(num_hidden_layers={config.num_hidden_layers}); correct it"
+            f"has more layers than bert_config.json says (num_hidden_layers={config.num_hidden_layers})",
+            "correct it",
+            where=path,
         )
     return Model(config, weights, Notes(missing, unused, architecture_of(weights), ()))
 

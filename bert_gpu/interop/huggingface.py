@@ -38,8 +38,8 @@ def _stated_class(path):
         return None
     if not isinstance(stated, list) or not isinstance(stated[0], str):
         raise UserError(
-            f"{path}: architectures={str(stated)[:60]} must "
-            "be a list of names such as BertForPreTraining"
+            f"architectures={str(stated)[:60]} must be a list of names such as BertForPreTraining",
+            where=path,
         )
     return stated[0]
 
@@ -48,10 +48,12 @@ def _read_labels(path):
     """Names of the classes; UserError unless they are text."""
     labels = read_json(path, model_config.A_CONFIG, model_config.NOTES_FIELDS).get("id2label")
     if labels is not None and not isinstance(labels, dict):
-        raise UserError(f"{path}: id2label must map class indices to names")
+        raise UserError("id2label must map class indices to names", where=path)
     names = model_config.read_labels(path)
     if any("\ud800" <= character <= "\udfff" for name in names for character in name):
-        raise UserError(f"{path}: id2label has a name that is not valid Unicode; rename the class")
+        raise UserError(
+            "id2label has a name that is not valid Unicode", "rename the class", where=path
+        )
     return names
 
 
@@ -82,7 +84,7 @@ def _blaming(path):
     try:
         yield
     except UserError as error:
-        raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
+        raise UserError(str(error).removeprefix("--"), where=path) from None
 
 
 def read_model(folder):
@@ -109,8 +111,9 @@ def read_model(folder):
         encoder = open_encoder(config)
     if encoder.num_groups > len(tensors):  # before building a table of that many layers
         raise UserError(
-            f"{folder}: config.json says num_hidden_layers={config.num_hidden_layers}, "
-            f"the file has {len(tensors)} tensors"
+            f"config.json says num_hidden_layers={config.num_hidden_layers}, the "
+            f"file has {len(tensors)} tensors",
+            where=folder,
         )
     every, stated, foreign = set(tensors), _stated_class(config_path), None
     architecture = family.architecture_of(stated) or stored.guess_architecture(family, every)
@@ -138,8 +141,9 @@ def read_model(folder):
     beyond = (family.layer_prefix(config.num_groups), "encoder/")
     if any(name.startswith(beyond) for name in unused):
         raise UserError(
-            f"{folder}: has more layers than config.json says "
-            f"(num_hidden_layers={config.num_hidden_layers}); correct it"
+            f"has more layers than config.json says (num_hidden_layers={config.num_hidden_layers})",
+            "correct it",
+            where=folder,
         )
     has_labels = any(f"{head}/kernel" in weights for head in LABELLED.values())
     labels = _read_labels(config_path) if has_labels else ()
@@ -159,9 +163,11 @@ def write(model, folder, options):
     config, architecture = model.config, model.notes.architecture
     if not config.has_own_encoder:
         raise UserError(
-            f"--format=huggingface: {config.encoder[:80]} is an encoder of Model Garden, which "
-            f"transformers has no class for; give {takers_of(config)} (--init_checkpoint and "
-            "fill-mask take the folder as it is)"
+            f"{config.encoder[:80]} is an encoder of Model Garden, which "
+            "transformers has no class for",
+            f"give {takers_of(config)} (--init_checkpoint and fill-mask take the folder as it is)",
+            setting="format",
+            value="huggingface",
         )
     relative = relative_of(config, architecture)
     length = model.notes.max_seq_length
@@ -251,7 +257,9 @@ def write_model(
       UserError: a weight of the architecture is missing.
     """
     if architecture not in ARCHITECTURES:
-        raise UserError(f"--architecture={architecture}: known are {', '.join(ARCHITECTURES)}")
+        raise UserError(
+            f"known are {', '.join(ARCHITECTURES)}", setting="architecture", value=architecture
+        )
     labels = _checked_labels(folder, weights, architecture, labels)
     tensors = _their_tensors(folder, family_of(config), config, weights, architecture)
     code, more = _code_for(config)
@@ -291,7 +299,7 @@ def _checked_labels(folder, weights, architecture, labels):
     num_classes = _classes_of(weights, architecture)
     labels = tuple(labels) or tuple(f"LABEL_{index}" for index in range(num_classes))
     if len(labels) != num_classes:
-        raise UserError(f"{folder}: {len(labels)} labels for {num_classes} classes")
+        raise UserError(f"{len(labels)} labels for {num_classes} classes", where=folder)
     return labels
 
 
@@ -311,7 +319,7 @@ def _their_tensors(folder, family, config, weights, architecture):
             if name.startswith("pooler/") and architecture == "BertModel":
                 continue
             raise UserError(
-                f"{folder}: {architecture} needs the weight {name}, which this model lacks"
+                f"{architecture} needs the weight {name}, which this model lacks", where=folder
             )
         array = np.asarray(weights[name], np.float32)
         assert array.shape == spec.shape, f"{name}: {array.shape}, expected {spec.shape}"

@@ -50,7 +50,10 @@ def read_start(path, flag="init_checkpoint"):
     lacking = [name for name in open_encoder(model.config).weights() if name not in model.weights]
     if lacking:
         raise UserError(
-            f"--{flag}={path}: has no weights {lacking[0]}; name a model with the whole encoder"
+            f"has no weights {lacking[0]}",
+            "name a model with the whole encoder",
+            setting=flag,
+            value=path,
         )
     return found, model
 
@@ -113,12 +116,16 @@ def transfer(config, warn, format_name=None, describe=None):
         has been written.
     """
     if is_run(config.to):  # its training holds its lock, and would lose what it writes
-        raise UserError(f"--to={config.to}: is the folder of a run; name another folder")
+        raise UserError(
+            "is the folder of a run", "name another folder", setting="to", value=config.to
+        )
     path, model = open_model(config.source, "from", config.vocab_file, config.do_lower_case)
     if os.path.realpath(path) == os.path.realpath(config.to):
-        raise UserError(f"--to={config.to}: is the model itself; name another folder")
+        raise UserError("is the model itself", "name another folder", setting="to", value=config.to)
     if is_within(path, config.to):
-        raise UserError(f"--to={config.to}: the model lies in this folder; name another folder")
+        raise UserError(
+            "the model lies in this folder", "name another folder", setting="to", value=config.to
+        )
     if model.tokenizer is None:
         warn(f"{path}: has no vocabulary; name it with --vocab_file, or the copy has none either")
     if unused := describe_unused(model.notes):

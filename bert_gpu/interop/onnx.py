@@ -81,19 +81,25 @@ def write(model, folder, options):
     encoder = open_encoder(config)
     if encoder.fixed_length:
         raise UserError(
-            f"--format=onnx: the encoder ({config.encoder}) takes rows of {encoder.fixed_length} "
-            "tokens alone; give --format=savedmodel"
+            f"the encoder ({config.encoder}) takes rows of {encoder.fixed_length} tokens alone",
+            "give --format=savedmodel",
+            setting="format",
+            value="onnx",
         )
     if model.notes.missing and architecture not in ("BertModel", "BertForPreTraining"):
         raise UserError(
-            f"--format=onnx: {architecture} needs the weight {model.notes.missing[0]}, which this "
-            "model lacks; name a model with its head"
+            f"{architecture} needs the weight {model.notes.missing[0]}, which this model lacks",
+            "name a model with its head",
+            setting="format",
+            value="onnx",
         )
     num_bytes = sum(np.size(value) for value in model.weights.values()) * 4
     if num_bytes > MOST_BYTES:
         raise UserError(
-            f"--format=onnx: {num_bytes / 1e9:.1f} GB of weights, but one file of ONNX holds 2 GB; "
-            "give --format=savedmodel"
+            f"{num_bytes / 1000000000.0:.1f} GB of weights, but one file of ONNX holds 2 GB",
+            "give --format=savedmodel",
+            setting="format",
+            value="onnx",
         )
     # As constants they would be taken for inputs.
     weights = {name: tf.Variable(value) for name, value in model.weights.items()}
@@ -132,8 +138,10 @@ def import_tf2onnx():
             import tf2onnx.convert
     except ImportError:
         raise UserError(
-            "--format=onnx: needs tf2onnx; install it with pip install 'bert-gpu[onnx]', or "
-            "pip install tf2onnx"
+            "needs tf2onnx",
+            "install it with pip install 'bert-gpu[onnx]', or pip install tf2onnx",
+            setting="format",
+            value="onnx",
         ) from None
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     return tf2onnx

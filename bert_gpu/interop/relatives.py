@@ -85,11 +85,13 @@ class Relative(typing.NamedTuple):
         model_config.check_keys(path, values, known, own)
         lacking = [name for name in (*SHARED, *self.free) if name not in values]
         if lacking:
-            raise UserError(f"{path}: has no {lacking[0]}, which {self.family.class_name} needs")
+            raise UserError(
+                f"has no {lacking[0]}, which {self.family.class_name} needs", where=path
+            )
         acts = {theirs: ours for ours, theirs in self.activations.items()}
         if str(values["hidden_act"]) not in acts:
             said = f"hidden_act={values['hidden_act']!r:.40}"
-            raise UserError(f"{path}: {said} is not supported, only {', '.join(acts)}")
+            raise UserError(f"{said} is not supported, only {', '.join(acts)}", where=path)
         act = acts[values["hidden_act"]]
         ours = {name: values[name] for name in (*SHARED, *self.free)} | self.switches
         try:
@@ -105,7 +107,7 @@ class Relative(typing.NamedTuple):
                 ),
             )
         except UserError as error:
-            raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
+            raise UserError(str(error).removeprefix("--"), where=path) from None
 
 
 # of their config.json, beside those of BERT; they change nothing of what is computed

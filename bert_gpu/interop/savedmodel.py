@@ -208,13 +208,17 @@ def write(model, folder, options):
     """
     if model.tokenizer is None:
         raise UserError(
-            "--format=savedmodel: the tokenizer is part of it, and the model has no vocabulary; "
-            "give --vocab_file"
+            "the tokenizer is part of it, and the model has no vocabulary",
+            "give --vocab_file",
+            setting="format",
+            value="savedmodel",
         )
     if model.notes.architecture in WITHOUT_SIGNATURE:
         raise UserError(
-            f"--format=savedmodel: has no signature for a {model.notes.architecture}, whose scores "
-            "are of tokens; give --format=onnx or huggingface"
+            f"has no signature for a {model.notes.architecture}, whose scores are of tokens",
+            "give --format=onnx or huggingface",
+            setting="format",
+            value="savedmodel",
         )
     if "classifier/bias" in model.weights:
         check_scores("--format=savedmodel: the model", model)
@@ -229,7 +233,7 @@ def write(model, folder, options):
         except (tf.errors.OpError, OSError) as error:
             reason = " ".join(str(error).split())[:100]
             raise UserError(
-                f"{temporary}: cannot be written ({reason}); make room there"[:300]
+                f"cannot be written ({reason})", "make room there", where=temporary
             ) from None
         contents = files_in(temporary) | (model.task or {})
         contents["README.md"] = card.readme(model, usage(signatures))

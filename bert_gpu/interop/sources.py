@@ -63,8 +63,10 @@ def find_model(path, flag):
     for folder in reversed(folders) if is_run(path) else folders:
         if (name := only_written(folder)) is not None:
             raise UserError(
-                f"--{flag}={folder[:150]}: is a model in the format {name}, which is only written "
-                "here, not read; name the model that it was made from"
+                f"is a model in the format {name}, which is only written here, not read",
+                "name the model that it was made from",
+                setting=flag,
+                value=folder[:150],
             )
         if has_model(folder):
             return folder
@@ -72,19 +74,26 @@ def find_model(path, flag):
         return path
     if os.path.isdir(os.path.join(path, "checkpoints")):
         raise UserError(
-            f"--{flag}={path}: this run is not finished, so it has "
-            f"no model/ yet; run its command again to resume it{ending_hint(path)}"[:300]
+            "this run is not finished, so it has no model/ yet",
+            f"run its command again to resume it{ending_hint(path)}",
+            setting=flag,
+            value=path,
         )
     for folder in folders:
         if (old := displaced(folder)) is not None:
             raise UserError(
-                f"--{flag}={path}: a write of {folder} was killed, "
-                f"its content is in {old}; rename that to {folder}"
+                f"a write of {folder} was killed, its content is in {old}",
+                f"rename that to {folder}",
+                setting=flag,
+                value=path,
             )
     problem = "has no config.json" if os.path.exists(path) else "no such folder"
     raise UserError(
-        f"--{flag}={path}: {problem}; make one with run_pretraining_gpu.py, "
-        f"or name a model/, run or Hugging Face BERT folder{download_hint(path)}"
+        problem,
+        "make one with run_pretraining_gpu.py, or name a model/, run or "
+        f"Hugging Face BERT folder{download_hint(path)}",
+        setting=flag,
+        value=path,
     )
 
 

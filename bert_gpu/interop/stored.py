@@ -33,8 +33,9 @@ def pop_decoder(folder, family, tensors):
     words = tensors.get(words_name)
     if decoder is not None and words is not None and not np.array_equal(decoder, words):
         raise UserError(
-            f"{folder}: {family.decoder}.weight differs from "
-            "the word embeddings; an untied decoder is not supported"
+            f"{family.decoder}.weight differs from the word embeddings",
+            "an untied decoder is not supported",
+            where=folder,
         )
 
 
@@ -42,7 +43,7 @@ def pop_zeros(folder, family, tensors):
     """Removes tensors that are 0 in models that ours can be."""
     for name in family.zeros:
         if np.any(tensors.pop(name, 0)):
-            raise UserError(f"{folder}: {name} is not 0; a model with it is not supported")
+            raise UserError(f"{name} is not 0", "a model with it is not supported", where=folder)
 
 
 def canonical(name, family):
@@ -74,9 +75,12 @@ def guess_architecture(family, names):
 def check_tensor(folder, name, tensor, shape):
     """UserError for a tensor of another shape, or with values that are no numbers."""
     if tensor.shape != shape:
-        raise UserError(f"{folder}: {name} has shape {tensor.shape}, config.json asks for {shape}")
+        raise UserError(
+            f"{name} has shape {tensor.shape}, config.json asks for {shape}", where=folder
+        )
     if not np.isfinite(tensor).all():
         raise UserError(
-            f"{folder}: {name} has values that are not finite; "
-            "the file is damaged, so download or write it again"
+            f"{name} has values that are not finite",
+            "the file is damaged, so download or write it again",
+            where=folder,
         )

@@ -24,7 +24,7 @@ def _read_bytes(path):
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})"[:300]) from None
+        raise UserError(f"cannot be read ({error.strerror})", where=path) from None
 
 
 def read_safetensors(path):
@@ -36,7 +36,7 @@ def read_safetensors(path):
         entries = safetensors.deserialize(content)
     except safetensors.SafetensorError as error:
         raise UserError(
-            f"{path}: not a complete safetensors file ({error}); get it again"[:300]
+            f"not a complete safetensors file ({error})", "get it again", where=path
         ) from None
     tensors = {}
     for name, entry in entries:
@@ -51,13 +51,13 @@ def read_safetensors(path):
             continue
         else:
             raise UserError(
-                f"{path}: tensor {name} has type {kind}; known are F16, BF16, F32 and F64"
+                f"tensor {name} has type {kind}", "known are F16, BF16, F32 and F64", where=path
             )
         tensors[name] = values.reshape(entry["shape"])
     try:
         tensor_files.check(path, tensors, tensor_files.metadata_of(content))
     except UserError as error:
-        raise UserError(f"{error}; write or get it again"[:300]) from None
+        raise UserError(error, "write or get it again") from None
     return tensors
 
 
@@ -85,7 +85,9 @@ def read_shards(folder, index, weight_map):
     for name in sorted(weight_map.keys() - tensors.keys()):
         if not name.endswith("position_ids"):  # integers, which are not read
             raise UserError(
-                f"{index}: {weight_map[name][:80]} lacks {name[:80]}; download the folder again"
+                f"{weight_map[name][:80]} lacks {name[:80]}",
+                "download the folder again",
+                where=index,
             )
     return tensors, sorted(left_out)
 
@@ -99,7 +101,9 @@ def read_tensors(folder):
     """
     if not os.path.isdir(folder):
         raise UserError(
-            f"{folder}: no such folder; a model is a folder with config.json and model.safetensors"
+            "no such folder",
+            "a model is a folder with config.json and model.safetensors",
+            where=folder,
         )
     whole, index = join(folder, "model.safetensors"), join(folder, "model.safetensors.index.json")
     if os.path.exists(whole):
@@ -111,16 +115,17 @@ def read_tensors(folder):
             for shard in weight_map.values()
         ):
             raise UserError(
-                f"{index}: has no weight_map from tensors to files beside it; download it again"
+                "has no weight_map from tensors to files beside it",
+                "download it again",
+                where=index,
             )
         return read_shards(folder, index, weight_map)
     if os.path.exists(join(folder, "pytorch_model.bin")):
         raise UserError(
-            (
-                f"{folder}: has only pytorch_model.bin; "
-                "convert it where torch and transformers are installed: "
-                'AutoModelForPreTraining.from_pretrained("FOLDER").save_pretrained("NEW", '
-                "safe_serialization=True)"
-            )[:300]
+            "has only pytorch_model.bin",
+            "convert it where torch and transformers are installed: "
+            'AutoModelForPreTraining.from_pretrained("FOLDER").save_pretrained("NEW", '
+            "safe_serialization=True)",
+            where=folder,
         )
-    raise UserError(f"{folder}: has no model.safetensors; name a folder that has one")
+    raise UserError("has no model.safetensors", "name a folder that has one", where=folder)

@@ -61,7 +61,7 @@ def read_config(path):
     file = os.path.join(os.path.dirname(prefix), CONFIG)
     if not os.path.exists(file):
         raise UserError(
-            f"{path}: a TensorFlow checkpoint without {CONFIG}; put the model's beside it"[:300]
+            f"a TensorFlow checkpoint without {CONFIG}", "put the model's beside it", where=path
         )
     config = model_config.read_config(file)
     form = read_json(file, model_config.A_CONFIG, model_config.CONFIG_FIELDS).get(GELU_FORM)
@@ -80,7 +80,7 @@ def reading(prefix):
     except (tf.errors.OpError, RuntimeError, ValueError, LookupError, TypeError, OSError) as error:
         reason = " ".join(str(error).split())[:100]
         raise UserError(
-            f"{prefix}: the checkpoint cannot be read ({reason}); copy all of its files again"[:300]
+            f"the checkpoint cannot be read ({reason})", "copy all of its files again", where=prefix
         ) from None
 
 
@@ -92,8 +92,9 @@ def architecture_of(weights: dict) -> str:
 def check_finite(prefix, name, array):
     if not np.isfinite(array).all():
         raise UserError(
-            f"{prefix}: {name} has values that are not finite; "
-            "the checkpoint is damaged, so copy or write it again"[:300]
+            f"{name} has values that are not finite",
+            "the checkpoint is damaged, so copy or write it again",
+            where=prefix,
         )
 
 
@@ -104,7 +105,10 @@ def check_classic(config, whose):
         odd.append(f"layer_norm_eps={config.layer_norm_eps}")
     if odd:
         raise UserError(
-            f"--format={whose}: its BERT has no {', '.join(odd)[:160]}; give {takers_of(config)}"
+            f"its BERT has no {', '.join(odd)[:160]}",
+            f"give {takers_of(config)}",
+            setting="format",
+            value=whose,
         )
 
 
@@ -155,7 +159,7 @@ def write_folder(model, folder, save, usage, files=()):
         except (tf.errors.OpError, OSError) as error:
             reason = " ".join(str(error).split())[:100]
             raise UserError(
-                f"{temporary}: cannot be written ({reason}); make room there"[:300]
+                f"cannot be written ({reason})", "make room there", where=temporary
             ) from None
         for name in os.listdir(temporary):
             with open(os.path.join(temporary, name), "rb") as file:

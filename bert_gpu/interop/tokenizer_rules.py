@@ -73,9 +73,9 @@ def check_tokenizer(path, do_lower_case=None):
         for key, values in rules.items():
             if key in content and content[key] not in values:
                 raise UserError(
-                    f"{folder}/{name}: {key}={content[key]!r:.40} does not cut text by BERT's "
-                    "rules, the only ones here; use the model in transformers, or remove the key "
-                    "if it is wrong"
+                    f"{folder}/{name}: {key}={content[key]!r:.40} does not cut text by "
+                    "BERT's rules, the only ones here",
+                    "use the model in transformers, or remove the key if it is wrong",
                 )
     check_whole_tokens(path)
     if do_lower_case is None:
@@ -95,8 +95,9 @@ def check_whole_tokens(path):
             if odd := [text for text in texts_of(content[key]) if text not in plain]:
                 raise UserError(
                     f"{folder_of(path)}/{name}: {key}: the added tokens "
-                    f"{', '.join(map(repr, odd))[:60]} are kept whole by the model's tokenizer and "
-                    "would be split here; remove them if no text has them, or use transformers"
+                    f"{', '.join(map(repr, odd))[:60]} are kept whole by the model's "
+                    "tokenizer and would be split here",
+                    "remove them if no text has them, or use transformers",
                 )
 
 
@@ -124,7 +125,8 @@ def check_letters(path):
     ]
     if odd:
         raise UserError(
-            f"{path}: its tokenizer has {' and '.join(odd)} with "
-            f"do_lower_case={str(is_lower).lower()}, unlike Google's rules, the only ones here; to "
-            f"use it anyway, give --{'' if is_lower else 'no'}do_lower_case"
+            f"its tokenizer has {' and '.join(odd)} with do_lower_case={str(is_lower).lower()}, "
+            "unlike Google's rules, the only ones here",
+            f"to use it anyway, give --{'' if is_lower else 'no'}do_lower_case",
+            where=path,
         )

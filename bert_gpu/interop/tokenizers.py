@@ -34,7 +34,7 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
         vocab_file = find_vocabulary(folder)
         if vocab_file is None:
             raise UserError(
-                f"{folder}/vocab.txt: no such file; name the model's vocabulary with --vocab_file"
+                f"{folder}/vocab.txt: no such file", "name the model's vocabulary with --vocab_file"
             )
     if do_lower_case is None:
         do_lower_case = folder is None or find_casing(folder).is_lower
@@ -43,8 +43,9 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
     warn_of_other_ids(vocab_file, tokenizer)
     if notes.get("vocabulary", tokenizer.identity) != tokenizer.identity:
         raise UserError(
-            f"{vocab_file}: is not the vocabulary that the model was written with (by its "
-            "tokenizer_config.json); put that one back, or name another with --vocab_file"
+            "is not the vocabulary that the model was written with (by its tokenizer_config.json)",
+            "put that one back, or name another with --vocab_file",
+            where=vocab_file,
         )
     return tokenizer
 
@@ -93,7 +94,10 @@ def tokenizer_files(tokenizer, config=None, must_open=False, max_seq_length=None
     except UserError as error:
         if must_open:
             raise UserError(
-                f"--format=huggingface: {error}; the folder can be used by bert-gpu only"
+                error,
+                "the folder can be used by bert-gpu only",
+                setting="format",
+                value="huggingface",
             ) from None
         theirs = {}
     names = {
@@ -136,8 +140,9 @@ def check_vocabulary(tokenizer, model, source, folder=None):
     own = folder and pieces < rows and find_vocabulary(folder)
     if not (open_tokenizer(own, None).vocab_size if own else 0) <= pieces <= rows:
         raise UserError(
-            f"{source}: has {pieces} pieces, the model {rows}; name the model's own with "
-            f"--vocab_file; {OWN_WORDS}"
+            f"has {pieces} pieces, the model {rows}",
+            f"name the model's own with --vocab_file; {OWN_WORDS}",
+            where=source,
         )
     if pieces < rows:
         console.warn_once(

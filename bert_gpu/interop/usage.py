@@ -87,8 +87,9 @@ def read_modules(file: str) -> dict[str, str]:
             }
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
         raise UserError(
-            f"{file}: is no list of modules of sentence-transformers; put the model's own there, "
-            "or remove it"
+            "is no list of modules of sentence-transformers",
+            "put the model's own there, or remove it",
+            where=file,
         ) from None
 
 
@@ -132,7 +133,9 @@ def check_scores(path: str, model: Model) -> None:
     means, num_scores = model.notes.problem_type, len(model.weights["classifier/bias"])
     if means != KINDS["multilabel"] and (means == "regression") != (num_scores == 1):
         raise UserError(
-            f"{path[:90]}: has {num_scores} scores and the problem_type {means}; only a regression "
-            "of one number and a choice among several classes are supported: correct problem_type "
-            "in its config.json, or take the scores from --format=onnx"
+            f"has {num_scores} scores and the problem_type {means}",
+            "only a regression of one number and a choice among several classes "
+            "are supported: correct problem_type in its config.json, or take the "
+            "scores from --format=onnx",
+            where=path[:90],
         )

@@ -193,47 +193,53 @@ class ModelConfig(Settings):
         super().__post_init__()
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
-                f"--hidden_size={self.hidden_size}: must be a multiple "
-                f"of --num_attention_heads={self.num_attention_heads}, "
-                "so that every head gets the same share"
+                f"must be a multiple of --num_attention_heads={self.num_attention_heads}, "
+                "so that every head gets the same share",
+                setting="hidden_size",
+                value=self.hidden_size,
             )
         if (
             self.position_embedding_type == "rotary"
             and self.hidden_size // self.num_attention_heads % 2
         ):
             raise UserError(
-                "--position_embedding_type=rotary: turns pairs of dimensions, so a head "
-                f"must have an even number of them, not --hidden_size={self.hidden_size} "
-                f"/ --num_attention_heads={self.num_attention_heads}"
+                "turns pairs of dimensions, so a head must have an even number of "
+                f"them, not --hidden_size={self.hidden_size} / --num_attention_heads={self.num_attention_heads}",
+                setting="position_embedding_type",
+                value="rotary",
             )
         if self.position_embedding_type == "scaled_sinusoidal" and self.embedding_width % 2:
             raise UserError(
-                "--position_embedding_type=scaled_sinusoidal: "
-                f"needs embeddings of even width, not {self.embedding_width}"
+                f"needs embeddings of even width, not {self.embedding_width}",
+                setting="position_embedding_type",
+                value="scaled_sinusoidal",
             )
         if self.hidden_act in GATED and self.intermediate_size % 2:
             raise UserError(
-                f"--intermediate_size={self.intermediate_size}: "
-                f"must be even, because --hidden_act={self.hidden_act} halves it"
+                f"must be even, because --hidden_act={self.hidden_act} halves it",
+                setting="intermediate_size",
+                value=self.intermediate_size,
             )
         if self.num_hidden_layers % self.num_groups:
             raise UserError(
-                f"--num_hidden_groups={self.num_hidden_groups}: "
-                f"must divide --num_hidden_layers={self.num_hidden_layers}, "
-                "so that every group has the same number of layers"
+                f"must divide --num_hidden_layers={self.num_hidden_layers}, so that "
+                "every group has the same number of layers",
+                setting="num_hidden_groups",
+                value=self.num_hidden_groups,
             )
         if not self.mlm_transform and self.embedding_width != self.hidden_size:
             raise UserError(
-                "--nomlm_transform: needs embeddings as wide as the encoder, "
-                f"not --embedding_size={self.embedding_size} with "
-                f"--hidden_size={self.hidden_size}, because the transform is what makes them fit"
+                f"needs embeddings as wide as the encoder, not --embedding_size={self.embedding_size} "
+                f"with --hidden_size={self.hidden_size}, because the transform is "
+                "what makes them fit",
+                setting="nomlm_transform",
             )
         if self.encoder is not None and not self.encoder.startswith(ENCODER_PREFIX):
             raise UserError(
-                (
-                    f"--encoder={self.encoder}: must be {ENCODER_PREFIX}NAME, "
-                    f"such as {ENCODER_PREFIX}albert; or drop it"
-                )[:300]
+                f"must be {ENCODER_PREFIX}NAME, such as {ENCODER_PREFIX}albert",
+                "or drop it",
+                setting="encoder",
+                value=self.encoder,
             )
 
     @property
@@ -341,7 +347,9 @@ PRESETS = {
 def preset(name, **overrides):
     """The ModelConfig of a named size, with some fields replaced."""
     if name not in PRESETS:
-        raise UserError(f"--model={name}: no such size; known are {', '.join(PRESETS)}")
+        raise UserError(
+            "no such size", f"known are {', '.join(PRESETS)}", setting="model", value=name
+        )
     return ModelConfig(**{**PRESETS[name], **overrides})
 
 
@@ -430,8 +438,9 @@ def read_config(path):
     values = read_json(path, A_CONFIG, CONFIG_FIELDS)
     if values.get("model_type") not in (None, "bert", OWN_TYPE):
         raise UserError(
-            f"{path}: model_type={values['model_type']!r:.60} is not supported, only 'bert' is; "
-            "name the folder of a BERT"
+            f"model_type={values['model_type']!r:.60} is not supported, only 'bert' is",
+            "name the folder of a BERT",
+            where=path,
         )
     check_keys(path, values, {*fields, "model_type"})
     if values.get("position_embedding_type", "") is None:
@@ -439,14 +448,13 @@ def read_config(path):
     try:
         config = ModelConfig(**{key: value for key, value in values.items() if key in fields})
     except UserError as error:
-        raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
+        raise UserError(str(error).removeprefix("--"), where=path) from None
     if values.get("model_type") == "bert" and not config.is_classic:
         said = ", ".join(f"{name}={getattr(config, name)!r}" for name in config.departures())
         raise UserError(
-            (
-                f"{path}: model_type='bert' has no {said}; "
-                f"remove model_type, or make it '{OWN_TYPE}'"
-            )[:300]
+            f"model_type='bert' has no {said}",
+            f"remove model_type, or make it '{OWN_TYPE}'",
+            where=path,
         )
     return config
 
@@ -460,7 +468,7 @@ def check_keys(path, values, known, own=None):
         value = values.get(key, accepted)
         if value != accepted and (value is not None or key not in CHECKED_KEYS):
             problem = f"{key}={value!r:.60} is not supported, only {accepted!r} is"
-            raise UserError(f"{path}: {problem}, because {reason}"[:300])
+            raise UserError(f"{problem}, because {reason}", where=path)
     if unknown := sorted({*values} - {*known, *checked} - IGNORED_KEYS):
         console.warn_once(
             f"{path}: keys that are not known are ignored, as if they changed nothing of what the "
@@ -490,7 +498,7 @@ def read_labels(path):
     try:
         return tuple(str(labels[key]) for key in sorted(labels, key=int))
     except (TypeError, ValueError):
-        raise UserError(f"{path}: id2label must map class indices to names") from None
+        raise UserError("id2label must map class indices to names", where=path) from None
 
 
 def config_bytes(config, architecture, labels=(), more=None):

@@ -377,7 +377,7 @@ class BertEncoder:
         positions = self.config.max_position_embeddings
         if length is not None and length > positions:
             raise UserError(
-                f"rows of {length} tokens, but --max_position_embeddings={positions}; raise it"
+                f"rows of {length} tokens, but --max_position_embeddings={positions}", "raise it"
             )
 
     def cudnn_obstacle(self, **conditions):

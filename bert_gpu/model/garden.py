@@ -126,30 +126,37 @@ class GardenEncoder:
         positions = self.config.max_position_embeddings
         if is_packed:
             raise UserError(
-                f"{self.flag}: attends across the sequences of packed rows; "
-                "use data of another --objective, or drop --encoder"
+                "attends across the sequences of packed rows",
+                "use data of another --objective, or drop --encoder",
+                where=self.flag,
             )
         if precision != "float32" and self.name in FLOAT32_ONLY:
             raise UserError(
-                f"--precision={precision}: {self.flag} works "
-                "only in float32; give --precision=float32"
+                f"{self.flag} works only in float32",
+                "give --precision=float32",
+                setting="precision",
+                value=precision,
             )
         if length is None:
             return
         if self.fixed_length not in (None, length):
             raise UserError(
-                f"{self.flag}: takes rows of exactly --max_position_embeddings={positions} tokens, "
-                f"but these have {length}; set it to the data's length, with --padding=fixed"
+                f"takes rows of exactly --max_position_embeddings={positions} tokens, "
+                f"but these have {length}",
+                "set it to the data's length, with --padding=fixed",
+                where=self.flag,
             )
         if length > positions:
             raise UserError(
-                f"{self.flag}: rows of {length} tokens, "
-                f"but --max_position_embeddings={positions}; raise it"
+                f"rows of {length} tokens, but --max_position_embeddings={positions}",
+                "raise it",
+                where=self.flag,
             )
         if self.name == "bigbird" and length % (block := garden_config(self).get().block_size):
             raise UserError(
-                f"{self.flag}: takes rows of a multiple of {block} tokens, not of {length}; "
-                f"give --encoder={ENCODER_PREFIX}bigbird,block_size=N, or data of another length"
+                f"takes rows of a multiple of {block} tokens, not of {length}",
+                f"give --encoder={ENCODER_PREFIX}bigbird,block_size=N, or data of another length",
+                where=self.flag,
             )
 
     def cudnn_obstacle(self, **conditions):
@@ -166,7 +173,9 @@ class GardenEncoder:
         if recompute_every or attention != "plain":
             asked = "--recompute" if recompute_every else f"--attention={attention}"
             raise UserError(
-                f"{asked}: works only with our own encoder, not with {self.flag}; drop the flag"
+                f"works only with our own encoder, not with {self.flag}",
+                "drop the flag",
+                where=asked,
             )
         return self
 
@@ -182,15 +191,16 @@ def open_encoder(config):
     flag = f"--encoder={config.encoder}"
     if name in REFUSED:
         raise UserError(
-            f"{flag}: cannot be trained here, because "
-            f"{REFUSED[name]}; choose one of {', '.join(SUPPORTED)}"
+            f"cannot be trained here, because {REFUSED[name]}",
+            f"choose one of {', '.join(SUPPORTED)}",
+            where=flag,
         )
     if name not in SUPPORTED:
-        raise UserError(f"{flag}: no such encoder; known are {', '.join(SUPPORTED)}")
+        raise UserError("no such encoder", f"known are {', '.join(SUPPORTED)}", where=flag)
     pairs = read_options(flag, encoders.EncoderConfig(type=name).get(), options)
     for field, value in pairs:
         if field in IMPURE and value:
-            raise UserError(f"{flag}: {field} is not supported here; leave it out")
+            raise UserError(f"{field} is not supported here", "leave it out", where=flag)
     return GardenEncoder(config, name, pairs)
 
 
@@ -372,9 +382,7 @@ def _build(encoder, dtype):
         except (ValueError, TypeError, ZeroDivisionError, tf.errors.OpError) as error:
             reason = " ".join(str(error).split())
             raise UserError(
-                f"{encoder.flag}: Model Garden cannot build it for this configuration: {reason}"[
-                    :300
-                ]
+                f"Model Garden cannot build it for this configuration: {reason}", where=encoder.flag
             ) from error
     assert hidden.shape == [1, length, config.hidden_size], (encoder, hidden.shape)
     owners = {}

@@ -55,7 +55,7 @@ def transfer(config, theirs, flag, shares_layers):
 
     def refuse(field, remedy):
         raise UserError(
-            f"--{field}={getattr(config, field)}: {flag} has no such switch; {remedy}"[:300]
+            f"{flag} has no such switch", remedy, setting=field, value=getattr(config, field)
         )
 
     if config.hidden_act in GATED:
@@ -98,12 +98,12 @@ def read_options(flag, theirs, options):
     for option in options:
         field, equals, text = option.partition("=")
         if field in fields and field in ours:
-            raise UserError(f"{flag}: {field} is set by the flag --{ours[field]}")
+            raise UserError(f"{field} is set by the flag --{ours[field]}", where=flag)
         if field not in own or not equals:
             raise UserError(
-                f"{flag}: {option!r} is not FIELD=VALUE; fields are {', '.join(own) or 'none'}"[
-                    :300
-                ]
+                f"{option!r} is not FIELD=VALUE",
+                f"fields are {', '.join(own) or 'none'}",
+                where=flag,
             )
         pairs.append((field, _parse(f"{flag}: {field}={text}", text, getattr(theirs, field))))
     return tuple(pairs)
@@ -124,5 +124,5 @@ def _parse(what, text, default):
     wanted = (int, float) if default is None else type(default)
     if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool):
         kind = "number" if default is None else type(default).__name__
-        raise UserError(f"{what} must be of type {kind}, like its default {default}"[:300])
+        raise UserError(f"{what} must be of type {kind}, like its default {default}")
     return value

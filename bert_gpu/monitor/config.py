@@ -46,6 +46,7 @@ class MonitorConfig(Settings):
         if re.search(r"://[^/]*@", self.mlflow_tracking_uri or ""):
             # settings are logged and stored, so that no secret may be among them
             raise UserError(
-                "--mlflow_tracking_uri: holds a name or a password before the @; leave them out "
-                "and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+                "holds a name or a password before the @",
+                "leave them out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+                setting="mlflow_tracking_uri",
             )

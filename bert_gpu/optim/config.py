@@ -72,24 +72,31 @@ class ScheduleConfig(Settings):
         warmup = f"--num_warmup_steps={self.num_warmup_steps}"
         if self.lr_schedule == "time" and self.total_training_time is None:
             raise UserError(
-                "--lr_schedule=time: needs a time budget to measure "
-                "progress by; add --total_training_time=24h or another time"
+                "needs a time budget to measure progress by",
+                "add --total_training_time=24h or another time",
+                setting="lr_schedule",
+                value="time",
             )
         if self.min_lr_ratio and self.curve == "constant":
             raise UserError(
-                f"--min_lr_ratio={self.min_lr_ratio}: "
-                "--curve=constant does not decay; drop one of the two"
+                "--curve=constant does not decay",
+                "drop one of the two",
+                setting="min_lr_ratio",
+                value=self.min_lr_ratio,
             )
         if self.num_warmup_steps and self.curve == "triangle":
-            raise UserError(f"{warmup}: --curve=triangle has its own rise; drop one of the two")
+            raise UserError(
+                "--curve=triangle has its own rise", "drop one of the two", where=warmup
+            )
         if (
             self.num_warmup_steps is not None
             and self.curve == "one_cycle"
             and self.lr_schedule == "time"
         ):
             raise UserError(
-                f"{warmup}: --curve=one_cycle by --lr_schedule=time "
-                "peaks at a share of the time; use --warmup_proportion"
+                "--curve=one_cycle by --lr_schedule=time peaks at a share of the time",
+                "use --warmup_proportion",
+                where=warmup,
             )
 
     def without_effect(self, name):

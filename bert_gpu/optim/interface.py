@@ -71,5 +71,5 @@ def check_expression(settings, field):
         re.compile(expression)
     except re.error as error:
         raise UserError(
-            f"--{field}={expression[:150]}: not a regular expression: {error}"
+            f"not a regular expression: {error}", setting=field, value=expression[:150]
         ) from error

@@ -99,4 +99,4 @@ def scale_learning_rate(learning_rate, global_batch_size, reference_batch_size, 
         return learning_rate * math.sqrt(ratio)
     if scaling == "none":
         return learning_rate
-    raise UserError(f"--lr_scaling={scaling}: must be one of linear, sqrt, none")
+    raise UserError("must be one of linear, sqrt, none", setting="lr_scaling", value=scaling)

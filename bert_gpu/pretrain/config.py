@@ -84,7 +84,9 @@ class PretrainSettings(RunSettings):
         for name, value in self.architecture.items():
             if name not in fields:
                 raise UserError(
-                    f"architecture: unknown field {name!r}; known are {', '.join(fields)}"[:300]
+                    f"unknown field {name!r}",
+                    f"known are {', '.join(fields)}",
+                    where="architecture",
                 )
             if problem := complaint(fields[name], value):
                 raise UserError(problem)
@@ -100,8 +102,9 @@ def check_predictions(config, num_predictions):
     if config.max_predictions_per_seq not in (None, num_predictions):
         flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
         raise UserError(
-            f"{flag}: the data has {num_predictions} per row; "
-            f"give --max_predictions_per_seq={num_predictions}, or build the data again"
+            f"the data has {num_predictions} per row",
+            f"give --max_predictions_per_seq={num_predictions}, or build the data again",
+            where=flag,
         )
 
 
@@ -140,7 +143,9 @@ def resolve_model(settings, max_seq_length, vocab_size, kind, stored=None):
     run, architecture = settings.run, settings.architecture
     if run.model is not None and run.bert_config_file is not None:
         raise UserError(
-            f"--model={run.model} and --bert_config_file={run.bert_config_file}: give one of them"
+            "give one of them",
+            setting="model",
+            value=f"{run.model} and --bert_config_file={run.bert_config_file}",
         )
     if run.start is not None:
         source = f"--init_checkpoint={run.start}"
@@ -167,14 +172,15 @@ def resolve_model(settings, max_seq_length, vocab_size, kind, stored=None):
             else "they must be equal"
         )
         raise UserError(
-            f"{source}: a vocabulary of {model.vocab_size}, but that "
-            f"of the data has {vocab_size} pieces; {remedy}"
+            f"a vocabulary of {model.vocab_size}, but that of the data has {vocab_size} pieces",
+            remedy,
+            where=source,
         )
     if max_seq_length > model.max_position_embeddings:
         raise UserError(
-            f"max_position_embeddings={model.max_position_embeddings}: "
-            f"fewer than the {max_seq_length} tokens of the data's rows; "
-            "raise it, or build the data with a smaller --max_seq_length"
+            f"max_position_embeddings={model.max_position_embeddings}: fewer than "
+            f"the {max_seq_length} tokens of the data's rows",
+            "raise it, or build the data with a smaller --max_seq_length",
         )
     return model
 
@@ -230,6 +236,7 @@ def check_continues(given, model, folder):
         if name not in NOT_IN_WEIGHTS and meant(name, value) != meant(name, there):
             its = "" if flag == f"--{name}={value}" else f"has {name}={value}, but "
             raise UserError(
-                f"{flag}: {its}the weights in {folder} are of {name}={there}; drop the flag, or "
-                "name another --init_checkpoint"
+                f"{its}the weights in {folder} are of {name}={there}",
+                "drop the flag, or name another --init_checkpoint",
+                where=flag,
             )

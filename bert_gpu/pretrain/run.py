@@ -35,7 +35,9 @@ def pretrain(settings, console=None, clock=time.monotonic):
     check_monitoring(settings.monitor)
     if run.do_train is False and not run.do_eval:
         raise UserError(
-            "--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest checkpoint"
+            "leaves nothing to do",
+            "add --do_eval to evaluate the newest checkpoint",
+            setting="nodo_train",
         )
     trains = bool(run.do_train or not run.do_eval)
     workers = join_workers(settings.devices)
@@ -233,11 +235,16 @@ def evaluate(settings, dataset, folder, stored, console, clock):
     found = folder.newest_whole(console.warn) if stored else None
     if found is None:
         raise UserError(
-            f"--output_dir={settings.run.output_dir}: holds no checkpoint to evaluate; train first"
+            "holds no checkpoint to evaluate",
+            "train first",
+            setting="output_dir",
+            value=settings.run.output_dir,
         )
     if dataset.validation is None:
         raise UserError(
-            "--do_eval: the data has no validation records; name some with --eval_input_file"
+            "the data has no validation records",
+            "name some with --eval_input_file",
+            setting="do_eval",
         )
     progress, values = found
     state = TrainState(

@@ -67,14 +67,16 @@ def open_vocabulary(settings, dataset):
     path = vocab_file or os.path.join(dataset.folder, info.vocab_file)
     if vocab_file is None and not os.path.exists(path):
         raise UserError(
-            f"{dataset.folder}/dataset.json: names the vocabulary {info.vocab_file[:60]}, which is "
-            "missing; put it back, or build the data again"
+            f"{dataset.folder}/dataset.json: names the vocabulary "
+            f"{info.vocab_file[:60]}, which is missing",
+            "put it back, or build the data again",
         )
     tokenizer = open_tokenizer(path, info.do_lower_case)
     if tokenizer.identity != info.tokenizer:
         raise UserError(
-            f"{path}: not the vocabulary that {dataset.folder} was built with (by its "
-            "dataset.json); rebuild the data, or name the right one"
+            f"not the vocabulary that {dataset.folder} was built with (by its dataset.json)",
+            "rebuild the data, or name the right one",
+            where=path,
         )
     return tokenizer
 
@@ -103,8 +105,10 @@ def checked_encoder(inputs, dataset, model, devices):
     encoder.check(dataset.max_seq_length, devices.precision, is_packed=dataset.schema.is_packed)
     if encoder.fixed_length is not None and inputs.padding != "fixed":
         raise UserError(
-            f"--encoder={model.encoder}: takes rows of one length only; "
-            f"use --padding=fixed, not --padding={inputs.padding}"
+            "takes rows of one length only",
+            f"use --padding=fixed, not --padding={inputs.padding}",
+            setting="encoder",
+            value=model.encoder,
         )
     return encoder
 
@@ -155,8 +159,9 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
             fresh += [f"{name} from {shared} on"] if shared < len(ours) else []
         else:
             raise UserError(
-                f"{flag}: its {name} has shape {theirs.shape}, the model's "
-                f"{ours.shape}; give the flags that it was trained with"
+                f"its {name} has shape {theirs.shape}, the model's {ours.shape}",
+                "give the flags that it was trained with",
+                where=flag,
             )
     changed = [
         f"{name}={values[name]} instead of {value}"
@@ -186,11 +191,11 @@ def check_same_vocabulary(folder, model, vocab, flag, console):
         lowered = "lower-cased" if casing.is_lower else "not lower-cased"
         problem = f"{flag}: its text was {lowered}, unlike that of the data"
         if not casing.guess:
-            raise UserError(f"{problem}; {build}")
+            raise UserError(problem, build)
         console.warn(f"{problem} ({casing.guess}); {build}")
     if models.load_tokenizer(folder, None, vocab.do_lower_case).identity != vocab.identity:
         raise UserError(
-            f"{flag}: its {os.path.basename(path)} is not the vocabulary of the data; {build}"
+            f"its {os.path.basename(path)} is not the vocabulary of the data", build, where=flag
         )
     models.check_vocabulary(vocab, model, path)
     return f"vocabulary {os.path.basename(path)} ({models.describe_tokenizer(vocab, folder)})"

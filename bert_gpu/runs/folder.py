@@ -75,8 +75,10 @@ class RunFolder:
             )
         if os.path.exists(self.path) and any(map(self._is_foreign, os.listdir(self.path))):
             raise UserError(
-                f"--output_dir={self.path}: exists, "
-                "is not empty and holds no run; name another folder"
+                "exists, is not empty and holds no run",
+                "name another folder",
+                setting="output_dir",
+                value=self.path,
             )
         return None
 
@@ -91,8 +93,10 @@ class RunFolder:
         for name in ("input_file", "data_dir"):
             if fields and isinstance(free, dict) and name in free and name not in fields:
                 raise UserError(
-                    f"--output_dir={self.path}: holds a run of another script (one with "
-                    f"--{name}); name another folder"
+                    f"holds a run of another script (one with --{name})",
+                    "name another folder",
+                    setting="output_dir",
+                    value=self.path,
                 )
 
     @contextlib.contextmanager
@@ -223,7 +227,7 @@ class RunFolder:
             return found
         if problems:
             raise UserError(
-                f"{problems[0]}"[:230] + "; none before it is whole; --overwrite starts over"
+                f"{problems[0]}"[:230], "none before it is whole; --overwrite starts over"
             )
         return None
 
@@ -335,4 +339,4 @@ def check_resumable(folder, stored, settings, fields=None, recipe=None):
         while len(shown) > 1 and len(start + "; ".join(shown) + end) > 280:
             shown.pop()
         more = f"; and {len(changed) - len(shown)} more" if len(shown) < len(changed) else ""
-        raise UserError((start + "; ".join(shown))[: 300 - len(more + end)] + more + end)
+        raise UserError(f"{(start + '; '.join(shown))[: 300 - len(more + end)]}{more}{end}")

@@ -47,7 +47,7 @@ def parse_line(line, where, remedy="correct or remove it"):
     except (ValueError, RecursionError) as error:
         problem = f"not valid JSON ({error})"
     if problem:
-        raise UserError(f"{where}: {problem}; {remedy}"[:300])
+        raise UserError(problem, remedy, where=where)
     return values
 
 

@@ -91,8 +91,9 @@ def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, repo
             mark_repeats(np.fromfile(path, HASHED), is_duplicate)
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot be used to look for duplicates "
-            f"({error.strerror}); {archives.write_remedy(error)}"
+            f"cannot be used to look for duplicates ({error.strerror})",
+            archives.write_remedy(error),
+            where=folder,
         ) from None
     finally:
         remove_buckets(folder)

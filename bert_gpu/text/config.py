@@ -44,10 +44,9 @@ class TextFormat(Settings):
         super().__post_init__()
         if not re.fullmatch("[a-z]{2,3}(-[a-z]+)?", self.language):
             raise UserError(
-                (
-                    f"--language={self.language}: must be an ISO "
-                    "639 code in lower case, such as en, de or zh"
-                )[:300]
+                "must be an ISO 639 code in lower case, such as en, de or zh",
+                setting="language",
+                value=self.language,
             )
 
     @property
@@ -72,7 +71,10 @@ def check_ray_address(address):
     """UserError for an address that names this machine alone."""
     if address == "local":
         raise UserError(
-            "--ray_address=local: one machine needs no Ray; leave the flag out, and all cores work"
+            "one machine needs no Ray",
+            "leave the flag out, and all cores work",
+            setting="ray_address",
+            value="local",
         )
 
 
@@ -122,11 +124,13 @@ class VocabConfig(Settings):
         check_ray_address(self.ray_address)
         for flag, path in (("vocab_file", self.vocab_file), ("sp_model_file", self.sp_model_file)):
             if path == "":
-                raise UserError(f"--{flag}=: needs the name of a file")
+                raise UserError("needs the name of a file", setting=flag, value="")
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
             raise UserError(
-                f"--sp_model_file={self.sp_model_file}: needs "
-                "--tokenization=SentencePiece; give that too, or drop this flag"
+                "needs --tokenization=SentencePiece",
+                "give that too, or drop this flag",
+                setting="sp_model_file",
+                value=self.sp_model_file,
             )
 
     @property

@@ -125,12 +125,14 @@ def find_files(patterns):
         others |= rest
         if not files:
             raise UserError(
-                f"{pattern[:200]}: no such file; check the path (the pattern matches nothing){hint}"
+                "no such file",
+                f"check the path (the pattern matches nothing){hint}",
+                where=pattern[:200],
             )
         for path in sorted(files):
             paths.setdefault(path if "://" in path else os.path.realpath(path), path)
     if not paths:
-        raise UserError("no input file is named; give one or more, separated by commas")
+        raise UserError("no input file is named", "give one or more, separated by commas")
     for path in paths.values():
         check_regular(path)
     return sorted(paths.values()), sorted(others.difference(paths.values()))
@@ -142,11 +144,12 @@ def no_text(folder, others):
     if not others:
         endings = " ".join("*" + ending for ending in FOLDER_ENDINGS)
         return UserError(
-            f"{shown}: is a folder with none of {endings} below it; name the files"[:300]
+            f"is a folder with none of {endings} below it", "name the files", where=shown
         )
     return UserError(
-        f"{shown}: is a folder with files of other kinds only ({endings_of(others)}); "
-        f"{TO_TEXT}, as {os.path.basename(shown)}/*"[:300]
+        f"is a folder with files of other kinds only ({endings_of(others)})",
+        f"{TO_TEXT}, as {os.path.basename(shown)}/*",
+        where=shown,
     )
 
 
@@ -209,7 +212,7 @@ def no_document(names, text_format):
     others = f", nor have the other {len(names) - 1:,} files" if len(names) > 1 else ""
     lines = "one sentence a line is needed, and a blank line between documents"
     needed = lines if text_format.has_sentence_lines else "lines with text are needed"
-    return UserError(f"{names[0]}: has no document{others}; {needed}"[:300])
+    return UserError(f"has no document{others}", needed, where=names[0])
 
 
 def plan_windows(paths, window_bytes, text_formats, names=None, least=1, report=None):
@@ -331,9 +334,9 @@ def read_content(block):
 
 def changed(path):
     return UserError(
-        f"{path}: changed while it was being read; run the command again when nothing writes to it"[
-            :300
-        ]
+        "changed while it was being read",
+        "run the command again when nothing writes to it",
+        where=path,
     )
 
 
@@ -371,7 +374,7 @@ def scan_file(path, block_bytes, first_document, text_format, name, report=None)
             found = find_documents(lines, in_document, text_format)
         except BadLine as error:
             raise UserError(
-                f"{shortened_path(name)}: line {num_lines + error.index + 1} {error.problem}"
+                f"line {num_lines + error.index + 1} {error.problem}", where=name
             ) from None
         begins, in_document = found.begins, found.in_document
         # how many documents, bytes, and bytes of text of these lines are in blocks already
@@ -422,11 +425,10 @@ def readable(name):
     try:
         yield
     except (FileNotFoundError, tf.errors.NotFoundError):
-        raise UserError(f"{shortened_path(name)}: no such file; check the path") from None
+        raise UserError("no such file", "check the path", where=name) from None
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
-            f"{shortened_path(name)}: cannot be read ({type(error).__name__}); name a readable "
-            "text file"
+            f"cannot be read ({type(error).__name__})", "name a readable text file", where=name
         ) from None
 
 

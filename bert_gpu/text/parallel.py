@@ -148,8 +148,8 @@ class Processes:
                     yield future.result()
         except concurrent.futures.process.BrokenProcessPool:
             raise UserError(
-                "a worker process was killed, most often because "
-                "memory ran out; give a smaller --num_workers"
+                "a worker process was killed, most often because memory ran out",
+                "give a smaller --num_workers",
             ) from None
         except BaseException:  # nothing waits for what they do
             for process in set(multiprocessing.active_children()) - others:

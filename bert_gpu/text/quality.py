@@ -368,5 +368,5 @@ class Warner:
     def __call__(self, warnings):
         for text in warnings:
             if self.strict:
-                raise UserError(f"--strict: {text}")
+                raise UserError(text, setting="strict")
             self.console.warn(text)

@@ -46,8 +46,10 @@ def connect(address, num_workers=None):
         import ray
     except ImportError as error:
         raise UserError(
-            f"--ray_address={address}: needs the package ray; pip install 'bert-gpu[ray]' here and "
-            "on each node, or leave it out"
+            "needs the package ray",
+            "pip install 'bert-gpu[ray]' here and on each node, or leave it out",
+            setting="ray_address",
+            value=address,
         ) from error
     if ray.is_initialized():
         yield RayPool(ray, num_workers)
@@ -90,8 +92,10 @@ def open_cluster(ray, address):
         except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
             problem = str(error).strip().rpartition("\n")[2] or type(error).__name__
     raise UserError(
-        f"--ray_address={address}: no Ray cluster answers ({problem.rstrip('.')[:120]}); start one "
-        "with `ray start --head`, or leave the flag out"
+        f"no Ray cluster answers ({problem.rstrip('.')[:120]})",
+        "start one with `ray start --head`, or leave the flag out",
+        setting="ray_address",
+        value=address,
     )
 
 
@@ -184,9 +188,10 @@ class RayPool:
         """
         if num_losses > MOST_LOSSES:
             raise UserError(
-                f"--ray_address: a task was lost with {num_losses} workers "
-                f"({type(error).__name__}), most often because memory ran out; give fewer tasks at "
-                "a time with --num_workers, then repeat the command"
+                f"a task was lost with {num_losses} workers ({type(error).__name__}), "
+                "most often because memory ran out",
+                "give fewer tasks at a time with --num_workers, then repeat the command",
+                setting="ray_address",
             ) from error
         self.num_losses += 1
         if time.monotonic() - self.warned >= LOOK_SECONDS:
@@ -253,8 +258,9 @@ def run_task(place, function, task):
     node = socket.gethostname()
     if bert_gpu.__version__ != place["version"]:
         raise UserError(
-            f"--ray_address: node {node} has bert-gpu {bert_gpu.__version__}, and this is "
-            f"{place['version']}; install the same version there"
+            f"node {node} has bert-gpu {bert_gpu.__version__}, and this is {place['version']}",
+            "install the same version there",
+            setting="ray_address",
         )
     [reference] = function
     if reference not in held:

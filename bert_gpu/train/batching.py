@@ -64,8 +64,8 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
     wanted = resumed["global_batch_size"] if resumed else config.global_batch_size
     if resumed is None and wanted is not None and config.gradient_accumulation_steps is not None:
         raise UserError(
-            "--global_batch_size and --gradient_accumulation_steps: "
-            "each derives the other; give one of them"
+            "--global_batch_size and --gradient_accumulation_steps: each derives the other",
+            "give one of them",
         )
     if wanted is None:
         accumulation = config.gradient_accumulation_steps or 1
@@ -87,8 +87,9 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
                     else f"train on a number that divides it, such as {fits}"
                 )
             raise UserError(
-                f"{name} is not a multiple of {held} "
-                f"(--train_batch_size={config.train_batch_size} x {num_replicas}); {remedy}"
+                f"{name} is not a multiple of {held} (--train_batch_size={config.train_batch_size} "
+                f"x {num_replicas})",
+                remedy,
             )
     reference = config.lr_reference_batch_size or config.train_batch_size * accumulation
     peak = scale_learning_rate(learning_rate, held * accumulation, reference, config.lr_scaling)

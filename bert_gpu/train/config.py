@@ -181,15 +181,17 @@ class CadenceConfig(Settings):
         super().__post_init__()
         if self.eval_steps is not None and self.validation_epochs is not None:
             raise UserError(
-                f"--eval_steps={self.eval_steps} and "
-                f"--validation_epochs={self.validation_epochs}: give one of them"
+                "give one of them",
+                setting="eval_steps",
+                value=f"{self.eval_steps} and --validation_epochs={self.validation_epochs}",
             )
         for name in ("validation_marks", "finetune_time_markers"):
             shares(name, getattr(self, name))
         if self.profile_steps and self.profiled is None:
             raise UserError(
-                f"--profile_steps={','.join(self.profile_steps)}: must be two rising numbers of "
-                "steps, FIRST,LAST, such as 100,110"
+                "must be two rising numbers of steps, FIRST,LAST, such as 100,110",
+                setting="profile_steps",
+                value=",".join(self.profile_steps),
             )
 
     @property
@@ -208,8 +210,9 @@ def shares(name, texts):
         values = [math.nan]
     if not all(0 < value <= 1 for value in values):
         raise UserError(
-            f"--{name}={','.join(texts)}: must be numbers "
-            "above 0 and at most 1, separated by commas"
+            "must be numbers above 0 and at most 1, separated by commas",
+            setting=name,
+            value=",".join(texts),
         )
     return values
 
@@ -284,15 +287,19 @@ class EndingConfig(Settings):
         """
         if self.best_metric not in values:
             raise UserError(
-                f"--best_metric={self.best_metric}: the validation reports "
-                f"{', '.join(values)}; name one of these"
+                f"the validation reports {', '.join(values)}",
+                "name one of these",
+                setting="best_metric",
+                value=self.best_metric,
             )
         value = values[self.best_metric]
         if is_first and value is None:
             raise UserError(
-                f"--best_metric={self.best_metric}: is not defined on the validation data, as F1 "
-                "and AUC are not where a class is missing; validate on other data, or name another "
-                f"metric ({', '.join(name for name in values if values[name] is not None)})"[:300]
+                "is not defined on the validation data, as F1 and AUC are not where "
+                "a class is missing",
+                f"validate on other data, or name another metric ({', '.join(name for name in values if values[name] is not None)})",
+                setting="best_metric",
+                value=self.best_metric,
             )
         return value if value is None or self.best_metric.endswith("loss") else -value
 
@@ -329,8 +336,8 @@ class RunSettings:
         for name, kind in self.kinds().items():
             if not isinstance(getattr(self, name), kind):
                 raise UserError(
-                    f"{type(self).__name__}: {name} must be a {kind.__name__}, "
-                    f"not a {type(getattr(self, name)).__name__}"
+                    f"{name} must be a {kind.__name__}, not a {type(getattr(self, name)).__name__}",
+                    where=type(self).__name__,
                 )
 
     @classmethod

@@ -42,7 +42,7 @@ def choose_attention(
         length=max_seq_length,
     )
     if problem and config.attention == "cudnn":
-        raise UserError(f"--attention=cudnn: {problem}, or give --attention=plain")
+        raise UserError(f"{problem}, or give --attention=plain", setting="attention", value="cudnn")
     return "plain" if problem else "cudnn"
 
 
@@ -161,15 +161,19 @@ def choose_micro_batch(share_of, num_replicas, global_batch_size=None):
         if not sizes:
             fits = max(n for n in range(1, num_replicas + 1) if global_batch_size % n == 0)
             raise UserError(
-                f"--train_batch_size=auto: a global batch of {global_batch_size} cannot be divided "
-                f"among {num_replicas} GPUs; train on {fits} of them, or in a new run give another "
-                "--global_batch_size"
+                f"a global batch of {global_batch_size} cannot be divided among "
+                f"{num_replicas} GPUs",
+                f"train on {fits} of them, or in a new run give another --global_batch_size",
+                setting="train_batch_size",
+                value="auto",
             )
     largest = largest_that_fits(share_of, sizes)
     if largest is None:
         raise UserError(
-            "--train_batch_size=auto: not even one sequence fits; "
-            "try --recompute, --optimizer=adamw8bit (with muon: --muon_rest=adamw8bit) "
-            "or a smaller --model"
+            "not even one sequence fits",
+            "try --recompute, --optimizer=adamw8bit (with muon: "
+            "--muon_rest=adamw8bit) or a smaller --model",
+            setting="train_batch_size",
+            value="auto",
         )
     return largest

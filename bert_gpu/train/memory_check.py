@@ -62,8 +62,10 @@ def compare(needs, where, available):
         return
     largest = max(needs, key=lambda need: need.num_bytes)
     raise UserError(
-        f"this run needs at least {in_words(total)}, and {where} has {in_words(available)}: "
-        f"{largest.what} take {in_words(largest.num_bytes)}; {largest.remedy}"[:300]
+        f"this run needs at least {in_words(total)}, and {where} has "
+        f"{in_words(available)}: {largest.what} take "
+        f"{in_words(largest.num_bytes)}",
+        largest.remedy,
     )
 
 

@@ -99,12 +99,16 @@ def open_run(output_dir, overwrite, trains=True, fields=None, start=None, worker
     folder = open_folder(output_dir, workers)
     if trains and start is not None and is_inside(start, output_dir):
         raise UserError(
-            f"--init_checkpoint={start}: training writes to that folder; "
-            f"name another --output_dir than {output_dir}"
+            "training writes to that folder",
+            f"name another --output_dir than {output_dir}",
+            setting="init_checkpoint",
+            value=start,
         )
     if overwrite and not trains:
         raise UserError(
-            "--overwrite: would remove what is evaluated here; add --do_train, or drop the flag"
+            "would remove what is evaluated here",
+            "add --do_train, or drop the flag",
+            setting="overwrite",
         )
     with folder.reserved() if trains and folder.is_known() else contextlib.nullcontext():
         if overwrite:
@@ -273,8 +277,10 @@ def check_layers(optimizer, state):
         name.startswith("layer_") for name in state.weights
     ):
         raise UserError(
-            f"--layer_lr_decay={optimizer.layer_lr_decay:g}: the weights of this encoder are not "
-            "known by layers; drop the flag"
+            "the weights of this encoder are not known by layers",
+            "drop the flag",
+            setting="layer_lr_decay",
+            value=f"{optimizer.layer_lr_decay:g}",
         )
 
 
@@ -299,9 +305,10 @@ def check_progress(session, job, progress):
     """
     if job.num_steps is not None and progress.step > job.num_steps:
         raise UserError(
-            f"--output_dir={session.folder.path}: its run has done {progress.step} "
-            f"steps, more than the {job.num_steps} asked for; raise --num_train_steps, "
-            "name another folder, or --overwrite starts over"
+            f"its run has done {progress.step} steps, more than the {job.num_steps} asked for",
+            "raise --num_train_steps, name another folder, or --overwrite starts over",
+            setting="output_dir",
+            value=session.folder.path,
         )
     progress.compare_by(session.settings.ending.best_metric)
 
@@ -367,8 +374,10 @@ def check_still_new(folder):
     """UserError when another process has written a run since the folder was looked at."""
     if folder.stored() is not None:
         raise UserError(
-            f"--output_dir={folder.path}: another process has just written "
-            "a run there; repeat the same command, or name another folder"
+            "another process has just written a run there",
+            "repeat the same command, or name another folder",
+            setting="output_dir",
+            value=folder.path,
         )
 
 
@@ -474,7 +483,7 @@ def export_end(session, progress):
             state.assign(folder.restore(step))
         except UserError as error:
             remedy = "remove its folder, and repeat the command to export the last one"
-            raise UserError(f"{error}, which is the best checkpoint; {remedy}") from error
+            raise UserError(f"{error}, which is the best checkpoint", remedy) from error
         console.say(
             f"model/ holds the weights of step {step}, which has the best validation "
             f"{ending.best_metric}"
@@ -499,8 +508,8 @@ def restore(state, folder, warn):
         state.assign(values)
     except (KeyError, ValueError) as error:
         raise UserError(
-            f"{folder.path}: the checkpoint of step "
-            f"{progress.step} does not fit the model ({error})"
+            f"the checkpoint of step {progress.step} does not fit the model ({error})",
+            where=folder.path,
         ) from error
     return progress
 
@@ -545,14 +554,16 @@ def plan_run(session):
         )
     if stored and batch.global_batch_size not in (None, plan.global_batch_size):
         raise UserError(
-            f"--global_batch_size={batch.global_batch_size}: "
-            f"the run in {session.folder.path} has {plan.global_batch_size}"
+            f"the run in {session.folder.path} has {plan.global_batch_size}",
+            setting="global_batch_size",
+            value=batch.global_batch_size,
         )
     unit = plan.micro_batch_size * plan.num_replicas
     if stored and is_ramped and stored.get("unit_size", unit) != unit:
         raise UserError(
-            f"--train_batch_size={plan.micro_batch_size}: a run with a batch "
-            f"ramp must keep GPUs x micro-batch = {stored['unit_size']}"
+            f"a run with a batch ramp must keep GPUs x micro-batch = {stored['unit_size']}",
+            setting="train_batch_size",
+            value=plan.micro_batch_size,
         )
     return plan
 
@@ -569,8 +580,10 @@ def choose_size(session, rows):
         return size
     if session.workers.count > 1:
         raise UserError(
-            "--train_batch_size=auto: tries what fits on one machine; start the command on one "
-            "of them, and give all of them the number that it finds"
+            "tries what fits on one machine",
+            "start the command on one of them, and give all of them the number that it finds",
+            setting="train_batch_size",
+            value="auto",
         )
     return fill_memory(session, rows, wanted)
 

@@ -138,8 +138,10 @@ def frozen_names(weight_names, expressions):
         first_layers = re.fullmatch(r"layers:(\d+)", expression)
         if first_layers and int(first_layers[1]) > num_layers:
             raise UserError(
-                f"--freeze={expression}: the model has fewer layers "
-                f"of its own weights; give at most layers:{num_layers}"
+                "the model has fewer layers of its own weights",
+                f"give at most layers:{num_layers}",
+                setting="freeze",
+                value=expression,
             )
         try:
             if first_layers:
@@ -156,15 +158,21 @@ def frozen_names(weight_names, expressions):
                 }
         except re.error as error:
             raise UserError(
-                f"--freeze={expression}: is not a valid regular expression "
-                f"({error}); correct it, or use embeddings or layers:K"
+                f"is not a valid regular expression ({error})",
+                "correct it, or use embeddings or layers:K",
+                setting="freeze",
+                value=expression,
             ) from error
         if not found:
             raise UserError(
-                f"--freeze={expression}: no weight has such a name; "
-                "use embeddings, layers:K or a regular expression"
+                "no weight has such a name",
+                "use embeddings, layers:K or a regular expression",
+                setting="freeze",
+                value=expression,
             )
         frozen |= found
     if frozen == set(weight_names):
-        raise UserError(f"--freeze={','.join(expressions)}: leaves nothing to train; freeze less")
+        raise UserError(
+            "leaves nothing to train", "freeze less", setting="freeze", value=",".join(expressions)
+        )
     return frozen

@@ -36,7 +36,7 @@ def import_drawing():
         from bert_gpu.watch import drawing
     except ImportError as error:
         raise UserError(
-            f"report: needs the package {DRAWER}; pip install 'bert-gpu[report]'"
+            f"needs the package {DRAWER}", "pip install 'bert-gpu[report]'", where="report"
         ) from error
     return drawing
 
@@ -163,9 +163,9 @@ def check_output(path):
     """UserError for an output that cannot be written, or is a file of somebody else."""
     flag = f"--output={path}"
     if not path.endswith((".html", ".htm")):
-        raise UserError(f"{flag}: must end in .html; pictures are written beside it")
+        raise UserError("must end in .html", "pictures are written beside it", where=flag)
     if os.path.isdir(path):
-        raise UserError(f"{flag}: is a folder; name a file in it, such as report.html")
+        raise UserError("is a folder", "name a file in it, such as report.html", where=flag)
     check_writable(os.path.dirname(os.path.abspath(path)), flag)
     check_ours(path)
 
@@ -178,7 +178,7 @@ def check_ours(path):
             start = file.read(MARK_BYTES)
         if b"bert-gpu" not in start:
             raise UserError(
-                f"{path}: exists and was not written by `report`; name another --output"
+                "exists and was not written by `report`", "name another --output", where=path
             )
 
 

@@ -122,15 +122,18 @@ def find_runs(paths):
     found = []
     for path in paths:
         if not path:
-            raise UserError("report: a folder's name is empty; name the --output_dir of a run")
+            raise UserError(
+                "a folder's name is empty", "name the --output_dir of a run", where="report"
+            )
         if not os.path.isdir(path):
             problem = "is not a folder" if os.path.exists(path) else "no such folder"
-            raise UserError(f"{path[:150]}: {problem}; name the --output_dir of a run")
+            raise UserError(problem, "name the --output_dir of a run", where=path[:150])
         below = find_below(path)
         if not below:
             raise UserError(
-                f"{path[:150]}: holds no run (no {RUN}), nor do the folders in it; "
-                "name the --output_dir of a run"
+                f"holds no run (no {RUN}), nor do the folders in it",
+                "name the --output_dir of a run",
+                where=path[:150],
             )
         found += below
     return distinct(found)
@@ -248,8 +251,9 @@ def check_ended(path):
         if file.read() == b"\n":
             return
     raise UserError(
-        f"{path}: is missing or does not end with a whole line, though the run is finished; "
-        "restore the file"
+        "is missing or does not end with a whole line, though the run is finished",
+        "restore the file",
+        where=path,
     )
 
 

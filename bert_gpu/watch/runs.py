@@ -27,10 +27,12 @@ def find(path):
     may be one. UserError when there is no such folder.
     """
     if not path:
-        raise UserError("runs: the folder's name is empty; name one that holds runs, such as runs")
+        raise UserError(
+            "the folder's name is empty", "name one that holds runs, such as runs", where="runs"
+        )
     if not os.path.isdir(path):
         problem = "is not a folder" if os.path.exists(path) else "no such folder"
-        raise UserError(f"{path[:150]}: {problem}; name one that holds runs")
+        raise UserError(problem, "name one that holds runs", where=path[:150])
     return distinct(find_below(path))
 
 
@@ -108,7 +110,7 @@ def last_lines(path):
                 break
         else:
             if not any(found.values()):
-                raise UserError(f"{path}: no whole line in its last {MAX_BYTES >> 20} MiB")
+                raise UserError(f"no whole line in its last {MAX_BYTES >> 20} MiB", where=path)
     return found[False], found[True]
 
 

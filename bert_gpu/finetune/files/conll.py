@@ -143,9 +143,9 @@ class TaggedExamples(Loaded):
         self.id = None
         if self.label is None and self.needs_label:
             raise UserError(
-                f"{shortened_path(self.path)}: "
-                f"its lines have one column; a word and its tag are needed, with "
-                "white space between them"
+                "its lines have one column",
+                "a word and its tag are needed, with white space between them",
+                where=self.path,
             )
 
     def _first_line(self):
@@ -160,9 +160,9 @@ class TaggedExamples(Loaded):
         first = next((one for one in words() if one[1][0] != "#"), None) or next(words(), None)
         if first is None:
             raise UserError(
-                f"{shortened_path(self.path)}: "
-                f"has no sentence; lines with a word and its tag are needed, and a "
-                "blank line behind each sentence"
+                "has no sentence",
+                "lines with a word and its tag are needed, and a blank line behind each sentence",
+                where=self.path,
             )
         cells, self.separator = cells_of(first[1]), "\t" if "\t" in first[1] else " "
         self.width = first[0], len(self.columns or cells)
@@ -204,14 +204,13 @@ class TaggedExamples(Loaded):
             if len(cells) != self.width[1]:
                 where = "--columns names" if self.columns else f"line {self.width[0]} has"
                 raise UserError(
-                    f"{shortened_path(self.path)}: "
-                    f"line {line} has {len(cells)} columns, {where} {self.width[1]}; "
-                    "a word is one line, and a blank line ends a sentence"
+                    f"line {line} has {len(cells)} columns, {where} {self.width[1]}",
+                    "a word is one line, and a blank line ends a sentence",
+                    where=self.path,
                 )
             if self.label is not None and not cells[self.label]:
                 raise UserError(
-                    f"{shortened_path(self.path)}: "
-                    f"line {line} has an empty tag; every word needs one"
+                    f"line {line} has an empty tag", "every word needs one", where=self.path
                 )
             begin = begin if rows else line
             rows.append(cells)
@@ -241,8 +240,9 @@ class TaggedExamples(Loaded):
                 tags = [self._named(line, tag) for tag in self._list(line, cells, self.label)]
                 if len(tags) != len(words) or "" in tags:
                     raise UserError(
-                        f"{shortened_path(self.path)}: line {line} has {len(words)} words and "
-                        f"{sum(map(bool, tags))} tags; every word needs one"
+                        f"line {line} has {len(words)} words and {sum(map(bool, tags))} tags",
+                        "every word needs one",
+                        where=self.path,
                     )
             if words:
                 rows = [list(pair) for pair in zip(words, tags or words, strict=True)]
@@ -267,9 +267,10 @@ class TaggedExamples(Loaded):
             return tag
         if not 0 <= int(tag) < len(self.names):
             raise UserError(
-                f"{shortened_path(self.path)}: "
                 f"line {line} has the tag {tag}, and its schema names the tags 0 to "
-                f"{len(self.names) - 1}; correct it, or of a file to predict drop the column"
+                f"{len(self.names) - 1}",
+                "correct it, or of a file to predict drop the column",
+                where=self.path,
             )
         return self.names[int(tag)]
 

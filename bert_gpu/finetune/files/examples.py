@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bert_gpu.base.errors import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.finetune.files.tables import DIALECTS, Part, Table, class_names, hash_of, share_of
 from bert_gpu.finetune.tasks.labels import check_cells, read_labels, with_separator
 from bert_gpu.finetune.tasks.problem_types import (
@@ -83,14 +83,12 @@ class Loaded:
     def check_some(self, count):
         """UserError when none of the file's rows belong to the Source."""
         if not count and self.source.part == Part():
-            raise UserError(
-                f"{shortened_path(self.path)}: has no examples; name a file that has some"
-            )
+            raise UserError("has no examples", "name a file that has some", where=self.path)
         if not count:
             raise UserError(
-                f"{shortened_path(self.path)}: "
-                f"no row of it belongs to the {self.source.stem} examples; "
-                "give them a larger share, or a file of their own"
+                f"no row of it belongs to the {self.source.stem} examples",
+                "give them a larger share, or a file of their own",
+                where=self.path,
             )
 
 
@@ -226,7 +224,7 @@ class Examples(Loaded):
     def _drop_labels(self, problem, remedy, is_expected=False):
         """Takes the file for one without labels, and says so; UserError where they are needed."""
         if self.needs_label:
-            raise UserError(f"{shortened_path(self.path)}: {problem}; {remedy}")
+            raise UserError(problem, remedy, where=self.path)
         self.label, self.has_labels, self.label_codes = None, False, None
         self.warnings += () if is_expected else (f"{problem}; there are no metrics",)
 
@@ -302,9 +300,10 @@ def check_alike(task, examples):
     for part in examples:
         if pairs and not part.has_pairs:
             raise UserError(
-                f"{shortened_path(part.path)}: line 1 has no column {shortened(task.text_b)!r}, "
-                f"but {shortened(os.path.basename(pairs[0].path))} has; add it, or name the "
-                "column with --text_b (--text_b= for single sentences)"
+                f"line 1 has no column {shortened(task.text_b)!r}, but "
+                f"{shortened(os.path.basename(pairs[0].path))} has",
+                "add it, or name the column with --text_b (--text_b= for single sentences)",
+                where=part.path,
             )
 
 
@@ -323,25 +322,26 @@ def check_header(table, task, needs_label):
             3: (first, second, task.label),
         }.get(len(header), (first, "..."))
         raise UserError(
-            f"{shortened_path(table.path)}: "
-            f"line 1 ({shortened(', '.join(header))}) seems to be a row, not a "
-            f"header; name the {len(header)} columns with "
-            f"--columns={','.join(map(shortened, names))}"
+            f"line 1 ({shortened(', '.join(header))}) seems to be a row, not a header",
+            f"name the {len(header)} columns with --columns={','.join(map(shortened, names))}",
+            where=table.path,
         )
     rows = (cells for _, cells in itertools.islice(table.rows(), FEW_ROWS))
     flags = [name for name, *cells in zip(header, *rows, strict=True) if FLAGS.issuperset(cells)]
     if needs_label and task.label not in header and len(flags) > 1:
         raise UserError(
-            f"{shortened_path(table.path)}: line 1 has no column {shortened(task.label)!r}, but "
-            f"{len(flags)} of 0 and 1 ({shortened(', '.join(flags))}); name in one column, between "
-            "commas, those with 1, and give --task_kind=multilabel"
+            f"line 1 has no column {shortened(task.label)!r}, but {len(flags)} of "
+            f"0 and 1 ({shortened(', '.join(flags))})",
+            "name in one column, between commas, those with 1, and give --task_kind=multilabel",
+            where=table.path,
         )
     single = TASKS["single"]
     if task.text_a == TASKS["pairs"].text_a not in header and single.text_a in header:
         raise UserError(
-            f"{shortened_path(table.path)}: line 1 has no column {task.text_a!r} (it has "
-            f"{shortened(', '.join(header))}); for single texts give --task_name=single, else name "
-            "your columns with --text_a and --text_b"
+            f"line 1 has no column {task.text_a!r} (it has {shortened(', '.join(header))})",
+            "for single texts give --task_name=single, else name your columns "
+            "with --text_a and --text_b",
+            where=table.path,
         )
 
 
@@ -356,11 +356,12 @@ def find_column(path, header, name, flag):
         return header.index(name)
     if name in header:
         raise UserError(
-            f"{shortened_path(path)}: "
-            f"line 1 has {header.count(name)} columns called {shortened(name)!r}; rename all but "
-            "one"
+            f"line 1 has {header.count(name)} columns called {shortened(name)!r}",
+            "rename all but one",
+            where=path,
         )
     raise UserError(
-        f"{shortened_path(path)}: line 1 has no column {shortened(name)!r} (it has "
-        f"{shortened(', '.join(header), 80)}); name yours with --{flag}"
+        f"line 1 has no column {shortened(name)!r} (it has {shortened(', '.join(header), 80)})",
+        f"name yours with --{flag}",
+        where=path,
     )

@@ -59,8 +59,8 @@ def with_data_of_run(config, phases, model):
         name = f"{split}_file" if f"{split}_file" in named else "data_dir"
         if name in named and not files.exists(named[name]):
             raise UserError(
-                f"--{name} is needed: {shortened(os.path.dirname(model))} was trained with "
-                f"--{name}={shortened(named[name])}, which is not there"
+                f"--{name} is needed: {shortened(os.path.dirname(model))} was trained "
+                f"with --{name}={shortened(named[name])}, which is not there"
             )
     how = {name: free[name] for name in SPLIT if free.get(name) and not getattr(config, name)}
     if "columns" in how:
@@ -133,8 +133,10 @@ def find_sources(task, config, split):
     if not found:
         share = ", or give a share of the training file, --dev_share=.1" if split == "dev" else ""
         raise UserError(
-            f"--data_dir={shortened_path(config.data_dir)}: has no {stem}.{endings}; add one, name "
-            f"another folder, name the file with --{split}_file{share}"
+            f"has no {stem}.{endings}",
+            f"add one, name another folder, name the file with --{split}_file{share}",
+            setting="data_dir",
+            value=shortened_path(config.data_dir),
         )
     return found
 
@@ -143,15 +145,16 @@ def check_folder(path):
     if not tf.io.gfile.isdir(path):
         problem = "is a file, not a folder" if tf.io.gfile.exists(path) else "no such folder"
         raise UserError(
-            f"--data_dir={shortened_path(path)}: "
-            f"{problem}; name the one that holds train.tsv, dev.tsv and "
-            "test.tsv, or name files (--train_file)"
+            problem,
+            "name the one that holds train.tsv, dev.tsv and test.tsv, or name files (--train_file)",
+            setting="data_dir",
+            value=shortened_path(path),
         )
 
 
 def check_file(path, flag):
     if not files.exists(path):
-        raise UserError(f"--{flag}={shortened_path(path)}: no such file; name one")
+        raise UserError("no such file", "name one", setting=flag, value=shortened_path(path))
     return path
 
 
@@ -159,15 +162,17 @@ def check_shares(config):
     """UserError for shares that leave nothing, or that compete with a file."""
     if config.dev_share + config.test_share >= 1:
         raise UserError(
-            f"--dev_share={config.dev_share:g} --test_share={config.test_share:g}: leave nothing "
-            "to train on; give smaller ones"
+            "leave nothing to train on",
+            "give smaller ones",
+            setting="dev_share",
+            value=f"{config.dev_share:g} --test_share={config.test_share:g}",
         )
     for split in ("dev", "test"):
         share, file = getattr(config, f"{split}_share"), getattr(config, f"{split}_file")
         if share and file:
             raise UserError(
-                f"--{split}_file={shortened_path(file)}: there is --{split}_share={share:g}, too; "
-                "give one of them"
+                f"--{split}_file={shortened_path(file)}: there is --{split}_share={share:g}, too",
+                "give one of them",
             )
 
 
@@ -182,7 +187,10 @@ def standard_input_spooled(config):
         return
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError(
-            "--predict_file=-: nothing is piped to standard input; give a file, or pipe one"
+            "nothing is piped to standard input",
+            "give a file, or pipe one",
+            setting="predict_file",
+            value="-",
         )
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "standard-input")

@@ -96,8 +96,9 @@ class Questions(Loaded):
             for question in found:
                 if question.id in seen:
                     raise UserError(
-                        f"{shortened_path(self.path)}: two questions have the id "
-                        f"{question.id[:60]!r}; every one needs its own"
+                        f"two questions have the id {question.id[:60]!r}",
+                        "every one needs its own",
+                        where=self.path,
                     )
                 seen.add(question.id)
             self.questions += [
@@ -185,9 +186,7 @@ class Questions(Loaded):
 
     def _refused(self, where, problem):
         where = f"{where} " if where else ""
-        return UserError(
-            f"{shortened_path(self.path)}: {where}{problem}; SQuAD's form is {EXAMPLE}"
-        )
+        return UserError(f"{where}{problem}", f"SQuAD's form is {EXAMPLE}", where=self.path)
 
     def _place(self):
         """Sets the `start` of each answer to its character; questions without it are left out."""

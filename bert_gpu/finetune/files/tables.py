@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from bert_gpu.base import files
 from bert_gpu.base.environment import Later
-from bert_gpu.base.errors import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.finetune.tasks.table import ENDINGS
 from bert_gpu.text.formats.containers import CONVERT, decoded_lines
 from bert_gpu.text.formats.encodings import check_plain
@@ -78,8 +78,7 @@ class Table:
         self.notes = (QUOTES,) if self.kind == "tsv" and are_enclosing(path) else ()
         if next(self.rows(), None) is None:
             raise UserError(
-                f"{shortened_path(path)}: "
-                f"has no examples; a header line and at least one row are needed"
+                "has no examples", "a header line and at least one row are needed", where=path
             )
 
     def rows(self):
@@ -119,9 +118,9 @@ class Table:
                 line = reader.line_num + 1  # a quoted cell may span several lines
         except csv.Error as error:
             raise UserError(
-                f"{shortened_path(self.path)}: "
-                f"line {line} is not valid {self.kind.upper()} ({error}); check its "
-                "quotes"
+                f"line {line} is not valid {self.kind.upper()} ({error})",
+                "check its quotes",
+                where=self.path,
             ) from None
         self._finish(digest)
 
@@ -133,11 +132,11 @@ class Table:
         self.is_headed = self.names is None or self.expected <= set(titles)
         if not self.is_headed and len(cells) != len(self.names):
             raise UserError(
-                f"{shortened_path(self.path)}: "
                 f"line 1 has {len(cells)} columns and is no header (it lacks "
-                f"{shortened(min(self.expected - set(titles)))!r}); --columns must name each "
-                "column, and "
-                f"{len(self.names)} are named: {shortened(', '.join(self.names))}"
+                f"{shortened(min(self.expected - set(titles)))!r})",
+                f"--columns must name each column, and {len(self.names)} are named: "
+                f"{shortened(', '.join(self.names))}",
+                where=self.path,
             )
         return titles if self.is_headed else list(self.names)
 
@@ -146,9 +145,9 @@ class Table:
         if not self.skips_broken:
             where = "the header" if self.is_headed else "its first line"
             raise UserError(
-                f"{shortened_path(self.path)}: "
-                f"line {line} has {num_cells} columns, {where} {len(self.header)}; "
-                f"{REMEDIES[self.kind]}"
+                f"line {line} has {num_cells} columns, {where} {len(self.header)}",
+                REMEDIES[self.kind],
+                where=self.path,
             )
         self.num_skipped += 1
         return ()
@@ -178,9 +177,9 @@ class Table:
 
     def _refused(self, line, problem):
         return UserError(
-            f"{shortened_path(self.path)}: {'line' if self.kind == 'jsonl' else 'object'} {line} "
-            f"{problem}; each is an object such as "
-            '{"text_a": "...", "label": "1"}, with the keys of the first'
+            f"{'line' if self.kind == 'jsonl' else 'object'} {line} {problem}",
+            'each is an object such as {"text_a": "...", "label": "1"}, with the keys of the first',
+            where=self.path,
         )
 
     def _parquet_rows(self):
@@ -199,7 +198,7 @@ class Table:
         except (pyarrow.ArrowException, OSError) as error:
             problem = " ".join(str(error).split())[:100]
             raise UserError(
-                f"{shortened_path(self.path)}: cannot be read ({problem}); copy it again"
+                f"cannot be read ({problem})", "copy it again", where=self.path
             ) from None
         digest = hashlib.sha256()
         for _ in read_pieces(self.path, digest):
@@ -236,9 +235,10 @@ def check_delimiter(path, line, kind):
     if found is not None:
         shown = "a tab" if found == "\t" else repr(found)
         raise UserError(
-            f"{shortened_path(path)}: "
-            f"line 1 has {shown} between its columns ({line[:40]!r}), and a .{kind} has "
-            f"{SEPARATED[kind]}; {OTHER_DELIMITERS[found]}"
+            f"line 1 has {shown} between its columns ({line[:40]!r}), and a .{kind} "
+            f"has {SEPARATED[kind]}",
+            OTHER_DELIMITERS[found],
+            where=path,
         )
 
 
@@ -248,9 +248,7 @@ def settled_digest(path, digest, before):
     """
     found = digest.hexdigest()
     if before not in (None, found):
-        raise UserError(
-            f"{shortened_path(path)}: has changed while it was read; repeat the command"
-        )
+        raise UserError("has changed while it was read", "repeat the command", where=path)
     return found
 
 
@@ -312,7 +310,7 @@ def read_pieces(path, digest):
     except (tf.errors.OpError, OSError) as error:
         reason = "it is a folder" if tf.io.gfile.isdir(path) else getattr(error, "message", error)
         raise UserError(
-            f"{shortened_path(path)}: cannot be read ({shortened(reason)}); a table is needed"
+            f"cannot be read ({shortened(reason)})", "a table is needed", where=path
         ) from None
 
 

@@ -104,5 +104,5 @@ def check_texts_only(settings, task_name):
     ):
         if getattr(config, name) and name not in settings.flexible:
             raise UserError(
-                f"--{name}: applies to text classification only, not to {task_name}; drop it"
+                f"applies to text classification only, not to {task_name}", "drop it", setting=name
             )

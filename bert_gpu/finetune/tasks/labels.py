@@ -115,8 +115,9 @@ def check_cells(path: str, lines: dict[str, int], labels: tuple[str, ...]) -> li
     for cell in cells:
         if are_one_hot or (cell[0] + cell[-1] in ("[]", "{}") and listed_labels(cell) is None):
             raise UserError(
-                f"{path}: line {lines[cell]} has {shortened(repr(cell))}, "
-                f"{'a one-hot vector, which names no labels' if are_one_hot else 'no list'}; write "
-                'the names of its labels, such as a,b or ["a", "b"]'
+                f"line {lines[cell]} has {shortened(repr(cell))}, "
+                f"{'a one-hot vector, which names no labels' if are_one_hot else 'no list'}",
+                'write the names of its labels, such as a,b or ["a", "b"]',
+                where=path,
             )
     return [label for label in labels if any(one in label for one in SEPARATORS)]

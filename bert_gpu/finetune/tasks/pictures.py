@@ -25,8 +25,9 @@ def check_pictures():
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "--pictures: needs the package matplotlib; pip install 'bert-gpu[report]', or leave "
-            "the flag out"
+            "needs the package matplotlib",
+            "pip install 'bert-gpu[report]', or leave the flag out",
+            setting="pictures",
         ) from error
 
 

@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from bert_gpu.base.environment import Later
-from bert_gpu.base.errors import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened
 
 tf = Later("tensorflow")
 heads = Later("bert_gpu.finetune.tasks.heads")
@@ -128,8 +128,10 @@ class Regression(ProblemType):
             value = number_in(label)
             if value is None or abs(value) > float(np.finfo(np.float32).max):
                 raise UserError(
-                    f"{examples.path}: line {line} has the label {label[:40]!r}, which is no "
-                    "number, as a regression needs; correct it, or drop --task_kind=regression"
+                    f"line {line} has the label {label[:40]!r}, which is no number, as a "
+                    "regression needs",
+                    "correct it, or drop --task_kind=regression",
+                    where=examples.path,
                 )
             values.append(value)
         return np.array(values, np.float32)[examples.label_codes]
@@ -203,8 +205,10 @@ def check_plain_loss(config, task):
     for flag in ("label_smoothing", "class_weights", "positive_label"):
         if getattr(config, flag):
             raise UserError(
-                f"--{flag}={getattr(config, flag)}: applies to classification only, not to "
-                f"{task.kind}; drop it"
+                f"applies to classification only, not to {task.kind}",
+                "drop it",
+                setting=flag,
+                value=getattr(config, flag),
             )
 
 
@@ -229,8 +233,9 @@ def choose_positive(labels: tuple[str, ...], named: str | None) -> str | None:
     """
     if named is not None and (named not in labels or len(labels) != 2):
         raise UserError(
-            f"--positive_label={named[:60]}: must be one of two classes, and the classes are "
-            f"{', '.join(labels)}"[:300]
+            f"must be one of two classes, and the classes are {', '.join(labels)}",
+            setting="positive_label",
+            value=named[:60],
         )
     if named is not None or len(labels) != 2:
         return named
@@ -289,6 +294,8 @@ def unknown_label(examples, line, label, labels):
     owner = examples.task.name if examples.task.labels else "its schema"
     owner = "the training file" if examples.task.kind == "tagging" else owner
     return UserError(
-        f"{shortened_path(examples.path)}: line {line} has the label {label[:40]!r}, which {owner} "
-        f"does not have (it has {shortened(', '.join(labels))}); correct it, or leave its rows out"
+        f"line {line} has the label {label[:40]!r}, which {owner} does not "
+        f"have (it has {shortened(', '.join(labels))})",
+        "correct it, or leave its rows out",
+        where=examples.path,
     )

@@ -109,8 +109,11 @@ def encode(examples, problem_type, start, settings, max_seq_length, folder):
     tokens, questions = settings.tokens, examples.questions
     if max_seq_length < tokens.max_query_length + 4:
         raise UserError(
-            f"--max_seq_length={max_seq_length}: leaves no room beside a question of "
-            f"--max_query_length={tokens.max_query_length} tokens; raise it, or lower that"
+            f"leaves no room beside a question of --max_query_length={tokens.max_query_length} "
+            "tokens",
+            "raise it, or lower that",
+            setting="max_seq_length",
+            value=max_seq_length,
         )
     ids, begins, ends = DiskArray(folder), DiskArray(folder), DiskArray(folder)
     lengths, firsts, rows = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)], []

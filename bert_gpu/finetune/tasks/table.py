@@ -199,7 +199,9 @@ def find_task(name):
     for known, task in TASKS.items():
         if bare(known) == bare(name):
             return task
-    raise UserError(f"--task_name={name[:60]}: no such task; known are {', '.join(TASKS)}, all")
+    raise UserError(
+        "no such task", f"known are {', '.join(TASKS)}, all", setting="task_name", value=name[:60]
+    )
 
 
 def find_folder(task, data_dir):

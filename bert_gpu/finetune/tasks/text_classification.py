@@ -59,15 +59,19 @@ def class_weights(text, labels, examples):
         absent = [label for label, number in zip(labels, numbers, strict=True) if not number]
         if absent:
             raise UserError(
-                f"--class_weights=balanced: {examples.path} has no example of {absent[0][:40]!r}; "
-                "give the weights as numbers"
+                f"{examples.path} has no example of {absent[0][:40]!r}",
+                "give the weights as numbers",
+                setting="class_weights",
+                value="balanced",
             )
         return tuple(len(examples) / (len(labels) * int(number)) for number in numbers)
     weights = [problem_types.number_in(part) for part in text.split(",")]
     if len(weights) != len(labels) or any(weight is None or weight <= 0 for weight in weights):
         raise UserError(
-            f"--class_weights={text[:60]}: must be balanced, or {len(labels)} numbers above 0, of "
-            f"the classes {', '.join(labels)}"[:300]
+            f"must be balanced, or {len(labels)} numbers above 0, of the classes "
+            f"{', '.join(labels)}",
+            setting="class_weights",
+            value=text[:60],
         )
     return tuple(weights)
 

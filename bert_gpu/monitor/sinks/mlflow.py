@@ -112,8 +112,10 @@ def check_mlflow(experiment, uri):
     """UserError when the package is missing, or it is not said where the runs go."""
     if tracking_uri(uri) is None:
         raise UserError(
-            f"--mlflow_experiment={experiment}: name the server with --mlflow_tracking_uri=http://"
-            "HOST:PORT or MLFLOW_TRACKING_URI, or a folder as file:mlruns"
+            "name the server with --mlflow_tracking_uri=http://HOST:PORT or "
+            "MLFLOW_TRACKING_URI, or a folder as file:mlruns",
+            setting="mlflow_experiment",
+            value=experiment,
         )
     # folders need this since MLflow 3
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -121,8 +123,10 @@ def check_mlflow(experiment, uri):
         import mlflow  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f"--mlflow_experiment={experiment}: needs the package mlflow; "
-            "pip install 'bert-gpu[mlflow]', or leave it out"
+            "needs the package mlflow",
+            "pip install 'bert-gpu[mlflow]', or leave it out",
+            setting="mlflow_experiment",
+            value=experiment,
         ) from error
 
 

@@ -77,8 +77,10 @@ def check_wandb(project, mode):
         import wandb
     except ImportError as error:
         raise UserError(
-            f"--wandb_project={project}: needs the package wandb; "
-            "pip install 'bert-gpu[wandb]', or leave it out"
+            "needs the package wandb",
+            "pip install 'bert-gpu[wandb]', or leave it out",
+            setting="wandb_project",
+            value=project,
         ) from error
     if mode == "online":
         try:
@@ -98,10 +100,10 @@ def is_network(error):
 def cannot_start(project, error):
     reason = " ".join(str(error).split())[:120]
     return UserError(
-        (
-            f"--wandb_project={project}: Weights & Biases cannot start "
-            f"({reason}); run `wandb login`, or use --wandb_mode=offline"
-        )[:300]
+        f"Weights & Biases cannot start ({reason})",
+        "run `wandb login`, or use --wandb_mode=offline",
+        setting="wandb_project",
+        value=project,
     )
 
 

@@ -169,7 +169,7 @@ def write_spool(pieces, target, name):
                 f"the archive is corrupt ({' '.join(str(error).split())[:80]}); "
                 "copy it again, or rename it if it is not compressed"
             )
-        raise UserError(f"{name}: {problem}"[:300]) from None
+        raise UserError(problem, where=name) from None
     finally:
         if created_folder and os.path.exists(folder) and not os.listdir(folder):
             os.rmdir(folder)

@@ -10,7 +10,7 @@ import csv
 import itertools
 import json
 
-from bert_gpu.base.errors import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8
 from bert_gpu.text.formats.plain import BadLine, text_of_record
 
@@ -76,15 +76,15 @@ def table_texts(pieces, field, name, kind):
         for row in reader:
             if row and len(row) != len(header):
                 raise UserError(
-                    f"{shortened_path(name)}: "
-                    f"line {line} has {len(row)} columns, but the first line names "
-                    f"{len(header)}; {REMEDIES[kind]}"
+                    f"line {line} has {len(row)} columns, but the first line names {len(header)}",
+                    REMEDIES[kind],
+                    where=name,
                 )
             yield row[column] if row else ""
             line = reader.line_num + 1  # a quoted cell may span several lines
     except csv.Error as error:
         raise UserError(
-            f"{shortened_path(name)}: line {line} is not valid {kind} ({error}); check its quotes"
+            f"line {line} is not valid {kind} ({error})", "check its quotes", where=name
         ) from None
 
 
@@ -92,8 +92,9 @@ def check_header(header, name, field):
     """UserError when the first line of a table seems to be a row: a cell is as long as a text."""
     if any(len(title) > MOST_TITLE or title.count(" ") > MOST_SPACES for title in header):
         raise UserError(
-            f"{shortened_path(name)}: has no column {field[:50]!r}, and line 1 seems to be text, "
-            f"not a header; add a first line that names the columns"
+            f"has no column {field[:50]!r}, and line 1 seems to be text, not a header",
+            "add a first line that names the columns",
+            where=name,
         )
 
 
@@ -103,9 +104,10 @@ def check_delimiter(header, name, kind):
         if len(header) == 1 and delimiter in header[0] and not (kind, delimiter) == ("tsv", "\t"):
             shown = "a tab" if delimiter == "\t" else repr(delimiter)
             raise UserError(
-                f"{shortened_path(name)}: "
-                f"its columns are separated by {shown} ({header[0][:40]!r}), and those of "
-                f"{kind} by {'commas' if kind == 'csv' else 'tabs'}; {remedy}"
+                f"its columns are separated by {shown} ({header[0][:40]!r}), and "
+                f"those of {kind} by {'commas' if kind == 'csv' else 'tabs'}",
+                remedy,
+                where=name,
             )
 
 
@@ -140,7 +142,7 @@ def json_texts(pieces, field, name):
     buffer, position, index, is_last, head = "", 0, 0, False, b""
 
     def refuse(problem):
-        raise UserError(f"{shortened_path(name)}: object {index + 1} {problem}")
+        raise UserError(f"object {index + 1} {problem}", where=name)
 
     def more():
         nonlocal buffer, position, is_last, head
@@ -171,7 +173,7 @@ def json_texts(pieces, field, name):
                 continue
             if in_array:
                 problem = f"the array is not closed after object {index}; the file is truncated"
-                raise UserError(f"{shortened_path(name)}: {problem}, so copy it again")
+                raise UserError(f"{problem}, so copy it again", where=name)
             return
         if not in_array and (num_arrays or index == 0) and buffer[position] == "[":
             in_array, num_arrays, position = True, num_arrays + 1, position + 1
@@ -182,7 +184,7 @@ def json_texts(pieces, field, name):
         if num_arrays and not in_array:
             problem = f"something follows the array after object {index}"
             remedy = "the file must be arrays of objects, or objects in a row"
-            raise UserError(f"{shortened_path(name)}: {problem}; {remedy}")
+            raise UserError(problem, remedy, where=name)
         try:
             record, position = scan(buffer, position)
         except (ValueError, RecursionError):
@@ -207,13 +209,11 @@ def column_texts(path, field, name, columns):
                 yield from (text or "" for text in column.slice(first, ROWS_PER_BATCH).to_pylist())
     except UnicodeDecodeError:
         raise UserError(
-            f"{shortened_path(name)}: a text is not UTF-8; write the file anew, with texts in UTF-8"
+            "a text is not UTF-8", "write the file anew, with texts in UTF-8", where=name
         ) from None
     except (pyarrow.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())[:100]
-        raise UserError(
-            f"{shortened_path(name)}: cannot be read ({problem}); copy it again"
-        ) from None
+        raise UserError(f"cannot be read ({problem})", "copy it again", where=name) from None
 
 
 def parquet_columns(path, field, name):
@@ -257,8 +257,9 @@ def check_column(schema, field, name):
     is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
     if not any(is_kind(value) for is_kind in is_text):
         raise UserError(
-            f"{shortened_path(name)}: the column {field[:50]!r} holds no strings "
-            f"({shortened(kind)}); name the column with the text by --text_column"
+            f"the column {field[:50]!r} holds no strings ({shortened(kind)})",
+            "name the column with the text by --text_column",
+            where=name,
         )
 
 
@@ -266,15 +267,16 @@ def check_single(name, field, names):
     """UserError when several columns have the name of the one with the text."""
     if names.count(field) > 1:
         raise UserError(
-            f"{shortened_path(name)}: "
-            f"has {names.count(field)} columns {field[:50]!r}; rename all but the one with "
-            "the text, or name another by --text_column"
+            f"has {names.count(field)} columns {field[:50]!r}",
+            "rename all but the one with the text, or name another by --text_column",
+            where=name,
         )
 
 
 def no_column(name, field, names):
     shown = shortened(", ".join(names) or "none")
     return UserError(
-        f"{shortened_path(name)}: "
-        f"has no column {field[:50]!r}; give --text_column=NAME (the columns are: {shown})"
+        f"has no column {field[:50]!r}",
+        f"give --text_column=NAME (the columns are: {shown})",
+        where=name,
     )

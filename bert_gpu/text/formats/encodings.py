@@ -5,7 +5,7 @@ UTF-32 by their byte order marks. Other encodings have no mark; WINDOWS-1252, th
 stands for them.
 """
 
-from bert_gpu.base.errors import UserError, shortened_path
+from bert_gpu.base.errors import UserError
 
 # magic bytes: its name, the ending under which text is unpacked here, what unpacks it anywhere
 ARCHIVES = {
@@ -48,9 +48,7 @@ def check_plain(name, head, endings=()):
     """
     if document := kind_of_document(head):
         kind, command = document
-        raise UserError(
-            f"{shortened_path(name)}: is {kind}, not plain text; extract it, as with {command}"
-        )
+        raise UserError(f"is {kind}, not plain text", f"extract it, as with {command}", where=name)
     magic = next((magic for magic in ARCHIVES if head.startswith(magic)), None)
     if magic is None or (magic == b"BZh" and head[BZIP2_BLOCK[0]] != BZIP2_BLOCK[1]):
         return check_zeros(name, head)
@@ -58,7 +56,7 @@ def check_plain(name, head, endings=()):
     remedy = f"unpack it ({command})"
     if ending in endings and not name.lower().endswith(ending):
         remedy = f"give its name the ending {ending}, or {remedy}"
-    raise UserError(f"{shortened_path(name)}: is a {kind} archive, not plain text; {remedy}")
+    raise UserError(f"is a {kind} archive, not plain text", remedy, where=name)
 
 
 def check_zeros(name: str, head: bytes) -> None:
@@ -67,8 +65,9 @@ def check_zeros(name: str, head: bytes) -> None:
     if not has_mark and len(head) > 8 and 0.3 < head.count(0) / len(head) < 0.6:
         encoding = "UTF-16LE" if head[1::2].count(0) > head[::2].count(0) else "UTF-16BE"
         raise UserError(
-            f"{shortened_path(name)}: seems to be {encoding} without a byte order mark; convert "
-            f"it: iconv -f {encoding} -t UTF-8 FILE > NEW"
+            f"seems to be {encoding} without a byte order mark",
+            f"convert it: iconv -f {encoding} -t UTF-8 FILE > NEW",
+            where=name,
         )
 
 
@@ -98,4 +97,4 @@ def not_utf8(name, where, head=b""):
         remedy = f"the file is {found}, so convert it: {command}"
     else:
         remedy = f"convert the file from its encoding; if that is {COMMONEST}: {command}"
-    return UserError(f"{shortened_path(name)}: {problem}; {remedy}")
+    return UserError(problem, remedy, where=name)

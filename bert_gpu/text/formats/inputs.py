@@ -132,11 +132,13 @@ def without_own(names, patterns, is_own):
     left_out = [name for name in names if is_own(name)]
     named = patterns.split(",") if isinstance(patterns, str) else patterns
     for name in sorted({part.strip() for part in named}.intersection(left_out)):
-        raise UserError(f"--input_file={name}: was written by bert-gpu and is not text"[:300])
+        raise UserError("was written by bert-gpu and is not text", setting="input_file", value=name)
     if left_out and len(left_out) == len(names):
         raise UserError(
-            f"--input_file={left_out[0]}: was written by bert-gpu, "
-            "and so was every other file found; name files with text"[:300]
+            "was written by bert-gpu, and so was every other file found",
+            "name files with text",
+            setting="input_file",
+            value=left_out[0],
         )
     return [name for name in names if name not in set(left_out)], left_out
 
@@ -164,7 +166,7 @@ def kind_by_name(path, name):
     ending = os.path.splitext(plain)[1].lower()
     kind = BY_NAME.get(ending)
     if kind in ("parquet", "arrow") and archives.is_compressed(path):
-        raise UserError(f"{name}: unpack it first; {ending} is compressed inside"[:300])
+        raise UserError("unpack it first", f"{ending} is compressed inside", where=name)
     if ending == ".json":
         text = read_head(path, name).decode("utf-8", "ignore").lstrip("\ufeff \t\r\n")
         # an object a line, under this name too; an array, or objects over several lines
@@ -244,5 +246,10 @@ def read_standard_input(input_file, spool):
     if corpus.STANDARD_INPUT not in map(str.strip, input_file.split(",")):
         return None, False
     if sys.stdin is None or sys.stdin.isatty():
-        raise UserError("--input_file=-: nothing is piped to standard input; give a file, or pipe")
+        raise UserError(
+            "nothing is piped to standard input",
+            "give a file, or pipe",
+            setting="input_file",
+            value="-",
+        )
     return archives.spool_standard_input(sys.stdin.buffer, spool)

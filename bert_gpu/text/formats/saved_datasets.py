@@ -33,9 +33,11 @@ def tables(folder, names):
         found = None
     if found is None or state.get("_indices_data_files"):
         raise UserError(
-            f"{path}: is not as datasets 2 or later writes it; save the data set again"[:300]
+            "is not as datasets 2 or later writes it", "save the data set again", where=path
         )
     missing = [name for name in found if name not in names]
     if missing:
-        raise UserError(f"{os.path.join(folder, missing[0])}: is missing; copy the folder again")
+        raise UserError(
+            "is missing", "copy the folder again", where=os.path.join(folder, missing[0])
+        )
     return [os.path.join(folder, name) for name in found]

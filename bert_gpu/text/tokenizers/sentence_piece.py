@@ -57,7 +57,7 @@ class SentencePieceTokenizer:
         """
 
         def refuse(problem):
-            raise UserError(f"{model_file}: {problem}"[:300])
+            raise UserError(problem, where=model_file)
 
         content = read_model(model_file, refuse)
         self._model = sentencepiece.SentencePieceProcessor(model_proto=content)
@@ -264,13 +264,14 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
         sizes = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
         if sizes:
             raise UserError(
-                f"--vocab_size={vocab_size}: must be at least "
-                f"{sizes[1]}, to have a piece for each of the text's characters"
+                f"must be at least {sizes[1]}, to have a piece for each of the text's characters",
+                setting="vocab_size",
+                value=vocab_size,
             ) from None
         if "sentences_.empty" in str(error) or "all_chars_count" in str(error):
             raise UserError(nothing) from None
         raise UserError(
-            f"SentencePiece cannot learn from this text: {' '.join(str(error).split())}"[:300]
+            f"SentencePiece cannot learn from this text: {' '.join(str(error).split())}"
         ) from None
     return model.getvalue()
 

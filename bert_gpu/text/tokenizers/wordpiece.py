@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_gpu.base.errors import UserError, shortened_path
+from bert_gpu.base.errors import UserError
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES, read_vocab
 
@@ -94,8 +94,7 @@ class WordPieceTokenizer:
         except RuntimeError as error:  # a piece of more than 256 bytes, or millions of pieces
             problem = " ".join(str(error).split())[:120]
             raise UserError(
-                f"{shortened_path(vocab_file)}: "
-                f"tensorflow-text cannot use this vocabulary: {problem}"
+                f"tensorflow-text cannot use this vocabulary: {problem}", where=vocab_file
             ) from None
 
     def tokenize(self, sentences):

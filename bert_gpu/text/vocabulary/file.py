@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base import console
-from bert_gpu.base.errors import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import check_regular, parse_json
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -23,7 +23,7 @@ def read_vocab(vocab_file):
     """
 
     def refuse(problem):
-        raise UserError(f"{shortened_path(vocab_file)}: {problem}")
+        raise UserError(problem, where=vocab_file)
 
     if tf.io.gfile.isdir(vocab_file):
         name = os.path.basename(vocab_in(vocab_file))

@@ -68,8 +68,10 @@ def learn(blocks, config, console, workers=parallel.LOCAL):
 
 def no_words(input_file):
     return UserError(
-        f"--input_file={shortened_path(input_file)}: has no word, "
-        "so there is nothing to write; name files with text"
+        "has no word, so there is nothing to write",
+        "name files with text",
+        setting="input_file",
+        value=shortened_path(input_file),
     )
 
 
@@ -124,13 +126,12 @@ def check_targets(config):
     for path in config.targets:
         folder = os.path.dirname(path) or "."
         if os.path.isdir(path):
-            raise UserError(f"{shortened_path(path)}: is a folder; name a file in it")
+            raise UserError("is a folder", "name a file in it", where=path)
         if exists(path) and not config.overwrite:
-            raise UserError(
-                f"{shortened_path(path)}: exists already; name another file, or give --overwrite"
-            )
+            raise UserError("exists already", "name another file, or give --overwrite", where=path)
         if "://" not in path and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
             raise UserError(
-                f"{shortened_path(path)}: "
-                f"{shortened_path(folder)} is missing or cannot be written to; make it first"
+                f"{shortened_path(folder)} is missing or cannot be written to",
+                "make it first",
+                where=path,
             )

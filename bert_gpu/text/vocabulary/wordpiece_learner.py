@@ -93,8 +93,9 @@ def learn_wordpiece(word_counts, vocab_size):
     least = len(wordpiece.SPECIAL_PIECES) + 2
     if vocab_size < least:
         raise UserError(
-            f"--vocab_size={vocab_size}: must be at least "
-            f"{least}, for the special pieces and a character"
+            f"must be at least {least}, for the special pieces and a character",
+            setting="vocab_size",
+            value=vocab_size,
         )
     words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
     max_characters = (vocab_size - len(wordpiece.SPECIAL_PIECES)) // 2
@@ -104,14 +105,18 @@ def learn_wordpiece(word_counts, vocab_size):
     words = words[: max(MAX_WORDS, WORDS_PER_PIECE * vocab_size)]
     if not words and short and len(alphabet) == max_characters:
         raise UserError(
-            f"--vocab_size={vocab_size}: is too small; it leaves room for {max_characters} of the "
-            "text's characters, and no word has these alone; give a larger one"
+            "is too small",
+            f"it leaves room for {max_characters} of the text's characters, and "
+            "no word has these alone; give a larger one",
+            setting="vocab_size",
+            value=vocab_size,
         )
     if not words:
         raise UserError(
-            f"the text has no words of at most {MAX_WORD_CHARACTERS} characters to learn from, and "
-            f"one of more than {wordpiece.MAX_WORD_CHARACTERS} is [UNK]; text without spaces, such "
-            "as Thai or DNA, needs --tokenization=SentencePiece"
+            f"the text has no words of at most {MAX_WORD_CHARACTERS} characters "
+            f"to learn from, and one of more than {wordpiece.MAX_WORD_CHARACTERS} "
+            "is [UNK]",
+            "text without spaces, such as Thai or DNA, needs --tokenization=SentencePiece",
         )
     inside = {character for word, _ in words for character in word[1:]}
     single = [*sorted(alphabet), *("##" + character for character in sorted(inside))]
@@ -215,8 +220,7 @@ def write_whole_file(path, content, what):
             file.write(content)
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
-            (
-                f"{path}: {what} cannot be written "
-                f"({type(error).__name__}); check the folder and its permissions"
-            )[:300]
+            f"{what} cannot be written ({type(error).__name__})",
+            "check the folder and its permissions",
+            where=path,
         ) from None
