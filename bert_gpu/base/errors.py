@@ -12,12 +12,13 @@ class UserError(Exception):
     `--setting=value: problem; remedy (origin)` or `where: problem; remedy`.
 
     Args:
-      problem: what is wrong. remedy: what to do, None where the problem says it. setting: name of
-        the setting that is wrong, None = none or several. value: what it is, None = not shown.
-        where: the file and line, or the command, that is wrong; a setting in it has no dashes.
+      problem: what is wrong. remedy: what to do, None where the problem says it.
+      setting: name of the setting that is wrong, None = none; or names, of which the others are in
+        conflict with the first. value: of the setting, None = not shown.
+      where: the file and line, or the command, that is wrong; a setting in it has no dashes.
 
-    Attributes: those, and origin: what gave the setting its value, such as a recipe, None = the
-      user, on the command line.
+    Attributes: those, with the names in a tuple, settings; and origin: what gave the setting its
+      value, such as a recipe, None = the user, on the command line.
     """
 
     def __init__(
@@ -25,14 +26,14 @@ class UserError(Exception):
         problem: str,
         remedy: str | None = None,
         *,
-        setting: str | None = None,
+        setting: str | tuple[str, ...] | None = None,
         value: object = None,
         where: str | os.PathLike | None = None,
     ):
         super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
-        self.setting = setting
+        self.settings = (setting,) if isinstance(setting, str) else setting or ()
         self.value = value
         self.where = where
         self.origin = None
@@ -45,17 +46,17 @@ class UserError(Exception):
         if len(line) <= LINE_CHARACTERS:
             return line
         rest = len(one_line(f"{remedy}{origin}", None))
-        place = shortened_start(one_line(place, None), LINE_CHARACTERS - rest - LEAST_SHOWN)
+        place = shortened_start(one_line(place, None), LINE_CHARACTERS - rest - LEAST_SHOWN - 1)
         room = max(LEAST_SHOWN, LINE_CHARACTERS - rest - len(place) - 1)
         problem = shortened(one_line(self.problem, None), room)
         return one_line(f"{place} {problem}{remedy}{origin}")
 
     def _place(self) -> str:
         parts = [] if self.where is None else [str(self.where)]
-        if self.setting is not None:
+        if self.settings:
             dashes = "" if parts else "--"
             value = "" if self.value is None else f"={self.value}"
-            parts.append(f"{dashes}{self.setting}{value}")
+            parts.append(f"{dashes}{self.settings[0]}{value}")
         return "".join(f"{part}: " for part in parts)
 
     def within(self, where: str, remedy: str | None = None) -> "UserError":

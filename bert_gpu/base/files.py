@@ -36,13 +36,14 @@ def exists(path):
     return tf.io.gfile.exists(path)
 
 
-def check_local(path, flag):
+def check_local(path: str, setting: str):
     """UserError for a path with a scheme; its message names `flag`."""
     if "://" in str(path):
         raise UserError(
             "records, runs and models must be on a local or mounted file system",
             "copy or mount it",
-            where=f"{flag}={path}",
+            setting=setting,
+            value=path,
         )
 
 
@@ -206,8 +207,8 @@ def read_json(path, what, fields=None, keys=()):
     missing = [key for key in keys if key not in content]
     if missing:
         raise UserError(f"should be {what}, but has no {missing[0]!r}", where=path)
-    if problem := stored_complaint(content, fields or {}):
-        raise UserError(problem, where=path)
+    if error := stored_complaint(content, fields or {}):
+        raise error.within(path)
     checksum = content.pop(CHECKSUM, None)
     is_ours = SAVED_ANEW.isdisjoint(content)
     if checksum is not None and is_ours and checksum != json_checksum(content):
@@ -266,23 +267,26 @@ def comma_hint(patterns):
     return "; commas separate names: write ? for one in a name" if "," in patterns else ""
 
 
-def check_writable(folder, flag):
-    """UserError unless `folder` can be written to or created; its message names `flag`."""
+def check_writable(folder: str, setting: str, value: str):
+    """UserError, of a setting and its value, unless `folder` can be written to or created."""
     path = os.path.abspath(folder)
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path):
-        raise UserError(f"{path} is a file, not a folder", "choose another folder", where=flag)
+        raise UserError(
+            f"{path} is a file, not a folder", "choose another folder", setting=setting, value=value
+        )
     if not os.access(path, os.W_OK | os.X_OK):
         raise UserError(
             f"cannot write to {path}",
             "choose another folder, or change its permissions",
-            where=flag,
+            setting=setting,
+            value=value,
         )
 
 
 @contextlib.contextmanager
-def only_writer(folder, name, flag):
+def only_writer(folder: str, name: str, setting: str, value: str | None = None):
     """Reserves `folder`, created if needed, for this process by a lock on the hidden file
     .NAME.lock.
 
@@ -290,8 +294,8 @@ def only_writer(folder, name, flag):
     a new file could both hold a lock.
 
     Raises:
-      UserError: another process holds the folder, or it cannot be written to; the message names
-        `flag`.
+      UserError: another process holds the folder, or it cannot be written to; the error is of
+        the setting and its value.
     """
     path = os.path.join(folder, f".{name}.lock")
     lock = filelock.FileLock(path, timeout=0, preserve_lock_file=True)
@@ -307,12 +311,16 @@ def only_writer(folder, name, flag):
         raise UserError(
             f"another process ({who}) writes to {folder}",
             "wait, or end it, or choose another folder",
-            where=flag,
+            setting=setting,
+            value=value,
         ) from error
     except OSError as error:
         lock.release()
         raise UserError(
-            f"cannot write to {folder} ({error.strerror})", "choose another folder", where=flag
+            f"cannot write to {folder} ({error.strerror})",
+            "choose another folder",
+            setting=setting,
+            value=value,
         ) from error
     try:
         yield

@@ -33,6 +33,11 @@ class Place:
         return "command line" if self.path is None else f"{self.path}: line {self.line}"
 
     @property
+    def where(self):
+        """The same for a message; None for the command line."""
+        return None if self.path is None else str(self)
+
+    @property
     def prefix(self):
         """Begins a message about what stands there."""
         return "" if self.path is None else f"{self}: "
@@ -65,13 +70,9 @@ class Given:
         return str(self.place) if self.said is None else f"{self.place}, as {self.said}"
 
     @property
-    def blame(self):
-        """Ends a message about the value: where it comes from, if the message alone does not say
-        it; else "".
-        """
-        if self.said is not None:
-            return f" ({self.place.prefix}from {self.said})"
-        return "" if self.place.path is None else f" ({self.place})"
+    def origin(self):
+        """Where the value comes from, for a message; None where the message itself says it."""
+        return self.place.where if self.said is None else f"{self.place.prefix}from {self.said}"
 
 
 class Reader:
@@ -228,8 +229,10 @@ def lines_of(path, place):
         if known in place.files:
             raise UserError("names itself", "remove this line", setting="flagfile", value=path)
         lines = flagfile.read_lines(path)
-    except UserError as problem:
-        raise UserError(problem, where=place.where) from problem
+    except UserError as error:
+        if place.path is None:
+            raise
+        raise UserError(str(error), where=place.where) from None
     files = (*place.files, known)
     return [(text, Place(path, number, files)) for number, text in lines]
 

@@ -66,7 +66,7 @@ MAIN = {
 
 def main(argv):
     parsed = parse(argv)
-    with parsed.blaming_source():
+    with parsed.naming_origins():
         sweep = parsed.make(SweepConfig)
         cells = {} if sweep.grid is None else read_grid(sweep.grid)
         variants = {cell: parse([*argv, *given]) for cell, given in cells.items()}
@@ -86,7 +86,7 @@ def parse(argv):
         main=MAIN,
         implied=implied_recipe,
     )
-    with parsed.blaming_source():
+    with parsed.naming_origins():
         if "train" not in resolve_phases(parsed.make(FinetuneConfig)):
             parsed.defaults = defaults
     return parsed

@@ -101,7 +101,7 @@ def main(argv):
     parsed = flags.parse(
         argv, SUMMARY, EXAMPLE, CLASSES, script="data", main=MAIN, implied=implied_recipe
     )
-    with parsed.blaming_source(), naming_folder(parsed):
+    with parsed.naming_origins(), naming_folder(parsed):
         return run(parsed)
 
 
@@ -143,13 +143,12 @@ def naming_folder(parsed):
     try:
         yield
     except UserError as error:
-        folder, message = parsed.make(FolderConfig).output_dir, str(error)
-        if folder is None or parsed.given("output_file"):
-            raise
-        flag, given = f"--output_file={records_of(folder)}", f"--output_dir={folder}"
-        if not message.startswith(flag):
-            raise
-        raise UserError(f"{given}{message.removeprefix(flag)}") from error
+        folder = parsed.make(FolderConfig).output_dir
+        if folder is not None and not parsed.given("output_file"):
+            if error.settings[:1] == ("output_file",):
+                error.settings = ("output_dir", *error.settings[1:])
+                error.value = folder
+        raise
 
 
 def records_of(folder):

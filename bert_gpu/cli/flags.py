@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import re
 import signal
 import sys
 
@@ -17,7 +16,7 @@ from absl import flags as absl_flags
 
 import bert_gpu
 from bert_gpu.base import console
-from bert_gpu.base.errors import TrainingStopped, UserError
+from bert_gpu.base.errors import TrainingStopped, UserError, one_line
 from bert_gpu.base.settings import Settings, fields_of, parse_time, setting, value_type
 from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick, translations
 from bert_gpu.devices.signals import answer_interrupts
@@ -133,7 +132,7 @@ class Parsed:
             for field in dataclasses.fields(kind)
             if field.name in self.defaults and not any(map(self.given, field.metadata["instead"]))
         }
-        with self.blaming_source():
+        with self.naming_origins():
             made = kind(**ours | defaults | self.overrides(kind))
         for name in self.given_values(kind):
             problem = made.without_effect(name)
@@ -143,61 +142,48 @@ class Parsed:
         return made
 
     @contextlib.contextmanager
-    def blaming_source(self):
-        """Adds to errors about a setting where its value comes from, if that is the recipe, a
+    def naming_origins(self):
+        """Says in errors about a setting where its value comes from, if that is the recipe, a
         flagfile or a flag of another name.
         """
         try:
             yield
         except UserError as error:
-            told = self.tell_source(str(error))
-            if told == str(error):
-                raise
-            raise UserError(told) from error
+            error.origin = error.origin or self.origin_of(error)
+            raise
+
+    def origin_of(self, error: UserError) -> str | None:
+        """What gave the settings of an error their values; None for the command line, a default or
+        no settings.
+        """
+        for name in error.settings:
+            if name in self.sources and self.sources[name].origin:
+                return self.sources[name].origin
+            if (flag := self._flag_of_recipe(name)) is not None:
+                phase = "" if self.phase is None else f" --phase={self.phase}"
+                note = (
+                    f"--recipe={self.recipe_name}{phase} sets {as_flag(flag, self.recipe[flag][0])}"
+                )
+                return note if error.where else f"{note}; your own value wins"
+        return None
+
+    def _flag_of_recipe(self, name: str) -> str | None:
+        """The flag of the recipe that a setting follows from, such as its model for the model's
+        hidden_size; None where the user or a default decides.
+        """
+        if name in self.recipe:
+            return None if self.given(name) else name
+        is_models = name in fields_of(ModelConfig) and not self.given(name)
+        return "model" if is_models and "model" in self.recipe and not self.given("model") else None
 
     def console(self, quiet):
-        """A Console whose warnings about a setting of the recipe name the recipe. Its first line
-        tells of a recipe that the user has not named.
+        """A Console that says of a warning which is a UserError where its setting comes from. Its
+        first line tells of a recipe that the user has not named.
         """
-        made = RecipeConsole(self.tell_recipe, quiet)
+        made = RecipeConsole(self.origin_of, quiet)
         if self.is_implied:
             made.say(quick.SAID)
         return made
-
-    def tell_source(self, message):
-        """A message, with the place added that the value of the flag it begins with comes from."""
-        name = re.match(r"(?:--)?(\w*)", message)[1]  # or --noNAME, of a switch
-        given = self.sources.get(name) or self.sources.get(name.removeprefix("no"))
-        if given is None or not given.blame:
-            return self.tell_recipe(message)
-        blame = given.blame[:100]
-        return message if blame in message else f"{message[:200]}{blame}"
-
-    def tell_recipe(self, message):
-        """A message, with the recipe added when it is about a setting that only the recipe set, and
-        there is room: the message's own remedy is never cut.
-        """
-        flag = None if "--recipe" in message else self._blamed(message)
-        if flag is None:
-            return message
-        name = f"--recipe={self.recipe_name}"
-        name += "" if self.phase is None else f" --phase={self.phase}"
-        note = f"{name} sets {as_flag(flag, self.recipe[flag][0])}"
-        wins = "" if "with other settings (" in message else "; your own value wins"
-        told = (f"{message} ({note}{wins})", f"{message} ({note})", message)
-        return next((text for text in told if len(text) <= errors.LINE_CHARACTERS), message)
-
-    def _blamed(self, message):
-        """The setting of the recipe that a message names first; None without one. What follows from
-        the recipe's model, such as its hidden_size, counts as its model.
-        """
-        places = {flag: mentions(flag, message, value) for flag, (value, _) in self.recipe.items()}
-        if "model" in places:
-            for field in dataclasses.fields(ModelConfig):
-                if field.name not in self.recipe and not self.given(field.name):
-                    places["model"] = places["model"] + mentions(field.name, message)
-        places = {flag: min(found) for flag, found in places.items() if found}
-        return min(places, key=places.get, default=None)
 
     def save_config(self, path, configs):
         """Writes the flags of this call to a file, for --flagfile. configs: Settings objects whose
@@ -229,24 +215,16 @@ class Parsed:
 
 
 class RecipeConsole(console.Console):
-    """tell_recipe: of a Parsed."""
+    """origin_of: of a Parsed."""
 
-    def __init__(self, tell_recipe, quiet):
+    def __init__(self, origin_of, quiet):
         super().__init__(quiet)
-        self.tell_recipe = tell_recipe
+        self.origin_of = origin_of
 
     def warn(self, text):
-        super().warn(self.tell_recipe(text))
-
-
-def mentions(name, message, value=None):
-    """Indices in a message at which it names a setting, with no value or with this one (None: any).
-    A name of one word is a setting only as --name or name=.
-    """
-    pattern = rf"(?:--)?\b{name}\b" if "_" in name else rf"--{name}\b|\b{name}(?==)"
-    allowed = (None, as_flag(name, value).partition("=")[2])
-    found = re.finditer(rf"(?:{pattern})(?:=([^\s;:,)]+))?", message)
-    return [match.start() for match in found if value is None or match[1] in allowed]
+        if isinstance(text, UserError):
+            text.origin = self.origin_of(text)
+        super().warn(str(text))
 
 
 def as_flag(name, value):
@@ -475,5 +453,5 @@ def tensorflow_problem(error):
 
 def fail(message):
     """Prints one line of at most 300 characters to stderr; returns the exit code of bad input."""
-    console.tell(sys.stderr, errors.one_line(name_commands(message)))
+    console.tell(sys.stderr, one_line(name_commands(message)))
     return 2

@@ -73,7 +73,7 @@ def main(argv):
     parsed = flags.parse(
         argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain", main=MAIN, implied=implied_recipe
     )
-    with parsed.blaming_source():
+    with parsed.naming_origins():
         return run(parsed)
 
 
@@ -89,13 +89,15 @@ def run(parsed):
     if fails_early:
         resolve_model(settings, 0, None, "CPU")
     if parsed.phase not in (None, 1) and settings.run.start is None:
-        problem = (
-            f"--phase={parsed.phase}: goes on from the model of --phase={parsed.phase - 1}; "
-            "add --init_checkpoint=OUTPUT_DIR/model of that run"
+        error = UserError(
+            f"goes on from the model of --phase={parsed.phase - 1}",
+            "add --init_checkpoint=OUTPUT_DIR/model of that run",
+            setting="phase",
+            value=parsed.phase,
         )
         if common.save_config is not None or not common.show_config:
-            raise UserError(problem)
-        console.warn(problem)
+            raise error
+        console.warn(str(error))
     if common.save_config is not None:
         kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
         parsed.save_config(common.save_config, [parsed.make(kind) for kind in kinds])
@@ -114,7 +116,7 @@ def show_config(parsed, settings):
     device_kind, num_replicas = training.find_devices(settings.devices)
     lines, length, vocab_size, stored = [], 0, None, None
     patterns = split_patterns(settings.inputs.input_file)
-    if all(matching(pattern, "--input_file") for pattern in patterns):
+    if all(matching(pattern, "input_file") for pattern in patterns):
         length, vocab_size = look_at_data(settings)
         stored = (
             None if settings.overwrite else RunFolder(settings.run.output_dir).stored(RUN_FIELDS)
@@ -132,7 +134,7 @@ def look_at_data(settings):
     """(tokens per row, vocabulary size or None), from dataset.json or, without one, from the
     records.
     """
-    paths = expand_globs(settings.inputs.input_file, "--input_file")
+    paths = expand_globs(settings.inputs.input_file, "input_file")
     infos = read_manifests(paths)
     check_equal(infos)
     info = next(iter(infos.values()))

@@ -91,7 +91,7 @@ class DatasetBuilder:
         self.has_warned_of_vocabulary = self.has_warned_of_pairs = False
         self.plan = None  # until the text is unpacked
         if corpus.STANDARD_INPUT in map(str.strip, config.input_file.split(",")):
-            check_writable(config.folder, f"--output_file={config.output_file}")
+            check_writable(config.folder, "output_file", config.output_file)
         spool = Target(config, {}, []).spool
         standard_input, is_new = inputs.read_standard_input(config.input_file, spool)
         try:
@@ -166,19 +166,20 @@ class DatasetBuilder:
 
     def _check_space(self, num_bytes):
         parent = existing_parent(self.config.folder)
-        usage, flag = shutil.disk_usage(parent), f"--output_file={self.config.output_file}"
+        usage, named = (
+            shutil.disk_usage(parent),
+            dict(setting="output_file", value=self.config.output_file),
+        )
         free = usage.free
         if not usage.total:  # such as /proc
-            raise UserError(
-                f"files cannot be stored in {parent}", "choose another folder", where=flag
-            )
+            raise UserError(f"files cannot be stored in {parent}", "choose another folder", **named)
         if num_bytes > free:
             raise UserError(
                 f"about {format_bytes(num_bytes)} will be written, but only "
                 f"{format_bytes(free)} are free",
                 "make room, choose another disk, or take a smaller --dupe_factor, "
                 "--gzip_compress or --masking=dynamic",
-                where=flag,
+                **named,
             )
 
     def run(self, console):
@@ -194,7 +195,7 @@ class DatasetBuilder:
         if not self.inputs.needs_spool:
             self._look(console)
             content = self._vocabulary(console)
-        with only_writer(config.folder, config.name, target.flag):
+        with only_writer(config.folder, config.name, **target.named):
             target.check_unchanged(self.status, self.overwrite)
             was_empty = target.is_empty()
             try:
@@ -221,7 +222,7 @@ class DatasetBuilder:
         """Removes what a job killed at its end left of a finished data set."""
         target = self.target
         if target.has_leftovers():
-            with only_writer(self.config.folder, self.config.name, target.flag):
+            with only_writer(self.config.folder, self.config.name, **target.named):
                 target.check_unchanged(self.status, self.overwrite)
                 target.sweep()
 

@@ -162,7 +162,7 @@ class DataConfig(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        check_local(self.output_file, "--output_file")
+        check_local(self.output_file, "output_file")
         check_ray_address(self.ray_address)
         if (
             not self.output_file.endswith(".tfrecord")
@@ -174,7 +174,7 @@ class DataConfig(Settings):
         if self.num_predictions > self.max_seq_length:
             raise UserError(
                 f"must be at most --max_seq_length={self.max_seq_length}",
-                setting="max_predictions_per_seq",
+                setting=("max_predictions_per_seq", "max_seq_length"),
                 value=self.max_predictions_per_seq,
             )
 

@@ -36,7 +36,7 @@ class Dataset:
         """
         self.config, self.warn = config, warn
         if paths is None:
-            paths = expand_globs(config.input_file, "--input_file")
+            paths = expand_globs(config.input_file, "input_file")
         self.infos = infos = read_manifests(paths)
         self.folder = os.path.dirname(paths[0])
         self.info = infos[self.folder]
@@ -59,7 +59,7 @@ class Dataset:
             )
         validation = held_out
         if config.eval_input_file is not None:
-            validation = expand_globs(config.eval_input_file, "--eval_input_file")
+            validation = expand_globs(config.eval_input_file, "eval_input_file")
             check_evaluation(read_manifests(validation), (self.folder, self.info))
         left_out = {os.path.realpath(path) for path in held_out + validation}
         paths = [path for path in paths if os.path.realpath(path) not in left_out]

@@ -18,22 +18,25 @@ OF_ROWS = ("schema", "max_seq_length", "max_predictions_per_seq", "tokenizer")
 COMPARED = OF_ROWS + FOR_MASKING
 
 
-def expand_globs(patterns, flag):
+def expand_globs(patterns, setting):
     """Files that match comma-separated names, globs and folders of data sets, sorted, without
     repeats; UserError when one matches nothing.
     """
     paths = set()
     for pattern in split_patterns(patterns):
-        found = matching(pattern, flag)
+        found = matching(pattern, setting)
         if not found:
             raise UserError(
                 "no file matches",
                 f"write one with create_pretraining_data.py, or name another{comma_hint(patterns)}",
-                where=f"{flag}={pattern}",
+                setting=setting,
+                value=pattern,
             )
         paths.update(found)
     if not paths:
-        raise UserError("names no file", "name TFRecords, for example data/*.tfrecord", where=flag)
+        raise UserError(
+            "names no file", "name TFRecords, for example data/*.tfrecord", setting=setting
+        )
     for path in paths:
         check_regular(path)
     return sorted(paths)
@@ -43,16 +46,17 @@ def split_patterns(patterns):
     return [part.strip() for part in patterns.split(",") if part.strip()]
 
 
-def matching(pattern, flag):
+def matching(pattern, setting):
     """Files of one name or glob, of a folder with a dataset.json its *.tfrecord; [] when there are
     none. UserError for another folder.
     """
-    check_local(pattern, flag)
+    check_local(pattern, setting)
     if os.path.isdir(pattern) and not os.path.exists(os.path.join(pattern, FILE_NAME)):
         raise UserError(
             "is a folder without dataset.json",
             f"name the files in it, for example {pattern.rstrip('/')}/*.tfrecord",
-            where=f"{flag}={pattern}",
+            setting=setting,
+            value=pattern,
         )
     if os.path.isdir(pattern):
         return glob_in_folder(os.path.join(pattern, "*.tfrecord"))
@@ -107,7 +111,7 @@ def check_equal(infos):
         )
     first, *others = infos.items()
     for other in others:
-        check_pair(other, first, "--input_file", "train on one")
+        check_pair(other, first, "input_file", "train on one")
 
 
 def check_evaluation(infos, training):
@@ -115,10 +119,10 @@ def check_evaluation(infos, training):
     (folder, Manifest). Folders without a dataset.json pass.
     """
     for described in infos.items():
-        check_pair(described, training, "--eval_input_file", "name others")
+        check_pair(described, training, "eval_input_file", "name others")
 
 
-def check_pair(described, first, flag, remedy):
+def check_pair(described, first, setting, remedy):
     """UserError when two data sets, (folder, Manifest or None), were made with other settings."""
     (folder, info), (first_folder, first) = described, first
     if info is None or first is None:
@@ -128,14 +132,14 @@ def check_pair(described, first, flag, remedy):
         raise UserError(
             f"{folder} holds {kinds[0]} data, and {first_folder} {kinds[1]}",
             f"{remedy}, or build both with the same --masking and --objective",
-            where=flag,
+            setting=setting,
         )
     for name, own, other in zip(COMPARED, compared(info), compared(first), strict=True):
         if own != other:
             raise UserError(
                 f"{folder} and {first_folder} differ in {name} ({shown(own)} and {shown(other)})",
                 f"build both with the same settings, or {remedy}",
-                where=flag,
+                setting=setting,
             )
 
 

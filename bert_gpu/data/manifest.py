@@ -104,7 +104,7 @@ def read_manifest(folder):
     try:  # also what concerns several of them
         DataConfig(**{name: made[name] for name in fields_of(DataConfig) if name in made})
     except UserError as error:
-        raise UserError(f"settings: {str(error).removeprefix('--')}", where=path) from None
+        raise error.within(f"{path}: settings") from None
     return Manifest(
         **content | {name: tuple(content[name]) for name in ("train_shards", "validation_shards")}
     )

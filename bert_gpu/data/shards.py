@@ -431,7 +431,7 @@ def read_scores(shard):
     try:
         return load_file(scores_path(shard))[0]["scores"]
     except UserError as error:
-        raise UserError(error, "write the data again with --overwrite") from error
+        raise UserError(str(error), "write the data again with --overwrite") from error
 
 
 def scores_path(shard):

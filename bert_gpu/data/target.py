@@ -40,7 +40,8 @@ class Target:
     """The output folder of one job. settings, inputs: JSON values that decide the data set."""
 
     def __init__(self, config, settings, inputs):
-        self.config, self.flag = config, f"--output_file={config.output_file}"
+        self.config = config
+        self.named = dict(setting="output_file", value=config.output_file)
         self.wanted = json.loads(json.dumps(dict(settings=settings, inputs=inputs)))
         self.building = os.path.join(config.folder, f".{config.name}.building.json")
         self.vocab_file = os.path.join(config.folder, FILE_NAMES[config.tokenization])
@@ -50,13 +51,13 @@ class Target:
     def status(self, overwrite):
         """'new', 'resumed' or 'finished'; UserError when the folder has other content."""
         config = self.config
-        check_writable(config.folder, self.flag)
+        check_writable(config.folder, **self.named)
         present = read_manifest(config.folder)
         if present is not None and present.name != config.name:
             raise UserError(
                 f"{config.folder} holds the data set {present.name!r}",
                 "choose another folder",
-                where=self.flag,
+                **self.named,
             )
         if present is None and not os.path.exists(self.building):
             self._refuse_foreign()
@@ -114,8 +115,11 @@ class Target:
         if not changed and stored["inputs"] != self.wanted["inputs"]:
             changed = ["the text itself"]
         if changed:
-            text = f"{self.flag}: holds a data set with other settings ({'; '.join(changed)})"
-            raise UserError(text[:220], "choose another folder, or --overwrite")
+            raise UserError(
+                f"holds a data set with other settings ({'; '.join(changed)})",
+                "choose another folder, or --overwrite",
+                **self.named,
+            )
 
     def check_unchanged(self, status, overwrite):
         """UserError when the folder's status has changed since before its lock was taken."""
@@ -123,7 +127,7 @@ class Target:
             raise UserError(
                 f"another process has just written to {self.config.folder}",
                 "repeat the same command",
-                where=self.flag,
+                **self.named,
             )
 
     def is_empty(self):

@@ -66,7 +66,7 @@ def open_results(folder, fields):
       UserError: the folder cannot be written, or holds anything but a classifier's run or earlier
         results.
     """
-    check_writable(folder.path, f"--output_dir={folder.path}")
+    check_writable(folder.path, "output_dir", folder.path)
     if os.path.exists(os.path.join(folder.path, RUN)):
         run = folder.stored(fields)
         if "task_name" not in run["settings"]:
@@ -315,7 +315,7 @@ def check_predictions_file(run, parts, own):
         path = os.path.join(*predictions_path(run.output_dir, suffix, named))
         if os.path.isdir(path):
             raise UserError("is a folder", "name a file", setting="predictions_file", value=named)
-        check_writable(os.path.dirname(path), f"--predictions_file={named}")
+        check_writable(os.path.dirname(path), "predictions_file", named)
         if os.path.exists(path) and (
             os.path.samefile(path, part.path) or not is_earlier(path, own, run.output_dir)
         ):

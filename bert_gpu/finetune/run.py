@@ -531,7 +531,7 @@ def describe(prepared):
     start = prepared.start
     has_labels = start.labels and prepared.task.kind != "regression"
     labels = f"; labels: {', '.join(start.labels)}" if has_labels else ""
-    rows = [("model", f"{start.path}{labels}"[:300])]
+    rows = [("model", f"{start.path}{labels}")]
     rows += [(name.replace("_", " "), text) for name, text in prepared.problem_type.notes.items()]
     source = None if start.path == NONE else start.path
     rows.append(("vocabulary", models.describe_tokenizer(start.tokenizer, source)))

@@ -233,7 +233,7 @@ def run_sweep(variants, sweep, console=None):
     hours = hours_at(start, find_marks(start)) if is_marks(start) else {}
     has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in trials)
     with contextlib.ExitStack() as held, workers.watched():
-        lock = only_writer(output_dir, "scores", f"--output_dir={output_dir}")
+        lock = only_writer(output_dir, "scores", "output_dir", output_dir)
         workers.on_chief(lambda: held.enter_context(lock))
         for index, trial in enumerate(trials, 1):
             name = os.path.relpath(trial.folder, output_dir)
@@ -288,7 +288,7 @@ def row_of(trial, hours, metrics=None, error=None):
 
 def check_folder(output_dir, names):
     """UserError unless a folder is new, empty or a sweep's. names: of the trials' folders in it."""
-    check_writable(output_dir, f"--output_dir={output_dir}")
+    check_writable(output_dir, "output_dir", output_dir)
     ours = {name.split(os.sep)[0] for name in names} | {scores.JSON, scores.MARKDOWN}
     present = os.listdir(output_dir) if os.path.isdir(output_dir) else []
     others = [name for name in sorted(present) if name not in ours and not name.startswith(".")]

@@ -199,7 +199,7 @@ def check_outputs(config):
         raise UserError(
             "a file for the results is needed, such as --output=texts.npy", setting="output"
         )
-    check_local(config.output, "--output")
+    check_local(config.output, "output")
     outputs = (config.output,) + ((config.offsets_file,) if config.pooling == "none" else ())
     for path in outputs:
         check_output(path, config.overwrite)

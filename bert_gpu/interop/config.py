@@ -36,8 +36,8 @@ class TransferConfig(Settings):
         for flag, value in (("from", self.source), ("to", self.to)):
             if value is None:
                 raise UserError("is needed", "give --from=MODEL --to=FOLDER", setting=flag)
-        check_local(self.to, "--to")
-        check_writable(self.to, f"--to={self.to}")
+        check_local(self.to, "to")
+        check_writable(self.to, "to", self.to)
         if not self.overwrite and os.path.isdir(self.to) and os.listdir(self.to):
             raise UserError(
                 "is not empty",

@@ -56,7 +56,7 @@ def replace_folder(folder, contents, is_whole_model=False):
       UserError: `folder` is a file or the current folder, or writing failed; then nothing has
         changed.
     """
-    check_local(folder, "--output_dir")
+    check_local(folder, "output_dir")
     folder = os.path.realpath(folder)  # a link stays; its target is replaced
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise UserError("is a file", "name a folder", where=folder)

@@ -136,7 +136,8 @@ def read(path):
     unused = sorted(set(shapes) - {their for name in weights for their in names[name]})
     if any(name.startswith(f"bert/encoder/layer_{config.num_hidden_layers}/") for name in unused):
         raise UserError(
-            f"has more layers than bert_config.json says (num_hidden_layers={config.num_hidden_layers})",
+            "has more layers than bert_config.json says "
+            f"(num_hidden_layers={config.num_hidden_layers})",
             "correct it",
             where=path,
         )

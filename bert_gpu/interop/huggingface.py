@@ -84,7 +84,7 @@ def _blaming(path):
     try:
         yield
     except UserError as error:
-        raise UserError(str(error).removeprefix("--"), where=path) from None
+        raise error.within(path) from None
 
 
 def read_model(folder):

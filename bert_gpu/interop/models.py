@@ -132,7 +132,7 @@ def transfer(config, warn, format_name=None, describe=None):
         warn(f"{path}: {unused}")
     model = model._replace(card=None if describe is None else describe(path))
     if not holds_task(format_name or OURS) and (lost := describe_lost(model)):
-        warn(f"--format={format_name}: has no room for {lost}"[:300])
+        warn(f"--format={format_name}: has no room for {lost}")
     if lacking := model.notes.embedding.lacking:
         warn(f"{path}: its sentence vectors need {lacking}, which bert-gpu does not have")
     if format_name is None:

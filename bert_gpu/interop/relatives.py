@@ -107,7 +107,7 @@ class Relative(typing.NamedTuple):
                 ),
             )
         except UserError as error:
-            raise UserError(str(error).removeprefix("--"), where=path) from None
+            raise error.within(path) from None
 
 
 # of their config.json, beside those of BERT; they change nothing of what is computed

@@ -57,7 +57,7 @@ def read_safetensors(path):
     try:
         tensor_files.check(path, tensors, tensor_files.metadata_of(content))
     except UserError as error:
-        raise UserError(error, "write or get it again") from None
+        raise error.within(None, "write or get it again") from None
     return tensors
 
 

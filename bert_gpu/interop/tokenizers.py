@@ -94,7 +94,7 @@ def tokenizer_files(tokenizer, config=None, must_open=False, max_seq_length=None
     except UserError as error:
         if must_open:
             raise UserError(
-                error,
+                str(error),
                 "the folder can be used by bert-gpu only",
                 setting="format",
                 value="huggingface",

@@ -204,7 +204,8 @@ class ModelConfig(Settings):
         ):
             raise UserError(
                 "turns pairs of dimensions, so a head must have an even number of "
-                f"them, not --hidden_size={self.hidden_size} / --num_attention_heads={self.num_attention_heads}",
+                f"them, not --hidden_size={self.hidden_size} / "
+                f"--num_attention_heads={self.num_attention_heads}",
                 setting="position_embedding_type",
                 value="rotary",
             )
@@ -229,9 +230,9 @@ class ModelConfig(Settings):
             )
         if not self.mlm_transform and self.embedding_width != self.hidden_size:
             raise UserError(
-                f"needs embeddings as wide as the encoder, not --embedding_size={self.embedding_size} "
-                f"with --hidden_size={self.hidden_size}, because the transform is "
-                "what makes them fit",
+                "needs embeddings as wide as the encoder, not "
+                f"--embedding_size={self.embedding_size} with --hidden_size={self.hidden_size}, "
+                "because the transform is what makes them fit",
                 setting="nomlm_transform",
             )
         if self.encoder is not None and not self.encoder.startswith(ENCODER_PREFIX):
@@ -448,7 +449,7 @@ def read_config(path):
     try:
         config = ModelConfig(**{key: value for key, value in values.items() if key in fields})
     except UserError as error:
-        raise UserError(str(error).removeprefix("--"), where=path) from None
+        raise error.within(path) from None
     if values.get("model_type") == "bert" and not config.is_classic:
         said = ", ".join(f"{name}={getattr(config, name)!r}" for name in config.departures())
         raise UserError(

@@ -128,7 +128,8 @@ class GardenEncoder:
             raise UserError(
                 "attends across the sequences of packed rows",
                 "use data of another --objective, or drop --encoder",
-                where=self.flag,
+                setting="encoder",
+                value=self.config.encoder,
             )
         if precision != "float32" and self.name in FLOAT32_ONLY:
             raise UserError(
@@ -144,19 +145,22 @@ class GardenEncoder:
                 f"takes rows of exactly --max_position_embeddings={positions} tokens, "
                 f"but these have {length}",
                 "set it to the data's length, with --padding=fixed",
-                where=self.flag,
+                setting="encoder",
+                value=self.config.encoder,
             )
         if length > positions:
             raise UserError(
                 f"rows of {length} tokens, but --max_position_embeddings={positions}",
                 "raise it",
-                where=self.flag,
+                setting="encoder",
+                value=self.config.encoder,
             )
         if self.name == "bigbird" and length % (block := garden_config(self).get().block_size):
             raise UserError(
                 f"takes rows of a multiple of {block} tokens, not of {length}",
                 f"give --encoder={ENCODER_PREFIX}bigbird,block_size=N, or data of another length",
-                where=self.flag,
+                setting="encoder",
+                value=self.config.encoder,
             )
 
     def cudnn_obstacle(self, **conditions):
@@ -171,11 +175,11 @@ class GardenEncoder:
 
     def for_training(self, *, recompute_every=0, attention="plain", xla=False):
         if recompute_every or attention != "plain":
-            asked = "--recompute" if recompute_every else f"--attention={attention}"
             raise UserError(
                 f"works only with our own encoder, not with {self.flag}",
                 "drop the flag",
-                where=asked,
+                setting="recompute" if recompute_every else "attention",
+                value=None if recompute_every else attention,
             )
         return self
 
@@ -188,19 +192,19 @@ def open_encoder(config):
     """
     # at commas outside of brackets
     name, *options = re.split(r",(?![^(\[]*[)\]])", config.encoder.removeprefix(ENCODER_PREFIX))
-    flag = f"--encoder={config.encoder}"
+    named = dict(setting="encoder", value=config.encoder)
     if name in REFUSED:
         raise UserError(
             f"cannot be trained here, because {REFUSED[name]}",
             f"choose one of {', '.join(SUPPORTED)}",
-            where=flag,
+            **named,
         )
     if name not in SUPPORTED:
-        raise UserError("no such encoder", f"known are {', '.join(SUPPORTED)}", where=flag)
-    pairs = read_options(flag, encoders.EncoderConfig(type=name).get(), options)
+        raise UserError("no such encoder", f"known are {', '.join(SUPPORTED)}", **named)
+    pairs = read_options(config.encoder, encoders.EncoderConfig(type=name).get(), options)
     for field, value in pairs:
         if field in IMPURE and value:
-            raise UserError(f"{field} is not supported here", "leave it out", where=flag)
+            raise UserError(f"{field} is not supported here", "leave it out", **named)
     return GardenEncoder(config, name, pairs)
 
 
@@ -382,7 +386,9 @@ def _build(encoder, dtype):
         except (ValueError, TypeError, ZeroDivisionError, tf.errors.OpError) as error:
             reason = " ".join(str(error).split())
             raise UserError(
-                f"Model Garden cannot build it for this configuration: {reason}", where=encoder.flag
+                f"Model Garden cannot build it for this configuration: {reason}",
+                setting="encoder",
+                value=encoder.config.encoder,
             ) from error
     assert hidden.shape == [1, length, config.hidden_size], (encoder, hidden.shape)
     owners = {}

@@ -81,7 +81,7 @@ def transfer(config, theirs, flag, shares_layers):
             setattr(theirs, name, activation_name(value) if field.name == "hidden_act" else value)
 
 
-def read_options(flag, theirs, options):
+def read_options(encoder, theirs, options):
     """Parses FIELD=VALUE texts for fields that ModelConfig does not have: ((field, value), ...).
 
     Raises UserError for an unknown field, a field that has its own flag, and a value whose type
@@ -98,14 +98,19 @@ def read_options(flag, theirs, options):
     for option in options:
         field, equals, text = option.partition("=")
         if field in fields and field in ours:
-            raise UserError(f"{field} is set by the flag --{ours[field]}", where=flag)
+            raise UserError(
+                f"{field} is set by the flag --{ours[field]}", setting="encoder", value=encoder
+            )
         if field not in own or not equals:
             raise UserError(
                 f"{option!r} is not FIELD=VALUE",
                 f"fields are {', '.join(own) or 'none'}",
-                where=flag,
+                setting="encoder",
+                value=encoder,
             )
-        pairs.append((field, _parse(f"{flag}: {field}={text}", text, getattr(theirs, field))))
+        pairs.append(
+            (field, _parse(f"--encoder={encoder}: {field}={text}", text, getattr(theirs, field)))
+        )
     return tuple(pairs)
 
 

@@ -88,8 +88,8 @@ class PretrainSettings(RunSettings):
                     f"known are {', '.join(fields)}",
                     where="architecture",
                 )
-            if problem := complaint(fields[name], value):
-                raise UserError(problem)
+            if error := complaint(fields[name], value):
+                raise error
 
 
 MODEL = fields_of(ModelConfig)
@@ -100,11 +100,11 @@ RUN_FIELDS = fields_of(*PretrainSettings.kinds().values(), ModelConfig)
 def check_predictions(config, num_predictions):
     """UserError when the data and a PretrainConfig differ in predictions per row."""
     if config.max_predictions_per_seq not in (None, num_predictions):
-        flag = f"--max_predictions_per_seq={config.max_predictions_per_seq}"
         raise UserError(
             f"the data has {num_predictions} per row",
             f"give --max_predictions_per_seq={num_predictions}, or build the data again",
-            where=flag,
+            setting="max_predictions_per_seq",
+            value=config.max_predictions_per_seq,
         )
 
 

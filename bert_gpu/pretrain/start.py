@@ -135,7 +135,6 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
     specs = heads.pretraining_weights(encoder, dataset.schema.has_next_sentence_labels)
     if start is None or goes_on:
         return initialize(specs, settings.run.seed)
-    flag = f"--init_checkpoint={start}"
     source, (stored_config, stored, notes, *_) = models.read_start(start)
     values = model.to_dict()
     check_continues(
@@ -143,7 +142,7 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
         stored_config,
         source,
     )
-    vocabulary = check_same_vocabulary(source, model, vocab, flag, console)
+    vocabulary = check_same_vocabulary(source, model, vocab, start, console)
     weights = initialize(specs, settings.run.seed)
     # next sentence prediction reads the first token
     if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):
@@ -161,7 +160,8 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
             raise UserError(
                 f"its {name} has shape {theirs.shape}, the model's {ours.shape}",
                 "give the flags that it was trained with",
-                where=flag,
+                setting="init_checkpoint",
+                value=start,
             )
     changed = [
         f"{name}={values[name]} instead of {value}"
@@ -177,7 +177,7 @@ def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
     return weights
 
 
-def check_same_vocabulary(folder, model, vocab, flag, console):
+def check_same_vocabulary(folder, model, vocab, start, console):
     """UserError unless the vocabulary and casing of a model's folder, where it has them, are those
     of the data's tokenizer `vocab`; a casing that no file states gets a warning. Returns what was
     found, for the log.
@@ -189,13 +189,22 @@ def check_same_vocabulary(folder, model, vocab, flag, console):
     build = "build the data with create_pretraining_data.py and this flag"
     if casing.is_lower != vocab.do_lower_case:
         lowered = "lower-cased" if casing.is_lower else "not lower-cased"
-        problem = f"{flag}: its text was {lowered}, unlike that of the data"
+        guess = f" ({casing.guess})" if casing.guess else ""
+        error = UserError(
+            f"its text was {lowered}, unlike that of the data{guess}",
+            build,
+            setting="init_checkpoint",
+            value=start,
+        )
         if not casing.guess:
-            raise UserError(problem, build)
-        console.warn(f"{problem} ({casing.guess}); {build}")
+            raise error
+        console.warn(str(error))
     if models.load_tokenizer(folder, None, vocab.do_lower_case).identity != vocab.identity:
         raise UserError(
-            f"its {os.path.basename(path)} is not the vocabulary of the data", build, where=flag
+            f"its {os.path.basename(path)} is not the vocabulary of the data",
+            build,
+            setting="init_checkpoint",
+            value=start,
         )
     models.check_vocabulary(vocab, model, path)
     return f"vocabulary {os.path.basename(path)} ({models.describe_tokenizer(vocab, folder)})"

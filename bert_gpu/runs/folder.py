@@ -43,6 +43,9 @@ UNFINISHED_RUN = f".{RUN}.*.partial"  # of files.write_text
 DAMAGED = ".damaged"
 
 
+MANY_CHARACTERS = 110  # of a list of changed settings, of which a message shows the first
+
+
 class RunFolder:
     """OUTPUT_DIR of one run. The constructor writes nothing; `create` does.
 
@@ -50,7 +53,7 @@ class RunFolder:
     """
 
     def __init__(self, path):
-        check_local(path, "--output_dir")
+        check_local(path, "output_dir")
         self.path, self.is_reserved = path, False
         self.checkpoints = os.path.join(path, CHECKPOINTS)
         self.metrics = os.path.join(path, METRICS)
@@ -61,7 +64,7 @@ class RunFolder:
         """The content of run.json, None when there is no run. UserError when the folder holds other
         files, or run.json a value that is impossible. fields: {setting: field} of the run's kind.
         """
-        check_writable(self.path, f"--output_dir={self.path}")
+        check_writable(self.path, "output_dir", self.path)
         path = os.path.join(self.path, RUN)
         if os.path.exists(path):
             what = "a run's settings (--overwrite starts over)"
@@ -107,7 +110,7 @@ class RunFolder:
         if self.is_reserved:
             yield
             return
-        with only_writer(self.path, "run", f"--output_dir={self.path}"):
+        with only_writer(self.path, "run", "output_dir", self.path):
             self.is_reserved = True
             try:
                 yield
@@ -120,7 +123,7 @@ class RunFolder:
 
     def exists(self):
         """Whether the folder holds a run, readable or not. UserError when it holds other files."""
-        check_writable(self.path, f"--output_dir={self.path}")
+        check_writable(self.path, "output_dir", self.path)
         return os.path.exists(os.path.join(self.path, RUN)) or self.stored() is not None
 
     def _is_foreign(self, name):
@@ -223,12 +226,10 @@ class RunFolder:
                 problems.append(error)
                 continue
             for problem in problems:
-                warn(f"{problem}; the checkpoint of step {step} is taken instead"[:300])
+                warn(f"{problem}; the checkpoint of step {step} is taken instead")
             return found
         if problems:
-            raise UserError(
-                f"{problems[0]}"[:230], "none before it is whole; --overwrite starts over"
-            )
+            raise UserError(str(problems[0]), "none before it is whole; --overwrite starts over")
         return None
 
     def set_aside_after(self, step):
@@ -331,12 +332,14 @@ def check_resumable(folder, stored, settings, fields=None, recipe=None):
     if changed:
         of_run = None if recipe else stored.get("free", {}).get("recipe")
         own = f"add --recipe={shortened(of_run)}, the run's own, to go on with it; or "
-        start, end = (
-            f"--output_dir={folder.path}: holds a run with other settings (",
-            f"); {own if of_run else ''}name another folder, or --overwrite starts over",
-        )
-        shown = list(changed)
-        while len(shown) > 1 and len(start + "; ".join(shown) + end) > 280:
+        listed = [f"--{name}: {change}" for name, change in changed.items()]
+        shown = list(listed)
+        while len(shown) > 1 and len("; ".join(shown)) > MANY_CHARACTERS:
             shown.pop()
-        more = f"; and {len(changed) - len(shown)} more" if len(shown) < len(changed) else ""
-        raise UserError(f"{(start + '; '.join(shown))[: 300 - len(more + end)]}{more}{end}")
+        more = f"; and {len(listed) - len(shown)} more" if len(shown) < len(listed) else ""
+        raise UserError(
+            f"holds a run with other settings ({'; '.join(shown)}{more})",
+            f"{own if of_run else ''}name another folder, or --overwrite starts over",
+            setting=("output_dir", *changed),
+            value=folder.path,
+        )

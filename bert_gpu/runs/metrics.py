@@ -43,28 +43,30 @@ def parse_line(line, where, remedy="correct or remove it"):
     """
     try:
         values = parse_json(line)
-        problem = metrics_complaint(values)
     except (ValueError, RecursionError) as error:
-        problem = f"not valid JSON ({error})"
-    if problem:
-        raise UserError(problem, remedy, where=where)
+        raise UserError(f"not valid JSON ({error})", remedy, where=where) from None
+    if error := metrics_complaint(values):
+        raise error.within(where, remedy)
     return values
 
 
-def metrics_complaint(values):
-    """What is wrong with the JSON value of a line, None when nothing is."""
+def metrics_complaint(values) -> UserError | None:
+    """The error of the JSON value of a line, None when it is right."""
     if not isinstance(values, dict):
-        return "not a JSON object"
+        return UserError("not a JSON object")
     if "step" not in values:
-        return "has no 'step'"
-    if problem := stored_complaint(values, fields_of(MetricsLine)):
-        return problem
+        return UserError("has no 'step'")
+    if error := stored_complaint(values, fields_of(MetricsLine)):
+        return error
     odd = [
         name
         for name, value in values.items()
         if value is not None and type(value) not in (int, float)
     ]
-    return f"{odd[0][:60]}={shortened(values[odd[0]])}: must be a number or null" if odd else None
+    if not odd:
+        return None
+    name, value = odd[0][:60], shortened(values[odd[0]])
+    return UserError("must be a number or null", setting=name, value=value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

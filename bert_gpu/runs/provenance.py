@@ -71,11 +71,11 @@ def weights_hash(weights):
     return digest.hexdigest()[:12]
 
 
-def differences(stored, settings, prefix="--"):
-    """['--name.part: OLD -> NEW'] for each value in which the settings of a run and of a command
+def differences(stored, settings, prefix="") -> dict[str, str]:
+    """{"name.part": "OLD -> NEW"} for each value in which the settings of a run and of a command
     differ; both are dicts (or lists inside them).
     """
-    if prefix == "--":
+    if not prefix:
         settings = json.loads(json.dumps(settings))
     if isinstance(stored, list):
         pairs = [
@@ -83,19 +83,19 @@ def differences(stored, settings, prefix="--"):
             for index, (old, new) in enumerate(zip(stored, settings, strict=True))
         ]
     else:
-        dot = "" if prefix == "--" else "."
+        dot = "." if prefix else ""
         pairs = [
             (f"{prefix}{dot}{name}", stored.get(name), settings.get(name))
             for name in sorted(set(stored) | set(settings))
         ]
-    changed = []
+    changed = {}
     for name, old, new in pairs:
         if isinstance(old, list) and isinstance(new, list) and len(old) != len(new):
-            changed.append(f"{name}: {told_list(old, new)}")
+            changed[name] = told_list(old, new)
         elif isinstance(old, dict | list) and type(old) is type(new):
-            changed += differences(old, new, name)
+            changed |= differences(old, new, name)
         elif old != new:
-            changed.append(f"{name}: {shortened(old)} -> {shortened(new)}")
+            changed[name] = f"{shortened(old)} -> {shortened(new)}"
     return changed
 
 

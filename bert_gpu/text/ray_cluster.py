@@ -163,7 +163,7 @@ class RayPool:
                         start(task, num_losses + 1)
                         continue
                     if problem is not None:
-                        raise UserError(problem)
+                        raise problem
                     report(*done)
                     yield result
         finally:

@@ -294,10 +294,11 @@ class EndingConfig(Settings):
             )
         value = values[self.best_metric]
         if is_first and value is None:
+            defined = (name for name in values if values[name] is not None)
             raise UserError(
                 "is not defined on the validation data, as F1 and AUC are not where "
                 "a class is missing",
-                f"validate on other data, or name another metric ({', '.join(name for name in values if values[name] is not None)})",
+                f"validate on other data, or name another metric ({', '.join(defined)})",
                 setting="best_metric",
                 value=self.best_metric,
             )

@@ -161,12 +161,15 @@ def write_report(runs, config, made):
 
 def check_output(path):
     """UserError for an output that cannot be written, or is a file of somebody else."""
-    flag = f"--output={path}"
     if not path.endswith((".html", ".htm")):
-        raise UserError("must end in .html", "pictures are written beside it", where=flag)
+        raise UserError(
+            "must end in .html", "pictures are written beside it", setting="output", value=path
+        )
     if os.path.isdir(path):
-        raise UserError("is a folder", "name a file in it, such as report.html", where=flag)
-    check_writable(os.path.dirname(os.path.abspath(path)), flag)
+        raise UserError(
+            "is a folder", "name a file in it, such as report.html", setting="output", value=path
+        )
+    check_writable(os.path.dirname(os.path.abspath(path)), "output", path)
     check_ours(path)
 
 

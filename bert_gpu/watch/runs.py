@@ -134,7 +134,7 @@ def table(runs):
         ).rstrip()
         for row in rows
     ]
-    problems = [as_name(run["problem"])[:300] for run in runs if run["problem"]]
+    problems = [as_name(run["problem"]) for run in runs if run["problem"]]
     return lines + ([""] + problems if problems else [])
 
 

@@ -12,7 +12,7 @@ import warnings
 
 import pytest
 
-from bert_gpu.base import console
+from bert_gpu.base import console, errors
 from bert_gpu.base.errors import UserError
 
 
@@ -44,7 +44,7 @@ def test_a_warning_is_one_printable_line(capsys):
     console.warn("a\x1b[31m\u202e\udcff\nb " + "x" * 400)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(r"warning: a\x1b[31m\u202e\udcff b xx") and line.endswith("x...")
-    assert len(line) == console.LINE_CHARACTERS and line.isprintable()
+    assert len(line) == errors.LINE_CHARACTERS and line.isprintable()
 
 
 def test_a_library_warns_in_one_line(capsys):
@@ -57,7 +57,7 @@ def test_a_library_warns_in_one_line(capsys):
 
 def test_printable_text_stays_as_it_is():
     text = "Zürich\t木\nnaïve"
-    assert console.printable(text) == text
+    assert errors.printable(text) == text
 
 
 def test_an_answer_that_cannot_be_given(monkeypatch):
@@ -72,7 +72,7 @@ def test_an_answer_that_cannot_be_given(monkeypatch):
 
 def test_closed_streams_are_opened_before_any_file_takes_their_numbers(tmp_path):
     code = (
-        "from bert_gpu.base import console; console.open_streams(); "
+        "from bert_gpu.base import console, errors; console.open_streams(); "
         f"file = open({str(tmp_path / 'file')!r}, 'w'); "
         "import os, sys; print('lost'); os.write(2, b'lost'); sys.stderr.write('lost'); "
         "file.write(str(file.fileno())); file.close()"

@@ -341,41 +341,33 @@ def test_what_has_no_effect_is_said_once(capsys):
 
 
 @pytest.mark.parametrize(
-    "argv, message, told",
+    "argv, error, told",
     [
-        # a value that only the recipe set, wherever it stands
-        ([], "--clip_norm=1.0: is odd", "--recipe=bert sets --clip_norm=1.0; your own value wins"),
-        ([], "too long; lower --train_batch_size", "--recipe=bert sets --train_batch_size=32"),
-        ([], "max_seq_length is 32 there", "--recipe=bert sets --max_seq_length=128"),
-        (["--phase=2"], "max_seq_length=512: no", "--recipe=bert --phase=2 sets --max_seq_length"),
-        ([], "--adam_bias_correction: no", "--recipe=bert sets --noadam_bias_correction"),
-        ([], "its hidden_size is 128, that of the model 768", "--recipe=bert sets --model=base"),
-        ([], f"{'x' * 245} --model", f"{'x' * 245} --model (--recipe=bert sets --model=base)"),
-        ([], f"{'x' * 265} --model; remedy", None),  # the whole message rather than a note
-        (
-            ["--phase=2"],
-            "runs/a: holds a run with other settings (--learning_rate: 0.0001 -> 1e-05); name ...",
-            "(--recipe=bert --phase=2 sets --learning_rate=1e-05)",
-        ),
-        ([], "--curve, --model", "--recipe=bert sets --curve=linear"),
-        # what is not the recipe's, or already told so
-        (["--clip_norm=2"], "--clip_norm=2.0: is odd", None),
-        (["--hidden_size=64"], "--hidden_size=64: is odd", None),
-        (["--model=tiny"], "its hidden_size is 128", None),
-        ([], "--optimizer=muon: give it", None),
-        ([], "runs/model/optimizer: the curve of a model", None),
-        ([], "--recipe=bert: clip_norm", None),
+        # a value that only the recipe set, also where another setting is in conflict with it
+        ([], dict(setting="clip_norm", value=1.0), "sets --clip_norm=1.0; your own value wins"),
+        ([], dict(setting=("num_gpus", "train_batch_size")), "sets --train_batch_size=32; your"),
+        (["--phase=2"], dict(setting="max_seq_length"), "--phase=2 sets --max_seq_length=512;"),
+        ([], dict(setting="adam_bias_correction"), "sets --noadam_bias_correction; your"),
+        ([], dict(setting="hidden_size", value=128), "sets --model=base; your own value wins"),
+        ([], dict(setting="model", where="run.json"), "sets --model=base)"),
+        # what is not the recipe's
+        (["--clip_norm=2"], dict(setting="clip_norm", value=2.0), None),
+        (["--hidden_size=64"], dict(setting="hidden_size", value=64), None),
+        (["--model=tiny"], dict(setting="hidden_size", value=128), None),
+        ([], dict(where="runs/model/optimizer"), None),
     ],
 )
-def test_a_recipes_problem_is_told_as_the_recipes(argv, message, told, capsys):
+def test_a_recipes_problem_is_told_as_the_recipes(argv, error, told, capsys):
     parsed = flags.parse(
         ["pretrain", "--recipe=bert", *argv], "", [], pretrain.CLASSES, script="pretrain"
     )
-    with pytest.raises(UserError) as error, parsed.blaming_source():
-        raise UserError(message)
-    text = str(error.value)
-    assert text == message if told is None else text.startswith(message) and told in text
-    parsed.console(quiet=True).warn(message)
+    plain = str(UserError("is odd", "do it", **error))
+    with pytest.raises(UserError) as caught, parsed.naming_origins():
+        raise UserError("is odd", "do it", **error)
+    text = str(caught.value)
+    assert text == plain if told is None else text.startswith(f"{plain} (--recipe=bert")
+    assert told is None or told in text
+    parsed.console(quiet=True).warn(UserError("is odd", "do it", **error))
     assert capsys.readouterr().err == f"warning: {text}\n"
 
 

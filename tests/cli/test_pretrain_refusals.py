@@ -113,7 +113,7 @@ def test_a_file_in_the_way(data, tmp_path, capsys, output_dir):
 
 
 def test_two_runs_at_once(data, tmp_path, capsys):
-    with only_writer(str(tmp_path / "run"), "run", "--output_dir"):
+    with only_writer(str(tmp_path / "run"), "run", "output_dir"):
         (tmp_path / "run" / "run.json").write_text("{}")
         assert pretrain(data, tmp_path / "run", "--overwrite") == 2
     assert f"another process ({os.getpid()})" in capsys.readouterr().err
@@ -121,7 +121,7 @@ def test_two_runs_at_once(data, tmp_path, capsys):
 
 def test_a_run_is_reserved_before_it_is_read(data, tmp_path, capsys):
     """What another process is writing is not complained about."""
-    with only_writer(str(tmp_path / "run"), "run", "--output_dir"):
+    with only_writer(str(tmp_path / "run"), "run", "output_dir"):
         (tmp_path / "run" / "run.json").write_text("half writ")
         assert pretrain(data, tmp_path / "run") == 2
     assert f"another process ({os.getpid()})" in capsys.readouterr().err

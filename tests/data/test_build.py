@@ -327,14 +327,14 @@ def test_two_jobs_in_one_new_folder(tmp_path, sample_text, vocab_file, monkeypat
 def test_the_lock_outlives_its_holder(tmp_path):
     """If it were removed, one process could hold the old file and another a new one."""
     lock = tmp_path / ".x.lock"
-    with only_writer(str(tmp_path), "x", "--output_file"):
+    with only_writer(str(tmp_path), "x", "output_file"):
         held = lock.stat().st_ino
     with (
-        only_writer(str(tmp_path), "x", "--output_file"),
+        only_writer(str(tmp_path), "x", "output_file"),
         pytest.raises(UserError, match=r"^--output_file: another process \(\d+\) writes to"),
     ):
         assert lock.stat().st_ino == held
-        with only_writer(str(tmp_path), "x", "--output_file"):
+        with only_writer(str(tmp_path), "x", "output_file"):
             pass
     assert lock.stat().st_ino == held
 
@@ -342,7 +342,7 @@ def test_the_lock_outlives_its_holder(tmp_path):
 def test_a_lock_ends_with_its_process(tmp_path):
     code = (
         "import sys; from bert_gpu.base.files import only_writer\n"
-        "with only_writer(sys.argv[1], 'x', ''): print(flush=True); input()"
+        "with only_writer(sys.argv[1], 'x', 'output_file'): print(flush=True); input()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -350,11 +350,11 @@ def test_a_lock_ends_with_its_process(tmp_path):
         process.stdout.readline()
         with (
             pytest.raises(UserError, match="another process"),
-            only_writer(str(tmp_path), "x", "--output_file"),
+            only_writer(str(tmp_path), "x", "output_file"),
         ):
             pass
         process.kill()
-    with only_writer(str(tmp_path), "x", "--output_file"):
+    with only_writer(str(tmp_path), "x", "output_file"):
         pass
 
 

@@ -301,12 +301,10 @@ def test_a_glob_names_the_records_of_a_data_set_and_nothing_beside_them(tmp_path
     (folder / "logs").mkdir()
     records = sorted(map(str, folder.glob("*.tfrecord")))
     for pattern in ("*", "*.tfrecord"):
-        assert expand_globs(f"{folder}/{pattern}", "--input_file") == records
+        assert expand_globs(f"{folder}/{pattern}", "input_file") == records
     (tmp_path / "plain").mkdir()
     for name in ("part-0", "part-1.gz", "notes.txt"):
         (tmp_path / "plain" / name).touch()
     plain = [f"{tmp_path}/plain/{name}" for name in ("part-0", "part-1.gz")]
-    assert expand_globs(f"{tmp_path}/plai?/*", "--input_file") == plain
-    assert expand_globs(f"{tmp_path}/plain/*.txt", "--input_file") == [
-        f"{tmp_path}/plain/notes.txt"
-    ]
+    assert expand_globs(f"{tmp_path}/plai?/*", "input_file") == plain
+    assert expand_globs(f"{tmp_path}/plain/*.txt", "input_file") == [f"{tmp_path}/plain/notes.txt"]

@@ -27,7 +27,7 @@ def test_the_difference_is_shown_leaf_by_leaf():
         files=[["a.tfrecord", 10, "x"], ["b.tfrecord", 20, "y"]],
         data=dict(made=dict(seed=1, tokenizer="abc"), length=128, other=None),
     )
-    assert provenance.differences(stored, stored) == []
+    assert provenance.differences(stored, stored) == {}
     settings = dict(
         rate=2e-3,
         layers=(1, 2),  # a tuple is a list in JSON
@@ -35,25 +35,25 @@ def test_the_difference_is_shown_leaf_by_leaf():
         data=dict(made=dict(seed=2, tokenizer="abc"), length=128, other=dict(a=1)),
         new="x" * 100,
     )
-    assert provenance.differences(stored, settings) == [
-        "--data.made.seed: 1 -> 2",
-        "--data.other: None -> {'a': 1}",
-        "--files[1][2]: y -> z",
-        "--gone: 1 -> None",
-        f"--new: None -> {'x' * 57}...",
-        "--rate: 0.001 -> 0.002",
-    ]
-    assert provenance.differences(dict(files=[1]), dict(files=[1, 2])) == [
-        "--files: 1 entries -> 2"
-    ]
+    assert provenance.differences(stored, settings) == {
+        "data.made.seed": "1 -> 2",
+        "data.other": "None -> {'a': 1}",
+        "files[1][2]": "y -> z",
+        "gone": "1 -> None",
+        "new": f"None -> {'x' * 57}...",
+        "rate": "0.001 -> 0.002",
+    }
+    assert provenance.differences(dict(files=[1]), dict(files=[1, 2])) == {
+        "files": "1 entries -> 2"
+    }
     for old, new, told in (
         (["embeddings", "layers:2"], ("embeddings",), "embeddings,layers:2 -> embeddings"),
         ([], ("a",), "none -> a"),
         (["a" * 20, "b" * 20], ("c",), "2 entries -> 1"),
         ([], (1,), "0 entries -> 1"),
     ):
-        assert provenance.differences(dict(freeze=old), dict(freeze=new)) == [f"--freeze: {told}"]
-    assert provenance.differences(dict(x=True), dict(x=dict(a=1))) == ["--x: True -> {'a': 1}"]
+        assert provenance.differences(dict(freeze=old), dict(freeze=new)) == dict(freeze=told)
+    assert provenance.differences(dict(x=True), dict(x=dict(a=1))) == dict(x="True -> {'a': 1}")
 
 
 def test_a_run_with_other_fixed_settings_is_refused_and_others_are_free():

@@ -123,7 +123,7 @@ def test_the_state_of_a_run(tmp_path):
 def test_a_lock_names_one_process_whatever_the_clock(tmp_path):
     folder = make_run(tmp_path / "run", [line(1)])
     lock = folder / ".run.lock"
-    with only_writer(str(folder), "run", "--output_dir"):
+    with only_writer(str(folder), "run", "output_dir"):
         assert read(folder).state == "running"
     os.utime(lock, (1e9, 1e9))
     assert read(folder).state == "running", "its clock was wrong"

@@ -32,7 +32,7 @@ def test_each_state(tmp_path):
     make_run(tmp_path / "left", lines, settings=fine, num_steps=None)
     make_run(tmp_path / "lost", lines, ended="diverged")
     make_run(tmp_path / "new", [])
-    with only_writer(str(tmp_path / "held"), "run", "--output_dir"):
+    with only_writer(str(tmp_path / "held"), "run", "output_dir"):
         found = {name: look(tmp_path / name) for name in os.listdir(tmp_path)}
     assert {name: run["state"] for name, run in found.items()} == dict(
         done="finished", held="running", left="stopped", lost="diverged", new="stopped"
