@@ -17,6 +17,7 @@ OF_RUN = re.compile(r"^(git_commit|crc32c)$")
 TEXT_TIMES = (
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "DATE"),
     (re.compile(r"\b[0-9a-f]{40}(-dirty)?\b"), "COMMIT"),
+    (re.compile(r"\bprocess \(\d+\)"), "process (PID)"),
     (re.compile(r"[\d.,]+ ?[kMG]?\w+/s\b"), "RATE"),
     (re.compile(r"input wait [\d.]+%"), "input wait SHARE"),
     (re.compile(r"time spent: .*"), "time spent: TIMES"),
