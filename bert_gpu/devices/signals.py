@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 0.5  # seconds in which a process may end without the line
 
 
-def pass_on(signum):
+def reraise(signum):
     """Raises a signal that a run has caught again, after the run has saved: SIGINT becomes a
     KeyboardInterrupt.
     """

@@ -207,7 +207,7 @@ def test_on_a_full_disk_lines_wait_and_are_whole(folder):
 LIMITED = """
 import resource
 import sys
-from bert_gpu.train import monitor
+from bert_gpu.monitor import metrics_log as monitor
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.monitor.config import (MonitorConfig)
 folder = RunFolder(sys.argv[1])
@@ -274,7 +274,7 @@ def test_a_rollback_on_a_full_disk(folder, monkeypatch):
     ]
     with monkeypatch.context() as patch:
         patch.setattr(
-            interface,
+            metrics,
             "write_text",
             lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")),
         )
