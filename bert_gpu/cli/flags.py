@@ -25,7 +25,7 @@ from bert_gpu.base.settings import (
     setting,
     value_type,
 )
-from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick, translations
+from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick
 from bert_gpu.devices.signals import answer_interrupts
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.recipes import rules
@@ -324,9 +324,7 @@ HELP = ("--help", "-h", "-help", "--helpfull")
 def own_aliases(fields):
     """{name: Alias} of the other names that flags have of their own. fields: {name: field}."""
     return {
-        alias: aliases.Alias(
-            alias, (), (), translations.renamed(name), (name,), is_switch=is_bool(field)
-        )
+        alias: aliases.Alias(alias, (), (), flag=name, is_switch=is_bool(field))
         for name, field in fields.items()
         for alias in field.metadata["aliases"]
     }
