@@ -12,14 +12,13 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import warnings
 
 from bert_gpu.base.settings import UserError
+from bert_gpu.base.signals import quiet_interrupts
 
 # By default XLA removes a conversion to bfloat16 and back, also between two passes, so that float32
 # is written between them: on GPUs 1.4 times the bytes outside matrix products, and more memory. XLA
@@ -183,24 +182,6 @@ def note_of(given, environ):
     with contextlib.suppress(OSError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
     return os.path.join(folder, hashlib.sha256(known.encode()).hexdigest())
-
-
-@contextlib.contextmanager
-def quiet_interrupts():
-    """Ctrl-C inside ends the process at once, with exit code 130: for imports, which would turn
-    it into other exceptions, and before which nothing is written.
-    """
-    is_ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if is_ours:
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
-    try:
-        yield
-    finally:
-        if is_ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager

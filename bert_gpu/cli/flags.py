@@ -25,8 +25,8 @@ from bert_gpu.base.settings import (
     setting,
     value_type,
 )
+from bert_gpu.base.signals import answer_interrupts
 from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick
-from bert_gpu.devices.signals import answer_interrupts
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.recipes import rules
 
