@@ -9,6 +9,7 @@ import types
 import pynvml
 import pytest
 
+from bert_gpu.devices import nvml as nvml_module
 from bert_gpu.devices.nvml import visible_gpus
 from bert_gpu.monitor import hardware, metrics_log
 from bert_gpu.monitor.advice import SlowdownWarnings
@@ -99,6 +100,7 @@ class FakeNvml:
 def nvml(monkeypatch):
     fake = FakeNvml()
     monkeypatch.setattr(hardware, "pynvml", fake)
+    monkeypatch.setattr(nvml_module, "pynvml", fake)
     return fake
 
 
