@@ -78,7 +78,7 @@ def encode(examples, problem_type, start, settings, max_seq_length, folder):
         ((chunk.texts_a, chunk.texts_b) for chunk in examples.chunks()),
         problem_type.targets(examples, start.labels) if examples.has_labels else None,
         max_seq_length,
-        "fixed" if start.encoder.fixed_length else settings.run.padding,
+        encoded.padding_of(settings, start.encoder),
         folder=folder,
     )
 
