@@ -118,7 +118,11 @@ def wait(processes, signals, clock=time.monotonic, sleep=time.sleep):
     SIGHUP as SIGTERM: they need no terminal to save. When one ends badly, the others may end by
     themselves, and are ended after some time.
     """
-    num_passed, cause, since, stage = 0, None, None, 0
+    num_passed, cause, since = 0, None, None
+    to_come = [
+        (SECONDS_TO_NOTICE, signal.SIGTERM),
+        (SECONDS_TO_NOTICE + SECONDS_TO_STOP, signal.SIGKILL),
+    ]
     while any(process.poll() is None for process in processes):
         sleep(SECONDS_BETWEEN_LOOKS)
         for number in signals[num_passed:]:
@@ -127,15 +131,8 @@ def wait(processes, signals, clock=time.monotonic, sleep=time.sleep):
         if cause is None:
             cause = next((i for i, process in enumerate(processes) if process.poll()), None)
             since = clock()
-        if cause is None:
-            continue
-        waited = clock() - since
-        if stage == 0 and waited > SECONDS_TO_NOTICE:
-            send(processes, signal.SIGTERM)
-            stage = 1
-        elif stage == 1 and waited > SECONDS_TO_NOTICE + SECONDS_TO_STOP:
-            send(processes, signal.SIGKILL)
-            stage = 2
+        if cause is not None and to_come and clock() - since > to_come[0][0]:
+            send(processes, to_come.pop(0)[1])
     codes = tuple(process.returncode for process in processes)
     if cause is None:
         cause = next((index for index, code in enumerate(codes) if code), None)

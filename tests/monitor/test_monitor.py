@@ -127,7 +127,7 @@ def test_events_that_a_kill_left_broken(folder):
     (path,) = glob.glob(os.path.join(train, "*tfevents*"))
     with open(path, "r+b") as file:
         file.truncate(os.path.getsize(path) - 5)
-    with open(os.path.join(train, ".cut.1.partial"), "wb") as file:
+    with open(os.path.join(train, ".cut.partial"), "wb") as file:
         file.write(b"of a process killed while it cut")
     log = open_log(folder, 3)
     log.write(4, dict(loss=4.0))
