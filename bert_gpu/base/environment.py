@@ -199,3 +199,13 @@ def quick_imports():
     finally:
         gc.freeze()
         gc.enable()
+
+
+def import_extra(module: str, setting: str, remedy: str):
+    """A module of a package that an extra installs. UserError, which begins with the setting that
+    needs it, where it is missing.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(f"{setting}: needs the package {module}; {remedy}") from error

@@ -85,9 +85,9 @@ def from_tf_config(text):
     try:
         content = json.loads(text)
         jobs, task = content.get("cluster", {}), content.get("task", {})
-        jobs = {job: list(addresses) for job, addresses in jobs.items()}
+        jobs = {job: addresses[:] for job, addresses in jobs.items()}  # no objects
         kind, index = task.get("type"), task.get("index", 0)
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+    except (ValueError, AttributeError, TypeError, LookupError, RecursionError) as error:
         raise problem(f"cannot be read ({str(error)[:80]})") from error
     if "ps" in jobs or kind in ("ps", "evaluator"):
         raise problem("parameter servers and evaluators take no part here, only chief and worker")

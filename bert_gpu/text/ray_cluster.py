@@ -19,6 +19,7 @@ import time
 
 import bert_gpu
 from bert_gpu.base import console
+from bert_gpu.base.environment import import_extra
 from bert_gpu.base.settings import UserError
 from bert_gpu.base.signals import handled_signals
 from bert_gpu.text import parallel
@@ -42,13 +43,8 @@ def connect(address, num_workers=None):
 
     Raises UserError: Ray is not installed, or there is no such cluster.
     """
-    try:
-        import ray
-    except ImportError as error:
-        raise UserError(
-            f"--ray_address={address}: needs the package ray; pip install 'bert-gpu[ray]' here and "
-            "on each node, or leave it out"
-        ) from error
+    remedy = "pip install 'bert-gpu[ray]' here and on each node, or leave it out"
+    ray = import_extra("ray", f"--ray_address={address}", remedy)
     if ray.is_initialized():
         yield RayPool(ray, num_workers)
         return

@@ -11,23 +11,10 @@ import os
 
 import numpy as np
 
-from bert_gpu.base.settings import UserError
-
 FOLDER, SUFFIX = "pictures", ".png"
 NAME = r".+-(scatter|confusion|roc|reliability)\.png"  # of a picture, a regular expression
 MAX_CLASSES = 30  # that a matrix has room for the numbers of
 BINS = 10
-
-
-def check_pictures():
-    """UserError unless matplotlib is there."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "--pictures: needs the package matplotlib; pip install 'bert-gpu[report]', or leave "
-            "the flag out"
-        ) from error
 
 
 def draw(output_dir, stem, task, labels, outputs, targets):

@@ -4,6 +4,7 @@ see task_types.TaskType.
 
 import numpy as np
 
+from bert_gpu.base.environment import import_extra
 from bert_gpu.base.settings import UserError
 from bert_gpu.finetune import results
 from bert_gpu.finetune.files import encoded
@@ -17,7 +18,8 @@ HEAD, PREDICTED = CLASSIFIER, results.PREDICTIONS
 
 def check(settings):
     if settings.run.pictures:
-        pictures.check_pictures()
+        remedy = "pip install 'bert-gpu[report]', or leave the flag out"
+        import_extra("matplotlib", "--pictures", remedy)
 
 
 def open_examples(task, source, needs_label, labels):

@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 
+from bert_gpu.base.environment import import_extra
 from bert_gpu.base.files import write_text
 from bert_gpu.base.settings import UserError, shortened
 from bert_gpu.monitor.sinks.interface import Sink
@@ -117,13 +118,8 @@ def check_mlflow(experiment, uri):
         )
     # folders need this since MLflow 3
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    try:
-        import mlflow  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"--mlflow_experiment={experiment}: needs the package mlflow; "
-            "pip install 'bert-gpu[mlflow]', or leave it out"
-        ) from error
+    remedy = "pip install 'bert-gpu[mlflow]', or leave it out"
+    import_extra("mlflow", f"--mlflow_experiment={experiment}", remedy)
 
 
 def tracking_uri(uri):
