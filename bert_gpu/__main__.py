@@ -5,7 +5,7 @@ import keyword
 import sys
 import textwrap
 
-from bert_gpu.base.environment import quiet_interrupts
+from bert_gpu.base.signals import quiet_interrupts
 
 COMMANDS = {
     "data": "text -> TFRecords (create_pretraining_data.py)",

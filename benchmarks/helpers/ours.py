@@ -2,7 +2,6 @@
 records from the data script.
 """
 
-import collections
 import os
 import sys
 import tempfile
@@ -10,7 +9,6 @@ import time
 import types
 
 import numpy as np
-from cpu_profile import op_seconds, primitive_seconds, standard_output, threads_of_trace
 from kernels import kernels_of_trace, shares
 from serve import VOCAB_SIZE, Trainer, make_batch, serve
 
@@ -200,25 +198,6 @@ class Ours(Trainer):
             seconds = time.perf_counter() - started
             self.tf.profiler.experimental.stop()
             return shares(kernels_of_trace(folder), seconds)
-
-    def cpu_profile(self, num_steps):
-        """{"seconds", "ops", "passes", "primitives"} of a step, the last three by name. oneDNN
-        tells of its primitives with ONEDNN_VERBOSE=profile_exec.
-        """
-        found = [collections.Counter(), collections.Counter()]
-        with tempfile.TemporaryDirectory() as folder, standard_output() as said:
-            self.tf.profiler.experimental.start(folder)
-            started = time.perf_counter()
-            self.run(num_steps)
-            seconds = time.perf_counter() - started
-            self.tf.profiler.experimental.stop()
-            for events in threads_of_trace(folder):
-                for total, part in zip(found, op_seconds(events), strict=True):
-                    total.update(part)
-        found.append(primitive_seconds(said[0]))
-        each = [{name: value / num_steps for name, value in part.items()} for part in found]
-        names = ("ops", "passes", "primitives")
-        return dict(seconds=seconds / num_steps, **dict(zip(names, each, strict=True)))
 
     def fill(self, rows, wanted=None):
         """The micro-batch that --train_batch_size=auto finds, and the accumulation of its steps:

@@ -12,14 +12,13 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import warnings
 
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import UserError
+from bert_gpu.base.signals import quiet_interrupts
 
 # By default XLA removes a conversion to bfloat16 and back, also between two passes, so that float32
 # is written between them: on GPUs 1.4 times the bytes outside matrix products, and more memory. XLA
@@ -187,24 +186,6 @@ def note_of(given, environ):
 
 
 @contextlib.contextmanager
-def quiet_interrupts():
-    """Ctrl-C inside ends the process at once, with exit code 130: for imports, which would turn
-    it into other exceptions, and before which nothing is written.
-    """
-    is_ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if is_ours:
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
-    try:
-        yield
-    finally:
-        if is_ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@contextlib.contextmanager
 def quick_imports():
     """Runs imports inside without garbage collection, also of their objects later on: for scripts,
     whose modules stay loaded. Ctrl-C ends the process quietly.
@@ -219,3 +200,13 @@ def quick_imports():
     finally:
         gc.freeze()
         gc.enable()
+
+
+def import_extra(module: str, setting: str, remedy: str):
+    """A module of a package that an extra installs. UserError, which begins with the setting that
+    needs it, where it is missing.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(f"{setting}: needs the package {module}; {remedy}") from error

@@ -9,24 +9,10 @@ NVIDIA/DeepLearningExamples (BERT in TensorFlow 1, TensorFlow 2 and PyTorch: run
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from bert_gpu.cli.translations import (
-    chosen,
-    is_true,
-    refuse_unless_off,
-    renamed,
-    switch,
-    translate_config_name,
-    translate_evaluation,
-    translate_folders,
-    translate_max_steps,
-    translate_metric,
-    translate_percentage,
-    translate_report_to,
-    translate_warmup_steps,
-    translate_whole_steps,
-)
+from bert_gpu.cli import translations
+from bert_gpu.cli.translations import OFF, is_true, whole_steps
 
 GOOGLE, HUGGING_FACE, NVIDIA = "Google", "Hugging Face", "NVIDIA"
 SCRIPTS = {
@@ -39,83 +25,86 @@ TRAINING = ("pretrain", "classify")
 
 @dataclasses.dataclass(frozen=True)
 class Alias:
-    """A flag of another project.
+    """A flag of another project. One of the last five fields says what it means here.
 
     Attributes:
       name: without dashes. owners: whose flag it is; () for another name of a flag of ours.
       scripts: ours that take or refuse it; keys of SCRIPTS.
-      translate: of translations.py.
-      flags: the flags of ours that it may set.
       is_switch: it is true or false, so that it may stand without a value.
-      note: why it has no effect, said in a warning; None if it has one. refusal: what is wrong with
-        it, and what to do; None if it is taken.
+      flag: ours, with the same value.
+      values: {text of the value, in lower case: {flag of ours: text}}; otherwise: what to do
+        instead of any other value.
+      convert: a function of translations.py, and the flags that it may set.
+      note: why it has no effect, said in a warning.
+      refusal: what is wrong with it, and what to do. A switch that is off is taken nevertheless.
     """
 
     name: str
     owners: tuple[str, ...]
     scripts: tuple[str, ...]
-    translate: Callable
-    flags: tuple[str, ...] = ()
     is_switch: bool = False
+    otherwise: str = ""
+    flag: str | None = None
+    values: Mapping[str, dict[str, str]] | None = None
+    convert: tuple[Callable, tuple[str, ...]] | None = None
     note: str | None = None
     refusal: str | None = None
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of ours that it may set."""
+        if self.convert is not None:
+            return self.convert[1]
+        names = [name for settings in (self.values or {}).values() for name in settings]
+        return (self.flag,) if self.flag else tuple(dict.fromkeys(names))
 
-FLOAT16 = switch({"precision": "float16"}, {"precision": "float32"})
-BFLOAT16 = switch({"precision": "bfloat16"}, {"precision": "float32"})
-XLA = switch({"xla": "on"}, {"xla": "off"})
-CPU = switch({"num_gpus": "0"}, {})
+    def translate(self, text: str, names: set[str]) -> dict[str, str]:
+        """{flag of ours: text of its value}. names: all flags of other projects in the call.
+
+        ValueError says what is wrong with the value and what to do.
+        """
+        if self.refusal is not None:
+            if self.is_switch and text.lower() in OFF:
+                return {}
+            raise ValueError(self.refusal)
+        if self.is_switch:
+            text = str(is_true(text)).lower()
+        if self.note is not None:
+            return {}
+        if self.flag is not None:
+            return {self.flag: text}
+        if self.convert is not None:
+            return self.convert[0](text, names)
+        if text.lower() not in self.values:
+            raise ValueError(self.otherwise)
+        return self.values[text.lower()]
+
+
+def entries(owners, scripts, meaning, rows, **more) -> list[Alias]:
+    """Aliases of a kind. meaning: the field of Alias that says what they mean. rows: {names
+    separated by spaces: its value}. more: further fields.
+    """
+    return [
+        Alias(name, owners, scripts, **more, **{meaning: value})
+        for names, value in rows.items()
+        for name in names.split()
+    ]
+
+
+FLOAT16 = dict(true={"precision": "float16"}, false={"precision": "float32"})
+BFLOAT16 = dict(true={"precision": "bfloat16"}, false={"precision": "float32"})
+XLA = dict(true={"xla": "on"}, false={"xla": "off"})
+CPU = dict(true={"num_gpus": "0"}, false={})
 CURVES = {
     "linear": {"curve": "one_cycle"},
     "constant": {"curve": "constant", "num_warmup_steps": "0"},
     "constant_with_warmup": {"curve": "constant"},
 }
+REPORTS = {"none": {"tensorboard": "false"}, "tensorboard": {"tensorboard": "true"}}
 OPTIMIZERS = {
     **{name: {"optimizer": "adamw"} for name in ("adamw_torch", "adamw_torch_fused", "adamw_hf")},
     **{name: {"optimizer": "adamw8bit"} for name in ("adamw_bnb_8bit", "adamw_8bit")},
 }
-
-
-def takes(owners, scripts, *rows):
-    """Aliases that have one and the same value under another name. rows: (name, flag)."""
-    return [Alias(name, owners, scripts, renamed(flag), (flag,)) for name, flag in rows]
-
-
-def reads(owners, scripts, *rows):
-    """Aliases with a translation. rows: (name, translate, flags, [is_switch])."""
-    return [
-        Alias(name, owners, scripts, translate, flags, *more)
-        for name, translate, flags, *more in rows
-    ]
-
-
-def refuses(owners, scripts, rows, is_switch=False):
-    """Aliases with no counterpart. rows: {names separated by spaces: what we do instead}. A switch
-    that is off asks for nothing, and is taken as that.
-    """
-
-    def refuse(reason):
-        def translate(text, names):
-            if is_switch and not is_true(text):
-                return {}
-            raise ValueError(reason)
-
-        return translate
-
-    return [
-        Alias(name, owners, scripts, refuse(reason), is_switch=is_switch, refusal=reason)
-        for names, reason in rows.items()
-        for name in names.split()
-    ]
-
-
-def notes(owners, scripts, rows, is_switch=False):
-    """Aliases that change nothing here. rows: {names separated by spaces: why}."""
-    return [
-        Alias(name, owners, scripts, lambda text, names: {}, is_switch=is_switch, note=why)
-        for names, why in rows.items()
-        for name in names.split()
-    ]
 
 
 TPU = "TPUs are not supported; training runs on the GPUs of this machine, or its CPU; drop the flag"
@@ -129,118 +118,183 @@ LOGS = "the loss and all else is in OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tens
 READERS = "records are read in background threads"
 NO_DDP = "it is about torch's DistributedDataParallel; one process trains on all GPUs"
 COMPILED = "the step is compiled by XLA on GPUs; see --xla"
-BEST = "losses are best when low, other metrics when high; see --best_metric"
-NO_SMOOTHING = "masked-word targets have no label smoothing here; drop the flag"
 NO_BAR = "the progress bar appears on terminals only; --quiet turns it off"
 ROWS = (
     # Google
-    *takes((GOOGLE, NVIDIA), TRAINING, ("iterations_per_loop", "steps_per_loop")),
-    *refuses((GOOGLE,), TRAINING, {"use_tpu": TPU}, is_switch=True),
-    *notes(
+    *entries(
+        (GOOGLE, NVIDIA),
+        TRAINING,
+        "flag",
+        {
+            "iterations_per_loop": "steps_per_loop",
+        },
+    ),
+    *entries(
         (GOOGLE,),
         TRAINING,
-        {"tpu_name tpu_zone gcp_project master num_tpu_cores": "it is for TPUs"},
+        "refusal",
+        {
+            "use_tpu": TPU,
+        },
+        is_switch=True,
+    ),
+    *entries(
+        (GOOGLE,),
+        TRAINING,
+        "note",
+        {
+            "tpu_name tpu_zone gcp_project master num_tpu_cores": "it is for TPUs",
+        },
     ),
     # Hugging Face
-    *takes(
+    *entries(
         (HUGGING_FACE,),
         TRAINING,
-        ("per_device_train_batch_size", "train_batch_size"),
-        ("per_gpu_train_batch_size", "train_batch_size"),
-        ("per_device_eval_batch_size", "eval_batch_size"),
-        ("per_gpu_eval_batch_size", "eval_batch_size"),
-        ("weight_decay", "weight_decay_rate"),
-        ("max_grad_norm", "clip_norm"),
-        ("warmup_ratio", "warmup_proportion"),
-        ("save_total_limit", "keep_checkpoint_max"),
-        ("model_name_or_path", "init_checkpoint"),
+        "flag",
+        {
+            "per_device_train_batch_size": "train_batch_size",
+            "per_gpu_train_batch_size": "train_batch_size",
+            "per_device_eval_batch_size": "eval_batch_size",
+            "per_gpu_eval_batch_size": "eval_batch_size",
+            "weight_decay": "weight_decay_rate",
+            "max_grad_norm": "clip_norm",
+            "warmup_ratio": "warmup_proportion",
+            "save_total_limit": "keep_checkpoint_max",
+            "model_name_or_path": "init_checkpoint",
+        },
     ),
-    *reads(
+    *entries(
         (HUGGING_FACE,),
         TRAINING,
-        ("logging_steps", translate_whole_steps("log_steps"), ("log_steps",)),
-        (
-            "save_steps",
-            translate_whole_steps("save_checkpoints_steps"),
-            ("save_checkpoints_steps",),
-        ),
-        ("bf16", BFLOAT16, ("precision",), True),
-        ("no_cuda", CPU, ("num_gpus",), True),
-        ("use_cpu", CPU, ("num_gpus",), True),
-        (
-            "gradient_checkpointing",
-            switch({"recompute": "true"}, {"recompute": "false"}),
-            ("recompute",),
-            True,
-        ),
-        (
-            "load_best_model_at_end",
-            switch({"export_best": "true"}, {"export_best": "false"}),
-            ("export_best",),
-            True,
-        ),
-        ("full_determinism", switch({"deterministic": "true"}, {}), ("deterministic",), True),
-        (
-            "lr_scheduler_type",
-            chosen("curve", CURVES, "choose a --curve: linear here is Google's line"),
-            ("curve", "num_warmup_steps"),
-        ),
-        (
-            "optim",
-            chosen("optimizer", OPTIMIZERS, "choose an --optimizer: adamw, adamw8bit, lamb, muon"),
-            ("optimizer",),
-        ),
-        ("eval_strategy", translate_evaluation, ("validation_epochs",)),
-        ("evaluation_strategy", translate_evaluation, ("validation_epochs",)),
-        ("report_to", translate_report_to, ("tensorboard",)),
-        ("config_name", translate_config_name, ("bert_config_file",)),
+        "convert",
+        {
+            "logging_steps": (whole_steps("log_steps"), ("log_steps",)),
+            "save_steps": (whole_steps("save_checkpoints_steps"), ("save_checkpoints_steps",)),
+        },
     ),
-    *reads(
+    *entries(
         (HUGGING_FACE,),
         TRAINING,
-        (
-            "pad_to_max_length",
-            switch({"padding": "fixed"}, {"padding": "dynamic"}),
-            ("padding",),
-            True,
-        ),
-        ("group_by_length", switch({"padding": "uniform"}, {}), ("padding",), True),
+        "values",
+        {
+            "bf16": BFLOAT16,
+            "no_cuda use_cpu": CPU,
+            "gradient_checkpointing": dict(
+                true={"recompute": "true"}, false={"recompute": "false"}
+            ),
+            "load_best_model_at_end": dict(
+                true={"export_best": "true"}, false={"export_best": "false"}
+            ),
+            "full_determinism": dict(true={"deterministic": "true"}, false={}),
+        },
+        is_switch=True,
     ),
-    *reads(
+    *entries(
         (HUGGING_FACE,),
         TRAINING,
-        ("metric_for_best_model", translate_metric, ("best_metric",)),
+        "values",
+        {
+            "lr_scheduler_type": CURVES,
+        },
+        otherwise="has no counterpart here; choose a --curve: linear here is Google's line",
     ),
-    *takes(
+    *entries(
+        (HUGGING_FACE,),
+        TRAINING,
+        "values",
+        {
+            "optim": OPTIMIZERS,
+        },
+        otherwise="has no counterpart here; choose an --optimizer: adamw, adamw8bit, lamb, muon",
+    ),
+    *entries(
+        (HUGGING_FACE,),
+        TRAINING,
+        "convert",
+        {
+            "eval_strategy evaluation_strategy": (translations.evaluation, ("validation_epochs",)),
+        },
+    ),
+    *entries(
+        (HUGGING_FACE,),
+        TRAINING,
+        "values",
+        {
+            "report_to": REPORTS,
+        },
+        otherwise="name tensorboard or none here; Weights & Biases needs --wandb_project=NAME",
+    ),
+    *entries(
+        (HUGGING_FACE,),
+        TRAINING,
+        "convert",
+        {
+            "config_name": (translations.config_name, ("bert_config_file",)),
+        },
+    ),
+    *entries(
+        (HUGGING_FACE,),
+        TRAINING,
+        "values",
+        {
+            "pad_to_max_length": dict(true={"padding": "fixed"}, false={"padding": "dynamic"}),
+            "group_by_length": dict(true={"padding": "uniform"}, false={}),
+        },
+        is_switch=True,
+    ),
+    *entries(
+        (HUGGING_FACE,),
+        TRAINING,
+        "convert",
+        {
+            "metric_for_best_model": (translations.metric, ("best_metric",)),
+        },
+    ),
+    *entries(
         (HUGGING_FACE,),
         ("classify",),
-        ("validation_file", "dev_file"),
-        ("label_smoothing_factor", "label_smoothing"),
-        ("text_column_name", "text_a"),
-        ("label_column_name", "label"),
+        "flag",
+        {
+            "validation_file": "dev_file",
+            "label_smoothing_factor": "label_smoothing",
+            "text_column_name": "text_a",
+            "label_column_name": "label",
+        },
     ),
-    *refuses(
+    *entries(
         (HUGGING_FACE,),
         ("pretrain",),
-        {"label_smoothing_factor": NO_SMOOTHING},
+        "refusal",
+        {
+            "label_smoothing_factor": (
+                "masked-word targets have no label smoothing here; drop the flag"
+            ),
+        },
     ),
-    *takes(
+    *entries(
         (HUGGING_FACE,),
         ("data",),
-        ("mlm_probability", "masked_lm_prob"),
-        ("train_file", "input_file"),
-        ("preprocessing_num_workers", "num_workers"),
-        ("tokenizer_name", "init_checkpoint"),
-        ("model_name_or_path", "init_checkpoint"),
+        "flag",
+        {
+            "mlm_probability": "masked_lm_prob",
+            "train_file": "input_file",
+            "preprocessing_num_workers": "num_workers",
+            "tokenizer_name": "init_checkpoint",
+            "model_name_or_path": "init_checkpoint",
+        },
     ),
-    *reads(
+    *entries(
         (HUGGING_FACE,),
         ("data",),
-        ("validation_split_percentage", translate_percentage, ("validation_share",)),
+        "convert",
+        {
+            "validation_split_percentage": (translations.percentage, ("validation_share",)),
+        },
     ),
-    *refuses(
+    *entries(
         (HUGGING_FACE,),
         ("data",),
+        "refusal",
         {
             "dataset_name dataset_config_name": (
                 "nothing is downloaded; save the data set (datasets: save_to_disk, to_parquet) "
@@ -250,9 +304,10 @@ ROWS = (
             "max_train_samples": "cut the text instead",
         },
     ),
-    *refuses(
+    *entries(
         (HUGGING_FACE,),
         ("data",),
+        "refusal",
         {
             "line_by_line": (
                 "rows are made of sentences; --input_format=documents takes each line as a document"
@@ -261,9 +316,10 @@ ROWS = (
         },
         is_switch=True,
     ),
-    *refuses(
+    *entries(
         (HUGGING_FACE,),
         ("pretrain",),
+        "refusal",
         {
             "mlm_probability": (
                 "masks belong to the data: create_pretraining_data.py --masked_lm_prob"
@@ -282,17 +338,19 @@ ROWS = (
             ),
         },
     ),
-    *refuses(
+    *entries(
         (HUGGING_FACE,),
         ("classify",),
+        "refusal",
         {
             "dataset_name": "nothing is downloaded; put train.tsv and dev.tsv into --data_dir",
             "tokenizer_name": "the model's folder has its tokenizer; or give --vocab_file",
         },
     ),
-    *refuses(
+    *entries(
         (HUGGING_FACE,),
         TRAINING,
+        "refusal",
         {
             "save_strategy logging_strategy": (
                 "a run saves every --save_checkpoints_steps and logs every --log_steps; drop it"
@@ -310,16 +368,19 @@ ROWS = (
             "cache_dir model_revision": "nothing is downloaded; name a folder on this machine",
         },
     ),
-    *refuses(
+    *entries(
         (HUGGING_FACE,),
         TRAINING,
+        "refusal",
         {
             "overwrite_output_dir": (
                 "--overwrite removes the run in --output_dir and starts over; "
                 "without it the command resumes"
             ),
             "torch_compile": COMPILED,
-            "greater_is_better": BEST,
+            "greater_is_better": (
+                "losses are best when low, other metrics when high; see --best_metric"
+            ),
             "save_only_model": (
                 "a checkpoint holds all that resuming needs; the model alone is OUTPUT_DIR/model"
             ),
@@ -329,9 +390,10 @@ ROWS = (
         },
         is_switch=True,
     ),
-    *notes(
+    *entries(
         (HUGGING_FACE,),
         TRAINING,
+        "note",
         {
             "dataloader_num_workers dataloader_prefetch_factor": READERS,
             "eval_accumulation_steps": "predictions do not pile up on the GPU",
@@ -340,9 +402,10 @@ ROWS = (
             "past_index": "a BERT has no past states",
         },
     ),
-    *notes(
+    *entries(
         (HUGGING_FACE,),
         TRAINING,
+        "note",
         {
             "disable_tqdm": NO_BAR,
             "dataloader_pin_memory dataloader_persistent_workers": READERS,
@@ -361,9 +424,10 @@ ROWS = (
         },
         is_switch=True,
     ),
-    *notes(
+    *entries(
         (HUGGING_FACE,),
         ("data", *TRAINING),
+        "note",
         {
             "use_fast_tokenizer": "there is one tokenizer",
             "trust_remote_code": "no code in a model's folder is run",
@@ -371,54 +435,94 @@ ROWS = (
         is_switch=True,
     ),
     # Hugging Face and NVIDIA
-    *reads(
+    *entries(
         (HUGGING_FACE, NVIDIA),
         TRAINING,
-        ("max_steps", translate_max_steps, ("num_train_steps",)),
-        ("warmup_steps", translate_warmup_steps, ("num_warmup_steps", "warmup_proportion")),
-        ("fp16", FLOAT16, ("precision",), True),
+        "convert",
+        {
+            "max_steps": (translations.max_steps, ("num_train_steps",)),
+            "warmup_steps": (translations.warmup_steps, ("num_warmup_steps", "warmup_proportion")),
+        },
     ),
-    *refuses((HUGGING_FACE, NVIDIA), TRAINING, {"local_rank": ONE_PROCESS}),
-    Alias(
-        "resume_from_checkpoint",
+    *entries(
         (HUGGING_FACE, NVIDIA),
         TRAINING,
-        refuse_unless_off(RESUMES),
+        "values",
+        {
+            "fp16": FLOAT16,
+        },
         is_switch=True,
-        refusal=RESUMES,
+    ),
+    *entries(
+        (HUGGING_FACE, NVIDIA),
+        TRAINING,
+        "refusal",
+        {
+            "local_rank": ONE_PROCESS,
+        },
+    ),
+    *entries(
+        (HUGGING_FACE, NVIDIA),
+        TRAINING,
+        "refusal",
+        {"resume_from_checkpoint": RESUMES},
+        is_switch=True,
     ),
     # NVIDIA
-    *takes(
+    *entries(
         (NVIDIA,),
         TRAINING,
-        ("num_accumulation_steps", "gradient_accumulation_steps"),
-        ("save_checkpoint_steps", "save_checkpoints_steps"),
-        ("num_steps_per_checkpoint", "save_checkpoints_steps"),
-        ("display_loss_steps", "log_steps"),
-        ("log_freq", "log_steps"),
-        ("config_file", "bert_config_file"),
-        ("model_dir", "output_dir"),
+        "flag",
+        {
+            "num_accumulation_steps": "gradient_accumulation_steps",
+            "save_checkpoint_steps": "save_checkpoints_steps",
+            "num_steps_per_checkpoint": "save_checkpoints_steps",
+            "display_loss_steps": "log_steps",
+            "log_freq": "log_steps",
+            "config_file": "bert_config_file",
+            "model_dir": "output_dir",
+        },
     ),
-    *takes((NVIDIA,), ("pretrain",), ("input_files", "input_file")),
-    *reads(
+    *entries(
         (NVIDIA,),
         ("pretrain",),
-        ("input_files_dir", translate_folders("input_file"), ("input_file",)),
-        ("eval_files_dir", translate_folders("eval_input_file"), ("eval_input_file",)),
+        "flag",
+        {
+            "input_files": "input_file",
+        },
     ),
-    *reads(
+    *entries(
+        (NVIDIA,),
+        ("pretrain",),
+        "convert",
+        {
+            "input_files_dir": (translations.folders("input_file"), ("input_file",)),
+            "eval_files_dir": (translations.folders("eval_input_file"), ("eval_input_file",)),
+        },
+    ),
+    *entries(
         (NVIDIA,),
         TRAINING,
-        ("amp", FLOAT16, ("precision",), True),
-        ("use_fp16", FLOAT16, ("precision",), True),
-        ("manual_fp16", FLOAT16, ("precision",), True),
-        ("use_xla", XLA, ("xla",), True),
-        ("enable_xla", XLA, ("xla",), True),
+        "values",
+        {
+            "amp use_fp16 manual_fp16": FLOAT16,
+            "use_xla enable_xla": XLA,
+        },
+        is_switch=True,
     ),
-    *refuses((NVIDIA,), TRAINING, {"horovod use_horovod use_env": ONE_PROCESS}, is_switch=True),
-    *refuses(
+    *entries(
         (NVIDIA,),
         TRAINING,
+        "refusal",
+        {
+            "horovod use_horovod use_env": ONE_PROCESS,
+        },
+        is_switch=True,
+    ),
+    *entries(
+        (NVIDIA,),
+        TRAINING,
+        "refusal",
         {
             "optimizer_type": (
                 "--optimizer=lamb --curve=polynomial --polynomial_power=0.5 for its lamb, "
@@ -431,9 +535,10 @@ ROWS = (
             ),
         },
     ),
-    *refuses(
+    *entries(
         (NVIDIA,),
         ("pretrain",),
+        "refusal",
         {
             "input_dir": (
                 "HDF5 is not read; build TFRecords from the text, and give --input_file=DIR/*"
@@ -442,9 +547,10 @@ ROWS = (
             "resume_step phase1_end_step steps_this_run": RESUMES,
         },
     ),
-    *refuses(
+    *entries(
         (NVIDIA,),
         ("pretrain",),
+        "refusal",
         {
             "phase2": (
                 "start from the first phase's model, --init_checkpoint=OUTPUT_DIR/model; "
@@ -453,9 +559,10 @@ ROWS = (
         },
         is_switch=True,
     ),
-    *refuses(
+    *entries(
         (NVIDIA,),
         TRAINING,
+        "refusal",
         {
             "allreduce_post_accumulation_fp16": "see --all_reduce_dtype=bfloat16",
             "checkpoint_activations": (
@@ -467,10 +574,18 @@ ROWS = (
         },
         is_switch=True,
     ),
-    *notes((NVIDIA,), TRAINING, {"dllog_path": LOGS}),
-    *notes(
+    *entries(
         (NVIDIA,),
         TRAINING,
+        "note",
+        {
+            "dllog_path": LOGS,
+        },
+    ),
+    *entries(
+        (NVIDIA,),
+        TRAINING,
+        "note",
         {
             "allreduce_post_accumulation": "gradients are always reduced once, after accumulation",
             "report_loss verbose_logging": LOGS,

@@ -51,7 +51,7 @@ class Given:
     """A flag of ours that was given.
 
     Attributes:
-      name: of our flag. argument: --name=value, as absl reads it. place: where it stands.
+      name: of our flag. argument: --name=value. place: where it stands.
       said: what the user wrote, and via: the alias's name, if that was one; else None.
       yields: whether it is what another project's switch means when it is off, which any other
         value wins over.
@@ -160,11 +160,10 @@ class Reader:
 
     @property
     def all_names(self):
-        """The names of the flags that are taken."""
-        return [
-            *self.switches,
-            *(name for name, alias in self.aliases.items() if alias.refusal is None),
-        ]
+        """The names of the flags that are taken, those of switches also with "no" before them."""
+        refused = {name for name, alias in self.aliases.items() if alias.refusal is not None}
+        names = [name for name in self.all_switches if name not in refused]
+        return [*names, *(f"no{name}" for name in names if self.all_switches[name])]
 
     def _translate(self, flags):
         """[Given] of [(name, value, what the user wrote, place)]."""

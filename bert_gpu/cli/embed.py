@@ -31,4 +31,3 @@ def main(argv):
         f"{' and '.join(done.files)}: {rows:,} x {done.width} of {done.num_texts:,} texts, "
         f"{done.num_tokens:,} tokens, in {format_seconds(time.monotonic() - started)}"
     )
-    return 0

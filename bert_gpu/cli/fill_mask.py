@@ -40,7 +40,6 @@ def main(argv):
     num_texts = fill_file(config, shown, lambda text, masks: show(text, masks, MASK))
     if config.output is not None:
         shown.say(f"{config.output}: answers for {num_texts:,} texts")
-    return 0
 
 
 def show(text, masks, mask):

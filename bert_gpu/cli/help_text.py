@@ -5,7 +5,6 @@ class, with the names that they have in other projects. A command without main f
 both.
 """
 
-import dataclasses
 import re
 import shutil
 import textwrap
@@ -35,27 +34,32 @@ def text(program, summary, example, classes, defaults, *, positionals, main, ali
     lines = [] if positionals is None else [textwrap.fill(usage, width, **WHOLE), ""]
     examples = [line for command in example for line in command_lines(command, width)]
     lines += [textwrap.fill(summary, width), "", *examples, ""]
-    if main is None or is_full:
-        topics = {" ".join(kind.__doc__.strip().split("\n\n")[0].split()): kind for kind in classes}
-        for topic, kind in topics.items():
-            lines += [textwrap.fill(topic, width), ""]
-            for field in dataclasses.fields(kind):
-                lines += describe(field, defaults, names_of(field, aliases), width)
-            lines.append("")
-    else:
-        fields = fields_of(*classes)
-        for topic, names in main.items():
-            lines += [textwrap.fill(topic, width), ""]
-            for name in names:
-                lines += describe(fields[name], defaults, "", width, LINES)
-            lines.append("")
-    more = "" if main is None or is_full else "--helpfull shows all flags. "
-    if any("save_config" in fields_of(kind) for kind in classes):
-        more += MORE + "--save_config=FILE writes such a file. --show_config prints what is set "
+    is_whole, fields = main is None or is_full, fields_of(*classes)
+    topics = (
+        {
+            " ".join(kind.__doc__.strip().split("\n\n")[0].split()): fields_of(kind)
+            for kind in classes
+        }
+        if is_whole
+        else {topic: {name: fields[name] for name in names} for topic, names in main.items()}
+    )
+    for topic, of_topic in topics.items():
+        lines += [textwrap.fill(topic, width), ""]
+        for field in of_topic.values():
+            names = names_of(field, aliases) if is_whole else ""
+            lines += describe(field, defaults, names, width, None if is_whole else LINES)
+        lines.append("")
+    more = "" if is_whole else "--helpfull shows all flags. "
+    more += MORE
+    if "save_config" in fields:
+        more += "--save_config=FILE writes such a file. --show_config prints what is set "
         more += f"and why. {OTHERS}"
-    else:
-        more += MORE
     return "\n".join([*lines, textwrap.fill(more.strip(), width)])
+
+
+def first_paragraph(content: str) -> str:
+    """The first paragraph of a docstring, in one line."""
+    return " ".join(content.strip().split("\n\n")[0].split())
 
 
 def columns():

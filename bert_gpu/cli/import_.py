@@ -18,10 +18,15 @@ EXAMPLE = (
 
 
 def main(argv):
-    config = flags.parse(argv, SUMMARY, EXAMPLE, [ImportConfig]).make(ImportConfig)
+    transfer(flags.parse(argv, SUMMARY, EXAMPLE, [ImportConfig]).make(ImportConfig))
+
+
+def transfer(config, *form):
+    """Reads a model and writes it, as an ImportConfig or an ExportConfig says; form: to which
+    format.
+    """
     config.check_paths()
     with quick_imports():
-        from bert_gpu.interop.models import transfer
+        from bert_gpu.interop import models
         from bert_gpu.runs.card_facts import facts_beside
-    console.answer(transfer(config, console.warn, describe=facts_beside))
-    return 0
+    console.answer(models.transfer(config, console.warn, *form, describe=facts_beside))

@@ -31,4 +31,3 @@ def main(argv):
     report.import_drawing()
     num_pictures = report.write_report(runs, config, report.now())
     console.answer(f"{config.output}, and {num_pictures} pictures beside it")
-    return 0

@@ -34,4 +34,3 @@ def main(argv):
         console.answer("\n".join(runs.table(found)))
     else:
         console.answer(f"{folder}: no runs in it")
-    return 0

@@ -35,4 +35,3 @@ def main(argv):
     console = Console(config.quiet)
     result = learn_files(config, text_format, console, is_own)
     console.say(f"{result} in {format_seconds(time.monotonic() - started)}")
-    return 0

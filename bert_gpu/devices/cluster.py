@@ -85,26 +85,29 @@ def from_tf_config(text):
     try:
         content = json.loads(text)
         jobs, task = content.get("cluster", {}), content.get("task", {})
-        jobs = {job: list(addresses) for job, addresses in jobs.items()}
+        jobs = {job: addresses[:] for job, addresses in jobs.items()}  # no objects
         kind, index = task.get("type"), task.get("index", 0)
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+    except (ValueError, AttributeError, TypeError, LookupError, RecursionError) as error:
         raise problem(f"cannot be read ({str(error)[:80]})") from error
-    if "ps" in jobs or kind in ("ps", "evaluator"):
-        raise problem("parameter servers and evaluators take no part here, only chief and worker")
-    for job in [*jobs, *([] if kind is None else [kind])]:
-        if job not in (*TRAINING_JOBS, "evaluator"):
-            raise problem(f"the job {str(job)[:30]!r} is not known, only chief and worker are")
     if isinstance(index, str) and re.fullmatch(r"\d{1,9}", index, re.ASCII):
         index = int(index)
-    if type(index) is not int:
-        raise problem(f"the task's index, {str(index)[:30]}, must be an integer")
     workers = [(job, place) for job in TRAINING_JOBS for place in range(len(jobs.get(job, ())))]
-    addresses = tuple(jobs[job][place] for job, place in workers)
-    for address in addresses:
-        if not is_address(address):
-            raise problem(f"{str(address)[:40]!r} must be host:port with a port from 1 to 65535")
-    if len(set(addresses)) < len(addresses):
-        raise problem("two workers have the same address")
+    addresses = [jobs[job][place] for job, place in workers]
+    known = (*TRAINING_JOBS, "evaluator", None)
+    strange = [str(job)[:30] for job in (*jobs, kind) if job not in known]
+    wrong = [str(address)[:40] for address in addresses if not is_address(address)]
+    problems = {
+        "parameter servers and evaluators take no part here, only chief and worker": (
+            "ps" in jobs or kind in ("ps", "evaluator")
+        ),
+        f"the job {''.join(strange[:1])!r} is not known, only chief and worker are": bool(strange),
+        f"the task's index, {str(index)[:30]}, must be an integer": type(index) is not int,
+        f"{''.join(wrong[:1])!r} must be host:port with a port from 1 to 65535": bool(wrong),
+        "two workers have the same address": len({*map(str, addresses)}) < len(addresses),
+    }
+    for text, is_problem in problems.items():
+        if is_problem:
+            raise problem(text)
     if not workers:
         if task:
             raise problem('it has a task, but no "cluster" with a "chief" or "worker"')
@@ -113,7 +116,7 @@ def from_tf_config(text):
         if len(workers) == 1 and kind is None:
             return None
         raise problem(f"its task, {kind} {str(index)[:30]}, is none of the cluster's")
-    return Cluster(addresses, workers.index((kind, index)))
+    return Cluster(tuple(addresses), workers.index((kind, index)))
 
 
 def is_address(value):

@@ -6,7 +6,6 @@ MultiWorkerMirroredStrategy, with the same number on each.
 
 import dataclasses
 import itertools
-import os
 
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
@@ -189,16 +188,7 @@ def make_strategy(names, all_reduce):
     cross_device_ops = (
         tf.distribute.HierarchicalCopyAllReduce() if all_reduce == "hierarchical" else None
     )
-    try:
-        return tf.distribute.MirroredStrategy(names, cross_device_ops=cross_device_ops)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        cluster = os.environ.get("TF_CONFIG")
-        if cluster is None:
-            raise
-        raise UserError(
-            f"TF_CONFIG={cluster[:80]}: TensorFlow cannot read it ({str(error)[:100]})",
-            "correct or unset the environment variable",
-        ) from error
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=cross_device_ops)
 
 
 def check_all_reduce(config, kind, workers=ALONE):

@@ -17,7 +17,8 @@ import subprocess
 import time
 import typing
 
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import UserError
+from bert_gpu.base.signals import collect_signals
 
 LOST = 4  # exit code of a worker that has lost another one
 # Bad input, a training that gave up, and one that was told to stop: no reasons to start again.
@@ -35,32 +36,6 @@ class Ended(typing.NamedTuple):
 
     codes: tuple[int, ...]
     cause: int | None
-
-
-class Interrupts:
-    """SIGINT, SIGTERM and SIGHUP sent to this process: `taken` lists them. As a context, it catches
-    them; SIGHUP not where it is ignored, as under nohup. Of SIGHUP only the first counts: the end
-    of a terminal is told by the kernel and again by the shell, and a second signal would end
-    workers that are saving.
-    """
-
-    def __init__(self):
-        self.taken = []
-
-    def __enter__(self):
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
-        self.previous = {number: signal.signal(number, self._take) for number in numbers}
-        return self
-
-    def _take(self, number, frame):
-        if number != signal.SIGHUP or number not in self.taken:
-            self.taken.append(number)
-
-    def __exit__(self, *_):
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
 
 
 def free_addresses(number):
@@ -140,29 +115,26 @@ def stop_with_parent(prctl, parent):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def wait(processes, interrupts, clock=time.monotonic, sleep=time.sleep):
-    """Waits for all processes; returns Ended. Passes signals on to all of them, SIGHUP as SIGTERM:
-    they need no terminal to save. When one ends badly, the others may end by themselves, and are
-    ended after some time.
+def wait(processes, signals, clock=time.monotonic, sleep=time.sleep):
+    """Waits for all processes; returns Ended. Passes signals, a list that grows, on to all of them,
+    SIGHUP as SIGTERM: they need no terminal to save. When one ends badly, the others may end by
+    themselves, and are ended after some time.
     """
-    num_passed, cause, since, stage = 0, None, None, 0
+    num_passed, cause, since = 0, None, None
+    to_come = [
+        (SECONDS_TO_NOTICE, signal.SIGTERM),
+        (SECONDS_TO_NOTICE + SECONDS_TO_STOP, signal.SIGKILL),
+    ]
     while any(process.poll() is None for process in processes):
         sleep(SECONDS_BETWEEN_LOOKS)
-        for number in interrupts.taken[num_passed:]:
+        for number in signals[num_passed:]:
             num_passed += 1
             send(processes, signal.SIGTERM if number == signal.SIGHUP else number)
         if cause is None:
             cause = next((i for i, process in enumerate(processes) if process.poll()), None)
             since = clock()
-        if cause is None:
-            continue
-        waited = clock() - since
-        if stage == 0 and waited > SECONDS_TO_NOTICE:
-            send(processes, signal.SIGTERM)
-            stage = 1
-        elif stage == 1 and waited > SECONDS_TO_NOTICE + SECONDS_TO_STOP:
-            send(processes, signal.SIGKILL)
-            stage = 2
+        if cause is not None and to_come and clock() - since > to_come[0][0]:
+            send(processes, to_come.pop(0)[1])
     codes = tuple(process.returncode for process in processes)
     if cause is None:
         cause = next((index for index, code in enumerate(codes) if code), None)
@@ -201,15 +173,15 @@ def run(command, again, config, num_gpus, log_dir, console):
     if num_workers > 1:
         others = "worker 1" if num_workers == 2 else f"workers 1 to {num_workers - 1}"
         console.say(f"output of {others}: {os.path.join(log_dir, 'worker-*.log')}")
-    with Interrupts() as interrupts:
+    with collect_signals() as signals:
         for attempt in range(config.restarts + 1):
             processes = start(command, environments(num_workers, num_gpus), log_dir)
-            ended = wait(processes, interrupts)
+            ended = wait(processes, signals)
             if ended.cause is None:
                 return 0
             told = describe(ended, log_dir)
-            if interrupts.taken:
-                return 128 + interrupts.taken[0]
+            if signals:
+                return 128 + signals[0]
             code = ended.codes[ended.cause]
             if code in FINAL or attempt == config.restarts:
                 if ended.cause or code < 0:

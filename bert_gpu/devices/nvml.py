@@ -20,16 +20,29 @@ def visible_gpus(indices, environ=os.environ):
     return [int(names[index]) if names[index].isdecimal() else names[index] for index in indices]
 
 
+@contextlib.contextmanager
+def nvml_session():
+    """A context in which NVML answers. pynvml.NVMLError when it does not start."""
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):  # of a GPU that is lost
+            pynvml.nvmlShutdown()
+
+
+def handle_of(gpu: int | str):
+    """NVML's handle of a GPU of `visible_gpus`."""
+    by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
+    return by_index(gpu) if isinstance(gpu, int) else by_uuid(gpu)
+
+
 def count_gpus():
     """How many GPUs CUDA would find, from NVML, without starting CUDA; 0 when NVML fails."""
-    try:
-        pynvml.nvmlInit()
+    num_gpus, visible = 0, os.environ.get("CUDA_VISIBLE_DEVICES")
+    with contextlib.suppress(pynvml.NVMLError), nvml_session():
         num_gpus = pynvml.nvmlDeviceGetCount()
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
+    if visible is None or not num_gpus:
         return num_gpus
     names = [name.strip() for name in visible.split(",")]
     is_there = [not name.lstrip("-").isdecimal() or 0 <= int(name) < num_gpus for name in names]
@@ -57,13 +70,8 @@ def gpu_bytes(gpus, limit):
     limit: megabytes that may be used, or None.
     """
     found = []
-    with contextlib.suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        for gpu in gpus:
-            by = pynvml.nvmlDeviceGetHandleByIndex
-            handle = by(gpu) if isinstance(gpu, int) else pynvml.nvmlDeviceGetHandleByUUID(gpu)
-            found.append(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        pynvml.nvmlShutdown()
+    with contextlib.suppress(pynvml.NVMLError), nvml_session():
+        found = [pynvml.nvmlDeviceGetMemoryInfo(handle_of(gpu)).total for gpu in gpus]
     if limit is not None:
         found.append(limit << 20)
     return min(found, default=None)

@@ -26,6 +26,7 @@ PACKAGES = ("tensorflow", "tensorflow-text", "tf-models-official", "numpy", "num
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "XLA_FLAGS", "TF_XLA_FLAGS", "NCCL_DEBUG")
 LEAST_FREE_BYTES = 2 << 30
 LONGER = "a larger --trial_seconds"
+REDUCE_OTHERWISE = "try --all_reduce=ring or hierarchical, and NCCL_DEBUG=INFO"
 INSTALL, INSTALL_GPU = "pip install bert-gpu", "pip install 'bert-gpu[gpu]'"
 OK, PROBLEM, NOTE = "ok", "problem", "note"
 
@@ -190,21 +191,18 @@ def cuda_findings(seen, libraries, driver):
         found = [Finding("CUDA libraries", NOTE, text)]
     else:
         missing = [library for library in libraries if library["path"] is None]
-        names = ", ".join(library["name"] for library in missing)
-        text = f"{len(libraries) - len(missing)} of {len(libraries)} found"
-        if not missing:
-            found = [Finding("CUDA libraries", OK, text, details=details)]
-        elif is_needed:
+        text, state, remedy = f"{len(libraries) - len(missing)} of {len(libraries)} found", OK, ""
+        if missing and is_needed:
             packages = " ".join(sorted({library["package"] for library in missing}))
-            remedy = f"{INSTALL_GPU}, or pip install {packages}"
-            text = f"{text}; missing: {names}"
-            found = [Finding("CUDA libraries", PROBLEM, text, remedy, details)]
-        else:
+            state, remedy = PROBLEM, f"{INSTALL_GPU}, or pip install {packages}"
+            text += f"; missing: {', '.join(library['name'] for library in missing)}"
+        elif missing:
             text += ", and none is needed without a GPU"
-            found = [Finding("CUDA libraries", OK, text, details=details)]
+        found = [Finding("CUDA libraries", state, text, remedy, details)]
         nccl = next(library for library in libraries if "nccl" in library["name"])
         found.append(Finding("NCCL", OK, nccl["path"] or "missing; runs on several GPUs need it"))
-    if is_needed and is_older(driver["cuda"], seen["cuda"]):
+    majors = [int(one.partition(".")[0]) for one in (driver["cuda"], seen["cuda"]) if one]
+    if is_needed and len(majors) == 2 and majors[0] < majors[1]:
         text = f"it is for CUDA up to {driver['cuda']}, TensorFlow is built for {seen['cuda']}"
         remedy = "install a newer NVIDIA driver"
         found.append(Finding("GPU driver", PROBLEM, text, remedy))
@@ -214,29 +212,23 @@ def cuda_findings(seen, libraries, driver):
     return found
 
 
-def is_older(driver_version, cuda_version):
-    """Whether a driver cannot serve programs of a CUDA version: its major version is lower."""
-    if not driver_version or not cuda_version:
-        return False
-    driver_major, cuda_major = (
-        int(one.partition(".")[0]) for one in (driver_version, cuda_version)
-    )
-    return driver_major < cuda_major
+def failure(topic, found, remedy=""):
+    """The Finding on a trial that has failed."""
+    if found.get("is_late"):
+        remedy = remedy or LONGER
+    return Finding(topic, PROBLEM, found["error"], remedy, found)
 
 
 def rate_finding(name, found):
     if "error" in found:
-        remedy = LONGER if found.get("is_late") else ""
-        return Finding(f"rate of {name}", PROBLEM, found["error"], remedy, found)
+        return failure(f"rate of {name}", found)
     rates = [f"{value / 1e9:,.0f} GFLOP/s in {kind}" for kind, value in found["flops"].items()]
     return Finding(f"rate of {name}", OK, f"{', '.join(rates)} (matrix product)", details=found)
 
 
 def step_finding(name, found, is_joint=False):
     if "error" in found:
-        remedy = "try --all_reduce=ring or hierarchical, and NCCL_DEBUG=INFO" if is_joint else ""
-        remedy = remedy or (LONGER if found.get("is_late") else "")
-        return Finding(f"step on {name}", PROBLEM, found["error"], remedy, found)
+        return failure(f"step on {name}", found, REDUCE_OTHERWISE if is_joint else "")
     seconds = found["seconds"]
     taken = format_seconds(seconds) if seconds >= 60 else f"{seconds:.1f} s"
     text = (

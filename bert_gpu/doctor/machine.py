@@ -15,7 +15,7 @@ import psutil
 import pynvml
 
 from bert_gpu.base.environment import cache_folder
-from bert_gpu.devices.nvml import machine_bytes
+from bert_gpu.devices.nvml import machine_bytes, nvml_session
 
 # {CUDA's major version: {library that TensorFlow opens: pip package that has it}}
 LIBRARIES = {
@@ -64,19 +64,13 @@ def gpus():
     """
     found = dict(driver=None, cuda=None, gpus=[], problem=None)
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return found | dict(problem=str(error))
-    try:
-        found["driver"] = as_text(pynvml.nvmlSystemGetDriverVersion())
-        version = reading(pynvml.nvmlSystemGetCudaDriverVersion)
-        found["cuda"] = version and f"{version // 1000}.{version % 1000 // 10}"
-        found["gpus"] = [gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        with nvml_session():
+            found["driver"] = pynvml.nvmlSystemGetDriverVersion()
+            version = reading(pynvml.nvmlSystemGetCudaDriverVersion)
+            found["cuda"] = version and f"{version // 1000}.{version % 1000 // 10}"
+            found["gpus"] = [gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
     except pynvml.NVMLError as error:
         found["problem"] = str(error)
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
     return found
 
 
@@ -87,7 +81,7 @@ def gpu(index):
     power = reading(pynvml.nvmlDeviceGetPowerManagementLimit, handle)
     return dict(
         index=index,
-        name=as_text(pynvml.nvmlDeviceGetName(handle)),
+        name=pynvml.nvmlDeviceGetName(handle),
         memory_bytes=memory and memory.total,
         used_bytes=memory and memory.used,
         capability=capability and ".".join(map(str, capability)),
@@ -102,10 +96,6 @@ def reading(ask, *arguments):
         return ask(*arguments)
     except pynvml.NVMLError:
         return None
-
-
-def as_text(value):
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def libraries(cuda_version, folders=None, load=ctypes.CDLL):

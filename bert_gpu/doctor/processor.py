@@ -17,7 +17,9 @@ FEATURES = dict(
 
 
 def processor(path="/proc/cpuinfo"):
-    """{name, cores, features}: the features among FEATURES, None where it is not known."""
+    """{name, cores, features}: cores that this process may use; those features of the processor
+    that are among FEATURES, None where they are not known.
+    """
     name, flags = platform.processor() or platform.machine(), None
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -28,11 +30,4 @@ def processor(path="/proc/cpuinfo"):
                 flags = set(value.split())
                 break
     found = None if flags is None else [name for flag, name in FEATURES.items() if flag in flags]
-    return dict(name=name, cores=usable_cores(), features=found)
-
-
-def usable_cores():
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+    return dict(name=name, cores=len(os.sched_getaffinity(0)), features=found)

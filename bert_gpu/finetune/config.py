@@ -339,43 +339,33 @@ def resolve_task(config, notes=None):
         task = dataclasses.replace(
             table.find_task(name or notes.task_name or DEFAULT_TASK), separator=notes.separator
         )
-        return settled(task, notes, config)
+        return with_columns(task, config, notes)
     task, kind = table.find_task(name or DEFAULT_TASK), notes and notes.task_kind
     if kind and task.folder is None and {task.kind, kind} <= set(table.TEXT_KINDS):
-        return settled(task, type(notes)(task_kind=kind), config)
-    return settled(task, config)
+        return with_columns(task, config, type(notes)(task_kind=kind))
+    return with_columns(task, config)
 
 
-def settled(task, *tellers):
-    """A TaskSpec with the columns and the kind that objects tell, the last one first."""
+def first_set(name: str, *holders: object) -> object:
+    """The attribute of the first object in which it is not None; None where there is no such."""
+    values = (getattr(holder, name, None) for holder in holders)
+    return next((value for value in values if value is not None), None)
 
-    def told(field):
-        return next(
-            (
-                value
-                for teller in reversed(tellers)
-                if (value := getattr(teller, field)) is not None
-            ),
-            None,
-        )
 
-    named = {field: told(field) for field in ("text_a", "label") if told(field) is not None}
-    if (text_b := told("text_b")) is not None:
+def with_columns(task, *holders):
+    """A TaskSpec with the columns and the kind that objects set, the first one first. UserError
+    unless a kind of texts' answers replaces another such.
+    """
+    named = {name: first_set(name, *holders) or getattr(task, name) for name in ("text_a", "label")}
+    if (text_b := first_set("text_b", *holders)) is not None:
         named |= dict(text_b=text_b or None, requires_text_b=bool(text_b))
-    if told("task_kind") not in (None, task.kind):
-        check_kind(task, told("task_kind"))
-        named |= dict(kind=told("task_kind"), metrics=(), labels=None)
-    if columns := told("columns"):
+    if (kind := first_set("task_kind", *holders)) not in (None, task.kind):
+        if not {task.kind, kind} <= set(table.TEXT_KINDS):
+            raise UserError(
+                f"--task_kind={kind}: --task_name={task.name} is {task.kind}; drop the flag, or "
+                "name another task"
+            )
+        named |= dict(kind=kind, metrics=(), labels=None)
+    if columns := first_set("columns", *holders):
         named |= dict(columns=dict.fromkeys(table.SPLITS, columns))
     return dataclasses.replace(task, **named)
-
-
-def check_kind(task, kind):
-    """UserError unless a kind of texts' answers replaces another such."""
-    if not {task.kind, kind} <= set(table.TEXT_KINDS):
-        raise UserError(
-            f"--task_name={task.name} is {task.kind}",
-            "drop the flag, or name another task",
-            setting="task_kind",
-            value=kind,
-        )

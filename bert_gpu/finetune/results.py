@@ -29,12 +29,24 @@ PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", 
 TAGGED = "predictions.conll"
 ANSWERS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 PARTIAL = re.compile(r"\.(.+)\.\d+\.partial")  # of files.atomic_file
-SUBMITTED = {name for task in TASKS.values() for name in task.submission.values()}
+SUBMITTED = sorted({name for task in TASKS.values() for name in task.submission.values()})
 BREAKS = re.compile(r"[\t\r\n]+")  # what parts the cells and lines of a table
-FILES = re.compile(
-    r"eval_results\.(json|txt)|(test_results|predictions)(_\w+)?\.tsv|predictions\.conll|"
-    r"(predictions|nbest_predictions|null_odds)(_dev)?\.json|submission|pictures"
-)
+FOLDERS = (SUBMISSION, pictures.FOLDER)
+# how the last column of predictions begins a file, and the first answer
+PREDICTED, ANSWERED = rb"([^\n]*[\t,])?prediction_*\n", rb'\{\s*("(\\.|[^"\\])*":\s*"|\}\s*$)'
+# {names of results: how their files begin}; predictions.conll is known by `is_tagged`
+BEGINNINGS = {
+    r"eval_results\.json": rb'(?s)\{(?=.*"num_examples":).*"checkpoint":',
+    r"eval_results\.txt": rb"[^\n]* = ",
+    r"test_results(_\w+)?\.tsv": rb"id\tprediction\t",
+    r"predictions(_\w+)?\.tsv": PREDICTED,
+    r"predictions\.conll": rb"",
+    r"(predictions|nbest_predictions|null_odds)(_dev)?\.json": rb"\{",
+    rf"{SUBMISSION}/({'|'.join(map(re.escape, SUBMITTED))})": rb"index\tprediction\n",
+    # empty where a process was killed before it drew
+    rf"{pictures.FOLDER}/{pictures.NAME}": rb"(?s)$|\x89PNG.{1,200}Software\0Matplotlib",
+}
+BEGINNING_BYTES = 1 << 20
 
 
 def find_results(folder):
@@ -46,9 +58,9 @@ def find_results(folder):
     found, folders = [], []
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
-        if name in (SUBMISSION, pictures.FOLDER) and os.path.isdir(path):
-            parts = (os.path.join(path, part) for part in sorted(os.listdir(path)))
-            found += filter(is_part, parts)
+        if name in FOLDERS and os.path.isdir(path):
+            parts = [f"{name}/{part}" for part in sorted(os.listdir(path))]
+            found += [os.path.join(folder, part) for part in parts if is_result(folder, part)]
             folders.append(path)
         elif name == EVAL_RESULTS or is_result(folder, name):  # every run has its own EVAL_RESULTS
             found.append(path)
@@ -90,49 +102,29 @@ def open_results(folder, fields):
     return None
 
 
-def is_result(path, name):
-    """Whether this module wrote a file, judged by its content, or left it when killed; of a folder,
-    whether it wrote all that is in there.
+def is_result(folder: str, name: str) -> bool:
+    """Whether this module wrote a file of a folder, judged by its content, or left it when killed;
+    of a folder in there, whether it wrote all files of it. name: such as submission/RTE.tsv.
     """
-    partial = PARTIAL.fullmatch(name)
-    if not FILES.fullmatch(partial[1] if partial else name):
-        return False
-    if partial:
-        return True
-    where = os.path.join(path, name)
-    try:
-        if name in (SUBMISSION, pictures.FOLDER):
-            return all(is_part(os.path.join(where, part)) for part in os.listdir(where))
-        if name == TAGGED:
-            return is_tagged(where, os.path.join(path, PROBABILITIES))
-        with open(where, encoding="utf-8") as file:
-            if name == EVAL_RESULTS:
-                values = json.load(file)
-                return isinstance(values, dict) and {"num_examples", "checkpoint"} <= set(values)
-            first = file.readline().rstrip("\n")
-    except (OSError, ValueError, RecursionError):
-        return False
-    if name == RESULTS_TEXT:
-        return " = " in first
-    if name.endswith(".json"):
-        return first.startswith("{")
-    if name.startswith("test_results"):
-        return first.startswith("id\tprediction\t")
-    return "prediction" in first.split("\t")
+    path = os.path.join(folder, name)
+    if name in FOLDERS and os.path.isdir(path):
+        return all(is_result(folder, f"{name}/{part}") for part in os.listdir(path))
+    partial = PARTIAL.fullmatch(os.path.basename(name))
+    whole = os.path.join(os.path.dirname(name), partial[1]) if partial else name
+    form = next((form for like, form in BEGINNINGS.items() if re.fullmatch(like, whole)), None)
+    if form is None or partial:
+        return form is not None
+    if name == TAGGED:
+        return is_tagged(path, os.path.join(folder, PROBABILITIES))
+    return begins_as(path, form)
 
 
-def is_part(path):
-    """The same of a file in one of the folders."""
-    folder, name = os.path.split(path)
+def begins_as(path: str, form: bytes) -> bool:
+    """Whether a file begins as a regular expression says."""
     try:
-        if os.path.basename(folder) == pictures.FOLDER:
-            return pictures.is_picture(path)
-        partial = PARTIAL.fullmatch(name)
-        if (partial[1] if partial else name) not in SUBMITTED:
-            return False
-        with open(path, encoding="utf-8") as file:
-            return bool(partial) or file.readline() == "index\tprediction\n"
-    except (OSError, ValueError):
+        with open(path, "rb") as file:
+            return re.match(form, file.read(BEGINNING_BYTES)) is not None
+    except OSError:
         return False
 
 
@@ -140,14 +132,17 @@ def is_tagged(path, table):
     """Whether a predictions.conll was written with the test_results.tsv beside it: its first word
     is the same, with one of the tags in there.
     """
-    with open(table, encoding="utf-8") as file:
-        titles, first = (file.readline().rstrip("\n").split("\t") for _ in range(2))
+    try:
+        with open(table, encoding="utf-8") as file:
+            titles, first = (file.readline().rstrip("\n").split("\t") for _ in range(2))
+        with open(path, encoding="utf-8") as file:
+            lines = (cells for cells in map(cells_of, file) if cells and cells[0] != DOCUMENT)
+            cells = next(lines, [""])
+    except (OSError, ValueError):
+        return False
     if titles[:3] != ["id", "prediction", "word"] or len(first) != len(titles):
         return False
     tags = {title.removeprefix("probability_").strip(" ") for title in titles[3:]}
-    with open(path, encoding="utf-8") as file:
-        lines = (cells for cells in map(cells_of, file) if cells and cells[0] != DOCUMENT)
-        cells = next(lines, [""])
     return first[2].strip(" ") in cells[:-1] and cells[-1] in tags
 
 
@@ -325,22 +320,11 @@ def check_predictions_file(run, parts, own):
             raise UserError(problem, setting="predictions_file", value=named)
 
 
-def is_earlier(path, own, output_dir):
+def is_earlier(path: str, own: str, output_dir: str) -> bool:
     """Whether a file of any name looks like what was written in the place of `own`."""
-    try:
-        if own == TAGGED:
-            return is_tagged(path, os.path.join(output_dir, PROBABILITIES))
-        with open(path, encoding="utf-8") as file:
-            if own == ANSWERS:
-                found = json.load(file)
-                return isinstance(found, dict) and all(isinstance(x, str) for x in found.values())
-            if is_csv(path):
-                *_, last = next(csv.reader(file))
-            else:
-                *_, last = file.readline().rstrip("\n").split("\t")
-    except (OSError, ValueError, RecursionError, StopIteration, csv.Error):
-        return False
-    return last.rsplit("\t", 1)[-1].rstrip("_") == "prediction"
+    if own == TAGGED:
+        return is_tagged(path, os.path.join(output_dir, PROBABILITIES))
+    return begins_as(path, ANSWERED if own == ANSWERS else PREDICTED)
 
 
 def submission_of(task, outputs, answers):

@@ -62,22 +62,16 @@ def is_sweep(settings, sweep):
         or sweep.grid is not None
         or settings.run.task_name == table.ALL
         or sweep.mnli_first
-        or is_marks(settings.start.init_checkpoint)
+        or bool(find_marks(settings.start.init_checkpoint))
     )
 
 
-def is_marks(path):
-    """Whether a path is the folder of models that a pretraining exported on its way."""
-    return (
-        path is not None
-        and os.path.basename(os.path.normpath(path)) == MARKS
-        and bool(find_marks(path))
-    )
-
-
-def find_marks(path):
-    """{share of the pretraining: the model's folder} in a folder marks/, in rising order."""
-    names = os.listdir(path) if os.path.isdir(path) else []
+def find_marks(path: str | None) -> dict[float, str]:
+    """{share of the pretraining: the model's folder} in a folder marks/, in rising order; {} of
+    another path.
+    """
+    is_marks = os.path.basename(os.path.normpath(path or "")) == MARKS and os.path.isdir(path)
+    names = os.listdir(path) if is_marks else []
     found = {
         float(name): os.path.join(path, name)
         for name in names
@@ -86,10 +80,13 @@ def find_marks(path):
     return dict(sorted(found.items()))
 
 
-def hours_at(path, shares):
-    """{share: hours} of training until each mark, from the metrics of the pretraining that the
-    folder marks/ belongs to; {} where these are missing.
+def hours_at(path: str | None) -> dict[float, float]:
+    """{share: hours} of training until each mark of a folder marks/, from the metrics of the
+    pretraining that it belongs to; {} where these are missing, and of another path.
     """
+    shares = find_marks(path)
+    if not shares:
+        return {}
     lines = metrics.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), METRICS))
     times = [(line["progress"], line["seconds"]) for line, _ in lines if line.get("progress")]
     found = {}
@@ -117,7 +114,7 @@ def plan_trials(variants, sweep):
     if sweep.mnli_first:
         check_mnli(settings.run, names)
     start = settings.start.init_checkpoint
-    marks = find_marks(start) if is_marks(start) else {None: None}
+    marks = find_marks(start) or {None: None}
     found = []
     for name, (mark, model), (cell, chosen), number in itertools.product(
         names, marks.items(), variants.items(), range(sweep.num_trials)
@@ -230,7 +227,7 @@ def run_sweep(variants, sweep, console=None):
     names = {os.path.relpath(trial.folder, output_dir) for trial in trials}
     workers.on_chief(lambda: check_folder(output_dir, names))
     start, rows, stopped, failed = settings.start.init_checkpoint, [], None, set()
-    hours = hours_at(start, find_marks(start)) if is_marks(start) else {}
+    hours = hours_at(start)
     has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in trials)
     with contextlib.ExitStack() as held, workers.watched():
         lock = only_writer(output_dir, "scores", "output_dir", output_dir)

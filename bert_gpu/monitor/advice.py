@@ -17,16 +17,16 @@ SLOW_CLOCK = 0.8  # of the other GPUs'
 VALIDATION, VALIDATIONS = 0.25, 3  # share of the session; how many before it is judged
 
 
-class Advice:
+class SlowdownWarnings:
     """Args of the constructor: warn: takes a text. kind: "GPU" or "CPU"."""
 
     def __init__(self, warn, kind="GPU"):
-        self.warn, self.kind, self.told = warn, kind, set()
+        self.warn, self.kind, self.warned = warn, kind, set()
         self.lines, self.since = collections.deque(), None  # (seconds of the line, its values)
         self.seconds = self.validation_seconds = 0.0  # of the session
         self.num_validations = 0
 
-    def look(self, values):
+    def observe(self, values):
         """Takes the values of a line of training: {name: number or None}."""
         now, since = values["seconds"], self.since
         self.since = now
@@ -43,8 +43,8 @@ class Advice:
         if sum(seconds for seconds, _ in self.lines) < SUSTAINED_SECONDS:
             return
         for topic, text in self._problems():
-            if topic not in self.told:
-                self.told.add(topic)
+            if topic not in self.warned:
+                self.warned.add(topic)
                 self.warn(text)
 
     def _mean(self, name):

@@ -11,6 +11,8 @@ import threading
 
 import pynvml
 
+from bert_gpu.devices.nvml import handle_of, nvml_session
+
 # bits of NVML's mask of what holds the clocks down
 POWER_CAP, HARDWARE, HEAT = 0x4, 0x8 | 0x80, 0x20 | 0x40
 
@@ -65,10 +67,10 @@ class HardwareSampler:
 
     def __init__(self, gpus, seconds, warn):
         self.seconds, self.warn, self.has_warned = seconds, warn, False
-        self.handles, self.samples = [], {name: [] for name in READINGS}  # a list a sample
+        self.samples = {name: [] for name in READINGS}  # a list a sample
         self.lock, self.ends, self.thread = threading.Lock(), threading.Event(), None
-        if gpus:
-            self.handles = self._open(gpus)
+        self.session = contextlib.ExitStack()  # of NVML
+        self.handles = self._open(gpus) if gpus else []
         if self.handles:
             self.thread = threading.Thread(target=self._run, name="hardware", daemon=True)
             self.thread.start()
@@ -94,9 +96,7 @@ class HardwareSampler:
         self.ends.set()
         if self.thread is not None:
             self.thread.join()
-            self.thread = None
-            with contextlib.suppress(pynvml.NVMLError):  # of a GPU that is lost
-                pynvml.nvmlShutdown()
+        self.session.close()
 
     def sample(self):
         """Takes one sample of every reading and every GPU."""
@@ -111,17 +111,14 @@ class HardwareSampler:
 
     def _open(self, gpus):
         """The handles of the GPUs, [] when NVML is missing or does not know one of them."""
+        problem = "does not start"
         try:
-            pynvml.nvmlInit()
+            self.session.enter_context(nvml_session())
+            problem = f"does not know {gpus}"
+            return [handle_of(gpu) for gpu in gpus]
         except pynvml.NVMLError as error:
-            self._complain(f"no {COVERED} in the log: NVML does not start ({error})")
-            return []
-        try:
-            by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
-            return [by_index(gpu) if isinstance(gpu, int) else by_uuid(gpu) for gpu in gpus]
-        except pynvml.NVMLError as error:
-            self._complain(f"no {COVERED} in the log: NVML does not know {gpus} ({error})")
-            pynvml.nvmlShutdown()
+            self._complain(f"no {COVERED} in the log: NVML {problem} ({error})")
+            self.session.close()
             return []
 
     def _run(self):

@@ -45,7 +45,7 @@ class Opening:
     losses: tuple[str, ...] = ()
 
 
-class Row(typing.NamedTuple):
+class SinkSpec(typing.NamedTuple):
     """A sink in the table.
 
     is_wanted: function of an Opening. open: function of an Opening -> Sink. check: function of a
@@ -64,12 +64,12 @@ def open_lines(opening):
 
 
 SINKS = {
-    METRICS: Row(lambda opening: True, open_lines),
-    "TensorBoard": Row(
+    METRICS: SinkSpec(lambda opening: True, open_lines),
+    "TensorBoard": SinkSpec(
         lambda opening: opening.config.tensorboard,
         lambda opening: TensorBoard(opening.folder.tensorboard, opening.step, opening.losses),
     ),
-    "Weights & Biases": Row(
+    "Weights & Biases": SinkSpec(
         lambda opening: opening.config.wandb_project is not None,
         lambda opening: WeightsAndBiases(
             opening.folder.path,
@@ -81,7 +81,7 @@ SINKS = {
             config.wandb_project is None or check_wandb(config.wandb_project, config.wandb_mode)
         ),
     ),
-    "MLflow": Row(
+    "MLflow": SinkSpec(
         lambda opening: opening.config.mlflow_experiment is not None,
         lambda opening: MLflow(
             opening.folder.path,
@@ -95,7 +95,7 @@ SINKS = {
         ),
     ),
     # last, so that what the others warn of stands before the bar
-    "console": Row(
+    "console": SinkSpec(
         lambda opening: opening.console is not None,
         lambda opening: ConsoleSink(opening.console, opening.num_steps, opening.losses),
     ),
@@ -152,7 +152,7 @@ class Log:
     """
 
     def __init__(self, sinks, sampler, warn):
-        self.sinks, self.sampler, self.warn, self.troubled = dict(sinks), sampler, warn, set()
+        self.sinks, self.sampler, self.warn, self.failing = dict(sinks), sampler, warn, set()
 
     def write(self, step, values):
         """Writes {name: value} of a step; values are Python numbers, or None when missing or not
@@ -166,7 +166,7 @@ class Log:
 
     def advance(self, step, share, left):
         """Tells those who watch how far the run is; as for Sink."""
-        self._each(lambda sink: sink.advance(step, share, left), heals=False)
+        self._each(lambda sink: sink.advance(step, share, left), clears_failure=False)
 
     def hardware(self):
         """{name: value} of hardware.READINGS since the last call, {} without GPUs."""
@@ -180,27 +180,27 @@ class Log:
         self.sampler.close()
         self._each(lambda sink: sink.close(), "lines not written yet are lost")
 
-    def _each(self, act, outcome=None, heals=True):
-        """Calls act(sink) for each. outcome: of a failure. heals: whether what succeeds shows that
-        a sink is well again.
+    def _each(self, act, outcome=None, clears_failure=True):
+        """Calls act(sink) for each. outcome: of a failure. clears_failure: whether a call that
+        succeeds means that the sink works again.
         """
         for name, sink in list(self.sinks.items()):
             try:
                 act(sink)
             except Exception as error:  # each library has errors of its own
-                if name not in self.troubled or outcome:
+                if name not in self.failing or outcome:
                     rest = outcome or (
                         "its lines wait in memory"
                         if sink.recovers
                         else "the run goes on without it"
                     )
                     self.warn(f"{name}: cannot be written ({reason(error)}); {rest}")
-                self.troubled.add(name)
+                self.failing.add(name)
                 if not sink.recovers:
                     del self.sinks[name]
             else:
-                if heals:
-                    self.troubled.discard(name)
+                if clears_failure:
+                    self.failing.discard(name)
 
 
 def reason(error, environ=os.environ):

@@ -22,9 +22,9 @@ def pretrain(settings, console=None):
       KeyboardInterrupt: Ctrl-C, after the current step is saved. SIGTERM ends the process then; a
         second signal ends it at once.
     """
-    from bert_gpu.devices.signals import pass_on
+    from bert_gpu.base.signals import reraise
     from bert_gpu.pretrain import run  # imports TensorFlow
 
     result = run.pretrain(settings, console)
-    pass_on(result.signal)
+    reraise(result.signal)
     return result

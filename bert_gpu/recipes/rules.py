@@ -1,8 +1,8 @@
 """Recipes: many settings at once, those of a published BERT (recipe_table.py has them).
 
 A recipe is a layer between the user's flags and the command's defaults: the user's flags win, and
-YIELDS says which settings of a recipe are dropped because they would contradict a flag or cancel
-its effect.
+OVERRIDE_RULES says which settings of a recipe are dropped because they would contradict a flag or
+cancel its effect.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class RecipeConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class Yield:
+class OverrideRule:
     """A rule: when the user gives these flags, a recipe drops some of its settings.
 
     Attributes:
@@ -95,49 +95,55 @@ def continues(values):
     return values["init_checkpoint"] != "none"
 
 
-YIELDS = (
-    Yield(
+OVERRIDE_RULES = (
+    OverrideRule(
         ("init_checkpoint",),
         ("model", *(name for name in MODEL_FIELDS if name not in NOT_IN_WEIGHTS)),
         continues,
         script="pretrain",
     ),
-    Yield(
+    OverrideRule(
         ("init_checkpoint",),
         ("tokenization", "vocab_size", "do_lower_case"),
         continues,
         script="data",
     ),
-    Yield(("model",), MODEL_FIELDS, script="pretrain"),
-    Yield(("bert_config_file",), ("model", *MODEL_FIELDS), script="pretrain"),
-    Yield(("encoder",), ("model", *MODEL_FIELDS), script="pretrain"),
-    Yield(("embedding_size",), ("mlm_transform",)),
-    Yield(("intermediate_size",), ("hidden_act",), lambda values: values["intermediate_size"] % 2),
-    Yield(("gradient_accumulation_steps",), ("global_batch_size",)),
-    Yield(("max_seq_length",), ("max_predictions_per_seq",)),
-    Yield(("masked_lm_prob",), ("max_predictions_per_seq",)),
-    Yield(("use_v2_feature_names",), ("masking",), lambda values: values["use_v2_feature_names"]),
-    Yield(("num_train_epochs",), ("num_train_steps",)),
-    Yield(("validation_epochs",), ("eval_steps",)),
-    Yield(("max_predictions_per_seq",), ("max_seq_length",), has_more_masks_than_tokens),
-    Yield(
+    OverrideRule(("model",), MODEL_FIELDS, script="pretrain"),
+    OverrideRule(("bert_config_file",), ("model", *MODEL_FIELDS), script="pretrain"),
+    OverrideRule(("encoder",), ("model", *MODEL_FIELDS), script="pretrain"),
+    OverrideRule(("embedding_size",), ("mlm_transform",)),
+    OverrideRule(
+        ("intermediate_size",), ("hidden_act",), lambda values: values["intermediate_size"] % 2
+    ),
+    OverrideRule(("gradient_accumulation_steps",), ("global_batch_size",)),
+    OverrideRule(("max_seq_length",), ("max_predictions_per_seq",)),
+    OverrideRule(("masked_lm_prob",), ("max_predictions_per_seq",)),
+    OverrideRule(
+        ("use_v2_feature_names",), ("masking",), lambda values: values["use_v2_feature_names"]
+    ),
+    OverrideRule(("num_train_epochs",), ("num_train_steps",)),
+    OverrideRule(("validation_epochs",), ("eval_steps",)),
+    OverrideRule(("max_predictions_per_seq",), ("max_seq_length",), has_more_masks_than_tokens),
+    OverrideRule(
         ("lr_schedule",), ("total_training_time",), lambda values: values["lr_schedule"] == "step"
     ),
-    Yield(("lr_schedule",), ("num_warmup_steps",), peaks_by_share),
-    Yield(("warmup_proportion",), ("num_warmup_steps",)),
-    Yield(
+    OverrideRule(("lr_schedule",), ("num_warmup_steps",), peaks_by_share),
+    OverrideRule(("warmup_proportion",), ("num_warmup_steps",)),
+    OverrideRule(
         ("num_warmup_steps",),
         ("curve",),
         lambda values: peaks_by_share(values) or rises_by_itself(values),
     ),
-    Yield(
+    OverrideRule(
         ("curve",),
         ("num_warmup_steps",),
         lambda values: peaks_by_share(values) or rises_by_itself(values),
     ),
-    Yield(("num_warmup_steps", "curve"), ("lr_schedule", "total_training_time"), peaks_by_share),
-    Yield(("curve",), ("min_lr_ratio",), lambda values: values["curve"] == "constant"),
-    Yield(
+    OverrideRule(
+        ("num_warmup_steps", "curve"), ("lr_schedule", "total_training_time"), peaks_by_share
+    ),
+    OverrideRule(("curve",), ("min_lr_ratio",), lambda values: values["curve"] == "constant"),
+    OverrideRule(
         ("optimizer",),
         ("learning_rate",),
         lambda values: values["optimizer"] != "muon",
@@ -155,7 +161,7 @@ def resolve(name, script, given, phase=None):
     """
     settings = RECIPES[name].settings(script, phase)
     of_recipe = {flag: value for flag, (value, _) in settings.items()}
-    rules = [rule for rule in YIELDS if rule.applies(script, given, of_recipe)]
+    rules = [rule for rule in OVERRIDE_RULES if rule.applies(script, given, of_recipe)]
     dropped = {flag for rule in rules for flag in rule.to_drop}
     return {flag: entry for flag, entry in settings.items() if flag not in dropped | set(given)}
 

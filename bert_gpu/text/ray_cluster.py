@@ -15,12 +15,13 @@ import pickle
 import re
 import signal
 import socket
-import threading
 import time
 
 import bert_gpu
 from bert_gpu.base import console
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.environment import import_extra
+from bert_gpu.base.settings import UserError
+from bert_gpu.base.signals import handled_signals
 from bert_gpu.text import parallel
 
 MOST_LOSSES = 8  # of a task's workers
@@ -42,41 +43,29 @@ def connect(address, num_workers=None):
 
     Raises UserError: Ray is not installed, or there is no such cluster.
     """
-    try:
-        import ray
-    except ImportError as error:
-        raise UserError(
-            "needs the package ray",
-            "pip install 'bert-gpu[ray]' here and on each node, or leave it out",
-            setting="ray_address",
-            value=address,
-        ) from error
+    remedy = "pip install 'bert-gpu[ray]' here and on each node, or leave it out"
+    ray = import_extra("ray", f"--ray_address={address}", remedy)
     if ray.is_initialized():
         yield RayPool(ray, num_workers)
         return
-    handler, caught = signal.getsignal(signal.SIGTERM), []
+    caught = []
 
     def interrupt(signum, frame):
         caught.append(signum)
         raise KeyboardInterrupt  # of all that ends a program, Ray lets this alone through as it is
 
+    handlers = {signal.SIGTERM: interrupt}
     try:
-        open_cluster(ray, address)
-        catch(signal.SIGTERM, interrupt)  # in place of Ray's handler, with an exit code of its own
-        yield RayPool(ray, num_workers)
+        with handled_signals(handlers), contextlib.ExitStack() as stack:
+            stack.callback(ray.shutdown)
+            open_cluster(ray, address)
+            # in place of Ray's handler, with an exit code of its own
+            stack.enter_context(handled_signals(handlers))
+            yield RayPool(ray, num_workers)
     except KeyboardInterrupt:
         if not caught:
             raise
         raise SystemExit(128 + caught[0]) from None
-    finally:
-        ray.shutdown()
-        catch(signal.SIGTERM, handler)
-
-
-def catch(signum, handler):
-    """Sets a signal's handler, which only the main thread may do."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signum, handler)
 
 
 def open_cluster(ray, address):

@@ -13,7 +13,7 @@ from bert_gpu.base.console import format_seconds
 from bert_gpu.base.errors import UserError
 from bert_gpu.data.pipeline import prefetch
 from bert_gpu.devices.workers import ALONE, Alone, Workers
-from bert_gpu.monitor.advice import Advice
+from bert_gpu.monitor.advice import SlowdownWarnings
 from bert_gpu.monitor.log_interval import LogInterval, Stopwatch, describe_activities
 from bert_gpu.monitor.profile import Profiler
 from bert_gpu.optim.config import ScheduleConfig
@@ -135,7 +135,7 @@ class Loop:
         self.watch = Stopwatch(progress.seconds, clock)
         self.moment = self.workers.moment(lambda: self.watch.seconds, caught)
         self.pace = Pace(job, progress, self.watch)
-        self.advice = Advice(console.warn, job.kind)
+        self.advice = SlowdownWarnings(console.warn, job.kind)
         self.profiler = Profiler(
             cadence.profiled if self.workers.is_chief else None,
             os.path.join(folder.tensorboard, "train"),
@@ -412,7 +412,7 @@ class Loop:
             values |= dict(skipped_records=self.progress.num_skipped_records)
         values |= self.log.hardware()
         self.log.write(self.progress.step, values)
-        self.advice.look(values)
+        self.advice.observe(values)
 
     def _validate(self):
         """Validates; returns {name: value}, None without validation, and for one that a signal has

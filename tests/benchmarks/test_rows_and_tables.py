@@ -36,19 +36,6 @@ def test_a_race_without_ours_shows_the_others(capsys):
     assert cells[1:5] == ["1,234 (x)", "10 %, missed", "1,234 (x)", "1.00"]
 
 
-def test_what_packs_hide_of_an_exchange():
-    """2 s of a step are the exchange: all of it is hidden at 4 s, a half at 5 s."""
-    seconds = {"none": [4.0, 4.0, 9.0], "0": [6.0], "1": [4.0], "8": [5.0], "16": [7.0]}
-    rows = importlib.import_module("workers").rows_of(seconds)
-    assert [row[2:] for row in rows] == [
-        ["0.67", ""],
-        ["1.00", ""],
-        ["0.67", "100%"],
-        ["0.83", "50%"],
-        ["1.17", "-50%"],
-    ]
-
-
 def test_a_search_goes_on_at_an_edge_until_it_gets_worse():
     from helpers.learning_rates import final_rates, rates_between
     from helpers.learning_rates import search as search_of
@@ -211,7 +198,7 @@ def test_a_table_of_no_race_says_so(tmp_path, monkeypatch, capsys):
     assert "no race of --minutes=7 --search_minutes=7 --seeds=3 is whole" in said
 
 
-@pytest.mark.parametrize("name", ["finetuning", "optimizers", "recipes", "replicas", "techniques"])
+@pytest.mark.parametrize("name", ["finetuning", "optimizers", "recipes", "replicas"])
 def test_no_seeds_are_refused(name, capsys):
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(name).make_parser().parse_args(["--seeds=0"])

@@ -1,8 +1,4 @@
-"""Each benchmark runs in its smallest form.
-
-benchmarks/killing.py runs in tests/cli/test_pretrain_engine.py, where it shows more than that it
-runs; scaling.py and step_profile.py have files of their own here.
-"""
+"""Each benchmark runs in its smallest form; scaling.py has a file of its own here."""
 
 import json
 import os
@@ -13,25 +9,6 @@ import pytest
 
 from tests.benchmarks.commands import FOLDER, TENSORFLOW_VARIABLES, number, run, table, tables
 from tests.test_architecture import ROOT
-
-
-@pytest.mark.long
-def test_eight_bits_run():
-    found = run(FOLDER / "adamw8bit.py", "--steps=25")
-    assert float(table(found)["1-25"][2].removesuffix(" %")) < 1
-    assert found.startswith(f"{FOLDER / 'adamw8bit.py'} --steps=25\nrevision ")
-
-
-@pytest.mark.long
-def test_the_iteration_of_muon_is_timed_and_held_against_exact_results():
-    found = run(FOLDER / "newton_schulz.py", "--models=tiny", "--turns=1", "--rows=32")
-    times, errors = tables(found)
-    assert list(times) == ["tiny, bfloat16", "tiny, float32"] and number(times["tiny, float32"][4])
-    for name, (_, two, _, one, default, largest) in errors.items():
-        is_exact = "bfloat16" not in name  # all 24 bits
-        assert default == (one if is_exact else two)
-        assert float(default) < (1e-3 if is_exact else 0.3) and 0.6 < float(largest) < 1.3
-    assert float(errors["one 1, others 0.01, bfloat16"][3]) > 10
 
 
 @pytest.mark.long
@@ -271,28 +248,6 @@ def test_the_record_is_measured_once(small, sample_text, tmp_path, monkeypatch, 
     monkeypatch.setattr(sys, "argv", ["record", "--table", f"--json={tmp_path}/found.json"])
     record.main()
     assert table(capsys.readouterr().out) == found
-
-
-@pytest.mark.long
-def test_techniques_are_compared(small, tmp_path):
-    """Accumulation and recompute change no loss, and frozen layers do; nothing is run again."""
-    sizes = "--model=tiny --length=32 --batch=4 --steps=3 --seeds=1".split()
-    names = ["nothing", "accumulation 4", "embeddings and half of the layers frozen", "untrained"]
-    call = FOLDER / "techniques.py", f"--text={small}/small.txt", f"--json={tmp_path}/rows.json"
-    call = *call, *sizes, f"--only={','.join(names)}"
-    found = table(run(*call))
-    assert list(found) == names
-    losses = {name: number(cells[4]) for name, cells in found.items()}
-    assert losses["accumulation 4"] == pytest.approx(losses["nothing"], abs=2e-4)
-    for changed in names[2:]:
-        assert abs(losses[changed] - losses["nothing"]) > 1e-3
-    assert found.pop("untrained")[:3] == ["-"] * 3
-    for seconds, _, speed, memory, *_ in found.values():
-        assert number(seconds) > 0 and number(speed) > 0 and number(memory) > 100
-    again = table(run(*call))
-    assert again.pop("untrained") and again == found
-    printed = table(run(call[0], "--table", call[2]))
-    assert printed.pop("untrained") and printed == found
 
 
 @pytest.mark.long

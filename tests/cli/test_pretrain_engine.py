@@ -43,18 +43,23 @@ from tests.cli.pretraining import (
 
 @pytest.mark.long
 def test_killed_while_a_checkpoint_is_written():
-    """The short form of benchmarks/killing.py: a kill while a checkpoint is written, with several
+    """The short form of tests/faults/killing.py: a kill while a checkpoint is written, with several
     steps a call.
     """
     command = [
         sys.executable,
-        str(ROOT / "benchmarks" / "killing.py"),
+        "-m",
+        "tests.faults.killing",
         "--kills=1",
         "--steps=24",
         "--signal=kill",
     ]
     result = subprocess.run(
-        command, capture_output=True, text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1")
+        command,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("same bits") == 3 and "writing a checkpoint" in result.stdout

@@ -14,7 +14,8 @@ import time
 import pytest
 
 from bert_gpu.base.console import Console
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import UserError
+from bert_gpu.base.signals import collect_signals
 from bert_gpu.cli import classify, flags, launch, pretrain
 from bert_gpu.devices import launch as processes
 from bert_gpu.devices.config import LaunchConfig
@@ -189,7 +190,7 @@ def test_who_does_not_end_by_itself_is_ended(tmp_path):
     def sleep(seconds):
         now[0] += seconds
 
-    ended = processes.wait(started, processes.Interrupts(), lambda: now[0], sleep)
+    ended = processes.wait(started, [], lambda: now[0], sleep)
     assert stopped.got == [signal.SIGTERM, signal.SIGKILL]
     limit = processes.SECONDS_TO_NOTICE + processes.SECONDS_TO_STOP
     assert limit < now[0] < limit + 1
@@ -252,8 +253,8 @@ def test_the_command_keeps_logs_of_what_went_wrong(tmp_path, monkeypatch, capfd)
 LAUNCH = """
 import sys
 from bert_gpu.base.console import Console
-from bert_gpu.devices import launch
-from bert_gpu.devices.config import LaunchConfig
+from bert_gpu.devices import launch as processes
+from bert_gpu.devices.config import (LaunchConfig)
 config = LaunchConfig(num_workers=2)
 command = sys.argv[2:]
 sys.exit(launch.run(command, command, config, 0, sys.argv[1] + "/logs", Console(quiet=True)))
@@ -290,18 +291,18 @@ def test_a_launcher_that_dies_leaves_no_worker(tmp_path, number):
 
 
 def test_a_terminals_end_told_twice_counts_once():
-    with processes.Interrupts() as interrupts:
+    with collect_signals() as taken:
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGTERM):
             signal.raise_signal(number)
-    assert interrupts.taken == [signal.SIGHUP, signal.SIGTERM, signal.SIGTERM]
+    assert taken == [signal.SIGHUP, signal.SIGTERM, signal.SIGTERM]
 
 
 def test_nohup_keeps_workers():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with processes.Interrupts() as interrupts:
+        with collect_signals() as taken:
             signal.raise_signal(signal.SIGHUP)
-        assert interrupts.taken == []
+        assert taken == []
     finally:
         signal.signal(signal.SIGHUP, before)
 

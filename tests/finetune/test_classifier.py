@@ -197,9 +197,7 @@ def test_outputs_do_not_depend_on_how_rows_are_padded(rows):
     )
     dynamic, widths = predict(rows, 4), {}
     for padding in ("fixed", "dynamic", "uniform"):
-        padded = dataclasses.replace(
-            rows, padding=padding, length_multiple=40 if padding == "fixed" else 8
-        )
+        padded = dataclasses.replace(rows, padding=padding)
         np.testing.assert_allclose(predict(padded, 4), dynamic, rtol=1e-4, atol=1e-7)
         batches = list(encoded.evaluation_batches(padded, batch_size=4))
         widths[padding] = [batch["input_ids"].shape[1] for batch in batches]
@@ -259,7 +257,7 @@ def test_logits_are_those_of_each_row_alone_whatever_is_padded(rows, pooling, po
         pooled = hidden[0] if pooling == "first" else hidden.mean(0)
         sentence = np.tanh(pooled @ weights["pooler/kernel"] + weights["pooler/bias"])
         expected.append(sentence @ weights["classifier/kernel"] + weights["classifier/bias"])
-    padded = encoded.make_batch(dataclasses.replace(rows, length_multiple=40), np.arange(len(rows)))
+    padded = encoded.make_batch(dataclasses.replace(rows, padding="fixed"), np.arange(len(rows)))
     rubbish = generator.integers(5, 40, padded["input_ids"].shape)
     padded["input_ids"] = np.where(padded["input_mask"] > 0, padded["input_ids"], rubbish).astype(
         np.int32

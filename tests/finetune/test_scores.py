@@ -149,7 +149,7 @@ def test_marks_of_a_pretraining(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     path = str(tmp_path / "marks")
     assert list(sweep.find_marks(path)) == [0.05, 0.1, 1.0]
-    assert sweep.hours_at(path, (0.05, 0.1, 1.0)) == {0.05: 0.05, 0.1: 0.5, 1.0: 1.0}
+    assert sweep.hours_at(path) == {0.05: 0.05, 0.1: 0.5, 1.0: 1.0}
     settings = settings_for(tmp_path / "out")
     assert not sweep.is_sweep(settings, SweepConfig())
     start = StartConfig(init_checkpoint=path)

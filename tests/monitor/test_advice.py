@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bert_gpu.monitor.advice import Advice
+from bert_gpu.monitor.advice import SlowdownWarnings
 from bert_gpu.train.config import CadenceConfig
 from bert_gpu.train.loop import Loop
 from tests.train.world import World
@@ -26,9 +26,9 @@ HEALTHY = dict(
 def told(lines, seconds=20.0, kind="GPU"):
     """The warnings of lines that come every so many seconds."""
     texts = []
-    advice = Advice(texts.append, kind)
+    advice = SlowdownWarnings(texts.append, kind)
     for number, values in enumerate(lines):
-        advice.look(HEALTHY | values | dict(seconds=number * seconds))
+        advice.observe(HEALTHY | values | dict(seconds=number * seconds))
     return texts
 
 

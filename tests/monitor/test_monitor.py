@@ -127,7 +127,7 @@ def test_events_that_a_kill_left_broken(folder):
     (path,) = glob.glob(os.path.join(train, "*tfevents*"))
     with open(path, "r+b") as file:
         file.truncate(os.path.getsize(path) - 5)
-    with open(os.path.join(train, ".cut.1.partial"), "wb") as file:
+    with open(os.path.join(train, ".cut.partial"), "wb") as file:
         file.write(b"of a process killed while it cut")
     log = open_log(folder, 3)
     log.write(4, dict(loss=4.0))
@@ -207,8 +207,7 @@ def test_on_a_full_disk_lines_wait_and_are_whole(folder):
 LIMITED = """
 import resource
 import sys
-from bert_gpu.monitor import metrics_log
-from bert_gpu.monitor.config import MonitorConfig
+from bert_gpu.monitor import metrics_log as monitor
 from bert_gpu.runs.folder import RunFolder
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))

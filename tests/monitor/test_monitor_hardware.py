@@ -9,9 +9,10 @@ import types
 import pynvml
 import pytest
 
+from bert_gpu.devices import nvml as nvml_module
 from bert_gpu.devices.nvml import visible_gpus
 from bert_gpu.monitor import hardware, metrics_log
-from bert_gpu.monitor.advice import Advice
+from bert_gpu.monitor.advice import SlowdownWarnings
 from bert_gpu.monitor.hardware import HardwareSampler
 
 HOT = pynvml.nvmlClocksThrottleReasonHwSlowdown | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
@@ -99,6 +100,7 @@ class FakeNvml:
 def nvml(monkeypatch):
     fake = FakeNvml()
     monkeypatch.setattr(hardware, "pynvml", fake)
+    monkeypatch.setattr(nvml_module, "pynvml", fake)
     return fake
 
 
@@ -250,13 +252,13 @@ def test_the_log_gives_them(nvml, tmp_path):
 def test_throttling_that_lasts_is_warned_of(nvml):
     """From the binding to the warning; a GPU at its power limit that keeps its clocks is fine."""
     told, nvml.clocks = [], (1980, 1800)
-    sampler, advice = sampler_of([0, 1]), Advice(told.append)
+    sampler, advice = sampler_of([0, 1]), SlowdownWarnings(told.append)
     for minute in range(4):
         if minute == 2:
             assert told == []
             nvml.reasons, nvml.celsius = (0, HOT), (70, 92)
         sampler.sample()
-        advice.look(dict(seconds=60.0 * minute) | sampler.read())
+        advice.observe(dict(seconds=60.0 * minute) | sampler.read())
     sampler.close()
     assert len(told) == 1 and told[0].startswith("heat holds the GPUs' clocks down at 92 degrees")
 

@@ -271,8 +271,9 @@ def language_batches(number):
 def test_loss_curve(monkeypatch):
     """A BERT over 500 steps: within 0.1 % of AdamW's, both smoothed by means of 25 steps.
 
-    The clause is 1 %. benchmarks/adamw8bit.py found 0.013 % on real text; here it is 0.02 %, and
-    rounding that differs from machine to machine grows over the steps, so five times that.
+    The clause is 1 %. A benchmark (adamw8bit.py, last in 834719d) found 0.013 % on real text; here
+    it is 0.02 %, and rounding that differs from machine to machine grows over the steps, so five
+    times that.
     """
     # wide enough that every matrix of the layer is quantised
     model = dataclasses.replace(

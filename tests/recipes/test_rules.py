@@ -27,7 +27,7 @@ from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
-from bert_gpu.recipes.rules import MODEL_FIELDS, RECIPES, YIELDS, differences, resolve
+from bert_gpu.recipes.rules import MODEL_FIELDS, OVERRIDE_RULES, RECIPES, differences, resolve
 from bert_gpu.train.batching import plan_batch
 from bert_gpu.train.config import BatchConfig, CadenceConfig, fit_sizes
 
@@ -76,7 +76,7 @@ def test_every_entry_is_a_sound_flag_with_one_source(name, phase, script):
 
 
 def test_what_yields_exists():
-    for rule in YIELDS:
+    for rule in OVERRIDE_RULES:
         scripts = [rule.script] if rule.script else list(CLASSES)
         assert all(
             any(flag in FIELDS[script] for script in scripts) for flag in rule.flags + rule.to_drop
@@ -121,7 +121,7 @@ def names_of(kind):
 @pytest.mark.parametrize("name, phase, script", EACH)
 def test_what_is_accepted_alone_is_accepted_beside_a_recipe(name, phase, script, num_pairs):
     """Also two flags at a time, of those that the rules know: a sample of these pairs, or all."""
-    known = {flag for rule in YIELDS for flag in rule.flags + rule.to_drop} | {
+    known = {flag for rule in OVERRIDE_RULES for flag in rule.flags + rule.to_drop} | {
         "total_training_time"
     }
     each = [

@@ -19,8 +19,8 @@ import re
 
 import numpy as np
 
-from bert_gpu.base.errors import UserError, shortened, shortened_path
-from bert_gpu.finetune.files.examples import CHUNK_ROWS, IDS, Loaded, find_column
+from bert_gpu.base.settings import UserError, shortened, shortened_path
+from bert_gpu.finetune.files.examples import CHUNK_ROWS, IDS, Loaded, batched, find_column
 from bert_gpu.finetune.files.tables import (
     DIALECTS,
     Table,
@@ -31,7 +31,7 @@ from bert_gpu.finetune.files.tables import (
     settled_digest,
     share_of,
 )
-from bert_gpu.finetune.tasks.table import SPLITS, TASKS
+from bert_gpu.finetune.tasks.table import TASKS
 from bert_gpu.text.formats.containers import decoded_lines
 
 DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
@@ -87,9 +87,7 @@ class TaggedExamples(Loaded):
     """
 
     def __init__(self, task, source, needs_label=True):
-        self.source, self.path, self.task = source, source.path, task
-        split = next((split for split in SPLITS if source.stem in task.stems(split)), source.stem)
-        self.needs_label, self.columns = needs_label, task.columns.get(split)
+        super().__init__(task, source, needs_label)
         self.table, self.separator, self.names, self.num_comments = None, "\t", (), 0
         if is_table(source.path):
             self.table = Table(source.path, self.columns, self.columns or (task.text_a,))
@@ -178,14 +176,7 @@ class TaggedExamples(Loaded):
 
     def chunks(self):
         """The same as lists of up to CHUNK_ROWS sentences."""
-        chunk = []
-        for sentence in self.sentences():
-            chunk.append(sentence)
-            if len(chunk) == CHUNK_ROWS:
-                yield chunk
-                chunk = []
-        if chunk:
-            yield chunk
+        return batched(self.sentences(), CHUNK_ROWS)
 
     def _lines(self):
         digest, number, rows, before, begin = hashlib.sha256(), 0, [], [], 1

@@ -30,8 +30,7 @@ class EncodedExamples:
       first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0.
       labels: targets of a ProblemType, (N,) or (N, C), or None. max_seq_length: maximum tokens of
         an example. num_truncated: examples that were cut to it.
-      padding: as --padding. length_multiple: the length of a batch is a multiple of it, or
-        max_seq_length.
+      padding: as --padding, "fixed" for an encoder with a fixed length.
       token_labels: int32 (T,), targets of tokens, NO_LABEL where there is none, or None.
       origin: what a task type needs to trace rows back to its examples.
     """
@@ -41,14 +40,18 @@ class EncodedExamples:
     first_lengths: np.ndarray
     labels: np.ndarray | None
     max_seq_length: int
-    num_truncated: int
+    num_truncated: int = 0
     padding: str = "dynamic"
-    length_multiple: int = LENGTH_MULTIPLE
     token_labels: np.ndarray | None = None
     origin: typing.Any = None
 
     def __len__(self):
         return len(self.first_lengths)
+
+    @property
+    def length_multiple(self) -> int:
+        """The length of a batch is a multiple of it, or max_seq_length."""
+        return self.max_seq_length if self.padding == "fixed" else LENGTH_MULTIPLE
 
 
 def encode_examples(
@@ -69,7 +72,7 @@ def encode_examples(
       folder: as for DiskArray.
     """
     ids, num_truncated = DiskArray(folder), 0
-    lengths, first_lengths = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
+    lengths, first_lengths = [], []
     for texts_a, texts_b in chunks:
         rows = frame(tokenizer, texts_a, texts_b, max_seq_length)
         ids.append(rows.ids)
@@ -78,14 +81,23 @@ def encode_examples(
         num_truncated += rows.num_truncated
     return EncodedExamples(
         ids=ids.finish(),
-        splits=np.cumsum(np.concatenate(lengths)),
+        splits=splits_of(lengths),
         first_lengths=np.concatenate(first_lengths),
         labels=None if labels is None else np.asarray(labels),
         max_seq_length=max_seq_length,
         num_truncated=num_truncated,
         padding=padding,
-        length_multiple=max_seq_length if padding == "fixed" else LENGTH_MULTIPLE,
     )
+
+
+def splits_of(lengths: list[np.ndarray]) -> np.ndarray:
+    """Where rows begin, int64 (N + 1,), by their lengths, which come in parts."""
+    return np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths]))
+
+
+def padding_of(settings, encoder) -> str:
+    """--padding of FinetuneSettings, but for an encoder with a fixed length."""
+    return "fixed" if encoder.fixed_length else settings.run.padding
 
 
 def make_batch(examples, indices, row_weights=None):

@@ -6,7 +6,7 @@ before any training.
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from bert_gpu.finetune.tasks.problem_types import (
     plain_label,
     unknown_label,
 )
-from bert_gpu.finetune.tasks.table import SPLITS, TASKS
+from bert_gpu.finetune.tasks.table import TASKS
 
 CHUNK_ROWS = 8192
 FEW_ROWS, FLAGS = (
@@ -69,6 +69,11 @@ class Loaded:
     why_skipped = "lines with another number of columns than the first"
     labels, warnings, text_hashes, label_hashes = (), (), None, np.uint64(0)
 
+    def __init__(self, task, source, needs_label):
+        self.source, self.path, self.task, self.needs_label = source, source.path, task, needs_label
+        # of a file without a header line
+        self.columns = task.columns.get(task.split_of(source.stem))
+
     def __len__(self):
         return self.num_examples
 
@@ -114,10 +119,9 @@ class Examples(Loaded):
     """
 
     def __init__(self, task, source, needs_label=True, classes=None):
-        split = next((split for split in SPLITS if source.stem in task.stems(split)), source.stem)
+        super().__init__(task, source, needs_label)
         wanted = (task.text_a, task.label) if needs_label else (task.text_a,)
-        self.source, self.path, self.task = source, source.path, task
-        self.table = Table(source.path, task.columns.get(split), wanted, task.skips_broken)
+        self.table = Table(source.path, self.columns, wanted, task.skips_broken)
         header = self.header = self.table.header
         self.warnings += self.table.notes
         check_header(self.table, task, needs_label)
@@ -129,7 +133,7 @@ class Examples(Loaded):
             self.label = find_column(self.path, header, task.label, "label")
         self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
         self.has_pairs, self.has_labels = self.b is not None, self.label is not None
-        self.needs_label, self.classes, self.names, self.left_out = needs_label, classes, (), ()
+        self.classes, self.names, self.left_out = classes, (), ()
         if self.has_labels and self.table.kind == "parquet":
             self.names = tuple(map(plain_label, class_names(self.path, task.label)))
         if source.part.split is not None:
@@ -256,17 +260,15 @@ class Examples(Loaded):
 
     def chunks(self):
         """Reads the file again: yields Chunks of up to CHUNK_ROWS examples, in order."""
-        rows, number = [], 0
-        for line, cells in self.table.rows():
-            cell = cells[self.label].strip() if self.left_out else None
-            if cell not in self.left_out and self.source.part.takes(self._texts(cells)):
-                rows.append((line, number, cells))
-            number += 1
-            if len(rows) == CHUNK_ROWS:
-                yield self._chunk(rows)
-                rows = []
-        if rows:
-            yield self._chunk(rows)
+        rows = (
+            (line, number, cells)
+            for number, (line, cells) in enumerate(self.table.rows())
+            if not self._is_left_out(cells) and self.source.part.takes(self._texts(cells))
+        )
+        return map(self._chunk, batched(rows, CHUNK_ROWS))
+
+    def _is_left_out(self, cells):
+        return bool(self.left_out) and cells[self.label].strip() in self.left_out
 
     def _chunk(self, rows):
         def column(index):
@@ -288,6 +290,12 @@ class Examples(Loaded):
         """
         parts = [getattr(chunk, name) for chunk in self.chunks()]
         return None if parts[0] is None else [value for part in parts for value in part]
+
+
+def batched(items: Iterable, size: int) -> Iterator[list]:
+    """Lists of `size` items; the last one may be shorter."""
+    items = iter(items)
+    return iter(lambda: list(itertools.islice(items, size)), [])
 
 
 def shown(names):

@@ -78,8 +78,8 @@ class Questions(Loaded):
     has_pairs = True
 
     def __init__(self, task, source, needs_label=True):
-        self.source, self.path, self.task = source, source.path, task
-        self.needs_label, self.is_training = needs_label, source.stem == "train"
+        super().__init__(task, source, needs_label)
+        self.is_training = source.stem == "train"
         digest = hashlib.sha256()
         content = b"".join(read_pieces(source.path, digest))
         self.digest = digest.hexdigest()

@@ -19,7 +19,7 @@ from bert_gpu.model.heads import (
     token_logits,
 )
 
-LEAST = -1e9  # of a score
+MASKED_SCORE = -1e9  # of a token that cannot be chosen
 
 
 class Head(typing.NamedTuple):
@@ -63,12 +63,12 @@ def tag_logits(weights, batch, encoder, dtype, seed=None):
 
 
 def answer_logits(weights, batch, encoder, dtype, seed=None):
-    """float32 (B, S, 2): the scores of each token as an answer's first and as its last, LEAST where
-    there is only padding, so that no result depends on how much there is.
+    """float32 (B, S, 2): the scores of each token as an answer's first and as its last,
+    MASKED_SCORE where there is only padding, so that no result depends on how much there is.
     """
     hidden = encoder.encode(weights, batch, dtype=dtype, seed=seed)
     scores = tf.cast(tf.stack(span_logits(weights, hidden), -1), tf.float32)
-    return tf.where(batch["input_mask"][:, :, None] > 0, scores, LEAST)
+    return tf.where(batch["input_mask"][:, :, None] > 0, scores, MASKED_SCORE)
 
 
 CLASSIFIER = Head(

@@ -8,6 +8,8 @@ A target may be a label that the model lacks: a class C or more, or a column beh
 labels. No output is right there; loss and ROC-AUC, which need its probability, leave it out.
 """
 
+import functools
+
 import numpy as np
 
 
@@ -90,25 +92,16 @@ def loss(outputs, targets):
     return float(np.mean(-np.log(np.maximum(chosen, np.finfo(np.float64).tiny))))
 
 
-def pearson(values, targets):
-    """Pearson's correlation of predicted and true numbers; None when either are all equal."""
-    from scipy.stats import pearsonr
+def correlation(values, targets, name):
+    """Pearson's ("pearsonr") correlation of predicted and true numbers, or Spearman's ("spearmanr")
+    of their ranks, ties at their mean rank; None when either are all equal.
+    """
+    import scipy.stats
 
-    return _correlation(pearsonr, values, targets)
-
-
-def spearman(values, targets):
-    """Spearman's rank correlation, ties at their mean rank; None when either are all equal."""
-    from scipy.stats import spearmanr
-
-    return _correlation(spearmanr, values, targets)
-
-
-def _correlation(function, values, targets):
     values, targets = np.asarray(values[:, 0], np.float64), np.asarray(targets, np.float64)
     if len(values) < 2 or np.ptp(values) == 0 or np.ptp(targets) == 0:
         return None
-    found = float(function(values, targets)[0])
+    found = float(getattr(scipy.stats, name)(values, targets)[0])
     return found if np.isfinite(found) else None
 
 
@@ -123,17 +116,10 @@ def _decisions(probabilities, labels):
     return np.pad(probabilities > 0.5, [(0, 0), (0, labels.shape[1] - probabilities.shape[1])])
 
 
-def f1_micro(probabilities, labels):
-    """F1 over all decisions together; None when no example has any label."""
-    return _f1_of_labels(probabilities, labels, "micro")
-
-
-def f1_macro(probabilities, labels):
-    """The unweighted mean of the F1 of every label; None when a label does not occur."""
-    return _f1_of_labels(probabilities, labels, "macro")
-
-
-def _f1_of_labels(probabilities, labels, average):
+def f1_of_labels(probabilities, labels, average):
+    """F1 over all decisions together ("micro"), None when no example has any label; or the
+    unweighted mean of the F1 of every label ("macro"), None when a label does not occur.
+    """
     from sklearn.metrics import f1_score
 
     labels = np.asarray(labels) > 0
@@ -150,11 +136,11 @@ METRICS = dict(
     auc=auc,
     matthews=matthews,
     loss=loss,
-    pearson=pearson,
-    spearman=spearman,
+    pearson=functools.partial(correlation, name="pearsonr"),
+    spearman=functools.partial(correlation, name="spearmanr"),
     exact_match=exact_match,
-    f1_micro=f1_micro,
-    f1_macro=f1_macro,
+    f1_micro=functools.partial(f1_of_labels, average="micro"),
+    f1_macro=functools.partial(f1_of_labels, average="macro"),
 )
 
 

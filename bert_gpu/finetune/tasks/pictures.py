@@ -8,27 +8,13 @@ Legend: N examples, C classes.
 """
 
 import os
-import re
 
 import numpy as np
 
-from bert_gpu.base.errors import UserError
-
 FOLDER, SUFFIX = "pictures", ".png"
+NAME = r".+-(scatter|confusion|roc|reliability)\.png"  # of a picture, a regular expression
 MAX_CLASSES = 30  # that a matrix has room for the numbers of
 BINS = 10
-
-
-def check_pictures():
-    """UserError unless matplotlib is there."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "needs the package matplotlib",
-            "pip install 'bert-gpu[report]', or leave the flag out",
-            setting="pictures",
-        ) from error
 
 
 def draw(output_dir, stem, task, labels, outputs, targets):
@@ -58,15 +44,6 @@ def draw(output_dir, stem, task, labels, outputs, targets):
         paths.append(os.path.join(folder, f"{stem}-{name}{SUFFIX}"))
         figure.savefig(paths[-1], dpi=120)
     return paths
-
-
-def is_picture(path):
-    """Whether `draw` wrote a file, or was killed before it had begun to."""
-    if not re.fullmatch(r".+-(scatter|confusion|roc|reliability)\.png", os.path.basename(path)):
-        return False
-    with open(path, "rb") as file:
-        begin = file.read(200)
-    return not begin or (begin.startswith(b"\x89PNG") and b"Software\0Matplotlib" in begin)
 
 
 def new_figure(title, xlabel, ylabel):

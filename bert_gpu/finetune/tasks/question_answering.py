@@ -18,7 +18,7 @@ import tensorflow as tf
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results
 from bert_gpu.finetune.files.disk_array import DiskArray
-from bert_gpu.finetune.files.encoded import LENGTH_MULTIPLE, EncodedExamples
+from bert_gpu.finetune.files.encoded import EncodedExamples, padding_of, splits_of
 from bert_gpu.finetune.files.squad import Questions
 from bert_gpu.finetune.tasks import problem_types, squad_metrics
 from bert_gpu.finetune.tasks.heads import SPAN
@@ -116,43 +116,36 @@ def encode(examples, problem_type, start, settings, max_seq_length, folder):
             value=max_seq_length,
         )
     ids, begins, ends = DiskArray(folder), DiskArray(folder), DiskArray(folder)
-    lengths, firsts, rows = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)], []
-    sizes, labels = [np.zeros(1, np.int64)], [np.zeros((0, 2), np.int32)]
+    sizes, parts = [], []
     asked = itertools.groupby(enumerate(questions), lambda one: one[1].context)
     while chunk := [list(group) for _, group in itertools.islice(asked, CONTEXTS_PER_CALL)]:
         contexts = [examples.contexts[group[0][1].context] for group in chunk]
         located = locate_pieces(start.tokenizer, contexts)
         cut = cut_rows(start.tokenizer, chunk, located, tokens, max_seq_length)
         ids.append(cut.ids)
-        lengths.append(cut.lengths)
-        firsts.append(cut.firsts)
-        rows.append(cut.rows)
-        labels.append(cut.labels)
+        parts.append((cut.lengths, cut.firsts, cut.rows, cut.labels))
         for _, begin, end in located:
             begins.append(begin)
             ends.append(end)
         sizes.append(np.array([len(pieces) for pieces, _, _ in located], np.int64))
-    numbers = np.concatenate(rows)
+    lengths, firsts, rows, labels = map(np.concatenate, zip(*parts, strict=True))
     # contexts without questions have no pieces here
     of_questions = np.array([one.context for one in questions], np.int64)
     origin = Origin(
-        questions=numbers[:, 0],
-        starts=numbers[:, 1],
+        questions=rows[:, 0],
+        starts=rows[:, 1],
         contexts=np.unique(of_questions, return_inverse=True)[1],
-        splits=np.cumsum(np.concatenate(sizes)),
+        splits=splits_of(sizes),
         begins=begins.finish(),
         ends=ends.finish(),
     )
-    is_fixed = settings.run.padding == "fixed" or start.encoder.fixed_length
     return EncodedExamples(
         ids=ids.finish(),
-        splits=np.cumsum(np.concatenate(lengths)),
-        first_lengths=np.concatenate(firsts),
-        labels=np.concatenate(labels) if examples.is_training else None,
+        splits=splits_of([lengths]),
+        first_lengths=firsts,
+        labels=labels if examples.is_training else None,
         max_seq_length=max_seq_length,
-        num_truncated=0,
-        padding="fixed" if is_fixed else settings.run.padding,
-        length_multiple=max_seq_length if is_fixed else LENGTH_MULTIPLE,
+        padding=padding_of(settings, start.encoder),
         origin=origin,
     )
 

@@ -75,6 +75,10 @@ class TaskSpec:
         """The names of a split's files, without their ending."""
         return self.parts.get(split, (split,))
 
+    def split_of(self, stem):
+        """The split that a file belongs to, by its name without ending."""
+        return next((split for split in SPLITS if stem in self.stems(split)), stem)
+
 
 # of files that are no task's own
 STEMS = dict(train="train", dev="dev(el)?|valid(ation)?", test="test")

@@ -4,7 +4,8 @@ see task_types.TaskType.
 
 import numpy as np
 
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.environment import import_extra
+from bert_gpu.base.settings import UserError
 from bert_gpu.finetune import results
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.examples import Examples
@@ -17,7 +18,8 @@ HEAD, PREDICTED = CLASSIFIER, results.PREDICTIONS
 
 def check(settings):
     if settings.run.pictures:
-        pictures.check_pictures()
+        remedy = "pip install 'bert-gpu[report]', or leave the flag out"
+        import_extra("matplotlib", "--pictures", remedy)
 
 
 def open_examples(task, source, needs_label, labels):
@@ -82,7 +84,7 @@ def encode(examples, problem_type, start, settings, max_seq_length, folder):
         ((chunk.texts_a, chunk.texts_b) for chunk in examples.chunks()),
         problem_type.targets(examples, start.labels) if examples.has_labels else None,
         max_seq_length,
-        "fixed" if start.encoder.fixed_length else settings.run.padding,
+        encoded.padding_of(settings, start.encoder),
         folder=folder,
     )
 

@@ -20,7 +20,7 @@ from bert_gpu.base.errors import shortened
 from bert_gpu.finetune import results
 from bert_gpu.finetune.files.conll import TaggedExamples
 from bert_gpu.finetune.files.disk_array import DiskArray
-from bert_gpu.finetune.files.encoded import LENGTH_MULTIPLE, NO_LABEL, EncodedExamples
+from bert_gpu.finetune.files.encoded import NO_LABEL, EncodedExamples, padding_of, splits_of
 from bert_gpu.finetune.tasks import problem_types
 from bert_gpu.finetune.tasks.heads import TOKEN_CLASSIFIER, rows_of
 from bert_gpu.finetune.tasks.interface import check_texts_only
@@ -116,7 +116,7 @@ def encode(examples, problem_type, start, settings, max_seq_length, folder):
         )
     stride = settings.tokens.doc_stride or max(1, (max_seq_length - 2) // 2)
     ids, marks = DiskArray(folder), DiskArray(folder)
-    lengths, sizes = [np.zeros(1, np.int64)], []
+    lengths, sizes = [], []
     for sentences in examples.chunks():
         words = list(itertools.chain.from_iterable(one.words for one in sentences))
         tags = itertools.chain.from_iterable(one.tags or one.words for one in sentences)
@@ -128,17 +128,14 @@ def encode(examples, problem_type, start, settings, max_seq_length, folder):
         ids.append(framed_ids)
         marks.append(framed_marks)
         lengths.append(framed_lengths)
-    splits = np.cumsum(np.concatenate(lengths))
-    is_fixed = settings.run.padding == "fixed" or start.encoder.fixed_length
+    splits = splits_of(lengths)
     return EncodedExamples(
         ids=ids.finish(),
         splits=splits,
         first_lengths=np.diff(splits),
         labels=None,
         max_seq_length=max_seq_length,
-        num_truncated=0,
-        padding="fixed" if is_fixed else settings.run.padding,
-        length_multiple=max_seq_length if is_fixed else LENGTH_MULTIPLE,
+        padding=padding_of(settings, start.encoder),
         token_labels=marks.finish(),
         origin=np.concatenate(sizes),
     )

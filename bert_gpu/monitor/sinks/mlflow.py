@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 
-from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.base.environment import import_extra
 from bert_gpu.base.files import write_text
 from bert_gpu.monitor.sinks.interface import Sink
 from bert_gpu.runs.names import MLFLOW_RUN_ID
@@ -119,15 +119,8 @@ def check_mlflow(experiment, uri):
         )
     # folders need this since MLflow 3
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    try:
-        import mlflow  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "needs the package mlflow",
-            "pip install 'bert-gpu[mlflow]', or leave it out",
-            setting="mlflow_experiment",
-            value=experiment,
-        ) from error
+    remedy = "pip install 'bert-gpu[mlflow]', or leave it out"
+    import_extra("mlflow", f"--mlflow_experiment={experiment}", remedy)
 
 
 def tracking_uri(uri):

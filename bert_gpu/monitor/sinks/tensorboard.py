@@ -8,6 +8,7 @@ TensorBoard that has the old files open shows both until it is restarted.
 
 import glob
 import os
+import shutil
 import socket
 import time
 
@@ -93,27 +94,15 @@ def cut_events(folder, step):
     """Drops from a folder's event files the events after `step` (all for None) and everything after
     a broken record.
     """
-    remove_partial(folder)
+    if step is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    partial = os.path.join(folder, ".cut.partial")  # one that a killed process left is overwritten
     for path in event_files(folder):
-        if step is None:
-            os.remove(path)
-            continue
-        partial = partial_path(folder)
         with tf.io.TFRecordWriter(partial) as file:
             for record in whole_records(path):
                 if Event.FromString(record).step <= step:
                     file.write(record)
         os.replace(partial, path)
-
-
-def partial_path(folder):
-    return os.path.join(folder, f".cut.{os.getpid()}.partial")
-
-
-def remove_partial(folder):
-    """Removes what a process that was killed here left."""
-    for leftover in glob.glob(os.path.join(glob.escape(folder), ".cut.*.partial")):
-        os.remove(leftover)
 
 
 def event_files(folder):

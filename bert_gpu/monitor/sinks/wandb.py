@@ -3,7 +3,7 @@
 import os
 import secrets
 
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.environment import import_extra
 from bert_gpu.base.files import write_text
 from bert_gpu.monitor.sinks.interface import Sink
 from bert_gpu.runs.names import WANDB
@@ -73,15 +73,8 @@ def check_wandb(project, mode):
     """
     if mode == "offline":  # otherwise it sends usage statistics
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    try:
-        import wandb
-    except ImportError as error:
-        raise UserError(
-            "needs the package wandb",
-            "pip install 'bert-gpu[wandb]', or leave it out",
-            setting="wandb_project",
-            value=project,
-        ) from error
+    remedy = "pip install 'bert-gpu[wandb]', or leave it out"
+    wandb = import_extra("wandb", f"--wandb_project={project}", remedy)
     if mode == "online":
         try:
             wandb.login()

@@ -120,7 +120,7 @@ def test_rows_are_those_of_run_squad(tmp_path, vocab, has_impossible):
     _, rows = rows_for(examples, vocab, settings_of(), 32)
     _, features = their_features(path, vocab, True, has_impossible)
     assert len(rows) == len(features) > 60
-    padded = dataclasses.replace(rows, length_multiple=32)
+    padded = dataclasses.replace(rows, padding="fixed")
     batch = encoded.make_batch(padded, np.arange(len(rows)))
     for name in ("input_ids", "input_mask", "segment_ids"):
         assert batch[name].tolist() == [getattr(feature, name) for feature in features]
@@ -271,9 +271,7 @@ def random_state(devices, scale=20, model=MODEL):
 
 
 def padded(rows, padding):
-    return dataclasses.replace(
-        rows, padding=padding, length_multiple=32 if padding == "fixed" else 8
-    )
+    return dataclasses.replace(rows, padding=padding)
 
 
 def test_losses_do_not_depend_on_padding(tmp_path, vocab):

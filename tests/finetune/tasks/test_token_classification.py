@@ -148,9 +148,7 @@ def random_state(devices, num_tags=3, scale=20, model=MODEL):
 
 
 def padded(rows, padding):
-    return dataclasses.replace(
-        rows, padding=padding, length_multiple=24 if padding == "fixed" else 8
-    )
+    return dataclasses.replace(rows, padding=padding)
 
 
 def test_losses_and_counts_are_those_of_the_words_however_rows_are_padded(tmp_path):

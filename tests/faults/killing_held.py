@@ -1,7 +1,7 @@
-"""Runs one of the project's scripts, for the benchmark of kills. While it writes its first
+"""Runs one of the project's scripts, for killing.py. While it writes its first
 checkpoint it prints a line, and waits there until it reads one or its input ends.
 
-    python killing_held.py SCRIPT FLAGS
+    python -m tests.faults.killing_held SCRIPT FLAGS
 """
 
 import runpy

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.devices import signals
+from bert_gpu.base import signals
 from tests.train.world import World
 
 NUM_BATCHES = 3  # of a validation

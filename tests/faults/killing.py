@@ -1,6 +1,6 @@
 """Checks that a run which is killed many times ends with the same bits as one that is not.
 
-    python benchmarks/killing.py --kills=20 --signal=both [--optimizer=muon]
+    python -m tests.faults.killing --kills=20 --signal=both [--optimizer=muon]
 
 Trains a tiny BERT on the sample (two virtual replicas, accumulation, dropout, several steps a
 call), first without interruption. Then it starts the same command again until it finishes, and
@@ -10,21 +10,29 @@ compares the weights, the last checkpoint and all losses of metrics.jsonl byte f
 code is 1 when they differ.
 """
 
+import argparse
 import json
 import os
+import pathlib
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
-from helpers.command import benchmark_parser, run_script, script_command, work_folder
-from helpers.process import HERE, tensorflow_environment
-from helpers.report import origin, print_origin
+from bert_gpu.runs.provenance import git_commit
+from tests.faults.oracle import ROOT
 
 MOMENTS = ("writing", "training", "writing", "training", "start")
 # what may differ in metrics.jsonl: ends and starts of names
 TIMES, SHARES = ("_per_second", "seconds", "input_wait"), "time_"
+
+
+def script_command(name, *flags, **values):
+    """The command of one of the project's scripts. values: flags by name."""
+    named = [f"--{flag}={value}" for flag, value in values.items()]
+    return [sys.executable, str(ROOT / name), "--quiet", *flags, *named]
 
 
 def command(folder, data, steps, optimizer):
@@ -63,7 +71,7 @@ def kill(process, signum, moment, folder, generator):
     """Sends the signal at a moment; returns what it interrupted, or None when the run ended before.
 
     moment: "start" (start-up and restoring), "training" (some time after the first new checkpoint)
-    or "writing" (of a checkpoint; helpers/killing_held.py waits there).
+    or "writing" (of a checkpoint; killing_held.py waits there).
     """
     before = newest(folder)
 
@@ -129,9 +137,9 @@ def interrupted_run(words, folder, signum, num_kills, seed, say):
         moment = MOMENTS[len(hits) % len(MOMENTS)] if len(hits) < num_kills else None
         started = list(words)
         if moment == "writing":
-            started[1:2] = [str(HERE / "killing_held.py"), words[1]]
+            started[1:2] = ["-m", "tests.faults.killing_held", words[1]]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        process = subprocess.Popen(started, text=True, env=tensorflow_environment(), **pipes)
+        process = subprocess.Popen(started, text=True, cwd=ROOT, **pipes)
         if moment is not None:
             hit = kill(process, signum, moment, folder, generator)
             if hit is not None:
@@ -146,7 +154,9 @@ def interrupted_run(words, folder, signum, num_kills, seed, say):
 
 
 def make_parser():
-    parser = benchmark_parser(__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument(
         "--steps", type=int, default=None, help="steps of the run; default: enough for the kills"
@@ -161,14 +171,16 @@ def main():
     arguments = make_parser().parse_args()
     steps = arguments.steps or 24 * (arguments.kills + 2)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    print_origin(origin())
-    with work_folder() as scratch:
-        run_script(
+    print(f"revision {git_commit()}, {os.cpu_count()} cores", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        scratch = pathlib.Path(name)
+        data_job = script_command(
             "create_pretraining_data.py",
             output_file=scratch / "data" / "sample.tfrecord",
             dupe_factor=2,
             vocab_size=1000,
         )
+        subprocess.run(data_job, check=True)
         settings = scratch / "data", steps, arguments.optimizer
         since = time.monotonic()
         subprocess.run(command(scratch / "whole", *settings), check=True)
