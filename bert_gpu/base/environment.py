@@ -17,7 +17,7 @@ import sys
 import tempfile
 import warnings
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import quiet_interrupts
 
 # By default XLA removes a conversion to bfloat16 and back, also between two passes, so that float32
@@ -209,4 +209,4 @@ def import_extra(module: str, setting: str, remedy: str):
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(f"{setting}: needs the package {module}; {remedy}") from error
+        raise UserError(f"needs the package {module}", remedy, where=setting) from error

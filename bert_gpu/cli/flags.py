@@ -15,15 +15,8 @@ import sys
 
 import bert_gpu
 from bert_gpu.base import console
-from bert_gpu.base.settings import (
-    Settings,
-    TrainingStopped,
-    UserError,
-    fields_of,
-    parse_time,
-    setting,
-    value_type,
-)
+from bert_gpu.base.errors import TrainingStopped, UserError, one_line
+from bert_gpu.base.settings import Settings, fields_of, parse_time, setting, value_type
 from bert_gpu.base.signals import answer_interrupts
 from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick
 from bert_gpu.model.config import ModelConfig

@@ -17,7 +17,7 @@ import subprocess
 import time
 import typing
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import collect_signals
 
 LOST = 4  # exit code of a worker that has lost another one

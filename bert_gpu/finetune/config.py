@@ -362,8 +362,10 @@ def with_columns(task, *holders):
     if (kind := first_set("task_kind", *holders)) not in (None, task.kind):
         if not {task.kind, kind} <= set(table.TEXT_KINDS):
             raise UserError(
-                f"--task_kind={kind}: --task_name={task.name} is {task.kind}; drop the flag, or "
-                "name another task"
+                f"--task_name={task.name} is {task.kind}",
+                "drop the flag, or name another task",
+                setting="task_kind",
+                value=kind,
             )
         named |= dict(kind=kind, metrics=(), labels=None)
     if columns := first_set("columns", *holders):

@@ -14,7 +14,6 @@ import tensorflow as tf
 from bert_gpu.base.console import LogConsole
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
-from bert_gpu.base.settings import UserError
 from bert_gpu.base.signals import sigterm_unwinds
 from bert_gpu.devices.cluster import find_cluster
 from bert_gpu.inference.arrays import NpyWriter

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.console import LogConsole
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import sigterm_unwinds
 from bert_gpu.inference.arrays import PartialFile
 from bert_gpu.inference.embeddings import check_output

@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.malloc import map_large_blocks
-from bert_gpu.base.settings import UserError
 from bert_gpu.base.signals import children_ignore_interrupts
 
 # of text; counting its words takes one process about as long as starting another

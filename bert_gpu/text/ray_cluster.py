@@ -20,7 +20,7 @@ import time
 import bert_gpu
 from bert_gpu.base import console
 from bert_gpu.base.environment import import_extra
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import handled_signals
 from bert_gpu.text import parallel
 

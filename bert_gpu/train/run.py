@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_gpu.base.settings import TrainingStopped, UserError
+from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.signals import watch_signals
 from bert_gpu.devices.workers import ALONE
 from bert_gpu.monitor import metrics_log

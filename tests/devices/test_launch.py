@@ -14,7 +14,7 @@ import time
 import pytest
 
 from bert_gpu.base.console import Console
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import collect_signals
 from bert_gpu.cli import classify, flags, launch, pretrain
 from bert_gpu.devices import launch as processes

@@ -19,7 +19,7 @@ import re
 
 import numpy as np
 
-from bert_gpu.base.settings import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.finetune.files.examples import CHUNK_ROWS, IDS, Loaded, batched, find_column
 from bert_gpu.finetune.files.tables import (
     DIALECTS,

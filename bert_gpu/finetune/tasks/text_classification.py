@@ -5,7 +5,7 @@ see task_types.TaskType.
 import numpy as np
 
 from bert_gpu.base.environment import import_extra
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.examples import Examples

@@ -10,6 +10,7 @@ import threading
 import time
 
 from bert_gpu.base.environment import import_extra
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import write_text
 from bert_gpu.monitor.sinks.interface import Sink
 from bert_gpu.runs.names import MLFLOW_RUN_ID
