@@ -70,6 +70,8 @@ def test_imports_point_down(path):
     parts = path.relative_to(PACKAGE).parts
     own = parts[0] if len(parts) > 1 else path.stem
     for name in imports(path.read_text()):
+        if name.startswith("absl"):
+            assert own == "cli", f"{name}: only cli/ knows absl"
         if re.match(r"(tf_keras|official)\b", name):
             assert "/".join(parts) in USE_GARDEN, f"{name}: only {USE_GARDEN} use Model Garden"
         match = re.match(r"bert_gpu\.(\w+)", name)

@@ -33,7 +33,7 @@ def given(parsed):
     """{flag: value} that the user gave, after the checks of the settings classes."""
     for kind in parsed.classes:
         parsed.make(kind)
-    return {name: parsed.values[name] for name in parsed.sources}
+    return {name: parsed.values[name].value for name in parsed.sources}
 
 
 @pytest.mark.parametrize("owner", OWNERS)

@@ -51,7 +51,7 @@ class Given:
     """A flag of ours that was given.
 
     Attributes:
-      name: of our flag. argument: --name=value. place: where it stands.
+      name: of our flag. argument: --name=value, as absl reads it. place: where it stands.
       said: what the user wrote, and via: the alias's name, if that was one; else None.
       yields: whether it is what another project's switch means when it is off, which any other
         value wins over.

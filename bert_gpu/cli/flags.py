@@ -1,4 +1,4 @@
-"""Settings made from the flags of a command line; exit codes.
+"""absl flags made from settings classes, and settings made from flags; exit codes.
 
 Each field of a settings class becomes a flag of the same name. Values that the user gave are kept
 apart from defaults, because they win over presets and recipes: command line > recipe > the
@@ -6,12 +6,13 @@ command's defaults > the settings class's.
 """
 
 import contextlib
-import csv
 import dataclasses
 import os
 import pathlib
 import signal
 import sys
+
+from absl import flags as absl_flags
 
 import bert_gpu
 from bert_gpu.base import console
@@ -103,12 +104,12 @@ class Parsed:
 
     def given(self, name):
         """Whether the user gave the flag."""
-        return name in self.values
+        return bool(self.values[name].present)
 
     def given_values(self, kind):
         """{field: value} of the fields of a settings class that the user gave."""
         return {
-            field.name: self.values[field.name]
+            field.name: self._value(field)
             for field in dataclasses.fields(kind)
             if self.given(field.name)
         }
@@ -203,6 +204,15 @@ class Parsed:
         ]
         flagfile.save(path, aliases.SCRIPTS[self.script], given, recipe + others)
 
+    def _value(self, field):
+        value = self.values[field.name].value
+        if field.metadata["words"] and value not in field.metadata["words"]:
+            try:
+                return value_type(field)[0](value)
+            except ValueError:
+                return value  # the settings class reports the error
+        return tuple(value) if value_type(field)[0] is tuple else value
+
 
 class RecipeConsole(console.Console):
     """origin_of: of a Parsed."""
@@ -253,7 +263,7 @@ def parse(
     Returns: Parsed. Prints the help and raises SystemExit(0) for --help and --helpfull. Raises
       UserError for bad flags.
     """
-    defaults, fields = defaults or {}, fields_of(*classes)
+    values, defaults, fields = absl_flags.FlagValues(), defaults or {}, fields_of(*classes)
     foreign = aliases.ALIASES.get(script, {})
     wanted = next((argument for argument in argv[1:] if argument in HELP), None)
     if wanted is not None:
@@ -270,17 +280,17 @@ def parse(
         )
         console.answer(name_commands(text))
         raise SystemExit(0)
+    for field in fields.values():
+        define(field, values, defaults.get(field.name, field.default))
     switches = {name: is_bool(field) for name, field in fields.items()}
     reader = arguments.Reader(
         switches, foreign | own_aliases(fields), positionals is not None, script
     )
     given, rest = reader.read(argv[1:])
-    values = {}
     for flag in given:
         try:
-            text = flag.argument.partition("=")[2]
-            values[flag.name] = value_in(text, fields[flag.name])
-        except (ValueError, KeyError, csv.Error) as error:
+            values([argv[0], flag.argument])
+        except absl_flags.Error as error:
             raise UserError(
                 f"{flag.said or flag.argument}: {form_of(fields[flag.name])}",
                 where=flag.place.where,
@@ -311,32 +321,37 @@ def form_of(field):
     return f"must be {forms.get(value_type(field)[0], 'a list of texts, separated by commas')}"
 
 
-TRUTHS = {
-    **dict.fromkeys(("true", "t", "1"), True),
-    **dict.fromkeys(("false", "f", "0"), False),
-}
-BASES = {"0x": 16, "0o": 8}  # of whole numbers, by how they begin
+class TimeParser(absl_flags.ArgumentParser):
+    """Parses times, such as 1h30m, into floats in a unit."""
+
+    def __init__(self, unit):
+        super().__init__()
+        self.unit = unit
+
+    def parse(self, argument):
+        return parse_time(argument, self.unit) if isinstance(argument, str) else argument
 
 
-def value_in(text: str, field: dataclasses.Field) -> object:
-    """The value of a field that a text means. ValueError, KeyError or csv.Error where it has none;
-    where a field takes words, its settings class judges the text.
-    """
-    kind = value_type(field)[0]
+def define(field, values, default):
+    kind, _ = value_type(field)
     if field.metadata["unit"]:
-        return parse_time(text, field.metadata["unit"])
+        absl_flags.DEFINE(
+            TimeParser(field.metadata["unit"]),
+            field.name,
+            default,
+            field.metadata["help"],
+            flag_values=values,
+        )
+        return
+    makers = {
+        bool: absl_flags.DEFINE_boolean,
+        int: absl_flags.DEFINE_integer,
+        float: absl_flags.DEFINE_float,
+    }
     if field.metadata["words"]:
-        with contextlib.suppress(ValueError):
-            return text if text in field.metadata["words"] else kind(text)
-        return text
-    if kind is bool:
-        return TRUTHS[text.lower()]
-    if kind is int:
-        return int(text, BASES.get(text[:2], 10))
-    if kind is tuple:
-        cells = next(csv.reader([text], strict=True), ())
-        return tuple(cell.strip() for cell in cells)
-    return kind(text)
+        kind, default = str, None if default is None else str(default)
+    make = makers.get(kind, absl_flags.DEFINE_list if kind is tuple else absl_flags.DEFINE_string)
+    make(field.name, default, field.metadata["help"], flag_values=values)
 
 
 def is_bool(field):

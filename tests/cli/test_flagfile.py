@@ -52,7 +52,7 @@ def resolved(parsed):
     return (
         configs(parsed),
         parsed.overrides(ModelConfig) if parsed.script == "pretrain" else None,
-        {name: parsed.values[name] for name in parsed.sources},
+        {name: parsed.values[name].value for name in parsed.sources},
         (parsed.recipe_name, parsed.recipe, parsed.phase),
     )
 
@@ -96,14 +96,14 @@ def test_flagfiles_are_absls(tmp_path):
     inner.write_text("// a comment\n  --optimizer=lamb  \n--nodo_train\n")
     outer.write_text(f"\ufeff# a comment\n\n--flagfile={inner}\n-seed=3\n--xla\noff\n--max_steps=8")
     parsed = parse("pretrain", "--seed=1", f"--flagfile={outer}", "--num_train_steps=9")
-    values = {name: parsed.values[name] for name in parsed.sources}
+    values = {name: parsed.values[name].value for name in parsed.sources}
     assert values == dict(optimizer="lamb", do_train=False, seed=3, xla="off", num_train_steps=9)
     assert parsed.sources["optimizer"].source == f"{inner}: line 2"
     assert parsed.sources["seed"].source == f"{outer}: line 4"
     assert parsed.sources["num_train_steps"].source == "command line"
     # what comes first loses, also under its other name
     parsed = parse("pretrain", "--max_steps=7", f"--flagfile={outer}")
-    assert parsed.values["num_train_steps"] == 8
+    assert parsed.values["num_train_steps"].value == 8
 
 
 @pytest.mark.parametrize(
