@@ -13,26 +13,16 @@ import importlib.machinery
 import importlib.util
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import warnings
-
-from bert_gpu.base.settings import UserError
 
 # By default XLA removes a conversion to bfloat16 and back, also between two passes, so that float32
 # is written between them: on GPUs 1.4 times the bytes outside matrix products, and more memory. XLA
 # reads its flags when it first compiles.
 ROUNDING_FLAG = "--xla_allow_excess_precision"
 OUR_FLAGS = f"{ROUNDING_FLAG}=false"  # the value of XLA_FLAGS where the user has set none
-
-# TensorFlow ends the process at once (abort) when it cannot read one of these.
-FLAG_VARIABLES = ("XLA_FLAGS", "TF_XLA_FLAGS")
-COMPILE = """
-import tensorflow as tf
-tf.function(lambda: tf.constant(1.0) * 2.0, jit_compile=True)()
-"""
 
 
 def prepare(environ=os.environ, arguments=None):
@@ -131,60 +121,6 @@ class Later:
         return getattr(importlib.import_module(self._name), attribute)
 
 
-def check_flags(environ=os.environ):
-    """UserError when TensorFlow cannot read the flags that the user has set in the environment.
-
-    It would abort, so another process tries them, which takes a few seconds; only where some are
-    set. What it could read is noted in the user's cache, and not tried again.
-    """
-    given = {name: environ[name] for name in FLAG_VARIABLES if environ.get(name, "").strip()}
-    if given.get("XLA_FLAGS") == OUR_FLAGS:
-        del given["XLA_FLAGS"]
-    note = given and note_of(given, environ)
-    if not given or (note and os.path.exists(note)):
-        return
-    quiet = dict(environ, CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="0")
-    result = subprocess.run(
-        [sys.executable, "-c", COMPILE],
-        env=quiet,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
-    if result.returncode >= 0:  # other errors show when the work begins
-        if result.returncode == 0 and note:
-            with contextlib.suppress(OSError), open(note, "x"):
-                pass
-        return
-    fatal = [line for line in result.stderr.splitlines() if ": F " in line] or [""]
-    reason = fatal[-1].rpartition("] ")[2]
-    name = next((name for name in given if f" {name}" in reason), next(iter(given)))
-    value = given[name].removesuffix(OUR_FLAGS).strip()
-    raise UserError(
-        f"{name}={value[:80]}: TensorFlow cannot read it ({reason[:120]}); "
-        "correct or unset the environment variable"
-    )
-
-
-def note_of(given, environ):
-    """The file whose presence says that this TensorFlow can read the flags {name: value}; None
-    where a value names a file, which may change.
-    """
-    import hashlib
-    import importlib.metadata
-    import json
-
-    if not all(value.strip().startswith("-") for value in given.values()):
-        return None
-    known = json.dumps([importlib.metadata.version("tensorflow"), sorted(given.items())])
-    folder = cache_folder("flags", environ)
-    with contextlib.suppress(OSError):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-    return os.path.join(folder, hashlib.sha256(known.encode()).hexdigest())
-
-
 @contextlib.contextmanager
 def quiet_interrupts():
     """Ctrl-C inside ends the process at once, with exit code 130: for imports, which would turn
@@ -207,10 +143,7 @@ def quiet_interrupts():
 def quick_imports():
     """Runs imports inside without garbage collection, also of their objects later on: for scripts,
     whose modules stay loaded. Ctrl-C ends the process quietly.
-
-    Raises UserError for an environment that TensorFlow would abort on.
     """
-    check_flags()
     gc.disable()
     try:
         with quiet_interrupts():

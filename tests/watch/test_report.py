@@ -9,6 +9,7 @@ import matplotlib.image
 import pytest
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.base.locks import this_process, write_holder
 from bert_gpu.base.settings import UserError
 from bert_gpu.watch import charts, report, run_data, sections, style
 from bert_gpu.watch.config import ReportConfig
@@ -108,7 +109,7 @@ def test_cards_sum_up(two):
 def test_a_running_run_tells_what_is_left(tmp_path):
     folder = make_run(tmp_path / "run", [line(1, remaining_seconds=5400.0)])
     assert "<dt>left</dt>" not in make(folder).html
-    (folder / ".run.lock").write_text(f"{os.getpid()}\n")
+    write_holder(folder / ".run.lock", this_process())
     assert "<dt>left</dt><dd>1 h 30 min</dd>" in make(folder).html
 
 
