@@ -14,7 +14,7 @@ import numpy as np
 from helpers.command import benchmark_parser, work_folder
 from helpers.report import origin, print_origin, print_table
 
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.cli import data as data_command
 from bert_gpu.data import pipeline
 from bert_gpu.data.config import InputConfig
@@ -29,7 +29,7 @@ from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.text.tokenizers.open import open_tokenizer
 
 # a plain import would be sorted before bert_gpu, which sets TensorFlow's environment
-tf = Later("tensorflow")
+tf = LazyModule("tensorflow")
 
 LENGTH, ROWS, PEAK_LEARNING_RATE, WINDOW, SEED = 64, 32, 1e-3, 25, 1
 

@@ -20,13 +20,13 @@ from helpers.command import at_least_one, benchmark_parser, names_among
 from helpers.report import origin, print_origin, print_table
 from helpers.shapes import SHAPES, shape_of
 
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.optim import muon
 from bert_gpu.optim.config import OptimizerConfig
 
 # a plain import would be sorted before bert_gpu, which sets TensorFlow's environment
-tf, fused = Later("tensorflow"), Later("bert_gpu.base.fused")
+tf, fused = LazyModule("tensorflow"), LazyModule("bert_gpu.base.fused")
 
 PRECISIONS = ("bfloat16", "float16", "float32")
 PLANS = {  # steps of wide matrices with each Gram matrix

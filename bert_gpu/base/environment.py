@@ -107,9 +107,9 @@ class PartsLater(importlib.abc.Loader):
         module.__getattr__ = part
 
 
-class Later:
+class LazyModule:
     """A module that is imported when one of its attributes is first used: `tf =
-    Later("tensorflow")`.
+    LazyModule("tensorflow")`.
 
     For modules that rarely need it, so that importing them is quick.
     """

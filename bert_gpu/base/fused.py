@@ -15,7 +15,7 @@ import sys
 
 import tensorflow as tf
 
-from bert_gpu.base.console import lasting
+from bert_gpu.base.console import tolerate_lost_stream
 from bert_gpu.base.environment import OUR_FLAGS
 
 
@@ -137,7 +137,7 @@ def compile_silently_once():
 @contextlib.contextmanager
 def stderr_discarded():
     """Discards what is written to standard error inside, by libraries in C++ as well."""
-    with lasting(sys.stderr):
+    with tolerate_lost_stream(sys.stderr):
         sys.stderr.flush()
     stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

@@ -15,7 +15,7 @@ import numpy as np
 from bert_gpu.base import tensor_files
 from bert_gpu.base.files import read_json
 from bert_gpu.base.settings import UserError
-from bert_gpu.interop import card, stored
+from bert_gpu.interop import card, hf_tensors
 from bert_gpu.interop.families import ARCHITECTURES, HEADS, LABELLED, OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import Model, Notes, takers_of
@@ -104,7 +104,7 @@ def read_model(folder):
     }
     config_path = join(folder, "config.json")
     family, config = read_shape(config_path)
-    tensors = stored.named_by(family, tensors, folder)
+    tensors = hf_tensors.named_by(family, tensors, folder)
     with _blaming(config_path):
         encoder = open_encoder(config)
     if encoder.num_groups > len(tensors):  # before building a table of that many layers
@@ -113,12 +113,12 @@ def read_model(folder):
             f"the file has {len(tensors)} tensors"
         )
     every, stated, foreign = set(tensors), _stated_class(config_path), None
-    architecture = family.architecture_of(stated) or stored.guess_architecture(family, every)
+    architecture = family.architecture_of(stated) or hf_tensors.guess_architecture(family, every)
     if stated != family.class_of(architecture) and stated and architecture in TASK_HEADS:
         foreign, head = stated, TASK_HEADS[architecture]  # whose scores may mean anything
         for part in ("kernel", "bias"):
             tensors.pop(family.of(architecture).names(f"{head}/{part}")[0], None)
-        architecture = stored.guess_architecture(family, set(tensors))
+        architecture = hf_tensors.guess_architecture(family, set(tensors))
     family = family.of(architecture)
     with _blaming(config_path):
         specs = _specs(encoder, _num_classes(family, architecture, tensors), architecture)
@@ -132,7 +132,7 @@ def read_model(folder):
             continue
         shape = family.shape(name, spec.shape)
         for their in theirs:
-            stored.check_tensor(folder, their, tensors[their], shape)
+            hf_tensors.check_tensor(folder, their, tensors[their], shape)
         weights[name] = family.to_ours(name, [tensors[their] for their in theirs])
     unused = sorted(every - {their for name in weights for their in family.names(name)})
     beyond = (family.layer_prefix(config.num_groups), "encoder/")

@@ -13,7 +13,7 @@ import typing
 from bert_gpu.base.files import read_json
 from bert_gpu.base.settings import UserError
 from bert_gpu.interop.families import ARCHITECTURES, BERT_PARTS, Family, family_of
-from bert_gpu.interop.stored import canonical
+from bert_gpu.interop.hf_tensors import canonical
 from bert_gpu.interop.tensors import num_rows
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import ModelConfig
@@ -33,7 +33,8 @@ class Relative(typing.NamedTuple):
         BERT of any value, which have the same names there.
       activations: {hidden_act: its name there}.
       said: {key of its config.json: value} that all of ours have.
-      asks: function of a ModelConfig -> whether what else it asks for holds.
+      is_supported: function of a ModelConfig -> whether the relative computes what
+        its other fields say.
     """
 
     family: Family
@@ -41,7 +42,7 @@ class Relative(typing.NamedTuple):
     activations: dict
     said: dict
     free: tuple = ()
-    asks: typing.Callable = lambda config: True
+    is_supported: typing.Callable = lambda config: True
 
     def fits(self, config, architecture):
         """Whether it computes what a model of these heads computes. Next sentences may be left
@@ -53,7 +54,7 @@ class Relative(typing.NamedTuple):
             all(getattr(config, name) == value for name, value in self.switches.items())
             and config.hidden_act in self.activations
             and dataclasses.replace(config, **varied).is_classic
-            and self.asks(config)
+            and self.is_supported(config)
             and self.architecture_for(architecture) is not None
         )
 

@@ -226,13 +226,13 @@ class _SeededDropout:
     mask for each call.
     """
 
-    def __init__(self, seed, site):
-        self.seed, self.site, self.num_calls = seed, site, 0
+    def __init__(self, seed, dropout_key):
+        self.seed, self.dropout_key, self.num_calls = seed, dropout_key, 0
 
     def dropout(self, inputs, rate, noise_shape=None):
         assert noise_shape is None
         self.num_calls += 1
-        return dropout(inputs, rate, self.seed, f"{self.site}/{self.num_calls}")
+        return dropout(inputs, rate, self.seed, f"{self.dropout_key}/{self.num_calls}")
 
 
 @custom_gradient

@@ -10,11 +10,11 @@ import dataclasses
 import math
 import typing
 
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.settings import UserError
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
 
-optimizers = Later("bert_gpu.optim.optimizers")  # which needs TensorFlow
+optimizers = LazyModule("bert_gpu.optim.optimizers")  # which needs TensorFlow
 
 ROW_BYTES = 12  # a token of a row: input_ids, input_mask and segment_ids as int32
 

@@ -183,19 +183,19 @@ print(tf.keras.layers.Dense is keras.layers.Dense, tf_text.keras.layers.ToDense.
 def test_later_imports_at_the_first_use():
     code = """
 import json, sys
-from bert_gpu.base.environment import Later
-module = Later("wave")
+from bert_gpu.base.environment import LazyModule
+module = LazyModule("wave")
 before = "wave" in sys.modules
 name = module.Error.__name__
 print(json.dumps([before, name, "wave" in sys.modules]))
 """
     assert json.loads(python(code)) == [False, "Error", True]
-    later = environment.Later("json")
+    later = environment.LazyModule("json")
     assert later.dumps is json.dumps
     with pytest.raises(AttributeError):
         _ = later.absent
     with pytest.raises(ModuleNotFoundError):
-        _ = environment.Later("no_such_module").name
+        _ = environment.LazyModule("no_such_module").name
 
 
 def test_quick_imports_leave_the_collector_on():

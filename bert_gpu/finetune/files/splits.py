@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 
 from bert_gpu.base import files
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.files import read_json
 from bert_gpu.base.settings import UserError, fields_of, shortened, shortened_path
 from bert_gpu.finetune.config import FILES, STANDARD_INPUT, FinetuneConfig
@@ -20,7 +20,7 @@ from bert_gpu.finetune.tasks.interface import open_task_type
 from bert_gpu.finetune.tasks.table import find_folder, find_tables
 from bert_gpu.runs.names import RUN
 
-tf = Later("tensorflow")
+tf = LazyModule("tensorflow")
 
 # what to say where files are named, but not this one, and no folder that may hold it
 MISSING = dict(
