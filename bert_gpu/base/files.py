@@ -204,8 +204,7 @@ def read_json(path, what, fields=None, keys=()):
     missing = [key for key in keys if key not in content]
     if missing:
         raise UserError(f"{path}: should be {what}, but has no {missing[0]!r}"[:300])
-    if problem := stored_complaint(content, fields or {}):
-        raise UserError(f"{path}: {problem}"[:300])
+    check_values(path, content, fields or {})
     checksum = content.pop(CHECKSUM, None)
     is_ours = SAVED_ANEW.isdisjoint(content)
     if checksum is not None and is_ours and checksum != json_checksum(content):
@@ -214,6 +213,14 @@ def read_json(path, what, fields=None, keys=()):
             f"(or, if you have changed it, remove its entry {CHECKSUM!r})"
         )
     return content
+
+
+def check_values(path: str, content: dict, fields: dict) -> None:
+    """Raise UserError for a value in the JSON object of a file that its field does not allow;
+    fields as for `read_json`.
+    """
+    if problem := stored_complaint(content, fields):
+        raise UserError(f"{path}: {problem}"[:300])
 
 
 def parse_json(text):

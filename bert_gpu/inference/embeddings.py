@@ -155,12 +155,9 @@ def embed_file(config, console=None):
             num_truncated += rows.num_truncated
         if not num_texts and share is None:
             raise empty(config.input)
-        # The first file is published last: where it is, all are whole.
-        written = [file for file in (offsets, array) if file is not None]
-        for file in written:
+        # The stack publishes the first file last: where it is, all are whole.
+        for file in filter(None, (offsets, array)):
             file.finish()
-        for file in written:
-            file.publish()
     return Embedded(outputs, num_texts, num_tokens, num_truncated, embedder.width)
 
 

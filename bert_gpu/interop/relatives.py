@@ -10,13 +10,13 @@ import dataclasses
 import os
 import typing
 
-from bert_gpu.base.files import read_json
+from bert_gpu.base.files import check_values, read_json
 from bert_gpu.base.settings import UserError
 from bert_gpu.interop.families import ARCHITECTURES, BERT_PARTS, Family, family_of
 from bert_gpu.interop.hf_tensors import canonical
 from bert_gpu.interop.tensors import num_rows
 from bert_gpu.model import config as model_config
-from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.config import CONFIG_FIELDS, ModelConfig
 
 SHARED = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
@@ -247,16 +247,26 @@ def relative_of(config, architecture):
     return next((one for one in RELATIVES if one.fits(config, architecture)), None)
 
 
-def read_shape(path):
-    """(Family, ModelConfig) of the config.json of a folder of BERT's, of ours or of a relative.
+class FolderConfig(typing.NamedTuple):
+    """The config.json of a model's folder: its Family, its ModelConfig, and all of its values."""
+
+    family: Family
+    config: ModelConfig
+    values: dict
+
+
+def read_shape(path: str) -> FolderConfig:
+    """Read the config.json of a folder of BERT's, of ours or of a relative.
 
     Its vocab_size is that of the table of word embeddings beside it, where that has more rows: some
     are padded to a multiple of 8, and config.json may count the pieces.
     """
     values = read_json(path, model_config.A_CONFIG)
     relative = {row.family.model_type: row for row in RELATIVES}.get(str(values.get("model_type")))
-    config = relative.read_config(path, values) if relative else model_config.read_config(path)
+    check_values(path, values, model_config.NOTES_FIELDS if relative else CONFIG_FIELDS)
+    config = (relative.read_config if relative else model_config.config_of)(path, values)
     family = relative.family if relative else family_of(config)
     (table,) = family.names("embeddings/word")
     rows = num_rows(os.path.dirname(path), lambda name: canonical(name, family) == table)
-    return family, dataclasses.replace(config, vocab_size=max(rows, config.vocab_size))
+    config = dataclasses.replace(config, vocab_size=max(rows, config.vocab_size))
+    return FolderConfig(family, config, values)

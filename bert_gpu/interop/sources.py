@@ -115,7 +115,7 @@ def read_config(path):
     """The ModelConfig of a model that `find_model` has found."""
     name = recognise(path)
     if name == OURS:
-        return read_shape(os.path.join(path, "config.json"))[1]
+        return read_shape(os.path.join(path, "config.json")).config
     return open_format(name).read_config(path)
 
 

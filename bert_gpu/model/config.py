@@ -425,18 +425,25 @@ def read_config(path):
       UserError: not a strict JSON object, a value of the wrong type or range, or an architecture
         that is not BERT's.
     """
+    return config_of(path, read_json(path, A_CONFIG, CONFIG_FIELDS))
+
+
+def config_of(path: str, values: dict) -> ModelConfig:
+    """Return the ModelConfig of the values {key: value} in such a file, whose types and ranges have
+    been checked; errors as in `read_config`.
+    """
     fields = fields_of(ModelConfig)
-    values = read_json(path, A_CONFIG, CONFIG_FIELDS)
     if values.get("model_type") not in (None, "bert", OWN_TYPE):
         raise UserError(
             f"{path}: model_type={values['model_type']!r:.60} is not supported, only 'bert' is; "
             "name the folder of a BERT"
         )
     check_keys(path, values, {*fields, "model_type"})
-    if values.get("position_embedding_type", "") is None:
-        del values["position_embedding_type"]  # transformers' way to say that it was not set
+    given = {key: value for key, value in values.items() if key in fields}
+    if given.get("position_embedding_type", "") is None:
+        del given["position_embedding_type"]  # transformers' way to say that it was not set
     try:
-        config = ModelConfig(**{key: value for key, value in values.items() if key in fields})
+        config = ModelConfig(**given)
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
     if values.get("model_type") == "bert" and not config.is_classic:
@@ -473,23 +480,26 @@ def read_config_of(path, model):
     Google and TF Model Garden call our gelu_new gelu, which is no contradiction to a model that has
     it, unless the file says which one it means: by model_type, as Hugging Face, or gelu_form.
     """
-    config = read_config(path)
-    if (config.hidden_act, model.hidden_act) != ("gelu", "gelu_new"):
-        return config
-    if {"model_type", "gelu_form"} & set(read_json(path, A_CONFIG, CONFIG_FIELDS)):
+    values = read_json(path, A_CONFIG, CONFIG_FIELDS)
+    config = config_of(path, values)
+    is_stated = {"model_type", "gelu_form"} & values.keys()
+    if is_stated or (config.hidden_act, model.hidden_act) != ("gelu", "gelu_new"):
         return config
     return dataclasses.replace(config, hidden_act=model.hidden_act)
 
 
-def read_labels(path):
-    """Reads the names of a classifier's classes, in the order of its logits, from a config.json of
-    Hugging Face's form; () when it has none.
+def labels_of(path: str, values: dict) -> tuple[str, ...]:
+    """Return the names of a classifier's classes, in the order of its logits, in the values of a
+    config.json of Hugging Face's form; () when it has none. UserError for what is no name.
     """
-    labels = read_json(path, A_CONFIG, NOTES_FIELDS).get("id2label") or {}
+    labels = values.get("id2label") or {}
     try:
-        return tuple(str(labels[key]) for key in sorted(labels, key=int))
+        names = tuple(str(labels[key]) for key in sorted(labels, key=int))
     except (TypeError, ValueError):
         raise UserError(f"{path}: id2label must map class indices to names") from None
+    if any("\ud800" <= character <= "\udfff" for name in names for character in name):
+        raise UserError(f"{path}: id2label has a name that is not valid Unicode; rename the class")
+    return names
 
 
 def config_bytes(config, architecture, labels=(), more=None):
@@ -515,11 +525,6 @@ def config_bytes(config, architecture, labels=(), more=None):
     name = architecture if config.is_classic else architecture.replace("Bert", "BertGpu", 1)
     model_type = "bert" if config.is_classic else OWN_TYPE
     return json_bytes({"model_type": model_type, **fields, **(more or {})}, name, labels)
-
-
-def read_problem_type(path):
-    """What the scores of a classifier mean, from a config.json; None = one of the classes."""
-    return read_json(path, A_CONFIG, NOTES_FIELDS).get("problem_type")
 
 
 def json_bytes(values, class_name, labels):
