@@ -46,6 +46,12 @@ def check_local(path, flag):
         )
 
 
+def is_inside(path: str, folder: str) -> bool:
+    """Return whether a path is a folder or lies in it, at any depth."""
+    path, folder = os.path.realpath(path), os.path.realpath(folder)
+    return os.path.commonpath([path, folder]) == folder
+
+
 LEFT_FREE_BYTES = 256 << 20  # on a disk, or a twentieth of a small one
 LOOK_AGAIN_BYTES = 64 << 20  # written, after which free space is asked for again
 

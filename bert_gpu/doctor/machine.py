@@ -15,7 +15,7 @@ import psutil
 import pynvml
 
 from bert_gpu.base.environment import cache_folder
-from bert_gpu.devices.nvml import machine_bytes
+from bert_gpu.devices.nvml import handle_of, machine_bytes, session
 
 # {CUDA's major version: {library that TensorFlow opens: pip package that has it}}
 LIBRARIES = {
@@ -64,24 +64,18 @@ def gpus():
     """
     found = dict(driver=None, cuda=None, gpus=[], problem=None)
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return found | dict(problem=str(error))
-    try:
-        found["driver"] = as_text(pynvml.nvmlSystemGetDriverVersion())
-        version = reading(pynvml.nvmlSystemGetCudaDriverVersion)
-        found["cuda"] = version and f"{version // 1000}.{version % 1000 // 10}"
-        found["gpus"] = [gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        with session():
+            found["driver"] = as_text(pynvml.nvmlSystemGetDriverVersion())
+            version = reading(pynvml.nvmlSystemGetCudaDriverVersion)
+            found["cuda"] = version and f"{version // 1000}.{version % 1000 // 10}"
+            found["gpus"] = [gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
     except pynvml.NVMLError as error:
         found["problem"] = str(error)
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
     return found
 
 
 def gpu(index):
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    handle = handle_of(index)
     memory = reading(pynvml.nvmlDeviceGetMemoryInfo, handle)
     capability = reading(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     power = reading(pynvml.nvmlDeviceGetPowerManagementLimit, handle)

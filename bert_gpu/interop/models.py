@@ -6,6 +6,7 @@ trainings write. formats.py has the others, sources.py finds a model.
 
 import os
 
+from bert_gpu.base.files import is_inside
 from bert_gpu.base.settings import UserError, shortened
 from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.formats import (  # noqa: F401
@@ -67,12 +68,6 @@ def open_model(path, flag, vocab_file=None, do_lower_case=None):
     return found, model._replace(tokenizer=tokenizer)
 
 
-def is_within(path, folder):
-    """Whether a path lies in a folder, at any depth."""
-    path, folder = os.path.realpath(path), os.path.realpath(folder)
-    return os.path.commonpath([path, folder]) == folder
-
-
 def describe_unused(notes):
     """What a model's files have and no model here, for the log; "" for nothing."""
     names = notes.unused
@@ -117,7 +112,7 @@ def transfer(config, warn, format_name=None, describe=None):
     path, model = open_model(config.source, "from", config.vocab_file, config.do_lower_case)
     if os.path.realpath(path) == os.path.realpath(config.to):
         raise UserError(f"--to={config.to}: is the model itself; name another folder")
-    if is_within(path, config.to):
+    if is_inside(path, config.to):
         raise UserError(f"--to={config.to}: the model lies in this folder; name another folder")
     if model.tokenizer is None:
         warn(f"{path}: has no vocabulary; name it with --vocab_file, or the copy has none either")

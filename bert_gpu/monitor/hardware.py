@@ -11,6 +11,8 @@ import threading
 
 import pynvml
 
+from bert_gpu.devices import nvml
+
 # bits of NVML's mask of what holds the clocks down
 POWER_CAP, HARDWARE, HEAT = 0x4, 0x8 | 0x80, 0x20 | 0x40
 
@@ -65,6 +67,7 @@ class HardwareSampler:
 
     def __init__(self, gpus, seconds, warn):
         self.seconds, self.warn, self.has_warned = seconds, warn, False
+        self.nvml = contextlib.ExitStack()
         self.handles, self.samples = [], {name: [] for name in READINGS}  # a list a sample
         self.lock, self.ends, self.thread = threading.Lock(), threading.Event(), None
         if gpus:
@@ -95,8 +98,7 @@ class HardwareSampler:
         if self.thread is not None:
             self.thread.join()
             self.thread = None
-            with contextlib.suppress(pynvml.NVMLError):  # of a GPU that is lost
-                pynvml.nvmlShutdown()
+            self.nvml.close()
 
     def sample(self):
         """Takes one sample of every reading and every GPU."""
@@ -112,16 +114,15 @@ class HardwareSampler:
     def _open(self, gpus):
         """The handles of the GPUs, [] when NVML is missing or does not know one of them."""
         try:
-            pynvml.nvmlInit()
+            self.nvml.enter_context(nvml.session())
         except pynvml.NVMLError as error:
             self._complain(f"no {COVERED} in the log: NVML does not start ({error})")
             return []
         try:
-            by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
-            return [by_index(gpu) if isinstance(gpu, int) else by_uuid(gpu) for gpu in gpus]
+            return [nvml.handle_of(gpu) for gpu in gpus]
         except pynvml.NVMLError as error:
             self._complain(f"no {COVERED} in the log: NVML does not know {gpus} ({error})")
-            pynvml.nvmlShutdown()
+            self.nvml.close()
             return []
 
     def _run(self):

@@ -16,6 +16,7 @@ import re
 
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.settings import setting
+from bert_gpu.base.weight_names import layer_of
 from bert_gpu.optim import adam, adamw, adamw8bit
 from bert_gpu.optim.interface import Slot, is_decayed
 
@@ -24,12 +25,8 @@ tf, fused = LazyModule("tensorflow"), LazyModule("bert_gpu.base.fused")
 SUMMARY = "orthogonalised momentum for the matrices of the layers, AdamW for the rest (Jordan 2024)"
 corrections = adam.corrections
 
-# Our names and Model Garden's. A kernel of rank 3 has an axis for heads: (inputs, heads, D) of
-# query, key and value, (heads, D, outputs) of the attention's output. A router of experts is a
-# small output layer.
-MATRICES = re.compile(
-    r"(^|/)(reuse_)?(layer|transformer)\w*/(?!.*router/).+/kernel$|^mlm/transform/kernel$"
-)
+# Kernels of rank 3 in Model Garden's layers have an axis for heads: (inputs, heads, D) of query,
+# key and value, (heads, D, outputs) of the attention's output.
 HEADS_LAST = re.compile(r"(query|key|value)\w*/kernel$")
 HEADS_FIRST = re.compile(r"attention_output\w*/kernel$")
 
@@ -84,12 +81,21 @@ def fallback_optimizer(config):
     return {"adamw": adamw, "adamw8bit": adamw8bit}[config.muon_rest]
 
 
+def is_inner_kernel(name: str) -> bool:
+    """Return whether a weight is a kernel of a layer or the transform of the masked-word head. A
+    router of experts is not: it is a small output layer.
+    """
+    if layer_of(name) is None:
+        return name == "mlm/transform/kernel"
+    return name.endswith("/kernel") and "router/" not in name
+
+
 def traits(name, shape, config):
     """Traits of the weight `name`: Muon's for the matrices of the layers and of the head's
     transform.
     """
     num_row_axes = 0
-    if MATRICES.search(name):
+    if is_inner_kernel(name):
         if len(shape) == 2 or len(shape) == 3 and HEADS_LAST.search(name):
             num_row_axes = 1
         elif len(shape) == 3 and HEADS_FIRST.search(name):

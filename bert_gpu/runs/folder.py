@@ -18,9 +18,7 @@ import re
 import shutil
 
 from bert_gpu.base.files import check_local, check_writable, only_writer, read_json, write_json
-from bert_gpu.base.settings import UserError, fields_of, shortened
-from bert_gpu.base.tensor_files import load_file, save_file
-from bert_gpu.runs.names import (
+from bert_gpu.base.run_names import (
     CHECKPOINTS,
     KEEP,
     LOCK,
@@ -34,6 +32,8 @@ from bert_gpu.runs.names import (
     VARIABLES,
     WANDB,
 )
+from bert_gpu.base.settings import UserError, fields_of, shortened
+from bert_gpu.base.tensor_files import load_file, save_file
 from bert_gpu.runs.progress import PROGRESS_FIELDS, Progress, RunRecord
 from bert_gpu.runs.provenance import differences
 

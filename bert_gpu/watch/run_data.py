@@ -21,10 +21,10 @@ import safetensors
 from bert_gpu.base.console import printable
 from bert_gpu.base.files import check_regular, read_json, readable
 from bert_gpu.base.locks import ENDED, RUNNING, state_of_holder
+from bert_gpu.base.run_names import EVAL_RESULTS, LOCK, METRICS, RUN, VARIABLES
 from bert_gpu.base.settings import UserError, fields_of, shortened
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import parse_line
-from bert_gpu.runs.names import EVAL_RESULTS, LOCK, METRICS, RUN, VARIABLES
 from bert_gpu.runs.progress import RunRecord
 
 EVAL = "eval_"  # which names of validation begin with

@@ -9,9 +9,9 @@ import time
 
 from bert_gpu.base.console import HUGE, format_metric, format_seconds
 from bert_gpu.base.files import check_regular, read_json, readable
+from bert_gpu.base.run_names import CHECKPOINTS, METRICS, MODEL, RUN
 from bert_gpu.base.settings import UserError, fields_of, shortened
 from bert_gpu.runs.metrics import parse_line
-from bert_gpu.runs.names import CHECKPOINTS, METRICS, MODEL, RUN
 from bert_gpu.runs.progress import RunRecord
 from bert_gpu.watch.run_data import EVAL, as_name, distinct, find_below, is_validation, state_of
 

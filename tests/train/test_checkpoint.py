@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bert_gpu.base import run_names as run_files
 from bert_gpu.base import tensor_files
 from bert_gpu.base.settings import UserError
 from bert_gpu.runs import folder as run_folder
-from bert_gpu.runs import names as run_files
 from bert_gpu.runs.checkpoint_writer import SAVE_ERRORS, CheckpointWriter, SaveFailed
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress

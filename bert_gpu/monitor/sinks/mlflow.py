@@ -10,9 +10,9 @@ import threading
 import time
 
 from bert_gpu.base.files import write_text
+from bert_gpu.base.run_names import MLFLOW_RUN_ID
 from bert_gpu.base.settings import UserError, shortened
 from bert_gpu.monitor.sinks.interface import Sink
-from bert_gpu.runs.names import MLFLOW_RUN_ID
 
 PARAMS_A_CALL, PARAM_CHARACTERS = 100, 500  # MLflow's limits
 WAITING = 10_000  # lines at most, for a server that does not answer
