@@ -8,7 +8,7 @@ TEXT ?=
 PAIRS ?=
 PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install oracle optimum transformers-js browser strace tmux demo test test-long check bench record faults docs docs-check clean
+.PHONY: install oracle optimum transformers-js browser strace tmux demo test test-long check bench record faults golden docs docs-check clean
 
 install: .venv/.installed
 
@@ -86,6 +86,12 @@ record: install
 # What may go wrong, tried on the commands as processes, within half an hour; prints a table of what they survived.
 faults: install strace
 	$(BIN)/python -m tests.faults
+
+# What this tree's commands do beside those of another revision: `make golden BASE=REVISION`, after each commit of a
+# restructuring; TIER=full takes minutes. It does not touch an environment that there is, which worktrees may share.
+golden:
+	@test -x $(BIN)/python || $(MAKE) install
+	$(BIN)/python -m tests.golden $(or $(BASE),HEAD) --tier=$(or $(TIER),quick)
 
 # Faults at system calls need it.
 strace:

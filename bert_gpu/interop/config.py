@@ -57,9 +57,9 @@ class ExportConfig(TransferConfig):
         "huggingface",
         "What to write: huggingface = a folder that Hugging Face's transformers opens; google = "
         "bert_model.ckpt of Google's BERT (TensorFlow 1); garden = a checkpoint of TF Model "
-        "Garden's BertEncoderV2 and BertPretrainerV2; savedmodel = raw strings in, for TensorFlow "
-        "with tensorflow_text; onnx = token ids in, for onnxruntime, sentence-transformers and "
-        "transformers.js.",
+        "Garden's BertEncoderV2, BertPretrainerV2 and BertClassifier; savedmodel = raw strings in, "
+        "for TensorFlow with tensorflow_text; onnx = token ids in, for onnxruntime, "
+        "sentence-transformers and transformers.js.",
         choices=format_names(writes=True),
     )
     precision: str = setting(

@@ -1,9 +1,10 @@
-"""TF Model Garden's BERT: weights into and out of its BertEncoderV2 and BertPretrainerV2.
+"""TF Model Garden's BERT: weights into and out of its BertEncoderV2, BertPretrainerV2 and
+BertClassifier.
 
 A checkpoint of theirs is a graph of objects. So we build the objects, set or read their variables,
 and let tf.train.Checkpoint do the rest, with the items that their tasks save and load: `model`,
-`encoder`, `masked_lm` and `next_sentence.pooler_dense`. Their attention keeps a head apart: kernels
-are (H, N, D), ours (H, N x D).
+`encoder`, `masked_lm`, `next_sentence.pooler_dense` and `sentence_prediction.pooler_dense`. Their
+attention keeps a head apart: kernels are (H, N, D), ours (H, N x D).
 """
 
 import warnings
@@ -14,6 +15,7 @@ from bert_gpu.base.settings import UserError
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tf_checkpoints import (
     PREFIX,
+    architecture_of,
     check_classic,
     check_finite,
     find_checkpoint,
@@ -25,8 +27,10 @@ from bert_gpu.interop.tf_checkpoints import (
     write_folder,
 )
 
-NEXT_SENTENCE = "next_sentence"  # their name of that head
-POOLER, HEAD_POOLER = "encoder/pooler_transform", f"{NEXT_SENTENCE}/pooler_dense"
+MASKED_LM, NEXT_SENTENCE, CLASSES = "masked_lm", "next_sentence", "sentence_prediction"  # heads
+POOLED_CLASSES = "pooled_prediction"  # our name of a head of classes on the encoder's own pooler
+POOLER = "encoder/pooler_transform"
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # the end of a variable's name in a checkpoint
 
 
 def recognises(path):
@@ -45,10 +49,11 @@ def norm(ours, theirs):
     return {f"{ours}/scale": [f"{theirs}/gamma"], f"{ours}/bias": [f"{theirs}/beta"]}
 
 
-def variable_names(config):
-    """{our name: [their names]}: "encoder/" and the names in BertEncoderV2, then the heads'. The
-    pooler's are those of the next-sentence head, which the encoder's own repeat.
+def variable_names(config, heads):
+    """{our name: [their names]}: "encoder/" and the names in BertEncoderV2, then those of a set of
+    heads. The pooler is that of a head, where one has its own.
     """
+    poolers = [f"{head}/pooler_dense" for head in (NEXT_SENTENCE, CLASSES) if head in heads]
     names = {
         "embeddings/word": ["encoder/word_embeddings/embeddings"],
         "embeddings/position": ["encoder/position_embedding/embeddings"],
@@ -66,18 +71,24 @@ def variable_names(config):
             **dense(f"{ours}/feed_forward/output", f"{theirs}/output"),
             **norm(f"{ours}/feed_forward/norm", f"{theirs}/output_layer_norm"),
         }
-    return {
-        **names,
-        **dense("pooler", HEAD_POOLER),
-        **dense("mlm/transform", "cls/predictions/transform/dense"),
-        **norm("mlm/norm", "cls/predictions/transform/LayerNorm"),
-        "mlm/bias": ["cls/predictions/output_bias/bias"],
-        **dense("nsp", f"{NEXT_SENTENCE}/logits"),
+    of_heads = {
+        MASKED_LM: {
+            **dense("mlm/transform", "cls/predictions/transform/dense"),
+            **norm("mlm/norm", "cls/predictions/transform/LayerNorm"),
+            "mlm/bias": ["cls/predictions/output_bias/bias"],
+        },
+        NEXT_SENTENCE: dense("nsp", f"{NEXT_SENTENCE}/logits"),
+        CLASSES: dense("classifier", f"{CLASSES}/logits"),
+        POOLED_CLASSES: dense("classifier", f"{POOLED_CLASSES}/logits"),
     }
+    names |= dense("pooler", *poolers or [POOLER])
+    return names | {ours: name for head in heads for ours, name in of_heads[head].items()}
 
 
-def build(config):
-    """(BertPretrainerV2, {name as in `variable_names`: variable}) of a classic ModelConfig."""
+def build(config, num_classes=None):
+    """(BertPretrainerV2, {head: BertClassifier} on its encoder, {name as in `variable_names`:
+    variable}) of a classic ModelConfig. Without num_classes there is no BertClassifier.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from official.nlp.modeling import layers, models, networks
@@ -104,12 +115,26 @@ def build(config):
         variable.name.removesuffix(":0").removeprefix("bert/"): variable
         for variable in pretrainer.trainable_weights
     }
-    return pretrainer, names
+    classifiers = {
+        name: models.BertClassifier(
+            encoder,
+            num_classes,
+            initializer="zeros",
+            use_encoder_pooler=name == POOLED_CLASSES,
+            head_name=name,
+        )
+        for name in (CLASSES, POOLED_CLASSES)
+        if num_classes
+    }
+    for classifier in classifiers.values():
+        variables = classifier.classifier.trainable_weights
+        names |= {variable.name.removesuffix(":0"): variable for variable in variables}
+    return pretrainer, classifiers, names
 
 
-def items(pretrainer):
-    """{name: object} that their trainer saves of a pretraining."""
-    return dict(pretrainer.checkpoint_items, model=pretrainer)
+def items(model):
+    """{name: object} that their trainer saves of a BertPretrainerV2 or a BertClassifier."""
+    return dict(model.checkpoint_items, model=model)
 
 
 def read(path):
@@ -119,31 +144,24 @@ def read(path):
     prefix, config = find_checkpoint(path), read_config(path)
     check_classic(config, "garden")
     with reading(prefix):
-        num_stored = len(tf.train.list_variables(prefix))
-    if config.num_hidden_layers > num_stored:  # before building that many layers
+        shapes = dict(tf.train.list_variables(prefix))
+    if config.num_hidden_layers > len(shapes):  # before building that many layers
         raise UserError(
             f"{path}: bert_config.json says num_hidden_layers={config.num_hidden_layers}, "
-            f"the checkpoint has {num_stored} variables"[:300]
+            f"the checkpoint has {len(shapes)} variables"[:300]
         )
-    pretrainer, variables = build(config)
-    heads = restore(path, prefix, pretrainer)
-    names = variable_names(config)
-    if NEXT_SENTENCE not in heads:
-        names |= dense("pooler", POOLER)
-        names = {name: theirs for name, theirs in names.items() if not name.startswith("nsp/")}
-    if "masked_lm" not in heads:
-        names = {name: theirs for name, theirs in names.items() if not name.startswith("mlm/")}
+    sizes = [shape[0] for name, shape in shapes.items() if name.endswith(f"out_proj/bias{VALUE}")]
+    pretrainer, classifiers, variables = build(config, *sizes[:1])
+    heads = restore(path, prefix, pretrainer, classifiers)
     weights = {}
-    for name, theirs in names.items():
+    for name, theirs in variable_names(config, heads).items():
         arrays = [flat(config, name, variables[their].numpy()) for their in theirs]
         weights[name] = np.ascontiguousarray(np.concatenate(arrays, -1))
         check_finite(prefix, name, weights[name])
-    architecture = "BertForMaskedLM" if "masked_lm" in heads else "BertModel"
-    architecture = "BertForPreTraining" if len(heads) == 2 else architecture
-    return Model(config, weights, Notes([], [], architecture, ()))
+    return Model(config, weights, Notes([], [], architecture_of(weights), ()))
 
 
-def restore(path, prefix, pretrainer):
+def restore(path, prefix, pretrainer, classifiers):
     """Fills the variables of the encoder and of the heads that a checkpoint has, whose names it
     returns. UserError when it does not have the whole encoder.
     """
@@ -152,11 +170,12 @@ def restore(path, prefix, pretrainer):
     encoder, masked_lm = pretrainer.encoder_network, pretrainer.masked_lm
     both = tf.train.Checkpoint(encoder_network=encoder, masked_lm=masked_lm)
     attempts = (
-        (items(pretrainer), {"masked_lm", NEXT_SENTENCE}),
-        (dict(model=pretrainer), {"masked_lm", NEXT_SENTENCE}),
-        (dict(encoder=encoder, masked_lm=masked_lm), {"masked_lm"}),
-        (dict(model=both), {"masked_lm"}),
-        (dict(encoder=both), {"masked_lm"}),  # of their converter
+        (items(pretrainer), {MASKED_LM, NEXT_SENTENCE}),
+        (dict(model=pretrainer), {MASKED_LM, NEXT_SENTENCE}),
+        *((dict(model=model), {head}) for head, model in classifiers.items()),
+        (dict(encoder=encoder, masked_lm=masked_lm), {MASKED_LM}),
+        (dict(model=both), {MASKED_LM}),
+        (dict(encoder=both), {MASKED_LM}),  # of their converter
         (dict(encoder=encoder), set()),
         (dict(model=encoder), set()),
     )
@@ -175,7 +194,7 @@ def restore(path, prefix, pretrainer):
         return heads
     raise UserError(
         f"{path}: is no checkpoint of Model Garden's BERT with the layers of bert_config.json; "
-        "name one of its encoder or of its pretraining"[:300]
+        "name one of its encoder, its pretraining or its classifier"[:300]
     )
 
 
@@ -189,25 +208,37 @@ def flat(config, name, array):
     return array
 
 
+def saved_objects(weights, pretrainer, classifiers):
+    """({name: object} to save, set of its heads) for {our name: array}. Their classifier has no
+    heads of pretraining beside its own.
+    """
+    encoder, masked_lm = pretrainer.encoder_network, pretrainer.masked_lm
+    if CLASSES in classifiers:
+        return items(classifiers[CLASSES]), {CLASSES}
+    if "mlm/bias" not in weights:
+        return dict(encoder=encoder), set()
+    if "nsp/kernel" not in weights:
+        return dict(encoder=encoder, masked_lm=masked_lm), {MASKED_LM}
+    return items(pretrainer), {MASKED_LM, NEXT_SENTENCE}
+
+
 def write(model, folder, options):
     """Writes a Model as a checkpoint of theirs; see formats.FormatModule."""
     import tensorflow as tf
 
     check_classic(model.config, "garden")
-    pretrainer, variables = build(model.config)
-    names = variable_names(model.config)
+    pretrainer, classifiers, variables = build(
+        model.config, len(model.weights.get("classifier/bias", ()))
+    )
+    saved, heads = saved_objects(model.weights, pretrainer, classifiers)
+    names = variable_names(model.config, heads)
     for name, theirs in names.items():
         if name in model.weights:
             array = np.asarray(model.weights[name], np.float32)
             for their, part in zip(theirs, np.split(array, len(theirs), -1), strict=True):
                 variables[their].assign(part.reshape(variables[their].shape))
     for kind in ("kernel", "bias"):
-        variables[f"{POOLER}/{kind}"].assign(variables[f"{HEAD_POOLER}/{kind}"])
-    saved = items(pretrainer)
-    if "nsp/kernel" not in model.weights:
-        saved = dict(encoder=pretrainer.encoder_network, masked_lm=pretrainer.masked_lm)
-    if "mlm/bias" not in model.weights:
-        saved = dict(encoder=pretrainer.encoder_network)
+        variables[f"{POOLER}/{kind}"].assign(variables[names[f"pooler/{kind}"][0]])
     pointer = f'model_checkpoint_path: "{PREFIX}"\n'.encode()  # for tf.train.latest_checkpoint
     write_folder(
         model,

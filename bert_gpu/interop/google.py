@@ -13,6 +13,7 @@ from bert_gpu.base.settings import UserError
 from bert_gpu.interop import tf_checkpoints
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tf_checkpoints import (
+    architecture_of,
     check_classic,
     check_finite,
     find_checkpoint,
@@ -25,12 +26,6 @@ from bert_gpu.interop.tf_checkpoints import (
 
 OPTIMIZER = re.compile(r"/(adam_[mv]|Adam(_1)?|lamb_[mv]|Momentum)$|^(global_step|beta[12]_power)$")
 TRANSPOSED = ("nsp/kernel", "classifier/kernel")
-# what each head's presence makes of a checkpoint, the first one that is there
-ARCHITECTURES = {
-    "classifier/kernel": "BertForSequenceClassification",
-    "nsp/kernel": "BertForPreTraining",
-    "mlm/bias": "BertForMaskedLM",
-}
 
 
 def recognises(path):
@@ -142,8 +137,7 @@ def read(path):
             f"{path}: has more layers than bert_config.json says "
             f"(num_hidden_layers={config.num_hidden_layers}); correct it"
         )
-    stated = (kind for name, kind in ARCHITECTURES.items() if name in weights)
-    return Model(config, weights, Notes(missing, unused, next(stated, "BertModel"), ()))
+    return Model(config, weights, Notes(missing, unused, architecture_of(weights), ()))
 
 
 def read_variable(reader, prefix, name):

@@ -15,8 +15,9 @@ import tensorflow as tf
 
 from bert_gpu.__main__ import main
 from bert_gpu.base.settings import UserError
+from bert_gpu.finetune.tasks.heads import class_logits
 from bert_gpu.interop import garden, google, models
-from bert_gpu.interop.formats import recognise
+from bert_gpu.interop.formats import Model, Notes, recognise
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
@@ -133,6 +134,56 @@ def test_their_pretraining_task_goes_on_from_ours(exported, ours):
     np.testing.assert_allclose(found["next_sentence"], expected, 0, 1e-5)
     words = heads.mlm_logits(weights, hidden, features["masked_lm_positions"], CONFIG)
     np.testing.assert_allclose(found["mlm_logits"], words, 0, 1e-5)
+
+
+def their_classifier(num_classes, **settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from official.nlp.modeling import models as their_models
+    return their_models.BertClassifier(their_encoder(), num_classes, **settings)
+
+
+def class_scores(weights):
+    weights = {name: tf.constant(value) for name, value in weights.items()}
+    return class_logits(weights, batch(), BertEncoder(CONFIG), tf.float32)
+
+
+@pytest.mark.parametrize("num_classes", [1, 2, 3])
+def test_their_classification_task_goes_on_from_our_classifier(num_classes, tmp_path):
+    """Its head, and the encoder's pooler for a task that takes the encoder alone."""
+    generator = np.random.default_rng(num_classes)
+    weights = {
+        name: (0.3 * generator.standard_normal(spec.shape)).astype(np.float32)
+        for name, spec in heads.classifier_weights(BertEncoder(CONFIG), num_classes).items()
+    }
+    notes = Notes([], [], "BertForSequenceClassification", ())
+    garden.write(Model(CONFIG, weights, notes), str(tmp_path / "out"), None)
+    classifier = their_classifier(num_classes, use_encoder_pooler=False)
+    status = tf.train.Checkpoint(model=classifier, **classifier.checkpoint_items).read(
+        tf.train.latest_checkpoint(tmp_path / "out")
+    )
+    status.assert_existing_objects_matched().expect_partial()
+    np.testing.assert_allclose(outputs_of(classifier), class_scores(weights), 0, 1e-5)
+    encoder = classifier.checkpoint_items["encoder"]
+    assert_same_hidden(outputs_of(encoder), weights)
+
+
+@pytest.mark.parametrize("has_items", [False, True])
+@pytest.mark.parametrize("use_encoder_pooler", [False, True])
+def test_a_checkpoint_of_their_classifier_comes_in_with_the_pooler_that_it_uses(
+    use_encoder_pooler, has_items, tmp_path
+):
+    generator = np.random.default_rng(3)
+    classifier = their_classifier(2, use_encoder_pooler=use_encoder_pooler)
+    for variable in classifier.trainable_weights:
+        variable.assign(0.3 * generator.standard_normal(variable.shape))
+    items = classifier.checkpoint_items if has_items else {}
+    saved = tf.train.Checkpoint(model=classifier, global_step=tf.Variable(3), **items)
+    saved.save(str(tmp_path / "ckpt"))
+    (tmp_path / "bert_config.json").write_text(json.dumps(tensorflow_1.SETTINGS))
+    model = models.read_model(str(tmp_path))
+    assert model.notes.architecture == "BertForSequenceClassification"
+    np.testing.assert_allclose(outputs_of(classifier), class_scores(model.weights), 0, 1e-5)
 
 
 def test_out_and_in_again_is_the_same(ours, exported):

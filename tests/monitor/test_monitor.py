@@ -207,14 +207,14 @@ def test_on_a_full_disk_lines_wait_and_are_whole(folder):
 LIMITED = """
 import resource
 import sys
-from bert_gpu.train import monitor
+from bert_gpu.monitor import metrics_log
+from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.runs.folder import RunFolder
-from bert_gpu.monitor.config import (MonitorConfig)
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
 config = MonitorConfig(hardware_seconds=0.0)
-opening = monitor.Opening(folder=folder, config=config, settings={})
-log = monitor.open_log(opening, gpus=[], warn=print)
+opening = metrics_log.Opening(folder=folder, config=config, settings={})
+log = metrics_log.open_log(opening, gpus=[], warn=print)
 for step in range(200):
     if step == 100:
         resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
@@ -274,7 +274,7 @@ def test_a_rollback_on_a_full_disk(folder, monkeypatch):
     ]
     with monkeypatch.context() as patch:
         patch.setattr(
-            interface,
+            metrics,
             "write_text",
             lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")),
         )

@@ -1,0 +1,1 @@
+"""The comparison of two revisions by what their commands write: `make golden BASE=REVISION`."""
