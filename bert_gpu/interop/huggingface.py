@@ -100,17 +100,14 @@ def read_model(folder):
     with _blaming(config_path):
         specs = _specs(encoder, _num_classes(family, architecture, tensors), architecture)
 
-    weights, missing = {}, []
-    for name, spec in specs.items():
-        theirs = family.names(name)
-        if not set(theirs) <= set(tensors):
-            if not name.startswith(HEADS) or name.startswith(ARCHITECTURES[architecture]):
-                missing.append(name)
-            continue
-        shape = family.shape(name, spec.shape)
-        for their in theirs:
-            hf_tensors.check_tensor(folder, their, tensors[their], shape)
-        weights[name] = family.to_ours(name, [tensors[their] for their in theirs])
+    def read_tensor(their, shape):
+        hf_tensors.check_tensor(folder, their, tensors[their], shape)
+        return tensors[their]
+
+    def is_expected(name):
+        return not name.startswith(HEADS) or name.startswith(ARCHITECTURES[architecture])
+
+    weights, missing = family.read_weights(specs, set(tensors), read_tensor, is_expected)
     unused = sorted(every - {their for name in weights for their in family.names(name)})
     beyond = (family.layer_prefix(config.num_groups), "encoder/")
     if any(name.startswith(beyond) for name in unused):

@@ -62,8 +62,8 @@ def compare(needs, where, available):
         return
     largest = max(needs, key=lambda need: need.num_bytes)
     raise UserError(
-        f"this run needs at least {in_words(total)}, and {where} has {in_words(available)}: "
-        f"{largest.what} take {in_words(largest.num_bytes)}; {largest.remedy}"[:300]
+        f"this run needs at least {format_size(total)}, and {where} has {format_size(available)}: "
+        f"{largest.what} take {format_size(largest.num_bytes)}; {largest.remedy}"[:300]
     )
 
 
@@ -130,7 +130,7 @@ def row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, store
     )
 
 
-def in_words(num_bytes):
+def format_size(num_bytes):
     """A size with its unit, powers of 1,000; to three digits, rounded before the unit is chosen."""
     num_bytes, unit = float(f"{num_bytes:.3g}"), 0
     while num_bytes >= 1000 and unit < 8:

@@ -144,7 +144,7 @@ def cells(run):
     step = shown("step", "{:,}".format)
     if run["num_steps"] is not None:
         step += f" of {run['num_steps']:,}"
-    ago = shown("silent_seconds", lambda seconds: f"{in_words(seconds)} ago")
+    ago = shown("silent_seconds", lambda seconds: f"{format_age(seconds)} ago")
     return (
         as_name(run["path"]),
         run["state"],
@@ -157,7 +157,7 @@ def cells(run):
     )
 
 
-def in_words(seconds):
+def format_age(seconds):
     """A time as one is told it: 40 s, 12 min, 5:10 h, 3 days."""
     if seconds < 60:
         return f"{seconds:.0f} s"
