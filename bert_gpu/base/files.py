@@ -157,11 +157,16 @@ def publish(partial, path):
     os.replace(partial, path)
     # Some file systems cannot sync a folder; the file is whole all the same.
     with contextlib.suppress(OSError):
-        descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(os.path.dirname(path) or ".")
+
+
+def sync(path: str) -> None:
+    """Write what is buffered of a file or a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path, text):

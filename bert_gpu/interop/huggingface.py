@@ -17,7 +17,7 @@ from bert_gpu.base.settings import UserError
 from bert_gpu.interop import card, hf_tensors
 from bert_gpu.interop.families import ARCHITECTURES, HEADS, LABELLED, OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
-from bert_gpu.interop.formats import Model, Notes, takers_of
+from bert_gpu.interop.formats import Model, Notes, formats_holding
 from bert_gpu.interop.relatives import Relative, read_shape, relative_of
 from bert_gpu.interop.tensors import join, read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
@@ -134,7 +134,7 @@ def write(model, folder, options):
     if not config.has_own_encoder:
         raise UserError(
             f"--format=huggingface: {config.encoder[:80]} is an encoder of Model Garden, which "
-            f"transformers has no class for; give {takers_of(config)} (--init_checkpoint and "
+            f"transformers has no class for; give {formats_holding(config)} (--init_checkpoint and "
             "fill-mask take the folder as it is)"
         )
     relative = relative_of(config, architecture)

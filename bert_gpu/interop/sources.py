@@ -14,7 +14,7 @@ from bert_gpu.base.files import check_local, read_json
 from bert_gpu.base.run_names import CHECKPOINTS, LOCK, MODEL, RUN
 from bert_gpu.base.settings import Settings, UserError, fields_of, setting
 from bert_gpu.interop.folders import displaced
-from bert_gpu.interop.formats import OURS, has_model, only_written, open_format, recognise
+from bert_gpu.interop.formats import OURS, has_model, open_format, recognise, write_only_format
 from bert_gpu.interop.relatives import read_shape
 
 NONE = "none"  # --init_checkpoint=none: random weights
@@ -56,7 +56,7 @@ def find_model(path, flag):
     check_local(path, f"--{flag}")
     folders = (path, os.path.join(path, MODEL))
     for folder in reversed(folders) if is_run(path) else folders:
-        if (name := only_written(folder)) is not None:
+        if (name := write_only_format(folder)) is not None:
             raise UserError(
                 f"--{flag}={folder[:150]}: is a model in the format {name}, which is only written "
                 "here, not read; name the model that it was made from"

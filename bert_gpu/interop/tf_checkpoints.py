@@ -19,7 +19,7 @@ import numpy as np
 from bert_gpu.base.files import read_json
 from bert_gpu.base.settings import UserError
 from bert_gpu.interop.folders import replace_folder, saved_files
-from bert_gpu.interop.formats import takers_of
+from bert_gpu.interop.formats import formats_holding
 from bert_gpu.model import config as model_config
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"  # file names in Google's releases
@@ -102,8 +102,9 @@ def check_classic(config, whose):
     if config.layer_norm_eps != EPSILON:
         odd.append(f"layer_norm_eps={config.layer_norm_eps}")
     if odd:
+        switches = ", ".join(odd)[:160]
         raise UserError(
-            f"--format={whose}: its BERT has no {', '.join(odd)[:160]}; give {takers_of(config)}"
+            f"--format={whose}: its BERT has no {switches}; give {formats_holding(config)}"
         )
 
 

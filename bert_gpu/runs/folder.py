@@ -17,7 +17,14 @@ import os
 import re
 import shutil
 
-from bert_gpu.base.files import check_local, check_writable, only_writer, read_json, write_json
+from bert_gpu.base.files import (
+    check_local,
+    check_writable,
+    only_writer,
+    read_json,
+    sync,
+    write_json,
+)
 from bert_gpu.base.run_names import (
     CHECKPOINTS,
     KEEP,
@@ -172,7 +179,8 @@ class RunFolder:
             os.makedirs(partial)
             save_file(values, os.path.join(partial, VARIABLES))
             write_json(os.path.join(partial, PROGRESS), dataclasses.asdict(progress))
-            sync(os.path.join(partial, VARIABLES), os.path.join(partial, PROGRESS), partial)
+            for path in (os.path.join(partial, VARIABLES), partial):
+                sync(path)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -297,16 +305,6 @@ class RunFolder:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._checkpoint(step), self._hidden(step, "old"))
             shutil.rmtree(self._hidden(step, "old"), ignore_errors=True)
-
-
-def sync(*paths):
-    """Flushes files and folders to the disk."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def check_resumable(folder, stored, settings, fields=None, recipe=None):

@@ -14,11 +14,11 @@ from bert_gpu.base.locks import read_holder, this_process, write_holder
 from bert_gpu.base.settings import UserError
 from bert_gpu.watch import run_data
 from bert_gpu.watch.curves import NUM_BINS, binned, finite, smoothed, thinned
-from tests.watch.runs import line, make_run, noisy, validation
+from tests.watch.runs import line, make_run, noisy, read_runs, validation
 
 
 def read(folder):
-    (run,) = run_data.read_runs([str(folder)])
+    (run,) = read_runs([str(folder)])
     return run
 
 
