@@ -7,7 +7,6 @@ there. `export` writes the class of a relative (relatives.py) instead, where one
 families.py has the tables of names.
 """
 
-import contextlib
 import pathlib
 
 import numpy as np
@@ -51,15 +50,6 @@ def _specs(encoder, num_classes, architecture):
     return classifier | pretraining | answers
 
 
-@contextlib.contextmanager
-def _blaming(path):
-    """Names `path`, the file with the settings, in errors about an impossible encoder."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
-
-
 def read_model(folder):
     """Reads a folder of a class of Hugging Face's BERT (families.ARCHITECTURES) or of a relative.
 
@@ -80,7 +70,7 @@ def read_model(folder):
     config_path = join(folder, "config.json")
     family, config, values = read_shape(config_path)
     tensors = hf_tensors.named_by(family, tensors, folder)
-    with _blaming(config_path):
+    with model_config.naming(config_path):
         encoder = open_encoder(config)
     if encoder.num_groups > len(tensors):  # before building a table of that many layers
         raise UserError(
@@ -97,7 +87,7 @@ def read_model(folder):
             tensors.pop(family.of(architecture).names(f"{head}/{part}")[0], None)
         architecture = hf_tensors.guess_architecture(family, set(tensors))
     family = family.of(architecture)
-    with _blaming(config_path):
+    with model_config.naming(config_path):
         specs = _specs(encoder, _num_classes(family, architecture, tensors), architecture)
 
     def read_tensor(their, shape):

@@ -96,9 +96,9 @@ def transfer(config, warn, format_name=None, describe=None):
     """Reads a model in any format and writes it in another.
 
     Args:
-      config: ImportConfig or ExportConfig, after its check_paths. warn: is told what the model
-        lacks or has in vain. format_name: of formats.FORMATS; None = a folder of ours. describe:
-        function of the model's path -> Model.card.
+      config: ImportConfig or ExportConfig, after its check_paths. warn: called with missing and
+        unused weights, as texts. format_name: of formats.FORMATS; None = a folder of ours.
+        describe: function of the model's path -> Model.card.
 
     Returns:
       The last line for the log.

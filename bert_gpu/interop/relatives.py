@@ -93,7 +93,7 @@ class Relative(typing.NamedTuple):
             raise UserError(f"{path}: {said} is not supported, only {', '.join(acts)}")
         act = acts[values["hidden_act"]]
         ours = {name: values[name] for name in (*SHARED, *self.free)} | self.switches
-        try:
+        with model_config.naming(path):
             shape = ModelConfig(**ours | dict(hidden_act="gelu"))  # checks types and ranges
             size, positions = shape.intermediate_size, shape.max_position_embeddings
             return dataclasses.replace(
@@ -105,8 +105,6 @@ class Relative(typing.NamedTuple):
                     None if shape.num_groups == shape.num_hidden_layers else shape.num_groups
                 ),
             )
-        except UserError as error:
-            raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
 
 
 # of their config.json, beside those of BERT; they change nothing of what is computed

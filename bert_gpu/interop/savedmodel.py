@@ -40,7 +40,7 @@ class Served(tf.Module):
         self.problem_type, self.embedding = model.notes.problem_type, model.notes.embedding
         self.encoder, self.dtype, self.config = open_encoder(model.config), dtype, model.config
         self.tokenizer, self.ops = model.tokenizer, open_ops(model.tokenizer)
-        weights = {name: value for name, value in model.weights.items()}
+        weights = model.weights
         # one list of variables: a name with slashes cannot be an attribute
         self.names = sorted(weights)
         self.variables_ = [

@@ -7,6 +7,7 @@ ALBERT or Cramming. A key that changes what is computed and that we do not compu
 that is neither ours nor known from Hugging Face gets a warning.
 """
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -442,10 +443,8 @@ def config_of(path: str, values: dict) -> ModelConfig:
     given = {key: value for key, value in values.items() if key in fields}
     if given.get("position_embedding_type", "") is None:
         del given["position_embedding_type"]  # transformers' way to say that it was not set
-    try:
+    with naming(path):
         config = ModelConfig(**given)
-    except UserError as error:
-        raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
     if values.get("model_type") == "bert" and not config.is_classic:
         said = ", ".join(f"{name}={getattr(config, name)!r}" for name in config.departures())
         raise UserError(
@@ -455,6 +454,15 @@ def config_of(path: str, values: dict) -> ModelConfig:
             )[:300]
         )
     return config
+
+
+@contextlib.contextmanager
+def naming(path: str):
+    """Name a file of settings, not flags, in errors about an impossible model."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {str(error).removeprefix('--')}"[:300]) from None
 
 
 def check_keys(path, values, known, own=None):

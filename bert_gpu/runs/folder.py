@@ -209,12 +209,10 @@ class RunFolder:
         """(Progress, {name: array}) of the newest checkpoint that is whole, None without
         checkpoints. UserError when none is.
 
-        warn: is told of each newer one that is damaged, and of one that has no checksum. last: the
-        last step that is considered; None = all.
+        warn: called with a text for each newer one that is damaged. last: the last step that is
+        considered; None = all.
         """
-        return self._newest(
-            lambda step: (self.progress_of(step), self.restore(step, warn)), warn, last
-        )
+        return self._newest(lambda step: (self.progress_of(step), self.restore(step)), warn, last)
 
     def _newest(self, read, warn=lambda text: None, last=None):
         """read(step) of the newest checkpoint for which it raises no UserError."""
@@ -284,15 +282,9 @@ class RunFolder:
             if later > step:
                 self._discard(later)
 
-    def restore(self, step, warn=lambda text: None):
-        """The values {name: array} of a checkpoint. UserError when they are damaged; warn: is told
-        when they have no checksum.
-        """
-        path = os.path.join(self._checkpoint(step), VARIABLES)
-        values, has_checksum = load_file(path)
-        if not has_checksum:
-            warn(f"{path}: has no checksum (it is of an older version), so it is taken as it is")
-        return values
+    def restore(self, step):
+        """The values {name: array} of a checkpoint. UserError when they are damaged."""
+        return load_file(os.path.join(self._checkpoint(step), VARIABLES))
 
     def _checkpoint(self, step):
         return os.path.join(self.checkpoints, f"step-{step:08d}")
