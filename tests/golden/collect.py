@@ -35,6 +35,9 @@ def run(job, tree):
     try:
         for path, fields in job.get("edits", {}).items():
             edit(path, fields)
+        for path, source in job.get("cuts", {}).items():
+            with open(source, "rb") as whole, open(path, "wb") as cut:
+                cut.write(whole.read()[:-20])
         command, *arguments = job["command"]
         sys.argv = [command, *arguments]
         if command.endswith(".py"):

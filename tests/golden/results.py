@@ -17,7 +17,10 @@ OF_RUN = re.compile(r"^(git_commit|crc32c)$")
 TEXT_TIMES = (
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "DATE"),
     (re.compile(r"\b[0-9a-f]{40}(-dirty)?\b"), "COMMIT"),
+    (re.compile(r"\bprocess \(\d+\)"), "process (PID)"),
     (re.compile(r"[\d.,]+ ?[kMG]?\w+/s\b"), "RATE"),
+    (re.compile(r"RATE of step \d+"), "RATE"),  # of the checkpoint that a killed run left
+    (re.compile(r"( +[\d,]+ +[\d.]+)? +\d+ \w+ ago\b"), "  AGO"),  # with a run's rate and hours
     (re.compile(r"input wait [\d.]+%"), "input wait SHARE"),
     (re.compile(r"time spent: .*"), "time spent: TIMES"),
     (re.compile(r"\btook [\d.:]+( s)?"), "took TIME"),
@@ -59,7 +62,7 @@ def clean(text, places=()):
         text = text.replace(path, places[path])
     for pattern, name in TEXT_TIMES:
         text = pattern.sub(name, text)
-    return text
+    return re.sub(" {2,}", "  ", text) if "  AGO" in text else text  # a table's columns
 
 
 def read_file(path, places=()):
